@@ -1,0 +1,1 @@
+"""Pipeline- and data-parallel training in JAX on heterogeneous, far-apart devices."""

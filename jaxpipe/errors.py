@@ -1,0 +1,54 @@
+"""The error tree: what can go wrong, by whose mistake it is.
+
+::
+
+    JaxpipeError                 every error that jaxpipe raises on purpose
+    ├── UserError                the input is wrong; one line says rule, field, value and fix
+    │   ├── ConfigError          a field of the configuration or the command line
+    │   ├── PlanError            a cut, placement or schedule that cannot run
+    │   ├── DataError            a token file that is missing, corrupt or too short
+    │   └── CheckpointError      a checkpoint that is missing, corrupt or of another model
+    └── RunError                 the input is right, the run failed
+        ├── DeadlineError        a wait outlasted its deadline
+        └── TransportError       a message could not be moved
+
+A `UserError` ends a command with its message on one line and exit code 2, before any rank computes.
+A `RunError` ends the whole job with exit code 1. The packages `topo` and `models`, which know
+nothing of jaxpipe, raise `ValueError`; `jaxpipe.config` translates it and names the field.
+"""
+
+
+class JaxpipeError(Exception):
+    """Any error that jaxpipe raises on purpose."""
+
+
+class UserError(JaxpipeError):
+    """The input is wrong: the message names the rule, the field, the value and the fix."""
+
+
+class ConfigError(UserError):
+    """A field of the configuration or of the command line is wrong."""
+
+
+class PlanError(UserError):
+    """A cut, a placement or a schedule cannot run."""
+
+
+class DataError(UserError):
+    """A token file is missing, corrupt or too short."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint is missing, corrupt, or of another model."""
+
+
+class RunError(JaxpipeError):
+    """The input is right, but the run failed."""
+
+
+class DeadlineError(RunError):
+    """A wait outlasted its deadline; the message names what was waited for."""
+
+
+class TransportError(RunError):
+    """A message could not be moved between ranks."""

@@ -1,0 +1,1 @@
+"""What: the models that jaxpipe trains, and what they cost."""

@@ -1,0 +1,1 @@
+"""Where: devices, links and clusters."""
