@@ -1,1 +1,1 @@
-"""TODO"""
+"""How bytes move between ranks."""

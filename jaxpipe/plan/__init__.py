@@ -1,1 +1,1 @@
-"""TODO"""
+"""Who gets what: placement, cut and sync trees."""

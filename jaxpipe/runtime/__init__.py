@@ -1,1 +1,1 @@
-"""TODO"""
+"""Do it: stages, the interpreter of programs, training, data and checkpoints."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""In what order: instructions, generators of schedules, their lowering, check and drawing."""

@@ -14,9 +14,9 @@ joined by links that are faster than those that leave it. The leader of a tree i
 0
 """
 
-from typing import TypeAlias, Union
+from typing import TypeAlias
 
-SyncTree: TypeAlias = Union[int, tuple["SyncTree", ...]]
+SyncTree: TypeAlias = int | tuple["SyncTree", ...]
 
 
 def ranks(tree: SyncTree) -> tuple[int, ...]:

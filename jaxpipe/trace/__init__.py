@@ -1,1 +1,1 @@
-"""TODO"""
+"""What happened: spans, traces, and how they are drawn."""
