@@ -5,7 +5,7 @@ between two ranks with the same tag arrive in the order in which they were sent;
 different tags may overtake each other. Receives are best posted before the matching send starts.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 HostOrDeviceArray = np.ndarray | jax.Array
 
 
+@runtime_checkable
 class Sending(Protocol):
     """A message on its way out; the array may not be changed before `wait` returns."""
 
@@ -26,6 +27,7 @@ class Sending(Protocol):
         ...
 
 
+@runtime_checkable
 class Receiving(Protocol):
     """A message on its way in."""
 
@@ -39,6 +41,7 @@ class Receiving(Protocol):
         ...
 
 
+@runtime_checkable
 class Transport(Protocol):
     """Moves arrays between the ranks `0 .. num_ranks - 1`."""
 
