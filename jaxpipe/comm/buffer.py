@@ -1,0 +1,47 @@
+"""Host memory as transports want it: arrays seen as bytes, and buffers that jax takes as they are.
+
+On the CPU `jax.device_put` aliases a NumPy array whose memory starts at a multiple of 64 bytes and
+copies any other. An aliased buffer must never be written again: each message gets a fresh one.
+"""
+
+import math
+
+import jax
+import numpy as np
+from numpy.typing import DTypeLike
+
+from jaxpipe.comm.transport import HostOrDeviceArray
+
+ALIGNMENT_BYTES = 64
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+    """Return an uninitialised array in fresh memory that starts at a multiple of 64 bytes.
+
+    >>> aligned_empty((3, 5), "float32").ctypes.data % ALIGNMENT_BYTES
+    0
+    """
+    num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(num_bytes + ALIGNMENT_BYTES, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT_BYTES
+    return memory[start : start + num_bytes].view(dtype).reshape(shape)
+
+
+def as_bytes(array: HostOrDeviceArray) -> np.ndarray:
+    """Return the array's bytes, uint8 of shape (num_bytes,), without a copy where it can.
+
+    Waits until a jax array is computed. Copies what is not contiguous or not on the host.
+
+    >>> as_bytes(np.array([1, 256], "<i2")).tolist()
+    [1, 0, 0, 1]
+    """
+    return np.ascontiguousarray(np.asarray(array)).reshape(-1).view(np.uint8)
+
+
+def num_bytes_of(like: jax.ShapeDtypeStruct) -> int:
+    """Return how many bytes an array of this shape and dtype has.
+
+    >>> num_bytes_of(jax.ShapeDtypeStruct((3, 2), np.float32))
+    24
+    """
+    return math.prod(like.shape) * np.dtype(like.dtype).itemsize
