@@ -1,1 +1,37 @@
-"""How bytes move between ranks."""
+"""How bytes move between ranks.
+
+`MpiTransport` is imported from `jaxpipe.comm.mpi` by those who need it: nothing here needs an MPI.
+"""
+
+from jaxpipe.comm.all_reduce import all_reduce
+from jaxpipe.comm.clock import clock_offset
+from jaxpipe.comm.gather import barrier, broadcast_bytes, gather_bytes
+from jaxpipe.comm.local import LocalTransport, LocalWorld, run_ranks
+from jaxpipe.comm.tags import (
+    ALL_REDUCE_TAG,
+    BARRIER_TAG,
+    BROADCAST_TAG,
+    GATHER_TAG,
+    NUM_MESSAGE_TAGS,
+)
+from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
+
+__all__ = [
+    "ALL_REDUCE_TAG",
+    "BARRIER_TAG",
+    "BROADCAST_TAG",
+    "GATHER_TAG",
+    "NUM_MESSAGE_TAGS",
+    "HostOrDeviceArray",
+    "LocalTransport",
+    "LocalWorld",
+    "Receiving",
+    "Sending",
+    "Transport",
+    "all_reduce",
+    "barrier",
+    "broadcast_bytes",
+    "clock_offset",
+    "gather_bytes",
+    "run_ranks",
+]

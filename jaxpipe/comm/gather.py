@@ -1,0 +1,113 @@
+"""Small collectives over any transport: gather and broadcast bytes, and wait for each other.
+
+They serve control (reports, plans, traces), not gradients: the root talks to every rank itself.
+"""
+
+import jax
+import numpy as np
+
+from jaxpipe.comm.transport import Transport
+
+_LENGTH = jax.ShapeDtypeStruct((1,), np.dtype(np.int64))
+_NOTHING = jax.ShapeDtypeStruct((0,), np.dtype(np.uint8))
+
+
+def gather_bytes(
+    transport: Transport, payload: bytes, *, root: int, tag: int, timeout_s: float
+) -> tuple[bytes, ...] | None:
+    """Return the payloads of all ranks, by rank, on `root`, and None on the others.
+
+    First come the lengths, which may differ, then the payloads. Each message may take `timeout_s`.
+
+    >>> from jaxpipe.comm.local import run_ranks
+    >>> run_ranks(2, lambda transport: gather_bytes(
+    ...     transport, b"x" * transport.rank, root=0, tag=0, timeout_s=1.0))
+    [(b'', b'x'), None]
+
+    Raises:
+        DeadlineError: a message took longer than `timeout_s`.
+        TransportError: a message could not be moved, or the job was aborted.
+    """
+    if transport.rank != root:
+        _send_bytes(transport, payload, to=(root,), tag=tag, timeout_s=timeout_s)
+        return None
+    others = [rank for rank in range(transport.num_ranks) if rank != root]
+    lengths = [transport.receive(_LENGTH, source=rank, tag=tag) for rank in others]
+    receivings = {
+        rank: transport.receive(_payload_of(length.wait(timeout_s=timeout_s)), source=rank, tag=tag)
+        for rank, length in zip(others, lengths, strict=True)
+    }
+    return tuple(
+        payload if rank == root else _bytes_of(receivings[rank].wait(timeout_s=timeout_s))
+        for rank in range(transport.num_ranks)
+    )
+
+
+def broadcast_bytes(
+    transport: Transport, payload: bytes | None, *, root: int, tag: int, timeout_s: float
+) -> bytes:
+    """Return the payload of `root` on every rank; the others pass None.
+
+    >>> from jaxpipe.comm.local import run_ranks
+    >>> run_ranks(2, lambda transport: broadcast_bytes(
+    ...     transport, b"plan" if transport.rank == 1 else None, root=1, tag=0, timeout_s=1.0))
+    [b'plan', b'plan']
+
+    Raises:
+        DeadlineError: a message took longer than `timeout_s`.
+        TransportError: a message could not be moved, or the job was aborted.
+    """
+    if transport.rank == root:
+        assert payload is not None, "the root has nothing to broadcast"
+        others = tuple(rank for rank in range(transport.num_ranks) if rank != root)
+        _send_bytes(transport, payload, to=others, tag=tag, timeout_s=timeout_s)
+        return payload
+    assert payload is None, f"rank {transport.rank} is not the root {root}, but brings a payload"
+    length = transport.receive(_LENGTH, source=root, tag=tag).wait(timeout_s=timeout_s)
+    receiving = transport.receive(_payload_of(length), source=root, tag=tag)
+    return _bytes_of(receiving.wait(timeout_s=timeout_s))
+
+
+def barrier(transport: Transport, *, tag: int, timeout_s: float) -> None:
+    """Return once every rank has called this; each of the log2(num_ranks) rounds has `timeout_s`.
+
+    In round k each rank tells the rank `2**k` after it, and hears from the rank `2**k` before it,
+    so that it knows of `2**(k + 1)` ranks afterwards.
+
+    Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988, the
+    dissemination barrier.
+
+    Raises:
+        DeadlineError: a rank did not come in time.
+        TransportError: a message could not be moved, or the job was aborted.
+    """
+    distances = [2**k for k in range((transport.num_ranks - 1).bit_length())]
+    receivings = [
+        transport.receive(
+            _NOTHING, source=(transport.rank - distance) % transport.num_ranks, tag=tag
+        )
+        for distance in distances
+    ]
+    for distance, receiving in zip(distances, receivings, strict=True):
+        after = (transport.rank + distance) % transport.num_ranks
+        sending = transport.send(np.zeros(0, np.uint8), to=after, tag=tag)
+        receiving.wait(timeout_s=timeout_s)
+        sending.wait(timeout_s=timeout_s)
+
+
+def _send_bytes(
+    transport: Transport, payload: bytes, *, to: tuple[int, ...], tag: int, timeout_s: float
+) -> None:
+    length = np.array([len(payload)], np.int64)
+    content = np.frombuffer(payload, np.uint8)
+    sendings = [transport.send(part, to=rank, tag=tag) for rank in to for part in (length, content)]
+    for sending in sendings:
+        sending.wait(timeout_s=timeout_s)
+
+
+def _payload_of(length: np.ndarray | jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((int(length[0]),), np.dtype(np.uint8))
+
+
+def _bytes_of(content: np.ndarray | jax.Array) -> bytes:
+    return np.asarray(content).tobytes()
