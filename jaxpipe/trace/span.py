@@ -11,6 +11,7 @@ class Lane(StrEnum):
     SEND = "send"
     RECEIVE = "receive"
     REDUCE = "reduce"
+    UPDATE = "update"
 
 
 class Truth(StrEnum):
