@@ -1,1 +1,57 @@
 """In what order: instructions, generators of schedules, their lowering, check and drawing."""
+
+from jaxpipe.schedule.check import check
+from jaxpipe.schedule.describe import describe
+from jaxpipe.schedule.forward_only import forward_only
+from jaxpipe.schedule.generate import ScheduleKind, generate
+from jaxpipe.schedule.gpipe import gpipe
+from jaxpipe.schedule.instruction import (
+    Bucket,
+    Instruction,
+    Op,
+    Program,
+    Schedule,
+    backward,
+    forward,
+    receive,
+    reduce,
+    send,
+    update,
+)
+from jaxpipe.schedule.live import peak_live
+from jaxpipe.schedule.lower import lower
+from jaxpipe.schedule.one_f_one_b import eager_one_f_one_b, one_f_one_b
+from jaxpipe.schedule.render import render
+from jaxpipe.schedule.sync_tree import SyncTree, leader, ranks
+from jaxpipe.schedule.timetable import TimedInstruction, Timetable, timetable
+
+__all__ = [
+    "Bucket",
+    "Instruction",
+    "Op",
+    "Program",
+    "Schedule",
+    "ScheduleKind",
+    "SyncTree",
+    "TimedInstruction",
+    "Timetable",
+    "backward",
+    "check",
+    "describe",
+    "eager_one_f_one_b",
+    "forward",
+    "forward_only",
+    "generate",
+    "gpipe",
+    "leader",
+    "lower",
+    "one_f_one_b",
+    "peak_live",
+    "ranks",
+    "receive",
+    "reduce",
+    "render",
+    "send",
+    "timetable",
+    "update",
+]

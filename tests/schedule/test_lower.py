@@ -1,0 +1,95 @@
+"""Lowering: messages beside their computes, and the end of each program."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxpipe.errors import PlanError
+from jaxpipe.schedule import (
+    Instruction,
+    Op,
+    Schedule,
+    backward,
+    describe,
+    forward,
+    forward_only,
+    gpipe,
+    lower,
+    receive,
+    send,
+)
+from tests.schedule.strategies import compute_schedules, lowered_schedules
+
+END_OPS = (Op.REDUCE, Op.UPDATE)
+
+
+def ends(schedule: Schedule) -> list[list[str]]:
+    return [[describe(each) for each in program if each.op in END_OPS] for program in schedule]
+
+
+@given(compute=compute_schedules(), tied=st.booleans(), num_replicas=st.integers(1, 3))
+def test_the_computes_and_their_order_stay(compute: Schedule, tied: bool, num_replicas: int):
+    lowered = lower(compute, tied=tied, num_replicas=num_replicas)
+    kept = tuple(tuple(each for each in program if each.is_compute) for program in lowered)
+    assert kept == compute
+
+
+@given(schedule=lowered_schedules())
+def test_every_send_meets_one_receive(schedule: Schedule):
+    instructions = [each for program in schedule for each in program]
+    sent = [(i.stage, i.peer, i.microbatch) for i in instructions if i.op is Op.SEND]
+    received = [(i.peer, i.stage, i.microbatch) for i in instructions if i.op is Op.RECEIVE]
+    assert len(set(sent)) == len(sent)
+    assert sorted(sent) == sorted(received)
+
+
+def test_messages_stand_beside_their_computes():
+    middle = lower(gpipe(num_stages=3, num_microbatches=1), tied=False, num_replicas=1)[1]
+    computing: list[Instruction] = [each for each in middle if each.op not in END_OPS]
+    assert computing == [
+        receive(1, 0, 0),
+        forward(1, 0),
+        send(1, 2, 0),
+        receive(1, 2, 0),
+        backward(1, 0),
+        send(1, 0, 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("num_stages", "tied", "num_replicas", "expected"),
+    [
+        (1, False, 1, [[]]),
+        (1, True, 1, [[]]),
+        (1, True, 3, [["stage"]]),
+        (2, True, 1, [["shared"], ["shared"]]),
+        (3, False, 2, [["stage"], ["stage"], ["stage"]]),
+        (3, True, 1, [["shared"], [], ["shared"]]),
+        (3, True, 2, [["stage", "shared"], ["stage"], ["stage", "shared"]]),
+    ],
+)
+def test_gradients_are_reduced_where_they_are_shared(
+    num_stages: int, tied: bool, num_replicas: int, expected: list[list[str]]
+):
+    compute = gpipe(num_stages=num_stages, num_microbatches=2)
+    assert ends(lower(compute, tied=tied, num_replicas=num_replicas)) == [
+        [*(f"reduce {bucket}" for bucket in buckets), "reduce scalars", "update"]
+        for buckets in expected
+    ]
+
+
+def test_an_evaluation_ends_with_its_scalars():
+    compute = forward_only(num_stages=3, num_microbatches=2)
+    assert ends(lower(compute, tied=True, num_replicas=2)) == [["reduce scalars"]] * 3
+
+
+def test_lowering_twice_is_refused():
+    once = lower(gpipe(num_stages=2, num_microbatches=1), tied=False, num_replicas=1)
+    words = "stage 0, position 1 of `compute` is `send 0 to stage 1`; lower a schedule once"
+    with pytest.raises(PlanError, match=words):
+        lower(once, tied=False, num_replicas=1)
+
+
+def test_a_model_without_replicas_is_refused():
+    with pytest.raises(PlanError, match="`num_replicas` is 0; make it at least 1"):
+        lower(gpipe(num_stages=1, num_microbatches=1), tied=False, num_replicas=0)
