@@ -38,7 +38,7 @@ def as_bytes(array: HostOrDeviceArray) -> np.ndarray:
     return np.ascontiguousarray(np.asarray(array)).reshape(-1).view(np.uint8)
 
 
-def num_bytes_of(like: jax.ShapeDtypeStruct) -> int:
+def num_bytes_of(like: jax.ShapeDtypeStruct | HostOrDeviceArray) -> int:
     """Return how many bytes an array of this shape and dtype has.
 
     >>> num_bytes_of(jax.ShapeDtypeStruct((3, 2), np.float32))

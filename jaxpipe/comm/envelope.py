@@ -36,4 +36,4 @@ class Envelope:
 
     def late(self, *, waited_s: float) -> DeadlineError:
         """Return the error of a wait for this message that lasted `waited_s` in vain."""
-        return DeadlineError(f"waited {waited_s:.3g} s in vain for {self}")
+        return DeadlineError(f"waited {waited_s:.1f} s in vain for {self}")

@@ -1,0 +1,117 @@
+"""A transport over MPI: one process per rank, messages as plain bytes, receives posted ahead.
+
+Nothing is pickled and nothing is copied where alignment allows: a send reads the array's own
+memory, a receive fills a fresh buffer that `jax.device_put` takes as it is.
+"""
+
+import logging
+import sys
+import time
+from typing import NoReturn
+
+import jax
+import numpy as np
+
+from jaxpipe.comm.abort import one_line
+from jaxpipe.comm.buffer import aligned_empty, num_bytes_of
+from jaxpipe.comm.envelope import Envelope
+from jaxpipe.comm.gather import barrier
+from jaxpipe.comm.mpi_border import NUDGE_TAG, abort_mpi, begin_mpi, end_mpi
+from jaxpipe.comm.mpi_message import (
+    MpiMessage,
+    MpiReceiving,
+    MpiSending,
+    begin_receive,
+    begin_send,
+)
+from jaxpipe.comm.progress import Progress
+from jaxpipe.comm.tags import CLOSE_TAG
+from jaxpipe.comm.transport import HostOrDeviceArray
+
+_PATIENCE_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class MpiTransport:
+    """This process as one rank of an MPI job; one for each process, made by all of them.
+
+    Make and close it in the main thread; any thread may send, receive and wait.
+
+    Raises:
+        TransportError: this MPI has too few tags, or was initialised for one thread only.
+    """
+
+    def __init__(self, *, close_timeout_s: float = 60.0):
+        self._comm, self._ours = begin_mpi()
+        self._rank, self._num_ranks = self._comm.Get_rank(), self._comm.Get_size()
+        self._close_timeout_s = close_timeout_s
+        self._closed = False
+        self._progress: Progress[MpiMessage] = Progress(
+            lambda: self._comm.Iprobe(self._rank, NUDGE_TAG), clock=time.monotonic
+        )
+
+    @property
+    def rank(self) -> int:
+        """The rank of the caller."""
+        return self._rank
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks there are."""
+        return self._num_ranks
+
+    def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> MpiSending:
+        """Start to send `array` to the rank `to`, as soon as it is computed."""
+        assert to < self._num_ranks, (to, self._num_ranks)
+        envelope = Envelope(self._rank, to, tag, num_bytes_of(array))
+        message = MpiMessage(envelope, begin_send(self._comm, array, envelope), outgoing=True)
+        self._progress.add(message)
+        return MpiSending(message, self._progress)
+
+    def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> MpiReceiving:
+        """Start to receive an array of the shape and dtype of `like` from the rank `source`."""
+        assert source < self._num_ranks, (source, self._num_ranks)
+        envelope = Envelope(source, self._rank, tag, num_bytes_of(like))
+        buffer = aligned_empty((envelope.num_bytes,), np.uint8)
+        message = MpiMessage(envelope, begin_receive(self._comm, buffer, envelope), outgoing=False)
+        self._progress.add(message)
+        return MpiReceiving(message, self._progress, buffer, like)
+
+    def close(self, *, error: BaseException | None = None) -> None:
+        """End this rank's part together with all others; with an `error`, end the job at once.
+
+        Without an error: waits until its sends are done and all ranks have come here. With one:
+        says it on one line of stderr and makes MPI end all ranks with exit code 1.
+
+        Raises:
+            DeadlineError: a send or a rank is missing after the `close_timeout_s` of the
+                constructor; the transport may still be closed with this error.
+            TransportError: a send failed.
+        """
+        if self._closed:
+            return
+        if error is not None:
+            self._abort(error)
+        self._drain()
+        barrier(self, tag=CLOSE_TAG, timeout_s=self._close_timeout_s)
+        self._progress.stop(timeout_s=self._close_timeout_s)
+        self._forget_receives()
+        end_mpi(self._comm, ours=self._ours)
+        self._closed = True
+
+    def _drain(self) -> None:
+        for message in self._progress.unfinished():
+            if message.outgoing:
+                MpiSending(message, self._progress).wait(timeout_s=self._close_timeout_s)
+
+    def _forget_receives(self) -> None:
+        for message in self._progress.unfinished():
+            logger.warning("rank %d never got %s", self._rank, message.envelope)
+            message.cancel()
+
+    def _abort(self, error: BaseException) -> NoReturn:
+        sys.stderr.write(f"{one_line(self._rank, error)}\n")
+        sys.stderr.flush()
+        self._progress.stop(timeout_s=_PATIENCE_S)
+        abort_mpi(self._comm)

@@ -1,0 +1,53 @@
+"""Where mpi4py is imported, nowhere else: MPI begins, ends and aborts by call, not by import.
+
+Each call to MPI goes through `Progress`, which lets in one thread at a time, so
+`MPI_THREAD_SERIALIZED` is enough, the level that asks least of an MPI.
+"""
+
+from typing import NoReturn
+
+import mpi4py
+
+from jaxpipe.comm.tags import MAX_TAG
+from jaxpipe.errors import TransportError
+
+mpi4py.rc(initialize=False, finalize=False)
+from mpi4py import MPI  # noqa: E402  the line above must come first
+
+NUDGE_TAG = MAX_TAG + 1
+
+__all__ = ["MPI", "NUDGE_TAG", "abort_mpi", "begin_mpi", "end_mpi"]
+
+
+def begin_mpi() -> tuple[MPI.Intracomm, bool]:
+    """Return a communicator of all ranks, all ours, and whether we initialised MPI for it.
+
+    Every rank of the job calls this.
+
+    Raises:
+        TransportError: this MPI has too few tags, or was initialised for one thread only.
+    """
+    ours = not MPI.Is_initialized()
+    if ours:
+        MPI.Init_thread(MPI.THREAD_SERIALIZED)
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        raise TransportError("MPI must be initialised with MPI_THREAD_SERIALIZED or above")
+    comm = MPI.COMM_WORLD.Dup()
+    comm.Set_errhandler(MPI.ERRORS_RETURN)
+    max_tag = comm.Get_attr(MPI.TAG_UB)
+    if max_tag is None or max_tag < NUDGE_TAG:
+        raise TransportError(f"this MPI has tags up to {max_tag}, jaxpipe needs {NUDGE_TAG}")
+    return comm, ours
+
+
+def end_mpi(comm: MPI.Intracomm, *, ours: bool) -> None:
+    """Free the communicator, and finalise MPI if we initialised it; every rank calls this."""
+    comm.Free()
+    if ours:
+        MPI.Finalize()
+
+
+def abort_mpi(comm: MPI.Intracomm) -> NoReturn:
+    """End all ranks of the job with exit code 1."""
+    comm.Abort(1)
+    raise AssertionError("MPI_Abort returned")

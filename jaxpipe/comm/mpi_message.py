@@ -1,0 +1,155 @@
+"""One message of MPI: how it starts, how it ends, and who waits for it.
+
+A jax array that is not computed yet is not sent yet: `MpiMessage.start` looks again later, and the
+caller of `send` never waits for the computation.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event
+
+import jax
+import numpy as np
+
+from jaxpipe.comm.buffer import as_bytes
+from jaxpipe.comm.envelope import Envelope
+from jaxpipe.comm.mpi_border import MPI
+from jaxpipe.comm.progress import Progress
+from jaxpipe.comm.transport import HostOrDeviceArray
+from jaxpipe.errors import DeadlineError, TransportError
+
+Begin = Callable[[], MPI.Request | None]
+
+
+class MpiMessage:
+    """One request of MPI, as an operation that `Progress` drives.
+
+    `begin` returns the request, or None as long as it is too early.
+    """
+
+    def __init__(self, envelope: Envelope, begin: Begin, *, outgoing: bool):
+        self.envelope = envelope
+        self.outgoing = outgoing
+        self.over = Event()
+        self.num_bytes_moved = 0
+        self._begin: Begin | None = begin
+        self._request = MPI.REQUEST_NULL
+        self._error: TransportError | None = None
+
+    @property
+    def channel(self) -> tuple[int, int, int]:
+        """Messages of one channel start in order."""
+        return self.envelope.channel
+
+    def start(self) -> bool:
+        """Give the message to MPI, if it is ready."""
+        assert self._begin is not None, f"{self.envelope} has started already"
+        try:
+            request = self._begin()
+        except RuntimeError as error:
+            self._fail(error)
+            return True
+        if request is None:
+            return False
+        self._request, self._begin = request, None
+        return True
+
+    def test(self) -> bool:
+        """Ask MPI whether the message has been moved."""
+        if self.over.is_set():
+            return True
+        status = MPI.Status()
+        try:
+            if not self._request.Test(status):
+                return False
+        except MPI.Exception as error:
+            self._fail(error)
+            return True
+        self.num_bytes_moved = status.Get_count(MPI.BYTE)
+        self.over.set()
+        return True
+
+    def late(self, *, waited_s: float) -> DeadlineError:
+        """Return the error of a wait that lasted `waited_s` in vain."""
+        return self.envelope.late(waited_s=waited_s)
+
+    def cancel(self) -> None:
+        """Give up a receive that nobody sent to."""
+        self._request.Cancel()
+        self._request.Free()
+
+    def raise_if_failed(self) -> None:
+        """Raise what MPI said, as a `TransportError`."""
+        if self._error is not None:
+            raise self._error
+
+    def _fail(self, error: RuntimeError) -> None:
+        longer = isinstance(error, MPI.Exception) and error.Get_error_class() == MPI.ERR_TRUNCATE
+        self._error = TransportError(
+            f"got a longer message instead of {self.envelope}"
+            if longer
+            else f"could not move {self.envelope}: {error}"
+        )
+        self._error.__cause__ = error
+        self._begin = None
+        self.over.set()
+
+
+def begin_send(comm: MPI.Intracomm, array: HostOrDeviceArray, envelope: Envelope) -> Begin:
+    """Return what gives `array` to MPI once it is computed, without a copy if it is on the host."""
+
+    def begin() -> MPI.Request | None:
+        if isinstance(array, jax.Array) and not _is_ready(array):
+            return None
+        return comm.Isend([as_bytes(array), MPI.BYTE], dest=envelope.to, tag=envelope.tag)
+
+    return begin
+
+
+def _is_ready(array: jax.Array) -> bool:
+    """Return whether the array can be read without waiting; a deleted one raises when it is read.
+
+    jax would crash if a deleted one were asked, and the stub of `jax.Array` forgets `is_ready`.
+    """
+    return array.is_deleted() or array.is_ready()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def begin_receive(comm: MPI.Intracomm, buffer: np.ndarray, envelope: Envelope) -> Begin:
+    """Return what gives `buffer`, uint8 of shape (num_bytes,), to MPI."""
+
+    def begin() -> MPI.Request:
+        return comm.Irecv([buffer, MPI.BYTE], source=envelope.source, tag=envelope.tag)
+
+    return begin
+
+
+@dataclass(frozen=True, slots=True)
+class MpiSending:
+    """A message on its way out."""
+
+    message: MpiMessage
+    progress: Progress[MpiMessage]
+
+    def wait(self, *, timeout_s: float) -> None:
+        """Return once the array may be reused."""
+        self.progress.wait(self.message, timeout_s=timeout_s)
+        self.message.raise_if_failed()
+
+
+@dataclass(frozen=True, slots=True)
+class MpiReceiving:
+    """A message on its way into `buffer`, uint8 of shape (num_bytes,)."""
+
+    message: MpiMessage
+    progress: Progress[MpiMessage]
+    buffer: np.ndarray
+    like: jax.ShapeDtypeStruct
+
+    def wait(self, *, timeout_s: float) -> np.ndarray:
+        """Return the array, in memory that jax takes without a copy."""
+        self.progress.wait(self.message, timeout_s=timeout_s)
+        self.message.raise_if_failed()
+        moved, envelope = self.message.num_bytes_moved, self.message.envelope
+        if moved != envelope.num_bytes:
+            raise TransportError(f"got {moved} bytes instead of {envelope}")
+        return self.buffer.view(self.like.dtype).reshape(self.like.shape)
