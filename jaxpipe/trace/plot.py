@@ -1,0 +1,178 @@
+"""A step of a trace as a picture: one band to a rank, time to the right.
+
+::
+
+    rank 0   │  0  │  1  │      │   0   │   1   │  │    forward, backward, update
+             ━━━━━━━━━━━━━                              send
+                         ━━━━━━━                        waiting to receive
+                                                ━━━━    reduce
+             └─────────┴─────────┴─────────┴─────────►  seconds since the step began
+
+Drawn with matplotlib, which the extra `plot` brings.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxpipe.errors import UserError
+from jaxpipe.trace.rows import rows
+from jaxpipe.trace.span import Lane, Span, Trace
+from jaxpipe.trace.summary import summarise
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Style:
+    """How spans look, and on which strip of their rank's band, which reaches from 0 down to 1."""
+
+    label: str
+    top: float
+    height: float
+    color: str
+
+
+_FORWARD = _Style(label="forward", top=0.08, height=0.46, color="#8fc1ea")
+_BACKWARD = _Style(label="backward", top=0.08, height=0.46, color="#f4b860")
+_OTHER = {
+    Lane.UPDATE: _Style(label="update", top=0.08, height=0.46, color="#7d8597"),
+    Lane.SEND: _Style(label="send", top=0.59, height=0.11, color="#3a9d78"),
+    Lane.RECEIVE: _Style(label="waiting to receive", top=0.71, height=0.11, color="#c3c6d1"),
+    Lane.REDUCE: _Style(label="reduce", top=0.83, height=0.11, color="#b04a8b"),
+}
+_STYLES = (_FORWARD, _BACKWARD, *_OTHER.values())
+
+_DPI = 100
+_WIDTH_IN = 12.0
+_FONT_POINTS = 9.0
+
+
+def plot(trace: Trace, path: Path, *, step: int) -> None:
+    """Draw one step of the trace as a PNG of 1200 pixels' width at `path`.
+
+    Microbatches are numbered where their boxes have room. Spans of a lane that overlap share its
+    height.
+
+    Raises:
+        UserError: matplotlib is missing, or the trace has no such step.
+    """
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+        from matplotlib.patches import Patch
+    except ImportError as error:
+        raise UserError(
+            "a plot needs matplotlib, which is not installed: run `pip install 'jaxpipe[plot]'`"
+        ) from error
+    spans = [span for span in trace.spans if span.step == step]
+    if not spans:
+        steps = sorted({span.step for span in trace.spans})
+        raise UserError(
+            f"a plot shows a step of its trace: `step` is {step}; the trace has {steps}"
+        )
+    labels = {_style(span).label for span in spans}
+    handles = [
+        Patch(facecolor=style.color, label=style.label)
+        for style in _STYLES
+        if style.label in labels
+    ]
+    height_in = 1.3 + 0.85 * len(trace.rank_names)
+    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
+    figure = Figure(figsize=(_WIDTH_IN, height_in), dpi=_DPI, layout=layout)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    axes = figure.add_subplot()
+    start_s = min(span.start_s for span in spans)
+    _frame(axes, trace, step=step, seconds=max(span.end_s for span in spans) - start_s)
+    figure.draw_without_rendering()  # settles the layout, which says how wide a second is
+    for box in _boxes(spans, start_s=start_s):
+        _draw(axes, box)
+    figure.savefig(path)
+
+
+def _style(span: Span) -> _Style:
+    if span.lane is Lane.COMPUTE:
+        return _BACKWARD if span.name == "backward" else _FORWARD
+    return _OTHER[span.lane]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Box:
+    """A span as it is drawn: across in seconds since the step began, down in bands."""
+
+    left_s: float
+    width_s: float
+    top: float
+    height: float
+    color: str
+    number: str
+
+
+def _boxes(spans: list[Span], *, start_s: float) -> Iterator[_Box]:
+    strips: dict[tuple[int, Lane], list[Span]] = defaultdict(list)
+    for span in spans:
+        strips[span.rank, span.lane].append(span)
+    for (rank, lane), members in strips.items():
+        placed = rows(members)
+        for span, row in zip(members, placed, strict=True):
+            style = _style(span)
+            height = style.height / (max(placed) + 1)
+            is_numbered = lane is Lane.COMPUTE and span.microbatch is not None
+            yield _Box(
+                left_s=span.start_s - start_s,
+                width_s=span.end_s - span.start_s,
+                top=rank + style.top + row * height,
+                height=height,
+                color=style.color,
+                number=str(span.microbatch) if is_numbered else "",
+            )
+
+
+def _frame(axes: "Axes", trace: Trace, *, step: int, seconds: float) -> None:
+    num_ranks = len(trace.rank_names)
+    bubble = next(each.bubble_fraction for each in summarise(trace) if each.step == step)
+    words = [f"step {step}", trace.truth.value]
+    if bubble is not None:
+        words.append(f"bubble {100 * bubble:.1f} %")
+    axes.set_title(" · ".join(words), loc="left", fontweight="bold")
+    axes.set_xlim(0.0, seconds or 1.0)
+    axes.set_xlabel("seconds since the step began")
+    axes.set_ylim(num_ranks, 0.0)
+    axes.set_yticks(
+        [rank + 0.31 for rank in range(num_ranks)],
+        [f"rank {rank}\n{name}" for rank, name in enumerate(trace.rank_names)],
+        fontsize=_FONT_POINTS,
+    )
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.grid(axis="x", color="#e6e7ec", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for rank in range(0, num_ranks, 2):
+        axes.axhspan(rank, rank + 1, color="#f6f7fa", zorder=0)
+
+
+def _draw(axes: "Axes", box: _Box) -> None:
+    ends = [(box.left_s, 0.0), (box.left_s + box.width_s, 0.0)]
+    left_px, right_px = axes.transData.transform(ends)[:, 0]
+    width_px = right_px - left_px
+    axes.broken_barh(
+        [(box.left_s, box.width_s)],
+        (box.top, box.height),
+        facecolor=box.color,
+        # A frame parts neighbours, but would hide what is hardly wider than itself.
+        edgecolor="white" if width_px > 3 else box.color,
+        linewidth=0.5,
+    )
+    character_px = 0.7 * _FONT_POINTS * _DPI / 72
+    if box.number and width_px >= character_px * len(box.number):
+        axes.text(
+            box.left_s + box.width_s / 2,
+            box.top + box.height / 2,
+            box.number,
+            ha="center",
+            va="center",
+            fontsize=_FONT_POINTS,
+        )
