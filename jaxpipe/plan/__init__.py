@@ -1,1 +1,20 @@
 """Who gets what: placement, cut and sync trees."""
+
+from jaxpipe.plan.cut import Cut, check_cut, even_cut, layers_of
+from jaxpipe.plan.draw import draw_plan, ideal_bubble
+from jaxpipe.plan.identity import PlanConfig, identity_plan
+from jaxpipe.plan.plan import Plan
+from jaxpipe.plan.sync import island_tree
+
+__all__ = [
+    "Cut",
+    "Plan",
+    "PlanConfig",
+    "check_cut",
+    "draw_plan",
+    "even_cut",
+    "ideal_bubble",
+    "identity_plan",
+    "island_tree",
+    "layers_of",
+]

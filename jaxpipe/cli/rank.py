@@ -1,0 +1,53 @@
+"""One rank of a training run, from its transport to its last word."""
+
+import os
+import traceback
+from pathlib import Path
+
+from jaxpipe.cli.console import console
+from jaxpipe.cli.report import StepReport, report_end
+from jaxpipe.comm import LocalWorld, Transport
+from jaxpipe.config import Config, cluster_from, job_from
+from jaxpipe.plan import Plan, draw_plan
+from jaxpipe.runtime.checkpoint import latest, open_checkpoint
+from jaxpipe.runtime.launch import seat
+from jaxpipe.runtime.train import Outcome, train
+
+
+def run_rank(config: Config, plan: Plan, *, resume: bool) -> int:
+    """Train as one rank; an error ends all ranks, with this rank's words first."""
+    transport = _transport()
+    try:
+        outcome = _train(config, plan, transport, resume=resume)
+    except BaseException as error:
+        _write_traceback(Path(config.run.folder), transport.rank)
+        transport.close(error=error)
+        raise
+    transport.close()
+    if outcome is not None:
+        report_end(console, config, plan, outcome)
+    return 0
+
+
+def _transport() -> Transport:
+    if seat(os.environ) is None:
+        return LocalWorld(1).transport(0)
+    from jaxpipe.comm.mpi import MpiTransport
+
+    return MpiTransport()
+
+
+def _train(config: Config, plan: Plan, transport: Transport, *, resume: bool) -> Outcome | None:
+    if transport.rank == 0:
+        console.print(draw_plan(plan, cluster_from(config)), markup=False)
+        console.print("\ncompiling the stages ...")
+    job = job_from(config, plan)
+    checkpoint = open_checkpoint(latest(job.folder)) if resume else None
+    report = StepReport(console, config.train, plan)
+    return train(job, transport, checkpoint=checkpoint, observe=report)
+
+
+def _write_traceback(folder: Path, rank: int) -> None:
+    """Keep where the error came from; the terminal shows its one line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"rank-{rank}-error.txt").write_text(traceback.format_exc())

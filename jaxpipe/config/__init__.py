@@ -1,0 +1,17 @@
+"""The configuration: one TOML file, checked whole before any work starts."""
+
+from jaxpipe.config.check import check_run
+from jaxpipe.config.job import cluster_from, job_from, model_from, plan_from
+from jaxpipe.config.read import Config, config_from, load_config, to_tree
+
+__all__ = [
+    "Config",
+    "check_run",
+    "cluster_from",
+    "config_from",
+    "job_from",
+    "load_config",
+    "model_from",
+    "plan_from",
+    "to_tree",
+]

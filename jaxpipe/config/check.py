@@ -1,0 +1,74 @@
+"""What is checked of a run before any of its ranks computes, beyond the configuration itself."""
+
+from pathlib import Path
+
+from jaxpipe.config.read import Config, to_tree
+from jaxpipe.errors import CheckpointError, ConfigError
+from jaxpipe.runtime.checkpoint import Checkpoint, latest, open_checkpoint
+from jaxpipe.runtime.data import num_eval_batches, open_dataset, sample
+
+_MAY_CHANGE = frozenset({"dropout", "compute_dtype"})
+"""What may differ between a checkpoint's model and the one that goes on from it."""
+
+
+def check_run(config: Config, *, resume: bool) -> None:
+    """Check all that a run will read before any rank computes; it reads every byte once.
+
+    Raises:
+        ConfigError: the sequence or the vocabulary does not fit the model, or the run's folder
+            holds a run already.
+        DataError: the dataset is missing, corrupt or too small.
+        CheckpointError: there is nothing to resume from, it is corrupt, or of another model.
+    """
+    sequence = config.train.sequence or config.model.sequence
+    if sequence > config.model.sequence:
+        raise ConfigError(
+            f"a sequence fits the positions: `train.sequence` is {sequence}, `model.sequence` "
+            f"{config.model.sequence}; shorten the one or lengthen the other"
+        )
+    _check_data(config, sequence=sequence)
+    folder = Path(config.run.folder)
+    if resume:
+        _check_checkpoint(config, open_checkpoint(latest(folder)))
+    elif _has_checkpoint(folder):
+        raise ConfigError(
+            f"a run does not overwrite another: `run.folder` {config.run.folder} holds "
+            f"checkpoints; go on with --resume, or name another folder"
+        )
+
+
+def _check_data(config: Config, *, sequence: int) -> None:
+    dataset = open_dataset(Path(config.data.folder))
+    if dataset.vocabulary > config.model.vocabulary:
+        raise ConfigError(
+            f"every token has an embedding: `model.vocabulary` is {config.model.vocabulary}, the "
+            f"dataset {config.data.folder} has {dataset.vocabulary} tokens; set it to that"
+        )
+    sample(dataset.train, seed=0, step=0, batch=1, sequence=sequence)
+    batches = num_eval_batches(dataset.eval, batch=config.train.batch, sequence=sequence)
+    if config.train.eval_batches > batches:
+        raise ConfigError(
+            f"`train.eval_batches` is {config.train.eval_batches}, but the held-out split of "
+            f"{config.data.folder} has only {batches} batches of {config.train.batch} samples of "
+            f"{sequence} tokens; lower it, or hold out more"
+        )
+
+
+def _has_checkpoint(folder: Path) -> bool:
+    try:
+        latest(folder)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _check_checkpoint(config: Config, checkpoint: Checkpoint) -> None:
+    saved, wanted = checkpoint.metadata["config"]["model"], to_tree(config)["model"]
+    for field in set(wanted) - _MAY_CHANGE:
+        if saved[field] != wanted[field]:
+            raise CheckpointError(
+                f"a run goes on with its own model: `model.{field}` is {wanted[field]!r}, the "
+                f"checkpoint {checkpoint.folder} has {saved[field]!r}; set it to that"
+            )
+    for name in checkpoint.tensors:
+        checkpoint.read([name])

@@ -1,0 +1,112 @@
+"""From a configuration to what the runtime takes: the cluster, the plan, the job of all ranks."""
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import topo
+from jaxpipe.config.read import Config, config_from, to_tree
+from jaxpipe.errors import ConfigError
+from jaxpipe.plan import Plan, identity_plan
+from jaxpipe.runtime.checkpoint import Checkpoint
+from jaxpipe.runtime.data import Tokenizer, open_dataset
+from models import train_flops_per_token
+from topo import Cluster
+
+if TYPE_CHECKING:  # these import jax
+    from jaxpipe.runtime.job import Job
+    from jaxpipe.runtime.model import Model, Parameters
+
+_PACKAGES = ("jaxpipe", "jax", "jaxlib", "flax", "optax", "numpy", "mpi4py")
+
+
+def cluster_from(config: Config) -> Cluster:
+    """Return the configured cluster.
+
+    Raises:
+        ConfigError: there is no such cluster.
+    """
+    try:
+        return topo.load(config.plan.cluster)
+    except ValueError as error:
+        raise ConfigError(f"`plan.cluster`: {error}") from error
+
+
+def plan_from(config: Config) -> Plan:
+    """Return the plan for the configured cluster.
+
+    Raises:
+        ConfigError: there is no such cluster.
+        PlanError: cluster, model and batch do not fit the stages and replicas.
+    """
+    return identity_plan(
+        config.plan,
+        cluster_from(config),
+        num_layers=config.model.num_layers,
+        batch=config.train.batch,
+        tied=config.model.tied,
+    )
+
+
+def job_from(config: Config, plan: Plan) -> "Job":
+    """Return what all ranks of a run know before they start. Imports jax.
+
+    Raises:
+        DataError: the dataset cannot be opened.
+    """
+    from jaxpipe.runtime.job import Job
+    from models.gpt import Gpt
+
+    sequence = config.train.sequence or config.model.sequence
+    cluster = cluster_from(config)
+    return Job(
+        model=Gpt(config.model),
+        plan=plan,
+        dataset=open_dataset(Path(config.data.folder), verify=False),
+        run=config.run,
+        train=config.train,
+        optimizer=config.optimizer,
+        checkpoint=config.checkpoint,
+        trace=config.trace,
+        microbatch=config.plan.microbatch,
+        flops_per_token=train_flops_per_token(config.model, sequence=sequence),
+        rank_names=tuple(_rank_name(plan, cluster, rank) for rank in range(plan.num_ranks)),
+        description=describe(config),
+    )
+
+
+def model_from(checkpoint: Checkpoint) -> "tuple[Model, Parameters, Tokenizer]":
+    """Return the whole model of a checkpoint, its parameters, and its tokenizer. Imports jax.
+
+    Raises:
+        CheckpointError: a tensor is missing or corrupt.
+        DataError: the dataset that it was trained on, which holds the tokenizer, is gone.
+    """
+    import jax
+
+    from jaxpipe.runtime.state_file import restore_params
+    from models.gpt import Gpt
+
+    config = config_from(checkpoint.metadata["config"])
+    model = Gpt(config.model)
+    template = jax.eval_shape(
+        lambda: model.init(jax.random.key(0), layers=range(model.num_layers), embed=True, head=True)
+    )
+    dataset = open_dataset(Path(config.data.folder), verify=False)
+    return model, restore_params(checkpoint, template, first_layer=0), dataset.tokenizer
+
+
+def describe(config: Config) -> dict[str, Any]:
+    """Return what is kept beside every result: configuration, versions and hardware."""
+    return {
+        "config": to_tree(config),
+        "versions": {name: metadata.version(name) for name in _PACKAGES},
+        "hardware": {"machine": platform.machine(), "cores": os.cpu_count()},
+    }
+
+
+def _rank_name(plan: Plan, cluster: Cluster, rank: int) -> str:
+    device = cluster.devices[plan.device(rank)].name
+    return f"stage {plan.stage(rank)} of replica {plan.replica(rank)} on {device}"

@@ -1,0 +1,138 @@
+"""The configuration: one TOML file, every key and value checked as it is read.
+
+Each section is a frozen dataclass beside the code that it steers; here they are put together.
+"""
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from jaxpipe.errors import ConfigError
+from jaxpipe.plan import PlanConfig
+from jaxpipe.runtime.settings import (
+    CheckpointConfig,
+    DataConfig,
+    OptimizerConfig,
+    RunConfig,
+    SampleConfig,
+    TraceConfig,
+    TrainConfig,
+)
+from models import GptConfig, load_preset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that decides a run; `model` holds the preset and what the file changes in it."""
+
+    run: RunConfig
+    model: GptConfig
+    data: DataConfig
+    plan: PlanConfig = field(default_factory=PlanConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    trace: TraceConfig = field(default_factory=TraceConfig)
+    sample: SampleConfig = field(default_factory=SampleConfig)
+
+
+def load_config(path: str | Path, settings: Sequence[str] = ()) -> Config:
+    """Read a TOML file, apply settings like `train.steps=10`, and check every field.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key or a value is wrong.
+    """
+    try:
+        tree = tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    for setting in settings:
+        _apply(tree, setting)
+    return config_from(tree)
+
+
+def config_from(tree: Mapping[str, Any]) -> Config:
+    """Return the configuration that nested dictionaries, as TOML gives them, describe.
+
+    Raises:
+        ConfigError: a key or a value is wrong.
+    """
+    _refuse_unknown(tree, Config, "")
+    sections = {f.name: f.type for f in dataclasses.fields(Config)}
+    for required in ("run", "model", "data"):
+        if required not in tree:
+            raise ConfigError(f"the section `{required}` is missing; add [{required}]")
+    return Config(**{name: _section(name, sections[name], tree[name]) for name in tree})
+
+
+def to_tree(config: Config) -> dict[str, Any]:
+    """Return the configuration as nested dictionaries: the inverse of `config_from`."""
+    return msgspec.to_builtins(config)
+
+
+def _section(name: str, section: Any, values: Any) -> Any:
+    if not isinstance(values, dict):
+        raise ConfigError(f"`{name}` must be a section, is {values!r}; write [{name}]")
+    if section is GptConfig:
+        values = _with_preset(values)
+    _refuse_unknown(values, section, f"{name}.")
+    try:
+        return msgspec.convert(values, section)
+    except msgspec.ValidationError as error:
+        words, _, where = str(error).partition(" - at `$")
+        key = where.rstrip("`")
+        raise ConfigError(f"`{name}{key}`: {words}" + _value_at(values, key)) from error
+    except ValueError as error:
+        raise ConfigError(f"in [{name}]: {error}") from error
+
+
+def _with_preset(values: dict[str, Any]) -> dict[str, Any]:
+    if "preset" not in values:
+        return values
+    _refuse_unknown(values, GptConfig, "model.", also=("preset",))
+    changes = {key: value for key, value in values.items() if key != "preset"}
+    try:
+        return {**load_preset(values["preset"]), **changes}
+    except ValueError as error:
+        raise ConfigError(f"`model.preset`: {error}") from error
+
+
+def _refuse_unknown(
+    values: Mapping[str, Any], section: Any, prefix: str, *, also: tuple[str, ...] = ()
+) -> None:
+    known = [*also, *(f.name for f in dataclasses.fields(section))]
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+            raise ConfigError(
+                f"unknown key `{prefix}{key}`; did you mean `{prefix}{near[0]}`? "
+                f"(known: {', '.join(known)})"
+            )
+
+
+def _value_at(values: Mapping[str, Any], key: str) -> str:
+    name = key.removeprefix(".")
+    return f"; it is {values[name]!r}" if name in values else ""
+
+
+def _apply(tree: dict[str, Any], setting: str) -> None:
+    path, equals, text = setting.partition("=")
+    *sections, key = path.strip().split(".")
+    if not equals or not key or not sections:
+        raise ConfigError(f"`--set` takes section.key=value, not {setting!r}")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"`--set {setting}`: `{section}` is a value, not a section")
+    try:
+        tree[key] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        tree[key] = text

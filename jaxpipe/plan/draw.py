@@ -1,0 +1,88 @@
+"""A plan as text: what a user reads before the run, and compares with the run afterwards."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from jaxpipe.plan.plan import Plan
+from jaxpipe.schedule import SyncTree, peak_live, render, timetable
+from topo import Cluster
+from topo.units import gbps_from_bytes_per_s, ms_from_seconds
+
+
+def draw_plan(plan: Plan, cluster: Cluster, *, num_columns: int = 100) -> str:
+    """Return the placement, the cut, the sync trees and the schedule."""
+    return "\n".join(
+        (
+            f"{plan.num_ranks} ranks, {plan.num_stages} stages x {plan.num_replicas} replicas, on "
+            f"cluster {cluster.name}",
+            "",
+            *_placement(plan, cluster),
+            "",
+            *_links(plan, cluster),
+            f"gradients of stage 0 are summed over ranks {draw_tree(plan.sync[0])}",
+            "",
+            f"schedule {plan.schedule}, {plan.num_microbatches} microbatches: bubble in theory "
+            f"{ideal_bubble(plan):.1%} (backward = 2 forwards, equal layers, no network), at most "
+            f"{', '.join(map(str, peak_live(plan.compute_schedule())))} microbatches live",
+            "",
+            render(plan.compute_schedule(), num_columns=num_columns),
+        )
+    )
+
+
+def draw_tree(tree: SyncTree) -> str:
+    """Return a sync tree as text, its islands in parentheses.
+
+    >>> draw_tree(((0, 2), 5))
+    '((0 2) 5)'
+    """
+    return str(tree) if isinstance(tree, int) else f"({' '.join(map(draw_tree, tree))})"
+
+
+def ideal_bubble(plan: Plan) -> float:
+    """Return the bubble if a backward took two forwards, all layers the same, messages nothing."""
+    forward_s = tuple(map(float, plan.cut))
+    backward_s = tuple(2 * seconds for seconds in forward_s)
+    times = timetable(plan.compute_schedule(), forward_s=forward_s, backward_s=backward_s)
+    return times.bubble_fraction
+
+
+def _placement(plan: Plan, cluster: Cluster) -> Iterator[str]:
+    cells = [
+        [
+            f"rank {plan.rank(replica=r, stage=s)} on {cluster.devices[device].name}"
+            for s, device in enumerate(row)
+        ]
+        for r, row in enumerate(plan.placement)
+    ]
+    width = max(len(cell) for row in cells for cell in row) + 3
+    heads = [f"stage {s}: {_layers(plan, s)}" for s in range(plan.num_stages)]
+    width = max(width, *(len(head) + 3 for head in heads))
+    yield (" " * 11 + "".join(head.ljust(width) for head in heads)).rstrip()
+    for replica, row in enumerate(cells):
+        yield (f"replica {replica}".ljust(11) + "".join(c.ljust(width) for c in row)).rstrip()
+
+
+def _layers(plan: Plan, stage: int) -> str:
+    layers = plan.layers(stage)
+    one = len(layers) == 1
+    return f"layer {layers.start}" if one else f"layers {layers.start}-{layers.stop - 1}"
+
+
+def _links(plan: Plan, cluster: Cluster) -> Iterator[str]:
+    hops = [
+        (source, destination) for row in plan.placement for source, destination in pairwise(row)
+    ]
+    if hops:
+        yield f"activations cross {_slowest(hops, cluster)}"
+    if plan.num_replicas > 1:
+        columns = list(zip(*plan.placement, strict=True))
+        pairs = [(a, b) for column in columns for a in column for b in column if a != b]
+        yield f"gradients cross {_slowest(pairs, cluster)}"
+
+
+def _slowest(pairs: list[tuple[int, int]], cluster: Cluster) -> str:
+    links = [cluster.link(source, destination) for source, destination in pairs]
+    latency_ms = ms_from_seconds(max(link.latency_s for link in links))
+    gbps = gbps_from_bytes_per_s(min(link.bandwidth_bytes_per_s for link in links))
+    return f"links of up to {latency_ms:g} ms and down to {gbps:g} Gbps"

@@ -1,0 +1,86 @@
+"""The plan that takes the devices in the order in which the cluster lists them."""
+
+from dataclasses import dataclass
+
+from jaxpipe.errors import PlanError
+from jaxpipe.plan.cut import check_cut, even_cut
+from jaxpipe.plan.plan import Plan
+from jaxpipe.plan.sync import island_tree
+from jaxpipe.schedule import ScheduleKind
+from topo import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanConfig:
+    """The part of a plan that its user decides.
+
+    `cluster` is a name in the catalogue or a TOML file; `microbatch` is in samples; `cut` (layers
+    of each stage) and `warmup` (forwards of each stage before its first backward) are chosen where
+    they are left out.
+    """
+
+    cluster: str = "two-region"
+    stages: int = 2
+    replicas: int = 2
+    microbatch: int = 1
+    schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B
+    cut: tuple[int, ...] | None = None
+    warmup: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("stages", "replicas", "microbatch"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"`{field}` must be at least 1, is {getattr(self, field)}")
+
+
+def identity_plan(
+    config: PlanConfig, cluster: Cluster, *, num_layers: int, batch: int, tied: bool
+) -> Plan:
+    """Return the plan in which rank `r` runs on device `r`.
+
+    Raises:
+        PlanError: the devices, the layers, the batch or the warm-up do not fit the stages and
+            replicas.
+    """
+    num_stages, num_replicas = config.stages, config.replicas
+    num_ranks = num_stages * num_replicas
+    if num_ranks > len(cluster):
+        raise PlanError(
+            f"each rank needs a device: `plan.stages` x `plan.replicas` = {num_stages} x "
+            f"{num_replicas} = {num_ranks}, but cluster {cluster.name!r} has {len(cluster)}; use "
+            f"fewer, or a larger `plan.cluster`"
+        )
+    cut = config.cut or even_cut(num_layers=num_layers, num_stages=num_stages)
+    check_cut(cut, num_layers=num_layers, num_stages=num_stages)
+    stages = range(num_stages)
+    held = [{r: cluster.devices[r] for r in range(s, num_ranks, num_stages)} for s in stages]
+    ends = (0, num_stages - 1)
+    plan = Plan(
+        placement=tuple(
+            tuple(range(first, first + num_stages)) for first in range(0, num_ranks, num_stages)
+        ),
+        cut=cut,
+        schedule=config.schedule,
+        warmup=config.warmup,
+        num_microbatches=_num_microbatches(config, batch=batch),
+        tied=tied,
+        sync=tuple(island_tree(devices) for devices in held),
+        sync_shared=island_tree(
+            {r: cluster.devices[r] for r in range(num_ranks) if r % num_stages in ends}
+        ),
+        sync_all=island_tree(dict(enumerate(cluster.devices[:num_ranks]))),
+    )
+    plan.train_schedule()  # refuses a schedule that cannot be made
+    return plan
+
+
+def _num_microbatches(config: PlanConfig, *, batch: int) -> int:
+    each = config.replicas * config.microbatch
+    if batch % each:
+        fitting = [n for n in (batch // each * each, -(-batch // each) * each) if n]
+        raise PlanError(
+            f"`train.batch` must be divisible by `plan.replicas` x `plan.microbatch` = "
+            f"{config.replicas} x {config.microbatch} = {each}: it is {batch}; use "
+            + " or ".join(map(str, fitting))
+        )
+    return batch // each

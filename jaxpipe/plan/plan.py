@@ -1,0 +1,98 @@
+"""A plan is data: who holds which stage of which replica, in what order, and how gradients travel.
+
+Ranks are numbered pipeline by pipeline, `rank = replica * num_stages + stage`::
+
+                 stage 0   stage 1
+    replica 0    rank 0    rank 1
+    replica 1    rank 2    rank 3
+"""
+
+from dataclasses import dataclass
+
+from jaxpipe.plan.cut import Cut, layers_of
+from jaxpipe.schedule import Bucket, Schedule, ScheduleKind, SyncTree, forward_only, generate, lower
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What every rank has to know before the first step.
+
+    `placement[replica][stage]` is a device of the cluster. `sync[stage]` is the tree over the
+    ranks that hold the stage, `sync_shared` over those that hold a tied embedding, `sync_all` over
+    all ranks. `warmup` is the number of forwards before the first backward, for each stage.
+    """
+
+    placement: tuple[tuple[int, ...], ...]
+    cut: Cut
+    schedule: ScheduleKind
+    warmup: tuple[int, ...] | None
+    num_microbatches: int
+    tied: bool
+    sync: tuple[SyncTree, ...]
+    sync_shared: SyncTree
+    sync_all: SyncTree
+
+    @property
+    def num_stages(self) -> int:
+        """How many stages a pipeline has."""
+        return len(self.cut)
+
+    @property
+    def num_replicas(self) -> int:
+        """How many pipelines train the same model."""
+        return len(self.placement)
+
+    @property
+    def num_ranks(self) -> int:
+        """How many processes run the plan."""
+        return self.num_stages * self.num_replicas
+
+    def rank(self, *, replica: int, stage: int) -> int:
+        """Return the rank that holds a stage of a replica."""
+        return replica * self.num_stages + stage
+
+    def stage(self, rank: int) -> int:
+        """Return the stage that a rank holds."""
+        return rank % self.num_stages
+
+    def replica(self, rank: int) -> int:
+        """Return the replica that a rank is part of."""
+        return rank // self.num_stages
+
+    def device(self, rank: int) -> int:
+        """Return the device on which a rank runs."""
+        return self.placement[self.replica(rank)][self.stage(rank)]
+
+    def layers(self, stage: int) -> range:
+        """Return the layers that a stage holds."""
+        return layers_of(self.cut, stage)
+
+    def tree(self, bucket: Bucket, *, stage: int) -> SyncTree:
+        """Return the tree along which a bucket of a stage is summed."""
+        trees = {
+            Bucket.STAGE: self.sync[stage],
+            Bucket.SHARED: self.sync_shared,
+            Bucket.SCALARS: self.sync_all,
+        }
+        return trees[bucket]
+
+    def compute_schedule(self) -> Schedule:
+        """Return the compute instructions of one training step."""
+        return generate(
+            self.schedule,
+            num_stages=self.num_stages,
+            num_microbatches=self.num_microbatches,
+            warmup=self.warmup,
+        )
+
+    def train_schedule(self) -> Schedule:
+        """Return the programs of one training step, the same for every replica."""
+        return lower(self.compute_schedule(), num_replicas=self.num_replicas, tied=self.tied)
+
+    def eval_schedule(self, *, num_microbatches: int) -> Schedule:
+        """Return the programs that compute the loss of some microbatches and change nothing."""
+        return lower(
+            forward_only(num_stages=self.num_stages, num_microbatches=num_microbatches),
+            num_replicas=self.num_replicas,
+            tied=self.tied,
+        )

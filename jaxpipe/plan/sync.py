@@ -1,0 +1,37 @@
+"""Sync trees from the islands of the network: hosts inside regions."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from jaxpipe.schedule import SyncTree
+from topo import Device
+
+
+def island_tree(devices: Mapping[int, Device]) -> SyncTree:
+    """Return the tree that sums inside hosts first, then inside regions, then across.
+
+    `devices` maps ranks to devices; its order is kept. An island of one member is that member.
+
+    >>> ohio = {rank: Device(name="", host=f"ohio-{rank}", region="ohio") for rank in (0, 1)}
+    >>> island_tree({**ohio, 2: Device(name="", host="tokyo-0", region="tokyo")})
+    ((0, 1), 2)
+    """
+    regions = _islands(devices, lambda device: device.region)
+    return _tree(
+        [
+            _tree([_tree(tuple(host)) for host in _islands(region, lambda device: device.host)])
+            for region in regions
+        ]
+    )
+
+
+def _islands(
+    devices: Mapping[int, Device], name: Callable[[Device], str]
+) -> list[dict[int, Device]]:
+    islands: dict[str, dict[int, Device]] = {}
+    for rank, device in devices.items():
+        islands.setdefault(name(device), {})[rank] = device
+    return list(islands.values())
+
+
+def _tree(members: Sequence[SyncTree]) -> SyncTree:
+    return members[0] if len(members) == 1 else tuple(members)

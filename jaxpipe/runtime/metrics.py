@@ -1,0 +1,66 @@
+"""What a run says of each step, and the JSON lines in which it stays."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMetrics:
+    """One step, as measured on rank 0 and summed over ranks.
+
+    `step` counts updates from 1. `loss` and `eval_loss` are in nats per token, `eval_loss` None
+    where it was not measured. `grad_norm` is that before clipping. `bubble` is the fraction of the
+    pipeline phase in which ranks did not compute; `sent_bytes` is what went between stages.
+    `flops_per_s` counts the model's own floating-point operations, over all ranks.
+    """
+
+    step: int
+    loss: float
+    eval_loss: float | None
+    grad_norm: float
+    learning_rate: float
+    step_s: float
+    tokens_per_s: float
+    bubble: float
+    sent_bytes: int
+    flops_per_s: float
+
+
+class MetricsFile:
+    """A file of JSON lines: first the description of the run, then a line a step.
+
+    A run that is resumed goes on in the same file; lines of steps that are done again are dropped.
+    """
+
+    def __init__(self, path: Path, description: Mapping[str, Any], *, first_step: int) -> None:
+        kept = [line for line in _lines(path) if json.loads(line).get("step", 0) <= first_step]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beginning = path.with_suffix(".tmp")
+        lines = [*kept, json.dumps({"run": description})]
+        beginning.write_text("".join(f"{line}\n" for line in lines))
+        beginning.replace(path)
+        self._file = path.open("a")
+
+    def write(self, metrics: StepMetrics) -> None:
+        """Append a line; it is readable at once."""
+        self._file.write(json.dumps(asdict(metrics)) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[StepMetrics]:
+    """Return the steps of a metrics file, in order."""
+    rows = [json.loads(line) for line in _lines(path)]
+    return [StepMetrics(**row) for row in rows if "run" not in row]
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.exists():
+        return []
+    return [line for line in path.read_text().splitlines() if line.endswith("}")]

@@ -1,0 +1,141 @@
+"""What steers a run: the sections of the configuration that the runtime owns.
+
+It imports no jax, so that a configuration is checked before anything slow begins.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Remat(StrEnum):
+    """What a stage keeps of each layer's forward; its backward computes the rest again."""
+
+    NONE = "none"
+    """Everything that the backward reads: the most memory, the least work."""
+    DOTS = "dots"
+    """The results of matrix products with weights, and the attention output."""
+    FULL = "full"
+    """The input of the layer alone: the least memory, one more forward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """Where a run lives, and how long its ranks wait for each other.
+
+    `timeout_s` bounds every wait within a step, `startup_timeout_s` that for the slowest rank to
+    compile its stage.
+    """
+
+    folder: str
+    seed: int = 0
+    timeout_s: float = 120.0
+    startup_timeout_s: float = 900.0
+
+    def __post_init__(self) -> None:
+        _check(self, above_zero=("timeout_s", "startup_timeout_s"), not_negative=("seed",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataConfig:
+    """Which prepared dataset to train on: a folder written by `jaxpipe data prepare`."""
+
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """How much work: `batch` in samples per step over all replicas, `sequence` in tokens.
+
+    `sequence` is the model's where it is left out. The held-out loss is measured every
+    `eval_every` steps, on `eval_batches` batches.
+    """
+
+    steps: int = 100
+    batch: int = 16
+    sequence: int | None = None
+    remat: Remat = Remat.NONE
+    log_every: int = 10
+    eval_every: int = 50
+    eval_batches: int = 4
+
+    def __post_init__(self) -> None:
+        _check(
+            self,
+            above_zero=("steps", "batch", "log_every", "eval_every", "eval_batches"),
+        )
+        if self.sequence is not None and self.sequence < 1:
+            raise ValueError(f"`sequence` must be at least 1, is {self.sequence}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019).
+
+    The learning rate rises linearly over `warmup_steps` to `learning_rate`, and falls along a
+    cosine to `final_fraction` of it at the last step. `weight_decay` acts on matrices alone.
+    Gradients are clipped to `clip_norm`, taken over all stages.
+    """
+
+    learning_rate: float = 1e-3
+    warmup_steps: int = 20
+    final_fraction: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check(
+            self,
+            above_zero=("learning_rate", "epsilon", "clip_norm"),
+            not_negative=("warmup_steps", "final_fraction", "weight_decay", "beta1", "beta2"),
+        )
+        for name in ("beta1", "beta2"):
+            if not getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be below 1, is {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfig:
+    """A checkpoint every so many steps and after the last; the newest `keep` stay on disk."""
+
+    every: int = 100
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        _check(self, above_zero=("every", "keep"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceConfig:
+    """How many of the last steps the trace of a run holds."""
+
+    steps: int = 3
+
+    def __post_init__(self) -> None:
+        _check(self, above_zero=("steps",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleConfig:
+    """What the trained model is asked to continue when a run ends."""
+
+    prompt: str = "The "
+    tokens: int = 200
+    temperature: float = 0.8
+
+    def __post_init__(self) -> None:
+        _check(self, not_negative=("tokens", "temperature"))
+
+
+def _check(
+    section: Any, *, above_zero: tuple[str, ...] = (), not_negative: tuple[str, ...] = ()
+) -> None:
+    for name in above_zero:
+        if not getattr(section, name) > 0:
+            raise ValueError(f"`{name}` must be above 0, is {getattr(section, name)}")
+    for name in not_negative:
+        if not getattr(section, name) >= 0:
+            raise ValueError(f"`{name}` must not be negative, is {getattr(section, name)}")

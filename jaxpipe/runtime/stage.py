@@ -1,0 +1,95 @@
+"""What one stage computes: pure functions of parameters and arrays, before they are compiled."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxpipe.runtime.model import Model, Parameters
+from jaxpipe.runtime.remat import rematerialise
+from jaxpipe.runtime.settings import Remat
+
+Input = Int[Array, "microbatch seq"] | Float[Array, "microbatch seq dim"]
+Targets = Int[Array, "microbatch seq"] | None
+Output = Float[Array, "microbatch seq dim"] | Float[Array, ""]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Consecutive layers of a model, with the embedding if first, the head and loss if last.
+
+    ::
+
+        first                                   last
+        tokens -> embed -> block -> block ─┬─> block -> block -> head -> loss <- targets
+                                       activation
+    """
+
+    model: Model
+    index: int
+    num_stages: int
+    layers: range
+    remat: Remat = Remat.NONE
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the stage reads tokens."""
+        return self.index == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the stage computes the loss."""
+        return self.index == self.num_stages - 1
+
+    @property
+    def shares_embedding(self) -> bool:
+        """Whether another stage holds the token embedding of this one too."""
+        return self.model.tied and self.num_stages > 1 and (self.is_first or self.is_last)
+
+    def init(self, *, seed: int) -> Parameters:
+        """Return fresh parameters, which depend on the seed and never on the cut."""
+        key = jax.random.key(seed)
+        return self.model.init(key, layers=self.layers, embed=self.is_first, head=self.is_last)
+
+    def apply(self, params: Parameters, x: Input, targets: Targets, key: Array | None) -> Output:
+        """Return the activation that leaves the stage; from the last stage, the summed loss.
+
+        `x` are tokens at the first stage and activations elsewhere; `targets` belong to the last
+        stage. `key` is that of the step and microbatch; dropout is off where it is None.
+        """
+        x = self._hidden(params, x, key)
+        if not self.is_last:
+            return x
+        assert targets is not None, "the last stage reads targets"
+        return self.model.loss(self.model.head(params, x), targets)
+
+    def logits(
+        self, params: Parameters, tokens: Int[Array, "batch seq"]
+    ) -> Float[Array, "batch seq vocabulary"]:
+        """Return the logits, without dropout, if this stage is the whole model."""
+        assert self.num_stages == 1, self
+        return self.model.head(params, self._hidden(params, tokens, None))
+
+    def _hidden(self, params: Parameters, x: Input, key: Array | None) -> Array:
+        if self.is_first:
+            x = self.model.embed(params, x, _fold(key, self.model.num_layers))
+        return self._blocks(params["blocks"], x, key)
+
+    def _blocks(self, blocks: Parameters, x: Array, key: Array | None) -> Array:
+        block = rematerialise(self.model.block, self.remat)
+
+        def step(x: Array, layer: tuple[Parameters, Array]) -> tuple[Array, None]:
+            params, number = layer
+            return block(params, x, _fold(key, number)), None
+
+        return jax.lax.scan(step, x, (blocks, jnp.asarray(self.layers)))[0]
+
+
+def microbatch_key(*, seed: int, step: Array | int, microbatch: Array | int) -> Array:
+    """Return the key of one microbatch of one step; `microbatch` counts over all replicas."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), microbatch)
+
+
+def _fold(key: Array | None, number: Array | int) -> Array | None:
+    return None if key is None else jax.random.fold_in(key, number)

@@ -1,0 +1,100 @@
+"""The state of training in a checkpoint: written stage by stage, read by any cut."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxpipe.comm import BARRIER_TAG, GATHER_TAG, barrier, gather_bytes
+from jaxpipe.runtime.checkpoint import (
+    Checkpoint,
+    TensorEntry,
+    begin,
+    commit,
+    decode_entries,
+    encode_entries,
+    flatten,
+    names,
+    partial_folder,
+    prune,
+    restore,
+    write_shard,
+)
+from jaxpipe.runtime.interpreter import TrainState
+from jaxpipe.runtime.model import Parameters
+from jaxpipe.runtime.worker import Worker
+
+_MOMENTS = ("mu", "nu")
+
+
+def save_state(worker: Worker, state: TrainState, *, step: int) -> None:
+    """Save what training needs to go on after `step` updates; all ranks call this.
+
+    The ranks of replica 0 write, rank 0 commits once all have written, and removes old checkpoints.
+
+    Raises:
+        CheckpointError: a file cannot be written, or does not read back as it was written.
+    """
+    job, transport, timeout_s = worker.job, worker.transport, worker.job.run.timeout_s
+    if transport.rank == 0:
+        begin(job.folder, step=step)
+    barrier(transport, tag=BARRIER_TAG, timeout_s=timeout_s)
+    entries: tuple[TensorEntry, ...] = ()
+    if job.plan.replica(transport.rank) == 0:
+        folder = partial_folder(job.folder, step=step)
+        entries = write_shard(folder, f"stage-{worker.stage}", _tensors(worker, state))
+    payloads = gather_bytes(
+        transport, encode_entries(entries), root=0, tag=GATHER_TAG, timeout_s=timeout_s
+    )
+    if payloads is not None:
+        everything = [entry for payload in payloads for entry in decode_entries(payload)]
+        commit(partial_folder(job.folder, step=step), everything, job.description)
+        prune(job.folder, keep=job.checkpoint.keep)
+
+
+def restore_state(worker: Worker, checkpoint: Checkpoint | None) -> tuple[TrainState, int]:
+    """Return the state from which training starts, and the number of updates it has seen.
+
+    Raises:
+        CheckpointError: a tensor is missing, corrupt, or of another shape.
+    """
+    params, moments = worker.compiled.init()
+    if checkpoint is None:
+        return TrainState(params=params, moments=moments), 0
+    restored = {prefix: _restore(worker, checkpoint, params, prefix) for prefix in ("", *_MOMENTS)}
+    step = jnp.asarray(checkpoint.step, jnp.int32)
+    moments = optax.tree.set(moments, count=step, mu=restored["mu"], nu=restored["nu"])
+    return TrainState(params=restored[""], moments=moments), checkpoint.step
+
+
+def restore_params(checkpoint: Checkpoint, template: Parameters, *, first_layer: int) -> Parameters:
+    """Return parameters in the structure of `template`, as jax arrays.
+
+    Raises:
+        CheckpointError: a tensor is missing, corrupt, or of another shape.
+    """
+    return _read(checkpoint, template, first_layer=first_layer, prefix="")
+
+
+def _restore(
+    worker: Worker, checkpoint: Checkpoint, template: Parameters, moment: str
+) -> Parameters:
+    first_layer = worker.job.plan.layers(worker.stage).start
+    prefix = f"{moment}." if moment else ""
+    return _read(checkpoint, template, first_layer=first_layer, prefix=prefix)
+
+
+def _read(
+    checkpoint: Checkpoint, template: Parameters, *, first_layer: int, prefix: str
+) -> Parameters:
+    found = checkpoint.read(names(template, first_layer=first_layer, prefix=prefix))
+    return jax.device_put(restore(template, found, first_layer=first_layer, prefix=prefix))
+
+
+def _tensors(worker: Worker, state: TrainState) -> dict[str, np.ndarray]:
+    first_layer = worker.job.plan.layers(worker.stage).start
+    tensors = flatten(state.params, first_layer=first_layer)
+    for moment in _MOMENTS:
+        tree = optax.tree.get(state.moments, moment)
+        tensors |= flatten(tree, first_layer=first_layer, prefix=f"{moment}.")
+    return tensors

@@ -1,0 +1,113 @@
+"""Training, as each rank does it: steps, held-out loss, metrics, checkpoints, and the trace."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from jaxpipe.comm import Transport
+from jaxpipe.runtime.checkpoint import Checkpoint, latest
+from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.metrics import MetricsFile, StepMetrics
+from jaxpipe.runtime.optimizer import learning_rate
+from jaxpipe.runtime.state_file import restore_state, save_state
+from jaxpipe.runtime.totals import Totals
+from jaxpipe.runtime.trace_file import gather_trace, write_trace
+from jaxpipe.runtime.worker import start
+from jaxpipe.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Where the results of a run lie; `picture` is None where matplotlib is missing."""
+
+    checkpoint: Path
+    metrics: Path
+    trace: Path
+    picture: Path | None
+
+
+def train(
+    job: Job,
+    transport: Transport,
+    *,
+    checkpoint: Checkpoint | None,
+    observe: Callable[[StepMetrics], None],
+) -> Outcome | None:
+    """Train to the last step, as one of all ranks of the job; rank 0 returns where results lie.
+
+    With a `checkpoint` training goes on from there, exactly as if it had not stopped. `observe` is
+    called on rank 0 after each step.
+
+    Raises:
+        CheckpointError: the checkpoint is corrupt, or of another model.
+        DeadlineError: a rank did not answer in time.
+    """
+    worker = start(job, transport)
+    state, first_step = restore_state(worker, checkpoint)
+    reporter = _Reporter(job, transport, first_step=first_step, observe=observe)
+    for step in range(first_step, job.train.steps):
+        begin_s = time.perf_counter()
+        state, totals = worker.train_step(state, step=step)
+        step_s = time.perf_counter() - begin_s
+        done = step + 1
+        is_last = done == job.train.steps
+        eval_loss = None
+        if is_last or done % job.train.eval_every == 0:
+            eval_loss = worker.eval_loss(state)
+        reporter.step(totals, eval_loss, step=done, step_s=step_s)
+        if is_last or done % job.checkpoint.every == 0:
+            save_state(worker, state, step=done)
+    trace = gather_trace(worker)
+    return None if trace is None else _outcome(job, trace)
+
+
+def _outcome(job: Job, trace: Trace) -> Outcome:
+    path = job.folder / "trace.json"
+    return Outcome(
+        checkpoint=latest(job.folder),
+        metrics=job.metrics_file,
+        trace=path,
+        picture=write_trace(trace, path=path, picture=job.folder / "timeline.png"),
+    )
+
+
+class _Reporter:
+    """Writes and shows the metrics on rank 0, and does nothing elsewhere."""
+
+    def __init__(
+        self,
+        job: Job,
+        transport: Transport,
+        *,
+        first_step: int,
+        observe: Callable[[StepMetrics], None],
+    ) -> None:
+        self._job = job
+        self._observe = observe
+        self._rate = learning_rate(job.optimizer, num_steps=job.train.steps)
+        self._file = None
+        if transport.rank == 0:
+            self._file = MetricsFile(job.metrics_file, job.description, first_step=first_step)
+
+    def step(self, totals: Totals, eval_loss: float | None, *, step: int, step_s: float) -> None:
+        """Report a step that is done; the first is 1."""
+        if self._file is None:
+            return
+        tokens_per_s = self._job.tokens_per_step / step_s
+        metrics = StepMetrics(
+            step=step,
+            loss=totals.loss / self._job.tokens_per_step,
+            eval_loss=eval_loss,
+            grad_norm=totals.square_norm**0.5,
+            learning_rate=float(np.asarray(self._rate(step - 1))),
+            step_s=step_s,
+            tokens_per_s=tokens_per_s,
+            bubble=totals.bubble(num_stages=self._job.plan.num_stages),
+            sent_bytes=int(totals.sent_bytes),
+            flops_per_s=self._job.flops_per_token * tokens_per_s,
+        )
+        self._file.write(metrics)
+        self._observe(metrics)

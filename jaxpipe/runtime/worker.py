@@ -1,0 +1,87 @@
+"""One rank, ready to compute: its compiled stage and its programs."""
+
+import time
+from dataclasses import dataclass
+
+from jaxpipe.comm import BARRIER_TAG, Transport, barrier, clock_offset
+from jaxpipe.runtime.compiled import CompiledStage, compile_stage
+from jaxpipe.runtime.feed import eval_feed, train_feed
+from jaxpipe.runtime.interpreter import Interpreter, TrainState
+from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.mailbox import Patience
+from jaxpipe.runtime.recorder import Recorder
+from jaxpipe.runtime.totals import Totals
+from jaxpipe.schedule import Program
+
+_CLOCK_ROUNDS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """What a rank needs for every step; `clock_offset_s` leads from its clock to that of rank 0."""
+
+    job: Job
+    interpreter: Interpreter
+    train_program: Program
+    eval_program: Program
+    clock_offset_s: float
+
+    @property
+    def transport(self) -> Transport:
+        """How this rank reaches the others."""
+        return self.interpreter.transport
+
+    @property
+    def compiled(self) -> CompiledStage:
+        """What this rank computes."""
+        return self.interpreter.compiled
+
+    @property
+    def stage(self) -> int:
+        """The stage that this rank holds."""
+        return self.job.plan.stage(self.transport.rank)
+
+    def train_step(self, state: TrainState, *, step: int) -> tuple[TrainState, Totals]:
+        """Train on the batch of a step; steps count from 0. Donates the arrays of `state`."""
+        feed = train_feed(self.job, rank=self.transport.rank, step=step)
+        return self.interpreter.train(self.train_program, state, feed)
+
+    def eval_loss(self, state: TrainState) -> float:
+        """Return the held-out loss in nats per token, the same on all ranks."""
+        num_batches = self.job.train.eval_batches
+        feeds = [
+            eval_feed(self.job, rank=self.transport.rank, index=index)
+            for index in range(num_batches)
+        ]
+        losses = [self.interpreter.evaluate(self.eval_program, state, f).loss for f in feeds]
+        return sum(losses) / (num_batches * self.job.tokens_per_step)
+
+
+def start(job: Job, transport: Transport) -> Worker:
+    """Compile this rank's stage, and return when all ranks have compiled theirs.
+
+    Raises:
+        DeadlineError: a rank has not done so within `startup_timeout_s`.
+    """
+    stage = job.plan.stage(transport.rank)
+    keep_from = job.train.steps - job.trace.steps
+    interpreter = Interpreter(
+        plan=job.plan,
+        compiled=compile_stage(job.functions(stage=stage)),
+        transport=transport,
+        recorder=Recorder(
+            rank=transport.rank, clock=time.perf_counter, keep=lambda step: step >= keep_from
+        ),
+        patience=Patience(timeout_s=job.run.timeout_s),
+    )
+    barrier(transport, tag=BARRIER_TAG, timeout_s=job.run.startup_timeout_s)
+    num_microbatches = job.plan.num_microbatches
+    return Worker(
+        job=job,
+        interpreter=interpreter,
+        train_program=job.plan.train_schedule()[stage],
+        eval_program=job.plan.eval_schedule(num_microbatches=num_microbatches)[stage],
+        clock_offset_s=clock_offset(
+            transport, rounds=_CLOCK_ROUNDS, timeout_s=job.run.timeout_s, clock=time.perf_counter
+        ),
+    )

@@ -1,0 +1,27 @@
+"""The border between the units people write and the SI units that the code computes in.
+
+>>> seconds_from_ms(11)
+0.011
+>>> bytes_per_s_from_gbps(1.12)
+140000000.0
+"""
+
+
+def seconds_from_ms(milliseconds: float) -> float:
+    """Return seconds."""
+    return milliseconds / 1e3
+
+
+def ms_from_seconds(seconds: float) -> float:
+    """Return milliseconds."""
+    return seconds * 1e3
+
+
+def bytes_per_s_from_gbps(gigabits_per_second: float) -> float:
+    """Return bytes per second; a gigabit is 1e9 bits."""
+    return gigabits_per_second * 1e9 / 8
+
+
+def gbps_from_bytes_per_s(bytes_per_second: float) -> float:
+    """Return gigabits per second."""
+    return bytes_per_second * 8 / 1e9
