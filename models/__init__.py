@@ -1,1 +1,36 @@
-"""What: the models that jaxpipe trains, and what they cost."""
+"""What: the models that jaxpipe trains, and what they cost.
+
+`models.gpt` is not imported here: planners need sizes and costs, and should not wait for jax.
+"""
+
+from models.catalogue import load_preset, presets
+from models.gpt_config import DTYPE_BYTES, GptConfig
+from models.gpt_costs import (
+    ByRemat,
+    activation_bytes,
+    embed_forward_flops,
+    head_forward_flops,
+    layer_backward_flops,
+    layer_forward_flops,
+    layer_residual_bytes,
+    num_parameters,
+    parameter_bytes,
+    train_flops_per_token,
+)
+
+__all__ = [
+    "DTYPE_BYTES",
+    "ByRemat",
+    "GptConfig",
+    "activation_bytes",
+    "embed_forward_flops",
+    "head_forward_flops",
+    "layer_backward_flops",
+    "layer_forward_flops",
+    "layer_residual_bytes",
+    "load_preset",
+    "num_parameters",
+    "parameter_bytes",
+    "presets",
+    "train_flops_per_token",
+]

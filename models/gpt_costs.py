@@ -1,0 +1,123 @@
+"""What a GPT costs, in closed form and without jax: FLOPs, parameters, activations, residuals.
+
+Per token, with D = dim, S = sequence, V = vocabulary and c = the bytes of `compute_dtype`:
+
+    =================  =====================  =====================
+    forward, layer     24 D^2 + 4 S D FLOP    qkv 6, project 2, MLP 16; scores and mixing 2 + 2
+    forward, head      2 D V FLOP
+    parameters, layer  12 D^2 + 13 D
+    activation         D c bytes              what crosses a stage boundary, each way
+    =================  =====================  =====================
+
+FLOPs are those of the matrix products; scores above the diagonal count, since they are computed.
+LayerNorm, softmax, GELU and dropout are left out: their time is that of their memory.
+
+Source: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using
+Megatron-LM", appendix (FLOPs); Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
+Transformer Models", section 4 (the method of counting residuals, not the numbers).
+"""
+
+from dataclasses import dataclass
+
+from models.gpt_config import DTYPE_BYTES, GptConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByRemat:
+    """One cost under each policy of rematerialisation of a layer.
+
+    Args:
+        none: keep what the layer's own checkpoints leave.
+        dots: keep the layer's input, the products with weights and the output of attention:
+            `dots_with_no_batch_dims_saveable` or the name "attention".
+        full: keep the layer's input.
+    """
+
+    none: int
+    dots: int
+    full: int
+
+
+def embed_forward_flops(config: GptConfig, *, batch: int, sequence: int) -> int:
+    """Return the FLOPs of the embedding's forward: one sum per element, no matrix product."""
+    return batch * sequence * config.dim
+
+
+def layer_forward_flops(config: GptConfig, *, batch: int, sequence: int) -> int:
+    """Return the FLOPs of one layer's forward."""
+    return batch * sequence * config.dim * (24 * config.dim + 4 * sequence)
+
+
+def layer_backward_flops(config: GptConfig, *, batch: int, sequence: int) -> ByRemat:
+    """Return the FLOPs of one layer's backward, with what it computes again.
+
+    Twice the forward, and under every policy the scores once more. `full` adds the forward but for
+    the last product of the MLP, whose result no gradient needs.
+    """
+    forward = layer_forward_flops(config, batch=batch, sequence=sequence)
+    scores = 2 * batch * sequence**2 * config.dim
+    down = 8 * batch * sequence * config.dim**2
+    kept = 2 * forward + scores
+    return ByRemat(none=kept, dots=kept, full=kept + forward - down)
+
+
+def head_forward_flops(config: GptConfig, *, batch: int, sequence: int) -> int:
+    """Return the FLOPs of the head's forward."""
+    return 2 * batch * sequence * config.dim * config.vocabulary
+
+
+def train_flops_per_token(config: GptConfig, *, sequence: int) -> int:
+    """Return the FLOPs that training needs per token, forward and backward, none of them twice.
+
+    The numerator of the MFU: tokens per second times this, over the peak of all devices.
+
+    >>> gpt2 = GptConfig(num_layers=12, dim=768, num_heads=12, sequence=1024, vocabulary=50257)
+    >>> train_flops_per_token(gpt2, sequence=1024)
+    854438400
+    """
+    layer = layer_forward_flops(config, batch=1, sequence=sequence)
+    head = head_forward_flops(config, batch=1, sequence=sequence)
+    return 3 * (config.num_layers * layer + head) // sequence
+
+
+def num_parameters(config: GptConfig, *, layers: int, embed: bool, head: bool) -> int:
+    """Return how many parameters a stage of so many layers holds, with the ends that it has.
+
+    A stage with a tied head and no embedding holds a copy of the token table.
+
+    >>> gpt2 = GptConfig(num_layers=12, dim=768, num_heads=12, sequence=1024, vocabulary=50257)
+    >>> num_parameters(gpt2, layers=12, embed=True, head=True)
+    124439808
+    """
+    dim = config.dim
+    total = layers * (12 * dim + 13) * dim
+    if embed:
+        total += config.sequence * dim
+    if head:
+        total += 2 * dim
+    num_tables = embed + head if not config.tied else max(embed, head)
+    return total + num_tables * config.vocabulary * dim
+
+
+def parameter_bytes(config: GptConfig, *, layers: int, embed: bool, head: bool) -> int:
+    """Return the bytes of `num_parameters` in `param_dtype`."""
+    count = num_parameters(config, layers=layers, embed=embed, head=head)
+    return count * DTYPE_BYTES[config.param_dtype]
+
+
+def activation_bytes(config: GptConfig, *, batch: int, sequence: int) -> int:
+    """Return the bytes that cross a stage boundary, each way, per microbatch."""
+    return batch * sequence * config.dim * DTYPE_BYTES[config.compute_dtype]
+
+
+def layer_residual_bytes(config: GptConfig, *, batch: int, sequence: int) -> ByRemat:
+    """Return the bytes that one layer's forward keeps for its backward, weights excluded.
+
+    In activations: its input, 2 normalised inputs, queries, keys, values, the output of attention,
+    the middle of the residual stream, and the hidden layer (4 wide) before and after GELU make 16;
+    `dots` keeps input, qkv, attention, project and up, which make 10. Dropout adds its two masks,
+    a byte per element, where they are not drawn again.
+    """
+    unit = activation_bytes(config, batch=batch, sequence=sequence)
+    masks = 2 * batch * sequence * config.dim if config.dropout else 0
+    return ByRemat(none=16 * unit + masks, dots=10 * unit, full=unit)

@@ -1,0 +1,56 @@
+"""A configuration comes from TOML, and a wrong one says what is wrong."""
+
+import tomllib
+from typing import Any
+
+import msgspec
+import pytest
+
+from models.gpt_config import GptConfig
+
+SIZES: dict[str, Any] = {
+    "num_layers": 2,
+    "dim": 12,
+    "num_heads": 3,
+    "sequence": 8,
+    "vocabulary": 16,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_layers": 0}, "`num_layers` must be at least 1, not 0"),
+        ({"sequence": -1}, "`sequence` must be at least 1, not -1"),
+        ({"num_heads": 5}, "`dim` must be a multiple of `num_heads`: 12 is not .* 5; .* 15"),
+        ({"dropout": 1.0}, "`dropout` must be at least 0 and below 1, not 1.0"),
+        ({"dropout": -0.1}, "`dropout` must be at least 0 and below 1, not -0.1"),
+        ({"param_dtype": "float16"}, "`param_dtype` must be one of float32, bfloat16, not 'float1"),
+        ({"compute_dtype": "half"}, "`compute_dtype` must be one of float32, bfloat16, not 'half'"),
+    ],
+)
+def test_what_is_wrong_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GptConfig(**(SIZES | change))
+    with pytest.raises(msgspec.ValidationError, match=message):
+        msgspec.convert(SIZES | change, GptConfig)
+
+
+def test_it_comes_from_toml() -> None:
+    text = """
+        num_layers = 2
+        dim = 12
+        num_heads = 3
+        sequence = 8
+        vocabulary = 16
+        tied = false
+        dropout = 0.1
+        compute_dtype = "bfloat16"
+    """
+    config = msgspec.convert(tomllib.loads(text), GptConfig, strict=True)
+    assert config == GptConfig(**SIZES, tied=False, dropout=0.1, compute_dtype="bfloat16")
+
+
+def test_it_goes_back_to_a_dict() -> None:
+    config = GptConfig(**SIZES)
+    assert msgspec.convert(msgspec.to_builtins(config), GptConfig) == config
