@@ -1,0 +1,62 @@
+"""The two ends of a GPT: tokens in, logits out."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, Key
+
+from models.dropout import dropout
+from models.gpt_config import GptConfig
+from models.layers import INIT_STD, norm
+
+
+def table(rows: int, config: GptConfig, rngs: nnx.Rngs) -> nnx.Param[Array]:
+    """Return a fresh (rows, dim) table: one normal vector of `INIT_STD` per row."""
+    return nnx.Param(nnx.initializers.normal(INIT_STD)(rngs.params(), (rows, config.dim)))
+
+
+class Embedding(nnx.Module):
+    """Add a token's vector to its position's.
+
+    A token outside the vocabulary becomes NaN, so that it is noticed and not replaced.
+    """
+
+    def __init__(self, config: GptConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = config
+        self.tokens = table(config.vocabulary, config, rngs)
+        self.positions = table(config.sequence, config, rngs)
+
+    def __call__(
+        self, tokens: Int[Array, "batch seq"], key: Key[Array, ""] | None
+    ) -> Float[Array, "batch seq dim"]:
+        """Return the input of the first layer; dropout is off where `key` is None."""
+        seq = tokens.shape[1]
+        if seq > self.config.sequence:
+            raise ValueError(
+                f"tokens must not be more than `sequence`: {seq} is above {self.config.sequence}; "
+                "cut them, or configure a longer `sequence`"
+            )
+        found = jnp.take(self.tokens[...], tokens, axis=0, mode="fill")
+        x = (found + self.positions[:seq]).astype(self.config.compute_dtype)
+        return dropout(x, key, rate=self.config.dropout)
+
+
+class Head(nnx.Module):
+    """Normalise, then compare with each token's vector: the embedding's, or its own if not tied."""
+
+    def __init__(self, config: GptConfig, *, rngs: nnx.Rngs) -> None:
+        self.norm = norm(config, rngs)
+        if not config.tied:
+            self.kernel = table(config.vocabulary, config, rngs)
+
+    def __call__(
+        self,
+        x: Float[Array, "batch seq dim"],
+        tokens: Float[Array, "vocabulary dim"] | None,
+    ) -> Float[Array, "batch seq vocabulary"]:
+        """Return the logits in float32; `tokens` is the embedding's table, None if not tied."""
+        x = jax.checkpoint(self.norm)(x)
+        rows = self.kernel[...] if tokens is None else tokens
+        return jnp.einsum(
+            "bsd,vd->bsv", x, rows.astype(x.dtype), preferred_element_type=jnp.float32
+        )

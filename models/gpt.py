@@ -1,0 +1,164 @@
+"""A decoder-only GPT that can be cut anywhere between its layers: parameters in, parameters out.
+
+Outside, parameters are nested dicts of arrays; inside, they become NNX modules::
+
+    {"embed":  {"tokens":    (vocabulary, dim),
+                "positions": (sequence, dim)},
+     "blocks": {"norm1":     {"scale", "bias": (layers, dim)},
+                "attention": {"qkv":     {"kernel": (layers, dim, 3 * dim), "bias"},
+                              "project": {"kernel": (layers, dim, dim), "bias"}},
+                "norm2":     {"scale", "bias": (layers, dim)},
+                "mlp":       {"up":      {"kernel": (layers, dim, hidden), "bias"},
+                              "down":    {"kernel": (layers, hidden, dim), "bias"}}},
+     "head":   {"norm":      {"scale", "bias": (dim,)},
+                "kernel":    (vocabulary, dim), unless tied}}
+
+The columns of qkv are all queries, then all keys, then all values, head after head, as in GPT-2.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, Key
+
+from models.ends import Embedding, Head
+from models.gpt_config import GptConfig
+from models.layers import Block
+
+Parameters: TypeAlias = dict[str, Any]
+Part: TypeAlias = type[Embedding] | type[Block] | type[Head]
+
+EMBED, HEAD, BLOCKS = range(3)
+"""What is folded into the key of each part; `BLOCKS` is followed by the layer's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpt:
+    """A GPT of the size of `config`; it holds no parameters.
+
+    Parameters may come in `param_dtype`, or already cast to `compute_dtype`. Cast ahead, once a
+    step: the residuals of a jitted `jax.vjp` then hold no second copy of the kernels.
+
+    >>> config = GptConfig(num_layers=4, dim=8, num_heads=2, sequence=16, vocabulary=256)
+    >>> gpt = Gpt(config)
+    >>> params = gpt.init(jax.random.key(0), layers=range(2, 4), embed=False, head=True)
+    >>> sorted(params), params["blocks"]["mlp"]["up"]["kernel"].shape
+    (['blocks', 'embed', 'head'], (2, 8, 32))
+    """
+
+    config: GptConfig
+    _embedding: nnx.GraphDef[Embedding] = field(init=False, repr=False, compare=False)
+    _block: nnx.GraphDef[Block] = field(init=False, repr=False, compare=False)
+    _head: nnx.GraphDef[Head] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_embedding", _graph(Embedding, self.config))
+        object.__setattr__(self, "_block", _graph(Block, self.config))
+        object.__setattr__(self, "_head", _graph(Head, self.config))
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers the whole model has."""
+        return self.config.num_layers
+
+    @property
+    def sequence(self) -> int:
+        """The longest sequence, in tokens."""
+        return self.config.sequence
+
+    @property
+    def vocabulary(self) -> int:
+        """How many different tokens there are."""
+        return self.config.vocabulary
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head multiplies by the token embedding."""
+        return self.config.tied
+
+    def init(self, key: Key[Array, ""], *, layers: range, embed: bool, head: bool) -> Parameters:
+        """Return fresh parameters, in `param_dtype`, of consecutive layers and of the ends asked.
+
+        Each leaf depends on `key` and on its own layer's number alone, bit by bit. With a tied
+        head and `head` but not `embed`, the part "embed" holds the "tokens" leaf alone; without
+        layers there is no part "blocks".
+
+        Raises:
+            ValueError: `layers` is not consecutive layers of this model.
+        """
+        if layers.step != 1 or layers.start < 0 or layers.stop > self.num_layers:
+            raise ValueError(
+                f"`layers` must be consecutive and within range(0, {self.num_layers}), not {layers}"
+            )
+        params: Parameters = {}
+        if embed or (head and self.tied):
+            params["embed"] = _draw_end(Embedding, self.config, jax.random.fold_in(key, EMBED))
+            if not embed:
+                del params["embed"]["positions"]
+        if layers:
+            params["blocks"] = _draw_blocks(self.config, jax.random.fold_in(key, BLOCKS), layers)
+        if head:
+            params["head"] = _draw_end(Head, self.config, jax.random.fold_in(key, HEAD))
+        return params
+
+    def embed(
+        self, params: Parameters, tokens: Int[Array, "batch seq"], key: Key[Array, ""] | None
+    ) -> Float[Array, "batch seq dim"]:
+        """Return the input of the first layer, in `compute_dtype`; no key, no dropout.
+
+        A token outside the vocabulary makes its row NaN.
+
+        Raises:
+            ValueError: there are more tokens than `sequence`.
+        """
+        return nnx.merge(self._embedding, params["embed"])(tokens, key)
+
+    def block(
+        self, layer: Parameters, x: Float[Array, "batch seq dim"], key: Key[Array, ""] | None
+    ) -> Float[Array, "batch seq dim"]:
+        """Apply one layer, given one slice of `params["blocks"]`; no key, no dropout."""
+        return nnx.merge(self._block, layer)(x, key)
+
+    def head(
+        self, params: Parameters, x: Float[Array, "batch seq dim"]
+    ) -> Float[Array, "batch seq vocabulary"]:
+        """Return the logits, in float32."""
+        tokens = params["embed"]["tokens"] if self.tied else None
+        return nnx.merge(self._head, params["head"])(x, tokens)
+
+    def loss(
+        self, logits: Float[Array, "batch seq vocabulary"], targets: Int[Array, "batch seq"]
+    ) -> Float[Array, ""]:
+        """Return the cross-entropy in nats, summed over all tokens, in float32.
+
+        A target outside the vocabulary makes it NaN.
+        """
+        logits = logits.astype(jnp.float32)
+        chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1, mode="fill")
+        return jnp.sum(jax.nn.logsumexp(logits, axis=-1) - chosen[..., 0])
+
+
+def _graph(part: Part, config: GptConfig) -> nnx.GraphDef[Any]:
+    return nnx.graphdef(nnx.eval_shape(lambda: part(config, rngs=nnx.Rngs(0))))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _draw_end(part: Part, config: GptConfig, key: Key[Array, ""]) -> Parameters:
+    return _draw(part, config, key)
+
+
+@partial(jax.jit, static_argnums=(0, 2))
+def _draw_blocks(config: GptConfig, key: Key[Array, ""], layers: range) -> Parameters:
+    # A loop, not vmap: each layer runs the same compiled body, so the cut cannot change a bit.
+    numbers = jnp.arange(layers.start, layers.stop)
+    return jax.lax.map(lambda n: _draw(Block, config, jax.random.fold_in(key, n)), numbers)
+
+
+def _draw(part: Part, config: GptConfig, key: Key[Array, ""]) -> Parameters:
+    # Drawn in float32 and then rounded: bfloat16 uniforms would give only 256 different values.
+    state = nnx.state(part(config, rngs=nnx.Rngs(params=key)), nnx.Param)
+    return jax.tree.map(lambda leaf: leaf.astype(config.param_dtype), nnx.to_pure_dict(state))

@@ -1,0 +1,135 @@
+"""The forward, the loss and their gradients against NumPy; causality; number formats; limits."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxpipe.runtime.model import Model
+from models.gpt import Gpt
+from models.gpt_config import GptConfig
+from tests.models import numpy_gpt, uncut
+from tests.models.uncut import SMALL, UNTIED
+
+
+def as_float64(params: dict[str, Any]) -> dict[str, Any]:
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+
+
+@pytest.mark.parametrize("config", [SMALL, UNTIED], ids=["tied", "untied"])
+@pytest.mark.parametrize(("batch", "seq"), [(1, 1), (3, 7), (2, 10)])
+def test_forward_and_loss_are_those_of_numpy(config: GptConfig, batch: int, seq: int) -> None:
+    gpt = Gpt(config)
+    params = uncut.disturbed(gpt)
+    tokens = uncut.random_tokens(gpt, batch, seq)
+    targets = uncut.random_tokens(gpt, batch, seq, seed=1)
+    ours = uncut.logits(gpt, params, tokens)
+    theirs = numpy_gpt.logits(as_float64(params), np.asarray(tokens, np.int64), config.num_heads)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        gpt.loss(ours, targets), numpy_gpt.loss(theirs, np.asarray(targets, np.int64)), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("config", [SMALL, UNTIED], ids=["tied", "untied"])
+def test_gradient_is_the_slope_of_numpy(config: GptConfig) -> None:
+    gpt = Gpt(config)
+    params = uncut.disturbed(gpt)
+    tokens = uncut.random_tokens(gpt, 2, 6)
+    targets = uncut.random_tokens(gpt, 2, 6, seed=1)
+    source = np.random.default_rng(1)
+    way = jax.tree.map(lambda leaf: source.normal(size=leaf.shape), params)
+
+    def theirs(step: float) -> float:
+        moved = jax.tree.map(lambda leaf, by: leaf + step * by, as_float64(params), way)
+        values = numpy_gpt.logits(moved, np.asarray(tokens, np.int64), config.num_heads)
+        return numpy_gpt.loss(values, np.asarray(targets, np.int64))
+
+    gradient = jax.grad(partial(uncut.loss, gpt))(params, tokens, targets)
+    along = sum(jax.tree.leaves(jax.tree.map(np.vdot, gradient, way)))
+    np.testing.assert_allclose(along, (theirs(1e-5) - theirs(-1e-5)) / 2e-5, rtol=1e-4)
+
+
+GPT = Gpt(SMALL)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    tokens=st.lists(st.integers(0, 16), min_size=10, max_size=10),
+    place=st.integers(0, 9),
+    shift=st.integers(1, 16),
+)
+def test_no_token_reads_a_later_one(tokens: list[int], place: int, shift: int) -> None:
+    params = uncut.init(GPT)
+    before = jnp.array([tokens], jnp.int32)
+    after = before.at[0, place].set((tokens[place] + shift) % 17)
+    one, other = (uncut.logits(GPT, params, it) for it in (before, after))
+    np.testing.assert_array_equal(one[:, :place], other[:, :place])
+    assert np.any(one[:, place] != other[:, place])
+
+
+@pytest.mark.parametrize("param_dtype", ["float32", "bfloat16"])
+def test_bfloat16_computes_in_bfloat16_and_ends_in_float32(param_dtype: str) -> None:
+    gpt = Gpt(replace(SMALL, param_dtype=param_dtype, compute_dtype="bfloat16"))
+    params = jax.eval_shape(partial(uncut.init, gpt))
+    tokens = uncut.random_tokens(gpt, 2, 8)
+    x = jax.eval_shape(gpt.embed, params, tokens, None)
+    logits = jax.eval_shape(gpt.head, params, x)
+    gradient = jax.eval_shape(jax.grad(partial(uncut.loss, gpt)), params, tokens, tokens)
+    assert x.dtype == jnp.bfloat16
+    assert logits.dtype == jax.eval_shape(gpt.loss, logits, tokens).dtype == jnp.float32
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(gradient)} == {param_dtype}
+
+
+def test_bfloat16_gradients_are_finite() -> None:
+    gpt = Gpt(replace(SMALL, compute_dtype="bfloat16"))
+    tokens = uncut.random_tokens(gpt, 2, 8)
+    values = jax.value_and_grad(partial(uncut.loss, gpt))(uncut.init(gpt), tokens, tokens)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(values))
+
+
+def test_bfloat16_is_near_float32() -> None:
+    tokens = uncut.random_tokens(GPT, 2, 8)
+    params = uncut.disturbed(GPT)
+    exact = uncut.logits(GPT, params, tokens)
+    rough = uncut.logits(Gpt(replace(SMALL, compute_dtype="bfloat16")), params, tokens)
+    # Rounding to 8 bits, in about 6 sums per layer: 3 * 6 * 2**-9 of the logits' own size.
+    assert np.abs(rough - exact).max() < 18 / 512 * np.abs(exact).max()
+
+
+def test_parameters_may_come_cast() -> None:
+    gpt = Gpt(replace(SMALL, compute_dtype="bfloat16"))
+    tokens = uncut.random_tokens(gpt, 1, 4)
+    params = uncut.init(gpt)
+    cast = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+    layer, cast_layer = (jax.tree.map(lambda leaf: leaf[1], p["blocks"]) for p in (params, cast))
+    x = gpt.embed(cast, tokens, None)
+    block = jax.jit(gpt.block)
+    np.testing.assert_array_equal(block(layer, x, None), block(cast_layer, x, None))
+
+
+def test_it_is_a_model() -> None:
+    model: Model = Gpt(UNTIED)
+    assert (model.num_layers, model.sequence, model.vocabulary, model.tied) == (3, 10, 17, False)
+    assert model == Gpt(UNTIED)
+    assert hash(model) == hash(Gpt(UNTIED))
+
+
+def test_a_sequence_too_long_is_refused() -> None:
+    tokens = uncut.random_tokens(GPT, 1, 11)
+    with pytest.raises(ValueError, match="`sequence`: 11 is above 10"):
+        GPT.embed(uncut.init(GPT), tokens, None)
+
+
+def test_what_is_outside_the_vocabulary_is_noticed() -> None:
+    params = uncut.init(GPT)
+    x = GPT.embed(params, jnp.array([[3, 17]]), None)
+    assert np.isfinite(x[0, 0]).all()
+    assert np.isnan(x[0, 1]).all()
+    assert np.isnan(GPT.loss(jnp.zeros((1, 1, 17)), jnp.array([[17]])))

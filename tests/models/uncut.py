@@ -1,0 +1,51 @@
+"""A whole GPT on one device, as the stages of a pipeline would run it together."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from models.gpt import Gpt
+from models.gpt_config import GptConfig
+
+SMALL = GptConfig(num_layers=3, dim=24, num_heads=3, sequence=10, vocabulary=17)
+UNTIED = replace(SMALL, tied=False)
+
+
+def init(gpt: Gpt, seed: int = 0) -> dict[str, Any]:
+    """Return the fresh parameters of the whole model."""
+    layers = range(gpt.num_layers)
+    return gpt.init(jax.random.key(seed), layers=layers, embed=True, head=True)
+
+
+def disturbed(gpt: Gpt) -> dict[str, Any]:
+    """Return parameters with no leaf that is all zeros or ones, so that each one matters."""
+    source = np.random.default_rng(0)
+    return jax.tree.map(lambda a: a + 0.2 * source.normal(size=a.shape).astype(a.dtype), init(gpt))
+
+
+@partial(jax.jit, static_argnums=0)
+def logits(gpt: Gpt, params: dict[str, Any], tokens: Array, key: Array | None = None) -> Array:
+    """Return the logits; the embedding's key and each layer's are folded from `key`."""
+    keys = None
+    if key is not None:
+        keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(gpt.num_layers + 1))
+    x = gpt.embed(params, tokens, None if keys is None else keys[-1])
+    layers = (params["blocks"], None if keys is None else keys[:-1])
+    x, _ = jax.lax.scan(lambda x, layer: (gpt.block(layer[0], x, layer[1]), None), x, layers)
+    return gpt.head(params, x)
+
+
+@partial(jax.jit, static_argnums=0)
+def loss(gpt: Gpt, params: dict[str, Any], tokens: Array, targets: Array) -> Array:
+    """Return the summed loss without dropout."""
+    return gpt.loss(logits(gpt, params, tokens), targets)
+
+
+def random_tokens(gpt: Gpt, batch: int, seq: int, seed: int = 0) -> Array:
+    """Return random tokens (batch, seq)."""
+    return jax.random.randint(jax.random.key(seed), (batch, seq), 0, gpt.vocabulary, jnp.int32)
