@@ -16,7 +16,7 @@ from jaxpipe.comm.abort import one_line
 from jaxpipe.comm.buffer import aligned_empty, num_bytes_of
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.gather import barrier
-from jaxpipe.comm.mpi_border import NUDGE_TAG, abort_mpi, begin_mpi, end_mpi
+from jaxpipe.comm.mpi_border import NUDGE_TAG, abort_mpi, begin_mpi, end_mpi, translated
 from jaxpipe.comm.mpi_message import (
     MpiMessage,
     MpiReceiving,
@@ -47,9 +47,7 @@ class MpiTransport:
         self._rank, self._num_ranks = self._comm.Get_rank(), self._comm.Get_size()
         self._close_timeout_s = close_timeout_s
         self._closed = False
-        self._progress: Progress[MpiMessage] = Progress(
-            lambda: self._comm.Iprobe(self._rank, NUDGE_TAG), clock=time.monotonic
-        )
+        self._progress: Progress[MpiMessage] = Progress(self._nudge, clock=time.monotonic)
 
     @property
     def rank(self) -> int:
@@ -99,6 +97,10 @@ class MpiTransport:
         self._forget_receives()
         end_mpi(self._comm, ours=self._ours)
         self._closed = True
+
+    def _nudge(self) -> None:
+        with translated("look for messages"):
+            self._comm.Iprobe(self._rank, NUDGE_TAG)
 
     def _drain(self) -> None:
         for message in self._progress.unfinished():

@@ -4,6 +4,8 @@ Each call to MPI goes through `Progress`, which lets in one thread at a time, so
 `MPI_THREAD_SERIALIZED` is enough, the level that asks least of an MPI.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 import mpi4py
@@ -14,13 +16,22 @@ from jaxpipe.errors import TransportError
 mpi4py.rc(initialize=False, finalize=False)
 from mpi4py import MPI  # noqa: E402  the line above must come first
 
-NUDGE_TAG = MAX_TAG + 1
+NUDGE_TAG = MAX_TAG + 1  # nobody sends with it
 
-__all__ = ["MPI", "NUDGE_TAG", "abort_mpi", "begin_mpi", "end_mpi"]
+__all__ = ["MPI", "NUDGE_TAG", "abort_mpi", "begin_mpi", "end_mpi", "translated"]
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn mpi4py's errors into a `TransportError` that names what was being done."""
+    try:
+        yield
+    except MPI.Exception as error:
+        raise TransportError(f"MPI could not {doing}: {error}") from error
 
 
 def begin_mpi() -> tuple[MPI.Intracomm, bool]:
-    """Return a communicator of all ranks, all ours, and whether we initialised MPI for it.
+    """Return a communicator of all ranks for us alone, and whether MPI was initialised for it.
 
     Every rank of the job calls this.
 
@@ -28,13 +39,14 @@ def begin_mpi() -> tuple[MPI.Intracomm, bool]:
         TransportError: this MPI has too few tags, or was initialised for one thread only.
     """
     ours = not MPI.Is_initialized()
-    if ours:
-        MPI.Init_thread(MPI.THREAD_SERIALIZED)
-    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+    with translated("begin"):
+        if ours:
+            MPI.Init_thread(MPI.THREAD_SERIALIZED)
+        comm = MPI.COMM_WORLD.Dup()
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        level, max_tag = MPI.Query_thread(), comm.Get_attr(MPI.TAG_UB)
+    if level < MPI.THREAD_SERIALIZED:
         raise TransportError("MPI must be initialised with MPI_THREAD_SERIALIZED or above")
-    comm = MPI.COMM_WORLD.Dup()
-    comm.Set_errhandler(MPI.ERRORS_RETURN)
-    max_tag = comm.Get_attr(MPI.TAG_UB)
     if max_tag is None or max_tag < NUDGE_TAG:
         raise TransportError(f"this MPI has tags up to {max_tag}, jaxpipe needs {NUDGE_TAG}")
     return comm, ours
@@ -42,9 +54,10 @@ def begin_mpi() -> tuple[MPI.Intracomm, bool]:
 
 def end_mpi(comm: MPI.Intracomm, *, ours: bool) -> None:
     """Free the communicator, and finalise MPI if we initialised it; every rank calls this."""
-    comm.Free()
-    if ours:
-        MPI.Finalize()
+    with translated("end"):
+        comm.Free()
+        if ours:
+            MPI.Finalize()
 
 
 def abort_mpi(comm: MPI.Intracomm) -> NoReturn:

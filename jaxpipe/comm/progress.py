@@ -5,7 +5,7 @@ a thread of its own answers late, whoever waits or posts calls it as well. One l
 thread at a time: MPI has to be told of threads, but never meets two of them.
 
 Nobody spins for long. The pause before the next look is an eighth of what has been waited already,
-up to a millisecond: no wait is prolonged by more than that, and ranks that share a core get it.
+up to a millisecond: no wait is prolonged by more, and a rank that waits leaves its core to others.
 """
 
 import os
@@ -65,7 +65,6 @@ class Progress(Generic[OperationT]):
         self._added: deque[OperationT] = deque()
         self._unstarted: list[OperationT] = []
         self._started: list[OperationT] = []
-        self._num_waiting = 0
         self._stopped = Event()
         self._thread = Thread(target=self._run, name="progress", daemon=True)
         self._thread.start()
@@ -86,21 +85,18 @@ class Progress(Generic[OperationT]):
             DeadlineError: it was not over after `timeout_s`; it goes on, and may be waited for.
         """
         start_s = self._clock()
-        self._num_waiting += 1
-        try:
-            while not operation.over.is_set():
-                self._drive()
-                waited_s = self._clock() - start_s
-                if waited_s >= timeout_s and not operation.over.is_set():
-                    raise operation.late(waited_s=waited_s)
-                _pause(operation.over, waited_s=waited_s)
-        finally:
-            self._num_waiting -= 1
+        while not operation.over.is_set():
+            self._drive()
+            waited_s = self._clock() - start_s
+            if waited_s >= timeout_s and not operation.over.is_set():
+                raise operation.late(waited_s=waited_s)
+            _pause(operation.over, waited_s=waited_s)
 
     def unfinished(self) -> tuple[OperationT, ...]:
         """Return the operations that are not over."""
         with self._lock:
-            return (*self._started, *self._unstarted, *self._added)
+            known = (*self._started, *self._unstarted, *self._added)
+            return tuple(operation for operation in known if not operation.over.is_set())
 
     def stop(self, *, timeout_s: float) -> None:
         """End the thread, or give up after `timeout_s`."""
@@ -112,8 +108,8 @@ class Progress(Generic[OperationT]):
         while not self._stopped.is_set():
             if self._drive():
                 last_s = self._clock()
-            idle_s = _LONGEST_PAUSE_S * 8 if self._num_waiting else self._clock() - last_s
-            time.sleep(min(max(idle_s / 8, _SHORTEST_SLEEP_S), _LONGEST_PAUSE_S))
+            pause_s = (self._clock() - last_s) / 8
+            time.sleep(min(max(pause_s, _SHORTEST_SLEEP_S), _LONGEST_PAUSE_S))
 
     def _drive(self) -> bool:
         """Start what is ready and test what is started, unless another thread is at it.
