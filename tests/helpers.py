@@ -1,11 +1,18 @@
-"""What several folders of tests need: how this machine starts the ranks of an MPI job."""
+"""All implementations of each interface, and how this machine starts the ranks of an MPI job."""
 
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+
+from jaxpipe.comm import Transport, run_ranks
+
+RunRanks = Callable[[int, Callable[[Transport], object]], list[object]]
+
+IN_PROCESS_TRANSPORTS: dict[str, RunRanks] = {"local": run_ranks}
 
 
 @cache

@@ -90,6 +90,7 @@ def processes_with(argument: str) -> list[psutil.Process]:
             r"rank 1: DeadlineError: waited \d\.\d s in vain for 0 bytes from rank 0 to rank 1",
         ),
     ],
+    ids=lambda words: words.split()[0],
 )
 def test_an_error_ends_the_job_at_once(ending: str, first_line: str, tmp_path: Path):
     job = launch(2, "-m", "tests.comm.fail_on_purpose", ending, str(tmp_path))
