@@ -1,0 +1,32 @@
+"""Checkpoints: safetensors shards, a manifest with a checksum per tensor, names free of the cut.
+
+::
+
+    one rank          begin ──► broadcast "go"
+    every rank        flatten ──► write_shard ──► encode_entries ──► gather
+    one rank          decode_entries ──► commit ──► prune
+    every rank        latest ──► open_checkpoint ──► read(names(...)) ──► restore
+"""
+
+from jaxpipe.runtime.checkpoint.checkpoint import Checkpoint, commit, open_checkpoint
+from jaxpipe.runtime.checkpoint.entry import TensorEntry, decode_entries, encode_entries
+from jaxpipe.runtime.checkpoint.folders import begin, latest, partial_folder, prune
+from jaxpipe.runtime.checkpoint.naming import flatten, names, restore
+from jaxpipe.runtime.checkpoint.shard import write_shard
+
+__all__ = [
+    "Checkpoint",
+    "TensorEntry",
+    "begin",
+    "commit",
+    "decode_entries",
+    "encode_entries",
+    "flatten",
+    "latest",
+    "names",
+    "open_checkpoint",
+    "partial_folder",
+    "prune",
+    "restore",
+    "write_shard",
+]

@@ -1,0 +1,87 @@
+"""A checkpoint, committed as a whole and read tensor by tensor."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpipe.errors import CheckpointError
+from jaxpipe.runtime.checkpoint.entry import TensorEntry
+from jaxpipe.runtime.checkpoint.folders import put_in_place, step_of
+from jaxpipe.runtime.checkpoint.manifest import Manifest, read_manifest, write_manifest
+from jaxpipe.runtime.checkpoint.shard import check_shard, read_shard
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """An opened checkpoint: `tensors` says what it holds, by name; nothing is read yet."""
+
+    folder: Path
+    step: int
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, TensorEntry]
+
+    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Read some tensors, each verified against its checksum, and no others.
+
+        Raises:
+            CheckpointError: one is not in the checkpoint, or a file is missing or corrupt.
+        """
+        entries: dict[str, list[TensorEntry]] = defaultdict(list)
+        for name in names:
+            if name not in self.tensors:
+                raise CheckpointError(
+                    f"`checkpoint` must hold the tensor {name}; {self.folder} does not; resume with"
+                    " the model and optimizer that saved it"
+                )
+            entries[self.tensors[name].file].append(self.tensors[name])
+        tensors: dict[str, np.ndarray] = {}
+        for file, of_file in entries.items():
+            tensors |= read_shard(self.folder, file, of_file)
+        return tensors
+
+
+def commit(folder: Path, entries: Iterable[TensorEntry], metadata: Mapping[str, Any]) -> Path:
+    """Make a checkpoint of the shards in the folder that `begin` made; return where it is.
+
+    One rank calls it, with the entries of all ranks. A name may come from two stages, as the token
+    embedding of a tied model does; it is kept once, and where the two differ, the first, with a
+    warning. A committed checkpoint of the same step is replaced. `metadata` is of JSON: dicts,
+    lists, strings, finite numbers.
+
+    Raises:
+        CheckpointError: a shard is not in the folder, because the hosts do not share it.
+    """
+    tensors: dict[str, TensorEntry] = {}
+    for entry in entries:
+        kept = tensors.setdefault(entry.name, entry)
+        if kept.checksum != entry.checksum:
+            _log.warning("%s differs: kept of %s, not of %s", entry.name, kept.file, entry.file)
+    for file in sorted({entry.file for entry in tensors.values()}):
+        check_shard(folder, file, [entry for entry in tensors.values() if entry.file == file])
+    write_manifest(
+        folder,
+        Manifest(step=step_of(folder), metadata=dict(metadata), tensors=tuple(tensors.values())),
+    )
+    return put_in_place(folder)
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Open a committed checkpoint; reads its manifest only.
+
+    Raises:
+        CheckpointError: the manifest is missing, corrupt or of another format version.
+    """
+    manifest = read_manifest(folder)
+    return Checkpoint(
+        folder=folder,
+        step=manifest.step,
+        metadata=manifest.metadata,
+        tensors={entry.name: entry for entry in manifest.tensors},
+    )

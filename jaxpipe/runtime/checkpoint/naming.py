@@ -1,0 +1,150 @@
+"""Names of tensors that do not depend on the cut, so that a run resumes with any other.
+
+A stage stacks the leaves of its layers; a checkpoint holds each layer by itself::
+
+    stage 1, layers 4 to 6                          checkpoint
+    {"blocks": {"mlp": {"up": [3, 64, 256]}},  ──►  blocks.4.mlp.up  [64, 256]
+                                                    blocks.5.mlp.up  [64, 256]
+                                                    blocks.6.mlp.up  [64, 256]
+     "head": {"scale": [64]}}                  ──►  head.scale       [64]
+
+Parameters are nested dicts; so are gradients and the moments of an optimizer, which take the same
+names after a prefix such as "mu.".
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from jaxpipe.errors import CheckpointError
+
+_BLOCKS = "blocks"
+
+
+@runtime_checkable
+class ShapeDtype(Protocol):
+    """What a template says of a leaf: a `jax.ShapeDtypeStruct`, or an array."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of its dims."""
+        ...
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of its elements."""
+        ...
+
+
+def names(template: Mapping[str, Any], *, first_layer: int, prefix: str = "") -> tuple[str, ...]:
+    """Return the names that `restore` will look up for the same arguments.
+
+    >>> import numpy as np
+    >>> names({"blocks": {"scale": np.ones((2, 3))}, "head": {}}, first_layer=4, prefix="mu.")
+    ('mu.blocks.4.scale', 'mu.blocks.5.scale')
+    """
+    return tuple(
+        name
+        for path, leaf in _leaves(template)
+        for name in _names(path, leaf, first_layer=first_layer, prefix=prefix)
+    )
+
+
+def flatten(
+    parameters: Mapping[str, Any], *, first_layer: int, prefix: str = ""
+) -> dict[str, np.ndarray]:
+    """Return the arrays of a stage under names that do not depend on the cut.
+
+    `first_layer` is the layer of the whole model that comes first in the stage's blocks. On the CPU
+    nothing is copied; on another device, each leaf once.
+
+    >>> import numpy as np
+    >>> flat = flatten({"blocks": {"scale": np.array([[1.0], [2.0]])}}, first_layer=4)
+    >>> {name: array.tolist() for name, array in flat.items()}
+    {'blocks.4.scale': [1.0], 'blocks.5.scale': [2.0]}
+    """
+    flat: dict[str, np.ndarray] = {}
+    for path, leaf in _leaves(parameters):
+        array = np.asarray(leaf)
+        keys = _names(path, leaf, first_layer=first_layer, prefix=prefix)
+        # `array[i, ...]` stays an array where `array[i]` would become a scalar.
+        parts = (array[i, ...] for i in range(len(keys))) if path[0] == _BLOCKS else (array,)
+        flat |= zip(keys, parts, strict=True)
+    return flat
+
+
+def restore(
+    template: Mapping[str, Any],
+    lookup: Mapping[str, np.ndarray],
+    *,
+    first_layer: int,
+    prefix: str = "",
+) -> dict[str, Any]:
+    """Return new arrays in the structure of `template`: the inverse of `flatten`, for any cut.
+
+    The leaves of `template` have shape and dtype; those under "blocks" are stacked over the layers
+    of the stage. `lookup` is what `Checkpoint.read` returns for `names` of the same arguments.
+
+    Raises:
+        CheckpointError: a tensor is not in `lookup`, or is of another shape or dtype.
+
+    >>> import numpy as np
+    >>> template = {"blocks": {"scale": np.zeros((1, 2))}}
+    >>> restore(template, {"blocks.4.scale": np.array([1.0, 2.0])}, first_layer=4)
+    {'blocks': {'scale': array([[1., 2.]])}}
+    """
+    restored: dict[str, Any] = _skeleton(template)
+    for path, leaf in _leaves(template):
+        out = np.empty(leaf.shape, leaf.dtype)
+        keys = _names(path, leaf, first_layer=first_layer, prefix=prefix)
+        parts = (out[i, ...] for i in range(len(keys))) if path[0] == _BLOCKS else (out,)
+        for key, part in zip(keys, parts, strict=True):
+            part[...] = _find(lookup, key, like=part)
+        node = restored
+        for step in path[:-1]:
+            node = node[step]
+        node[path[-1]] = out
+    return restored
+
+
+def _names(path: tuple[str, ...], leaf: ShapeDtype, *, first_layer: int, prefix: str) -> list[str]:
+    if path[0] != _BLOCKS:
+        return [prefix + ".".join(path)]
+    rest = ".".join(path[1:])
+    layers = range(first_layer, first_layer + leaf.shape[0])
+    return [f"{prefix}{_BLOCKS}.{layer}.{rest}" for layer in layers]
+
+
+def _leaves(
+    tree: Mapping[str, Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], ShapeDtype]]:
+    for key, value in tree.items():
+        assert isinstance(key, str), key
+        assert "." not in key, key
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _skeleton(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _skeleton(value) if isinstance(value, Mapping) else None for key, value in tree.items()
+    }
+
+
+def _find(lookup: Mapping[str, np.ndarray], name: str, *, like: np.ndarray) -> np.ndarray:
+    if name not in lookup:
+        raise CheckpointError(
+            f"`checkpoint` must hold the tensor {name}, and it does not; resume with the model and"
+            " optimizer that saved it"
+        )
+    found = lookup[name]
+    if (found.shape, found.dtype) != (like.shape, like.dtype):
+        raise CheckpointError(
+            f"`checkpoint` must be of this model; its tensor {name} is {found.dtype}"
+            f"{list(found.shape)}, not {like.dtype}{list(like.shape)}; resume with the model that"
+            " saved it"
+        )
+    return found

@@ -1,0 +1,101 @@
+"""One safetensors file: the tensors of one stage, verified when written and when read."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import cast, get_args
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from jaxpipe.errors import CheckpointError
+from jaxpipe.runtime.checkpoint.checksum import checksum_array
+from jaxpipe.runtime.checkpoint.corruption import corrupt
+from jaxpipe.runtime.checkpoint.durable import sync_file, sync_folder
+from jaxpipe.runtime.checkpoint.entry import Dtype, TensorEntry
+
+
+def write_shard(
+    folder: Path, name: str, tensors: Mapping[str, np.ndarray]
+) -> tuple[TensorEntry, ...]:
+    """Write `<name>.safetensors` into the folder that `begin` made, and read it back.
+
+    Each rank calls this for the stages that it holds, then sends the entries to the rank that
+    commits. A tensor that is not contiguous is copied.
+
+    Raises:
+        CheckpointError: a dtype has no place in the format, the disk is full, or what was read back
+            is not what was written.
+    """
+    file = f"{name}.safetensors"
+    arrays = {key: np.asarray(tensor, order="C") for key, tensor in tensors.items()}
+    entries = tuple(_entry(key, array, file=file) for key, array in arrays.items())
+    try:
+        save_file(arrays, folder / file)
+        sync_file(folder / file)
+        sync_folder(folder)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"`checkpoint` must be writable; {folder / file} is not: {error}; free some space, or"
+            " name another run folder"
+        ) from None
+    read_shard(folder, file, entries)
+    return entries
+
+
+def read_shard(folder: Path, file: str, entries: Iterable[TensorEntry]) -> dict[str, np.ndarray]:
+    """Read the tensors of some entries of one file, and nothing else of it.
+
+    Raises:
+        CheckpointError: the file or a tensor is missing, or a tensor is not what its entry says.
+    """
+    path = folder / file
+    tensors: dict[str, np.ndarray] = {}
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            for entry in entries:
+                tensors[entry.name] = tensor = opened.get_tensor(entry.name)
+                _verify(tensor, entry, path)
+    except (OSError, SafetensorError, AttributeError, ValueError) as error:
+        raise corrupt(path, str(error)) from None
+    return tensors
+
+
+def check_shard(folder: Path, file: str, entries: Iterable[TensorEntry]) -> None:
+    """Check that the file is whole and lists the tensors of all entries, without reading them.
+
+    Raises:
+        CheckpointError: it is missing, truncated, or lists other tensors.
+    """
+    path = folder / file
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            missing = {entry.name for entry in entries} - set(opened.keys())
+    except (OSError, SafetensorError) as error:
+        raise corrupt(path, str(error)) from None
+    if missing:
+        raise corrupt(path, f"it lacks the tensor {min(missing)}")
+
+
+def _entry(name: str, array: np.ndarray, *, file: str) -> TensorEntry:
+    dtype = array.dtype.name
+    if dtype not in get_args(Dtype):
+        raise CheckpointError(
+            f"`dtype` of a tensor must be one of {', '.join(get_args(Dtype))}; that of {name} is"
+            f" {dtype}; cast it before it is saved"
+        )
+    return TensorEntry(
+        name=name,
+        file=file,
+        dtype=cast(Dtype, dtype),
+        shape=array.shape,
+        checksum=checksum_array(array),
+    )
+
+
+def _verify(tensor: np.ndarray, entry: TensorEntry, path: Path) -> None:
+    layout = f"{tensor.dtype.name}{list(tensor.shape)}"
+    if layout != entry.layout:
+        raise corrupt(path, f"the tensor {entry.name} is {layout}, not {entry.layout}")
+    if checksum_array(tensor) != entry.checksum:
+        raise corrupt(path, f"the tensor {entry.name} does not match its checksum")
