@@ -1,0 +1,23 @@
+"""Data: text to tokens on disk, and tokens to batches that follow from seed and step alone."""
+
+from jaxpipe.runtime.data.batches import eval_batch, num_eval_batches, sample
+from jaxpipe.runtime.data.byte_pairs import BytePairs, load_byte_pairs, train_byte_pairs
+from jaxpipe.runtime.data.prepare import prepare
+from jaxpipe.runtime.data.source import Source
+from jaxpipe.runtime.data.tokenizer import Bytes, Tokenizer
+from jaxpipe.runtime.data.tokens import Dataset, open_dataset
+
+__all__ = [
+    "BytePairs",
+    "Bytes",
+    "Dataset",
+    "Source",
+    "Tokenizer",
+    "eval_batch",
+    "load_byte_pairs",
+    "num_eval_batches",
+    "open_dataset",
+    "prepare",
+    "sample",
+    "train_byte_pairs",
+]

@@ -1,0 +1,132 @@
+"""Batches of token windows: which tokens a row holds follows from seed and step, from no placement.
+
+A row is `sequence + 1` consecutive tokens: its first `sequence` are inputs, its last `sequence`
+the targets. The training tokens form a ring, so that the first one follows the last. An epoch
+shifts the ring by an amount of its own and lays windows on it, one every `sequence` tokens, in an
+order of its own::
+
+    tokens    0 1 2 3 4 5 6 7 8 9      sequence 3, shift 2: 3 windows, in the order 1, 2, 0
+    window 0      2 3 4[5]
+    window 1            5 6 7[8]       the last target of a window is the next one's first input
+    window 2  [1]             8 9 0
+
+Within an epoch no token is a target twice and fewer than `sequence` are left out, others in each
+epoch; so all tokens are seen equally often. Any row costs only itself: there is no list of windows,
+and nothing is read but the row.
+"""
+
+import numpy as np
+from jaxtyping import Int32, Integer
+
+from jaxpipe.errors import DataError
+from jaxpipe.runtime.data.permutation import mix, permute
+
+
+def sample(
+    tokens: Integer[np.ndarray, " tokens"],
+    *,
+    seed: int,
+    step: int,
+    batch: int,
+    sequence: int,
+    rows: range | None = None,
+) -> Int32[np.ndarray, "rows {sequence}+1"]:
+    """Return the training batch of a step, or only some `rows` of it.
+
+    The batch has `batch` rows; `rows` is a range within them and defaults to all. Each rank asks
+    for its own rows and together they get what one rank would.
+
+    Raises:
+        DataError: there are fewer than `sequence + 1` tokens.
+
+    >>> import numpy as np
+    >>> tokens = np.arange(10, dtype=np.uint8)
+    >>> sample(tokens, seed=0, step=0, batch=2, sequence=3)
+    array([[6, 7, 8, 9],
+           [3, 4, 5, 6]], dtype=int32)
+    >>> sample(tokens, seed=0, step=0, batch=2, sequence=3, rows=range(1, 2))
+    array([[3, 4, 5, 6]], dtype=int32)
+    """
+    rows = _check_rows(rows, batch=batch)
+    _check_length(tokens, sequence=sequence)
+    num_windows = len(tokens) // sequence
+    serial = step * batch + np.arange(rows.start, rows.stop, dtype=np.int64)
+    epochs, indices = serial // num_windows, serial % num_windows
+    keys = mix(mix(np.full(len(rows), seed, np.uint64)) ^ epochs.astype(np.uint64))
+    shifts = (mix(keys) % np.uint64(len(tokens))).astype(np.int64)
+    windows = permute(indices, size=num_windows, keys=keys)
+    return _gather(tokens, (shifts + windows * sequence) % len(tokens), sequence=sequence)
+
+
+def num_eval_batches(tokens: Integer[np.ndarray, " tokens"], *, batch: int, sequence: int) -> int:
+    """Return how many full batches of windows there are; a last, partial one is left out.
+
+    Raises:
+        DataError: there is not one.
+
+    >>> import numpy as np
+    >>> num_eval_batches(np.arange(14), batch=2, sequence=3)
+    2
+    """
+    _check_length(tokens, sequence=sequence)
+    num_windows = (len(tokens) - 1) // sequence
+    if num_windows < batch:
+        raise DataError(
+            f"`batch` must be at most the {num_windows} windows of {sequence} tokens in the eval"
+            f" split, not {batch}; lower it, or prepare the data with a larger `eval_fraction`"
+        )
+    return num_windows // batch
+
+
+def eval_batch(
+    tokens: Integer[np.ndarray, " tokens"],
+    *,
+    index: int,
+    batch: int,
+    sequence: int,
+    rows: range | None = None,
+) -> Int32[np.ndarray, "rows {sequence}+1"]:
+    """Return one evaluation batch, or only some `rows` of it: windows in order, always the same.
+
+    No token is a target twice. `index` lies in `range(num_eval_batches(...))`.
+
+    Raises:
+        DataError: there is not one full batch.
+
+    >>> import numpy as np
+    >>> eval_batch(np.arange(14), index=1, batch=2, sequence=3)
+    array([[ 6,  7,  8,  9],
+           [ 9, 10, 11, 12]], dtype=int32)
+    """
+    num_batches = num_eval_batches(tokens, batch=batch, sequence=sequence)
+    assert 0 <= index < num_batches, (index, num_batches)
+    rows = _check_rows(rows, batch=batch)
+    windows = index * batch + np.arange(rows.start, rows.stop, dtype=np.int64)
+    return _gather(tokens, windows * sequence, sequence=sequence)
+
+
+def _gather(
+    tokens: Integer[np.ndarray, " tokens"], starts: Integer[np.ndarray, " rows"], *, sequence: int
+) -> Int32[np.ndarray, "rows {sequence}+1"]:
+    ring: np.ndarray = np.asarray(tokens)  # indexing a memmap costs twice as much
+    out = np.empty((len(starts), sequence + 1), np.int32)
+    for row, start in zip(out, starts.tolist(), strict=True):
+        piece = ring[start : start + sequence + 1]
+        row[: len(piece)] = piece
+        row[len(piece) :] = ring[: sequence + 1 - len(piece)]
+    return out
+
+
+def _check_rows(rows: range | None, *, batch: int) -> range:
+    rows = range(batch) if rows is None else rows
+    assert rows.step == 1, rows
+    assert 0 <= rows.start <= rows.stop <= batch, (rows, batch)
+    return rows
+
+
+def _check_length(tokens: Integer[np.ndarray, " tokens"], *, sequence: int) -> None:
+    if len(tokens) < sequence + 1:
+        raise DataError(
+            f"`sequence` must be less than the {len(tokens)} tokens of a split, not {sequence};"
+            " lower it, or prepare a larger text with `jaxpipe data prepare`"
+        )

@@ -1,0 +1,77 @@
+"""Tokenizers are inverses of themselves on any text."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxpipe.errors import DataError
+from jaxpipe.runtime.data import (
+    BytePairs,
+    Bytes,
+    Source,
+    Tokenizer,
+    load_byte_pairs,
+    train_byte_pairs,
+)
+
+PAIRS = train_byte_pairs(list(Source().pieces())[:20], vocabulary=400)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@pytest.mark.parametrize("tokenizer", [Bytes(), PAIRS], ids=["bytes", "byte pairs"])
+@given(text=TEXTS)
+def test_decode_inverts_encode(tokenizer: Tokenizer, text: str) -> None:
+    tokens = tokenizer.encode(text)
+    assert tokenizer.decode(tokens) == text
+    assert (tokens < tokenizer.vocabulary).all()
+
+
+@pytest.mark.parametrize("tokenizer", [Bytes(), PAIRS], ids=["bytes", "byte pairs"])
+def test_separators_are_tokens(tokenizer: Tokenizer) -> None:
+    assert tokenizer.separator
+    assert all(0 <= token < tokenizer.vocabulary for token in tokenizer.separator)
+
+
+def test_broken_bytes_become_replacement_characters() -> None:
+    assert Bytes().decode(np.array([0xC3, 0x41])) == "\N{REPLACEMENT CHARACTER}A"
+
+
+def test_a_text_about_the_end_of_text_does_not_end() -> None:
+    (end,) = PAIRS.separator
+    assert PAIRS.decode(np.array([end])) == "<|endoftext|>"
+    assert end not in PAIRS.encode("<|endoftext|>")
+
+
+def test_training_is_deterministic_and_merges() -> None:
+    again = train_byte_pairs(list(Source().pieces())[:20], vocabulary=400)
+    assert again.definition == PAIRS.definition
+    assert PAIRS.vocabulary == 400
+    assert len(PAIRS.encode("the statement")) < len(Bytes().encode("the statement"))
+
+
+def test_a_short_text_has_fewer_pairs_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert train_byte_pairs(["aaaa"], vocabulary=1000).vocabulary < 300
+    assert "byte pairs, not 1000" in caplog.text
+
+
+def test_a_tokenizer_without_end_of_text_separates_by_a_blank_line() -> None:
+    assert PAIRS.definition is not None
+    other = BytePairs(PAIRS.definition.replace("<|endoftext|>", "<|other|>"))
+    assert other.decode(np.array(other.separator)) == "\n\n"
+
+
+def test_a_vocabulary_below_the_bytes() -> None:
+    with pytest.raises(DataError, match=r"`vocabulary` must be at least 257 .* not 256"):
+        train_byte_pairs(["a"], vocabulary=256)
+
+
+def test_what_defines_no_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"`tokenizer.json` must define a tokenizer"):
+        BytePairs("{}")
+    with pytest.raises(DataError, match="`tokenizer` must be the path of a readable"):
+        load_byte_pairs(tmp_path / "none.json")
