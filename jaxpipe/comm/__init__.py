@@ -5,6 +5,7 @@
 
 from jaxpipe.comm.all_reduce import all_reduce
 from jaxpipe.comm.clock import clock_offset
+from jaxpipe.comm.counted import CountedTransport
 from jaxpipe.comm.gather import barrier, broadcast_bytes, gather_bytes
 from jaxpipe.comm.local import LocalTransport, LocalWorld, run_ranks
 from jaxpipe.comm.tags import (
@@ -22,6 +23,7 @@ __all__ = [
     "BROADCAST_TAG",
     "GATHER_TAG",
     "NUM_MESSAGE_TAGS",
+    "CountedTransport",
     "HostOrDeviceArray",
     "LocalTransport",
     "LocalWorld",

@@ -68,7 +68,11 @@ class MpiTransport:
         return MpiSending(message, self._progress)
 
     def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> MpiReceiving:
-        """Start to receive an array of the shape and dtype of `like` from the rank `source`."""
+        """Start to receive an array of the shape and dtype of `like` from the rank `source`.
+
+        A message of another size is an error of `wait`; but Open MPI overlooks one that is too long
+        and comes from the rank itself.
+        """
         assert source < self._num_ranks, (source, self._num_ranks)
         envelope = Envelope(source, self._rank, tag, num_bytes_of(like))
         buffer = aligned_empty((envelope.num_bytes,), np.uint8)

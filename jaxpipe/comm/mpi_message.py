@@ -1,4 +1,6 @@
-"""One message of MPI: how it starts, how it ends, and who waits for it.
+"""One message over MPI: how it starts, how it ends, and who waits for it.
+
+A large message goes as several requests, since not every MPI counts beyond 2**31 bytes.
 
 A jax array that is not computed yet is not sent yet: `MpiMessage.start` looks again later, and the
 caller of `send` never waits for the computation.
@@ -18,13 +20,15 @@ from jaxpipe.comm.progress import Progress
 from jaxpipe.comm.transport import HostOrDeviceArray
 from jaxpipe.errors import DeadlineError, TransportError
 
-Begin = Callable[[], MPI.Request | None]
+LARGEST_REQUEST_BYTES = 2**24
+
+Begin = Callable[[], list[MPI.Request] | None]
 
 
 class MpiMessage:
-    """One request of MPI, as an operation that `Progress` drives.
+    """The requests of one message, as an operation that `Progress` drives.
 
-    `begin` returns the request, or None as long as it is too early.
+    `begin` returns the requests, or None as long as it is too early.
     """
 
     def __init__(self, envelope: Envelope, begin: Begin, *, outgoing: bool):
@@ -33,7 +37,7 @@ class MpiMessage:
         self.over = Event()
         self.num_bytes_moved = 0
         self._begin: Begin | None = begin
-        self._request = MPI.REQUEST_NULL
+        self._requests: list[MPI.Request] = []
         self._error: TransportError | None = None
 
     @property
@@ -45,13 +49,13 @@ class MpiMessage:
         """Give the message to MPI, if it is ready."""
         assert self._begin is not None, f"{self.envelope} has started already"
         try:
-            request = self._begin()
+            requests = self._begin()
         except RuntimeError as error:
             self._fail(error)
             return True
-        if request is None:
+        if requests is None:
             return False
-        self._request, self._begin = request, None
+        self._requests, self._begin = requests, None
         return True
 
     def test(self) -> bool:
@@ -60,14 +64,15 @@ class MpiMessage:
             return True
         status = MPI.Status()
         try:
-            if not self._request.Test(status):
-                return False
+            while self._requests and self._requests[0].Test(status):
+                self.num_bytes_moved += status.Get_count(MPI.BYTE)
+                del self._requests[0]
         except MPI.Exception as error:
             self._fail(error)
             return True
-        self.num_bytes_moved = status.Get_count(MPI.BYTE)
-        self.over.set()
-        return True
+        if not self._requests:
+            self.over.set()
+        return not self._requests
 
     def late(self, *, waited_s: float) -> DeadlineError:
         """Return the error of a wait that lasted `waited_s` in vain."""
@@ -75,8 +80,9 @@ class MpiMessage:
 
     def cancel(self) -> None:
         """Give up a receive that nobody sent to."""
-        self._request.Cancel()
-        self._request.Free()
+        for request in self._requests:
+            request.Cancel()
+            request.Free()
 
     def raise_if_failed(self) -> None:
         """Raise what MPI said, as a `TransportError`."""
@@ -98,12 +104,21 @@ class MpiMessage:
 def begin_send(comm: MPI.Intracomm, array: HostOrDeviceArray, envelope: Envelope) -> Begin:
     """Return what gives `array` to MPI once it is computed, without a copy if it is on the host."""
 
-    def begin() -> MPI.Request | None:
+    def begin() -> list[MPI.Request] | None:
         if isinstance(array, jax.Array) and not _is_ready(array):
             return None
-        return comm.Isend([as_bytes(array), MPI.BYTE], dest=envelope.to, tag=envelope.tag)
+        return [
+            comm.Isend([part, MPI.BYTE], dest=envelope.to, tag=envelope.tag)
+            for part in _parts(as_bytes(array))
+        ]
 
     return begin
+
+
+def _parts(view: np.ndarray) -> list[np.ndarray]:
+    """Return the bytes in parts that one request may have; no bytes are one part."""
+    starts = range(0, max(view.size, 1), LARGEST_REQUEST_BYTES)
+    return [view[start : start + LARGEST_REQUEST_BYTES] for start in starts]
 
 
 def _is_ready(array: jax.Array) -> bool:
@@ -117,8 +132,11 @@ def _is_ready(array: jax.Array) -> bool:
 def begin_receive(comm: MPI.Intracomm, buffer: np.ndarray, envelope: Envelope) -> Begin:
     """Return what gives `buffer`, uint8 of shape (num_bytes,), to MPI."""
 
-    def begin() -> MPI.Request:
-        return comm.Irecv([buffer, MPI.BYTE], source=envelope.source, tag=envelope.tag)
+    def begin() -> list[MPI.Request]:
+        return [
+            comm.Irecv([part, MPI.BYTE], source=envelope.source, tag=envelope.tag)
+            for part in _parts(buffer)
+        ]
 
     return begin
 

@@ -18,7 +18,7 @@ from jaxpipe.schedule.sync_tree import SyncTree
 
 TIMEOUT_S = 30.0
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int8", "int32", "uint8", "bool")
-NUM_BYTES = (0, 1, 63, 4_000, 8 * 2**10, 2**20 + 1, 16 * 2**20)
+NUM_BYTES = (0, 1, 63, 4_000, 8 * 2**10, 2**20 + 1, 16 * 2**20 + 1)
 
 
 def like(array: HostOrDeviceArray) -> jax.ShapeDtypeStruct:

@@ -15,6 +15,7 @@ from jaxpipe.comm import Transport
 from tests.comm.conformance import CHECKS
 from tests.helpers import mpi_command, mpi_environment
 
+REPOSITORY = Path(__file__).parents[2]
 Outcomes = dict[int, dict[str, str]]
 
 
@@ -28,7 +29,7 @@ def launch(num_ranks: int, *arguments: str) -> Job:
     """Run a job to its end; one that hangs is told to end, so that mpirun takes its ranks along."""
     command = mpi_command(num_ranks, *arguments)
     with subprocess.Popen(
-        command, env=mpi_environment(), stderr=subprocess.PIPE, text=True
+        command, env=mpi_environment(), cwd=REPOSITORY, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             _, stderr = process.communicate(timeout=120.0)
