@@ -8,11 +8,16 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from jaxpipe.comm import Transport, run_ranks
+from jaxpipe.comm import CountedTransport, Transport, run_ranks
 
 RunRanks = Callable[[int, Callable[[Transport], object]], list[object]]
 
-IN_PROCESS_TRANSPORTS: dict[str, RunRanks] = {"local": run_ranks}
+
+def _run_counted(num_ranks: int, work: Callable[[Transport], object]) -> list[object]:
+    return run_ranks(num_ranks, lambda transport: work(CountedTransport(transport)))
+
+
+IN_PROCESS_TRANSPORTS: dict[str, RunRanks] = {"local": run_ranks, "counted": _run_counted}
 
 
 @cache
