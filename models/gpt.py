@@ -100,7 +100,8 @@ class Gpt:
             if not embed:
                 del params["embed"]["positions"]
         if layers:
-            params["blocks"] = _draw_blocks(self.config, jax.random.fold_in(key, BLOCKS), layers)
+            numbers = jnp.arange(layers.start, layers.stop)
+            params["blocks"] = _draw_blocks(self.config, jax.random.fold_in(key, BLOCKS), numbers)
         if head:
             params["head"] = _draw_end(Head, self.config, jax.random.fold_in(key, HEAD))
         return params
@@ -151,10 +152,11 @@ def _draw_end(part: Part, config: GptConfig, key: Key[Array, ""]) -> Parameters:
     return _draw(part, config, key)
 
 
-@partial(jax.jit, static_argnums=(0, 2))
-def _draw_blocks(config: GptConfig, key: Key[Array, ""], layers: range) -> Parameters:
+@partial(jax.jit, static_argnums=0)
+def _draw_blocks(
+    config: GptConfig, key: Key[Array, ""], numbers: Int[Array, " layers"]
+) -> Parameters:
     # A loop, not vmap: each layer runs the same compiled body, so the cut cannot change a bit.
-    numbers = jnp.arange(layers.start, layers.stop)
     return jax.lax.map(lambda n: _draw(Block, config, jax.random.fold_in(key, n)), numbers)
 
 

@@ -11,6 +11,7 @@ from models.gpt import Gpt
 from tests.models import uncut
 from tests.models.uncut import SMALL
 
+PLAIN = Gpt(SMALL)
 DROPPING = Gpt(replace(SMALL, dropout=0.5))
 TOKENS = uncut.random_tokens(DROPPING, 2, 8)
 
@@ -31,7 +32,7 @@ def test_the_gradient_passes_where_the_value_does() -> None:
 
 
 def test_same_key_same_logits() -> None:
-    params = uncut.init(DROPPING)
+    params = uncut.init(PLAIN)
     one, again, other = (
         uncut.logits(DROPPING, params, TOKENS, jax.random.key(seed)) for seed in (1, 1, 2)
     )
@@ -40,21 +41,19 @@ def test_same_key_same_logits() -> None:
 
 
 def test_no_key_no_dropout() -> None:
-    params = uncut.init(DROPPING)
-    plain = uncut.logits(Gpt(SMALL), params, TOKENS)
+    params = uncut.init(PLAIN)
+    plain = uncut.logits(PLAIN, params, TOKENS)
     np.testing.assert_array_equal(uncut.logits(DROPPING, params, TOKENS), plain)
-    np.testing.assert_array_equal(
-        uncut.logits(Gpt(SMALL), params, TOKENS, jax.random.key(0)), plain
-    )
+    np.testing.assert_array_equal(uncut.logits(PLAIN, params, TOKENS, jax.random.key(0)), plain)
 
 
 def test_the_embedding_drops() -> None:
-    x = DROPPING.embed(uncut.init(DROPPING), TOKENS, jax.random.key(0))
+    x = DROPPING.embed(uncut.init(PLAIN), TOKENS, jax.random.key(0))
     assert 0.3 < np.mean(x == 0) < 0.7
 
 
 def test_the_two_places_of_a_layer_draw_apart() -> None:
-    layer = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), uncut.init(DROPPING)["blocks"])
+    layer = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), uncut.init(PLAIN)["blocks"])
     for last in (layer["attention"]["project"], layer["mlp"]["down"]):
         last["bias"] = jnp.ones_like(last["bias"])
     x = DROPPING.block(layer, jnp.zeros((2, 8, 24)), jax.random.key(0))
