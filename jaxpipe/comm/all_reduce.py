@@ -11,19 +11,14 @@ that of the slowest path up and down. The order of the additions depends on the 
 has the same bits on all ranks and in all runs.
 """
 
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
 
 from jaxpipe.comm.buffer import aligned_empty
 from jaxpipe.comm.transport import Transport
-from jaxpipe.schedule.sync_tree import leader, ranks
-
-if TYPE_CHECKING:
-    from jaxpipe.schedule.sync_tree import SyncTree
-else:
-    SyncTree: TypeAlias = int | tuple  # checkers at run time know no recursive alias
+from jaxpipe.schedule.sync_tree import SyncTree, leader, ranks
 
 ArrayT = TypeVar("ArrayT", np.ndarray, jax.Array)
 

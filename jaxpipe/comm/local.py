@@ -4,6 +4,7 @@ Every message is copied when it is sent. The world keeps one mailbox, guarded by
 is simple rather than fast.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -103,9 +104,11 @@ class LocalWorld:
 @dataclass(frozen=True, slots=True)
 class _LocalSending:
     world: LocalWorld
+    over_s: float
 
-    def wait(self, *, timeout_s: float) -> None:  # noqa: ARG002  the message is already copied
+    def wait(self, *, timeout_s: float) -> float:  # noqa: ARG002  the message is already copied
         self.world.raise_if_aborted()
+        return self.over_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,7 @@ class LocalTransport:
         message = aligned_empty(view.shape, np.uint8)
         message[:] = view
         self.world.put(Envelope(self.rank, to, tag, view.size), message)
-        return _LocalSending(self.world)
+        return _LocalSending(self.world, time.perf_counter())
 
     def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> _LocalReceiving:
         """Start to receive an array of the shape and dtype of `like` from the rank `source`."""

@@ -6,6 +6,8 @@ A jax array that is not computed yet is not sent yet: `MpiMessage.start` looks a
 caller of `send` never waits for the computation.
 """
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
@@ -35,6 +37,7 @@ class MpiMessage:
         self.envelope = envelope
         self.outgoing = outgoing
         self.over = Event()
+        self.over_s = math.nan
         self.num_bytes_moved = 0
         self._begin: Begin | None = begin
         self._requests: list[MPI.Request] = []
@@ -71,7 +74,7 @@ class MpiMessage:
             self._fail(error)
             return True
         if not self._requests:
-            self.over.set()
+            self._end()
         return not self._requests
 
     def late(self, *, waited_s: float) -> DeadlineError:
@@ -98,6 +101,10 @@ class MpiMessage:
         )
         self._error.__cause__ = error
         self._begin = None
+        self._end()
+
+    def _end(self) -> None:
+        self.over_s = time.perf_counter()
         self.over.set()
 
 
@@ -148,10 +155,11 @@ class MpiSending:
     message: MpiMessage
     progress: Progress[MpiMessage]
 
-    def wait(self, *, timeout_s: float) -> None:
-        """Return once the array may be reused."""
+    def wait(self, *, timeout_s: float) -> float:
+        """Return once the array may be reused: since when it may, on `time.perf_counter`."""
         self.progress.wait(self.message, timeout_s=timeout_s)
         self.message.raise_if_failed()
+        return self.message.over_s
 
 
 @dataclass(frozen=True, slots=True)

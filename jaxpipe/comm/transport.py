@@ -17,8 +17,8 @@ HostOrDeviceArray = np.ndarray | jax.Array
 class Sending(Protocol):
     """A message on its way out; the array may not be changed before `wait` returns."""
 
-    def wait(self, *, timeout_s: float) -> None:
-        """Return once the array may be reused.
+    def wait(self, *, timeout_s: float) -> float:
+        """Return once the array may be reused: since when it may, on `time.perf_counter`.
 
         Raises:
             DeadlineError: it took longer than `timeout_s`.

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Int
 
-from jaxpipe.comm import ALL_REDUCE_TAG, Transport, all_reduce
+from jaxpipe.comm import ALL_REDUCE_TAG, CountedTransport, HostOrDeviceArray, all_reduce
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.buckets import Buckets
 from jaxpipe.runtime.compiled import CompiledStage
@@ -17,7 +17,7 @@ from jaxpipe.runtime.mailbox import Mailbox, Patience
 from jaxpipe.runtime.model import Parameters
 from jaxpipe.runtime.recorder import Recorder
 from jaxpipe.runtime.residuals import Residuals
-from jaxpipe.runtime.stage import Input, Stage, Targets
+from jaxpipe.runtime.stage import Output, Stage
 from jaxpipe.runtime.totals import Totals
 from jaxpipe.schedule import Bucket, Instruction, Op, Program
 from jaxpipe.trace import Lane
@@ -43,7 +43,7 @@ class Feed:
 
     step: int
     first_microbatch: int
-    tokens: Int[np.ndarray, "microbatches microbatch seq+1"] | None
+    tokens: Int[np.ndarray, "microbatches microbatch tokens"] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Interpreter:
 
     plan: Plan
     compiled: CompiledStage
-    transport: Transport
+    transport: CountedTransport
     recorder: Recorder
     patience: Patience
 
@@ -94,6 +94,7 @@ class Interpreter:
             state=state,
             compute=self.compiled.cast(state.params),
             gradients=self.compiled.zeros() if trains else {},
+            num_bytes_before=self.transport.num_bytes_sent,
         )
         for instruction in program:
             _HANDLERS[instruction.op](run, instruction)
@@ -114,6 +115,7 @@ class _Run:
     buckets: Buckets = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
     residuals: dict[int, Residuals] = field(default_factory=dict)
+    num_bytes_before: int
 
     @property
     def compiled(self) -> CompiledStage:
@@ -182,7 +184,9 @@ class _Run:
         tokens = self.feed.tokens[microbatch]
         return tokens[:, shift : tokens.shape[1] - 1 + shift]
 
-    def _apply(self, x: Input, targets: Targets, microbatch: int) -> Array:
+    def _apply(
+        self, x: HostOrDeviceArray, targets: HostOrDeviceArray | None, microbatch: int
+    ) -> Output:
         if not self.trains:
             return self.compiled.evaluate(self.compute, x, targets)
         position = np.array((self.feed.step, self.feed.first_microbatch + microbatch), np.int32)
@@ -205,7 +209,7 @@ class _Run:
             square_norm=float(self.compiled.square_norm(self.buckets)) if counts_norm else 0.0,
             compute_s=recorder.compute_s(),
             pipeline_s=recorder.pipeline_s() if self.stage.is_first else 0.0,
-            sent_bytes=recorder.num_bytes_sent(),
+            sent_bytes=float(self.rank.transport.num_bytes_sent - self.num_bytes_before),
         )
 
     def _sum(self, instruction: Instruction, array: ArrayT) -> ArrayT:

@@ -86,8 +86,7 @@ class Mailbox:
     def finish_sends(self) -> None:
         """Wait until all that was sent has gone."""
         for instruction, num_bytes, start_s, sending in self._sendings:
-            sending.wait(timeout_s=self._patience.timeout_s)
-            end_s = self._recorder.now()
+            end_s = sending.wait(timeout_s=self._patience.timeout_s)
             to = self._rank_of(_message(instruction)[1])
             self._recorder.add(
                 Lane.SEND, instruction, start_s=start_s, end_s=end_s, peer=to, num_bytes=num_bytes

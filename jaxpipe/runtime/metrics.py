@@ -13,7 +13,8 @@ class StepMetrics:
 
     `step` counts updates from 1. `loss` and `eval_loss` are in nats per token, `eval_loss` None
     where it was not measured. `grad_norm` is that before clipping. `bubble` is the fraction of the
-    pipeline phase in which ranks did not compute; `sent_bytes` is what went between stages.
+    pipeline phase in which ranks did not compute; `sent_bytes` is what ranks sent to each
+    other, gradients included.
     `flops_per_s` counts the model's own floating-point operations, over all ranks.
     """
 
@@ -42,16 +43,12 @@ class MetricsFile:
         lines = [*kept, json.dumps({"run": description})]
         beginning.write_text("".join(f"{line}\n" for line in lines))
         beginning.replace(path)
-        self._file = path.open("a")
+        self._path = path
 
     def write(self, metrics: StepMetrics) -> None:
         """Append a line; it is readable at once."""
-        self._file.write(json.dumps(asdict(metrics)) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        with self._path.open("a") as file:
+            file.write(json.dumps(asdict(metrics)) + "\n")
 
 
 def read_metrics(path: Path) -> list[StepMetrics]:

@@ -8,13 +8,14 @@ stage holds those that it computes::
      "head":   {...}}    held by the last stage
 """
 
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from jaxtyping import Array, Float, Int, Key
 
 Parameters: TypeAlias = dict[str, Any]
 
 
+@runtime_checkable
 class Model(Protocol):
     """A stack of equal layers between an embedding and a head."""
 

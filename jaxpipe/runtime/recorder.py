@@ -9,7 +9,7 @@ from jaxpipe.trace import Lane, Span
 
 
 class Recorder:
-    """Collects the spans of one rank, on its own clock.
+    """Collects the spans of one rank, on its own clock: `time.perf_counter`, as transports have it.
 
     Spans of the current step are always there, since the bubble is measured in every step; `keep`
     says which steps stay for the trace.
@@ -68,10 +68,6 @@ class Recorder:
         """Return the seconds from the first to the last forward or backward of this step."""
         spans = [s for s in self._current if s.lane is Lane.COMPUTE]
         return max(s.end_s for s in spans) - min(s.start_s for s in spans)
-
-    def num_bytes_sent(self) -> int:
-        """Return the bytes that this step has sent to other stages."""
-        return sum(s.num_bytes for s in self._current if s.lane is Lane.SEND)
 
     def kept(self, *, clock_offset_s: float) -> tuple[Span, ...]:
         """Return the kept spans on the clock of rank 0."""

@@ -1,7 +1,6 @@
 """The state of training in a checkpoint: written stage by stage, read by any cut."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -62,8 +61,10 @@ def restore_state(worker: Worker, checkpoint: Checkpoint | None) -> tuple[TrainS
     if checkpoint is None:
         return TrainState(params=params, moments=moments), 0
     restored = {prefix: _restore(worker, checkpoint, params, prefix) for prefix in ("", *_MOMENTS)}
-    step = jnp.asarray(checkpoint.step, jnp.int32)
-    moments = optax.tree.set(moments, count=step, mu=restored["mu"], nu=restored["nu"])
+    moments = optax.tree.set(
+        moments, count=np.int32(checkpoint.step), mu=restored["mu"], nu=restored["nu"]
+    )
+    moments = jax.device_put(moments)  # each count gets an array of its own: they are donated
     return TrainState(params=restored[""], moments=moments), checkpoint.step
 
 

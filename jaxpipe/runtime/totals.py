@@ -11,7 +11,8 @@ class Totals:
 
     `loss` is in nats, summed over tokens. `square_norm` is that of the gradient before clipping.
     `pipeline_s` is the time of the pipeline phase, added over first stages; `compute_s` that of
-    all forwards and backwards; `sent_bytes` what went to other stages.
+    all forwards and backwards; `sent_bytes` what ranks sent before
+    this sum, gradients included.
     """
 
     loss: float = 0.0

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from jaxpipe.comm import BARRIER_TAG, Transport, barrier, clock_offset
+from jaxpipe.comm import BARRIER_TAG, CountedTransport, Transport, barrier, clock_offset
 from jaxpipe.runtime.compiled import CompiledStage, compile_stage
 from jaxpipe.runtime.feed import eval_feed, train_feed
 from jaxpipe.runtime.interpreter import Interpreter, TrainState
@@ -68,7 +68,7 @@ def start(job: Job, transport: Transport) -> Worker:
     interpreter = Interpreter(
         plan=job.plan,
         compiled=compile_stage(job.functions(stage=stage)),
-        transport=transport,
+        transport=CountedTransport(transport),
         recorder=Recorder(
             rank=transport.rank, clock=time.perf_counter, keep=lambda step: step >= keep_from
         ),

@@ -14,9 +14,12 @@ joined by links that are faster than those that leave it. The leader of a tree i
 0
 """
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-SyncTree: TypeAlias = int | tuple["SyncTree", ...]
+if TYPE_CHECKING:
+    SyncTree: TypeAlias = int | tuple["SyncTree", ...]
+else:
+    SyncTree: TypeAlias = int | tuple  # checkers at run time know no recursive alias
 
 
 def ranks(tree: SyncTree) -> tuple[int, ...]:

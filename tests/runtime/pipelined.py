@@ -1,0 +1,88 @@
+"""Runs one training step of a small model through a pipeline, and collects its gradients."""
+
+import time
+from dataclasses import replace
+from functools import cache
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpipe.comm import CountedTransport, Transport
+from jaxpipe.plan import Plan, PlanConfig, identity_plan
+from jaxpipe.runtime.buckets import unpack
+from jaxpipe.runtime.checkpoint import flatten
+from jaxpipe.runtime.compiled import CompiledStage, compile_stage
+from jaxpipe.runtime.functions import StageFunctions, Work
+from jaxpipe.runtime.interpreter import Feed, Interpreter, TrainState
+from jaxpipe.runtime.mailbox import Patience
+from jaxpipe.runtime.recorder import Recorder
+from jaxpipe.runtime.settings import OptimizerConfig
+from jaxpipe.runtime.stage import Stage
+from jaxpipe.runtime.totals import Totals
+from jaxpipe.schedule import ScheduleKind
+from tests.runtime.one_device import MICROBATCH, NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
+from topo import load
+
+
+def make_plan(
+    *,
+    schedule: ScheduleKind,
+    cut: tuple[int, ...],
+    num_replicas: int,
+    num_microbatches: int,
+    tied: bool,
+) -> Plan:
+    """Return a plan for the small model on one host."""
+    config = PlanConfig(
+        cluster="laptop",
+        stages=len(cut),
+        replicas=num_replicas,
+        microbatch=MICROBATCH,
+        schedule=schedule,
+        cut=cut,
+    )
+    batch = num_replicas * num_microbatches * MICROBATCH
+    return identity_plan(config, load("laptop"), num_layers=NUM_LAYERS, batch=batch, tied=tied)
+
+
+@cache
+def compiled_stage(*, cut: tuple[int, ...], stage: int, tied: bool) -> CompiledStage:
+    """Return the compiled stage; only its `loss_cotangent` depends on the batch."""
+    start = sum(cut[:stage])
+    functions = StageFunctions(
+        stage=Stage(
+            model=tiny_gpt(tied=tied),
+            index=stage,
+            num_stages=len(cut),
+            layers=range(start, start + cut[stage]),
+        ),
+        work=Work(microbatch=MICROBATCH, sequence=SEQUENCE, batch=1, num_steps=1, seed=SEED),
+        optimizer=OptimizerConfig(),
+    )
+    return compile_stage(functions)
+
+
+def gradients_of_rank(
+    transport: Transport, plan: Plan, tokens: np.ndarray
+) -> tuple[dict[str, np.ndarray], Totals]:
+    """Return this rank's reduced gradients by name, and the totals of the step."""
+    stage, replica = plan.stage(transport.rank), plan.replica(transport.rank)
+    compiled = compiled_stage(cut=plan.cut, stage=stage, tied=plan.tied)
+    cotangent = jnp.float32(1 / (len(tokens) * SEQUENCE))
+    interpreter = Interpreter(
+        plan=plan,
+        compiled=replace(compiled, loss_cotangent=cotangent),
+        transport=CountedTransport(transport),
+        recorder=Recorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: False),
+        patience=Patience(timeout_s=60.0, receive_ahead=2),
+    )
+    params, moments = compiled.init()
+    mine = tokens.reshape(plan.num_replicas, plan.num_microbatches, MICROBATCH, SEQUENCE + 1)
+    feed = Feed(step=0, first_microbatch=replica * plan.num_microbatches, tokens=mine[replica])
+    program = plan.train_schedule()[stage]
+    buckets, totals = interpreter.gradients(
+        program, TrainState(params=params, moments=moments), feed
+    )
+    shared = compiled.functions.stage.shares_embedding
+    tree = unpack(buckets, params, shared=shared)
+    return flatten(tree, first_layer=plan.layers(stage).start), totals

@@ -1,0 +1,59 @@
+"""A pipelined, replicated step gives the loss and every gradient of one device."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from jaxpipe.comm import run_ranks
+from jaxpipe.schedule import ScheduleKind
+from tests.helpers import mpi_command, mpi_environment
+from tests.runtime.mpi_gradients import CASES
+from tests.runtime.one_device import MICROBATCH, draw_tokens, loss_and_gradients
+from tests.runtime.pipelined import compiled_stage, gradients_of_rank, make_plan
+from tests.runtime.verdict import TOLERANCE, worst_error
+
+CUTS = ((5,), (1, 4), (2, 1, 2), (1, 2, 1, 1))
+
+
+@pytest.mark.parametrize("num_microbatches", [1, 3, 8])
+@pytest.mark.parametrize("num_replicas", [1, 2])
+@pytest.mark.parametrize("schedule", ScheduleKind)
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("tied", [True, False])
+def test_gradients_equal_those_of_one_device(
+    tied: bool,
+    cut: tuple[int, ...],
+    schedule: ScheduleKind,
+    num_replicas: int,
+    num_microbatches: int,
+) -> None:
+    plan = make_plan(
+        schedule=schedule,
+        cut=cut,
+        num_replicas=num_replicas,
+        num_microbatches=num_microbatches,
+        tied=tied,
+    )
+    for stage in range(len(cut)):
+        compiled_stage(cut=cut, stage=stage, tied=tied)
+    tokens = draw_tokens(num_samples=num_replicas * num_microbatches * MICROBATCH)
+    results = run_ranks(plan.num_ranks, lambda t: gradients_of_rank(t, plan, tokens))
+    for gradients, totals in results:
+        assert worst_error(gradients, totals, tokens, tied=tied) <= TOLERANCE
+    seen = {name for gradients, _ in results for name in gradients}
+    assert seen == set(loss_and_gradients(tokens, tied=tied)[1])
+
+
+@pytest.mark.parametrize("num_ranks", sorted({case.num_ranks for case in CASES}))
+def test_gradients_equal_those_of_one_device_over_mpi(num_ranks: int, tmp_path: Path) -> None:
+    command = mpi_command(num_ranks, "-m", "tests.runtime.mpi_gradients", str(tmp_path))
+    subprocess.run(command, env=mpi_environment(), check=True, timeout=240)
+    reports = [json.loads((tmp_path / f"{r}.json").read_text()) for r in range(num_ranks)]
+    numbers = {str(n) for n, case in enumerate(CASES) if case.num_ranks == num_ranks}
+    assert numbers
+    for report in reports:
+        assert set(report) == numbers
+        for case in report.values():
+            assert case["error"] <= TOLERANCE, case

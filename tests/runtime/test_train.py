@@ -1,0 +1,141 @@
+"""A run of training: it learns, it can be resumed, and what it leaves can be read."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jaxpipe.runtime.metrics import StepMetrics
+from jaxpipe.trace import Lane, read_chrome, summarise
+from tests.runtime.training import run_tree, tiny_tree
+
+ROUNDING = 1e-5
+COMPILED = (
+    *("init", "cast", "zeros", "forward", "backward", "evaluate"),
+    *("pack", "square_norm", "update"),
+)
+
+
+def losses(metrics: list[StepMetrics]) -> list[float]:
+    return [m.loss for m in metrics]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
+    """Return the folder of a run of four steps, with checkpoints after two and four."""
+    folder = tmp_path_factory.mktemp("runs") / "reference"
+    run_tree(tiny_tree(folder, dataset))
+    return folder
+
+
+def interrupted(reference: Path, folder: Path) -> Path:
+    """Return a copy of the reference run as it was after two steps."""
+    shutil.copytree(reference, folder)
+    shutil.rmtree(folder / "checkpoints" / "step-00000004")
+    return folder
+
+
+def metrics_of(folder: Path) -> list[StepMetrics]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [StepMetrics(**line) for line in lines if "run" not in line]
+
+
+def test_the_loss_falls(tmp_path: Path, dataset: Path):
+    metrics = run_tree(tiny_tree(tmp_path, dataset, train={"steps": 30, "eval_every": 10}))
+    assert losses(metrics)[0] == pytest.approx(np.log(256), abs=0.2)
+    assert losses(metrics)[-1] < 3.5
+    assert [m.step for m in metrics if m.eval_loss is not None] == [10, 20, 30]
+    assert metrics[-1].eval_loss == pytest.approx(metrics[-1].loss, abs=0.5)
+
+
+def test_a_resumed_run_repeats_the_losses_bit_by_bit(
+    reference: Path, tmp_path: Path, dataset: Path
+):
+    folder = interrupted(reference, tmp_path / "run")
+    resumed = run_tree(tiny_tree(folder, dataset), resume=True)
+    expected = metrics_of(reference)
+    assert [m.step for m in resumed] == [1, 2, 3, 4]
+    assert losses(resumed) == losses(expected)
+    assert [m.grad_norm for m in resumed] == [m.grad_norm for m in expected]
+    assert resumed[-1].eval_loss == expected[-1].eval_loss
+
+
+@pytest.mark.parametrize(("stages", "replicas"), [(1, 1), (1, 2), (3, 1), (2, 4)])
+def test_a_run_resumes_with_other_stages_and_replicas(
+    reference: Path, tmp_path: Path, dataset: Path, stages: int, replicas: int
+):
+    folder = interrupted(reference, tmp_path / "run")
+    plan = {"stages": stages, "replicas": replicas}
+    resumed = run_tree(tiny_tree(folder, dataset, plan=plan), resume=True)
+    assert losses(resumed) == pytest.approx(losses(metrics_of(reference)), rel=ROUNDING)
+
+
+def test_dropout_does_not_depend_on_the_placement(tmp_path: Path, dataset: Path):
+    model = {"dropout": 0.3}
+    plans = ({"stages": 1, "replicas": 1}, {"stages": 3, "replicas": 2})
+    runs = [
+        losses(run_tree(tiny_tree(tmp_path / str(n), dataset, model=model, plan=plan)))
+        for n, plan in enumerate(plans)
+    ]
+    without = losses(run_tree(tiny_tree(tmp_path / "without", dataset, plan=plans[0])))
+    assert runs[0] == pytest.approx(runs[1], rel=ROUNDING)
+    assert runs[0] != pytest.approx(without, rel=1e-3)
+
+
+def test_bfloat16_keeps_float32_master_weights(reference: Path, tmp_path: Path, dataset: Path):
+    from jaxpipe.runtime.checkpoint import latest, open_checkpoint
+
+    model = {"compute_dtype": "bfloat16"}
+    metrics = run_tree(tiny_tree(tmp_path, dataset, model=model))
+    assert losses(metrics) == pytest.approx(losses(metrics_of(reference)), rel=2e-2)
+    assert losses(metrics) != losses(metrics_of(reference))
+    tensors = open_checkpoint(latest(tmp_path)).tensors.values()
+    assert {tensor.dtype for tensor in tensors} == {"float32"}
+
+
+def test_the_trace_holds_the_last_steps_of_all_ranks(reference: Path):
+    trace = read_chrome(reference / "trace.json")
+    assert {span.step for span in trace.spans} == {1, 2, 3}
+    assert {span.rank for span in trace.spans} == {0, 1, 2, 3}
+    assert {span.lane for span in trace.spans} == set(Lane)
+    for step in summarise(trace):
+        assert step.bubble_fraction is not None
+        assert 0 < step.bubble_fraction < 1
+    assert (reference / "timeline.png").stat().st_size > 0
+
+
+def test_metrics_measure_what_they_say(reference: Path):
+    for metrics in metrics_of(reference):
+        assert metrics.tokens_per_s == pytest.approx(8 * 16 / metrics.step_s)
+        assert 0 <= metrics.bubble < 1
+        # 2 replicas x 4 microbatches, both ways, of 16 tokens x 16 dims x 4 bytes; and gradients
+        assert metrics.sent_bytes > 2 * 2 * 4 * 16 * 16 * 4
+
+
+@contextmanager
+def compilations() -> Iterator[list[str]]:
+    """Collect the names of what XLA compiles."""
+    seen: list[str] = []
+
+    def listen(event: str, _: float, **details: str | int) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(str(details.get("fun_name", "")))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield seen
+    jax.monitoring.clear_event_listeners()
+
+
+def test_nothing_compiles_twice(tmp_path: Path, dataset: Path):
+    plan = {"stages": 1, "replicas": 1}
+    with compilations() as short:
+        run_tree(tiny_tree(tmp_path / "short", dataset, plan=plan, train={"steps": 2}))
+    with compilations() as long:
+        run_tree(tiny_tree(tmp_path / "long", dataset, plan=plan, train={"steps": 6}))
+    assert sorted(short) == sorted(f"jit({name})" for name in COMPILED)
+    assert sorted(long) == sorted(short)
