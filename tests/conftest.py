@@ -1,5 +1,6 @@
 """What all tests share: types checked at run time, and one cache of what XLA compiled."""
 
+import os
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -11,13 +12,11 @@ _CACHE = pytest.StashKey[TemporaryDirectory[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let replicas and tests that compile the same stage do it once."""
-    import jax
-
+    """Let ranks, replicas and tests that compile the same stage do it once; jax reads these."""
     config.stash[_CACHE] = TemporaryDirectory()
-    jax.config.update("jax_compilation_cache_dir", config.stash[_CACHE].name)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = config.stash[_CACHE].name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -88,10 +88,10 @@ def _section(name: str, section: Any, values: Any) -> Any:
         return msgspec.convert(values, section)
     except msgspec.ValidationError as error:
         words, _, where = str(error).partition(" - at `$")
+        if not where:  # the section refused itself, and has named the field
+            raise ConfigError(f"in [{name}]: {words}") from error
         key = where.rstrip("`")
         raise ConfigError(f"`{name}{key}`: {words}" + _value_at(values, key)) from error
-    except ValueError as error:
-        raise ConfigError(f"in [{name}]: {error}") from error
 
 
 def _with_preset(values: dict[str, Any]) -> dict[str, Any]:

@@ -122,9 +122,9 @@ def compilations() -> Iterator[list[str]]:
     """Collect the names of what XLA compiles."""
     seen: list[str] = []
 
-    def listen(event: str, _: float, **details: str | int) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(str(details.get("fun_name", "")))
+            seen.append(str(kwargs["fun_name"]))
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     yield seen

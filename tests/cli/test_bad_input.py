@@ -1,0 +1,127 @@
+"""Bad input gets one line that names the field and the fix, and exit code 2, before any work."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxpipe.cli.main import main
+from tests.cli.conftest import WriteConfig
+from tests.runtime.training import run_tree, tiny_tree
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command that must be refused, and return its one line."""
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("jaxpipe: ")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "words"),
+    [
+        ("train", {"step": 3}, "unknown key `train.step`; did you mean `train.steps`?"),
+        ("model", {"dims": 3}, "unknown key `model.dims`; did you mean `model.dim`?"),
+        ("plans", {"stages": 3}, "unknown key `plans`; did you mean `plan`?"),
+        ("train", {"steps": "ten"}, "`train.steps`: Expected `int`, got `str`; it is 'ten'"),
+        ("train", {"steps": 0}, "in [train]: `steps` must be above 0, is 0"),
+        ("plan", {"schedule": "2f2b"}, "`plan.schedule`: Invalid enum value '2f2b'"),
+        ("plan", {"cluster": "laptp"}, "`plan.cluster`: no cluster 'laptp': did you mean 'laptop'"),
+        ("plan", {"stages": 4}, "`plan.stages` is 4 but the model has 3 layers"),
+        ("plan", {"cut": [1, 1]}, "[1, 1] adds up to 2, the model has 3 layers"),
+        ("plan", {"replicas": 9}, "= 2 x 9 = 18, but cluster 'laptop' has 16"),
+        ("train", {"batch": 7}, "= 2 x 1 = 2: it is 7; use 6 or 8"),
+        ("train", {"sequence": 17}, "`train.sequence` is 17, `model.sequence` 16"),
+        ("model", {"vocabulary": 100}, "`model.vocabulary` is 100, the dataset"),
+        ("train", {"eval_batches": 10_000}, "`train.eval_batches` is 10000, but"),
+        ("model", {"preset": "tyni"}, "`model.preset`"),
+        ("model", {"num_heads": 3}, "`dim` must be a multiple of `num_heads`"),
+        ("data", {"folder": "no/such/folder"}, "jaxpipe data prepare"),
+    ],
+)
+def test_a_wrong_configuration_is_refused(
+    write_config: WriteConfig,
+    capsys: pytest.CaptureFixture[str],
+    section: str,
+    changes: dict[str, Any],
+    words: str,
+) -> None:
+    assert words in refusal(capsys, "train", str(write_config(**{section: changes})))
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("train.stepz=3", "did you mean `train.steps`?"),
+        ("steps=3", "`--set` takes section.key=value, not 'steps=3'"),
+        ("train.steps", "`--set` takes section.key=value, not 'train.steps'"),
+        ("train.steps=x", "`train.steps`: Expected `int`, got `str`; it is 'x'"),
+    ],
+)
+def test_a_wrong_setting_is_refused(
+    write_config: WriteConfig, capsys: pytest.CaptureFixture[str], setting: str, words: str
+) -> None:
+    assert words in refusal(capsys, "train", str(write_config()), "--set", setting)
+
+
+def test_a_missing_or_broken_file_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing.toml"
+    assert "cannot read the configuration" in refusal(capsys, "train", str(missing))
+    missing.write_text("[run")
+    assert "is not TOML" in refusal(capsys, "show", str(missing))
+    missing.write_text("")
+    assert "the section `run` is missing" in refusal(capsys, "show", str(missing))
+
+
+def test_ranks_that_do_not_fit_the_plan_are_refused(
+    write_config: WriteConfig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
+    line = refusal(capsys, "train", str(write_config()))
+    assert "is 4, but 3 ranks were started; use mpirun -n 4" in line
+
+
+def test_a_flipped_bit_in_a_token_file_is_refused(
+    write_config: WriteConfig, tmp_path: Path, dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(dataset, tmp_path / "copy")
+    flip_a_bit(copy / "train.npy")
+    line = refusal(capsys, "train", str(write_config(data={"folder": str(copy)})))
+    assert "train.npy is not: its content does not match its checksum" in line
+    (copy / "train.npy").unlink()
+    assert "train.npy" in refusal(capsys, "train", str(write_config(data={"folder": str(copy)})))
+
+
+def test_checkpoints_are_neither_overwritten_nor_trusted(
+    write_config: WriteConfig, tmp_path: Path, dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one_rank = {"stages": 1, "replicas": 1}
+    path = write_config(plan=one_rank)
+    assert "has none" in refusal(capsys, "train", str(path), "--resume")
+    run_tree(tiny_tree(tmp_path / "run", dataset, plan=one_rank, train={"steps": 1}))
+    assert "go on with --resume" in refusal(capsys, "train", str(path))
+    other = write_config(plan=one_rank, model={"num_heads": 4})
+    assert "`model.num_heads` is 4" in refusal(capsys, "train", str(other), "--resume")
+    flip_a_bit(next((tmp_path / "run").rglob("stage-0.safetensors")))
+    assert "does not match its checksum" in refusal(
+        capsys, "train", str(write_config(plan=one_rank)), "--resume"
+    )
+
+
+def test_generate_refuses_what_it_cannot_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "has none" in refusal(capsys, "generate", str(tmp_path), "--prompt", "a")
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)

@@ -1,0 +1,108 @@
+"""Runs as a user starts them: by `jaxpipe train` alone, and by `mpirun`."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jaxpipe.runtime.metrics import StepMetrics, read_metrics
+from tests.cli.conftest import WriteConfig
+from tests.helpers import mpi_command, mpi_environment
+
+REPOSITORY = Path(__file__).parents[2]
+JAXPIPE = (sys.executable, "-m", "jaxpipe")
+
+
+def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=REPOSITORY,
+        env=mpi_environment(),
+        check=False,
+    )
+
+
+def measured(folder: Path) -> list[StepMetrics]:
+    return read_metrics(folder / "metrics.jsonl")
+
+
+def test_train_starts_its_ranks_and_says_what_came_out(
+    write_config: WriteConfig, tmp_path: Path
+) -> None:
+    config = write_config(sample={"prompt": "1 plus", "tokens": 12})
+    alone = run([*JAXPIPE, "train", str(config)])
+    assert alone.returncode == 0, alone.stderr
+    assert alone.stderr == ""
+    for words in (
+        "4 ranks, 2 stages x 2 replicas, on cluster laptop",
+        "replica 1  rank 2 on here-0:2",
+        "step     4/4",
+        "held out",
+        "bubble",
+        "in theory",
+        "the model now writes:\n\n1 plus",
+        f"checkpoint  {tmp_path}/run/checkpoints/step-00000004",
+        f"trace       {tmp_path}/run/trace.json",
+        f"picture     {tmp_path}/run/timeline.png",
+    ):
+        assert words in alone.stdout, alone.stdout
+
+    again = ("--set", f"run.folder={tmp_path}/again")
+    by_mpirun = run(mpi_command(4, "-m", "jaxpipe", "train", str(config), *again))
+    assert by_mpirun.returncode == 0, by_mpirun.stderr
+    here, there = measured(tmp_path / "run"), measured(tmp_path / "again")
+    assert [m.loss for m in here] == [m.loss for m in there]
+
+    text = run([*JAXPIPE, "generate", str(tmp_path / "run"), "--prompt", "2 plus", "--tokens", "9"])
+    assert text.stdout.startswith("2 plus")
+    assert len(text.stdout.strip()) > len("2 plus")
+
+    more = ("--resume", "--set", "train.steps=6")
+    resumed = run([*JAXPIPE, "train", str(config), *more])
+    assert resumed.returncode == 0, resumed.stderr
+    assert [m.step for m in measured(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_rank_that_raises_ends_the_job(write_config: WriteConfig, tmp_path: Path) -> None:
+    config = write_config()
+    job = run(mpi_command(4, "-m", "tests.cli.raising_rank", str(config)))
+    assert time.time() - (tmp_path / "raised").stat().st_mtime < 5.0
+    assert job.returncode != 0
+    assert job.stderr.splitlines()[0] == "rank 2: ValueError: stage 0 has no more memory"
+    assert "in train_step" in (tmp_path / "run" / "rank-2-error.txt").read_text()
+    left = [p for p in psutil.process_iter(["cmdline"]) if str(config) in (p.info["cmdline"] or ())]
+    psutil.wait_procs(left, timeout=1.0)
+    assert not [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_mistake_that_all_ranks_find_is_told_once(write_config: WriteConfig) -> None:
+    config = write_config(train={"batch": 7})
+    job = run(mpi_command(4, "-m", "jaxpipe", "train", str(config)))
+    assert job.returncode == 2
+    assert job.stderr.count("jaxpipe: ") == 1
+    assert job.stderr.startswith("jaxpipe: `train.batch` must be divisible by")
+
+
+def test_show_draws_the_plan(write_config: WriteConfig) -> None:
+    shown = run([*JAXPIPE, "show", str(write_config(plan={"schedule": "gpipe"}))])
+    assert shown.returncode == 0, shown.stderr
+    assert "stage 0: layers 0-1" in shown.stdout
+    assert "stage 1  .  0  1  2  3 [0][1][2][3] ." in shown.stdout
+
+
+@pytest.mark.parametrize("command", [(), ("train",), ("data",), ("data", "prepare")])
+def test_help_imports_neither_jax_nor_mpi(command: tuple[str, ...]) -> None:
+    code = (
+        "import sys; from jaxpipe.cli.main import main\n"
+        f"try: main({[*command, '--help']!r})\n"
+        "except SystemExit: pass\n"
+        "sys.exit(bool({'jax', 'flax', 'mpi4py', 'numpy'} & set(sys.modules)))"
+    )
+    assert run([sys.executable, "-c", code]).returncode == 0
