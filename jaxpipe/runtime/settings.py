@@ -47,8 +47,8 @@ class DataConfig:
 class TrainConfig:
     """How much work: `batch` in samples per step over all replicas, `sequence` in tokens.
 
-    `sequence` is the model's where it is left out. The held-out loss is measured every
-    `eval_every` steps, on `eval_batches` batches.
+    `sequence` is the model's where it is left out. The held-out loss is measured after the first
+    step, every `eval_every` steps, and after the last, on `eval_batches` batches.
     """
 
     steps: int = 100

@@ -55,7 +55,7 @@ def train(
         done = step + 1
         is_last = done == job.train.steps
         eval_loss = None
-        if is_last or done % job.train.eval_every == 0:
+        if is_last or done == 1 or done % job.train.eval_every == 0:
             eval_loss = worker.eval_loss(state)
         reporter.step(totals, eval_loss, step=done, step_s=step_s)
         if is_last or done % job.checkpoint.every == 0:

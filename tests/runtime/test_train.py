@@ -49,7 +49,7 @@ def test_the_loss_falls(tmp_path: Path, dataset: Path):
     metrics = run_tree(tiny_tree(tmp_path, dataset, train={"steps": 30, "eval_every": 10}))
     assert losses(metrics)[0] == pytest.approx(np.log(256), abs=0.2)
     assert losses(metrics)[-1] < 3.5
-    assert [m.step for m in metrics if m.eval_loss is not None] == [10, 20, 30]
+    assert [m.step for m in metrics if m.eval_loss is not None] == [1, 10, 20, 30]
     assert metrics[-1].eval_loss == pytest.approx(metrics[-1].loss, abs=0.5)
 
 
