@@ -7,14 +7,16 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.runtime.process import die_with_parent
 
 _RANK_AND_SIZE = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
 
 
@@ -65,7 +67,8 @@ def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
         *(sys.executable, "-m", "jaxpipe"),
         *arguments,
     ]
-    process = subprocess.Popen(command)
+    end_with_us = partial(die_with_parent, signal.SIGTERM)
+    process = subprocess.Popen(command, preexec_fn=end_with_us)  # noqa: PLW1509  it only calls prctl
     previous = {
         number: signal.signal(number, lambda number, _: process.send_signal(number))
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)

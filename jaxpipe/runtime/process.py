@@ -13,10 +13,10 @@ _LOCAL_RANK_AND_SIZE = (
 )
 
 
-def die_with_parent() -> None:
-    """Make Linux kill this process when its launcher dies: a killed `mpirun` leaves none behind."""
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Make Linux send this process a signal when its launcher dies, however that dies."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def pin(environment: Mapping[str, str]) -> None:

@@ -32,11 +32,14 @@ def gather_trace(worker: Worker) -> Trace | None:
 
 
 def write_trace(trace: Trace, *, path: Path, picture: Path) -> Path | None:
-    """Write the trace, and draw its last step; return the picture, or None if there is none."""
+    """Write the trace, and draw its last step; return the picture, or None if there is none.
+
+    A run that was resumed after its last step has no spans, and leaves those of the run before.
+    """
+    if not trace.spans:
+        return picture if picture.exists() else None
     path.parent.mkdir(parents=True, exist_ok=True)
     write_chrome(trace, path)
-    if not trace.spans:
-        return None
     try:
         plot(trace, picture, step=max(span.step for span in trace.spans))
     except UserError as error:

@@ -77,9 +77,24 @@ def test_a_rank_that_raises_ends_the_job(write_config: WriteConfig, tmp_path: Pa
     assert job.returncode != 0
     assert job.stderr.splitlines()[0] == "rank 2: ValueError: stage 0 has no more memory"
     assert "in train_step" in (tmp_path / "run" / "rank-2-error.txt").read_text()
+    assert_gone(config)
+
+
+def test_a_killed_run_leaves_no_process_behind(write_config: WriteConfig, tmp_path: Path) -> None:
+    config = write_config(train={"steps": 100_000, "eval_every": 100_000})
+    with subprocess.Popen([*JAXPIPE, "train", str(config)], cwd=REPOSITORY) as process:
+        deadline = time.monotonic() + 120.0
+        while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.kill()
+    assert_gone(config)
+
+
+def assert_gone(config: Path) -> None:
+    """Assert that within 5 s no process has this configuration on its command line."""
     left = [p for p in psutil.process_iter(["cmdline"]) if str(config) in (p.info["cmdline"] or ())]
-    psutil.wait_procs(left, timeout=1.0)
-    assert not [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    _, alive = psutil.wait_procs(left, timeout=5.0)
+    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
 
 def test_a_mistake_that_all_ranks_find_is_told_once(write_config: WriteConfig) -> None:
