@@ -1,0 +1,59 @@
+"""`jaxpipe data prepare`: from text to a dataset that can be opened."""
+
+from pathlib import Path
+
+import pytest
+
+from jaxpipe.cli.main import main
+from jaxpipe.runtime.data import open_dataset
+
+TEXT = "a pipeline has stages, and a stage has layers; " * 200
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """Return a file with some text in it."""
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def prepare(text: Path, *options: str) -> int:
+    return main(
+        ["data", "prepare", "--source", str(text), "--out", str(text.parent / "d"), *options]
+    )
+
+
+def test_bytes_are_the_default(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare(text) == 0
+    dataset = open_dataset(text.parent / "d")
+    assert dataset.vocabulary == 256
+    assert len(dataset.train) + len(dataset.eval) == len(TEXT) + 1
+    assert capsys.readouterr().out.startswith("text.txt: ")
+
+
+def test_a_vocabulary_is_trained_and_can_be_used_again(text: Path) -> None:
+    assert prepare(text, "--vocabulary", "280") == 0
+    trained = open_dataset(text.parent / "d")
+    assert trained.vocabulary == 280
+    assert len(trained.train) < len(TEXT) / 3
+    words = text.parent / "d" / "tokenizer.json"
+    assert prepare(text, "--out", str(text.parent / "again"), "--tokenizer", str(words)) == 0
+    again = open_dataset(text.parent / "again")
+    assert again.train.tolist() == trained.train.tolist()
+
+
+def test_a_dataset_is_not_overwritten(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare(text) == 0
+    assert prepare(text) == 2
+    assert "must not hold a dataset already" in capsys.readouterr().err
+    assert prepare(text, "--if-missing") == 0
+
+
+def test_contradictions_and_missing_text_are_refused(
+    text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare(text, "--vocabulary", "280", "--tokenizer", "t.json") == 2
+    assert "leave out `--vocabulary 280`" in capsys.readouterr().err
+    assert prepare(text.with_name("missing.txt")) == 2
+    assert "missing.txt does not exist" in capsys.readouterr().err

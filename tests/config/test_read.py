@@ -1,0 +1,58 @@
+"""Reading a configuration: what it says, what it leaves out, and the way back."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from jaxpipe.config import config_from, load_config, to_tree
+from jaxpipe.errors import ConfigError
+from jaxpipe.schedule import ScheduleKind
+from models import presets
+
+QUICKSTART = Path("experiments/quickstart/two_region.toml")
+LEAST = {"run": {"folder": "r"}, "data": {"folder": "d"}, "model": {"preset": "tiny"}}
+
+
+def test_what_is_left_out_has_a_default():
+    config = config_from(LEAST)
+    assert config.plan.schedule is ScheduleKind.ONE_F_ONE_B
+    assert config.train.sequence is None
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_a_preset_can_be_changed(preset: str):
+    config = config_from({**LEAST, "model": {"preset": preset, "dropout": 0.25}})
+    same = config_from({**LEAST, "model": {"preset": preset}})
+    assert config.model.dropout == 0.25
+    assert config.model.num_layers == same.model.num_layers
+
+
+@pytest.mark.parametrize("tree", [LEAST, tomllib.loads(QUICKSTART.read_text())])
+def test_trees_and_configurations_are_two_forms_of_one_thing(tree: dict):
+    config = config_from(tree)
+    assert config_from(to_tree(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("3", 3), ("[1, 3]", (1, 3))],
+)
+def test_settings_are_toml(tmp_path: Path, text: str, value: object):
+    path = tmp_path / "c.toml"
+    path.write_text('[run]\nfolder="r"\n[data]\nfolder="d"\n[model]\npreset="tiny"\n')
+    if isinstance(value, int):
+        assert load_config(path, [f"train.steps={text}"]).train.steps == value
+    else:
+        assert load_config(path, [f"plan.cut={text}"]).plan.cut == value
+
+
+def test_words_need_no_quotes():
+    config = load_config(QUICKSTART, ["plan.schedule=gpipe", "plan.cluster=laptop"])
+    assert config.plan.schedule is ScheduleKind.GPIPE
+    assert config.plan.cluster == "laptop"
+
+
+def test_a_setting_cannot_open_a_value():
+    with pytest.raises(ConfigError, match="`seed` is a value, not a section"):
+        load_config(QUICKSTART, ["run.seed.deep=3"])
