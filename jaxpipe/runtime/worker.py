@@ -64,7 +64,7 @@ def start(job: Job, transport: Transport) -> Worker:
         DeadlineError: a rank has not done so within `startup_timeout_s`.
     """
     stage = job.plan.stage(transport.rank)
-    keep_from = job.train.steps - job.trace.steps
+    keep_from = max(0, job.train.steps - job.trace.steps)
     interpreter = Interpreter(
         plan=job.plan,
         compiled=compile_stage(job.functions(stage=stage)),

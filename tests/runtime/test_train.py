@@ -109,6 +109,12 @@ def test_the_trace_holds_the_last_steps_of_all_ranks(reference: Path):
     assert (reference / "timeline.png").stat().st_size > 0
 
 
+def test_a_trace_of_more_steps_than_there_are_holds_no_evaluation(tmp_path: Path, dataset: Path):
+    plan = {"stages": 1, "replicas": 1}
+    run_tree(tiny_tree(tmp_path, dataset, plan=plan, train={"steps": 1}, trace={"steps": 9}))
+    assert {span.step for span in read_chrome(tmp_path / "trace.json").spans} == {0}
+
+
 def test_metrics_measure_what_they_say(reference: Path):
     for metrics in metrics_of(reference):
         assert metrics.tokens_per_s == pytest.approx(8 * 16 / metrics.step_s)
