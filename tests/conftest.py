@@ -1,6 +1,7 @@
 """What all tests share: types checked at run time, and one cache of what XLA compiled."""
 
 import os
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -17,6 +18,14 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = config.stash[_CACHE].name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a small dataset."""
+    from tests.runtime.training import write_dataset
+
+    return write_dataset(tmp_path_factory.mktemp("data"))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -1,14 +1,12 @@
 """All implementations of each interface, and how this machine starts the ranks of an MPI job."""
 
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 from jaxpipe.comm import CountedTransport, Transport, run_ranks
+from jaxpipe.runtime.launch import find_mpirun, launch_command
 
 RunRanks = Callable[[int, Callable[[Transport], object]], list[object]]
 
@@ -21,21 +19,13 @@ IN_PROCESS_TRANSPORTS: dict[str, RunRanks] = {"local": run_ranks, "counted": _ru
 
 
 @cache
-def _mpirun() -> tuple[str, ...]:
-    """The mpirun beside this Python, or else the machine's, with what this machine needs."""
-    beside = Path(sys.executable).parent / "mpirun"
-    program = str(beside) if beside.exists() else shutil.which("mpirun")
-    assert program is not None, "there is no mpirun"
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
-    if "Open MPI" not in version.stdout:
-        return (program,)
-    root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
-    return (program, *root, "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none")
+def _launcher(num_ranks: int) -> tuple[str, ...]:
+    return launch_command(find_mpirun(), num_ranks=num_ranks)
 
 
 def mpi_command(num_ranks: int, *arguments: str) -> list[str]:
     """Return the command that runs this Python with `arguments` on `num_ranks` ranks."""
-    return [*_mpirun(), "-n", str(num_ranks), sys.executable, *arguments]
+    return [*_launcher(num_ranks), sys.executable, *arguments]
 
 
 def mpi_environment() -> dict[str, str]:

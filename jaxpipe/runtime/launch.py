@@ -63,7 +63,7 @@ def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
         ConfigError: there is no `mpirun`.
     """
     command = [
-        *launch_command(_mpirun(), num_ranks=num_ranks),
+        *launch_command(find_mpirun(), num_ranks=num_ranks),
         *(sys.executable, "-m", "jaxpipe"),
         *arguments,
     ]
@@ -96,7 +96,12 @@ def launch_command(mpirun: str, *, num_ranks: int) -> tuple[str, ...]:
     return (mpirun, *as_root, "-n", str(num_ranks), "--oversubscribe", "--bind-to", "none")
 
 
-def _mpirun() -> str:
+def find_mpirun() -> str:
+    """Return the `mpirun` beside this Python, or else the one on the path.
+
+    Raises:
+        ConfigError: there is none.
+    """
     beside = Path(sys.executable).parent / "mpirun"
     found = str(beside) if beside.is_file() else shutil.which("mpirun")
     if found is None:

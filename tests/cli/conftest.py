@@ -1,4 +1,4 @@
-"""Fixtures of the command line's tests: a dataset, and a configuration file of a tiny run."""
+"""A fixture of the command line's tests: a configuration file of a tiny run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,15 +7,9 @@ from typing import Any
 import pytest
 
 from tests.cli.toml import to_toml
-from tests.runtime.training import tiny_tree, write_dataset
+from tests.runtime.training import tiny_tree
 
 WriteConfig = Callable[..., Path]
-
-
-@pytest.fixture(scope="session")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a small dataset."""
-    return write_dataset(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture
