@@ -1,0 +1,42 @@
+"""A plan as text says who holds what, over which links, in what order."""
+
+import pytest
+
+from jaxpipe.plan import PlanConfig, draw_plan, ideal_bubble, identity_plan
+from jaxpipe.schedule import ScheduleKind
+from topo import load
+
+EXPECTED = """\
+4 ranks, 2 stages x 2 replicas, on cluster two-region
+
+           stage 0: layers 0-1      stage 1: layer 2
+replica 0  rank 0 on ohio-0:0       rank 1 on ohio-1:0
+replica 1  rank 2 on virginia-0:0   rank 3 on virginia-1:0
+
+activations cross links of up to 1 ms and down to 5 Gbps
+gradients cross links of up to 11 ms and down to 1.12 Gbps
+gradients of stage 0 are summed over ranks (0 2)
+
+schedule gpipe, 2 microbatches: bubble in theory 40.0% (backward = 2 forwards, equal layers, no \
+network), at most 2, 2 microbatches live
+
+stage 0  0  1  .  . [0][1]
+stage 1  .  0  1 [0][1] ."""
+
+
+def test_a_plan_is_drawn():
+    config = PlanConfig(schedule=ScheduleKind.GPIPE)
+    cluster = load("two-region")
+    plan = identity_plan(config, cluster, num_layers=3, batch=4, tied=True)
+    assert draw_plan(plan, cluster) == EXPECTED
+
+
+@pytest.mark.parametrize("kind", ScheduleKind)
+@pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (1, 5), (2, 1), (4, 6)])
+def test_the_ideal_bubble_of_even_stages_has_its_closed_form(
+    kind: ScheduleKind, stages: int, microbatches: int
+):
+    config = PlanConfig(cluster="laptop", stages=stages, replicas=1, schedule=kind)
+    plan = identity_plan(config, load("laptop"), num_layers=4, batch=microbatches, tied=True)
+    expected = (stages - 1) / (microbatches + stages - 1)
+    assert ideal_bubble(plan) == pytest.approx(expected)
