@@ -65,5 +65,6 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], words: str):
 
 @pytest.mark.parametrize("field", ["stages", "replicas", "microbatch"])
 def test_counts_are_positive(field: str):
+    changes: dict[str, Any] = {field: 0}
     with pytest.raises(ValueError, match=f"`{field}` must be at least 1, is 0"):
-        PlanConfig(**{field: 0})
+        make(**changes)
