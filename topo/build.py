@@ -1,26 +1,18 @@
 """From what a cluster file says to the cluster."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import PurePath
 
 import numpy as np
 
-from topo.cluster import Cluster, Device, Host
-from topo.cluster_file import ClusterFile, HostGroup, Speed
-from topo.csv_table import csv_rows
+from topo.cluster import Cluster, Device
+from topo.cluster_file import ClusterFile, Pairs, Rows
 from topo.gpu import gpu
+from topo.links import Matrices, matrices_by_region
+from topo.listed import HostOfGroup, ReadBeside, hosts_of
 from topo.matrix import parse_matrix
-from topo.units import bytes_per_s_from_gbps, flops_per_s_from_tflops, seconds_from_ms
-
-ReadBeside = Callable[[str], bytes]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Matrices:
-    latency_s: np.ndarray
-    bandwidth_bytes_per_s: np.ndarray
-    alone_bytes_per_s: np.ndarray
+from topo.nvidia import parse_gpu_links
+from topo.units import flops_per_s_from_tflops
 
 
 def build(file: ClusterFile, *, name: str, read_beside: ReadBeside) -> Cluster:
@@ -31,132 +23,66 @@ def build(file: ClusterFile, *, name: str, read_beside: ReadBeside) -> Cluster:
     Raises:
         ValueError: two hosts of the cluster have no link, or the cluster is not a valid one.
     """
-    placed = tuple(_hosts(file))
-    hosts = tuple(host for host, _ in placed)
-    devices = tuple(device for host, group in placed for device in _devices(host, group))
+    hosts = tuple(hosts_of(file.hosts, read_beside))
+    devices = tuple(device for each in hosts for device in _devices(each))
     if not devices:
         raise ValueError("a cluster has at least one device: `hosts` is empty, add one")
     if file.pairs is None:
-        matrices = _by_region(file, devices, read_beside)
+        matrices = matrices_by_region(file, devices, read_beside)
+        _join_gpus(matrices, hosts, read_beside)
     else:
-        latency = _matrix(file.pairs.latency_s, read_beside)
-        bandwidth = _matrix(file.pairs.bandwidth_bytes_per_s, read_beside)
-        matrices = _Matrices(
-            latency_s=latency, bandwidth_bytes_per_s=bandwidth, alone_bytes_per_s=bandwidth
-        )
+        matrices = _given(file.pairs, read_beside)
     return Cluster(
         name=name,
         devices=devices,
-        hosts=hosts,
+        hosts=tuple(each.host for each in hosts),
         latency_s=matrices.latency_s,
         bandwidth_bytes_per_s=matrices.bandwidth_bytes_per_s,
         alone_bytes_per_s=matrices.alone_bytes_per_s,
     )
 
 
-def _hosts(file: ClusterFile) -> Iterator[tuple[Host, HostGroup]]:
-    seen: dict[str, int] = {}
-    for group in file.hosts:
-        for region in group.regions:
-            for _ in range(group.count):
-                index = seen.get(region, 0)
-                seen[region] = index + 1
-                egress = group.nic_gbps if group.egress_gbps is None else group.egress_gbps
-                ingress = group.nic_gbps if group.ingress_gbps is None else group.ingress_gbps
-                host = Host(
-                    name=group.name or f"{region}-{index}",
-                    region=region,
-                    egress_bytes_per_s=bytes_per_s_from_gbps(egress),
-                    ingress_bytes_per_s=bytes_per_s_from_gbps(ingress),
-                )
-                yield host, group
-
-
-def _devices(host: Host, group: HostGroup) -> Iterator[Device]:
-    tflops = group.effective_tflops
-    for slot in range(group.devices):
+def _devices(each: HostOfGroup) -> Iterator[Device]:
+    tflops = each.group.effective_tflops
+    for slot in range(each.num_devices):
         yield Device(
-            name=f"{host.name}:{slot}",
-            host=host.name,
-            region=host.region,
-            gpu=None if group.gpu is None else gpu(group.gpu),
+            name=f"{each.host.name}:{slot}",
+            host=each.host.name,
+            region=each.host.region,
+            gpu=None if each.group.gpu is None else gpu(each.group.gpu),
             effective_flops_per_s=None if tflops is None else flops_per_s_from_tflops(tflops),
         )
 
 
-def _by_region(
-    file: ClusterFile, devices: tuple[Device, ...], read_beside: ReadBeside
-) -> _Matrices:
-    regions = list(dict.fromkeys(device.region for device in devices))
-    hosts = list(dict.fromkeys(device.host for device in devices))
-    region = np.array([regions.index(device.region) for device in devices])
-    number = {name: i for i, name in enumerate(hosts)}
-    host = np.array([number[device.host] for device in devices])
-    same_host = host[:, None] == host[None, :]
-    speeds = _region_speeds(file, regions, read_beside, _needed(region, host, len(regions)))
-    pairs = (region[:, None], region[None, :])
+def _join_gpus(matrices: Matrices, hosts: tuple[HostOfGroup, ...], read_beside: ReadBeside) -> None:
+    """Overwrite the links inside hosts by those that nvidia-smi told of."""
+    start = 0
+    for each in hosts:
+        stop = start + each.num_devices
+        if each.group.nvidia_topology is not None:
+            kinds = parse_gpu_links(read_beside(each.group.nvidia_topology).decode())
+            if len(kinds) < each.num_devices:
+                raise ValueError(
+                    f"`nvidia_topology` {each.group.nvidia_topology!r} has {len(kinds)} GPUs, "
+                    f"but host {each.host.name!r} has {each.num_devices} devices"
+                )
+            matrices.join_gpus(kinds, start=start, stop=stop)
+        start = stop
 
-    def spread(of: Callable[[Speed], float], diagonal: float) -> np.ndarray:
-        table = np.array([[np.nan if s is None else of(s) for s in row] for row in speeds])
-        matrix = np.where(same_host, of(file.inside_host), table[pairs])
-        np.fill_diagonal(matrix, diagonal)
-        return matrix
 
-    bandwidth = spread(lambda s: bytes_per_s_from_gbps(s.bandwidth_gbps), np.inf)
-    every = [file.inside_host, *(s for row in speeds for s in row if s is not None)]
-    return _Matrices(
-        latency_s=spread(lambda s: seconds_from_ms(s.latency_ms), 0.0),
+def _given(pairs: Pairs, read_beside: ReadBeside) -> Matrices:
+    bandwidth = _matrix(pairs.bandwidth_bytes_per_s, read_beside)
+    alone = pairs.alone_bytes_per_s
+    return Matrices(
+        latency_s=_matrix(pairs.latency_s, read_beside),
         bandwidth_bytes_per_s=bandwidth,
-        alone_bytes_per_s=spread(_alone_bytes_per_s, np.inf)
-        if any(s.alone_gbps is not None for s in every)
-        else bandwidth,
+        alone_bytes_per_s=bandwidth if alone is None else _matrix(alone, read_beside),
     )
 
 
-def _alone_bytes_per_s(speed: Speed) -> float:
-    alone = speed.bandwidth_gbps if speed.alone_gbps is None else speed.alone_gbps
-    return bytes_per_s_from_gbps(alone)
-
-
-def _needed(region: np.ndarray, host: np.ndarray, num_regions: int) -> np.ndarray:
-    """Which ordered pairs of regions have hosts that a link must join."""
-    needed = np.ones((num_regions, num_regions), bool)
-    for r in range(num_regions):
-        needed[r, r] = len(np.unique(host[region == r])) > 1
-    return needed
-
-
-def _region_speeds(
-    file: ClusterFile, regions: list[str], read_beside: ReadBeside, needed: np.ndarray
-) -> list[list[Speed | None]]:
-    known: dict[tuple[str, str], Speed] = {}
-    if file.link_table is not None:
-        known |= _link_table(read_beside(file.link_table).decode())
-    if file.inside_region is not None:
-        known |= {(region, region): file.inside_region for region in regions}
-    known |= {pair: link for link in file.links for pair in link.directions()}
-    for i, j in np.argwhere(needed):
-        if (regions[i], regions[j]) not in known:
-            raise ValueError(
-                f"no entry in `links` leads from {regions[i]!r} to {regions[j]!r}; joined are: "
-                + ", ".join(sorted({a for a, _ in known}))
-            )
-    return [[known.get((a, b)) for b in regions] for a in regions]
-
-
-def _link_table(text: str) -> Mapping[tuple[str, str], Speed]:
-    """Read region_a, region_b, latency_ms, bandwidth_gbps: both directions alike."""
-    known: dict[tuple[str, str], Speed] = {}
-    for row in csv_rows(text):
-        speed = Speed(
-            latency_ms=float(row["latency_ms"]), bandwidth_gbps=float(row["bandwidth_gbps"])
-        )
-        known[row["region_a"], row["region_b"]] = speed
-        known[row["region_b"], row["region_a"]] = speed
-    return known
-
-
-def _matrix(given: str | tuple[tuple[float, ...], ...], read_beside: ReadBeside) -> np.ndarray:
+def _matrix(given: str | Rows, read_beside: ReadBeside) -> np.ndarray:
     if isinstance(given, str):
         return parse_matrix(read_beside(given), suffix=PurePath(given).suffix)
+    if len({len(row) for row in given}) != 1:
+        raise ValueError(f"`pairs`: rows must be equally long, are {[len(row) for row in given]}")
     return np.array(given, float)

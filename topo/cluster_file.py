@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass, field
 from math import inf
+from typing import TypeAlias
 
 import msgspec
 
 from topo.parameters import Value
+
+Rows: TypeAlias = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,13 +16,18 @@ class HostGroup:
     """Like hosts: `count` in each region, of `devices` each, behind one NIC each.
 
     `nic_gbps` limits both directions of the NIC, `egress_gbps` and `ingress_gbps` one of them.
-    `name` is for one host alone; others are called by their region and a number.
+    `name` is for one host alone; others are called by their region and a number, unless they are
+    named by an MPI `hostfile`, whose slots are devices, or by a `slurm_topology`, whose leaf
+    switches are regions. `nvidia_topology` is what `nvidia-smi topo -m` prints on such a host.
     """
 
-    region: str | tuple[str, ...]
+    region: str | tuple[str, ...] = "here"
     name: str | None = None
     count: int = 1
     devices: int = 1
+    hostfile: str | None = None
+    slurm_topology: str | None = None
+    nvidia_topology: str | None = None
     gpu: str | None = None
     effective_tflops: float | None = None
     nic_gbps: float = inf
@@ -32,6 +40,18 @@ class HostGroup:
                 raise ValueError(f"`{name}` must be at least 1, is {getattr(self, name)}")
         if self.name is not None and (self.count > 1 or len(self.regions) != 1):
             raise ValueError(f"`name` is for one host; {self.name!r} stands for more: leave it out")
+        if self.hostfile or self.slurm_topology:
+            self._check_listed()
+
+    def _check_listed(self) -> None:
+        """Hosts that a file lists are not counted and named here as well."""
+        if self.name is not None or self.count > 1 or len(self.regions) != 1:
+            raise ValueError(
+                "`hostfile` and `slurm_topology` list the hosts: leave out `name` and `count`, and "
+                "give one `region`"
+            )
+        if self.hostfile and self.devices > 1:
+            raise ValueError("the slots in `hostfile` are the devices: leave out `devices`")
 
     @property
     def regions(self) -> tuple[str, ...]:
@@ -46,6 +66,17 @@ class Speed:
     latency_ms: float
     bandwidth_gbps: float
     alone_gbps: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.latency_ms >= 0:
+            raise ValueError(f"`latency_ms` must not be negative, is {self.latency_ms}")
+        if not self.bandwidth_gbps > 0:
+            raise ValueError(f"`bandwidth_gbps` must be above 0, is {self.bandwidth_gbps}")
+        if self.alone_gbps is not None and not self.alone_gbps >= self.bandwidth_gbps:
+            raise ValueError(
+                f"`alone_gbps` must be at least `bandwidth_gbps` = {self.bandwidth_gbps}, is "
+                f"{self.alone_gbps}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +101,39 @@ class RegionLink(Speed):
 class Pairs:
     """Matrices over all devices, in the file or in a .csv or .npy file beside it."""
 
-    latency_s: str | tuple[tuple[float, ...], ...]
-    bandwidth_bytes_per_s: str | tuple[tuple[float, ...], ...]
+    latency_s: str | Rows
+    bandwidth_bytes_per_s: str | Rows
+    alone_bytes_per_s: str | Rows | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """How the pairs were measured, and how far the middle half of the samples spreads."""
+
+    small_bytes: int
+    small_repeats: int
+    large_bytes: int
+    large_repeats: int
+    latency_spread_s: Rows
+    bandwidth_spread_bytes_per_s: Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFile:
-    """A cluster file: hosts, and their links by region, by a table of regions, or pair by pair."""
+    """A cluster file: hosts, and their links by region, by a table of regions, or pair by pair.
+
+    What is nearer wins: `links` over `link_table`, over `inside_region` and `across_regions`.
+    """
 
     name: str
     hosts: tuple[HostGroup, ...]
     links: tuple[RegionLink, ...] = ()
     link_table: str | None = None
     inside_region: Speed | None = None
+    across_regions: Speed | None = None
     inside_host: Speed = field(default_factory=lambda: Speed(latency_ms=0, bandwidth_gbps=100))
     pairs: Pairs | None = None
+    measured: Measured | None = None
 
     def __post_init__(self) -> None:
         by_region = bool(self.links or self.link_table or self.inside_region)

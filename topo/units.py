@@ -35,3 +35,8 @@ def flops_per_s_from_tflops(teraflops_per_second: float) -> float:
 def bytes_from_gib(gibibytes: float) -> int:
     """Return bytes; a gibibyte is 2**30 of them."""
     return round(gibibytes * 2**30)
+
+
+def tflops_from_flops_per_s(flops_per_second: float) -> float:
+    """Return TFLOP per second."""
+    return flops_per_second / 1e12
