@@ -23,7 +23,7 @@ def parse_topology(text: str) -> dict[str, str]:
             switches; no line has nodes.
     """
     switch_of: dict[str, str] = {}
-    for number, line in enumerate(text.replace("\\\n", " ").splitlines(), start=1):
+    for number, line in enumerate(text.replace("\\\n", "").splitlines(), start=1):
         fields = _fields(line)
         if not fields:
             continue
