@@ -18,6 +18,7 @@ import tyro
 from jaxpipe.cli.data import prepare
 from jaxpipe.cli.generate import generate
 from jaxpipe.cli.show import show
+from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, write_tc
 from jaxpipe.cli.train import train
 from jaxpipe.errors import RunError, UserError
 from jaxpipe.runtime.launch import seat
@@ -25,10 +26,22 @@ from jaxpipe.runtime.launch import seat
 Command: TypeAlias = Callable[..., int]
 
 _DATA: Mapping[str, Command] = {"prepare": prepare}
+_TOPO: Mapping[str, Command] = {
+    "list": list_clusters,
+    "show": show_cluster,
+    "tc": write_tc,
+    "hosts": write_hosts,
+    "probe": probe,
+}
 
 
 def data() -> int:
     """Prepare and inspect datasets."""
+    raise AssertionError("a group of commands is never called")
+
+
+def topo() -> int:
+    """List, draw, imitate and measure clusters."""
     raise AssertionError("a group of commands is never called")
 
 
@@ -37,8 +50,9 @@ COMMANDS: Mapping[str, Command] = {
     "generate": generate,
     "show": show,
     "data": data,
+    "topo": topo,
 }
-GROUPS: Mapping[str, Mapping[str, Command]] = {"data": _DATA}
+GROUPS: Mapping[str, Mapping[str, Command]] = {"data": _DATA, "topo": _TOPO}
 
 _DESCRIPTION = "Train large models in JAX on the GPUs you can get: pipelines of MPI ranks, placed."
 _SECONDS_TO_BE_ENDED = 10.0
