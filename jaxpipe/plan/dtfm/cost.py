@@ -74,7 +74,7 @@ def dtfm_cost(
         gradient_bytes=gradient_bytes,
         activation_bytes=activation_bytes,
     )
-    order = cheapest_path(cross_hops(weights, members))
+    order = cheapest_path(cross_hops(weights.hop, members, symmetric=weights.is_symmetric))
     stages = members[order]
     matchings = [bottleneck_matching(weights.hop[np.ix_(a, b)]) for a, b in pairwise(stages)]
     data_parallel = float(sync_seconds(weights, members).max())
@@ -125,14 +125,14 @@ def sync_seconds(weights: Weights, members: np.ndarray) -> np.ndarray:
     return weights.sync[members[:, :, None], members[:, None, :]].sum(axis=2)
 
 
-def cross_hops(weights: Weights, members: np.ndarray) -> np.ndarray:
-    """Return the bottleneck of the best matching from each group to each other, groups x groups."""
-    sources, destinations = np.nonzero(
-        np.triu(np.ones((len(members), len(members)), dtype=bool), 1)
-        if weights.is_symmetric
-        else ~np.eye(len(members), dtype=bool)
-    )
-    pairs = weights.hop[members[sources][:, :, None], members[destinations][:, None, :]]
-    hops = np.zeros((len(members), len(members)))
+def cross_hops(hop: np.ndarray, members: np.ndarray, *, symmetric: bool) -> np.ndarray:
+    """Return the bottleneck of the best matching from each group to each other, groups x groups.
+
+    `hop` is devices x devices, of any ordered type; groups of a symmetric one are matched one way.
+    """
+    apart = ~np.eye(len(members), dtype=bool)
+    sources, destinations = np.nonzero(np.triu(apart) if symmetric else apart)
+    pairs = hop[members[sources][:, :, None], members[destinations][:, None, :]]
+    hops = np.zeros(apart.shape, dtype=hop.dtype)
     hops[sources, destinations] = bottleneck_values(pairs)
-    return hops + hops.T if weights.is_symmetric else hops
+    return hops + hops.T if symmetric else hops

@@ -73,7 +73,7 @@ def exact_grouping(weights: Weights, *, num_groups: int, group_size: int) -> np.
         data_parallel = float(sync_seconds(weights, members).max())
         if data_parallel >= lowest:
             continue
-        hops = cross_hops(weights, members)
+        hops = cross_hops(weights.hop, members, symmetric=weights.is_symmetric)
         order = cheapest_path(hops)
         total = data_parallel + 2 * path_cost(hops, order)
         if total < lowest:

@@ -16,7 +16,7 @@ SHAPES = st.sampled_from([(1, 1), (1, 4), (4, 1), (2, 2), (3, 2), (2, 3)])
 
 
 def total(weights: Weights, members: np.ndarray) -> float:
-    hops = cross_hops(weights, members)
+    hops = cross_hops(weights.hop, members, symmetric=weights.is_symmetric)
     return sync_seconds(weights, members).max() + 2 * path_cost(hops, cheapest_path(hops))
 
 

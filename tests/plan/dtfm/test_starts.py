@@ -1,0 +1,73 @@
+"""What the search starts from: islands, their orders, tiles and blocks."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxpipe.plan.dtfm.blocks import block_size, coarsen
+from jaxpipe.plan.dtfm.islands import find_islands, packed_order, shuffled
+from jaxpipe.plan.dtfm.matching import bottleneck_matching
+from jaxpipe.plan.dtfm.network import prepare
+from jaxpipe.plan.dtfm.offspring import mix, offspring, shake
+from jaxpipe.plan.dtfm.tiles import tilings
+from tests.plan.dtfm.strategies import SEEDS, random_weights
+
+SHAPES = st.tuples(st.integers(1, 5), st.integers(1, 5))
+
+
+def regions(*sizes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the region of each device, shuffled, and distances of 1 inside and 5 across."""
+    region = np.random.default_rng(seed).permutation(np.repeat(range(len(sizes)), sizes))
+    return region, np.where(region[:, None] == region, 1.0, 5.0)
+
+
+@given(st.integers(1, 12), st.integers(1, 13), SEEDS)
+def test_an_order_holds_every_device_once(num_devices: int, size: int, seed: int):
+    islands = find_islands(random_weights(num_devices, seed=seed, symmetric=False).hop)
+    mixed = shuffled(islands, random=np.random.default_rng(seed))
+    for each in (islands, mixed):
+        assert sorted(packed_order(each, size=size)) == list(range(num_devices))
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=4), st.integers(1, 4), SEEDS)
+def test_islands_of_whole_blocks_are_not_broken(counts: list[int], size: int, seed: int):
+    region, distance = regions(*(1 + count for count in counts), seed=seed)
+    order = region[packed_order(find_islands(distance), size=size)]
+    whole = sum(count // size for count in np.bincount(region))
+    alike = [len(set(order[i * size : (i + 1) * size])) == 1 for i in range(whole)]
+    assert all(alike)
+
+
+@settings(deadline=None)
+@given(SHAPES, st.integers(0, 2), SEEDS)
+def test_starts_and_children_place_no_device_twice(shape: tuple[int, int], spare: int, seed: int):
+    num_groups, size = shape
+    network = prepare(random_weights(num_groups * size + spare, seed=seed))
+    starts = list(tilings(network, num_groups=num_groups, group_size=size))
+    random = np.random.default_rng(seed)
+    children = [offspring(network, starts, random=random) for _ in range(5)]
+    children += [mix(starts[0], starts[-1], random=random)]
+    children += [shake(starts[0], num_devices=len(network), random=random)]
+    for members in (*starts, *children):
+        assert members.shape == shape
+        assert len(np.unique(members)) == members.size
+    assert len({np.sort(members, axis=1).tobytes() for members in starts}) == len(starts)
+
+
+@given(st.integers(2, 4), st.integers(1, 3), SEEDS)
+def test_blocks_bound_what_their_devices_need(num_blocks: int, size: int, seed: int):
+    weights = random_weights(num_blocks * size + size - 1, seed=seed)
+    blocks = coarsen(prepare(weights), size=size)
+    assert blocks.devices.shape == (num_blocks, size)
+    for i, mine in enumerate(blocks.devices):
+        for j, other in enumerate(blocks.devices):
+            between = np.ix_(mine, other)
+            assert blocks.weights.sync[i, j] == weights.sync[between].sum(axis=1).max()
+            if i != j:
+                assert blocks.weights.hop[i, j] <= bottleneck_matching(weights.hop[between]).value
+
+
+@pytest.mark.parametrize("group_size", range(1, 130))
+def test_blocks_divide_their_group(group_size: int):
+    assert group_size % block_size(group_size) == 0
