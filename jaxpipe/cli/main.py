@@ -18,6 +18,7 @@ import tyro
 from jaxpipe.cli.data import prepare
 from jaxpipe.cli.generate import generate
 from jaxpipe.cli.show import show
+from jaxpipe.cli.simulate import simulate
 from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, write_tc
 from jaxpipe.cli.train import train
 from jaxpipe.errors import RunError, UserError
@@ -49,6 +50,7 @@ COMMANDS: Mapping[str, Command] = {
     "train": train,
     "generate": generate,
     "show": show,
+    "simulate": simulate,
     "data": data,
     "topo": topo,
 }

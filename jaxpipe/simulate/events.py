@@ -3,7 +3,7 @@
 Every rank executes the lowered programs that the runtime executes, instruction by instruction::
 
     forward, backward, update   the rank is busy for the instruction's seconds
-    send                        the message is posted to its link; the rank goes on, or blocks
+    send                        the message is posted to its link; the rank goes on
     receive                     the rank waits until the message has arrived
     reduce                      the rank joins a collective and waits for its own part of it
 
@@ -146,7 +146,7 @@ class _Run:
             self._job.activation_bytes,
             partial(self._arrive, rank, receiver, message, self._queue.now_s),
         )
-        return not self._job.blocks_on_send
+        return True
 
     def _receive(self, rank: _Rank, instruction: Instruction, phase: int) -> bool:
         assert instruction.peer is not None, instruction
@@ -165,8 +165,6 @@ class _Run:
             receiver.awaited = None
             self._take(receiver, message)
             self._go_on(receiver)
-        if self._job.blocks_on_send:
-            self._go_on(rank)
 
     def _take(self, rank: _Rank, message: _Message) -> None:
         source = self._ranks[message[0]]

@@ -27,8 +27,7 @@ class Job:
     meet. `forward_s[rank]` and `backward_s[rank]` are the seconds of a microbatch, `update_s` those
     of the optimizer; `activation_bytes` is the size of every message between stages.
     `collectives[bucket]` are the disjoint collectives, over ranks, that a reduction of the bucket
-    means; a bucket without any takes no time. `blocks_on_send`: a rank goes on only when what it
-    sent has arrived.
+    means; a bucket without any takes no time.
 
     Raises:
         PlanError: the placement, the phases and the durations do not fit each other.
@@ -45,7 +44,6 @@ class Job:
     messages: Wire = field(default_factory=Wire)
     gradients: Wire = field(default_factory=Wire)
     nic_efficiency: float = 1.0
-    blocks_on_send: bool = False
 
     def __post_init__(self) -> None:
         devices = [device for row in self.placement for device in row]

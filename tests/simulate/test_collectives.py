@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.schedule import Bucket, forward, lower, ranks, reduce
@@ -37,6 +37,7 @@ def duration(num_ranks: int, collective: Collective, *, latency_s: float) -> flo
     return max(s.end_s for s in simulate(job).spans if s.lane is Lane.REDUCE) - 1.0
 
 
+@settings(deadline=None)
 @given(NUM_RANKS, BYTES, LATENCY, CHUNKS)
 def test_a_chain_reduces_and_broadcasts_in_chunks(n: int, b: float, a: float, c: int):
     transfers = chain(tuple(range(n)), b, num_chunks=c, is_duplex=False)
@@ -44,6 +45,7 @@ def test_a_chain_reduces_and_broadcasts_in_chunks(n: int, b: float, a: float, c:
     assert duration(n, transfers, latency_s=a) == pytest.approx(closed)
 
 
+@settings(deadline=None)
 @given(NUM_RANKS, BYTES, LATENCY, CHUNKS)
 def test_a_duplex_chain_passes_once(n: int, b: float, a: float, c: int):
     transfers = chain(tuple(range(n)), b, num_chunks=c, is_duplex=True)
@@ -51,12 +53,14 @@ def test_a_duplex_chain_passes_once(n: int, b: float, a: float, c: int):
     assert duration(n, transfers, latency_s=a) == pytest.approx(closed)
 
 
+@settings(deadline=None)
 @given(NUM_RANKS, BYTES, LATENCY)
 def test_a_ring_takes_two_rounds_of_parts(n: int, b: float, a: float):
     closed = 2 * (n - 1) * (b / n + a)
     assert duration(n, ring(range(n), b), latency_s=a) == pytest.approx(closed)
 
 
+@settings(deadline=None)
 @given(NUM_RANKS, BYTES, LATENCY)
 def test_parameter_servers_take_two_messages_where_pairs_limit(n: int, b: float, a: float):
     central = duration(n, central_server(range(n), b), latency_s=a)
@@ -65,6 +69,7 @@ def test_parameter_servers_take_two_messages_where_pairs_limit(n: int, b: float,
     assert sharded == pytest.approx(2 * (b / n + a))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 4), BYTES, LATENCY)
 def test_a_tree_takes_its_depth_twice(depth: int, b: float, a: float):
     n = 2**depth - 1 + (depth == 1)
@@ -73,6 +78,7 @@ def test_a_tree_takes_its_depth_twice(depth: int, b: float, a: float):
     assert duration(n, transfers, latency_s=a) == pytest.approx(closed)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 70), LATENCY)
 def test_a_barrier_takes_a_latency_for_each_doubling(n: int, a: float):
     closed = math.ceil(math.log2(n)) * a

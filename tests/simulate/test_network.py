@@ -1,7 +1,7 @@
 """Shared NICs, and what a wire makes of a link."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.errors import PlanError
@@ -39,6 +39,7 @@ def arrivals(
     return times
 
 
+@settings(deadline=None)
 @given(st.integers(1, 6), st.floats(0.1, 10.0), st.floats(0.1, 10.0))
 def test_transfers_that_leave_a_host_together_share_its_nic(n: int, size: float, nic: float):
     on = cluster(2 * n, devices_per_host=n, nic_bytes_per_s=nic)
@@ -95,6 +96,7 @@ def test_a_wire_says_how_messages_follow_each_other(name: str):
     assert arrivals(on, [(0.0, LINK, 1.0)] * 3, wire=wire) == pytest.approx(expected)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 5), st.sampled_from([(0, 2), (1, 2), (1, 3)]))))
 def test_sharing_keeps_order_and_never_beats_an_idle_network(sends: list[tuple[float, Pair]]):
     on = cluster(4, devices_per_host=2, nic_bytes_per_s=1.2)

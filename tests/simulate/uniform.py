@@ -48,7 +48,6 @@ def pipeline_job(
     hop_s: float = 0.0,
     latency_s: float = 0.0,
     messages: Wire | None = None,
-    blocks_on_send: bool = False,
 ) -> Job:
     """Return one pipeline whose links take `hop_s` to send a message, and then the latency."""
     return Job(
@@ -59,7 +58,6 @@ def pipeline_job(
         backward_s=backward_s,
         activation_bytes=hop_s,
         messages=messages or Wire(),
-        blocks_on_send=blocks_on_send,
     )
 
 
