@@ -22,6 +22,8 @@ def num_groupings(*, num_devices: int, num_groups: int, group_size: int) -> int:
     945
     """
     placed = num_groups * group_size
+    if placed > num_devices:
+        return 0
     ways = factorial(placed) // factorial(group_size) ** num_groups // factorial(num_groups)
     return comb(num_devices, placed) * ways
 

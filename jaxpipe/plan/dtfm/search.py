@@ -10,6 +10,7 @@ import numpy as np
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.dtfm.blocks import block_size, coarsen
 from jaxpipe.plan.dtfm.descent import descend, ordered
+from jaxpipe.plan.dtfm.exact import exact_grouping, num_groupings
 from jaxpipe.plan.dtfm.matching import LARGEST_SUBSET_SIZE
 from jaxpipe.plan.dtfm.network import Network, prepare
 from jaxpipe.plan.dtfm.offspring import offspring
@@ -18,7 +19,7 @@ from jaxpipe.plan.dtfm.tiles import tilings
 from jaxpipe.plan.dtfm.weights import Weights
 
 _POPULATION = 8
-_CHILDREN_TIMES_DEVICES = 600
+_CHILDREN_TIMES_DEVICES = 1200
 _FEWEST_CHILDREN = 12
 _SHARE_OF_BLOCKS = 0.6
 """Of the time, if blocks are grouped first and single devices then."""
@@ -29,12 +30,14 @@ _TOLERANCE = 1e-9
 class Budget:
     """How long to search: so many children of the starts, and so many seconds, what ends first.
 
-    Left out, there are 600 / devices children, but at least 12: about a second's work for a hundred
-    devices. A search that the seconds have not cut short gives the same result in every run.
+    Left out, there are 1,200 / devices children, but at least 12. Where there are no more than
+    `exhaustive` groupings, all of them are tried instead. A search that the seconds have not cut
+    short gives the same result in every run.
     """
 
     children: int | None = None
     seconds: float = inf
+    exhaustive: int = 1000
 
     def __post_init__(self) -> None:
         if (self.children or 0) < 0 or not self.seconds > 0:
@@ -91,7 +94,7 @@ def search(
     tables = _tables(
         weights,
         (num_groups, group_size),
-        children=budget.children_for(len(weights.hop)),
+        budget=budget,
         random=np.random.default_rng(seed),
         watch=watch,
     )
@@ -144,13 +147,20 @@ def _tables(
     weights: Weights,
     shape: tuple[int, int],
     *,
-    children: int,
+    budget: Budget,
     random: np.random.Generator,
     watch: _Stopwatch,
 ) -> Iterator[Table]:
-    """Yield tables of devices, grouped one by one or, first, in blocks."""
+    """Yield tables of devices: the best of all groupings, or those that a search visits."""
     network = prepare(weights)
     num_groups, group_size = shape
+    num_devices = len(network)
+    count = num_groupings(num_devices=num_devices, num_groups=num_groups, group_size=group_size)
+    if count <= budget.exhaustive:
+        best = exact_grouping(weights, num_groups=num_groups, group_size=group_size)
+        yield tabulate(network, best)
+        return
+    children = budget.children_for(num_devices)
     size = block_size(group_size) if group_size > LARGEST_SUBSET_SIZE else 1
     if size == 1:
         yield from _optima(network, shape, children=children, random=random, stop=watch.is_over)
@@ -163,8 +173,8 @@ def _tables(
         random=random,
         stop=lambda: watch.is_over(share=_SHARE_OF_BLOCKS),
     )
-    best = min(optima, key=lambda table: table.total)
-    members = blocks.devices[best.stages].reshape(shape)
+    coarse = min(optima, key=lambda table: table.total)
+    members = blocks.devices[coarse.stages].reshape(shape)
     yield tabulate(network, ordered(network, members))
     yield descend(network, members, random=random, stop=watch.is_over)
 
