@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from jaxpipe.errors import PlanError
 from jaxpipe.plan import even_cut
 from jaxpipe.schedule import Bucket, SyncTree, eager_one_f_one_b, lower
 from jaxpipe.simulate.collective import Collective, chain
 from jaxpipe.simulate.constants import Constants
-from jaxpipe.simulate.dtfm import NUM_STAGES, Placement, dtfm_phases
+from jaxpipe.simulate.dtfm import Placement, dtfm_phases
 from jaxpipe.simulate.durations import durations
 from jaxpipe.simulate.events import simulate
 from jaxpipe.simulate.island_order import fastest_path
@@ -31,9 +32,6 @@ from jaxpipe.simulate.stage_sums import NUM_CHUNKS, stage_sums
 from jaxpipe.simulate.workload import Workload
 from topo import Cluster
 
-_NUM_STAGES = (4, 8, 16)
-"""The stages that the plan chooses among."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
@@ -42,7 +40,8 @@ class Choices:
     order: bool = True
     overlap: bool = True
     schedule: bool = True
-    cut: bool = True
+    num_stages: tuple[int, ...] = (4, 8, 16)
+    """The numbers of stages to choose among; DT-FM has 8."""
 
 
 EVERYTHING = Choices()
@@ -57,16 +56,24 @@ def own_job(
 ) -> Job:
     """Return a step of jaxpipe's plan.
 
-    Cost: a simulated step for each number of stages that is tried.
+    Cost: a simulated step for each number of stages, if there are several to choose among.
+
+    Raises:
+        PlanError: there are too few devices or layers for any number of stages.
     """
-    if not choices.cut:
-        return _job(cluster, NUM_STAGES, workload=workload, constants=constants, choices=choices)
-    tried = [
+    jobs = [
         _job(cluster, num_stages, workload=workload, constants=constants, choices=choices)
-        for num_stages in _NUM_STAGES
+        for num_stages in choices.num_stages
         if num_stages <= min(len(cluster), workload.num_layers)
     ]
-    return min(tried, key=lambda job: max(span.end_s for span in simulate(job).spans))
+    if not jobs:
+        raise PlanError(
+            f"a plan has a number of stages: none of `num_stages` {choices.num_stages} is within "
+            f"{len(cluster)} devices and {workload.num_layers} layers; allow fewer"
+        )
+    if len(jobs) == 1:
+        return jobs[0]
+    return min(jobs, key=lambda job: max(span.end_s for span in simulate(job).spans))
 
 
 def _job(
