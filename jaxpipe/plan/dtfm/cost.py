@@ -136,3 +136,13 @@ def cross_hops(hop: np.ndarray, members: np.ndarray, *, symmetric: bool) -> np.n
     hops = np.zeros(apart.shape, dtype=hop.dtype)
     hops[sources, destinations] = bottleneck_values(pairs)
     return hops + hops.T if symmetric else hops
+
+
+def reach_hops(hop: np.ndarray, members: np.ndarray) -> np.ndarray:
+    """Return a bound below `cross_hops`: each device has to be joined to some other.
+
+    Cost: O(n ** 2) for n devices, as many operations as `hop` has entries.
+    """
+    shape = (*members.shape, *members.shape)
+    between = hop[np.ix_(members.ravel(), members.ravel())].reshape(shape)
+    return np.maximum(between.min(axis=3).max(axis=1), between.min(axis=1).max(axis=2))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxpipe.plan.dtfm.cost import cross_hops
+from jaxpipe.plan.dtfm.cost import cross_hops, reach_hops
 from jaxpipe.plan.dtfm.matching import LARGEST_SUBSET_SIZE, bottleneck_matching
 from jaxpipe.plan.dtfm.network import Network
 from jaxpipe.plan.dtfm.path import cheapest_path
@@ -20,10 +20,17 @@ _TOLERANCE = 1e-9
 
 
 def ordered(network: Network, members: np.ndarray) -> np.ndarray:
-    """Return the groups, groups x members, in their best order, large ones aligned slot to slot."""
-    ranks = cross_hops(network.ranks, members, symmetric=network.is_symmetric)
+    """Return the groups, groups x members, in their best order, large ones aligned slot to slot.
+
+    Large groups are ordered by a bound below their hops, which is close where many are alike.
+    """
+    is_large = members.shape[1] > LARGEST_SUBSET_SIZE
+    if is_large:
+        ranks = reach_hops(network.ranks, members)
+    else:
+        ranks = cross_hops(network.ranks, members, symmetric=network.is_symmetric)
     stages = members[cheapest_path(network.seconds[ranks], largest_exact=_EXACT_PATH)]
-    return stages if stages.shape[1] <= LARGEST_SUBSET_SIZE else align(network, stages)
+    return align(network, stages) if is_large else stages
 
 
 def align(network: Network, stages: np.ndarray) -> np.ndarray:

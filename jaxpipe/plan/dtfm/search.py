@@ -8,10 +8,8 @@ from math import inf
 import numpy as np
 
 from jaxpipe.errors import PlanError
-from jaxpipe.plan.dtfm.blocks import block_size, coarsen
 from jaxpipe.plan.dtfm.descent import descend, ordered
 from jaxpipe.plan.dtfm.exact import exact_grouping, num_groupings
-from jaxpipe.plan.dtfm.matching import LARGEST_SUBSET_SIZE
 from jaxpipe.plan.dtfm.network import Network, prepare
 from jaxpipe.plan.dtfm.offspring import offspring
 from jaxpipe.plan.dtfm.swaps import Table, tabulate
@@ -21,8 +19,6 @@ from jaxpipe.plan.dtfm.weights import Weights
 _POPULATION = 8
 _CHILDREN_TIMES_DEVICES = 1200
 _FEWEST_CHILDREN = 12
-_SHARE_OF_BLOCKS = 0.6
-"""Of the time, if blocks are grouped first and single devices then."""
 _TOLERANCE = 1e-9
 
 
@@ -78,8 +74,7 @@ def search(
     """Return the best grouping found; devices that do not fit into the groups are left out.
 
     Tilings of the network's islands are the starts; the best of them descend by swaps, then
-    children of the best optima do. Where groups hold more than ten devices, blocks of near devices
-    are grouped first, and single ones are swapped at the end.
+    children of the best optima do.
 
     >>> far = np.array([[0, 9, 1, 9], [9, 0, 9, 1], [1, 9, 0, 9], [9, 1, 9, 0]], dtype=float)
     >>> search(Weights(hop=far, sync=far), num_groups=2, group_size=2).total
@@ -139,8 +134,8 @@ class _Stopwatch:
     def elapsed(self) -> float:
         return self.clock() - self.start
 
-    def is_over(self, *, share: float = 1.0) -> bool:
-        return self.elapsed > self.seconds * share
+    def is_over(self) -> bool:
+        return self.elapsed > self.seconds
 
 
 def _tables(
@@ -161,22 +156,7 @@ def _tables(
         yield tabulate(network, best)
         return
     children = budget.children_for(num_devices)
-    size = block_size(group_size) if group_size > LARGEST_SUBSET_SIZE else 1
-    if size == 1:
-        yield from _optima(network, shape, children=children, random=random, stop=watch.is_over)
-        return
-    blocks = coarsen(network, size=size)
-    optima = _optima(
-        prepare(blocks.weights),
-        (num_groups, group_size // size),
-        children=children,
-        random=random,
-        stop=lambda: watch.is_over(share=_SHARE_OF_BLOCKS),
-    )
-    coarse = min(optima, key=lambda table: table.total)
-    members = blocks.devices[coarse.stages].reshape(shape)
-    yield tabulate(network, ordered(network, members))
-    yield descend(network, members, random=random, stop=watch.is_over)
+    yield from _optima(network, shape, children=children, random=random, stop=watch.is_over)
 
 
 def _optima(
@@ -199,13 +179,15 @@ def _optima(
     for start in _distinct(starts):
         population.append(descend(network, start.stages, random=random, stop=stop))
         yield population[-1]
-    for _ in range(children):
         if stop():
             return
+    for _ in range(children):
         population = _distinct(population)
         child = offspring(network, [table.stages for table in population], random=random)
         population.append(descend(network, child, random=random, stop=stop))
         yield population[-1]
+        if stop():
+            return
 
 
 def _distinct(tables: list[Table]) -> list[Table]:

@@ -92,12 +92,14 @@ def hop_seconds(network: Network, sources: np.ndarray, destinations: np.ndarray)
 def swaps_of(network: Network, table: Table, *, stage: int) -> Swaps:
     """Return the swaps of a stage's devices with all others that may make a difference.
 
-    Of devices that are interchangeable one is enough, unless groups are aligned slot by slot.
+    Of devices that are interchangeable one is enough, unless groups are aligned slot by slot; then
+    only slots are considered at which a swap can lower the total.
     """
     members = table.stages[stage]
     others = np.flatnonzero(table.group != stage)
-    slots = np.arange(len(members))
-    if len(members) <= LARGEST_SUBSET_SIZE:
+    if len(members) > LARGEST_SUBSET_SIZE:
+        slots = _critical_slots(network, table, stage)
+    else:
         slots = np.unique(network.twins[members], return_index=True)[1]
         kinds = network.twins[others] * (len(table.stages) + 1) + table.group[others]
         others = others[np.unique(kinds, return_index=True)[1]]
@@ -109,6 +111,19 @@ def swaps_of(network: Network, table: Table, *, stage: int) -> Swaps:
         leaving=members[slot[differ]],
         entering=entering[differ],
     )
+
+
+def _critical_slots(network: Network, table: Table, stage: int) -> np.ndarray:
+    """Return the slots of the slowest group, or those of the slowest hops to and from another."""
+    stages = table.stages
+    if table.slowest_syncs.argmax() == stage:
+        return np.arange(stages.shape[1])
+    near = [
+        network.ranks[stages[first], stages[first + 1]].argmax()
+        for first in (stage - 1, stage)
+        if 0 <= first < len(table.hops)
+    ]
+    return np.unique(near).astype(int)
 
 
 def value(network: Network, table: Table, swaps: Swaps) -> tuple[np.ndarray, np.ndarray]:
@@ -176,8 +191,7 @@ def _group_after(
     sync, members = network.weights.sync, table.stages[group]
     spent = sync[entering[:, None], members]
     after = table.syncs[group] - sync[members, leaving[:, None]] + sync[members, entering[:, None]]
-    own = spent.sum(axis=1) - sync[entering, leaving] + sync[entering, entering]
-    after[np.arange(len(group)), slot] = own
+    after[np.arange(len(group)), slot] = spent.sum(axis=1) - sync[entering, leaving]
     return after.max(axis=1)
 
 

@@ -21,8 +21,7 @@ class Weights:
     """The two matrices that the cost is made of, in seconds, devices x devices.
 
     `hop[a, b]` moves a stage's activations from `a` to `b`; `sync[a, b]` is what `a` spends on `b`
-    if both hold the same stage. `sync[a, a]` is what `a` spends anyway: 0 for a device, more for
-    a block of devices.
+    if both hold the same stage. The diagonals are 0.
     """
 
     hop: np.ndarray

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.errors import PlanError
-from jaxpipe.plan.dtfm.cost import DtfmCost, dtfm_cost
+from jaxpipe.plan.dtfm.cost import DtfmCost, cross_hops, dtfm_cost, reach_hops
 from jaxpipe.plan.dtfm.weights import link_weights
 from tests.plan.dtfm.oracle import published_cost
-from tests.plan.dtfm.strategies import SEEDS, random_links
+from tests.plan.dtfm.strategies import SEEDS, random_links, random_weights
 
 GBPS = 1e9 / 8
 SHAPES = st.sampled_from([(1, 1), (1, 3), (3, 1), (2, 2), (3, 2), (2, 4), (4, 3)])
@@ -52,6 +52,15 @@ def test_any_number_of_groups_of_any_size(shape: tuple[int, int]):
     groups = np.random.default_rng(0).permutation(40).reshape(shape)
     cost = dtfm_cost(latency_s, bandwidth, groups)
     check_it_achieves_what_it_claims(cost, latency_s, bandwidth, groups)
+
+
+@given(SHAPES, st.booleans(), SEEDS)
+def test_reach_is_below_every_cross_hop(shape: tuple[int, int], symmetric: bool, seed: int):
+    hop = random_weights(shape[0] * shape[1], seed=seed, symmetric=symmetric).hop
+    members = np.random.default_rng(seed).permutation(len(hop)).reshape(shape)
+    exact = cross_hops(hop, members, symmetric=symmetric)
+    apart = ~np.eye(len(members), dtype=bool)
+    assert (reach_hops(hop, members) <= exact)[apart].all()
 
 
 def test_the_arguments_stay_as_they_are():

@@ -1,13 +1,10 @@
-"""What the search starts from: islands, their orders, tiles and blocks."""
+"""What the search starts from: islands, their orders, tiles, and what is bred from them."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.plan.dtfm.blocks import block_size, coarsen
 from jaxpipe.plan.dtfm.islands import find_islands, packed_order, shuffled
-from jaxpipe.plan.dtfm.matching import bottleneck_matching
 from jaxpipe.plan.dtfm.network import prepare
 from jaxpipe.plan.dtfm.offspring import mix, offspring, shake
 from jaxpipe.plan.dtfm.tiles import tilings
@@ -53,21 +50,3 @@ def test_starts_and_children_place_no_device_twice(shape: tuple[int, int], spare
         assert members.shape == shape
         assert len(np.unique(members)) == members.size
     assert len({np.sort(members, axis=1).tobytes() for members in starts}) == len(starts)
-
-
-@given(st.integers(2, 4), st.integers(1, 3), SEEDS)
-def test_blocks_bound_what_their_devices_need(num_blocks: int, size: int, seed: int):
-    weights = random_weights(num_blocks * size + size - 1, seed=seed)
-    blocks = coarsen(prepare(weights), size=size)
-    assert blocks.devices.shape == (num_blocks, size)
-    for i, mine in enumerate(blocks.devices):
-        for j, other in enumerate(blocks.devices):
-            between = np.ix_(mine, other)
-            assert blocks.weights.sync[i, j] == weights.sync[between].sum(axis=1).max()
-            if i != j:
-                assert blocks.weights.hop[i, j] <= bottleneck_matching(weights.hop[between]).value
-
-
-@pytest.mark.parametrize("group_size", range(1, 130))
-def test_blocks_divide_their_group(group_size: int):
-    assert group_size % block_size(group_size) == 0
