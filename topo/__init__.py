@@ -1,6 +1,7 @@
 """Where: devices, links and clusters. It knows no jax, no MPI and nothing of jaxpipe."""
 
 from topo.catalogue import load, names
-from topo.cluster import Cluster, Device, Link
+from topo.cluster import Cluster, Device, Host, Link
+from topo.gpu import Gpu, Precision, gpu
 
-__all__ = ["Cluster", "Device", "Link", "load", "names"]
+__all__ = ["Cluster", "Device", "Gpu", "Host", "Link", "Precision", "gpu", "load", "names"]

@@ -5,72 +5,41 @@ The file names hosts, a group of like ones at a time, and the links between regi
     name = "two-region"
 
     [[hosts]]                       # 2 hosts called ohio-0 and ohio-1
-    region = "ohio"
+    region = "ohio"                 # a list of regions: so many in each
     count = 2
     devices = 1
+    gpu = "V100-SXM2"               # a row of data/gpus.csv; may be left out
+    nic_gbps = 10                   # what all devices of a host share; may be left out
 
     [[links]]                       # `between` says both directions at once,
     between = ["ohio", "virginia"]  # `source` and `destination` say one
-    latency_ms = 11
+    latency_ms = 11                 # one way
     bandwidth_gbps = 1.12
+
+    [inside_region]                 # between hosts of one region
+    latency_ms = 1
+    bandwidth_gbps = 5              # what each pair can count on
+    alone_gbps = 10                 # what one gets if no other talks; may be left out
 
     [inside_host]                   # between devices of one host
     latency_ms = 0
     bandwidth_gbps = 100
 
-A link between a region and itself joins its hosts.
+`link_table` names a CSV file of links (region_a, region_b, latency_ms, bandwidth_gbps), and
+`pairs` gives matrices over the devices, inline or as .csv or .npy files, instead of links.
+What a table `parameters` names may be set behind the name: `load("homogeneous:hosts=8")`.
 """
 
 import difflib
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
-import msgspec
-import numpy as np
-
-from topo.cluster import Cluster, Device
-from topo.units import bytes_per_s_from_gbps, seconds_from_ms
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Hosts:
-    region: str
-    count: int = 1
-    devices: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Speed:
-    latency_ms: float
-    bandwidth_gbps: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RegionLink:
-    latency_ms: float
-    bandwidth_gbps: float
-    between: tuple[str, str] | None = None
-    source: str | None = None
-    destination: str | None = None
-
-    def directions(self) -> tuple[tuple[str, str], ...]:
-        if self.between is not None:
-            a, b = self.between
-            return ((a, b), (b, a))
-        if self.source is None or self.destination is None:
-            raise ValueError("a link in `links` has neither `between` nor `source` + `destination`")
-        return ((self.source, self.destination),)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
-    name: str
-    hosts: tuple[_Hosts, ...]
-    links: tuple[_RegionLink, ...] = ()
-    inside_host: _Speed = field(default_factory=lambda: _Speed(latency_ms=0, bandwidth_gbps=100))
+from topo.build import build
+from topo.cluster import Cluster
+from topo.cluster_file import parse
+from topo.parameters import split_settings, substitute
 
 
 def names() -> tuple[str, ...]:
@@ -82,49 +51,33 @@ def names() -> tuple[str, ...]:
 def load(name_or_path: str) -> Cluster:
     """Return the cluster of that name in the catalogue, or of that TOML file.
 
+    >>> load("aws:regions=ohio+tokyo,hosts=4").regions
+    ('ohio', 'tokyo')
+
     Raises:
         ValueError: there is no such cluster, or the file does not describe one.
     """
-    if name_or_path in names():
-        text = (resources.files("topo") / "data" / f"{name_or_path}.toml").read_text()
-    elif Path(name_or_path).is_file():
-        text = Path(name_or_path).read_text()
+    name, settings = split_settings(name_or_path)
+    if name in names():
+        folder = resources.files("topo") / "data"
+        file = folder / f"{name}.toml"
+    elif Path(name).is_file():
+        folder, file = Path(name).parent, Path(name)
     else:
-        near = difflib.get_close_matches(name_or_path, names(), n=1)
+        near = difflib.get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         choices = ", ".join(names())
-        raise ValueError(f"no cluster {name_or_path!r}: {hint}give a TOML file or one of {choices}")
+        raise ValueError(f"no cluster {name!r}: {hint}give a TOML file or one of {choices}")
     try:
-        return _build(msgspec.convert(tomllib.loads(text), _File))
+        parsed = parse(substitute(tomllib.loads(file.read_text()), settings))
+        full_name = parsed.name + name_or_path.removeprefix(name)
+        return build(parsed, name=full_name, read_beside=lambda beside: _read(folder, beside))
     except ValueError as error:
         raise ValueError(f"cluster {name_or_path!r}: {error}") from error
 
 
-def _devices(hosts: tuple[_Hosts, ...]) -> Iterator[Device]:
-    seen: dict[str, int] = {}
-    for group in hosts:
-        for _ in range(group.count):
-            index = seen.get(group.region, 0)
-            seen[group.region] = index + 1
-            host = f"{group.region}-{index}"
-            for slot in range(group.devices):
-                yield Device(name=f"{host}:{slot}", host=host, region=group.region)
-
-
-def _build(file: _File) -> Cluster:
-    devices = tuple(_devices(file.hosts))
-    between = {pair: link for link in file.links for pair in link.directions()}
-    latency = np.zeros((len(devices), len(devices)))
-    bandwidth = np.full(latency.shape, np.inf)
-    for i, a in enumerate(devices):
-        for j, b in enumerate(devices):
-            if i == j:
-                continue
-            speed = file.inside_host if a.host == b.host else between.get((a.region, b.region))
-            if speed is None:
-                raise ValueError(f"no entry in `links` leads from {a.region!r} to {b.region!r}")
-            latency[i, j] = seconds_from_ms(speed.latency_ms)
-            bandwidth[i, j] = bytes_per_s_from_gbps(speed.bandwidth_gbps)
-    return Cluster(
-        name=file.name, devices=devices, latency_s=latency, bandwidth_bytes_per_s=bandwidth
-    )
+def _read(folder: Traversable, beside: str) -> bytes:
+    file = folder / beside
+    if not file.is_file():
+        raise ValueError(f"there is no file {beside!r} beside the cluster's")
+    return file.read_bytes()

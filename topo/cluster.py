@@ -1,17 +1,73 @@
-"""A cluster: devices on hosts in regions, and the directed links between all of them."""
+"""A cluster: devices on hosts in regions, and the directed links between all of them.
 
-from dataclasses import dataclass
+Two bandwidths are told apart, because a table of pairs and a wire are different things::
+
+    bandwidth_bytes_per_s[a, b]   what the pair can count on while all the others talk too: the
+                                  table that planners and the published cost take
+    alone_bytes_per_s[a, b]       what one transfer gets while nothing else moves; all that leaves
+                                  or enters a host at once shares its NIC, `Host.egress_bytes_per_s`
+                                  and `Host.ingress_bytes_per_s`
+
+In case 1 of DT-FM the NIC of 25 Gbps serves eight devices: 3.125 Gbps by the first, 25 by the
+second. Where links were shaped pair by pair the two are the same array.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
+
+from topo.gpu import Gpu, Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One accelerator, or one core that plays one."""
+    """One accelerator, or one core that plays one.
+
+    `effective_flops_per_s` is what it reaches in training, if that was measured.
+    """
 
     name: str
     host: str
     region: str
+    gpu: Gpu | None = None
+    effective_flops_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        effective = self.effective_flops_per_s
+        if effective is not None and not effective > 0:
+            raise ValueError(f"`effective_flops_per_s` must be above 0, is {effective}")
+
+    def flops_per_s(self, precision: Precision) -> float:
+        """Return the effective FLOP/s, or the GPU's peak where that is not known.
+
+        Raises:
+            ValueError: neither is known.
+        """
+        if self.effective_flops_per_s is not None:
+            return self.effective_flops_per_s
+        if self.gpu is None:
+            raise ValueError(
+                f"device {self.name!r} has no known speed: give its hosts `gpu` or "
+                f"`effective_tflops` in the cluster's file"
+            )
+        return self.gpu.peak_flops_per_s(precision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One machine, and what its NIC carries for all its devices together (no limit: infinity)."""
+
+    name: str
+    region: str
+    egress_bytes_per_s: float = inf
+    ingress_bytes_per_s: float = inf
+
+    def __post_init__(self) -> None:
+        for name in ("egress_bytes_per_s", "ingress_bytes_per_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"`{name}` must be above 0, is {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,38 +78,79 @@ class Link:
     bandwidth_bytes_per_s: float
 
 
+def _as_bandwidth() -> np.ndarray:
+    return np.empty((0, 0))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cluster:
     """Devices and the links of all their ordered pairs.
 
     `latency_s[a, b]` and `bandwidth_bytes_per_s[a, b]` speak of the link from `a` to `b`; the
-    diagonals are 0 and infinity.
+    diagonals are 0 and infinity. Left out, `alone_bytes_per_s` is the bandwidth, and `hosts` are
+    those that the devices name, without a limit.
 
     Raises:
         ValueError: a matrix has the wrong shape, or holds a latency below 0 or a bandwidth that
-            is not above 0.
+            is not above 0; two devices or hosts have one name; a device's host is not there.
     """
 
     name: str
     devices: tuple[Device, ...]
     latency_s: np.ndarray
     bandwidth_bytes_per_s: np.ndarray
+    alone_bytes_per_s: np.ndarray = field(default_factory=_as_bandwidth)
+    hosts: tuple[Host, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.devices:
             raise ValueError("a cluster has at least one device: `hosts` is empty, add one")
+        if not self.alone_bytes_per_s.size:
+            object.__setattr__(self, "alone_bytes_per_s", self.bandwidth_bytes_per_s)
+        if not self.hosts:
+            named = {device.host: device.region for device in self.devices}
+            hosts = tuple(Host(name=name, region=region) for name, region in named.items())
+            object.__setattr__(self, "hosts", hosts)
+        self._check_names()
+        self._check_matrices()
+
+    def _check_names(self) -> None:
+        for what, members in (("devices", self.devices), ("hosts", self.hosts)):
+            name, count = Counter(member.name for member in members).most_common(1)[0]
+            if count > 1:
+                raise ValueError(f"`{what}` must have different names; {name!r} is there {count}x")
+        regions = {host.name: host.region for host in self.hosts}
+        for device in self.devices:
+            if regions.get(device.host) != device.region:
+                raise ValueError(
+                    f"device {device.name!r} is on host {device.host!r} in {device.region!r}, "
+                    f"which `hosts` does not hold"
+                )
+
+    def _check_matrices(self) -> None:
         shape = (len(self.devices), len(self.devices))
-        for field in ("latency_s", "bandwidth_bytes_per_s"):
-            if getattr(self, field).shape != shape:
-                raise ValueError(f"`{field}` is {getattr(self, field).shape}, must be {shape}")
+        for name in ("latency_s", "bandwidth_bytes_per_s", "alone_bytes_per_s"):
+            if getattr(self, name).shape != shape:
+                raise ValueError(f"`{name}` is {getattr(self, name).shape}, must be {shape}")
         if not (self.latency_s >= 0).all():
             raise ValueError(f"`latency_s` must not be negative, is {self.latency_s.min()}")
-        if not (self.bandwidth_bytes_per_s > 0).all():
-            lowest = self.bandwidth_bytes_per_s.min()
-            raise ValueError(f"`bandwidth_bytes_per_s` must be above 0, is {lowest}")
+        for name in ("bandwidth_bytes_per_s", "alone_bytes_per_s"):
+            if not (getattr(self, name) > 0).all():
+                raise ValueError(f"`{name}` must be above 0, is {getattr(self, name).min()}")
 
     def __len__(self) -> int:
         return len(self.devices)
+
+    @property
+    def host_of(self) -> tuple[int, ...]:
+        """For each device, the index of its host in `hosts`."""
+        index = {host.name: i for i, host in enumerate(self.hosts)}
+        return tuple(index[device.host] for device in self.devices)
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """The regions, each once, in the order of the hosts."""
+        return tuple(dict.fromkeys(host.region for host in self.hosts))
 
     def link(self, source: int, destination: int) -> Link:
         """Return the link from one device to another."""

@@ -25,3 +25,18 @@ def bytes_per_s_from_gbps(gigabits_per_second: float) -> float:
 def gbps_from_bytes_per_s(bytes_per_second: float) -> float:
     """Return gigabits per second."""
     return bytes_per_second * 8 / 1e9
+
+
+def flops_per_s_from_tflops(teraflops_per_second: float) -> float:
+    """Return FLOP per second."""
+    return teraflops_per_second * 1e12
+
+
+def bytes_from_gib(gibibytes: float) -> int:
+    """Return bytes; a gibibyte is 2**30 of them."""
+    return round(gibibytes * 2**30)
+
+
+def tflops_from_flops_per_s(flops_per_second: float) -> float:
+    """Return TFLOP per second."""
+    return flops_per_second / 1e12

@@ -18,6 +18,8 @@ import tyro
 from jaxpipe.cli.data import prepare
 from jaxpipe.cli.generate import generate
 from jaxpipe.cli.show import show
+from jaxpipe.cli.simulate import simulate
+from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, write_tc
 from jaxpipe.cli.train import train
 from jaxpipe.errors import RunError, UserError
 from jaxpipe.runtime.launch import seat
@@ -25,6 +27,13 @@ from jaxpipe.runtime.launch import seat
 Command: TypeAlias = Callable[..., int]
 
 _DATA: Mapping[str, Command] = {"prepare": prepare}
+_TOPO: Mapping[str, Command] = {
+    "list": list_clusters,
+    "show": show_cluster,
+    "tc": write_tc,
+    "hosts": write_hosts,
+    "probe": probe,
+}
 
 
 def data() -> int:
@@ -32,13 +41,20 @@ def data() -> int:
     raise AssertionError("a group of commands is never called")
 
 
+def topo() -> int:
+    """List, draw, imitate and measure clusters."""
+    raise AssertionError("a group of commands is never called")
+
+
 COMMANDS: Mapping[str, Command] = {
     "train": train,
     "generate": generate,
     "show": show,
+    "simulate": simulate,
     "data": data,
+    "topo": topo,
 }
-GROUPS: Mapping[str, Mapping[str, Command]] = {"data": _DATA}
+GROUPS: Mapping[str, Mapping[str, Command]] = {"data": _DATA, "topo": _TOPO}
 
 _DESCRIPTION = "Train large models in JAX on the GPUs you can get: pipelines of MPI ranks, placed."
 _SECONDS_TO_BE_ENDED = 10.0

@@ -2,16 +2,19 @@
 
 from jaxpipe.plan.cut import Cut, check_cut, even_cut, layers_of
 from jaxpipe.plan.draw import draw_plan, ideal_bubble
+from jaxpipe.plan.dtfm import DtfmCost, dtfm_cost
 from jaxpipe.plan.identity import PlanConfig, identity_plan
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.sync import island_tree
 
 __all__ = [
     "Cut",
+    "DtfmCost",
     "Plan",
     "PlanConfig",
     "check_cut",
     "draw_plan",
+    "dtfm_cost",
     "even_cut",
     "ideal_bubble",
     "identity_plan",

@@ -1,0 +1,1 @@
+"""DT-FM's published iteration times, simulated, and jaxpipe's own plans beside them."""

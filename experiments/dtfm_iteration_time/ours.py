@@ -1,0 +1,101 @@
+"""jaxpipe's own plan beside DT-FM's, on the same clusters with the same constants, and taken apart.
+
+What is left out in turn is done as DT-FM did it: the order of replicas in a sum, the overlap, the
+schedule, the eight stages.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+
+import topo
+from experiments.dtfm_iteration_time.prediction import STEP, Run, line, line_between
+from jaxpipe.simulate import Choices, Constants, System, Workload, own_job, simulate
+
+CLUSTERS = (
+    "case1-datacenter",
+    "case2-spot",
+    "case3-universities",
+    "case4-regional",
+    "case5-worldwide",
+    "fluidstack-2region",
+)
+LAYERS = (24, 32, 40)
+BATCHES = (1024, 2048, 4096)
+
+_THEIR_STAGES = (8,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One size on one cluster, in simulated seconds; `without[choice]` leaves one choice out."""
+
+    cluster: str
+    layers: int
+    batch: int
+    dtfm_s: float
+    ours_s: float
+    num_stages: int
+    without: Mapping[str, float]
+
+
+def compare(constants: Constants, executor: Executor) -> tuple[Comparison, ...]:
+    """Return the comparison of every size on every cluster."""
+    sizes = [(cluster, layers) for cluster in CLUSTERS for layers in LAYERS]
+    rows = executor.map(partial(_compare, constants=constants), *zip(*sizes, strict=True))
+    return tuple(comparison for row in rows for comparison in row)
+
+
+def _compare(cluster: str, layers: int, *, constants: Constants) -> tuple[Comparison, ...]:
+    run = Run(cluster=cluster, system=System.DTFM, layers=layers, seed=0)
+    theirs = line(run, constants=constants)
+    own = partial(_line, cluster, layers, constants=constants)
+    stages = {number: own(Choices(num_stages=(number,))) for number in Choices().num_stages}
+    comparisons = []
+    for batch in BATCHES:
+        best = min(stages, key=lambda number: _at(stages[number], batch))
+        full = Choices(num_stages=(best,))
+        without = {
+            "order": own(replace(full, order=False)),
+            "overlap": own(replace(full, overlap=False)),
+            "schedule": own(replace(full, schedule=False)),
+            "cut": stages[_THEIR_STAGES[0]],
+        }
+        comparisons.append(
+            Comparison(
+                cluster=cluster,
+                layers=layers,
+                batch=batch,
+                dtfm_s=_at(theirs, batch),
+                ours_s=_at(stages[best], batch),
+                num_stages=best,
+                without={name: _at(each, batch) for name, each in without.items()},
+            )
+        )
+    return tuple(comparisons)
+
+
+def _line(
+    cluster: str, layers: int, choices: Choices, *, constants: Constants
+) -> tuple[float, float]:
+    """Return the seconds that a plan takes for any batch, and for each step's worth of samples."""
+    one_s, twice_s = (
+        max(
+            span.end_s
+            for span in simulate(
+                own_job(
+                    topo.load(cluster),
+                    workload=Workload(num_layers=layers, batch=num_steps * STEP),
+                    constants=constants,
+                    choices=choices,
+                )
+            ).spans
+        )
+        for num_steps in (1, 2)
+    )
+    return line_between(one_s, twice_s, num_steps=1)
+
+
+def _at(through: tuple[float, float], batch: int) -> float:
+    return through[0] + through[1] * batch / STEP

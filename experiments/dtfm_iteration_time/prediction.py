@@ -1,0 +1,126 @@
+"""Simulate the published runs.
+
+The simulated time is linear in the number of accumulation steps, since all ranks meet in each of
+them; so two steps tell the times of all batches.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+import topo
+from experiments.dtfm_iteration_time.published import CLUSTERS, Cell, PipelineCell
+from jaxpipe.simulate import (
+    Constants,
+    System,
+    Workload,
+    central_server,
+    dtfm_job,
+    scheduled,
+    simulate,
+    system_job,
+)
+from jaxpipe.trace import Lane, Span, Trace
+from topo.gpu import Precision
+
+STEP = 512
+"""Samples of one accumulation step: 8 pipelines of 64 microbatches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What decides the simulated time of a step, but for the batch."""
+
+    cluster: str
+    system: System
+    layers: int
+    seed: int
+
+
+_SYSTEMS = {
+    "dtfm_scheduled": System.DTFM,
+    "dtfm_unscheduled": System.DTFM_UNSCHEDULED,
+    "megatron_p8": System.MEGATRON_P8,
+    "megatron_p8_unscheduled": System.MEGATRON_P8_UNSCHEDULED,
+    "megatron_t8": System.MEGATRON_T8,
+    "megatron_p4t2": System.MEGATRON_P4T2,
+    "megatron_p2t4": System.MEGATRON_P2T4,
+    "zero_s3": System.ZERO_S3,
+}
+_DRAWN = (System.DTFM_UNSCHEDULED, System.MEGATRON_P8_UNSCHEDULED)
+_STEPPED = (System.DTFM, System.DTFM_UNSCHEDULED)
+
+
+def run_of(cell: Cell) -> Run:
+    """Return the run of a cell; only where ranks are drawn does the seed matter."""
+    system = _SYSTEMS[cell.system]
+    seed = cell.seed if system in _DRAWN and cell.seed is not None else 0
+    return Run(cluster=CLUSTERS[cell.case], system=system, layers=cell.layers, seed=seed)
+
+
+def predict(cells: Sequence[Cell], constants: Constants, executor: Executor) -> np.ndarray:
+    """Return the simulated seconds of cells."""
+    runs = tuple(dict.fromkeys(run_of(cell) for cell in cells))
+    lines = dict(zip(runs, executor.map(partial(line, constants=constants), runs), strict=True))
+    return np.array([np.dot(lines[run_of(cell)], (1.0, cell.batch / STEP)) for cell in cells])
+
+
+def pipeline_seconds(cell: PipelineCell, constants: Constants) -> float:
+    """Return the simulated seconds of an fp32 pipeline of 12 stages, or of its replicas."""
+    num_stages, samples = 12, 64
+    batch = samples * cell.num_replicas
+    cluster = topo.load(
+        f"homogeneous:hosts={num_stages * cell.num_replicas},delay_ms={cell.delay_ms},"
+        f"bandwidth_gbps={cell.bandwidth_gbps}"
+    )
+    workload = Workload(num_layers=24, batch=batch, precision=Precision.FP32)
+    job = dtfm_job(
+        cluster,
+        scheduled(cluster, batch=batch, num_stages=num_stages),
+        workload=workload,
+        constants=constants,
+        all_reduce=central_server,
+    )
+    return _seconds(simulate(job))
+
+
+def line(run: Run, *, constants: Constants) -> tuple[float, float]:
+    """Return the seconds that a run takes for any batch, and those for each 512 samples.
+
+    Two barriers of DT-FM, as rank 0 leaves them, are one step apart. Other systems have none: two
+    batches tell.
+    """
+    if run.system not in _STEPPED:
+        return line_between(
+            *(_seconds(_simulate(run, batch=n * STEP, constants=constants)) for n in (2, 4)),
+            num_steps=2,
+        )
+    num_steps = 2
+    trace = _simulate(run, batch=num_steps * STEP, constants=constants)
+    first, second = (span.end_s for span in trace.spans if span.rank == 0 and _is_barrier(span))
+    step_s = second - first
+    return _seconds(trace) - num_steps * step_s, step_s
+
+
+def line_between(one_s: float, twice_s: float, *, num_steps: int) -> tuple[float, float]:
+    """Return the line through the seconds of `num_steps` steps and of twice as many."""
+    step_s = (twice_s - one_s) / num_steps
+    return one_s - num_steps * step_s, step_s
+
+
+def _seconds(trace: Trace) -> float:
+    return max(span.end_s for span in trace.spans)
+
+
+def _is_barrier(span: Span) -> bool:
+    return span.lane is Lane.REDUCE and span.name == "barrier"
+
+
+def _simulate(run: Run, *, batch: int, constants: Constants) -> Trace:
+    workload = Workload(num_layers=run.layers, batch=batch)
+    cluster = topo.load(run.cluster)
+    job = system_job(run.system, cluster, workload=workload, constants=constants, seed=run.seed)
+    return simulate(job)

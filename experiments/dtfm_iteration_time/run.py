@@ -1,0 +1,165 @@
+"""Write all tables and plots: `python -m experiments.dtfm_iteration_time.run`.
+
+Everything it writes is simulated, with the constants in `jaxpipe/simulate/data/dtfm.toml`, but for
+the columns called published.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from experiments.dtfm_iteration_time.ours import Comparison, compare
+from experiments.dtfm_iteration_time.picture import draw_ours, draw_theirs
+from experiments.dtfm_iteration_time.prediction import pipeline_seconds, predict
+from experiments.dtfm_iteration_time.published import Cell, cells, pipeline_cells
+from experiments.dtfm_iteration_time.table import Row, markdown, percent, write_csv
+from jaxpipe.simulate import Constants, dtfm_constants
+
+_RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> None:
+    """Simulate everything that was published, and our own plans, and write it down."""
+    constants = dtfm_constants()
+    measured = cells()
+    with ProcessPoolExecutor() as executor:
+        simulated = predict(measured, constants, executor)
+        comparisons = compare(constants, executor)
+    errors = simulated / np.array([cell.seconds for cell in measured]) - 1
+    tables = {
+        "iteration": _iteration_rows(measured, simulated),
+        "summary": _summary_rows(measured, errors),
+        "pipeline": _pipeline_rows(constants),
+        "ours": [_ours_row(each) for each in comparisons],
+    }
+    for name, rows in tables.items():
+        write_csv(rows, _RESULTS / f"{name}.csv")
+    (_RESULTS / "tables.md").write_text(_document(tables, measured, simulated))
+    (_RESULTS / "constants.json").write_text(json.dumps(asdict(constants), indent=2) + "\n")
+    draw_theirs(measured, simulated, _RESULTS / "theirs.png")
+    draw_ours(comparisons, _RESULTS / "ours.png")
+    print(markdown(tables["summary"]))
+
+
+def _iteration_rows(measured: Sequence[Cell], simulated: np.ndarray) -> list[Row]:
+    rows: list[Row] = [
+        {
+            "case": cell.case,
+            "system": cell.system,
+            "layers": cell.layers,
+            "batch": cell.batch,
+            "seed": "" if cell.seed is None else cell.seed,
+            "published_s": cell.seconds,
+            "simulated_s": float(seconds),
+            "error": percent(float(seconds) / cell.seconds - 1),
+        }
+        for cell, seconds in zip(measured, simulated, strict=True)
+    ]
+    return rows
+
+
+def _summary_rows(measured: Sequence[Cell], errors: np.ndarray) -> list[Row]:
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for cell, error in zip(measured, errors, strict=True):
+        for case in (str(cell.case), "all"):
+            groups[cell.system, case].append(float(error))
+            if cell.system.startswith("dtfm"):
+                groups["dtfm", case].append(float(error))
+    rows: list[Row] = [
+        {
+            "system": system,
+            "case": case,
+            "cells": len(group),
+            "median |error|": _size(np.median(np.abs(group))),
+            "mean error": percent(float(np.mean(group))),
+            "largest |error|": _size(np.max(np.abs(group))),
+            "within 10 %": _size(np.mean(np.abs(group) <= 0.1)),
+        }
+        for (system, case), group in sorted(groups.items())
+    ]
+    return rows
+
+
+def _size(part: float | np.floating) -> str:
+    return f"{100 * part:.1f} %"
+
+
+def _pipeline_rows(constants: Constants) -> list[Row]:
+    rows: list[Row] = []
+    for cell in pipeline_cells():
+        seconds = pipeline_seconds(cell, constants)
+        rows.append(
+            {
+                "delay_ms": cell.delay_ms,
+                "bandwidth_gbps": cell.bandwidth_gbps,
+                "replicas": cell.num_replicas,
+                "published_s": cell.seconds,
+                "simulated_s": seconds,
+                "error": percent(seconds / cell.seconds - 1),
+            }
+        )
+    return rows
+
+
+def _ours_row(each: Comparison) -> Row:
+    return {
+        "cluster": each.cluster,
+        "layers": each.layers,
+        "batch": each.batch,
+        "dtfm_simulated_s": each.dtfm_s,
+        "jaxpipe_simulated_s": each.ours_s,
+        "speedup": each.dtfm_s / each.ours_s,
+        "stages": each.num_stages,
+        **{
+            f"without_{name}": percent(seconds / each.ours_s - 1)
+            for name, seconds in each.without.items()
+        },
+    }
+
+
+def _winner_rows(measured: Sequence[Cell], simulated: np.ndarray) -> list[Row]:
+    """Say in how many sizes the simulation names the faster of DT-FM's two placements rightly."""
+    times: dict[tuple[int, int, int], dict[str, list[tuple[float, float]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for cell, seconds in zip(measured, simulated, strict=True):
+        size = (cell.case, cell.layers, cell.batch)
+        times[size][cell.system].append((cell.seconds, float(seconds)))
+    pairs = (
+        ("dtfm_scheduled", "dtfm_unscheduled"),
+        ("dtfm_scheduled", "megatron_p8"),
+        ("dtfm_scheduled", "zero_s3"),
+        ("megatron_p8", "megatron_p8_unscheduled"),
+        ("dtfm_scheduled", "megatron_p4t2"),
+    )
+    rows: list[Row] = []
+    for first, second in pairs:
+        sizes = [size for size in times.values() if first in size and second in size]
+        right = sum(_agrees(size[first], size[second]) for size in sizes)
+        rows.append({"systems": f"{first} or {second}", "sizes": len(sizes), "right": right})
+    return rows
+
+
+def _agrees(first: list[tuple[float, float]], second: list[tuple[float, float]]) -> bool:
+    published, simulated = np.mean(first, axis=0) < np.mean(second, axis=0)
+    return bool(published == simulated)
+
+
+def _document(tables: dict[str, list[Row]], measured: Sequence[Cell], simulated: np.ndarray) -> str:
+    parts = {
+        "Published and simulated, in short (simulated, fitted)": tables["summary"],
+        "Who is faster, named rightly": _winner_rows(measured, simulated),
+        "The fp32 pipeline of 12 stages": tables["pipeline"],
+        "jaxpipe's own plan beside DT-FM with its scheduler (both simulated)": tables["ours"],
+        "Every published cell": tables["iteration"],
+    }
+    return "\n\n".join(f"## {title}\n\n{markdown(rows)}" for title, rows in parts.items()) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""DT-FM's cost, minimised: against the published solver, exact search, and plain placements."""

@@ -1,0 +1,75 @@
+"""`jaxpipe simulate`: how long a step of a system takes on a cluster, without running it."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from jaxpipe.simulate import System
+
+
+def simulate(
+    *,
+    system: Annotated[System, tyro.conf.EnumChoicesFromValues],
+    cluster: str,
+    layers: int = 24,
+    batch: int = 1024,
+    seed: int = 2022,
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    trace: Path | None = None,
+) -> int:
+    """Simulate a step of GPT-3 XL, with constants that were fitted to the runs of DT-FM.
+
+    Args:
+        system: who trains, and how.
+        cluster: one of the catalogue, such as `case5-worldwide`, or a TOML file.
+        layers: how many layers the model has; the published runs have 24, 32 and 40.
+        batch: samples in a step; the published runs have 1024, 2048 and 4096.
+        seed: shuffles the ranks of systems without a scheduler.
+        json_: print one JSON object and nothing else.
+        trace: a file to write what every rank does to, for Perfetto.
+    """
+    import topo
+    from jaxpipe.cli.console import console
+    from jaxpipe.errors import ConfigError
+    from jaxpipe.simulate import Workload, dtfm_constants, step_time, system_job
+    from jaxpipe.simulate import simulate as run
+    from jaxpipe.trace import write_chrome
+
+    try:
+        where = topo.load(cluster)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"`--cluster`: {error}") from error
+    workload = Workload(num_layers=layers, batch=batch)
+    job = system_job(system, where, workload=workload, constants=dtfm_constants(), seed=seed)
+    simulated = run(job)
+    step = step_time(simulated, workload)
+    if trace is not None:
+        write_chrome(simulated, trace)
+    if json_:
+        told = {
+            "truth": simulated.truth.value,
+            "system": system.value,
+            "cluster": cluster,
+            "layers": layers,
+            "batch": batch,
+            "seed": seed,
+            "constants": asdict(dtfm_constants()),
+        }
+        print(json.dumps(asdict(step) | told))
+        return 0
+    console.print(
+        f"{system} on {where.name}, {layers} layers, batch {batch}: {step.seconds:.2f} s, "
+        f"{step.pflops:.2f} PFLOPS (simulated, with constants fitted to the runs of DT-FM)",
+        markup=False,
+    )
+    for kind, seconds in step.breakdown.items():
+        console.print(
+            f"  {kind.replace('_', ' '):<24}{seconds:8.2f} s {seconds / step.seconds:6.1%}",
+            markup=False,
+        )
+    if trace is not None:
+        console.print(f"\ntrace -> {trace}", markup=False)
+    return 0

@@ -1,0 +1,169 @@
+"""`jaxpipe topo`: the catalogue of clusters, scripts that imitate them, and the real network."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@contextmanager
+def _users_mistakes() -> Iterator[None]:
+    """Turn what `topo` says of its input, and files that cannot be read, into a user's error."""
+    from jaxpipe.errors import ConfigError
+
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise ConfigError(str(error)) from error
+
+
+def list_clusters() -> int:
+    """List the clusters of the catalogue."""
+    import topo
+    from jaxpipe.cli.console import console
+
+    clusters = {name: topo.load(name) for name in topo.names()}
+    width = max(map(len, clusters))
+    for name, cluster in clusters.items():
+        where = ", ".join(cluster.regions)
+        console.print(f"{name:<{width}}  {len(cluster):>3} devices  {where}", markup=False)
+    console.print(f"\nnext: jaxpipe topo show {next(iter(clusters))}", markup=False)
+    return 0
+
+
+def show_cluster(
+    name: tyro.conf.Positional[str],
+    *,
+    picture: Path | None = None,
+) -> int:
+    """Draw a cluster: its hosts, what joins its regions, and its islands.
+
+    Args:
+        name: one of the catalogue, such as `aws:regions=ohio+tokyo,hosts=4`, or a TOML file.
+        picture: a PNG to write as well.
+    """
+    import topo
+    from jaxpipe.cli.console import console
+    from topo.draw import draw_cluster
+    from topo.picture import draw_picture
+
+    with _users_mistakes():
+        cluster = topo.load(name)
+        console.print(draw_cluster(cluster), markup=False)
+        if picture is not None:
+            draw_picture(cluster, picture)
+            console.print(f"\npicture -> {picture}", markup=False)
+    return 0
+
+
+def write_tc(
+    name: tyro.conf.Positional[str],
+    *,
+    device: str,
+    addresses: Path,
+    out: Path = Path("tc"),
+) -> int:
+    """Write the scripts that make a fast network behave like a cluster: two for each host.
+
+    Args:
+        name: a cluster of the catalogue, or a TOML file.
+        device: the network interface to shape on every host, such as eth0.
+        addresses: a file of lines `HOST ADDRESS`, one for each host of the cluster.
+        out: the folder to write.
+    """
+    import topo
+    from jaxpipe.cli.console import console
+    from topo.tc import parse_addresses, tc_scripts
+
+    with _users_mistakes():
+        known = parse_addresses(addresses.read_text())
+        scripts = tc_scripts(topo.load(name), known, device=device)
+        out.mkdir(parents=True, exist_ok=True)
+        for host, script in scripts.items():
+            for kind, text in (("setup", script.setup), ("undo", script.undo)):
+                path = out / f"{host}.{kind}.sh"
+                path.write_text(text)
+                path.chmod(0o755)
+    first = next(iter(scripts))
+    console.print(f"{2 * len(scripts)} scripts -> {out}", markup=False)
+    console.print(f"\nnext, as root on {first}: {out / first}.setup.sh", markup=False)
+    return 0
+
+
+def write_hosts(
+    name: tyro.conf.Positional[str],
+    *,
+    devices: str | None = None,
+    out: Path = Path("."),
+) -> int:
+    """Write a placement as the files that a plain `mpirun` takes: hostfiles and a rankfile.
+
+    Args:
+        name: a cluster of the catalogue, or a TOML file.
+        devices: for each rank its device, such as `0,2,1,3`; without it, rank `r` is on device `r`.
+        out: the folder to write.
+    """
+    import topo
+    from jaxpipe.cli.console import console
+    from topo.hostfile import mpich_hostfile, openmpi_hostfile, openmpi_rankfile
+
+    with _users_mistakes():
+        cluster = topo.load(name)
+        chosen = range(len(cluster)) if devices is None else _numbers(devices)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "openmpi.hosts").write_text(openmpi_hostfile(cluster))
+        (out / "openmpi.ranks").write_text(openmpi_rankfile(cluster, chosen))
+        (out / "mpich.hosts").write_text(mpich_hostfile(cluster, chosen))
+    console.print(
+        f"Open MPI: mpirun --hostfile {out / 'openmpi.hosts'} --map-by "
+        f"rankfile:FILE={out / 'openmpi.ranks'} --bind-to none -n {len(chosen)} ...\n"
+        f"MPICH:    mpiexec -f {out / 'mpich.hosts'} -n {len(chosen)} ...",
+        markup=False,
+    )
+    return 0
+
+
+def _numbers(devices: str) -> list[int]:
+    words = devices.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise ValueError(f"`--devices` must be numbers such as 0,2,1, is {devices!r}")
+    return [int(word) for word in words]
+
+
+def probe(
+    *,
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    name: str = "measured",
+    repeats: int = 5,
+    large_mib: int = 8,
+) -> int:
+    """Measure the network between the ranks of the `mpirun` that starts this, into a cluster file.
+
+    Args:
+        out: the TOML file to write.
+        name: what to call the cluster.
+        repeats: how many large messages measure a pair; four times as many small ones do.
+        large_mib: the size of a large message in MiB.
+    """
+    from jaxpipe.cli.console import console
+    from topo.draw import draw_cluster
+    from topo.probe.measure import measure
+    from topo.probe.summary import ProbeSettings, cluster_of, spread_of
+    from topo.write import cluster_toml
+
+    with _users_mistakes():
+        settings = ProbeSettings(
+            small_repeats=4 * repeats, large_bytes=large_mib * 2**20, large_repeats=repeats
+        )
+        measurements = measure(settings)
+        if measurements is None:
+            return 0
+        cluster = cluster_of(measurements, name=name)
+        spread = spread_of(measurements, settings)
+        about = "Measured by `jaxpipe topo probe`: medians; latency is half of a round trip."
+        out.write_text(cluster_toml(cluster, measured=spread, about=about))
+    console.print(draw_cluster(cluster), markup=False)
+    console.print(f"\nmeasured -> {out}\nnext: jaxpipe topo show {out}", markup=False)
+    return 0

@@ -1,0 +1,107 @@
+"""Descend to a grouping that no swap improves, its stages in their best order."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxpipe.plan.dtfm.cost import cross_hops, reach_hops
+from jaxpipe.plan.dtfm.matching import LARGEST_SUBSET_SIZE, bottleneck_matching
+from jaxpipe.plan.dtfm.network import Network
+from jaxpipe.plan.dtfm.path import cheapest_path
+from jaxpipe.plan.dtfm.swaps import Table, apply, swaps_of, tabulate, value
+
+_EXACT_PATH = 10
+"""Up to so many stages the order is exact while searching; it is asked for often."""
+_LARGEST_NEIGHBOURHOOD = 4096
+"""Of more swaps than this, so many are drawn."""
+_NUM_FOLLOWED = 32
+"""So many of the best swaps are valued again when the best one is made."""
+_TOLERANCE = 1e-9
+
+
+def ordered(network: Network, members: np.ndarray) -> np.ndarray:
+    """Return the groups, groups x members, in their best order, large ones aligned slot to slot.
+
+    Large groups are ordered by a bound below their hops, which is close where many are alike.
+    """
+    is_large = members.shape[1] > LARGEST_SUBSET_SIZE
+    if is_large:
+        ranks = reach_hops(network.ranks, members)
+    else:
+        ranks = cross_hops(network.ranks, members, symmetric=network.is_symmetric)
+    stages = members[cheapest_path(network.seconds[ranks], largest_exact=_EXACT_PATH)]
+    return align(network, stages) if is_large else stages
+
+
+def align(network: Network, stages: np.ndarray) -> np.ndarray:
+    """Return the stages, members permuted such that column r is one pipeline, joined at its best.
+
+    The largest hop between consecutive stages is the bottleneck of their best matching.
+    """
+    aligned = stages.copy()
+    for stage in range(1, len(stages)):
+        hops = network.ranks[np.ix_(aligned[stage - 1], stages[stage])]
+        aligned[stage] = stages[stage][list(bottleneck_matching(hops).columns)]
+    return aligned
+
+
+def descend(
+    network: Network,
+    members: np.ndarray,
+    *,
+    random: np.random.Generator,
+    stop: Callable[[], bool],
+) -> Table:
+    """Return groups, groups x members, that no swap of two devices improves, or where `stop` says.
+
+    Stage by stage the best swaps are made; when none is left, the stages are put into their best
+    order, and all begins again if that has helped.
+    """
+    table = tabulate(network, ordered(network, members))
+    while not stop():
+        before = table.total
+        while _sweep(network, table, random=random, stop=stop):
+            pass
+        again = tabulate(network, ordered(network, table.stages))
+        if again.total <= table.total:
+            table = again
+        if table.total > before - _TOLERANCE:
+            break
+    return table
+
+
+def _sweep(
+    network: Network, table: Table, *, random: np.random.Generator, stop: Callable[[], bool]
+) -> bool:
+    """Make the best swaps of each stage in turn; return whether there was any."""
+    improved = False
+    for stage in random.permutation(len(table.stages)):
+        if stop():
+            return False
+        improved |= _best_swaps(network, table, stage=int(stage), random=random)
+    return improved
+
+
+def _best_swaps(network: Network, table: Table, *, stage: int, random: np.random.Generator) -> bool:
+    """Make the best swap of a stage, then those of the next best that still help."""
+    swaps = swaps_of(network, table, stage=stage)
+    if len(swaps) > _LARGEST_NEIGHBOURHOOD:
+        swaps = swaps[random.choice(len(swaps), _LARGEST_NEIGHBOURHOOD, replace=False)]
+    improved = False
+    while len(swaps):
+        totals, spreads = value(network, table, swaps)
+        order = np.lexsort((spreads, totals))[:_NUM_FOLLOWED]
+        if not _is_better(float(totals[order[0]]), float(spreads[order[0]]), table):
+            break
+        best = int(order[0])
+        apart = (swaps.slot != swaps.slot[best]) & (swaps.entering != swaps.entering[best])
+        apply(network, table, swaps, best)
+        improved = True
+        swaps = swaps[order[apart[order]]]
+    return improved
+
+
+def _is_better(total: float, spread: float, table: Table) -> bool:
+    if abs(total - table.total) <= _TOLERANCE:
+        return spread < table.spread - _TOLERANCE
+    return total < table.total

@@ -1,0 +1,152 @@
+"""jaxpipe's own plan for a cluster, as a job: what DT-FM's runtime left on the table.
+
+::
+
+    order      pipelines stay inside regions and hosts, and the sum over replicas visits the
+               islands in the order whose slowest link is fastest
+    overlap    messages follow each other without waiting to arrive, no barrier separates forwards
+               from backwards, and each chunk of a sum turns round as soon as it is complete
+    schedule   1F1B with a deeper warm-up over all microbatches of the step at once
+    cut        as many stages as make the step shortest
+
+Each of the four can be left out, which is how they are weighed against each other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from jaxpipe.errors import PlanError
+from jaxpipe.plan import even_cut
+from jaxpipe.schedule import Bucket, SyncTree, eager_one_f_one_b, lower
+from jaxpipe.simulate.collective import Collective, chain
+from jaxpipe.simulate.constants import Constants
+from jaxpipe.simulate.dtfm import Placement, dtfm_phases
+from jaxpipe.simulate.durations import durations
+from jaxpipe.simulate.events import simulate
+from jaxpipe.simulate.island_order import fastest_path
+from jaxpipe.simulate.job import Job, Phase
+from jaxpipe.simulate.launch import launch_order, pipelines
+from jaxpipe.simulate.stage_sums import NUM_CHUNKS, stage_sums
+from jaxpipe.simulate.workload import Workload
+from topo import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What the plan decides for itself; the rest is as in DT-FM's runtime with its scheduler."""
+
+    order: bool = True
+    overlap: bool = True
+    schedule: bool = True
+    num_stages: tuple[int, ...] = (4, 8, 16)
+    """The numbers of stages to choose among; DT-FM has 8."""
+
+
+EVERYTHING = Choices()
+
+
+def own_job(
+    cluster: Cluster,
+    *,
+    workload: Workload,
+    constants: Constants,
+    choices: Choices = EVERYTHING,
+) -> Job:
+    """Return a step of jaxpipe's plan.
+
+    Cost: a simulated step for each number of stages, if there are several to choose among.
+
+    Raises:
+        PlanError: there are too few devices or layers for any number of stages.
+    """
+    jobs = [
+        _job(cluster, num_stages, workload=workload, constants=constants, choices=choices)
+        for num_stages in choices.num_stages
+        if num_stages <= min(len(cluster), workload.num_layers)
+    ]
+    if not jobs:
+        raise PlanError(
+            f"a plan has a number of stages: none of `num_stages` {choices.num_stages} is within "
+            f"{len(cluster)} devices and {workload.num_layers} layers; allow fewer"
+        )
+    if len(jobs) == 1:
+        return jobs[0]
+    return min(jobs, key=lambda job: max(span.end_s for span in simulate(job).spans))
+
+
+def _job(
+    cluster: Cluster,
+    num_stages: int,
+    *,
+    workload: Workload,
+    constants: Constants,
+    choices: Choices,
+) -> Job:
+    placement = pipelines(
+        cluster, launch_order(cluster), num_stages=num_stages, batch=workload.batch
+    )
+    cut = even_cut(num_layers=workload.num_layers, num_stages=num_stages)
+    speeds = constants.speeds(workload.precision)
+    seconds = durations(cluster, placement, cut, workload=workload, speeds=speeds)
+    tree = _islands(cluster, placement, num_bytes=workload.gradient_bytes(cut[0], is_first=True))
+
+    def tree_sum(members: Sequence[int], num_bytes: float) -> Collective:
+        ranks = _relabel(tree, members) if choices.order else tuple(members)
+        return chain(ranks, num_bytes, num_chunks=NUM_CHUNKS, is_duplex=choices.overlap)
+
+    return Job(
+        cluster=cluster,
+        placement=placement,
+        phases=_phases(
+            num_stages,
+            num_replicas=len(placement),
+            num_microbatches=workload.batch // len(placement),
+            choices=choices,
+        ),
+        forward_s=seconds.forward_s,
+        backward_s=seconds.backward_s,
+        activation_bytes=workload.activation_bytes,
+        collectives={
+            Bucket.STAGE: stage_sums(
+                cut, num_replicas=len(placement), workload=workload, all_reduce=tree_sum
+            )
+        },
+        messages=constants.network.messages(window=None if choices.overlap else 1),
+        nic_efficiency=constants.network.nic_efficiency,
+    )
+
+
+def _phases(
+    num_stages: int, *, num_replicas: int, num_microbatches: int, choices: Choices
+) -> tuple[Phase, ...]:
+    if choices.schedule:
+        schedule = eager_one_f_one_b(num_stages=num_stages, num_microbatches=num_microbatches)
+        return (Phase(schedule=lower(schedule, tied=False, num_replicas=num_replicas)),)
+    phases = dtfm_phases(
+        num_stages=num_stages, num_replicas=num_replicas, num_microbatches=num_microbatches
+    )
+    return tuple(replace(phase, meets=phase.meets and not choices.overlap) for phase in phases)
+
+
+def _islands(
+    cluster: Cluster, placement: Placement, *, num_bytes: float
+) -> tuple[tuple[int, ...], ...]:
+    """Return the replicas of each region, regions in the order in which a sum visits them."""
+    regions: dict[str, list[int]] = {}
+    for replica, row in enumerate(placement):
+        regions.setdefault(cluster.devices[row[0]].region, []).append(replica)
+    islands = list(regions.values())
+    leaders = [placement[island[0]][0] for island in islands]
+    one_way = cluster.latency_s + num_bytes / cluster.bandwidth_bytes_per_s
+    cost = np.maximum(one_way, one_way.T)[np.ix_(leaders, leaders)]
+    return tuple(tuple(islands[index]) for index in fastest_path(cost))
+
+
+def _relabel(tree: tuple[tuple[int, ...], ...], members: Sequence[int]) -> SyncTree:
+    """Return the tree of replicas as one of the ranks that hold a stage of them."""
+    return tuple(
+        members[island[0]] if len(island) == 1 else tuple(members[replica] for replica in island)
+        for island in tree
+    )

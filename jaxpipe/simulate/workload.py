@@ -1,0 +1,69 @@
+"""What is trained, as far as time is concerned: FLOPs, bytes, microbatches of one sample."""
+
+from dataclasses import dataclass
+
+from jaxpipe.errors import ConfigError
+from topo.gpu import Precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A GPT of `num_layers` layers, trained on `batch` samples a step, one to a microbatch.
+
+    Raises:
+        ConfigError: there is no layer or no sample.
+    """
+
+    num_layers: int
+    batch: int
+    dim: int = 2048
+    sequence: int = 2048
+    vocabulary: int = 28998
+    precision: Precision = Precision.FP16
+
+    def __post_init__(self) -> None:
+        for field in ("num_layers", "batch"):
+            if getattr(self, field) < 1:
+                raise ConfigError(
+                    f"there is something to train: `{field}` is {getattr(self, field)}; make it at "
+                    "least 1"
+                )
+
+    @property
+    def bytes_per_value(self) -> int:
+        """Bytes of one activation, parameter or gradient."""
+        return 4 if self.precision in (Precision.FP32, Precision.TF32) else 2
+
+    @property
+    def layer_forward_flop(self) -> float:
+        """FLOPs of one layer's forward on one sample: 24 s h^2 + 4 s^2 h."""
+        s, h = self.sequence, self.dim
+        return 24.0 * s * h**2 + 4.0 * s**2 * h
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of what one stage sends to the next for one sample.
+
+        >>> Workload(num_layers=24, batch=1).activation_bytes
+        8388608
+        """
+        return self.sequence * self.dim * self.bytes_per_value
+
+    def gradient_bytes(self, num_layers: int, *, is_first: bool) -> int:
+        """Return the bytes of a stage's gradients; the first stage also holds the embeddings.
+
+        >>> Workload(num_layers=24, batch=1).gradient_bytes(3, is_first=True)
+        429314048
+        """
+        layers = num_layers * (12 * self.dim**2 + 13 * self.dim)
+        embeddings = (self.vocabulary + self.sequence) * self.dim if is_first else 0
+        return (layers + embeddings) * self.bytes_per_value
+
+    @property
+    def step_flop(self) -> float:
+        """FLOPs of a step as DT-FM counts them: forward, recompute and a backward of two forwards.
+
+        >>> round(Workload(num_layers=24, batch=1024).step_flop / 1e15, 2)
+        23.64
+        """
+        return 4.0 * self.batch * self.num_layers * self.layer_forward_flop

@@ -1,0 +1,34 @@
+"""`jaxpipe simulate`, called as from a terminal."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jaxpipe.cli.main import main
+from jaxpipe.trace import Truth, read_chrome
+
+_SMALL = ["--cluster", "homogeneous:hosts=8,delay_ms=1", "--layers", "8", "--batch", "4"]
+
+
+def test_json_is_one_object_with_seconds_and_their_split(capsys: pytest.CaptureFixture[str]):
+    assert main(["simulate", "--system", "dtfm", *_SMALL, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["truth"] == "simulated"
+    assert printed["seconds"] == pytest.approx(sum(printed["breakdown"].values()))
+    assert printed["pflops"] > 0
+
+
+def test_the_trace_opens_again(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    path = tmp_path / "trace.json"
+    assert main(["simulate", "--system", "jaxpipe", *_SMALL, "--trace", str(path)]) == 0
+    assert "simulated, with constants fitted" in capsys.readouterr().out
+    trace = read_chrome(path)
+    assert trace.truth is Truth.SIMULATED
+    assert len(trace.rank_names) in (4, 8)
+
+
+def test_an_unknown_cluster_is_refused(capsys: pytest.CaptureFixture[str]):
+    arguments = ["simulate", "--system", "dtfm", "--cluster", "case9"]
+    assert main(arguments) == 2
+    assert "`--cluster`: no cluster 'case9'" in capsys.readouterr().err

@@ -1,0 +1,79 @@
+"""`jaxpipe topo`, called as from a terminal."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import topo
+from jaxpipe.cli.main import main
+from tests.helpers import mpi_command, mpi_environment
+
+
+def test_list_names_the_catalogue(capsys: pytest.CaptureFixture[str]):
+    assert main(["topo", "list"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in topo.names())
+    assert "fluidstack-3region   48 devices  east, middle, west" in printed
+
+
+def test_show_draws(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    picture = tmp_path / "cluster.png"
+    assert main(["topo", "show", "two-region", "--picture", str(picture)]) == 0
+    assert "└─ virginia: 2 devices, up to 1 ms, down to 5 Gbps" in capsys.readouterr().out
+    assert picture.exists()
+
+
+def test_tc_writes_two_scripts_for_each_host(tmp_path: Path):
+    hosts = topo.load("two-region").hosts
+    addresses = tmp_path / "addresses"
+    addresses.write_text("".join(f"{h.name} 10.0.0.{i}\n" for i, h in enumerate(hosts, start=1)))
+    command = ["topo", "tc", "two-region", "--device", "eth0", "--addresses", str(addresses)]
+    assert main([*command, "--out", str(tmp_path / "tc")]) == 0
+    scripts = sorted((tmp_path / "tc").iterdir())
+    assert [path.name for path in scripts] == sorted(
+        f"{host.name}.{kind}.sh" for host in hosts for kind in ("setup", "undo")
+    )
+    assert all(os.access(path, os.X_OK) for path in scripts)
+
+
+def test_hosts_writes_a_placement(tmp_path: Path):
+    command = ["topo", "hosts", "two-region", "--devices", "2,0", "--out", str(tmp_path)]
+    assert main(command) == 0
+    ranks = (tmp_path / "openmpi.ranks").read_text()
+    assert ranks == "rank 0=virginia-0 slot=0\nrank 1=ohio-0 slot=0\n"
+    assert (tmp_path / "mpich.hosts").read_text() == "virginia-0:1\nohio-0:1\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["show", "homogenous"], "no cluster 'homogenous': did you mean 'homogeneous'?"),
+        (["tc", "laptop", "--device", "eth0", "--addresses", "no"], "No such file"),
+        (["hosts", "laptop", "--devices", "1,x"], "`--devices` must be numbers such as 0,2,1"),
+    ],
+)
+def test_mistakes_take_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+):
+    assert main(["topo", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_probe_measures_the_ranks_of_a_job(tmp_path: Path, num_ranks: int):
+    out = tmp_path / "measured.toml"
+    arguments = ("-m", "jaxpipe", "topo", "probe", "-o", str(out), "--large-mib", "1")
+    subprocess.run(
+        mpi_command(num_ranks, *arguments), check=True, env=mpi_environment(), timeout=120
+    )
+    cluster = topo.load(str(out))
+    others = ~np.eye(num_ranks, dtype=bool)
+    assert (cluster.name, len(cluster), len(cluster.hosts)) == ("measured", num_ranks, 1)
+    assert (cluster.latency_s[others] > 0).all()
+    assert np.isfinite(cluster.bandwidth_bytes_per_s[others]).all()
+    assert cluster.regions == ("island-0",)

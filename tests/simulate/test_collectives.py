@@ -1,0 +1,144 @@
+"""Collectives on uniform links against their closed forms, and against what they have to do."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxpipe.schedule import Bucket, forward, lower, ranks, reduce
+from jaxpipe.simulate import (
+    Collective,
+    barrier,
+    binary_tree,
+    central_server,
+    chain,
+    ring,
+    sharded_server,
+    simulate,
+)
+from jaxpipe.trace import Lane
+from tests.simulate.uniform import cluster, collective_job
+
+NUM_RANKS = st.integers(2, 9)
+CHUNKS = st.integers(1, 8)
+BYTES = st.floats(0.1, 50.0)
+LATENCY = st.floats(0.0, 5.0)
+
+_ALONE = lower(((forward(0, 0),),), tied=False, num_replicas=1)
+_JOIN = ((forward(0, 0), reduce(0, Bucket.STAGE)),)
+
+
+def duration(num_ranks: int, collective: Collective, *, latency_s: float) -> float:
+    """Return how long the collective takes on links of one byte a second."""
+    job = collective_job(cluster(num_ranks, latency_s=latency_s), collective, schedule=_JOIN)
+    return max(s.end_s for s in simulate(job).spans if s.lane is Lane.REDUCE) - 1.0
+
+
+@settings(deadline=None)
+@given(NUM_RANKS, BYTES, LATENCY, CHUNKS)
+def test_a_chain_reduces_and_broadcasts_in_chunks(n: int, b: float, a: float, c: int):
+    transfers = chain(tuple(range(n)), b, num_chunks=c, is_duplex=False)
+    closed = 2 * ((1 + (n - 2) / c) * b + (n - 1) * a)
+    assert duration(n, transfers, latency_s=a) == pytest.approx(closed)
+
+
+@settings(deadline=None)
+@given(NUM_RANKS, BYTES, LATENCY, CHUNKS)
+def test_a_duplex_chain_passes_once(n: int, b: float, a: float, c: int):
+    transfers = chain(tuple(range(n)), b, num_chunks=c, is_duplex=True)
+    closed = (1 + (2 * n - 3) / c) * b + 2 * (n - 1) * a
+    assert duration(n, transfers, latency_s=a) == pytest.approx(closed)
+
+
+@settings(deadline=None)
+@given(NUM_RANKS, BYTES, LATENCY)
+def test_a_ring_takes_two_rounds_of_parts(n: int, b: float, a: float):
+    closed = 2 * (n - 1) * (b / n + a)
+    assert duration(n, ring(range(n), b), latency_s=a) == pytest.approx(closed)
+
+
+@settings(deadline=None)
+@given(NUM_RANKS, BYTES, LATENCY)
+def test_parameter_servers_take_two_messages_where_pairs_limit(n: int, b: float, a: float):
+    central = duration(n, central_server(range(n), b), latency_s=a)
+    sharded = duration(n, sharded_server(range(n), b), latency_s=a)
+    assert central == pytest.approx(2 * (b + a))
+    assert sharded == pytest.approx(2 * (b / n + a))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4), BYTES, LATENCY)
+def test_a_tree_takes_its_depth_twice(depth: int, b: float, a: float):
+    n = 2**depth - 1 + (depth == 1)
+    closed = 2 * (n.bit_length() - 1) * (b + a)
+    transfers = binary_tree(range(n), num_bytes=b, num_chunks=1)
+    assert duration(n, transfers, latency_s=a) == pytest.approx(closed)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 70), LATENCY)
+def test_a_barrier_takes_a_latency_for_each_doubling(n: int, a: float):
+    closed = math.ceil(math.log2(n)) * a
+    assert duration(n, barrier(range(n)), latency_s=a) == pytest.approx(closed)
+
+
+ALL_REDUCES: dict[str, Callable[[int], Collective]] = {
+    "chain": lambda n: chain(tuple(range(n)), 1.0, num_chunks=3, is_duplex=False),
+    "duplex chain": lambda n: chain(tuple(range(n)), 1.0, num_chunks=3, is_duplex=True),
+    "ring": lambda n: ring(range(n), 1.0),
+    "binary tree": lambda n: binary_tree(range(n), num_bytes=1.0, num_chunks=2),
+    "central server": lambda n: central_server(range(n), 1.0),
+    "sharded server": lambda n: sharded_server(range(n), 1.0),
+    "barrier": lambda n: barrier(range(n)),
+}
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("name", ALL_REDUCES)
+def test_everyone_hears_of_everyone(name: str, num_ranks: int):
+    collective = ALL_REDUCES[name](num_ranks)
+    # What the source of each transfer can know: itself, and what it waited for. Parts that travel
+    # apart cover all ranks together.
+    known: list[set[int]] = []
+    heard: dict[int, set[int]] = {rank: {rank} for rank in range(num_ranks)}
+    for transfer in collective:
+        knows = {transfer.source}.union(*(known[need] for need in transfer.after))
+        known.append(knows)
+        heard[transfer.destination] |= knows
+        assert all(collective[need].destination == transfer.source for need in transfer.after)
+    assert all(each == set(range(num_ranks)) for each in heard.values())
+
+
+def test_islands_sum_before_they_cross():
+    tree = ((0, 1), (2, 3))
+    crossing = [
+        (t.source, t.destination)
+        for t in chain(tree, 1.0, num_chunks=1, is_duplex=True)
+        if (t.source < 2) != (t.destination < 2)
+    ]
+    assert ranks(tree) == (0, 1, 2, 3)
+    assert crossing == [(2, 0), (0, 2)]
+
+
+def test_an_all_reduce_waits_for_the_last_of_its_ranks():
+    build = partial(chain, num_chunks=1, is_duplex=False)
+    job = collective_job(cluster(2), build((0, 1), 4.0), schedule=_JOIN)
+    late = type(job)(
+        cluster=job.cluster,
+        placement=job.placement,
+        phases=job.phases,
+        forward_s=(1.0, 3.0),
+        backward_s=job.backward_s,
+        collectives=job.collectives,
+    )
+    spans = {s.rank: s for s in simulate(late).spans if s.lane is Lane.REDUCE}
+    assert (spans[0].start_s, spans[0].end_s) == (1.0, 11.0)
+    assert (spans[1].start_s, spans[1].end_s) == (3.0, 11.0)
+
+
+def test_a_reduction_without_a_collective_takes_no_time():
+    job = collective_job(cluster(1), (), schedule=_ALONE)
+    assert {span.lane for span in simulate(job).spans} == {Lane.COMPUTE}

@@ -1,0 +1,147 @@
+"""tc scripts: each direction by its sender, any number of peers, and the kernel's word."""
+
+import os
+import re
+import shutil
+import subprocess
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given
+
+from tests.topo.golden_cases import addresses, scripts
+from tests.topo.strategies import clusters
+from topo import Cluster, load
+from topo.shaping import shaped_peers
+from topo.tc import parse_addresses, tc_scripts
+
+
+def rates(script: str) -> dict[str, int]:
+    """The bit/s that each peer can reach, by its address."""
+    ceilings = dict(re.findall(r"classid (1:[0-9a-f]+) htb rate \d+bit ceil (\d+)bit", script))
+    found = re.findall(r"dst (\S+)/\d+ flowid (\S+)", script)
+    return {address: int(ceilings[class_id]) for address, class_id in found}
+
+
+def test_links_may_be_asymmetric():
+    east = scripts("fluidstack-3region:hosts=1", "east-0").setup
+    west = scripts("fluidstack-3region:hosts=1", "west-0").setup
+    assert rates(east)["10.0.0.3"] == 150_000_000
+    assert rates(west)["10.0.0.1"] == 1_170_000_000
+
+
+@pytest.mark.parametrize("num_hosts", [1, 2, 17, 250])
+def test_each_peer_has_a_class_of_its_own(num_hosts: int):
+    setup = scripts(f"homogeneous:hosts={num_hosts}", "here-0").setup
+    classes = re.findall(r"class add .* classid (\S+)", setup)
+    assert len(classes) == len(set(classes)) == num_hosts - 1
+    assert setup.count("netem delay 50ms") == setup.count("filter add") == num_hosts - 1
+
+
+def test_no_delay_needs_no_netem():
+    setup = scripts("case1-datacenter", "datacenter-0").setup
+    assert "netem" not in setup
+    assert setup.count("pfifo limit 1000") == 7
+
+
+def test_a_shared_nic_promises_no_more_than_it_has():
+    setup = scripts("case2-spot", "datacenter-0").setup
+    promised = re.findall(r"parent 1:1 .* rate (\d+)bit ceil 10000000000bit", setup)
+    assert len(promised) == 39
+    assert sum(map(int, promised)) <= 10_000_000_000
+
+
+@given(cluster=clusters())
+def test_every_host_shapes_what_goes_to_every_other(cluster: Cluster):
+    known = addresses(cluster)
+    for name, script in tc_scripts(cluster, known, device="eth0").items():
+        peers = {peer.host: peer for peer in shaped_peers(cluster, name)}
+        assert set(peers) == set(known) - {name}
+        expected = {str(known[p.host]): round(p.bytes_per_s * 8) for p in peers.values()}
+        assert rates(script.setup) == expected
+
+
+def test_addresses_are_read():
+    text = "# the lab\nn1 10.0.0.1\n\nn2 fd00::2 # new\n"
+    assert parse_addresses(text) == {"n1": ip_address("10.0.0.1"), "n2": ip_address("fd00::2")}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("n1", "line 1 of the addresses must be a host and an address, is 'n1'"),
+        ("n1 10.0.0.1\nn1 10.0.0.2", "line 2 of the addresses: 'n1' has one already"),
+        ("n1 10.0.0.1; reboot", "line 1 of the addresses must be"),
+        ("n1 10.0.0.256", "line 1 of the addresses: '10.0.0.256' does not appear"),
+    ],
+)
+def test_wrong_addresses_are_refused(text: str, words: str):
+    with pytest.raises(ValueError, match=words):
+        parse_addresses(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "words"),
+    [
+        ("here-0 10.0.0.1", "eth0", r"'here-1' has none \(1 without\); add a line such as"),
+        ("here-0 10.0.0.1\nhere-1 10.0.0.1", "eth0", "is the address of 'here-0' and of 'here-1'"),
+        ("here-0 10.0.0.1\nhere-1 10.0.0.2\nb 10.0.0.3", "eth0", "has no host 'b': it has"),
+        (
+            "here-0 10.0.0.1\nhere-1 10.0.0.2",
+            "eth0; reboot",
+            "`device` must be a network interface",
+        ),
+    ],
+)
+def test_hosts_and_addresses_must_match(text: str, device: str, words: str):
+    with pytest.raises(ValueError, match=words):
+        tc_scripts(load("homogeneous:hosts=2"), parse_addresses(text), device=device)
+
+
+def test_a_link_without_a_limit_cannot_be_shaped():
+    with pytest.raises(ValueError, match="from 'here-0' to 'here-1' is infinite: limit it"):
+        shaped_peers(load("homogeneous:hosts=2,bandwidth_gbps=inf"), "here-0")
+
+
+def test_an_unknown_host_has_no_peers():
+    with pytest.raises(ValueError, match="cluster 'two-region' has no host 'tokyo-0'"):
+        shaped_peers(load("two-region"), "tokyo-0")
+
+
+def in_a_namespace(script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script on a network of its own, which ends with it."""
+    return subprocess.run(
+        ["unshare", "--net", "sh", "-c", script], capture_output=True, text=True, check=False
+    )
+
+
+def needs(qdisc: str) -> None:
+    """Skip unless this user may shape a network, and this kernel has the discipline."""
+    if os.geteuid() or not (shutil.which("tc") and shutil.which("unshare")):
+        pytest.skip("shaping a network needs root, tc and unshare")
+    tried = in_a_namespace(f"tc qdisc add dev lo root handle 1: {qdisc}")
+    if tried.returncode:
+        pytest.skip(f"this kernel has no {qdisc}: {tried.stderr.strip()}")
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "qdisc"),
+    [
+        ("case1-datacenter", "datacenter-0", "htb"),
+        ("case2-spot", "datacenter-0", "htb"),
+        ("case5-worldwide", "tokyo-0", "netem delay 1ms"),
+        ("laptop", "here-0", "htb"),
+    ],
+)
+def test_the_kernel_takes_the_scripts_twice_and_undoes_them(name: str, host: str, qdisc: str):
+    needs("htb")
+    needs(qdisc)
+    cluster = load(name)
+    script = tc_scripts(cluster, addresses(cluster), device="lo")[host]
+    count = "tc class show dev lo | wc -l"
+    done = in_a_namespace(
+        f"set -e\n{script.setup}\n{script.setup}\n{count}\n{script.undo}\n{count}"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    num_classes = script.setup.count("tc class add")
+    assert done.stdout.split() == [str(num_classes), "0"]

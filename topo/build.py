@@ -1,0 +1,88 @@
+"""From what a cluster file says to the cluster."""
+
+from collections.abc import Iterator
+from pathlib import PurePath
+
+import numpy as np
+
+from topo.cluster import Cluster, Device
+from topo.cluster_file import ClusterFile, Pairs, Rows
+from topo.gpu import gpu
+from topo.links import Matrices, matrices_by_region
+from topo.listed import HostOfGroup, ReadBeside, hosts_of
+from topo.matrix import parse_matrix
+from topo.nvidia import parse_gpu_links
+from topo.units import flops_per_s_from_tflops
+
+
+def build(file: ClusterFile, *, name: str, read_beside: ReadBeside) -> Cluster:
+    """Return the cluster; `read_beside` returns the files that the cluster file names.
+
+    Time and memory grow with the square of the number of devices, and nothing else does.
+
+    Raises:
+        ValueError: two hosts of the cluster have no link, or the cluster is not a valid one.
+    """
+    hosts = tuple(hosts_of(file.hosts, read_beside))
+    devices = tuple(device for each in hosts for device in _devices(each))
+    if not devices:
+        raise ValueError("a cluster has at least one device: `hosts` is empty, add one")
+    if file.pairs is None:
+        matrices = matrices_by_region(file, devices, read_beside)
+        _join_gpus(matrices, hosts, read_beside)
+    else:
+        matrices = _given(file.pairs, read_beside)
+    return Cluster(
+        name=name,
+        devices=devices,
+        hosts=tuple(each.host for each in hosts),
+        latency_s=matrices.latency_s,
+        bandwidth_bytes_per_s=matrices.bandwidth_bytes_per_s,
+        alone_bytes_per_s=matrices.alone_bytes_per_s,
+    )
+
+
+def _devices(each: HostOfGroup) -> Iterator[Device]:
+    tflops = each.group.effective_tflops
+    for slot in range(each.num_devices):
+        yield Device(
+            name=f"{each.host.name}:{slot}",
+            host=each.host.name,
+            region=each.host.region,
+            gpu=None if each.group.gpu is None else gpu(each.group.gpu),
+            effective_flops_per_s=None if tflops is None else flops_per_s_from_tflops(tflops),
+        )
+
+
+def _join_gpus(matrices: Matrices, hosts: tuple[HostOfGroup, ...], read_beside: ReadBeside) -> None:
+    """Overwrite the links inside hosts by those that nvidia-smi told of."""
+    start = 0
+    for each in hosts:
+        stop = start + each.num_devices
+        if each.group.nvidia_topology is not None:
+            kinds = parse_gpu_links(read_beside(each.group.nvidia_topology).decode())
+            if len(kinds) < each.num_devices:
+                raise ValueError(
+                    f"`nvidia_topology` {each.group.nvidia_topology!r} has {len(kinds)} GPUs, "
+                    f"but host {each.host.name!r} has {each.num_devices} devices"
+                )
+            matrices.join_gpus(kinds, start=start, stop=stop)
+        start = stop
+
+
+def _given(pairs: Pairs, read_beside: ReadBeside) -> Matrices:
+    bandwidth = _matrix(pairs.bandwidth_bytes_per_s, read_beside)
+    alone = pairs.alone_bytes_per_s
+    return Matrices(
+        latency_s=_matrix(pairs.latency_s, read_beside),
+        bandwidth_bytes_per_s=bandwidth,
+        alone_bytes_per_s=bandwidth if alone is None else _matrix(alone, read_beside),
+    )
+
+
+def _matrix(given: str | Rows, read_beside: ReadBeside) -> np.ndarray:
+    if isinstance(given, str):
+        return parse_matrix(read_beside(given), suffix=PurePath(given).suffix)
+    if len({len(row) for row in given}) != 1:
+        raise ValueError(f"`pairs`: rows must be equally long, are {[len(row) for row in given]}")
+    return np.array(given, float)

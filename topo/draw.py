@@ -1,0 +1,90 @@
+"""A cluster as text: its hosts, and what joins its regions."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from math import inf
+
+import numpy as np
+
+from topo.cluster import Cluster, Host
+from topo.draw_islands import draw_islands
+from topo.units import gbps_from_bytes_per_s, ms_from_seconds
+
+
+def draw_cluster(cluster: Cluster) -> str:
+    """Return the hosts, the latency and bandwidth between regions, and the map of islands."""
+    title = (
+        f"{cluster.name}: {_count(len(cluster), 'device')} on "
+        f"{_count(len(cluster.hosts), 'host')} in {_count(len(cluster.regions), 'region')}"
+    )
+    latency_ms = ms_from_seconds(1) * cluster.latency_s
+    bandwidth_gbps = gbps_from_bytes_per_s(1) * cluster.bandwidth_bytes_per_s
+    sections = [
+        "\n".join((title, *_hosts(cluster))),
+        _between_regions("latency in ms", cluster, latency_ms),
+        _between_regions("bandwidth in Gbps", cluster, bandwidth_gbps),
+    ]
+    if not np.array_equal(cluster.alone_bytes_per_s, cluster.bandwidth_bytes_per_s):
+        alone_gbps = gbps_from_bytes_per_s(1) * cluster.alone_bytes_per_s
+        sections.append(_between_regions("Gbps of a pair alone", cluster, alone_gbps))
+    return "\n\n".join((*sections, draw_islands(cluster)))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _hosts(cluster: Cluster) -> Iterator[str]:
+    """Yield a line for each run of like hosts."""
+    kinds: dict[str, list[str]] = {host.name: [] for host in cluster.hosts}
+    for device in cluster.devices:
+        kinds[device.host].append("of unknown type" if device.gpu is None else device.gpu.name)
+    lines = [
+        f"{host.region}: # x {' + '.join(_runs(kinds[host.name]))}{_nic(host)}"
+        for host in cluster.hosts
+    ]
+    for line, run in groupby(lines):
+        yield "  " + line.replace("#", _count(len(list(run)), "host"), 1)
+
+
+def _runs(words: list[str]) -> Iterator[str]:
+    for word, run in groupby(words):
+        yield f"{len(list(run))} {word}"
+
+
+def _nic(host: Host) -> str:
+    limits = (("out", host.egress_bytes_per_s), ("in", host.ingress_bytes_per_s))
+    told = [
+        f"{gbps_from_bytes_per_s(limit):.4g} Gbps {way}" for way, limit in limits if limit < inf
+    ]
+    return f", shared NIC {', '.join(told)}" if told else ""
+
+
+def _between_regions(title: str, cluster: Cluster, values: np.ndarray) -> str:
+    """Return a table: from the row's region to the column's; inside one, between its hosts."""
+    regions = cluster.regions
+    region = np.array([regions.index(device.region) for device in cluster.devices])
+    host = np.array(cluster.host_of)
+    members = [np.flatnonzero(region == i) for i in range(len(regions))]
+    cells = [
+        [_range(values[np.ix_(a, b)], where=host[a][:, None] != host[b][None, :]) for b in members]
+        for a in members
+    ]
+    width = 2 + max(len(text) for text in (*regions, *(cell for row in cells for cell in row)))
+    first = 2 + max(len(text) for text in (*regions, "inside a host"))
+    lines = [title, " " * first + "".join(name.rjust(width) for name in regions)]
+    for name, row in zip(regions, cells, strict=True):
+        lines.append(name.ljust(first) + "".join(cell.rjust(width) for cell in row))
+    inside = host[:, None] == host[None, :]
+    np.fill_diagonal(inside, False)
+    if inside.any():
+        lines.append("inside a host".ljust(first) + _range(values, where=inside).rjust(width))
+    return "\n".join(lines)
+
+
+def _range(values: np.ndarray, *, where: np.ndarray) -> str:
+    chosen = values[where]
+    if not chosen.size:
+        return "-"
+    low, high = f"{chosen.min():.4g}", f"{chosen.max():.4g}"
+    return low if low == high else f"{low}-{high}"

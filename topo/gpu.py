@@ -1,0 +1,74 @@
+"""GPU types: how fast they compute at best, by precision, and how much they hold."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+
+from topo.csv_table import csv_rows
+from topo.units import bytes_from_gib, flops_per_s_from_tflops
+
+
+class Precision(StrEnum):
+    """The type of the numbers that a matrix product multiplies."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    FP8 = "fp8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A type of GPU: its memory, and its peak FLOP/s in each precision that it computes in."""
+
+    name: str
+    memory_bytes: int
+    peaks: tuple[tuple[Precision, float], ...]
+    source: str = ""
+
+    def peak_flops_per_s(self, precision: Precision) -> float:
+        """Return the FLOP/s that the vendor states, dense.
+
+        Raises:
+            ValueError: the GPU does not compute in that precision.
+        """
+        for held, flops_per_s in self.peaks:
+            if held == precision:
+                return flops_per_s
+        choices = ", ".join(held for held, _ in self.peaks)
+        raise ValueError(f"a {self.name} does not compute in `{precision}`: take one of {choices}")
+
+
+def gpu(name: str) -> Gpu:
+    """Return a type of GPU by its name in `data/gpus.csv`.
+
+    >>> v100 = gpu("V100-SXM2")
+    >>> v100.memory_bytes, v100.peak_flops_per_s(Precision.FP16)
+    (17179869184, 125000000000000.0)
+
+    Raises:
+        ValueError: the table does not hold it.
+    """
+    table = _table()
+    if name not in table:
+        choices = ", ".join(table)
+        raise ValueError(f"`gpu` is {name!r}, of which nothing is known: give one of {choices}")
+    return table[name]
+
+
+@cache
+def _table() -> dict[str, Gpu]:
+    text = (resources.files("topo") / "data" / "gpus.csv").read_text()
+    return {row["name"]: _gpu(row) for row in csv_rows(text)}
+
+
+def _gpu(row: dict[str, str]) -> Gpu:
+    stated = [(precision, row[precision]) for precision in Precision if row[precision]]
+    return Gpu(
+        name=row["name"],
+        memory_bytes=bytes_from_gib(float(row["memory_gib"])),
+        peaks=tuple((p, flops_per_s_from_tflops(float(tflops))) for p, tflops in stated),
+        source=row["source"],
+    )

@@ -1,0 +1,121 @@
+"""Hostfiles of Open MPI and of MPICH: how many processes each host takes, and which come where.
+
+::
+
+    Open MPI                    MPICH
+    gpu01 slots=4               gpu01:4
+    gpu02 slots=2 max_slots=2   gpu02:2
+
+Open MPI's hostfile gives slots, and a rankfile says which rank goes where. MPICH hands out ranks
+line by line, so its hostfile is the placement as well.
+
+Sources: Open MPI 5 and PRRTE 3, `prte-map(1)`; MPICH, "Using the Hydra Process Manager".
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from topo.cluster import Cluster, Device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSlots:
+    """A host and how many processes it takes."""
+
+    host: str
+    num_slots: int
+
+
+def parse_hostfile(text: str) -> tuple[HostSlots, ...]:
+    r"""Return the hosts of a hostfile of either kind, in order.
+
+    A line without a number is one slot, and lines of one host add up, as in both MPIs.
+
+    >>> parse_hostfile("gpu01 slots=2 # Open MPI\n")
+    (HostSlots(host='gpu01', num_slots=2),)
+    >>> [(h.host, h.num_slots) for h in parse_hostfile("gpu01:2\ngpu02\ngpu02\n")]
+    [('gpu01', 2), ('gpu02', 2)]
+
+    Raises:
+        ValueError: a number of slots is not one, or no line names a host.
+    """
+    slots: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split("#")[0].split()
+        if words:
+            host, count = _host_and_slots(words, number)
+            slots[host] = slots.get(host, 0) + count
+    if not slots:
+        raise ValueError("a hostfile has a line for each host, such as `gpu01 slots=4`; none is")
+    return tuple(HostSlots(host=host, num_slots=count) for host, count in slots.items())
+
+
+def _host_and_slots(words: list[str], number: int) -> tuple[str, int]:
+    settings = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+    host, colon, count = words[0].partition(":")
+    given = settings.get("slots", count if colon else "1")
+    if not (host and given.isdecimal() and int(given) > 0):
+        raise ValueError(
+            f"line {number} of a hostfile must be `host slots=N` or `host:N`, N at least 1, is "
+            f"{' '.join(words)!r}"
+        )
+    return host, int(given)
+
+
+def openmpi_hostfile(cluster: Cluster) -> str:
+    """Return the hosts of a cluster, a slot for each device."""
+    counts = {host.name: 0 for host in cluster.hosts}
+    for device in cluster.devices:
+        counts[device.host] += 1
+    return "".join(f"{host} slots={count}\n" for host, count in counts.items() if count)
+
+
+def openmpi_rankfile(cluster: Cluster, devices: Sequence[int]) -> str:
+    """Return where each rank goes: rank `r` beside device `devices[r]`.
+
+    A slot is the number of the device on its host. Use it as `mpirun --hostfile HOSTS --map-by
+    rankfile:FILE=RANKS --bind-to none`; bound, a slot would be one core.
+
+    Raises:
+        ValueError: a device is not there, or stands there twice.
+    """
+    slots = _slots(cluster)
+    return "".join(
+        f"rank {rank}={device.host} slot={slots[device.name]}\n"
+        for rank, device in enumerate(_chosen(cluster, devices))
+    )
+
+
+def mpich_hostfile(cluster: Cluster, devices: Sequence[int]) -> str:
+    """Return the hosts in the order of the ranks: rank `r` beside device `devices[r]`.
+
+    Use it as `mpiexec -f HOSTS -n N`.
+
+    Raises:
+        ValueError: a device is not there, or stands there twice.
+    """
+    runs = groupby(device.host for device in _chosen(cluster, devices))
+    return "".join(f"{host}:{len(list(run))}\n" for host, run in runs)
+
+
+def _slots(cluster: Cluster) -> dict[str, int]:
+    """For each device, its number on its host."""
+    seen: dict[str, int] = {}
+    slots: dict[str, int] = {}
+    for device in cluster.devices:
+        slots[device.name] = seen.get(device.host, 0)
+        seen[device.host] = slots[device.name] + 1
+    return slots
+
+
+def _chosen(cluster: Cluster, devices: Sequence[int]) -> list[Device]:
+    for rank, device in enumerate(devices):
+        if device not in range(len(cluster)):
+            raise ValueError(
+                f"rank {rank} is on device {device}; cluster {cluster.name!r} has devices 0 to "
+                f"{len(cluster) - 1}"
+            )
+    if len(set(devices)) < len(devices):
+        raise ValueError(f"each rank has its own device; `devices` names one twice: {devices}")
+    return [cluster.devices[device] for device in devices]

@@ -1,0 +1,114 @@
+"""From links between regions, and inside regions and hosts, to matrices over the devices."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from topo.cluster import Device
+from topo.cluster_file import ClusterFile, Speed
+from topo.csv_table import csv_rows
+from topo.listed import ReadBeside
+from topo.nvidia import gpu_link_speed
+from topo.units import bytes_per_s_from_gbps, seconds_from_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Matrices:
+    """The links of all ordered pairs; the last two may be one array."""
+
+    latency_s: np.ndarray
+    bandwidth_bytes_per_s: np.ndarray
+    alone_bytes_per_s: np.ndarray
+
+    def join_gpus(self, kinds: Sequence[Sequence[str]], *, start: int, stop: int) -> None:
+        """Write what joins the devices `start` to `stop`, which are on one host."""
+        for a in range(start, stop):
+            for b in range(start, stop):
+                if a != b:
+                    speed = gpu_link_speed(kinds[a - start][b - start])
+                    bytes_per_s = bytes_per_s_from_gbps(speed.bandwidth_gbps)
+                    self.latency_s[a, b] = seconds_from_ms(speed.latency_ms)
+                    self.bandwidth_bytes_per_s[a, b] = bytes_per_s
+                    self.alone_bytes_per_s[a, b] = bytes_per_s
+
+
+def matrices_by_region(
+    file: ClusterFile, devices: tuple[Device, ...], read_beside: ReadBeside
+) -> Matrices:
+    """Return the links of all devices.
+
+    Raises:
+        ValueError: two hosts have no link.
+    """
+    regions = list(dict.fromkeys(device.region for device in devices))
+    region = _numbers([device.region for device in devices])
+    host = _numbers([device.host for device in devices])
+    speeds = _region_speeds(file, regions, read_beside)
+    lonely = [len(np.unique(host[region == i])) == 1 for i in range(len(regions))]
+    _check_joined(speeds, regions, lonely)
+    same_host = host[:, None] == host[None, :]
+    pairs = (region[:, None], region[None, :])
+
+    def spread(of: Callable[[Speed], float], diagonal: float) -> np.ndarray:
+        table = np.array([[np.nan if s is None else of(s) for s in row] for row in speeds])
+        matrix = np.where(same_host, of(file.inside_host), table[pairs])
+        np.fill_diagonal(matrix, diagonal)
+        return matrix
+
+    bandwidth = spread(lambda s: bytes_per_s_from_gbps(s.bandwidth_gbps), np.inf)
+    used = [file.inside_host, *(s for row in speeds for s in row if s is not None)]
+    told_apart = any(s.alone_gbps is not None for s in used)
+    return Matrices(
+        latency_s=spread(lambda s: seconds_from_ms(s.latency_ms), 0.0),
+        bandwidth_bytes_per_s=bandwidth,
+        alone_bytes_per_s=spread(_alone_bytes_per_s, np.inf) if told_apart else bandwidth,
+    )
+
+
+def _numbers(names: Sequence[str]) -> np.ndarray:
+    """Number the names in the order in which they first come."""
+    number: dict[str, int] = {}
+    return np.array([number.setdefault(name, len(number)) for name in names])
+
+
+def _alone_bytes_per_s(speed: Speed) -> float:
+    return bytes_per_s_from_gbps(speed.alone_gbps or speed.bandwidth_gbps)
+
+
+def _region_speeds(
+    file: ClusterFile, regions: list[str], read_beside: ReadBeside
+) -> list[list[Speed | None]]:
+    known: dict[tuple[str, str], Speed] = {}
+    for a in regions:
+        for b in regions:
+            default = file.inside_region if a == b else file.across_regions
+            if default is not None:
+                known[a, b] = default
+    if file.link_table is not None:
+        known |= _link_table(read_beside(file.link_table).decode())
+    known |= {pair: link for link in file.links for pair in link.directions()}
+    return [[known.get((a, b)) for b in regions] for a in regions]
+
+
+def _check_joined(speeds: list[list[Speed | None]], regions: list[str], lonely: list[bool]) -> None:
+    """Refuse two hosts without a link; a region of one host needs none inside."""
+    for i, row in enumerate(speeds):
+        for j, speed in enumerate(row):
+            if speed is None and not (i == j and lonely[i]):
+                raise ValueError(
+                    f"no entry in `links` leads from {regions[i]!r} to {regions[j]!r}: add one, or "
+                    f"`inside_region` or `across_regions`"
+                )
+
+
+def _link_table(text: str) -> dict[tuple[str, str], Speed]:
+    """Read region_a, region_b, latency_ms, bandwidth_gbps: both directions alike."""
+    known: dict[tuple[str, str], Speed] = {}
+    for row in csv_rows(text):
+        speed = Speed(
+            latency_ms=float(row["latency_ms"]), bandwidth_gbps=float(row["bandwidth_gbps"])
+        )
+        known[row["region_a"], row["region_b"]] = speed
+        known[row["region_b"], row["region_a"]] = speed
+    return known

@@ -1,0 +1,22 @@
+"""Matrices over the devices, as .csv and .npy files."""
+
+import io
+
+import numpy as np
+
+
+def parse_matrix(content: bytes, *, suffix: str) -> np.ndarray:
+    r"""Return the matrix in a file's content; in CSV, lines that begin with `#` are comments.
+
+    >>> parse_matrix(b"# ms\n0, 11\n11, 0\n", suffix=".csv")
+    array([[ 0., 11.],
+           [11.,  0.]])
+
+    Raises:
+        ValueError: it is neither CSV nor NPY, or does not hold numbers.
+    """
+    if suffix == ".npy":
+        return np.load(io.BytesIO(content), allow_pickle=False).astype(float)
+    if suffix == ".csv":
+        return np.loadtxt(io.StringIO(content.decode()), delimiter=",", ndmin=2)
+    raise ValueError(f"a matrix is a .csv or a .npy file; this one ends in {suffix!r}")

@@ -1,0 +1,152 @@
+"""Measures the network between the ranks of an MPI job, by small and by large messages.
+
+A small message goes to and fro: half of the time is the latency, in either direction. A large one
+goes, and an empty one comes back: what the round trip does not explain is the bandwidth.
+"""
+
+import time
+
+import mpi4py
+import numpy as np
+
+from topo.probe.rounds import Round, nic_rounds, rounds
+from topo.probe.summary import Measurements, NicSample, ProbeSettings
+
+mpi4py.rc(initialize=False, finalize=False)
+from mpi4py import MPI  # noqa: E402  the line above must come first
+
+_HOST_BYTES = 256
+
+
+def measure(settings: ProbeSettings) -> Measurements | None:
+    """Measure all ordered pairs of ranks; every rank calls this, rank 0 gets the result.
+
+    It begins MPI if nobody has, and then ends it. Takes time in proportion to the number of hosts
+    times the square of the devices of one.
+    """
+    ours = not MPI.Is_initialized()
+    if ours:
+        MPI.Init()
+    comm = MPI.COMM_WORLD.Dup()
+    try:
+        return _Probe(comm, settings).run()
+    finally:
+        comm.Free()
+        if ours:
+            MPI.Finalize()
+
+
+class _Probe:
+    """One rank of the measurement."""
+
+    def __init__(self, comm: MPI.Intracomm, settings: ProbeSettings) -> None:
+        self._comm = comm
+        self._rank: int = comm.Get_rank()
+        self._settings = settings
+        self._small = np.zeros(settings.small_bytes, np.uint8)
+        self._large = np.zeros(settings.large_bytes, np.uint8)
+        self._empty = np.zeros(0, np.uint8)
+
+    def run(self) -> Measurements | None:
+        hosts = self._hosts()
+        numbers = tuple(hosts.index(host) for host in hosts)
+        measured = np.zeros((len(hosts), 4))  # from this rank to each: two medians, two spreads
+        for pairs in rounds(numbers):
+            self._comm.Barrier()
+            for source, destination in pairs:
+                if self._rank == source:
+                    measured[destination] = self._send_to(destination)
+                if self._rank == destination:
+                    self._answer(source)
+        egress, ingress = [], []
+        for number, pairs in nic_rounds(numbers):
+            back = tuple((b, a) for a, b in pairs)
+            egress.append(self._together(hosts[number], pairs))
+            ingress.append(self._together(hosts[number], back))
+        every = np.zeros((len(hosts), *measured.shape)) if self._rank == 0 else None
+        self._comm.Gather(measured, every)
+        if every is None:
+            return None
+        return Measurements(
+            hosts=hosts,
+            latency_s=every[:, :, 0],
+            latency_spread_s=every[:, :, 1],
+            bytes_per_s=every[:, :, 2],
+            spread_bytes_per_s=every[:, :, 3],
+            egress=tuple(egress),
+            ingress=tuple(ingress),
+        )
+
+    def _hosts(self) -> tuple[str, ...]:
+        name = np.zeros(_HOST_BYTES, np.uint8)
+        letters = MPI.Get_processor_name().encode()[:_HOST_BYTES]
+        name[: len(letters)] = np.frombuffer(letters, np.uint8)
+        names = np.zeros((self._comm.Get_size(), _HOST_BYTES), np.uint8)
+        self._comm.Allgather(name, names)
+        return tuple(row.tobytes().rstrip(b"\0").decode() for row in names)
+
+    def _send_to(self, peer: int) -> tuple[float, float, float, float]:
+        """Return the latency and its spread, the bytes/s and their spread."""
+        settings = self._settings
+        there_and_back = self._times(peer, self._small, self._small, repeats=settings.small_repeats)
+        latency = np.array(there_and_back) / 2
+        large = self._times(peer, self._large, self._empty, repeats=settings.large_repeats)
+        bytes_per_s = _bytes_per_s(np.array(large), settings.large_bytes, float(np.median(latency)))
+        return (*_median_and_spread(latency), *_median_and_spread(bytes_per_s))
+
+    def _times(
+        self, peer: int, message: np.ndarray, answer: np.ndarray, *, repeats: int
+    ) -> list[float]:
+        """Return the seconds of each message and its answer, the warm-up left out."""
+        times: list[float] = []
+        answer = answer.copy()
+        for _ in range(self._settings.warmup + repeats):
+            start_s = time.perf_counter()
+            self._comm.Send(message, peer)
+            self._comm.Recv(answer, peer)
+            times.append(time.perf_counter() - start_s)
+        return times[self._settings.warmup :]
+
+    def _answer(self, peer: int) -> None:
+        small = self._small.copy()
+        for _ in range(self._settings.warmup + self._settings.small_repeats):
+            self._comm.Recv(small, peer)
+            self._comm.Send(small, peer)
+        self._receive_large(peer)
+
+    def _receive_large(self, peer: int) -> None:
+        large = self._large.copy()
+        for _ in range(self._settings.warmup + self._settings.large_repeats):
+            self._comm.Recv(large, peer)
+            self._comm.Send(self._empty, peer)
+
+    def _together(self, host: str, pairs: Round) -> NicSample:
+        """Return what the pairs move when all of them do at once."""
+        settings = self._settings
+        longest = np.zeros(1)
+        self._comm.Barrier()
+        for source, destination in pairs:
+            if self._rank == source:
+                times = self._times(
+                    destination, self._large, self._empty, repeats=settings.large_repeats
+                )
+                longest[0] = sum(times)
+            if self._rank == destination:
+                self._receive_large(source)
+        self._comm.Allreduce(MPI.IN_PLACE, longest, MPI.MAX)
+        num_bytes = len(pairs) * settings.large_repeats * settings.large_bytes
+        return NicSample(host=host, pairs=pairs, bytes_per_s=num_bytes / float(longest[0]))
+
+
+def _median_and_spread(samples: np.ndarray) -> tuple[float, float]:
+    low, middle, high = np.percentile(samples, (25, 50, 75))
+    return float(middle), float(high - low)
+
+
+def _bytes_per_s(times_s: np.ndarray, num_bytes: int, latency_s: float) -> np.ndarray:
+    """Return the speed of messages, their way there and the answer's way back left out.
+
+    A message can be too small to be told from the round trip; then its whole time counts.
+    """
+    moving_s = times_s - 2 * latency_s
+    return num_bytes / np.where(moving_s > 0, moving_s, times_s)
