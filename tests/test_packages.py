@@ -33,6 +33,7 @@ def _constants_classes_functions(name: str) -> tuple[int, str]:
         ("topo", ("jax", "mpi4py", "matplotlib", "jaxpipe")),
         ("jaxpipe.schedule", ("jax", "numpy", "mpi4py")),
         ("jaxpipe.trace", ("jax", "matplotlib", "mpi4py")),
+        ("jaxpipe.simulate", ("jax", "matplotlib", "mpi4py")),
         ("jaxpipe.plan", ("jax", "matplotlib", "mpi4py")),
         ("jaxpipe.comm", ("mpi4py",)),
         ("jaxpipe.config", ("jax", "flax", "mpi4py")),

@@ -69,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _explain(error, code=2)
     except RunError as error:
         return _explain(error, code=1)
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _run(words: list[str]) -> int:

@@ -1,18 +1,20 @@
 """`jaxpipe simulate`: how long a step of a system takes on a cluster, without running it."""
 
+import difflib
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxpipe.simulate import System
+if TYPE_CHECKING:  # it imports numpy, which `--help` can do without
+    from jaxpipe.simulate import System
 
 
 def simulate(
     *,
-    system: Annotated[System, tyro.conf.EnumChoicesFromValues],
+    system: str,
     cluster: str,
     layers: int = 24,
     batch: int = 1024,
@@ -23,7 +25,8 @@ def simulate(
     """Simulate a step of GPT-3 XL, with constants that were fitted to the runs of DT-FM.
 
     Args:
-        system: who trains, and how.
+        system: who trains, and how: dtfm, dtfm-unscheduled, megatron-p8,
+            megatron-p8-unscheduled, megatron-t8, megatron-p4t2, megatron-p2t4, zero-s3, or jaxpipe.
         cluster: one of the catalogue, such as `case5-worldwide`, or a TOML file.
         layers: how many layers the model has; the published runs have 24, 32 and 40.
         batch: samples in a step; the published runs have 1024, 2048 and 4096.
@@ -38,12 +41,13 @@ def simulate(
     from jaxpipe.simulate import simulate as run
     from jaxpipe.trace import write_chrome
 
+    who = _system(system)
     try:
         where = topo.load(cluster)
     except (ValueError, OSError) as error:
         raise ConfigError(f"`--cluster`: {error}") from error
     workload = Workload(num_layers=layers, batch=batch)
-    job = system_job(system, where, workload=workload, constants=dtfm_constants(), seed=seed)
+    job = system_job(who, where, workload=workload, constants=dtfm_constants(), seed=seed)
     simulated = run(job)
     step = step_time(simulated, workload)
     if trace is not None:
@@ -51,7 +55,7 @@ def simulate(
     if json_:
         told = {
             "truth": simulated.truth.value,
-            "system": system.value,
+            "system": system,
             "cluster": cluster,
             "layers": layers,
             "batch": batch,
@@ -73,3 +77,16 @@ def simulate(
     if trace is not None:
         console.print(f"\ntrace -> {trace}", markup=False)
     return 0
+
+
+def _system(name: str) -> "System":
+    from jaxpipe.errors import ConfigError
+    from jaxpipe.simulate import System
+
+    try:
+        return System(name)
+    except ValueError:
+        near = difflib.get_close_matches(name, list(System), n=1, cutoff=0.0)
+        raise ConfigError(
+            f"`--system` is one of {', '.join(System)}, not {name!r}; did you mean {near[0]}?"
+        ) from None

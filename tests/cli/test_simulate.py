@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.cli.main import main
+from jaxpipe.cli.simulate import simulate
+from jaxpipe.simulate import System
 from jaxpipe.trace import Truth, read_chrome
 
 _SMALL = ["--cluster", "homogeneous:hosts=8,delay_ms=1", "--layers", "8", "--batch", "4"]
@@ -32,3 +34,13 @@ def test_an_unknown_cluster_is_refused(capsys: pytest.CaptureFixture[str]):
     arguments = ["simulate", "--system", "dtfm", "--cluster", "case9"]
     assert main(arguments) == 2
     assert "`--cluster`: no cluster 'case9'" in capsys.readouterr().err
+
+
+def test_an_unknown_system_is_refused(capsys: pytest.CaptureFixture[str]):
+    assert main(["simulate", "--system", "dtfn", *_SMALL]) == 2
+    assert "not 'dtfn'; did you mean dtfm?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("system", System)
+def test_the_help_names_every_system(system: System):
+    assert system in (simulate.__doc__ or "")

@@ -99,7 +99,7 @@ def test_mpirun_takes_the_files(tmp_path: Path):
     cluster = load(str(path))
     (tmp_path / "hosts").write_text(openmpi_hostfile(cluster))
     (tmp_path / "ranks").write_text(openmpi_rankfile(cluster, (2, 0, 1)))
-    program, *root = mpi_command(1)[: mpi_command(1).index("--map-by")]
+    program, *root = mpi_command(1)[: mpi_command(1).index("-n")]
     command = [
         *(program, *root, "--hostfile", str(tmp_path / "hosts"), "--bind-to", "none"),
         *("--map-by", f"rankfile:FILE={tmp_path / 'ranks'}", "-n", "3"),
