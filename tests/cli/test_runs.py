@@ -112,7 +112,9 @@ def test_show_draws_the_plan(write_config: WriteConfig) -> None:
     assert "stage 1  .  0  1  2  3 [0][1][2][3] ." in shown.stdout
 
 
-@pytest.mark.parametrize("command", [(), ("train",), ("simulate",), ("data", "prepare"), ("topo",), ("topo", "tc")])
+@pytest.mark.parametrize(
+    "command", [(), ("train",), ("simulate",), ("data", "prepare"), ("topo",), ("topo", "tc")]
+)
 def test_help_imports_neither_jax_nor_mpi(command: tuple[str, ...]) -> None:
     code = (
         "import sys; from jaxpipe.cli.main import main\n"

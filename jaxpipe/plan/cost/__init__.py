@@ -1,0 +1,34 @@
+"""What a plan costs, in closed form: links, collectives, layers and memory."""
+
+from jaxpipe.plan.cost.collective import (
+    central_s,
+    chain_s,
+    hierarchical_s,
+    ring_s,
+    sharded_s,
+    tree_s,
+)
+from jaxpipe.plan.cost.link import Links, links_between, uniform_links
+from jaxpipe.plan.cost.memory import BytesPerParameter, StageMemory, overfull, stage_memory
+from jaxpipe.plan.cost.profile import Part, Profile, flop_profile, read_profile, write_profile
+
+__all__ = [
+    "BytesPerParameter",
+    "Links",
+    "Part",
+    "Profile",
+    "StageMemory",
+    "central_s",
+    "chain_s",
+    "flop_profile",
+    "hierarchical_s",
+    "links_between",
+    "overfull",
+    "read_profile",
+    "ring_s",
+    "sharded_s",
+    "stage_memory",
+    "tree_s",
+    "uniform_links",
+    "write_profile",
+]

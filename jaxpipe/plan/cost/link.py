@@ -1,0 +1,51 @@
+"""Alpha-beta links: a message takes the latency of its link, and its bytes over the bandwidth."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from topo import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Links:
+    """What messages between some members take: `latency_s[a, b]` and `seconds_per_byte[a, b]`.
+
+    Members are numbered from 0; each pair has a link of its own, which no other slows down.
+    """
+
+    latency_s: np.ndarray
+    seconds_per_byte: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
+
+    def message_s(self, source: int, destination: int, *, num_bytes: float) -> float:
+        """Return the seconds from the start of a message to its last byte."""
+        wire_s = num_bytes * self.seconds_per_byte[source, destination]
+        return float(self.latency_s[source, destination] + wire_s)
+
+    def wire_s(self, source: int, destination: int, *, num_bytes: float) -> float:
+        """Return the seconds for which a message occupies the link."""
+        return float(num_bytes * self.seconds_per_byte[source, destination])
+
+
+def links_between(cluster: Cluster, devices: tuple[int, ...]) -> Links:
+    """Return the links between some devices, numbered in this order.
+
+    >>> import topo
+    >>> links = links_between(topo.load("two-region"), (0, 2))
+    >>> round(links.message_s(0, 1, num_bytes=140e6), 6)
+    1.011
+    """
+    both = np.ix_(devices, devices)
+    return Links(
+        latency_s=cluster.latency_s[both],
+        seconds_per_byte=1 / cluster.bandwidth_bytes_per_s[both],
+    )
+
+
+def uniform_links(num_members: int, *, latency_s: float, bandwidth_bytes_per_s: float) -> Links:
+    """Return links that are all alike."""
+    apart = 1.0 - np.eye(num_members)
+    return Links(latency_s=apart * latency_s, seconds_per_byte=apart / bandwidth_bytes_per_s)

@@ -1,0 +1,77 @@
+"""What a stage holds at its peak: parameters, gradients, optimizer, and live activations."""
+
+from dataclasses import dataclass
+
+from jaxpipe.plan.cost.profile import Profile
+from jaxpipe.plan.plan import Plan
+from jaxpipe.schedule import peak_live
+from topo import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BytesPerParameter:
+    """What is held of each parameter: itself, its gradient, and the optimizer's moments.
+
+    The default is AdamW in fp32, two moments.
+    """
+
+    parameter: int = 4
+    gradient: int = 4
+    optimizer: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """The bytes that a rank of a stage holds when it holds most."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.parameters + self.gradients + self.optimizer + self.activations
+
+
+def stage_memory(
+    plan: Plan, profile: Profile, *, each: BytesPerParameter
+) -> tuple[StageMemory, ...]:
+    """Return what each stage holds, under the plan's schedule.
+
+    Live are the residuals of all microbatches that wait for their backward (`peak_live`), and for
+    each of them the message that came in; the profile's `kept_bytes` know of rematerialisation.
+    A last stage that shares the embedding of the first has a copy of it.
+    """
+    live = peak_live(plan.compute_schedule())
+    parts = [profile.stage(plan.cut, stage) for stage in range(plan.num_stages)]
+    copies = [0] * plan.num_stages
+    if plan.tied and plan.num_stages > 1:
+        copies[-1] = profile.embed.parameters
+    return tuple(
+        StageMemory(
+            parameters=(part.parameters + copy) * each.parameter,
+            gradients=(part.parameters + copy) * each.gradient,
+            optimizer=(part.parameters + copy) * each.optimizer,
+            activations=count * (part.kept_bytes + profile.activation_bytes),
+        )
+        for part, copy, count in zip(parts, copies, live, strict=True)
+    )
+
+
+def overfull(
+    plan: Plan, profile: Profile, cluster: Cluster, *, each: BytesPerParameter
+) -> dict[int, int]:
+    """Return the devices on which the plan does not fit, and how many bytes too many it needs.
+
+    Devices of which no memory is known hold everything.
+    """
+    needs = [memory.total for memory in stage_memory(plan, profile, each=each)]
+    excess = {}
+    for row in plan.placement:
+        for device, need in zip(row, needs, strict=True):
+            gpu = cluster.devices[device].gpu
+            if gpu is not None and need > gpu.memory_bytes:
+                excess[device] = need - gpu.memory_bytes
+    return excess

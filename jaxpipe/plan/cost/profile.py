@@ -1,0 +1,143 @@
+"""What the parts of a model take on one device: seconds, parameters, bytes. Measured, or by FLOPs.
+
+A measured profile is a JSON file::
+
+    {
+      "device": "V100-SXM2",            what it was measured on
+      "flops_per_s": 45e12,             its effective speed there; other devices scale by theirs
+      "microbatch": 1,                  samples in the microbatch that the numbers speak of
+      "activation_bytes": 8388608,      what a stage sends to the next
+      "embed": {"forward_s": 0.001, "backward_s": 0.002, "parameters": 63582208, "kept_bytes": 0},
+      "layers": [{...}, ...],           one for each layer, the same keys
+      "head": {...}
+    }
+
+`parameters` are counted, not weighed; `kept_bytes` is what the backward needs of one forward, under
+the rematerialisation policy that was measured.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from jaxpipe.errors import PlanError
+from jaxpipe.plan.cut import Cut, layers_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A layer, a stage, the embedding or the head, for one microbatch."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    parameters: int = 0
+    kept_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for field in ("forward_s", "backward_s", "parameters", "kept_bytes"):
+            if not getattr(self, field) >= 0:
+                raise ValueError(f"`{field}` must not be negative, is {getattr(self, field)}")
+
+    def __add__(self, other: "Part") -> "Part":
+        return Part(
+            forward_s=self.forward_s + other.forward_s,
+            backward_s=self.backward_s + other.backward_s,
+            parameters=self.parameters + other.parameters,
+            kept_bytes=self.kept_bytes + other.kept_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A model on one device; see the head of the file for the fields."""
+
+    device: str
+    flops_per_s: float
+    microbatch: int
+    activation_bytes: int
+    embed: Part
+    layers: tuple[Part, ...]
+    head: Part
+
+    def __post_init__(self) -> None:
+        if not self.flops_per_s > 0 or self.microbatch < 1 or not self.layers:
+            raise ValueError(
+                f"a profile has a speed, a microbatch and layers: `flops_per_s` is "
+                f"{self.flops_per_s}, `microbatch` {self.microbatch}, `layers` has "
+                f"{len(self.layers)}; give each"
+            )
+
+    def stage(self, cut: Cut, stage: int) -> Part:
+        """Return the stage of a cut; the first holds the embedding, the last the head."""
+        total = Part()
+        for layer in layers_of(cut, stage):
+            total += self.layers[layer]
+        if stage == 0:
+            total += self.embed
+        return total + self.head if stage == len(cut) - 1 else total
+
+
+def read_profile(path: Path) -> Profile:
+    """Return the profile in a JSON file.
+
+    Raises:
+        PlanError: the file cannot be read, or is not a profile.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Profile)
+    except OSError as error:
+        raise PlanError(f"cannot read the profile {path}: {error.strerror}") from error
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise PlanError(
+            f"{path} is not a profile: {error}; `jaxpipe.plan.cost.profile` shows the format"
+        ) from error
+
+
+def write_profile(profile: Profile, path: Path) -> None:
+    """Write a profile as JSON; `read_profile` gives it back as it was."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=2))
+
+
+def flop_profile(  # noqa: PLR0913 - the numbers that define a uniform model
+    *,
+    num_layers: int,
+    layer_flop: float,
+    layer_parameters: int,
+    layer_kept_bytes: int,
+    activation_bytes: int,
+    embed_parameters: int = 0,
+    head_parameters: int = 0,
+    head_flop: float = 0.0,
+    recomputes: bool = False,
+    flops_per_s: float,
+) -> Profile:
+    """Return the profile of a model of equal layers that computes at `flops_per_s`.
+
+    FLOPs are those of a forward on one sample. A backward takes two forwards, and one more where
+    it recomputes.
+
+    >>> profile = flop_profile(
+    ...     num_layers=2, layer_flop=6e9, layer_parameters=10, layer_kept_bytes=1,
+    ...     activation_bytes=1, flops_per_s=2e9, recomputes=True,
+    ... )
+    >>> profile.stage((2,), 0)
+    Part(forward_s=6.0, backward_s=18.0, parameters=20, kept_bytes=2)
+    """
+    forwards = 3 if recomputes else 2
+    layer_s, head_s = layer_flop / flops_per_s, head_flop / flops_per_s
+    layer = Part(
+        forward_s=layer_s,
+        backward_s=forwards * layer_s,
+        parameters=layer_parameters,
+        kept_bytes=layer_kept_bytes,
+    )
+    return Profile(
+        device="computed",
+        flops_per_s=flops_per_s,
+        microbatch=1,
+        activation_bytes=activation_bytes,
+        embed=Part(parameters=embed_parameters),
+        layers=(layer,) * num_layers,
+        head=Part(forward_s=head_s, backward_s=2 * head_s, parameters=head_parameters),
+    )

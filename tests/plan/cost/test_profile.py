@@ -1,0 +1,127 @@
+"""Profiles: sums of parts, files, and memory."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import topo
+from jaxpipe.errors import PlanError
+from jaxpipe.plan import PlanConfig, identity_plan
+from jaxpipe.plan.cost import (
+    BytesPerParameter,
+    Part,
+    Profile,
+    flop_profile,
+    overfull,
+    read_profile,
+    stage_memory,
+    write_profile,
+)
+from jaxpipe.schedule import ScheduleKind
+
+PARTS = st.builds(
+    Part,
+    forward_s=st.floats(0, 10),
+    backward_s=st.floats(0, 10),
+    parameters=st.integers(0, 2**40),
+    kept_bytes=st.integers(0, 2**40),
+)
+PROFILES = st.builds(
+    Profile,
+    device=st.text(max_size=5),
+    flops_per_s=st.floats(1, 1e15),
+    microbatch=st.integers(1, 8),
+    activation_bytes=st.integers(0, 2**40),
+    embed=PARTS,
+    layers=st.lists(PARTS, min_size=1, max_size=4).map(tuple),
+    head=PARTS,
+)
+
+
+@given(PROFILES)
+def test_a_file_gives_back_the_profile(tmp_path_factory: pytest.TempPathFactory, profile: Profile):
+    path = tmp_path_factory.getbasetemp() / "profile.json"
+    write_profile(profile, path)
+    assert read_profile(path) == profile
+
+
+@given(PROFILES)
+def test_the_stages_of_every_cut_add_up_to_the_model(profile: Profile):
+    whole = profile.stage((len(profile.layers),), 0)
+    for cut in [(1, len(profile.layers) - 1), (len(profile.layers) - 1, 1)]:
+        if min(cut) > 0:
+            both = profile.stage(cut, 0) + profile.stage(cut, 1)
+            assert both.parameters == whole.parameters
+            assert both.backward_s == pytest.approx(whole.backward_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is not a profile"),
+        ('{"device": "x"}', "missing required field.*shows the format"),
+        (
+            '{"device": "x", "flops_per_s": 0, "microbatch": 1, "activation_bytes": 1, '
+            '"embed": {}, "layers": [{}], "head": {}}',
+            r"`flops_per_s` is 0\.0.*give each",
+        ),
+        (
+            '{"device": "x", "flops_per_s": 1, "microbatch": 1, "activation_bytes": 1, '
+            '"embed": {"parameters": -1}, "layers": [{}], "head": {}}',
+            "`parameters` must not be negative, is -1",
+        ),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path: Path, text: str, words: str):
+    path = tmp_path / "profile.json"
+    path.write_text(text)
+    with pytest.raises(PlanError, match=words):
+        read_profile(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path):
+    with pytest.raises(PlanError, match=r"cannot read the profile .*: No such file"):
+        read_profile(tmp_path / "none.json")
+
+
+def profile_of(num_layers: int) -> Profile:
+    return flop_profile(
+        num_layers=num_layers,
+        layer_flop=1e12,
+        layer_parameters=100,
+        layer_kept_bytes=7,
+        activation_bytes=3,
+        embed_parameters=50,
+        head_parameters=20,
+        flops_per_s=1e12,
+    )
+
+
+@pytest.mark.parametrize(("kind", "live"), [(ScheduleKind.GPIPE, (4, 4)), ("1f1b", (2, 1))])
+def test_memory_is_parameters_and_live_microbatches(kind: str, live: tuple[int, int]):
+    config = PlanConfig(cluster="two-region", stages=2, replicas=1, schedule=ScheduleKind(kind))
+    plan = identity_plan(config, topo.load("two-region"), num_layers=3, batch=4, tied=True)
+    first, last = stage_memory(
+        plan, profile_of(3), each=BytesPerParameter(parameter=2, gradient=4, optimizer=8)
+    )
+    assert (first.parameters, first.gradients, first.optimizer) == (500, 1000, 2000)
+    assert last.parameters == 2 * (100 + 20 + 50)
+    assert (first.activations, last.activations) == (live[0] * (14 + 3), live[1] * (7 + 3))
+    assert first.total == 3500 + first.activations
+
+
+def test_devices_that_are_too_small_are_named():
+    cluster = topo.load("case3-universities")
+    config = PlanConfig(cluster="case3-universities", stages=2, replicas=2)
+    plan = identity_plan(config, cluster, num_layers=2, batch=4, tied=False)
+    each = BytesPerParameter(parameter=10**8)
+    small = overfull(plan, profile_of(2), cluster, each=BytesPerParameter())
+    assert small == {}
+    large = overfull(plan, profile_of(2), cluster, each=each)
+    memory = stage_memory(plan, profile_of(2), each=each)
+    gpu = cluster.devices[0].gpu
+    assert gpu is not None
+    excess = {0: memory[0].total - gpu.memory_bytes, 2: memory[0].total - gpu.memory_bytes}
+    assert large == {device: bytes_ for device, bytes_ in excess.items() if bytes_ > 0}
