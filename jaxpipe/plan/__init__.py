@@ -3,6 +3,7 @@
 from jaxpipe.plan.cut import Cut, check_cut, even_cut, layers_of
 from jaxpipe.plan.draw import draw_plan, ideal_bubble
 from jaxpipe.plan.dtfm import DtfmCost, dtfm_cost
+from jaxpipe.plan.file import check_plan, plan_text, read_plan, write_plan
 from jaxpipe.plan.identity import PlanConfig, identity_plan
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.sync import island_tree
@@ -13,6 +14,7 @@ __all__ = [
     "Plan",
     "PlanConfig",
     "check_cut",
+    "check_plan",
     "draw_plan",
     "dtfm_cost",
     "even_cut",
@@ -20,4 +22,7 @@ __all__ = [
     "identity_plan",
     "island_tree",
     "layers_of",
+    "plan_text",
+    "read_plan",
+    "write_plan",
 ]

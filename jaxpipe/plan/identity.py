@@ -62,6 +62,7 @@ def identity_plan(
         cut=cut,
         schedule=config.schedule,
         warmup=config.warmup,
+        microbatch=config.microbatch,
         num_microbatches=_num_microbatches(config, batch=batch),
         tied=tied,
         sync=tuple(island_tree(devices) for devices in held),

@@ -19,13 +19,15 @@ class Plan:
 
     `placement[replica][stage]` is a device of the cluster. `sync[stage]` is the tree over the
     ranks that hold the stage, `sync_shared` over those that hold a tied embedding, `sync_all` over
-    all ranks. `warmup` is the number of forwards before the first backward, for each stage.
+    all ranks. `warmup` is the number of forwards before the first backward, for each stage;
+    `microbatch` is in samples.
     """
 
     placement: tuple[tuple[int, ...], ...]
     cut: Cut
     schedule: ScheduleKind
     warmup: tuple[int, ...] | None
+    microbatch: int = 1
     num_microbatches: int
     tied: bool
     sync: tuple[SyncTree, ...]

@@ -33,7 +33,10 @@ Placement: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 def scheduled(cluster: Cluster, *, batch: int, num_stages: int = NUM_STAGES) -> Placement:
-    """Return the placement with DT-FM's scheduler: pipelines inside islands, in launch order."""
+    """Return the placement with DT-FM's scheduler: pipelines inside islands, in launch order.
+
+    That is known for its cases 3 to 5; for 1 and 2 it is inferred from their times.
+    """
     return pipelines(cluster, launch_order(cluster), num_stages=num_stages, batch=batch)
 
 

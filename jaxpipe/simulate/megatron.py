@@ -7,7 +7,8 @@ consecutive ranks, and replicas lie inside a block::
     P4 x T2      ranks 0-1: stage 0 of replica 0, ranks 2-3: of replica 1, ...; 16 ranks to a stage
 
 Each layer sums its activations over the T parts twice in a forward and, with recomputation, four
-times in a backward; nothing overlaps that.
+times in a backward; nothing overlaps that. Sends are taken not to block, since P8's published times
+say so on shaped links.
 
 Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
 Megatron-LM", SC 2021.

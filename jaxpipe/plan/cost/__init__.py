@@ -8,18 +8,21 @@ from jaxpipe.plan.cost.collective import (
     sharded_s,
     tree_s,
 )
+from jaxpipe.plan.cost.estimate import Estimate, estimate, slowness
 from jaxpipe.plan.cost.link import Links, links_between, uniform_links
 from jaxpipe.plan.cost.memory import BytesPerParameter, StageMemory, overfull, stage_memory
 from jaxpipe.plan.cost.profile import Part, Profile, flop_profile, read_profile, write_profile
 
 __all__ = [
     "BytesPerParameter",
+    "Estimate",
     "Links",
     "Part",
     "Profile",
     "StageMemory",
     "central_s",
     "chain_s",
+    "estimate",
     "flop_profile",
     "hierarchical_s",
     "links_between",
@@ -27,6 +30,7 @@ __all__ = [
     "read_profile",
     "ring_s",
     "sharded_s",
+    "slowness",
     "stage_memory",
     "tree_s",
     "uniform_links",

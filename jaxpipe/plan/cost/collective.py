@@ -10,7 +10,8 @@ each of them holds. On p equal links of latency a and b seconds per byte, for n 
     tree           2 ceil(log2 p) (a + n b)         binomial: to member 0, and back
     central        2 (a + (p - 1) n b)              all send to member 0, one after the other
     sharded        2 (p - 1) (a + n b / p)          each member serves one share to all others
-    hierarchical   2 (a + n b) for each level       a sync tree: islands first
+    hierarchical   2 (a + (q - 1) n b) for each     a sync tree: islands of q members first
+                   level
     ============== =============================== ==============================================
 
 Each function says what takes longest where links differ. Adding takes no time.
@@ -121,8 +122,9 @@ def sharded_s(links: Links, *, num_bytes: float) -> float:
 def hierarchical_s(links: Links, tree: SyncTree, *, num_bytes: float) -> float:
     """Return the seconds of a sum along a sync tree over the members, and of the way back.
 
-    The leaders of an island's members send to its leader as soon as they have their own sums, each
-    over its own link; down again likewise.
+    The leaders of an island's members send to its leader as soon as they have their own sums; it
+    takes them one after the other, as they come, when its own island is done. Down again it serves
+    the last member first. A flat tree on equal links is `central_s`, a nested one is `chain_s`.
 
     >>> from jaxpipe.plan.cost.link import uniform_links
     >>> links = uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0)
@@ -132,34 +134,39 @@ def hierarchical_s(links: Links, tree: SyncTree, *, num_bytes: float) -> float:
     return _ascent_s(links, tree, num_bytes) + _descent_s(links, tree, num_bytes)
 
 
-def _served_s(messages: list[tuple[float, float]]) -> float:
-    """Return when a port has taken all messages, pairs of latency and seconds on the wire.
+def _served_s(messages: list[tuple[float, float]], *, start_s: float = 0.0) -> float:
+    """Return when a port has taken all messages, pairs of first arrival and seconds on the wire.
 
     Sending is receiving with time reversed: it takes as long.
     """
-    end_s = 0.0
+    end_s = start_s
     for latency_s, wire_s in sorted(messages):
         end_s = max(end_s, float(latency_s)) + wire_s
     return end_s
 
 
 def _ascent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
+    """Return when the leader has the sum of the tree."""
     if isinstance(tree, int):
         return 0.0
-    arrivals = [
-        _ascent_s(links, member, num_bytes)
-        + links.message_s(leader(member), leader(tree), num_bytes=num_bytes)
+    end_s, first = _ascent_s(links, tree[0], num_bytes), leader(tree)
+    arriving = [
+        (
+            _ascent_s(links, member, num_bytes) + float(links.latency_s[leader(member), first]),
+            links.wire_s(leader(member), first, num_bytes=num_bytes),
+        )
         for member in tree[1:]
     ]
-    return max(_ascent_s(links, tree[0], num_bytes), *arrivals, 0.0)
+    return _served_s(arriving, start_s=end_s)
 
 
 def _descent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
+    """Return the seconds from when the leader has the sum until all ranks have it."""
     if isinstance(tree, int):
         return 0.0
-    arrivals = [
-        links.message_s(leader(tree), leader(member), num_bytes=num_bytes)
-        + _descent_s(links, member, num_bytes)
-        for member in tree[1:]
-    ]
-    return max(_descent_s(links, tree[0], num_bytes), *arrivals, 0.0)
+    sent_s, end_s, first = 0.0, 0.0, leader(tree)
+    for member in tree[:0:-1]:
+        sent_s += links.wire_s(first, leader(member), num_bytes=num_bytes)
+        there_s = sent_s + float(links.latency_s[first, leader(member)])
+        end_s = max(end_s, there_s + _descent_s(links, member, num_bytes))
+    return max(end_s, sent_s + _descent_s(links, tree[0], num_bytes))

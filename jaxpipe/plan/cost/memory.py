@@ -44,6 +44,7 @@ def stage_memory(
     each of them the message that came in; the profile's `kept_bytes` know of rematerialisation.
     A last stage that shares the embedding of the first has a copy of it.
     """
+    profile = profile.scaled(microbatch=plan.microbatch)
     live = peak_live(plan.compute_schedule())
     parts = [profile.stage(plan.cut, stage) for stage in range(plan.num_stages)]
     copies = [0] * plan.num_stages

@@ -47,6 +47,15 @@ class Part:
             kept_bytes=self.kept_bytes + other.kept_bytes,
         )
 
+    def scaled(self, factor: float) -> "Part":
+        """Return the part for so many times the samples: the parameters stay."""
+        return Part(
+            forward_s=self.forward_s * factor,
+            backward_s=self.backward_s * factor,
+            parameters=self.parameters,
+            kept_bytes=round(self.kept_bytes * factor),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
@@ -76,6 +85,19 @@ class Profile:
         if stage == 0:
             total += self.embed
         return total + self.head if stage == len(cut) - 1 else total
+
+    def scaled(self, *, microbatch: int) -> "Profile":
+        """Return the profile of microbatches of another size, as if a device were as busy."""
+        factor = microbatch / self.microbatch
+        return Profile(
+            device=self.device,
+            flops_per_s=self.flops_per_s,
+            microbatch=microbatch,
+            activation_bytes=round(self.activation_bytes * factor),
+            embed=self.embed.scaled(factor),
+            layers=tuple(layer.scaled(factor) for layer in self.layers),
+            head=self.head.scaled(factor),
+        )
 
 
 def read_profile(path: Path) -> Profile:

@@ -73,24 +73,28 @@ def sharded(links: Links, *, num_bytes: float) -> float:
 
 
 def hierarchical(links: Links, whole: SyncTree, *, num_bytes: float) -> float:
-    """Follow the edges from every member to its parent, then from parents to members."""
-    edges = _edges(whole)
-    up = [0.0] * len(links)
-    for child, parent in edges:
-        arrival = up[child] + links.message_s(child, parent, num_bytes=num_bytes)
-        up[parent] = max(up[parent], arrival)
-    down = [0.0] * len(links)
-    for child, parent in reversed(edges):
-        down[child] = down[parent] + links.message_s(parent, child, num_bytes=num_bytes)
-    return up[leader(whole)] + max(down)
+    """Serve the ports of all leaders, message by message, up and then down."""
+    has_sum = [0.0] * len(links)
+    for parent, children in _islands(whole):
+        coming = sorted((has_sum[c] + float(links.latency_s[c, parent]), c) for c in children)
+        for arrival, child in coming:
+            begin = max(has_sum[parent], arrival)
+            has_sum[parent] = begin + links.wire_s(child, parent, num_bytes=num_bytes)
+    first = leader(whole)
+    port = {first: has_sum[first]}
+    for parent, children in reversed(_islands(whole)):
+        for child in reversed(children):
+            port[parent] += links.wire_s(parent, child, num_bytes=num_bytes)
+            port[child] = port[parent] + float(links.latency_s[parent, child])
+    return max(port.values())
 
 
-def _edges(tree: SyncTree) -> list[tuple[int, int]]:
-    """Return the pairs of child and parent, children's own children first."""
+def _islands(tree: SyncTree) -> list[tuple[int, list[int]]]:
+    """Return the leader of each island and those who send to it, inner islands first."""
     if isinstance(tree, int):
         return []
-    inner = [edge for member in tree for edge in _edges(member)]
-    return inner + [(leader(member), leader(tree)) for member in tree[1:]]
+    inner = [island for member in tree for island in _islands(member)]
+    return [*inner, (leader(tree), [leader(member) for member in tree[1:]])]
 
 
 def _slowest(links: Links, pairs: Sequence[tuple[int, int]], num_bytes: float) -> float:

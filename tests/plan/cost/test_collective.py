@@ -84,8 +84,18 @@ def test_equal_links_give_the_textbook_forms(p: int):
         assert form(links, num_bytes=n) == pytest.approx(expected if p > 1 else 0.0)
 
 
-def test_a_nested_tree_is_a_chain_and_a_flat_one_has_one_level():
-    links = random_links(4, seed=0)
-    assert hierarchical_s(links, (0, (1, (2, 3))), num_bytes=5) == chain_s(links, num_bytes=5)
-    flat = uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0)
-    assert hierarchical_s(flat, (0, 1, 2, 3), num_bytes=2) == 6.0
+@given(SIZES, SEEDS)
+def test_a_nested_tree_is_a_chain(size: int, seed: int):
+    links = random_links(size, seed=seed)
+    tree: SyncTree = size - 1
+    for member in reversed(range(size - 1)):
+        tree = (member, tree)
+    expected = chain_s(links, num_bytes=5)
+    assert hierarchical_s(links, tree, num_bytes=5) == pytest.approx(expected)
+
+
+@given(SIZES)
+def test_a_flat_tree_is_a_central_server(size: int):
+    links = uniform_links(size, latency_s=3.0, bandwidth_bytes_per_s=2.0)
+    tree = tuple(range(size)) if size > 1 else 0
+    assert hierarchical_s(links, tree, num_bytes=4) == pytest.approx(central_s(links, num_bytes=4))

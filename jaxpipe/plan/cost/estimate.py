@@ -1,0 +1,77 @@
+"""A step in closed form: what a simulation refines, and fast enough to rank thousands of plans."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxpipe.plan.cost.collective import hierarchical_s
+from jaxpipe.plan.cost.link import links_between
+from jaxpipe.plan.cost.profile import Profile
+from jaxpipe.plan.plan import Plan
+from topo import Cluster
+from topo.gpu import Precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The seconds of a step, and its parts: the first microbatch's way, all others, the sync."""
+
+    fill_s: float
+    steady_s: float
+    sync_s: float
+
+    @property
+    def step_s(self) -> float:
+        """All of them."""
+        return self.fill_s + self.steady_s + self.sync_s
+
+
+def slowness(cluster: Cluster, profile: Profile, precision: Precision) -> np.ndarray:
+    """Return how many times longer than the profiled device each device takes; 1 if unknown."""
+    known = [device.gpu is not None or device.effective_flops_per_s for device in cluster.devices]
+    return np.array(
+        [
+            profile.flops_per_s / device.flops_per_s(precision) if is_known else 1.0
+            for device, is_known in zip(cluster.devices, known, strict=True)
+        ]
+    )
+
+
+def estimate(
+    plan: Plan, cluster: Cluster, profile: Profile, *, slow: np.ndarray, gradient_bytes: int = 4
+) -> Estimate:
+    """Return the closed form of a step of this plan; `gradient_bytes` are those of a parameter.
+
+    ::
+
+        fill      the slowest replica's sum over stages of (forward + backward + both messages)
+        steady    (microbatches - 1) times its slowest stage, or wire in one direction
+        sync      the slowest stage's sum along its sync tree
+
+    Exact for GPipe and 1F1B on equal stages if messages take no time; a bound below otherwise,
+    since it knows neither the waits of a shallow warm-up nor shared NICs.
+    """
+    profile = profile.scaled(microbatch=plan.microbatch)
+    placement = np.array(plan.placement)
+    parts = [profile.stage(plan.cut, stage) for stage in range(plan.num_stages)]
+    compute = slow[placement] * np.array([part.forward_s + part.backward_s for part in parts])
+    ahead, behind = placement[:, :-1], placement[:, 1:]
+    wires = [
+        profile.activation_bytes / cluster.bandwidth_bytes_per_s[pair]
+        for pair in ((ahead, behind), (behind, ahead))
+    ]
+    latency = cluster.latency_s[ahead, behind] + cluster.latency_s[behind, ahead]
+    fill = compute.sum(axis=1) + (latency + wires[0] + wires[1]).sum(axis=1)
+    slowest = np.concatenate((compute, *wires), axis=1).max(axis=1)
+    steady = (plan.num_microbatches - 1) * slowest
+    worst = int((fill + steady).argmax())
+    devices = tuple(plan.device(rank) for rank in range(plan.num_ranks))
+    links = links_between(cluster, devices)
+    return Estimate(
+        fill_s=float(fill[worst]),
+        steady_s=float(steady[worst]),
+        sync_s=max(
+            hierarchical_s(links, tree, num_bytes=part.parameters * gradient_bytes)
+            for tree, part in zip(plan.sync, parts, strict=True)
+        ),
+    )

@@ -1,0 +1,20 @@
+"""All decisions at once: how many stages and replicas, where, which layers, and in what order."""
+
+from jaxpipe.plan.decide.balance import balanced_cut
+from jaxpipe.plan.decide.build import build
+from jaxpipe.plan.decide.decide import Decision, Effort, Objective, decide
+from jaxpipe.plan.decide.sync_order import fastest_tree
+from jaxpipe.plan.decide.task import Shape, Task, shapes
+
+__all__ = [
+    "Decision",
+    "Effort",
+    "Objective",
+    "Shape",
+    "Task",
+    "balanced_cut",
+    "build",
+    "decide",
+    "fastest_tree",
+    "shapes",
+]

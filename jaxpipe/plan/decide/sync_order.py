@@ -1,0 +1,66 @@
+"""Which sync tree sums a stage's gradients fastest: its shape, and its members' order."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from jaxpipe.plan.cost.collective import hierarchical_s
+from jaxpipe.plan.cost.link import links_between
+from jaxpipe.plan.dtfm.path import cheapest_path
+from jaxpipe.plan.sync import island_tree
+from jaxpipe.schedule import SyncTree
+from topo import Cluster
+
+_EXACT_PATH = 6
+"""Up to so many ranks the path is exact: many trees are compared."""
+
+
+def fastest_tree(cluster: Cluster, devices: Mapping[int, int], *, num_bytes: float) -> SyncTree:
+    """Return the fastest of some sync trees over ranks, which `devices` maps to devices.
+
+    Tried are islands, a central server, a chain and a binary tree, each in the order of the ranks
+    and along the cheapest path through the devices, both ways.
+
+    >>> import topo
+    >>> fastest_tree(topo.load("two-region"), {0: 0, 1: 2, 2: 1, 3: 3}, num_bytes=1e6)
+    ((0, 2), (1, 3))
+    """
+    ranks = tuple(devices)
+    links = links_between(cluster, tuple(devices.values()))
+    places = {rank: index for index, rank in enumerate(ranks)}
+    return min(
+        _trees(cluster, devices, num_bytes=num_bytes),
+        key=lambda tree: hierarchical_s(links, _relabel(tree, places), num_bytes=num_bytes),
+    )
+
+
+def _trees(cluster: Cluster, devices: Mapping[int, int], *, num_bytes: float) -> Iterator[SyncTree]:
+    ranks = list(devices)
+    both = np.ix_(tuple(devices.values()), tuple(devices.values()))
+    hops = cluster.latency_s[both] + num_bytes / cluster.bandwidth_bytes_per_s[both]
+    path = [ranks[index] for index in cheapest_path(hops, largest_exact=_EXACT_PATH)]
+    for order in (ranks, path, path[::-1]):
+        yield island_tree({rank: cluster.devices[devices[rank]] for rank in order})
+        yield tuple(order) if len(order) > 1 else order[0]
+        yield _chain(order)
+        yield _binary(order)
+
+
+def _chain(order: list[int]) -> SyncTree:
+    tree: SyncTree = order[-1]
+    for rank in order[-2::-1]:
+        tree = (rank, tree)
+    return tree
+
+
+def _binary(order: list[int]) -> SyncTree:
+    if len(order) == 1:
+        return order[0]
+    middle = (len(order) + 1) // 2
+    return (_binary(order[:middle]), _binary(order[middle:]))
+
+
+def _relabel(tree: SyncTree, places: Mapping[int, int]) -> SyncTree:
+    if isinstance(tree, int):
+        return places[tree]
+    return tuple(_relabel(member, places) for member in tree)

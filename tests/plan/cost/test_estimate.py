@@ -1,0 +1,72 @@
+"""The closed form of a step against the ideal timetable, and its terms."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxpipe.plan.cost import estimate, slowness
+from jaxpipe.plan.decide import Task, build
+from jaxpipe.schedule import ScheduleKind, timetable
+from tests.plan.models import cluster_of, profile_of
+from topo.gpu import Precision
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.sampled_from([ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B]),
+)
+def test_equal_stages_without_messages_take_what_the_timetable_says(
+    stages: int, microbatches: int, schedule: ScheduleKind
+):
+    cluster = cluster_of(*[1.0] * stages)
+    cluster.latency_s[:] = 0.0
+    profile = profile_of(2 * stages, activation_bytes=0)
+    task = Task(cluster=cluster, profile=profile, batch=microbatches)
+    plan = build(task, np.arange(stages)[None], microbatch=1, schedule=schedule)
+    part = profile.stage(plan.cut, 0)
+    ideal = timetable(
+        plan.compute_schedule(),
+        forward_s=(part.forward_s,) * stages,
+        backward_s=(part.backward_s,) * stages,
+    )
+    assert estimate(plan, cluster, profile, slow=task.slow).step_s == pytest.approx(
+        ideal.makespan_s
+    )
+
+
+def test_devices_slow_down_their_stage_and_links_fill_and_sync():
+    cluster = cluster_of(1.0, 0.5, 1.0, 1.0)
+    profile = profile_of(2)
+    slow = slowness(cluster, profile, Precision.FP16)
+    assert slow.tolist() == [1.0, 2.0, 1.0, 1.0]
+    task = Task(cluster=cluster, profile=profile, batch=8)
+    placement = np.array([[0, 1], [2, 3]])
+    plan = build(task, placement, microbatch=2, schedule=ScheduleKind.GPIPE, cut=(1, 1))
+    found = estimate(plan, cluster, profile, slow=slow)
+    hops = [
+        cluster.latency_s[a, b] + 2 * 1000 / cluster.bandwidth_bytes_per_s[a, b]
+        for a, b in ((0, 1), (1, 0))
+    ]
+    assert found.fill_s == pytest.approx(2 * (1 + 2) + sum(hops))
+    assert found.steady_s == pytest.approx(2 * 2 * 1)
+    syncs = [
+        2 * (cluster.latency_s[a, b] + 400 / cluster.bandwidth_bytes_per_s[a, b])
+        for a, b in ((0, 2), (1, 3))
+    ]
+    assert found.sync_s == pytest.approx(max(syncs))
+    assert found.step_s == found.fill_s + found.steady_s + found.sync_s
+
+
+def test_a_device_of_unknown_speed_is_like_the_profiled_one():
+    cluster = cluster_of(1.0)
+    unknown = [type(d)(name=d.name, host=d.host, region=d.region) for d in cluster.devices]
+    bare = type(cluster)(
+        name="bare",
+        devices=tuple(unknown),
+        latency_s=cluster.latency_s,
+        bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s,
+    )
+    assert slowness(bare, profile_of(1), Precision.FP16).tolist() == [1.0]

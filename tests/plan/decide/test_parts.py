@@ -1,0 +1,86 @@
+"""The parts of a decision against trying all: cuts, sync trees, shapes, changes."""
+
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxpipe.errors import PlanError
+from jaxpipe.plan import check_plan, even_cut
+from jaxpipe.plan.cost import hierarchical_s, links_between
+from jaxpipe.plan.decide import Task, balanced_cut, build, fastest_tree, shapes
+from jaxpipe.plan.decide.neighbours import neighbour
+from jaxpipe.schedule import ScheduleKind, ranks
+from tests.plan.models import cluster_of, profile_of
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@given(st.integers(1, 4), st.integers(0, 5), SEEDS)
+def test_a_balanced_cut_is_the_best(stages: int, spare: int, seed: int):
+    profile = profile_of(stages + spare)
+    slow = np.random.default_rng(seed).uniform(0.5, 3, stages)
+    cut = balanced_cut(profile, slow)
+
+    def slowest(cut: tuple[int, ...]) -> float:
+        return max(n * s for n, s in zip(cut, slow, strict=True))
+
+    cuts = [
+        tuple(b - a for a, b in pairwise((0, *inner, stages + spare)))
+        for inner in combinations(range(1, stages + spare), stages - 1)
+    ]
+    assert sum(cut) == stages + spare
+    assert slowest(cut) == pytest.approx(min(map(slowest, cuts)))
+
+
+@given(st.integers(1, 6), st.integers(0, 9))
+def test_equal_devices_get_equal_layers(stages: int, spare: int):
+    cut = balanced_cut(profile_of(stages + spare), np.ones(stages))
+    assert sorted(cut) == sorted(even_cut(num_layers=stages + spare, num_stages=stages))
+
+
+def test_too_many_stages_are_refused():
+    with pytest.raises(PlanError, match=r"3 stages, but the model has 2 layers; use at most 2"):
+        balanced_cut(profile_of(2), np.ones(3))
+
+
+@given(st.integers(1, 6), SEEDS)
+def test_the_fastest_tree_holds_all_and_is_no_slower_than_the_plain_ones(count: int, seed: int):
+    cluster = cluster_of(*[1.0] * count, seed=seed, symmetric=False)
+    devices = {index: index for index in range(count)}
+    tree = fastest_tree(cluster, devices, num_bytes=1e5)
+    assert sorted(ranks(tree)) == list(range(count))
+    links = links_between(cluster, tuple(range(count)))
+    flat = tuple(range(count)) if count > 1 else 0
+    assert hierarchical_s(links, tree, num_bytes=1e5) <= hierarchical_s(links, flat, num_bytes=1e5)
+
+
+@pytest.mark.parametrize(
+    ("devices", "layers", "batch", "expected"),
+    [
+        (1, 1, 1, {(1, 1)}),
+        (4, 2, 4, {(1, 4), (1, 2), (2, 2), (2, 1)}),
+        (3, 3, 2, {(1, 2), (1, 1), (2, 1), (3, 1)}),
+    ],
+)
+def test_shapes_fit_devices_layers_and_batch(
+    devices: int, layers: int, batch: int, expected: set[tuple[int, int]]
+):
+    task = Task(cluster=cluster_of(*[1.0] * devices), profile=profile_of(layers), batch=batch)
+    assert {(shape.stages, shape.replicas) for shape in shapes(task)} == expected
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 3), st.integers(1, 2), st.integers(0, 2), SEEDS)
+def test_changes_are_plans_too(stages: int, replicas: int, spare: int, seed: int):
+    cluster = cluster_of(*[1.0] * (stages * replicas + spare), seed=seed)
+    task = Task(cluster=cluster, profile=profile_of(stages + 1), batch=4 * replicas)
+    placement = np.arange(stages * replicas).reshape(replicas, stages)
+    plan = build(task, placement, microbatch=1, schedule=ScheduleKind.ONE_F_ONE_B)
+    random = np.random.default_rng(seed)
+    for _ in range(5):
+        plan = neighbour(task, plan, random=random)
+        check_plan(plan, num_devices=len(cluster))
+        assert sum(plan.cut) == stages + 1

@@ -1,0 +1,78 @@
+"""Plan files: read back exactly, readable, and refused when they are wrong."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import topo
+from jaxpipe.errors import PlanError
+from jaxpipe.plan import PlanConfig, identity_plan, plan_text, read_plan, write_plan
+from jaxpipe.plan.decide import Task, build
+from jaxpipe.plan.decide.neighbours import neighbour
+from jaxpipe.schedule import ScheduleKind
+from tests.plan.models import cluster_of, profile_of
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3), st.integers(1, 4), st.sampled_from(ScheduleKind), st.integers(0, 99))
+def test_a_file_gives_back_the_plan(
+    tmp_path_factory: pytest.TempPathFactory,
+    stages: int,
+    replicas: int,
+    schedule: ScheduleKind,
+    seed: int,
+):
+    cluster = cluster_of(*[1.0] * (stages * replicas), seed=seed)
+    task = Task(cluster=cluster, profile=profile_of(stages), batch=4 * replicas, tied=True)
+    placement = np.arange(stages * replicas).reshape(replicas, stages)
+    plan = build(task, placement, microbatch=2, schedule=schedule)
+    plan = neighbour(task, plan, random=np.random.default_rng(seed))
+    path = tmp_path_factory.getbasetemp() / "plan.toml"
+    write_plan(plan, cluster, path)
+    assert read_plan(path, cluster) == plan
+
+
+def text_of_identity() -> str:
+    cluster = topo.load("two-region")
+    config = PlanConfig(cluster="two-region", stages=2, replicas=2)
+    plan = identity_plan(config, cluster, num_layers=5, batch=16, tied=True)
+    return plan_text(plan, cluster)
+
+
+def test_a_file_reads_well():
+    golden = Path(__file__).parent / "golden" / "identity_2x2.toml"
+    assert text_of_identity() == golden.read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("format = 1", "format = ", "is not a plan"),
+        ("tied = true", "", "missing required field `tied`"),
+        ('schedule = "1f1b"', 'schedule = "2f2b"', r"Invalid enum value '2f2b'"),
+        ("format = 1", "format = 2", "has `format` 2 .* plan anew"),
+        ('"two-region"', '"laptop"', "`cluster` 'laptop', wanted are 1 and 'two-region'"),
+        ("[2, 3],  #", "[2],  #", r"have \[2, 1\] devices, `cut` has 2 stages"),
+        ("[2, 3],  #", "[2, 4],  #", r"for 4 devices; name each at most once"),
+        ("[2, 3],  #", "[2, 0],  #", r"for 4 devices; name each at most once"),
+        ("    [0, 2],", "    [0, 1],", r"`sync` has \[\(0, 1\), \(1, 3\)\], the stages"),
+        ("sync_all = [[", "sync_all = [[true, ", "made of ranks: it has True"),
+        ("sync_all = [[0, 1], [2, 3]]", "sync_all = [0, 1, 2]", r"all 4 ranks.*\[0, 1, 2\]"),
+        ("num_microbatches = 8", "num_microbatches = 0", "needs a microbatch"),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path: Path, old: str, new: str, words: str):
+    text = text_of_identity()
+    assert old in text
+    path = tmp_path / "plan.toml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(PlanError, match=words):
+        read_plan(path, topo.load("two-region"))
+
+
+def test_a_missing_file_is_refused(tmp_path: Path):
+    with pytest.raises(PlanError, match=r"cannot read the plan .*: No such file"):
+        read_plan(tmp_path / "none.toml", topo.load("two-region"))
