@@ -70,7 +70,6 @@ def job_from(config: Config, plan: Plan) -> "Job":
         optimizer=config.optimizer,
         checkpoint=config.checkpoint,
         trace=config.trace,
-        microbatch=config.plan.microbatch,
         flops_per_token=float(train_flops_per_token(config.model, sequence=sequence)),
         rank_names=tuple(_rank_name(plan, cluster, rank) for rank in range(plan.num_ranks)),
         description=describe(config),

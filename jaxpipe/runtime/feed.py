@@ -46,13 +46,13 @@ def _reads(job: Job, rank: int) -> bool:
 
 
 def _rows(job: Job, rank: int) -> range:
-    each = job.plan.num_microbatches * job.microbatch
+    each = job.plan.num_microbatches * job.plan.microbatch
     first = job.plan.replica(rank) * each
     return range(first, first + each)
 
 
 def _feed(job: Job, rank: int, step: int, tokens: np.ndarray | None) -> Feed:
     if tokens is not None:
-        tokens = tokens.reshape(job.plan.num_microbatches, job.microbatch, -1)
+        tokens = tokens.reshape(job.plan.num_microbatches, job.plan.microbatch, -1)
     first = job.plan.replica(rank) * job.plan.num_microbatches
     return Feed(step=step, first_microbatch=first, tokens=tokens)

@@ -35,7 +35,6 @@ class Job:
     optimizer: OptimizerConfig
     checkpoint: CheckpointConfig
     trace: TraceConfig
-    microbatch: int
     flops_per_token: float
     rank_names: tuple[str, ...]
     description: Mapping[str, Any]
@@ -71,7 +70,7 @@ class Job:
                 remat=self.train.remat,
             ),
             work=Work(
-                microbatch=self.microbatch,
+                microbatch=self.plan.microbatch,
                 sequence=self.sequence,
                 batch=self.train.batch,
                 num_steps=self.train.steps,
