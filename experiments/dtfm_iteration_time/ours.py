@@ -7,7 +7,7 @@ schedule, the eight stages.
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import topo
 from experiments.dtfm_iteration_time.prediction import STEP, Run, line, line_between
@@ -50,7 +50,7 @@ def compare(constants: Constants, executor: Executor) -> tuple[Comparison, ...]:
 def _compare(cluster: str, layers: int, *, constants: Constants) -> tuple[Comparison, ...]:
     run = Run(cluster=cluster, system=System.DTFM, layers=layers, seed=0)
     theirs = line(run, constants=constants)
-    own = partial(_line, cluster, layers, constants=constants)
+    own = cache(partial(_line, cluster, layers, constants=constants))
     stages = {number: own(Choices(num_stages=(number,))) for number in Choices().num_stages}
     comparisons = []
     for batch in BATCHES:
@@ -79,22 +79,26 @@ def _compare(cluster: str, layers: int, *, constants: Constants) -> tuple[Compar
 def _line(
     cluster: str, layers: int, choices: Choices, *, constants: Constants
 ) -> tuple[float, float]:
-    """Return the seconds that a plan takes for any batch, and for each step's worth of samples."""
+    """Return the seconds that a plan takes for any batch, and for each step's worth of samples.
+
+    Fewer stages are more pipelines, so more samples fill the 64 microbatches of GPipe.
+    """
+    num_steps = max(1, _THEIR_STAGES[0] // min(choices.num_stages))
     one_s, twice_s = (
         max(
             span.end_s
             for span in simulate(
                 own_job(
                     topo.load(cluster),
-                    workload=Workload(num_layers=layers, batch=num_steps * STEP),
+                    workload=Workload(num_layers=layers, batch=number * STEP),
                     constants=constants,
                     choices=choices,
                 )
             ).spans
         )
-        for num_steps in (1, 2)
+        for number in (num_steps, 2 * num_steps)
     )
-    return line_between(one_s, twice_s, num_steps=1)
+    return line_between(one_s, twice_s, num_steps=num_steps)
 
 
 def _at(through: tuple[float, float], batch: int) -> float:
