@@ -1,9 +1,6 @@
 """`jaxpipe data prepare`: text to a dataset."""
 
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 
 def prepare(
@@ -14,7 +11,7 @@ def prepare(
     tokenizer: Path | None = None,
     vocabulary: int | None = None,
     eval_fraction: float = 0.1,
-    if_missing: Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: no)")] = False,
+    if_missing: bool = False,
 ) -> int:
     """Turn text into token files that `jaxpipe train` maps into memory.
 
