@@ -1,5 +1,6 @@
 """In what order: instructions, generators of schedules, their lowering, check and drawing."""
 
+from jaxpipe.schedule.all_reduce_kind import AllReduceKind
 from jaxpipe.schedule.check import check
 from jaxpipe.schedule.describe import describe
 from jaxpipe.schedule.forward_only import forward_only
@@ -26,6 +27,7 @@ from jaxpipe.schedule.sync_tree import SyncTree, leader, ranks
 from jaxpipe.schedule.timetable import TimedInstruction, Timetable, timetable
 
 __all__ = [
+    "AllReduceKind",
     "Bucket",
     "Instruction",
     "Op",
