@@ -6,6 +6,8 @@ import ml_dtypes
 import numpy as np
 from jaxtyping import Float32, UInt8
 
+from jaxpipe.comm.buffer import aligned_empty
+
 
 @dataclass(frozen=True, slots=True)
 class Bfloat16Codec:
@@ -29,4 +31,6 @@ class Bfloat16Codec:
     ) -> Float32[np.ndarray, " size"]:
         """Return the values, in fresh memory."""
         assert encoded.size == self.num_bytes(size=size), (encoded.size, size)
-        return encoded.view(ml_dtypes.bfloat16).astype(np.float32)
+        values = aligned_empty((size,), np.float32)
+        values[...] = encoded.view(ml_dtypes.bfloat16)
+        return values

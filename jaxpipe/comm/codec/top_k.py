@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float32, UInt8
 
+from jaxpipe.comm.buffer import aligned_empty
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopKCodec:
@@ -53,6 +55,7 @@ class TopKCodec:
         """Return the values, in fresh memory."""
         assert encoded.size == self.num_bytes(size=size), (encoded.size, size)
         half = encoded.size // 2
-        values = np.zeros(size, np.float32)
+        values = aligned_empty((size,), np.float32)
+        values[...] = 0.0
         values[encoded[:half].view(np.uint32)] = encoded[half:].view(np.float32)
         return values
