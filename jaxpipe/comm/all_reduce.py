@@ -11,12 +11,13 @@ import numpy as np
 from jaxtyping import Float32
 
 from jaxpipe.comm.buffer import aligned_empty
+from jaxpipe.comm.codec.codec import is_codable
 from jaxpipe.comm.collective.execute import Execution, Formats
 from jaxpipe.comm.collective.format import CodecFormat, ValueFormat
-from jaxpipe.comm.collective.library import SumsInLibrary
+from jaxpipe.comm.collective.library import library_of
 from jaxpipe.comm.collective.program import steps_of
 from jaxpipe.comm.collective.step import Step
-from jaxpipe.comm.collective.wire import Wire, is_floating, sum_dtype
+from jaxpipe.comm.collective.wire import Wire, sum_dtype
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport
 from jaxpipe.errors import ConfigError
 from jaxpipe.schedule.all_reduce_kind import AllReduceKind
@@ -39,7 +40,7 @@ def all_reduce(
 
     Every rank of the tree calls this with an array of the same shape and dtype, and no other rank
     does. A jax array comes back on the devices where it was. Each message may take `timeout_s`.
-    Integers travel as they are, whatever `wire` says.
+    Integers travel as they are, whatever `wire` says, and codecs leave float64 alone.
 
     >>> from jaxpipe.comm.local import run_ranks
     >>> def work(transport):
@@ -125,8 +126,8 @@ def _execution(
 ) -> Execution:
     own = np.ascontiguousarray(np.asarray(array)).reshape(-1)
     near = ValueFormat(wire.dtype_of(own.dtype))
-    is_coded = wire.far is not None and is_floating(own.dtype)
-    far = CodecFormat(wire.far, errors) if wire.far is not None and is_coded else near
+    codec = wire.far if is_codable(own.dtype) else None
+    far = near if codec is None else CodecFormat(codec, errors)
     return Execution(transport, own, Formats(near=near, far=far), tag=tag, timeout_s=timeout_s)
 
 
@@ -145,15 +146,15 @@ def _steps(
 def _sum_in_library(
     transport: Transport, array: HostOrDeviceArray, tree: SyncTree, *, timeout_s: float
 ) -> np.ndarray:
-    if not isinstance(transport, SumsInLibrary):
+    library = library_of(transport)
+    if library is None:
         raise ConfigError(
             f"`algorithm` is {AllReduceKind.LIBRARY}, but {type(transport).__name__} has no library"
             f" that sums; choose another one, such as {AllReduceKind.HIERARCHICAL}"
         )
     total = aligned_empty(array.shape, sum_dtype(array.dtype))
     total[...] = array
-    summing = transport.sum_in_library(total, members=ranks(tree))
-    return np.asarray(summing.wait(timeout_s=timeout_s))
+    return library.sum_in_library(total, members=ranks(tree), timeout_s=timeout_s)
 
 
 def _as(total: np.ndarray, array: ArrayT) -> ArrayT:
