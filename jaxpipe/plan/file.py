@@ -55,14 +55,15 @@ class _File:
     warmup: tuple[int, ...] | None = None
 
 
-def write_plan(plan: Plan, cluster: Cluster, path: Path) -> None:
-    """Write a plan for this cluster."""
-    path.write_text(plan_text(plan, cluster))
+def write_plan(plan: Plan, cluster: Cluster, path: Path, *, about: str = "") -> None:
+    """Write a plan for this cluster, under a comment that says what it is about."""
+    path.write_text(plan_text(plan, cluster, about=about))
 
 
-def plan_text(plan: Plan, cluster: Cluster) -> str:
+def plan_text(plan: Plan, cluster: Cluster, *, about: str = "") -> str:
     """Return the text of a plan file."""
     lines = [
+        *(f"# {line}" for line in about.splitlines()),
         f"format = {_FORMAT}",
         f"cluster = {msgspec.json.encode(cluster.name).decode()}",
         f'schedule = "{plan.schedule}"',

@@ -16,9 +16,10 @@ class PlanConfig:
 
     `cluster` is a name in the catalogue or a TOML file; `microbatch` is in samples; `cut` (layers
     of each stage) and `warmup` (forwards of each stage before its first backward) are chosen where
-    they are left out.
+    they are left out. A `file` that `jaxpipe plan` wrote decides all but the cluster.
     """
 
+    file: str | None = None
     cluster: str = "two-region"
     stages: int = 2
     replicas: int = 2

@@ -22,7 +22,7 @@ from jaxpipe.schedule.live import peak_live
 from jaxpipe.schedule.lower import lower
 from jaxpipe.schedule.one_f_one_b import eager_one_f_one_b, one_f_one_b
 from jaxpipe.schedule.render import render
-from jaxpipe.schedule.sync_tree import SyncTree, leader, ranks
+from jaxpipe.schedule.sync_tree import SyncTree, leader, ranks, to_leaders
 from jaxpipe.schedule.timetable import TimedInstruction, Timetable, timetable
 
 __all__ = [
@@ -53,5 +53,6 @@ __all__ = [
     "render",
     "send",
     "timetable",
+    "to_leaders",
     "update",
 ]

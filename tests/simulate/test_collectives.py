@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.schedule import Bucket, forward, lower, ranks, reduce
+from jaxpipe.plan.cost import hierarchical_s, uniform_links
+from jaxpipe.schedule import Bucket, SyncTree, forward, lower, ranks, reduce
 from jaxpipe.simulate import (
     Collective,
     barrier,
@@ -18,6 +19,7 @@ from jaxpipe.simulate import (
     ring,
     sharded_server,
     simulate,
+    tree_sum,
 )
 from jaxpipe.trace import Lane
 from tests.simulate.uniform import cluster, collective_job
@@ -50,6 +52,18 @@ def test_a_chain_reduces_and_broadcasts_in_chunks(n: int, b: float, a: float, c:
 def test_a_duplex_chain_passes_once(n: int, b: float, a: float, c: int):
     transfers = chain(tuple(range(n)), b, num_chunks=c, is_duplex=True)
     closed = (1 + (2 * n - 3) / c) * b + 2 * (n - 1) * a
+    assert duration(n, transfers, latency_s=a) == pytest.approx(closed)
+
+
+@settings(deadline=None)
+@given(NUM_RANKS, BYTES, LATENCY, CHUNKS)
+def test_a_chain_of_islands_takes_what_the_planner_thinks(n: int, b: float, a: float, c: int):
+    tree: SyncTree = n - 1
+    for rank in range(n - 2, -1, -1):
+        tree = (rank, tree)
+    links = uniform_links(n, latency_s=a, bandwidth_bytes_per_s=1.0)
+    closed = hierarchical_s(links, tree, num_bytes=b, chunk_bytes=b / c * (1 + 1e-12))
+    transfers = tree_sum(tree, b, num_chunks=c)
     assert duration(n, transfers, latency_s=a) == pytest.approx(closed)
 
 
