@@ -5,6 +5,7 @@ from jaxpipe.schedule.describe import describe
 from jaxpipe.schedule.forward_only import forward_only
 from jaxpipe.schedule.generate import ScheduleKind, generate
 from jaxpipe.schedule.gpipe import gpipe
+from jaxpipe.schedule.holding import count_stages, holder, stages_held
 from jaxpipe.schedule.instruction import (
     Bucket,
     Instruction,
@@ -12,6 +13,8 @@ from jaxpipe.schedule.instruction import (
     Program,
     Schedule,
     backward,
+    backward_input,
+    backward_weight,
     forward,
     receive,
     reduce,
@@ -36,13 +39,17 @@ __all__ = [
     "TimedInstruction",
     "Timetable",
     "backward",
+    "backward_input",
+    "backward_weight",
     "check",
+    "count_stages",
     "describe",
     "eager_one_f_one_b",
     "forward",
     "forward_only",
     "generate",
     "gpipe",
+    "holder",
     "leader",
     "lower",
     "one_f_one_b",
@@ -52,6 +59,7 @@ __all__ = [
     "reduce",
     "render",
     "send",
+    "stages_held",
     "timetable",
     "update",
 ]

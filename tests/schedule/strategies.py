@@ -2,7 +2,19 @@
 
 from hypothesis import strategies as st
 
-from jaxpipe.schedule import Schedule, ScheduleKind, forward_only, generate, lower
+from jaxpipe.schedule import (
+    Instruction,
+    Op,
+    Program,
+    Schedule,
+    ScheduleKind,
+    backward_input,
+    backward_weight,
+    forward_only,
+    generate,
+    lower,
+    timetable,
+)
 
 SIZES = st.integers(1, 6)
 
@@ -28,15 +40,67 @@ def training_schedules(draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = SIZES
 
 
 @st.composite
+def split_schedules(draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = SIZES) -> Schedule:
+    """Draw a training schedule some of whose backwards are split, their halves wide apart."""
+    schedule = draw(training_schedules(sizes=sizes))
+    return tuple(_split(draw, program) for program in schedule)
+
+
+def _split(draw: st.DrawFn, program: Program) -> Program:
+    split: list[Instruction] = []
+    late: list[Instruction] = []
+    for each in program:
+        if each.op is not Op.BACKWARD or draw(st.booleans()):
+            split.append(each)
+            continue
+        assert each.microbatch is not None
+        split.append(backward_input(each.stage, each.microbatch))
+        late.append(backward_weight(each.stage, each.microbatch))
+        if draw(st.booleans()):
+            split += late
+            late.clear()
+    return (*split, *late)
+
+
+@st.composite
+def chunked_schedules(
+    draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = SIZES, training: bool = False
+) -> Schedule:
+    """Draw a schedule of any kind whose stages ranks with one to three chunks hold.
+
+    Each rank computes in the order in which the stages would, had each a rank of its own.
+    """
+    num_chunks = draw(st.integers(1, 3))
+    evaluation = st.builds(forward_only, num_stages=sizes, num_microbatches=sizes)
+    split = split_schedules(sizes=sizes)
+    schedule = draw(split if training else st.one_of(split, evaluation))
+    num_ranks = len(schedule) // num_chunks
+    if num_chunks * num_ranks != len(schedule) or num_chunks == 1:
+        return schedule
+    seconds = (1.0,) * len(schedule)
+    timed = timetable(schedule, forward_s=seconds, backward_s=seconds)
+    return tuple(
+        tuple(
+            each.instruction
+            for each in sorted(
+                (each for stage in timed.programs[rank::num_ranks] for each in stage),
+                key=lambda each: each.start_s,
+            )
+        )
+        for rank in range(num_ranks)
+    )
+
+
+@st.composite
 def compute_schedules(draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = SIZES) -> Schedule:
     """Draw a schedule of compute instructions that trains or evaluates."""
-    evaluation = st.builds(forward_only, num_stages=sizes, num_microbatches=sizes)
-    return draw(st.one_of(training_schedules(sizes=sizes), evaluation))
+    return draw(chunked_schedules(sizes=sizes))
 
 
 @st.composite
 def lowered_schedules(draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = SIZES) -> Schedule:
     """Draw a lowered schedule; several replicas only where stages can disagree about them."""
     compute = draw(compute_schedules(sizes=sizes))
-    num_replicas = draw(st.integers(1, 2)) if len(compute) > 1 else 1
-    return lower(compute, tied=draw(st.booleans()), num_replicas=num_replicas)
+    if len(compute) == 1:
+        return lower(compute, tied=False, num_replicas=1)
+    return lower(compute, tied=draw(st.booleans()), num_replicas=draw(st.integers(1, 2)))
