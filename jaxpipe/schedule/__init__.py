@@ -21,12 +21,14 @@ from jaxpipe.schedule.instruction import (
     send,
     update,
 )
+from jaxpipe.schedule.interleaved import interleaved
 from jaxpipe.schedule.live import peak_live
 from jaxpipe.schedule.lower import lower
 from jaxpipe.schedule.one_f_one_b import eager_one_f_one_b, one_f_one_b
 from jaxpipe.schedule.render import render
 from jaxpipe.schedule.sync_tree import SyncTree, leader, ranks
 from jaxpipe.schedule.timetable import TimedInstruction, Timetable, timetable
+from jaxpipe.schedule.zero_bubble import zb_h1, zb_h2
 
 __all__ = [
     "Bucket",
@@ -50,6 +52,7 @@ __all__ = [
     "generate",
     "gpipe",
     "holder",
+    "interleaved",
     "leader",
     "lower",
     "one_f_one_b",
@@ -62,4 +65,6 @@ __all__ = [
     "stages_held",
     "timetable",
     "update",
+    "zb_h1",
+    "zb_h2",
 ]

@@ -29,9 +29,10 @@ def warmups(draw: st.DrawFn, *, num_stages: int, num_microbatches: int) -> tuple
 
 
 @st.composite
-def training_schedules(draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = SIZES) -> Schedule:
-    """Draw a schedule of compute instructions of any kind, size and legal warm-up."""
-    kind = draw(st.sampled_from(ScheduleKind))
+def whole_schedules(draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = SIZES) -> Schedule:
+    """Draw a schedule of whole backwards and one chunk, of any size and legal warm-up."""
+    kinds = (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.EAGER_ONE_F_ONE_B)
+    kind = draw(st.sampled_from(kinds))
     num_stages, num_microbatches = draw(sizes), draw(sizes)
     warmup = None
     if kind is ScheduleKind.EAGER_ONE_F_ONE_B and draw(st.booleans()):
@@ -40,9 +41,25 @@ def training_schedules(draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = SIZES
 
 
 @st.composite
+def named_schedules(draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = SIZES) -> Schedule:
+    """Draw a schedule of any kind and size; of the interleaved ones, which are large, few."""
+    kind = draw(st.sampled_from(ScheduleKind))
+    num_ranks, num_microbatches = draw(sizes), draw(sizes)
+    if kind is not ScheduleKind.INTERLEAVED:
+        return generate(kind, num_stages=num_ranks, num_microbatches=num_microbatches)
+    num_ranks, num_chunks = min(num_ranks, 3), draw(st.integers(1, 2))
+    return generate(
+        kind,
+        num_stages=num_ranks * num_chunks,
+        num_microbatches=num_ranks * draw(st.integers(1, 2)),
+        num_chunks=num_chunks,
+    )
+
+
+@st.composite
 def split_schedules(draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = SIZES) -> Schedule:
     """Draw a training schedule some of whose backwards are split, their halves wide apart."""
-    schedule = draw(training_schedules(sizes=sizes))
+    schedule = draw(whole_schedules(sizes=sizes))
     return tuple(_split(draw, program) for program in schedule)
 
 
@@ -63,17 +80,14 @@ def _split(draw: st.DrawFn, program: Program) -> Program:
 
 
 @st.composite
-def chunked_schedules(
-    draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = SIZES, training: bool = False
-) -> Schedule:
-    """Draw a schedule of any kind whose stages ranks with one to three chunks hold.
+def chunked_schedules(draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = SIZES) -> Schedule:
+    """Draw a schedule whose stages ranks with one to three chunks hold.
 
     Each rank computes in the order in which the stages would, had each a rank of its own.
     """
     num_chunks = draw(st.integers(1, 3))
     evaluation = st.builds(forward_only, num_stages=sizes, num_microbatches=sizes)
-    split = split_schedules(sizes=sizes)
-    schedule = draw(split if training else st.one_of(split, evaluation))
+    schedule = draw(st.one_of(split_schedules(sizes=sizes), evaluation))
     num_ranks = len(schedule) // num_chunks
     if num_chunks * num_ranks != len(schedule) or num_chunks == 1:
         return schedule
@@ -94,7 +108,7 @@ def chunked_schedules(
 @st.composite
 def compute_schedules(draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = SIZES) -> Schedule:
     """Draw a schedule of compute instructions that trains or evaluates."""
-    return draw(chunked_schedules(sizes=sizes))
+    return draw(st.one_of(named_schedules(sizes=sizes), chunked_schedules(sizes=sizes)))
 
 
 @st.composite

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.errors import PlanError
@@ -51,12 +51,14 @@ def places(draw: st.DrawFn) -> tuple[Schedule, int, int]:
     return schedule, stage, draw(st.integers(0, len(schedule[stage]) - 1))
 
 
+@settings(deadline=None)
 @given(schedule=lowered_schedules())
 def test_what_is_generated_can_run(schedule: Schedule):
     check(schedule)
     assert is_runnable(schedule)
 
 
+@settings(deadline=None)
 @given(place=places())
 def test_a_dropped_instruction_is_missed(place: tuple[Schedule, int, int]):
     schedule, stage, position = place
@@ -66,6 +68,7 @@ def test_a_dropped_instruction_is_missed(place: tuple[Schedule, int, int]):
     assert is_refused(with_program(schedule, stage, program[:position] + program[position + 1 :]))
 
 
+@settings(deadline=None)
 @given(place=places(), data=st.data())
 def test_a_duplicate_is_noticed(place: tuple[Schedule, int, int], data: st.DataObject):
     schedule, stage, position = place
@@ -75,6 +78,7 @@ def test_a_duplicate_is_noticed(place: tuple[Schedule, int, int], data: st.DataO
     assert is_refused(with_program(schedule, stage, longer))
 
 
+@settings(deadline=None)
 @given(place=places(), data=st.data())
 def test_a_swap_is_refused_exactly_if_it_cannot_run(
     place: tuple[Schedule, int, int], data: st.DataObject
@@ -87,6 +91,7 @@ def test_a_swap_is_refused_exactly_if_it_cannot_run(
     assert is_refused(swapped) == (not is_runnable(swapped))
 
 
+@settings(deadline=None)
 @given(place=places(), stage_of_it=st.integers(-1, 4))
 def test_an_instruction_of_another_stage_is_refused(
     place: tuple[Schedule, int, int], stage_of_it: int

@@ -1,7 +1,7 @@
 """Lowering: messages beside their computes, and the end of each program."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.errors import PlanError
@@ -30,6 +30,7 @@ def ends(schedule: Schedule) -> list[list[str]]:
     return [[describe(each) for each in program if each.op in END_OPS] for program in schedule]
 
 
+@settings(deadline=None)
 @given(compute=compute_schedules(), tied=st.booleans(), num_replicas=st.integers(1, 3))
 def test_the_computes_and_their_order_stay(compute: Schedule, tied: bool, num_replicas: int):
     lowered = lower(compute, tied=tied, num_replicas=num_replicas)
@@ -37,6 +38,7 @@ def test_the_computes_and_their_order_stay(compute: Schedule, tied: bool, num_re
     assert kept == compute
 
 
+@settings(deadline=None)
 @given(schedule=lowered_schedules())
 def test_every_send_meets_one_receive(schedule: Schedule):
     instructions = [each for program in schedule for each in program]

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.errors import PlanError
@@ -44,6 +44,7 @@ def test_the_slowest_stage_sets_the_pace():
     assert times.makespan_s == pytest.approx(1.0 + 5 * 4.0 + 2.0)
 
 
+@settings(deadline=None)
 @given(compute=compute_schedules(), data=st.data(), message_s=st.sampled_from((0.0, 3.0)))
 def test_every_compute_starts_as_soon_as_it_can(
     compute: Schedule, data: st.DataObject, message_s: float
