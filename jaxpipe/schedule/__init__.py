@@ -1,6 +1,7 @@
 """In what order: instructions, generators of schedules, their lowering, check and drawing."""
 
 from jaxpipe.schedule.check import check
+from jaxpipe.schedule.csv_file import read_schedule, schedule_text, write_schedule
 from jaxpipe.schedule.describe import describe
 from jaxpipe.schedule.forward_only import forward_only
 from jaxpipe.schedule.generate import ScheduleKind, generate
@@ -58,13 +59,16 @@ __all__ = [
     "one_f_one_b",
     "peak_live",
     "ranks",
+    "read_schedule",
     "receive",
     "reduce",
     "render",
+    "schedule_text",
     "send",
     "stages_held",
     "timetable",
     "update",
+    "write_schedule",
     "zb_h1",
     "zb_h2",
 ]
