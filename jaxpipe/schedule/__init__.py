@@ -27,6 +27,7 @@ from jaxpipe.schedule.live import peak_live
 from jaxpipe.schedule.lower import lower
 from jaxpipe.schedule.one_f_one_b import eager_one_f_one_b, one_f_one_b
 from jaxpipe.schedule.render import render
+from jaxpipe.schedule.size import check_chunks
 from jaxpipe.schedule.sync_tree import SyncTree, leader, ranks
 from jaxpipe.schedule.timetable import TimedInstruction, Timetable, timetable
 from jaxpipe.schedule.zero_bubble import zb_h1, zb_h2
@@ -45,6 +46,7 @@ __all__ = [
     "backward_input",
     "backward_weight",
     "check",
+    "check_chunks",
     "count_stages",
     "describe",
     "eager_one_f_one_b",

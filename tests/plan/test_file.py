@@ -38,6 +38,18 @@ def test_a_file_gives_back_the_plan(
     assert read_plan(path, cluster) == plan
 
 
+def test_a_file_gives_back_chunks(tmp_path: Path):
+    cluster = topo.load("two-region")
+    config = PlanConfig(stages=4, chunks=2, schedule=ScheduleKind.INTERLEAVED)
+    plan = identity_plan(config, cluster, num_layers=5, batch=16, tied=True)
+    path = tmp_path / "plan.toml"
+    write_plan(plan, cluster, path)
+    assert read_plan(path, cluster) == plan
+    path.write_text(path.read_text().replace("num_chunks = 2", "num_chunks = 3"))
+    with pytest.raises(PlanError, match="`num_stages` is 4 and `num_chunks` is 3"):
+        read_plan(path, cluster)
+
+
 def text_of_identity() -> str:
     cluster = topo.load("two-region")
     config = PlanConfig(cluster="two-region", stages=2, replicas=2)
