@@ -76,11 +76,12 @@ def plan_job(plan: Plan, conditions: Conditions) -> Job:
         cluster=conditions.cluster,
         placement=plan.placement,
         phases=(Phase(schedule=plan.train_schedule()),),
+        num_chunks=plan.num_chunks,
         forward_s=tuple(
-            parts[plan.stage(rank)].forward_s * factor for rank, factor in enumerate(factors)
+            part.forward_s * f for row in factors for part, f in zip(parts, row, strict=True)
         ),
         backward_s=tuple(
-            parts[plan.stage(rank)].backward_s * factor for rank, factor in enumerate(factors)
+            part.backward_s * f for row in factors for part, f in zip(parts, row, strict=True)
         ),
         activation_bytes=profile.activation_bytes,
         collectives=_sums(plan, conditions, parts),
@@ -117,14 +118,20 @@ def end_s(trace: Trace) -> float:
     return max(span.end_s for span in trace.spans)
 
 
-def _factors(plan: Plan, conditions: Conditions) -> list[float]:
-    """Return how many times the profile's seconds each rank takes."""
+def _factors(plan: Plan, conditions: Conditions) -> list[list[float]]:
+    """Return, for each replica, how many times the profile's seconds each stage takes."""
     local = conditions.overheads.local_factor
-    return [
-        float(conditions.slow[device])
-        * (1.0 if is_remote(conditions.cluster, row, stage) else local)
+    holders = [
+        tuple(row[stage % plan.num_pipeline_ranks] for stage in range(plan.num_stages))
         for row in plan.placement
-        for stage, device in enumerate(row)
+    ]
+    return [
+        [
+            float(conditions.slow[device])
+            * (1.0 if is_remote(conditions.cluster, devices, stage) else local)
+            for stage, device in enumerate(devices)
+        ]
+        for devices in holders
     ]
 
 

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.plan.cost import hierarchical_s, uniform_links
-from jaxpipe.schedule import Bucket, SyncTree, forward, lower, ranks, reduce
+from jaxpipe.schedule import Bucket, SyncTree, forward, interleaved, lower, ranks, reduce
 from jaxpipe.simulate import (
     Collective,
+    Job,
+    Phase,
     barrier,
     binary_tree,
     central_server,
@@ -156,3 +158,30 @@ def test_an_all_reduce_waits_for_the_last_of_its_ranks():
 def test_a_reduction_without_a_collective_takes_no_time():
     job = collective_job(cluster(1), (), schedule=_ALONE)
     assert {span.lane for span in simulate(job).spans} == {Lane.COMPUTE}
+
+
+def test_each_chunk_is_summed_over_its_own_replicas():
+    compute = interleaved(num_stages=4, num_microbatches=2, num_chunks=2)
+    num_bytes = (1.0, 2.0, 3.0, 4.0)
+    job = Job(
+        cluster=cluster(4),
+        placement=((0, 1), (2, 3)),
+        phases=(Phase(schedule=lower(compute, tied=False, num_replicas=2)),),
+        forward_s=(1.0,) * 8,
+        backward_s=(2.0,) * 8,
+        num_chunks=2,
+        collectives={
+            Bucket.STAGE: tuple(
+                chain((stage % 2, stage % 2 + 2), num_bytes[stage], num_chunks=1, is_duplex=True)
+                for stage in range(4)
+            )
+        },
+    )
+    spans = [span for span in simulate(job).spans if span.lane is Lane.REDUCE]
+    lasted = {(span.rank, span.stage): span.end_s - span.start_s for span in spans}
+    # There and back again over links of one byte a second.
+    assert lasted == {
+        (stage % 2 + 2 * replica, stage): 2 * num_bytes[stage]
+        for stage in range(4)
+        for replica in range(2)
+    }

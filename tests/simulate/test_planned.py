@@ -71,6 +71,25 @@ def test_without_a_network_a_plan_takes_the_closed_form(
     assert (split.activations_s, split.gradients_s) == pytest.approx((0.0, 0.0))
 
 
+@settings(deadline=None, max_examples=20)
+@given(SIZES, SIZES, st.integers(1, 3))
+def test_chunks_make_the_bubble_smaller(ranks: int, rounds: int, chunks: int):
+    conditions = conditions_of(ranks, layers=ranks * chunks, network=False)
+    config = PlanConfig(
+        stages=ranks * chunks, replicas=1, chunks=chunks, schedule=ScheduleKind.INTERLEAVED
+    )
+    microbatches = ranks * rounds
+    plan = identity_plan(
+        config,
+        conditions.cluster,
+        num_layers=ranks * chunks,
+        batch=microbatches,
+        tied=False,
+    )
+    closed_s = (microbatches * chunks + ranks - 1) * 3.0
+    assert planned_step_s(plan, conditions) == pytest.approx(closed_s)
+
+
 @settings(deadline=None, max_examples=40)
 @given(SIZES, SIZES, st.integers(1, 6), st.booleans())
 def test_the_parts_of_a_step_are_there_and_add_up(
