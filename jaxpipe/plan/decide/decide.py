@@ -18,7 +18,7 @@ from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost.estimate import estimate
 from jaxpipe.plan.cost.memory import overfull
 from jaxpipe.plan.decide.build import build
-from jaxpipe.plan.decide.neighbours import neighbour
+from jaxpipe.plan.decide.neighbours import deepened, neighbour
 from jaxpipe.plan.decide.starts import by_dtfm_cost, orders
 from jaxpipe.plan.decide.task import Shape, Task, shapes
 from jaxpipe.plan.plan import Plan
@@ -95,11 +95,9 @@ def decide(
         if spent() > 1:
             break
         best.offer(plan)
-    random = np.random.default_rng(seed)
-    for _ in range(effort.num_changes):
+    for changed in _changes(task, best, effort=effort, seed=seed):
         if spent() > 1:
             break
-        changed = neighbour(task, best.plan, random=random)
         if changed != best.plan and _fits(task, changed):
             best.offer(changed)
     used = {device for row in best.plan.placement for device in row}
@@ -133,6 +131,14 @@ class _Best:
         self.by_shape[shape] = min(value, self.by_shape.get(shape, inf))
         if value < self.value:
             self.plan, self.value = plan, value
+
+
+def _changes(task: Task, best: _Best, *, effort: Effort, seed: int) -> Iterator[Plan]:
+    """Yield changes of the best plan so far: deeper warm-ups first, then at random."""
+    yield from islice(deepened(best.plan), effort.num_changes)
+    random = np.random.default_rng(seed)
+    for _ in range(effort.num_changes):
+        yield neighbour(task, best.plan, random=random)
 
 
 def _candidates(task: Task, *, effort: Effort, seed: int, spent: Callable[[], float]) -> list[Plan]:

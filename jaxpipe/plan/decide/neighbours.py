@@ -1,6 +1,6 @@
 """Small changes of a plan: other devices, another cut, schedule or microbatch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -60,17 +60,25 @@ def _move_layer(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
     )
 
 
-def _change_schedule(_task: Task, plan: Plan, random: np.random.Generator) -> Plan:
-    """Take another schedule, or 1F1B with so many more forwards ahead for each stage behind."""
-    kind = _SCHEDULES[random.integers(len(_SCHEDULES))]
-    warmup = None
-    if kind is ScheduleKind.EAGER_ONE_F_ONE_B:
-        deeper = int(random.integers(1, _DEEPEST_WARMUP + 1))
+def deepened(plan: Plan) -> Iterator[Plan]:
+    """Yield the plan with 1F1B whose warm-up is deeper, by so many forwards for each stage behind.
+
+    Depth hides the latency of messages, and takes memory.
+    """
+    for deeper in range(1, _DEEPEST_WARMUP + 1):
         warmup = tuple(
             min(plan.num_microbatches, deeper * (plan.num_stages - stage - 1) + 1)
             for stage in range(plan.num_stages)
         )
-    return replace(plan, schedule=kind, warmup=warmup)
+        yield replace(plan, schedule=ScheduleKind.EAGER_ONE_F_ONE_B, warmup=warmup)
+
+
+def _change_schedule(_task: Task, plan: Plan, random: np.random.Generator) -> Plan:
+    """Take another schedule."""
+    kind = _SCHEDULES[random.integers(len(_SCHEDULES))]
+    if kind is not ScheduleKind.EAGER_ONE_F_ONE_B:
+        return replace(plan, schedule=kind, warmup=None)
+    return list(deepened(plan))[random.integers(_DEEPEST_WARMUP)]
 
 
 def _change_microbatch(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
