@@ -17,6 +17,7 @@ import tyro
 
 from jaxpipe.cli.data import prepare
 from jaxpipe.cli.generate import generate
+from jaxpipe.cli.plan import plan
 from jaxpipe.cli.show import show
 from jaxpipe.cli.simulate import simulate
 from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, write_tc
@@ -50,6 +51,7 @@ COMMANDS: Mapping[str, Command] = {
     "train": train,
     "generate": generate,
     "show": show,
+    "plan": plan,
     "simulate": simulate,
     "data": data,
     "topo": topo,
@@ -83,7 +85,11 @@ def _run(words: list[str]) -> int:
         prog=program,
         description=_DESCRIPTION,
         args=words,
-        config=(tyro.conf.UseAppendAction, tyro.conf.FlagCreatePairsOff),
+        config=(
+            tyro.conf.UseAppendAction,
+            tyro.conf.FlagCreatePairsOff,
+            tyro.conf.EnumChoicesFromValues,
+        ),
     )
 
 

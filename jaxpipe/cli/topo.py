@@ -1,11 +1,14 @@
 """`jaxpipe topo`: the catalogue of clusters, scripts that imitate them, and the real network."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
+
+if TYPE_CHECKING:  # it imports numpy, which `--help` can do without
+    from topo import Cluster
 
 
 @contextmanager
@@ -96,6 +99,7 @@ def write_hosts(
     name: tyro.conf.Positional[str],
     *,
     devices: str | None = None,
+    plan: Path | None = None,
     out: Path = Path("."),
 ) -> int:
     """Write a placement as the files that a plain `mpirun` takes: hostfiles and a rankfile.
@@ -103,6 +107,7 @@ def write_hosts(
     Args:
         name: a cluster of the catalogue, or a TOML file.
         devices: for each rank its device, such as `0,2,1,3`; without it, rank `r` is on device `r`.
+        plan: a file that `jaxpipe plan` wrote, instead of `--devices`.
         out: the folder to write.
     """
     import topo
@@ -111,7 +116,7 @@ def write_hosts(
 
     with _users_mistakes():
         cluster = topo.load(name)
-        chosen = range(len(cluster)) if devices is None else _numbers(devices)
+        chosen = _chosen(cluster, devices=devices, plan=plan)
         out.mkdir(parents=True, exist_ok=True)
         (out / "openmpi.hosts").write_text(openmpi_hostfile(cluster))
         (out / "openmpi.ranks").write_text(openmpi_rankfile(cluster, chosen))
@@ -123,6 +128,16 @@ def write_hosts(
         markup=False,
     )
     return 0
+
+
+def _chosen(cluster: "Cluster", *, devices: str | None, plan: Path | None) -> Sequence[int]:
+    from jaxpipe.plan import read_plan
+
+    if plan is not None:
+        if devices is not None:
+            raise ValueError(f"one placement at a time: `--devices` is {devices}, `--plan` {plan}")
+        return [device for row in read_plan(plan, cluster).placement for device in row]
+    return range(len(cluster)) if devices is None else _numbers(devices)
 
 
 def _numbers(devices: str) -> list[int]:

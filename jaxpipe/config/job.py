@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import topo
 from jaxpipe.config.read import Config, config_from, to_tree
-from jaxpipe.errors import ConfigError
-from jaxpipe.plan import Plan, identity_plan
+from jaxpipe.errors import ConfigError, PlanError
+from jaxpipe.plan import Plan, identity_plan, read_plan
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.data import Tokenizer, open_dataset
 from models import train_flops_per_token
@@ -35,19 +35,39 @@ def cluster_from(config: Config) -> Cluster:
 
 
 def plan_from(config: Config) -> Plan:
-    """Return the plan for the configured cluster.
+    """Return the plan for the configured cluster: the one in `plan.file`, or the identity.
 
     Raises:
         ConfigError: there is no such cluster.
-        PlanError: cluster, model and batch do not fit the stages and replicas.
+        PlanError: cluster, model and batch do not fit the stages and replicas, or the file.
     """
+    cluster = cluster_from(config)
+    if config.plan.file is not None:
+        plan = read_plan(Path(config.plan.file), cluster)
+        _check_plan_fits(plan, config)
+        return plan
     return identity_plan(
         config.plan,
-        cluster_from(config),
+        cluster,
         num_layers=config.model.num_layers,
         batch=config.train.batch,
         tied=config.model.tied,
     )
+
+
+def _check_plan_fits(plan: Plan, config: Config) -> None:
+    batch = plan.num_replicas * plan.num_microbatches * plan.microbatch
+    planned = {
+        "model.num_layers": (sum(plan.cut), config.model.num_layers),
+        "model.tied": (plan.tied, config.model.tied),
+        "train.batch": (batch, config.train.batch),
+    }
+    for field, (in_plan, wanted) in planned.items():
+        if in_plan != wanted:
+            raise PlanError(
+                f"a plan is for one model and batch: {config.plan.file} was made for `{field}` "
+                f"{in_plan}, the configuration says {wanted}; set it to that, or plan anew"
+            )
 
 
 def job_from(config: Config, plan: Plan) -> "Job":

@@ -67,6 +67,7 @@ def config_from(tree: Mapping[str, Any]) -> Config:
     """
     _refuse_unknown(tree, Config, "")
     sections = {f.name: f.type for f in dataclasses.fields(Config)}
+    _refuse_beside_file(tree.get("plan", {}))
     for required in ("run", "model", "data"):
         if required not in tree:
             raise ConfigError(f"the section `{required}` is missing; add [{required}]")
@@ -92,6 +93,18 @@ def _section(name: str, section: Any, values: Any) -> Any:
             raise ConfigError(f"in [{name}]: {words}") from error
         key = where.rstrip("`")
         raise ConfigError(f"`{name}{key}`: {words}" + _value_at(values, key)) from error
+
+
+def _refuse_beside_file(plan: Any) -> None:
+    """Refuse what a plan file decides already."""
+    if not isinstance(plan, dict) or plan.get("file") is None:
+        return
+    for key in plan:
+        if key not in ("file", "cluster"):
+            raise ConfigError(
+                f"`plan.file` decides `plan.{key}`: they are {plan['file']!r} and {plan[key]!r}; "
+                "remove the one or the other"
+            )
 
 
 def _with_preset(values: dict[str, Any]) -> dict[str, Any]:

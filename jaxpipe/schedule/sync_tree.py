@@ -32,3 +32,15 @@ def ranks(tree: SyncTree) -> tuple[int, ...]:
 def leader(tree: SyncTree) -> int:
     """Return the first rank of the tree."""
     return tree if isinstance(tree, int) else leader(tree[0])
+
+
+def to_leaders(tree: SyncTree) -> tuple[tuple[int, int], ...]:
+    """Return who passes its sum to whom, pairs of child and parent, farthest from the leader first.
+
+    >>> to_leaders(((0, 2), (5, 7)))
+    ((2, 0), (7, 5), (5, 0))
+    """
+    if isinstance(tree, int):
+        return ()
+    inside = tuple(hop for member in tree for hop in to_leaders(member))
+    return inside + tuple((leader(member), leader(tree)) for member in tree[1:])

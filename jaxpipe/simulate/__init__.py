@@ -10,6 +10,7 @@ from jaxpipe.simulate.collective import (
     chain,
     ring,
     sharded_server,
+    tree_sum,
 )
 from jaxpipe.simulate.constants import (
     Constants,
@@ -38,6 +39,18 @@ from jaxpipe.simulate.own import (
     Choices,
     own_job,
 )
+from jaxpipe.simulate.planned import (
+    IDEAL,
+    Conditions,
+    Overheads,
+    foreseen_step_s,
+    plan_job,
+    planned_step_s,
+)
+from jaxpipe.simulate.split import (
+    StepSplit,
+    step_split,
+)
 from jaxpipe.simulate.step import (
     StepTime,
     step_time,
@@ -57,16 +70,20 @@ from jaxpipe.simulate.zero import (
 )
 
 __all__ = [
+    "IDEAL",
     "Algorithm",
     "Choices",
     "Collective",
+    "Conditions",
     "Constants",
     "Job",
     "NetworkConstants",
+    "Overheads",
     "Phase",
     "Placement",
     "Speeds",
     "Split",
+    "StepSplit",
     "StepTime",
     "System",
     "Transfer",
@@ -78,14 +95,19 @@ __all__ = [
     "chain",
     "dtfm_constants",
     "dtfm_job",
+    "foreseen_step_s",
     "megatron_job",
     "own_job",
+    "plan_job",
+    "planned_step_s",
     "ring",
     "scheduled",
     "sharded_server",
     "simulate",
+    "step_split",
     "step_time",
     "system_job",
+    "tree_sum",
     "unscheduled",
     "zero_job",
 ]

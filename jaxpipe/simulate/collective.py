@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from jaxpipe.schedule import SyncTree, leader
+from jaxpipe.schedule import SyncTree, leader, to_leaders
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,34 @@ def chain(tree: SyncTree, num_bytes: float, *, num_chunks: int, is_duplex: bool)
     4 7 (1,)
     7 9 (2,)
     """
-    hops = _ascent(tree)
+    return _up_and_down(
+        _ascent(tree), leader(tree), num_bytes, num_chunks=num_chunks, is_duplex=is_duplex
+    )
+
+
+def tree_sum(tree: SyncTree, num_bytes: float, *, num_chunks: int) -> Collective:
+    """Sum along a sync tree as the runtime does: leaders of members send to their island's leader.
+
+    Each chunk turns round as soon as it is summed.
+
+    >>> for transfer in tree_sum((4, (7, 9), 2), 8.0, num_chunks=1):
+    ...     print(transfer.source, transfer.destination, transfer.after)
+    9 7 ()
+    7 4 (0,)
+    2 4 ()
+    4 2 (1, 2)
+    4 7 (1, 2)
+    7 9 (4,)
+    """
+    return _up_and_down(
+        list(to_leaders(tree)), leader(tree), num_bytes, num_chunks=num_chunks, is_duplex=True
+    )
+
+
+def _up_and_down(
+    hops: list[tuple[int, int]], root: int, num_bytes: float, *, num_chunks: int, is_duplex: bool
+) -> Collective:
+    """Pass chunks along all hops, child to parent and farthest first, then back from the root."""
     chunk = num_bytes / num_chunks
     transfers: list[Transfer] = []
     turns: list[tuple[int, ...]] = []
@@ -62,9 +89,9 @@ def chain(tree: SyncTree, num_bytes: float, *, num_chunks: int, is_duplex: bool)
         for child, parent in hops:
             heard[parent] = (*heard.get(parent, ()), len(transfers))
             transfers.append(Transfer(child, parent, chunk, heard.get(child, ())))
-        turns.append(heard.get(leader(tree), ()))
+        turns.append(heard.get(root, ()))
     for turn in turns:
-        told = {leader(tree): turn if is_duplex else turns[-1]}
+        told = {root: turn if is_duplex else turns[-1]}
         for child, parent in reversed(hops):
             told[child] = (len(transfers),)
             transfers.append(Transfer(parent, child, chunk, told[parent]))
@@ -72,7 +99,7 @@ def chain(tree: SyncTree, num_bytes: float, *, num_chunks: int, is_duplex: bool)
 
 
 def _ascent(tree: SyncTree) -> list[tuple[int, int]]:
-    """Return who passes its sum to whom, farthest from the leader first."""
+    """Return who passes its sum to whom in a chain, farthest from the leader first."""
     if isinstance(tree, int):
         return []
     leaders = [leader(member) for member in tree]

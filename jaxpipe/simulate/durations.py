@@ -37,7 +37,7 @@ def durations(
         cut[stage]
         * workload.layer_forward_flop
         / _flops_per_s(cluster, row, stage, workload)
-        / (speeds.remote_fraction if _is_remote(cluster, row, stage) else speeds.local_fraction)
+        / (speeds.remote_fraction if is_remote(cluster, row, stage) else speeds.local_fraction)
         for row in placement
         for stage in range(len(row))
     )
@@ -46,7 +46,8 @@ def durations(
     )
 
 
-def _is_remote(cluster: Cluster, row: tuple[int, ...], stage: int) -> bool:
+def is_remote(cluster: Cluster, row: tuple[int, ...], stage: int) -> bool:
+    """Return whether a stage, on the device `row[stage]`, has a neighbour on another host."""
     hosts = [cluster.devices[device].host for device in row[max(0, stage - 1) : stage + 2]]
     return any(a != b for a, b in pairwise(hosts))
 

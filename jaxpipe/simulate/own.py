@@ -12,8 +12,9 @@
 Each of the four can be left out, which is how they are weighed against each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from jaxpipe.simulate.events import simulate
 from jaxpipe.simulate.island_order import fastest_path
 from jaxpipe.simulate.job import Job, Phase
 from jaxpipe.simulate.launch import launch_order, pipelines
+from jaxpipe.simulate.planned import end_s
 from jaxpipe.simulate.stage_sums import NUM_CHUNKS, stage_sums
 from jaxpipe.simulate.workload import Workload
 from topo import Cluster
@@ -45,6 +47,8 @@ class Choices:
 
 
 EVERYTHING = Choices()
+_SHORT_PER_STAGE = 4
+"""A short step has so many microbatches for each stage."""
 
 
 def own_job(
@@ -56,24 +60,37 @@ def own_job(
 ) -> Job:
     """Return a step of jaxpipe's plan.
 
-    Cost: a simulated step for each number of stages, if there are several to choose among.
+    Cost: two short simulated steps for each number of stages, if there are several to choose among.
 
     Raises:
         PlanError: there are too few devices or layers for any number of stages.
     """
-    jobs = [
-        _job(cluster, num_stages, workload=workload, constants=constants, choices=choices)
-        for num_stages in choices.num_stages
-        if num_stages <= min(len(cluster), workload.num_layers)
+    job = partial(_job, cluster, constants=constants, choices=choices)
+    possible = [
+        number for number in choices.num_stages if number <= min(len(cluster), workload.num_layers)
     ]
-    if not jobs:
+    if not possible:
         raise PlanError(
             f"a plan has a number of stages: none of `num_stages` {choices.num_stages} is within "
             f"{len(cluster)} devices and {workload.num_layers} layers; allow fewer"
         )
-    if len(jobs) == 1:
-        return jobs[0]
-    return min(jobs, key=lambda job: max(span.end_s for span in simulate(job).spans))
+    best, *others = possible
+    if others:
+        best = min(possible, key=lambda number: _foreseen_s(job, number, workload=workload))
+    return job(best, workload=workload)
+
+
+def _foreseen_s(job: Callable[..., Job], num_stages: int, *, workload: Workload) -> float:
+    """Return the seconds of a step, from two short ones if it is long."""
+    num_replicas = len(job(num_stages, workload=workload).placement)
+    short = num_replicas * _SHORT_PER_STAGE * num_stages
+    if workload.batch <= 2 * short:
+        return end_s(simulate(job(num_stages, workload=workload)))
+    once_s, twice_s = (
+        end_s(simulate(job(num_stages, workload=replace(workload, batch=times * short))))
+        for times in (1, 2)
+    )
+    return twice_s + (twice_s - once_s) / short * (workload.batch - 2 * short)
 
 
 def _job(

@@ -113,7 +113,8 @@ def test_show_draws_the_plan(write_config: WriteConfig) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [(), ("train",), ("simulate",), ("data", "prepare"), ("topo",), ("topo", "tc")]
+    "command",
+    [(), ("train",), ("plan",), ("simulate",), ("data", "prepare"), ("topo",), ("topo", "tc")],
 )
 def test_help_imports_neither_jax_nor_mpi(command: tuple[str, ...]) -> None:
     code = (

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import topo
 from jaxpipe.cli.main import main
+from jaxpipe.plan import PlanConfig, identity_plan, write_plan
 from tests.helpers import mpi_command, mpi_environment
 
 
@@ -45,6 +47,18 @@ def test_hosts_writes_a_placement(tmp_path: Path):
     ranks = (tmp_path / "openmpi.ranks").read_text()
     assert ranks == "rank 0=virginia-0 slot=0\nrank 1=ohio-0 slot=0\n"
     assert (tmp_path / "mpich.hosts").read_text() == "virginia-0:1\nohio-0:1\n"
+
+
+def test_hosts_writes_the_placement_of_a_plan(tmp_path: Path):
+    cluster = topo.load("two-region")
+    config = PlanConfig(stages=2, replicas=1)
+    plan = identity_plan(config, cluster, num_layers=2, batch=1, tied=False)
+    swapped = replace(plan, placement=((3, 1),))
+    write_plan(swapped, cluster, tmp_path / "plan.toml")
+    command = ["topo", "hosts", "two-region", "--plan", str(tmp_path / "plan.toml")]
+    assert main([*command, "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "mpich.hosts").read_text() == "virginia-1:1\nohio-1:1\n"
+    assert main([*command, "--devices", "0,1"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.schedule import Bucket, forward, lower, ranks, reduce
+from jaxpipe.plan.cost import hierarchical_s, uniform_links
+from jaxpipe.schedule import Bucket, SyncTree, forward, interleaved, lower, ranks, reduce
 from jaxpipe.simulate import (
     Collective,
+    Job,
+    Phase,
     barrier,
     binary_tree,
     central_server,
@@ -18,6 +21,7 @@ from jaxpipe.simulate import (
     ring,
     sharded_server,
     simulate,
+    tree_sum,
 )
 from jaxpipe.trace import Lane
 from tests.simulate.uniform import cluster, collective_job
@@ -50,6 +54,18 @@ def test_a_chain_reduces_and_broadcasts_in_chunks(n: int, b: float, a: float, c:
 def test_a_duplex_chain_passes_once(n: int, b: float, a: float, c: int):
     transfers = chain(tuple(range(n)), b, num_chunks=c, is_duplex=True)
     closed = (1 + (2 * n - 3) / c) * b + 2 * (n - 1) * a
+    assert duration(n, transfers, latency_s=a) == pytest.approx(closed)
+
+
+@settings(deadline=None)
+@given(NUM_RANKS, BYTES, LATENCY, CHUNKS)
+def test_a_chain_of_islands_takes_what_the_planner_thinks(n: int, b: float, a: float, c: int):
+    tree: SyncTree = n - 1
+    for rank in range(n - 2, -1, -1):
+        tree = (rank, tree)
+    links = uniform_links(n, latency_s=a, bandwidth_bytes_per_s=1.0)
+    closed = hierarchical_s(links, tree, num_bytes=b, chunk_bytes=b / c * (1 + 1e-12))
+    transfers = tree_sum(tree, b, num_chunks=c)
     assert duration(n, transfers, latency_s=a) == pytest.approx(closed)
 
 
@@ -142,3 +158,30 @@ def test_an_all_reduce_waits_for_the_last_of_its_ranks():
 def test_a_reduction_without_a_collective_takes_no_time():
     job = collective_job(cluster(1), (), schedule=_ALONE)
     assert {span.lane for span in simulate(job).spans} == {Lane.COMPUTE}
+
+
+def test_each_chunk_is_summed_over_its_own_replicas():
+    compute = interleaved(num_stages=4, num_microbatches=2, num_chunks=2)
+    num_bytes = (1.0, 2.0, 3.0, 4.0)
+    job = Job(
+        cluster=cluster(4),
+        placement=((0, 1), (2, 3)),
+        phases=(Phase(schedule=lower(compute, tied=False, num_replicas=2)),),
+        forward_s=(1.0,) * 8,
+        backward_s=(2.0,) * 8,
+        num_chunks=2,
+        collectives={
+            Bucket.STAGE: tuple(
+                chain((stage % 2, stage % 2 + 2), num_bytes[stage], num_chunks=1, is_duplex=True)
+                for stage in range(4)
+            )
+        },
+    )
+    spans = [span for span in simulate(job).spans if span.lane is Lane.REDUCE]
+    lasted = {(span.rank, span.stage): span.end_s - span.start_s for span in spans}
+    # There and back again over links of one byte a second.
+    assert lasted == {
+        (stage % 2 + 2 * replica, stage): 2 * num_bytes[stage]
+        for stage in range(4)
+        for replica in range(2)
+    }

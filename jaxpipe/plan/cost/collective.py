@@ -10,8 +10,8 @@ each of them holds. On p equal links of latency a and b seconds per byte, for n 
     tree           2 ceil(log2 p) (a + n b)         binomial: to member 0, and back
     central        2 (a + (p - 1) n b)              all send to member 0, one after the other
     sharded        2 (p - 1) (a + n b / p)          each member serves one share to all others
-    hierarchical   2 (a + (q - 1) n b) for each     a sync tree: islands of q members first
-                   level
+    hierarchical   2 (a + (q - 1) n b / c) for each a sync tree: islands of q members first, in
+                   level, + (c - 1) (q - 1) n b / c c chunks, each of which turns round at once
     ============== =============================== ==============================================
 
 Each function says what takes longest where links differ. Adding takes no time.
@@ -20,10 +20,12 @@ Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication O
 2005; Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014.
 """
 
+from collections import defaultdict
 from itertools import pairwise
+from math import ceil, inf
 
 from jaxpipe.plan.cost.link import Links
-from jaxpipe.schedule import SyncTree, leader
+from jaxpipe.schedule import SyncTree, leader, to_leaders
 
 
 def chain_s(links: Links, *, num_bytes: float, num_chunks: int = 1) -> float:
@@ -119,19 +121,43 @@ def sharded_s(links: Links, *, num_bytes: float) -> float:
     )
 
 
-def hierarchical_s(links: Links, tree: SyncTree, *, num_bytes: float) -> float:
+def hierarchical_s(
+    links: Links, tree: SyncTree, *, num_bytes: float, chunk_bytes: float = inf
+) -> float:
     """Return the seconds of a sum along a sync tree over the members, and of the way back.
 
     The leaders of an island's members send to its leader as soon as they have their own sums; it
     takes them one after the other, as they come, when its own island is done. Down again it serves
     the last member first. A flat tree on equal links is `central_s`, a nested one is `chain_s`.
+    Chunks of `chunk_bytes` follow each other up and down at once: of all but one chunk only what
+    the busiest member takes in, or gives out, counts.
 
     >>> from jaxpipe.plan.cost.link import uniform_links
     >>> links = uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0)
     >>> hierarchical_s(links, ((0, 1), (2, 3)), num_bytes=2)
     12.0
+    >>> hierarchical_s(links, ((0, 1), (2, 3)), num_bytes=2, chunk_bytes=1)
+    10.0
     """
-    return _ascent_s(links, tree, num_bytes) + _descent_s(links, tree, num_bytes)
+    chunks = num_chunks(num_bytes, chunk_bytes=chunk_bytes)
+    chunk = num_bytes / chunks
+    first_s = _ascent_s(links, tree, chunk) + _descent_s(links, tree, chunk)
+    return first_s + (chunks - 1) * _busiest_s(links, tree, chunk)
+
+
+def num_chunks(num_bytes: float, *, chunk_bytes: float) -> int:
+    """Return how many chunks of at most `chunk_bytes` there are; nothing is one chunk."""
+    return max(1, ceil(num_bytes / chunk_bytes))
+
+
+def _busiest_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
+    """Return the seconds that the busiest member spends on a chunk, taking in or giving out."""
+    taken_s: dict[int, float] = defaultdict(float)
+    given_s: dict[int, float] = defaultdict(float)
+    for child, parent in to_leaders(tree):
+        taken_s[parent] += links.wire_s(child, parent, num_bytes=num_bytes)
+        given_s[parent] += links.wire_s(parent, child, num_bytes=num_bytes)
+    return max((*taken_s.values(), *given_s.values()), default=0.0)
 
 
 def _served_s(messages: list[tuple[float, float]], *, start_s: float = 0.0) -> float:

@@ -1,6 +1,7 @@
 """A step in closed form: what a simulation refines, and fast enough to rank thousands of plans."""
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -38,9 +39,17 @@ def slowness(cluster: Cluster, profile: Profile, precision: Precision) -> np.nda
 
 
 def estimate(
-    plan: Plan, cluster: Cluster, profile: Profile, *, slow: np.ndarray, gradient_bytes: int = 4
+    plan: Plan,
+    cluster: Cluster,
+    profile: Profile,
+    *,
+    slow: np.ndarray,
+    gradient_bytes: int = 4,
+    chunk_bytes: float = inf,
 ) -> Estimate:
     """Return the closed form of a step of this plan; `gradient_bytes` are those of a parameter.
+
+    Gradients travel in chunks of `chunk_bytes`.
 
     ::
 
@@ -71,7 +80,9 @@ def estimate(
         fill_s=float(fill[worst]),
         steady_s=float(steady[worst]),
         sync_s=max(
-            hierarchical_s(links, tree, num_bytes=part.parameters * gradient_bytes)
+            hierarchical_s(
+                links, tree, num_bytes=part.parameters * gradient_bytes, chunk_bytes=chunk_bytes
+            )
             for tree, part in zip(plan.sync, parts, strict=True)
         ),
     )

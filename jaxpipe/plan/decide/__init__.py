@@ -3,6 +3,7 @@
 from jaxpipe.plan.decide.balance import balanced_cut
 from jaxpipe.plan.decide.build import build
 from jaxpipe.plan.decide.decide import Decision, Effort, Objective, decide
+from jaxpipe.plan.decide.dtfm_plan import dtfm_plan
 from jaxpipe.plan.decide.sync_order import fastest_tree
 from jaxpipe.plan.decide.task import Shape, Task, shapes
 
@@ -15,6 +16,7 @@ __all__ = [
     "balanced_cut",
     "build",
     "decide",
+    "dtfm_plan",
     "fastest_tree",
     "shapes",
 ]

@@ -8,7 +8,7 @@ from jaxpipe.plan.decide.sync_order import fastest_tree
 from jaxpipe.plan.decide.task import Task
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.sync import island_tree
-from jaxpipe.schedule import ScheduleKind
+from jaxpipe.schedule import ScheduleKind, SyncTree
 
 
 def build(
@@ -32,7 +32,16 @@ def build(
         {rank: device for rank, device in device_of.items() if rank % num_stages == stage}
         for stage in range(num_stages)
     ]
-    ends = {r: task.cluster.devices[d] for s in {0, num_stages - 1} for r, d in stages[s].items()}
+
+    def tree(ranks: dict[int, int], parameters: int) -> SyncTree:
+        return fastest_tree(
+            task.cluster,
+            ranks,
+            num_bytes=parameters * task.bytes_each.gradient,
+            chunk_bytes=task.chunk_bytes,
+        )
+
+    ends = {**stages[0], **stages[-1]}
     return Plan(
         placement=tuple(tuple(row) for row in placement.tolist()),
         cut=cut,
@@ -42,13 +51,9 @@ def build(
         num_microbatches=task.batch // (num_replicas * microbatch),
         tied=task.tied,
         sync=tuple(
-            fastest_tree(
-                task.cluster,
-                devices,
-                num_bytes=task.profile.stage(cut, stage).parameters * task.bytes_each.gradient,
-            )
+            tree(devices, task.profile.stage(cut, stage).parameters)
             for stage, devices in enumerate(stages)
         ),
-        sync_shared=island_tree(dict(sorted(ends.items()))),
+        sync_shared=tree(dict(sorted(ends.items())), task.profile.embed.parameters),
         sync_all=island_tree({r: task.cluster.devices[d] for r, d in device_of.items()}),
     )

@@ -2,13 +2,13 @@
 
 ::
 
-    shapes x placements x schedules ──estimate──► the best few ──objective──► the best ──► climb
+    shapes x placements x microbatches ──estimate──► the best few ──objective──► the best ──► climb
 """
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from math import inf
 from typing import TypeAlias
 
@@ -18,8 +18,8 @@ from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost.estimate import estimate
 from jaxpipe.plan.cost.memory import overfull
 from jaxpipe.plan.decide.build import build
-from jaxpipe.plan.decide.neighbours import neighbour
-from jaxpipe.plan.decide.starts import placements
+from jaxpipe.plan.decide.neighbours import deepened, neighbour
+from jaxpipe.plan.decide.starts import by_dtfm_cost, orders
 from jaxpipe.plan.decide.task import Shape, Task, shapes
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import ScheduleKind
@@ -27,7 +27,10 @@ from jaxpipe.schedule import ScheduleKind
 Objective: TypeAlias = Callable[[Plan], float]
 """What a plan costs in seconds, the less the better: a simulated step, say."""
 
-_SCHEDULES = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.EAGER_ONE_F_ONE_B)
+_SCHEDULES = (ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
+"""The first that fits into memory is valued: depth hides messages, and costs nothing else."""
+_RANKING = 0.5
+"""The part of the seconds that ranking shapes in closed form may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +56,16 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The plan, its value, the devices that it leaves out, and how many plans were valued."""
+    """The plan, its value, the devices that it leaves out, and how many plans were valued.
+
+    `by_shape` has the best value of each shape that was valued, best first.
+    """
 
     plan: Plan
     value: float
     left_out: tuple[int, ...]
     num_valued: int
+    by_shape: tuple[tuple[Shape, float], ...]
 
 
 def decide(
@@ -78,17 +85,19 @@ def decide(
     """
     effort = effort or Effort()
     start = clock()
-    first, *others = _candidates(task, effort=effort, seed=seed)[: effort.num_valued]
-    best = _Best(objective=objective, plan=first, value=objective(first))
+
+    def spent() -> float:
+        return (clock() - start) / effort.seconds
+
+    first, *others = _candidates(task, effort=effort, seed=seed, spent=spent)[: effort.num_valued]
+    best = _Best(objective=objective, plan=first)
     for plan in others:
-        if clock() - start > effort.seconds:
+        if spent() > 1:
             break
         best.offer(plan)
-    random = np.random.default_rng(seed)
-    for _ in range(effort.num_changes):
-        if clock() - start > effort.seconds:
+    for changed in _changes(task, best, effort=effort, seed=seed):
+        if spent() > 1:
             break
-        changed = neighbour(task, best.plan, random=random)
         if changed != best.plan and _fits(task, changed):
             best.offer(changed)
     used = {device for row in best.plan.placement for device in row}
@@ -97,6 +106,7 @@ def decide(
         value=best.value,
         left_out=tuple(device for device in range(len(task.cluster)) if device not in used),
         num_valued=best.num_valued,
+        by_shape=tuple(sorted(best.by_shape.items(), key=lambda each: each[1])),
     )
 
 
@@ -106,45 +116,92 @@ class _Best:
 
     objective: Objective
     plan: Plan
-    value: float
-    num_valued: int = 1
+    value: float = inf
+    num_valued: int = 0
+    by_shape: dict[Shape, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.offer(self.plan)
 
     def offer(self, plan: Plan) -> None:
         """Take the plan if it is better."""
         value = self.objective(plan)
         self.num_valued += 1
+        shape = Shape(stages=plan.num_stages, replicas=plan.num_replicas)
+        self.by_shape[shape] = min(value, self.by_shape.get(shape, inf))
         if value < self.value:
             self.plan, self.value = plan, value
 
 
-def _candidates(task: Task, *, effort: Effort, seed: int) -> list[Plan]:
-    """Return the best plan of each shape by its closed form, best first."""
-    best = []
+def _changes(task: Task, best: _Best, *, effort: Effort, seed: int) -> Iterator[Plan]:
+    """Yield changes of the best plan so far: deeper warm-ups first, then at random."""
+    yield from islice(deepened(best.plan), effort.num_changes)
+    random = np.random.default_rng(seed)
+    for _ in range(effort.num_changes):
+        yield neighbour(task, best.plan, random=random)
+
+
+def _candidates(task: Task, *, effort: Effort, seed: int, spent: Callable[[], float]) -> list[Plan]:
+    """Return the best plan of the best shapes by its closed form, best first.
+
+    All shapes are ranked by what they take with devices in order; for twice as many of the best as
+    will be valued, a placement is searched too.
+    """
+    ranked: list[tuple[float, Plan, Shape]] = []
     for shape in shapes(task):
-        plans = _plans(task, shape, microbatches=effort.microbatches, seed=seed)
-        ranked = [(_estimated_s(task, plan), plan) for plan in plans if _fits(task, plan)]
-        if ranked:
-            best.append(min(ranked, key=lambda each: each[0]))
-    if not best:
+        if ranked and spent() > _RANKING:
+            break
+        ordered = _fastest(task, shape, orders(task, shape), effort=effort)
+        ranked += [(*each, shape) for each in ordered[:1]]
+    ranked.sort(key=lambda each: each[0])
+    plans: list[tuple[float, Plan]] = []
+    for seconds, plan, shape in ranked[: 2 * effort.num_valued]:
+        known = [(seconds, plan)]
+        if spent() < _RANKING:
+            searched = iter([by_dtfm_cost(task, shape, seed=seed)])
+            known += _fastest(task, shape, searched, effort=effort)
+        plans.append(min(known, key=lambda each: each[0]))
+    if not plans:
         raise PlanError(
             f"a plan fits into its devices: none does for {task.num_layers} layers, `batch` "
             f"{task.batch} and the {len(task.cluster)} devices of cluster {task.cluster.name!r}; "
             "take larger devices, a smaller model, or rematerialise"
         )
-    return [plan for _, plan in sorted(best, key=lambda each: each[0])]
+    return [plan for _, plan in sorted(plans, key=lambda each: each[0])]
 
 
-def _plans(task: Task, shape: Shape, *, microbatches: tuple[int, ...], seed: int) -> Iterator[Plan]:
-    fitting = [size for size in microbatches if task.batch % (shape.replicas * size) == 0]
-    for placement in placements(task, shape, seed=seed):
-        for microbatch, schedule in product(fitting, _SCHEDULES):
-            yield build(task, placement, microbatch=microbatch, schedule=schedule)
+def _fastest(
+    task: Task, shape: Shape, placements: Iterator[np.ndarray], *, effort: Effort
+) -> list[tuple[float, Plan]]:
+    """Return the best plan that fits, with its seconds by closed form; nothing if none does.
+
+    What a placement decides is found once for all sizes of its microbatches.
+    """
+    each = task.batch // shape.replicas
+    fitting = [size for size in effort.microbatches if each % size == 0]
+    built = [build(task, p, microbatch=1, schedule=_SCHEDULES[0]) for p in placements]
+    sized = [
+        replace(plan, microbatch=size, num_microbatches=each // size)
+        for plan in built
+        for size in fitting
+    ]
+    order = sorted((_estimated_s(task, plan), index) for index, plan in enumerate(sized))
+    variants = (
+        (seconds, replace(sized[index], schedule=kind))
+        for seconds, index in order
+        for kind in _SCHEDULES
+    )
+    return list(islice((each for each in variants if _fits(task, each[1])), 1))
 
 
 def _estimated_s(task: Task, plan: Plan) -> float:
-    gradient = task.bytes_each.gradient
     return estimate(
-        plan, task.cluster, task.profile, slow=task.slow, gradient_bytes=gradient
+        plan,
+        task.cluster,
+        task.profile,
+        slow=task.slow,
+        gradient_bytes=task.bytes_each.gradient,
+        chunk_bytes=task.chunk_bytes,
     ).step_s
 
 

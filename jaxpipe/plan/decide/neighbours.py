@@ -1,6 +1,7 @@
-"""Small changes of a plan: other devices, another cut, another schedule."""
+"""Small changes of a plan: other devices, another cut, schedule or microbatch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,6 +11,12 @@ from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import ScheduleKind
 
 _DEEPEST_WARMUP = 4
+_SCHEDULES = (
+    ScheduleKind.GPIPE,
+    ScheduleKind.ONE_F_ONE_B,
+    ScheduleKind.EAGER_ONE_F_ONE_B,
+    ScheduleKind.EAGER_ONE_F_ONE_B,
+)
 
 
 def neighbour(task: Task, plan: Plan, *, random: np.random.Generator) -> Plan:
@@ -53,24 +60,35 @@ def _move_layer(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
     )
 
 
-def _change_schedule(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
-    """Take another schedule, or 1F1B with so many more forwards ahead for each stage behind."""
-    kind = list(ScheduleKind)[random.integers(len(ScheduleKind))]
-    warmup = None
-    if kind is ScheduleKind.EAGER_ONE_F_ONE_B:
-        deeper = int(random.integers(1, _DEEPEST_WARMUP + 1))
+def deepened(plan: Plan) -> Iterator[Plan]:
+    """Yield the plan with 1F1B whose warm-up is deeper, by so many forwards for each stage behind.
+
+    Depth hides the latency of messages, and takes memory.
+    """
+    for deeper in range(1, _DEEPEST_WARMUP + 1):
         warmup = tuple(
             min(plan.num_microbatches, deeper * (plan.num_stages - stage - 1) + 1)
             for stage in range(plan.num_stages)
         )
-    return build(
-        task,
-        np.array(plan.placement),
-        microbatch=plan.microbatch,
-        schedule=kind,
-        cut=plan.cut,
-        warmup=warmup,
-    )
+        yield replace(plan, schedule=ScheduleKind.EAGER_ONE_F_ONE_B, warmup=warmup)
+
+
+def _change_schedule(_task: Task, plan: Plan, random: np.random.Generator) -> Plan:
+    """Take another schedule."""
+    kind = _SCHEDULES[random.integers(len(_SCHEDULES))]
+    if kind is not ScheduleKind.EAGER_ONE_F_ONE_B:
+        return replace(plan, schedule=kind, warmup=None)
+    return list(deepened(plan))[random.integers(_DEEPEST_WARMUP)]
+
+
+def _change_microbatch(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
+    """Take microbatches twice or half as large, where that divides the batch."""
+    each = task.batch // plan.num_replicas
+    size = 2 * plan.microbatch if random.integers(2) else plan.microbatch // 2
+    if size < 1 or each % size:
+        return plan
+    warmup = plan.warmup and tuple(min(each // size, depth) for depth in plan.warmup)
+    return replace(plan, microbatch=size, num_microbatches=each // size, warmup=warmup)
 
 
 _CHANGES: tuple[Callable[[Task, Plan, np.random.Generator], Plan], ...] = (
@@ -78,4 +96,5 @@ _CHANGES: tuple[Callable[[Task, Plan, np.random.Generator], Plan], ...] = (
     _swap_devices,
     _move_layer,
     _change_schedule,
+    _change_microbatch,
 )

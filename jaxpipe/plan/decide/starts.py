@@ -5,39 +5,48 @@ from collections.abc import Iterator
 import numpy as np
 
 from jaxpipe.plan.decide.task import Shape, Task
-from jaxpipe.plan.dtfm import Budget, align, link_weights, prepare, search
+from jaxpipe.plan.dtfm import Budget, Weights, align, link_weights, prepare, search
 
 _BUDGET = Budget(children=0, exhaustive=0)
 
 
-def placements(task: Task, shape: Shape, *, seed: int) -> Iterator[np.ndarray]:
-    """Yield placements: as devices come, by speed, and by DT-FM's cost.
-
-    DT-FM's cost is taken with what this model sends: the activations of all of a pipeline's
-    microbatches, and the gradients of a mean stage.
-    """
-    cells = (shape.replicas, shape.stages)
-    size = shape.num_ranks
+def orders(task: Task, shape: Shape) -> Iterator[np.ndarray]:
+    """Yield placements at no cost: devices as they come, by region and host, and by speed."""
+    cells, size = (shape.replicas, shape.stages), shape.num_ranks
+    devices = task.cluster.devices
     yield np.arange(size).reshape(cells)
+    near = sorted(range(len(devices)), key=lambda i: (devices[i].region, devices[i].host))
+    yield np.array(near[:size]).reshape(cells)
     by_speed = np.argsort(task.slow, kind="stable")[:size]
     yield by_speed.reshape(shape.stages, shape.replicas).T
-    network = prepare(
-        link_weights(
-            task.cluster.latency_s,
-            task.cluster.bandwidth_bytes_per_s,
-            group_size=shape.replicas,
-            gradient_bytes=_gradient_bytes(task) / shape.stages,
-            activation_bytes=task.profile.activation_bytes * task.batch / shape.replicas,
-        )
+
+
+def by_dtfm_cost(task: Task, shape: Shape, *, seed: int) -> np.ndarray:
+    """Return a placement of small DT-FM cost, with what this model sends.
+
+    That is the activations of all of a pipeline's microbatches, and the gradients of a mean stage.
+    """
+    weights = link_weights(
+        task.cluster.latency_s,
+        task.cluster.bandwidth_bytes_per_s,
+        group_size=shape.replicas,
+        gradient_bytes=_gradient_bytes(task) / shape.stages,
+        activation_bytes=task.profile.activation_bytes * task.batch / shape.replicas,
     )
+    return grouped(weights, shape, seed=seed, budget=_BUDGET)
+
+
+def grouped(weights: Weights, shape: Shape, *, seed: int, budget: Budget) -> np.ndarray:
+    """Return the placement of least cost that is found, its stages matched to pipelines."""
+    network = prepare(weights)
     found = search(
         network.weights,
         num_groups=shape.stages,
         group_size=shape.replicas,
         seed=seed,
-        budget=_BUDGET,
+        budget=budget,
     )
-    yield align(network, found.stages).T
+    return align(network, found.stages).T
 
 
 def _gradient_bytes(task: Task) -> int:

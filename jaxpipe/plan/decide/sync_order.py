@@ -1,6 +1,7 @@
 """Which sync tree sums a stage's gradients fastest: its shape, and its members' order."""
 
 from collections.abc import Iterator, Mapping
+from math import inf
 
 import numpy as np
 
@@ -15,7 +16,13 @@ _EXACT_PATH = 6
 """Up to so many ranks the path is exact: many trees are compared."""
 
 
-def fastest_tree(cluster: Cluster, devices: Mapping[int, int], *, num_bytes: float) -> SyncTree:
+def fastest_tree(
+    cluster: Cluster,
+    devices: Mapping[int, int],
+    *,
+    num_bytes: float,
+    chunk_bytes: float = inf,
+) -> SyncTree:
     """Return the fastest of some sync trees over ranks, which `devices` maps to devices.
 
     Tried are islands, a central server, a chain and a binary tree, each in the order of the ranks
@@ -30,7 +37,9 @@ def fastest_tree(cluster: Cluster, devices: Mapping[int, int], *, num_bytes: flo
     places = {rank: index for index, rank in enumerate(ranks)}
     return min(
         _trees(cluster, devices, num_bytes=num_bytes),
-        key=lambda tree: hierarchical_s(links, _relabel(tree, places), num_bytes=num_bytes),
+        key=lambda tree: hierarchical_s(
+            links, _relabel(tree, places), num_bytes=num_bytes, chunk_bytes=chunk_bytes
+        ),
     )
 
 

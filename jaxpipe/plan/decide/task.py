@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
@@ -17,10 +18,12 @@ from topo.gpu import Precision
 class Task:
     """A model to train on a cluster, `batch` samples a step.
 
-    `tied` says whether the head shares the embedding's parameters.
+    `tied` says whether the head shares the embedding's parameters. Gradients travel in chunks of
+    `chunk_bytes`, which follow each other. `stages` and `replicas` are
+    decided where they are left out.
 
     Raises:
-        PlanError: there is no sample.
+        PlanError: there is no sample, no stage or no replica.
     """
 
     cluster: Cluster
@@ -29,10 +32,17 @@ class Task:
     tied: bool = False
     precision: Precision = Precision.FP16
     bytes_each: BytesPerParameter = field(default_factory=BytesPerParameter)
+    chunk_bytes: float = inf
+    stages: int | None = None
+    replicas: int | None = None
 
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise PlanError(f"a step has samples: `batch` is {self.batch}; make it at least 1")
+        for name in ("stages", "replicas"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise PlanError(f"a model is somewhere: `{name}` is {value}; make it at least 1")
 
     @property
     def num_layers(self) -> int:
@@ -63,17 +73,31 @@ def shapes(task: Task) -> tuple[Shape, ...]:
 
     For each number of stages these are the most replicas that divide the batch, and at most half
     as many, in case devices are better left out.
+
+    Raises:
+        PlanError: the task's own stages and replicas do not fit.
     """
+    most = min(task.num_layers, len(task.cluster) // (task.replicas or 1))
+    allowed = range(1, most + 1) if task.stages is None else (task.stages,)
     found = {
         Shape(stages=stages, replicas=replicas)
-        for stages in range(1, min(task.num_layers, len(task.cluster)) + 1)
+        for stages in allowed
         for replicas in _replicas(task, stages=stages)
+        if stages <= most
     }
+    if not found:
+        raise PlanError(
+            f"stages and replicas fit devices, layers and batch: `stages` is {task.stages} and "
+            f"`replicas` {task.replicas} for {len(task.cluster)} devices, {task.num_layers} layers "
+            f"and `batch` {task.batch}; use fewer, and replicas that divide the batch"
+        )
     return tuple(sorted(found, key=lambda shape: (-shape.num_ranks, shape.stages)))
 
 
 def _replicas(task: Task, *, stages: int) -> tuple[int, ...]:
+    if task.replicas is not None:
+        return (task.replicas,) if task.batch % task.replicas == 0 else ()
     most = len(task.cluster) // stages
     fitting = [replicas for replicas in range(1, most + 1) if task.batch % replicas == 0]
     half = [replicas for replicas in fitting if 2 * replicas <= fitting[-1]]
-    return (fitting[-1], *half[-1:])
+    return (*fitting[-1:], *half[-1:])

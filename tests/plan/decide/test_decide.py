@@ -7,9 +7,9 @@ import pytest
 
 import topo
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import Plan, check_plan
+from jaxpipe.plan import Plan, check_plan, dtfm_cost
 from jaxpipe.plan.cost import BytesPerParameter, estimate, overfull
-from jaxpipe.plan.decide import Effort, Objective, Task, build, decide
+from jaxpipe.plan.decide import Effort, Objective, Task, build, decide, dtfm_plan
 from jaxpipe.schedule import ScheduleKind
 from tests.plan.models import cluster_of, profile_of
 
@@ -74,6 +74,38 @@ def test_the_objective_decides_and_a_seed_gives_the_same_decision():
     )
     assert first == second
     assert (first.plan.num_stages, first.value) == (1, 1.0)
+
+
+def test_stages_and_replicas_can_be_given():
+    task = Task(
+        cluster=cluster_of(*[1.0] * 6), profile=profile_of(6), batch=8, stages=3, replicas=2
+    )
+    decision = decide(task, closed_form(task), effort=Effort(num_changes=10))
+    assert [shape.num_ranks for shape, _ in decision.by_shape] == [6]
+    assert (decision.plan.num_stages, decision.plan.num_replicas) == (3, 2)
+
+
+@pytest.mark.parametrize(("stages", "replicas"), [(7, None), (None, 3), (4, 2)])
+def test_stages_and_replicas_that_do_not_fit_are_refused(stages: int | None, replicas: int | None):
+    task = Task(
+        cluster=cluster_of(*[1.0] * 6),
+        profile=profile_of(6),
+        batch=8,
+        stages=stages,
+        replicas=replicas,
+    )
+    with pytest.raises(PlanError, match=r"`replicas` .* for 6 devices, 6 layers"):
+        decide(task, closed_form(task))
+
+
+def test_dtfms_objective_reaches_the_best_cost_known():
+    cluster = topo.load("case3-universities")
+    task = Task(cluster=cluster, profile=profile_of(24), batch=1024)
+    plan = dtfm_plan(task, seed=0, seconds=60.0)
+    groups = np.array(plan.placement).T.tolist()
+    cost = dtfm_cost(cluster.latency_s, cluster.bandwidth_bytes_per_s, groups)
+    assert round(cost.total, 4) == 16.0868
+    assert (plan.num_stages, plan.num_replicas, plan.schedule) == (8, 8, ScheduleKind.GPIPE)
 
 
 def test_a_decision_ends_in_time():

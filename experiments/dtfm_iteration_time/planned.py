@@ -1,0 +1,111 @@
+"""What `jaxpipe plan` finds for the same work on the same clusters, with the same constants.
+
+The planner is told what DT-FM trained: layers without a head, fp16, SGD without state, one sample
+to a microbatch, everything computed again in the backward.
+"""
+
+import time
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+
+import topo
+from experiments.dtfm_iteration_time.ours import CLUSTERS
+from jaxpipe.plan import Plan
+from jaxpipe.plan.cost import BytesPerParameter, flop_profile
+from jaxpipe.plan.decide import Effort, Task, decide
+from jaxpipe.propose.speeds import with_speeds
+from jaxpipe.simulate import (
+    Conditions,
+    Constants,
+    Overheads,
+    StepSplit,
+    System,
+    Workload,
+    foreseen_step_s,
+    own_job,
+    simulate,
+    step_split,
+    system_job,
+)
+from topo import Cluster
+
+SIZE = Workload(num_layers=24, batch=1024)
+_CHUNK_BYTES = 4 * 2**20
+_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One cluster: the simulated seconds of DT-FM, of our plan by rule, and of the plan found."""
+
+    cluster: str
+    dtfm_s: float
+    by_rule_s: float
+    plan: Plan
+    split: StepSplit
+
+
+def search_all(constants: Constants, executor: Executor) -> tuple[Planned, ...]:
+    """Return what is found on every cluster."""
+    return tuple(executor.map(partial(_search, constants=constants), CLUSTERS))
+
+
+def _search(name: str, *, constants: Constants) -> Planned:
+    cluster = topo.load(name)
+    task, conditions = _told(cluster, constants=constants)
+    effort = Effort(seconds=_SECONDS, num_changes=10**6)
+    plan = decide(
+        task,
+        lambda plan: foreseen_step_s(plan, conditions),
+        effort=effort,
+        clock=time.process_time,  # so that other work on the machine changes nothing
+    ).plan
+    dtfm_s, by_rule_s = (
+        max(span.end_s for span in simulate(job).spans)
+        for job in (
+            system_job(System.DTFM, cluster, workload=SIZE, constants=constants),
+            own_job(cluster, workload=SIZE, constants=constants),
+        )
+    )
+    return Planned(
+        cluster=name,
+        dtfm_s=dtfm_s,
+        by_rule_s=by_rule_s,
+        plan=plan,
+        split=step_split(plan, conditions),
+    )
+
+
+def _told(cluster: Cluster, *, constants: Constants) -> tuple[Task, Conditions]:
+    speeds, network = constants.speeds(SIZE.precision), constants.network
+    known = with_speeds(
+        cluster, SIZE.precision, fraction=speeds.remote_fraction, unknown_flops_per_s=None
+    )
+    profile = flop_profile(
+        num_layers=SIZE.num_layers,
+        layer_flop=SIZE.layer_forward_flop,
+        layer_parameters=SIZE.gradient_bytes(1, is_first=False) // SIZE.bytes_per_value,
+        layer_kept_bytes=SIZE.activation_bytes,
+        activation_bytes=SIZE.activation_bytes,
+        embed_parameters=SIZE.gradient_bytes(0, is_first=True) // SIZE.bytes_per_value,
+        recomputes=True,
+        flops_per_s=max(device.flops_per_s(SIZE.precision) for device in known.devices),
+    )
+    each = SIZE.bytes_per_value
+    task = Task(
+        cluster=known,
+        profile=profile,
+        batch=SIZE.batch,
+        bytes_each=BytesPerParameter(parameter=each, gradient=each, optimizer=0),
+        chunk_bytes=_CHUNK_BYTES,
+    )
+    overheads = Overheads(
+        messages=network.messages(window=None),
+        nic_efficiency=network.nic_efficiency,
+        chunk_bytes=_CHUNK_BYTES,
+        local_factor=speeds.remote_fraction / speeds.local_fraction,
+    )
+    return task, Conditions(
+        cluster=known, profile=profile, slow=task.slow, gradient_bytes=each, overheads=overheads
+    )

@@ -1,0 +1,162 @@
+"""`jaxpipe plan`: who holds what, in which order, and how long a step will take."""
+
+import json
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from jaxpipe.propose.request import PlanRequest
+
+if TYPE_CHECKING:  # it imports numpy, which `--help` can do without
+    from jaxpipe.propose.proposal import Proposal
+
+_FEW_RANKS = 16
+"""Up to so many ranks are drawn one by one."""
+
+
+def plan(
+    request: tyro.conf.OmitArgPrefixes[PlanRequest],
+    *,
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("plan.toml"),
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> int:
+    """Plan a training run, and write the plan as a file that `train` takes.
+
+    Args:
+        request: what is to be planned.
+        out: the file to write.
+        json_: print one JSON object and nothing else.
+    """
+    from jaxpipe.cli.console import console, counter
+    from jaxpipe.plan import write_plan
+    from jaxpipe.propose.proposal import propose
+
+    with counter("plans simulated") as observe:
+        proposal = propose(request, observe=observe)
+    about = (
+        f"Planned for {request.model}, batch {request.batch}, objective {request.objective}: "
+        f"{proposal.split.step_s:.4g} s a step, simulated."
+    )
+    write_plan(proposal.plan, proposal.cluster, out, about=about)
+    if json_:
+        print(json.dumps(_json(request, proposal, out)))
+        return 0
+    console.print("\n".join(_lines(request, proposal)), markup=False)
+    console.print(
+        f"\nplan -> {out}\nnext: jaxpipe train CONFIG --set plan.file={out} --set "
+        f"plan.cluster={request.cluster} --set train.batch={request.batch}",
+        markup=False,
+    )
+    return 0
+
+
+def _lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
+    from jaxpipe.plan import draw_plan
+
+    plan, split = proposal.plan, proposal.split
+    if plan.num_ranks <= _FEW_RANKS:
+        drawn = draw_plan(plan, proposal.cluster).splitlines()
+    else:
+        drawn = _summary(proposal)
+    parts = {
+        "compute": split.compute_s,
+        "bubble": split.bubble_s,
+        "activations": split.activations_s,
+        "gradients": split.gradients_s,
+    }
+    identity, chance = proposal.identity_s / split.step_s, proposal.random_median_s / split.step_s
+    return [
+        *drawn,
+        "",
+        f"a step takes {split.step_s:.4g} s (simulated)",
+        *(f"  {n:<14}{s:10.4g} s {s / split.step_s:7.1%}" for n, s in parts.items()),
+        "",
+        "with other placements, all else the same (simulated)",
+        f"  {'as listed':<14}{proposal.identity_s:10.4g} s {identity:7.2f}x",
+        f"  {'random':<14}{proposal.random_median_s:10.4g} s {chance:7.2f}x   median of "
+        f"{len(proposal.random_s)}, {min(proposal.random_s):.4g} to {max(proposal.random_s):.4g} s",
+        f"DT-FM's published cost of this placement: {proposal.dtfm_s:.4f}",
+        "",
+        *_left_out(request, proposal),
+        f"{proposal.num_valued} plans simulated",
+    ]
+
+
+def _summary(proposal: "Proposal") -> list[str]:
+    from jaxpipe.plan.draw import draw_tree
+
+    plan, devices = proposal.plan, proposal.cluster.devices
+    warmup = "" if plan.warmup is None else f", warm-up {' '.join(map(str, plan.warmup))}"
+    rows = [
+        ", ".join(
+            f"{region} x{len(list(members))}"
+            for region, members in groupby(devices[device].region for device in row)
+        )
+        for row in plan.placement
+    ]
+    return [
+        f"{plan.num_stages} stages x {plan.num_replicas} replicas on {plan.num_ranks} of the "
+        f"{len(devices)} devices of {proposal.cluster.name}",
+        "",
+        *(f"replica {replica:<4}{row}" for replica, row in enumerate(rows)),
+        "",
+        f"layers      {' '.join(map(str, plan.cut))}",
+        f"schedule    {plan.schedule}{warmup}",
+        f"microbatch  {plan.microbatch}, {plan.num_microbatches} of them",
+        f"gradients   of stage 0 along {draw_tree(plan.sync[0])}",
+    ]
+
+
+def _left_out(request: PlanRequest, proposal: "Proposal") -> list[str]:
+    """Say which devices are left out and why, as far as the search has seen it."""
+    names = [proposal.cluster.devices[device].name for device in proposal.left_out]
+    if not names:
+        return ["no device is left out"]
+    shown = ", ".join(names[:4]) + (" ..." if len(names) > 4 else "")
+    if proposal.larger is None:
+        reason = (
+            f"no stages and replicas that use more of them divide batch {request.batch}, have a "
+            "layer for each stage and fit into memory, or none was among the most promising"
+        )
+    else:
+        shape, seconds = proposal.larger
+        reason = (
+            f"the best plan found with more of them, {shape.stages} stages x {shape.replicas} "
+            f"replicas, takes {seconds:.4g} s"
+        )
+    return [f"{len(names)} devices are left out ({shown}): {reason}"]
+
+
+def _json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str, Any]:
+    plan, split = proposal.plan, proposal.split
+    return {
+        "truth": "simulated",
+        "cluster": proposal.cluster.name,
+        "model": request.model,
+        "batch": request.batch,
+        "objective": request.objective.value,
+        "seed": request.seed,
+        "seconds": split.step_s,
+        "breakdown": {
+            "compute": split.compute_s,
+            "bubble": split.bubble_s,
+            "activations": split.activations_s,
+            "gradients": split.gradients_s,
+        },
+        "identity_seconds": proposal.identity_s,
+        "random_seconds": proposal.random_s,
+        "dtfm_cost": proposal.dtfm_s,
+        "stages": plan.num_stages,
+        "replicas": plan.num_replicas,
+        "cut": plan.cut,
+        "schedule": plan.schedule.value,
+        "warmup": plan.warmup,
+        "microbatch": plan.microbatch,
+        "num_microbatches": plan.num_microbatches,
+        "placement": plan.placement,
+        "left_out": [proposal.cluster.devices[device].name for device in proposal.left_out],
+        "plans_simulated": proposal.num_valued,
+        "plan_file": str(out),
+    }

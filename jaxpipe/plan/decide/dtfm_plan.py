@@ -1,0 +1,50 @@
+"""DT-FM's own plan: devices grouped by its published cost, and its schedule."""
+
+from jaxpipe.errors import PlanError
+from jaxpipe.plan.cost.memory import overfull
+from jaxpipe.plan.decide.build import build
+from jaxpipe.plan.decide.starts import grouped
+from jaxpipe.plan.decide.task import Shape, Task, shapes
+from jaxpipe.plan.dtfm import Budget, link_weights
+from jaxpipe.plan.plan import Plan
+from jaxpipe.schedule import ScheduleKind
+
+STAGES = 8
+"""As many stages as DT-FM's runs have, if the task does not say how many."""
+
+_SCHEDULES = (ScheduleKind.GPIPE, ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
+
+
+def dtfm_plan(task: Task, *, seed: int, seconds: float) -> Plan:
+    """Return the plan whose groups of devices have the least cost found, `plan.dtfm_cost`.
+
+    The cost says nothing of the number of stages: it is the task's, or the most up to 8. Nor does
+    it of the schedule: it is GPipe, DT-FM's, if the memory allows.
+
+    Raises:
+        PlanError: no number of stages fits the devices, or no schedule their memory.
+
+    Source: Yuan et al., "Decentralized Training of Foundation Models in Heterogeneous
+    Environments", NeurIPS 2022, section 3.
+    """
+    cluster, shape = task.cluster, _shape(task)
+    weights = link_weights(
+        cluster.latency_s, cluster.bandwidth_bytes_per_s, group_size=shape.replicas
+    )
+    placement = grouped(weights, shape, seed=seed, budget=Budget(seconds=seconds))
+    for schedule in _SCHEDULES:
+        plan = build(task, placement, microbatch=1, schedule=schedule)
+        if not overfull(plan, task.profile, task.cluster, each=task.bytes_each):
+            return plan
+    raise PlanError(
+        f"a stage fits into its device: none of {', '.join(_SCHEDULES)} does with "
+        f"{shape.stages} stages on cluster {task.cluster.name!r}; use more `stages`"
+    )
+
+
+def _shape(task: Task) -> Shape:
+    limit = STAGES if task.stages is None else task.stages
+    return max(
+        (shape for shape in shapes(task) if shape.stages <= limit),
+        key=lambda shape: (shape.stages, shape.replicas),
+    )

@@ -1,0 +1,49 @@
+"""What a GPT costs as the planner wants to know it, by FLOPs: the border of `models` and `plan`."""
+
+from jaxpipe.plan.cost import BytesPerParameter, Part, Profile
+from jaxpipe.runtime.settings import Remat
+from models import GptConfig
+from models import gpt_costs as costs
+from models.gpt_config import DTYPE_BYTES
+
+
+def gpt_profile(config: GptConfig, *, remat: Remat, flops_per_s: float) -> Profile:
+    """Return the profile of one sample of the longest sequence, on a device of so many FLOP/s.
+
+    >>> from models import load_preset
+    >>> config = GptConfig(**load_preset("gpt-xl-24"))
+    >>> profile = gpt_profile(config, remat=Remat.FULL, flops_per_s=50e12)
+    >>> round(1e3 * profile.layers[0].forward_s, 2), round(1e3 * profile.layers[0].backward_s, 2)
+    (4.81, 13.4)
+    """
+    sizes = {"batch": 1, "sequence": config.sequence}
+    forward = costs.layer_forward_flops(config, **sizes)
+    backward = getattr(costs.layer_backward_flops(config, **sizes), remat)
+    head = costs.head_forward_flops(config, **sizes)
+    layer = Part(
+        forward_s=forward / flops_per_s,
+        backward_s=backward / flops_per_s,
+        parameters=costs.num_parameters(config, layers=1, embed=False, head=False),
+        kept_bytes=getattr(costs.layer_residual_bytes(config, **sizes), remat),
+    )
+    embed = costs.num_parameters(config, layers=0, embed=True, head=False)
+    both = costs.num_parameters(config, layers=0, embed=True, head=True)
+    return Profile(
+        device="computed",
+        flops_per_s=flops_per_s,
+        microbatch=1,
+        activation_bytes=costs.activation_bytes(config, **sizes),
+        embed=Part(parameters=embed),
+        layers=(layer,) * config.num_layers,
+        head=Part(
+            forward_s=head / flops_per_s,
+            backward_s=2 * head / flops_per_s,
+            parameters=both - embed,
+        ),
+    )
+
+
+def bytes_each(config: GptConfig) -> BytesPerParameter:
+    """Return what a parameter takes: itself, its gradient and AdamW's moments, in one format."""
+    num_bytes = DTYPE_BYTES[config.param_dtype]
+    return BytesPerParameter(parameter=num_bytes, gradient=num_bytes, optimizer=2 * num_bytes)

@@ -1,0 +1,190 @@
+"""A proposal: the best plan found, how long its step takes and why, and what it is held against."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+import topo
+from jaxpipe.errors import ConfigError
+from jaxpipe.plan import Plan, dtfm_cost
+from jaxpipe.plan.cost import Profile, read_profile
+from jaxpipe.plan.decide import Effort, Shape, Task, build, decide, dtfm_plan
+from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
+from jaxpipe.propose.request import Goal, PlanRequest
+from jaxpipe.propose.speeds import precision_of, with_speeds
+from jaxpipe.simulate import (
+    Conditions,
+    Overheads,
+    StepSplit,
+    dtfm_constants,
+    foreseen_step_s,
+    planned_step_s,
+    step_split,
+)
+from models import GptConfig, load_preset
+from topo import Cluster
+from topo.gpu import Precision, gpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A plan and what is to be said for it; times are simulated seconds of a step.
+
+    `random_s` are those of the same plan on randomly placed devices; `larger` is the best that was
+    found with more devices, if some are left out.
+    """
+
+    plan: Plan
+    cluster: Cluster
+    split: StepSplit
+    dtfm_s: float
+    identity_s: float
+    random_s: tuple[float, ...]
+    left_out: tuple[int, ...]
+    larger: tuple[Shape, float] | None
+    num_valued: int
+
+    @property
+    def random_median_s(self) -> float:
+        """The median of the random placements."""
+        return median(self.random_s)
+
+
+NUM_RANDOM = 5
+CHUNK_BYTES = 4 * 2**20
+"""Of this size are the chunks in which the runtime sums gradients."""
+
+
+def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal:
+    """Return the best plan found; `observe` is told how many plans have been simulated so far.
+
+    Raises:
+        ConfigError: the request names an unknown cluster or model, or says too little.
+        PlanError: nothing fits.
+    """
+    task, conditions = _conditions(request)
+    valued = 0
+
+    def seconds(plan: Plan) -> float:
+        nonlocal valued
+        valued += 1
+        observe(valued)
+        return foreseen_step_s(plan, conditions)
+
+    def exact_s(plan: Plan) -> float:
+        return planned_step_s(plan, conditions)
+
+    if request.objective is Goal.DTFM:
+        plan = dtfm_plan(task, seed=request.seed, seconds=request.budget)
+        by_shape: tuple[tuple[Shape, float], ...] = ()
+    else:
+        effort = Effort(seconds=request.budget, num_changes=10**6)
+        decision = decide(task, seconds, seed=request.seed, effort=effort)
+        plan, by_shape = decision.plan, decision.by_shape
+    used = {device for row in plan.placement for device in row}
+    random = np.random.default_rng(request.seed)
+    return Proposal(
+        plan=plan,
+        cluster=task.cluster,
+        split=step_split(plan, conditions),
+        dtfm_s=_dtfm_cost_s(plan, task.cluster),
+        identity_s=exact_s(_placed(task, plan, np.arange(len(task.cluster)))),
+        random_s=tuple(
+            exact_s(_placed(task, plan, random.permutation(len(task.cluster))))
+            for _ in range(NUM_RANDOM)
+        ),
+        left_out=tuple(device for device in range(len(task.cluster)) if device not in used),
+        larger=next((each for each in by_shape if each[0].num_ranks > plan.num_ranks), None),
+        num_valued=valued,
+    )
+
+
+def _conditions(request: PlanRequest) -> tuple[Task, Conditions]:
+    """Return what is decided about, and what its plans are simulated with."""
+    model, cluster = _model(request), _cluster(request)
+    precision = precision_of(model, cluster)
+    constants = dtfm_constants()
+    speeds = constants.speeds(precision)
+    local_factor = speeds.remote_fraction / speeds.local_fraction
+    unknown = None if request.tflops is None else request.tflops * 1e12
+    if request.profile is None:
+        cluster = with_speeds(
+            cluster, precision, fraction=speeds.remote_fraction, unknown_flops_per_s=unknown
+        )
+        fastest = max(device.flops_per_s(precision) for device in cluster.devices)
+        profile = gpt_profile(model, remat=request.remat, flops_per_s=fastest)
+    else:
+        profile, local_factor = read_profile(request.profile), 1.0
+        cluster = with_speeds(
+            cluster,
+            precision,
+            fraction=_fraction(profile, precision),
+            unknown_flops_per_s=unknown or profile.flops_per_s,
+        )
+    task = Task(
+        cluster=cluster,
+        profile=profile,
+        batch=request.batch,
+        tied=model.tied,
+        precision=precision,
+        bytes_each=bytes_each(model),
+        chunk_bytes=CHUNK_BYTES,
+        stages=request.stages,
+        replicas=request.replicas,
+    )
+    network = constants.network
+    measured = Overheads(
+        messages=network.messages(window=None),
+        nic_efficiency=network.nic_efficiency,
+        local_factor=local_factor,
+        chunk_bytes=CHUNK_BYTES,
+    )
+    ideal = Overheads(chunk_bytes=CHUNK_BYTES, local_factor=local_factor)
+    return task, Conditions(
+        cluster=cluster,
+        profile=profile,
+        slow=task.slow,
+        gradient_bytes=task.bytes_each.gradient,
+        overheads=ideal if request.ideal else measured,
+    )
+
+
+def _fraction(profile: Profile, precision: Precision) -> float:
+    """Return the part of its peak that the profiled device reached; 1 if it is no known GPU."""
+    try:
+        return profile.flops_per_s / gpu(profile.device).peak_flops_per_s(precision)
+    except ValueError:
+        return 1.0
+
+
+def _model(request: PlanRequest) -> GptConfig:
+    try:
+        return GptConfig(**load_preset(request.model))
+    except ValueError as error:
+        raise ConfigError(f"`--model`: {error}") from error
+
+
+def _cluster(request: PlanRequest) -> Cluster:
+    try:
+        return topo.load(request.cluster)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"`--cluster`: {error}") from error
+
+
+def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
+    """Return the plan with other devices, its sync trees chosen for them."""
+    return build(
+        task,
+        devices[: plan.num_ranks].reshape(plan.num_replicas, plan.num_stages),
+        microbatch=plan.microbatch,
+        schedule=plan.schedule,
+        cut=plan.cut,
+        warmup=plan.warmup,
+    )
+
+
+def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float:
+    groups = np.array(plan.placement).T.tolist()
+    return dtfm_cost(cluster.latency_s, cluster.bandwidth_bytes_per_s, groups).total

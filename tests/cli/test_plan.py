@@ -1,0 +1,135 @@
+"""`jaxpipe plan`, called as from a terminal, and the plan file that training takes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import topo
+from jaxpipe.cli.main import main
+from jaxpipe.config import load_config, plan_from
+from jaxpipe.errors import ConfigError, PlanError
+from jaxpipe.plan import check_plan, read_plan
+from jaxpipe.plan.cost import flop_profile, write_profile
+from tests.cli.conftest import WriteConfig
+from tests.runtime.training import run_tree, tiny_tree
+
+_SMALL = ("--cluster", "two-region", "--model", "tiny", "--batch", "8", "--tflops", "0.01")
+_QUICK = ("--budget", "1")
+
+
+def planned(out: Path, *words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Plan, and return what is printed."""
+    assert main(["plan", *_SMALL, *_QUICK, "--out", str(out), *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_plan_says_what_it_takes_and_why(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    told = planned(tmp_path / "plan.toml", capsys=capsys)
+    for words in (
+        "a step takes",
+        "(simulated)",
+        "compute",
+        "bubble",
+        "activations",
+        "gradients",
+        "as listed",
+        "random",
+        "DT-FM's published cost",
+        f"plan.file={tmp_path / 'plan.toml'} --set plan.cluster=two-region --set train.batch=8",
+    ):
+        assert words in told, told
+    plan = read_plan(tmp_path / "plan.toml", topo.load("two-region"))
+    check_plan(plan, num_devices=4)
+
+
+@pytest.mark.parametrize("objective", ["time", "dtfm"])
+def test_json_is_one_object_whose_parts_add_up(
+    objective: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    words = ("--objective", objective, "--stages", "2", "--replicas", "2", "--json")
+    told = json.loads(planned(tmp_path / "plan.toml", *words, capsys=capsys))
+    assert told["truth"] == "simulated"
+    assert told["seconds"] == pytest.approx(sum(told["breakdown"].values()))
+    assert told["seconds"] <= min(told["random_seconds"]) * 1.001 or objective == "dtfm"
+    assert (told["stages"], told["replicas"], told["left_out"]) == (2, 2, [])
+
+
+def test_a_device_that_is_left_out_is_named_with_the_reason(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    told = planned(tmp_path / "plan.toml", "--stages", "3", "--replicas", "1", capsys=capsys)
+    assert "1 devices are left out (" in told
+    assert "divide batch 8" in told
+
+
+def test_a_measured_profile_takes_the_place_of_flops(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    profile = flop_profile(
+        num_layers=4,
+        layer_flop=1e10,
+        layer_parameters=10,
+        layer_kept_bytes=10,
+        activation_bytes=10,
+        flops_per_s=1e10,
+    )
+    write_profile(profile, tmp_path / "profile.json")
+    words = ("--profile", str(tmp_path / "profile.json"), "--stages", "1", "--replicas", "1")
+    told = json.loads(planned(tmp_path / "plan.toml", *words, "--json", capsys=capsys))
+    assert told["breakdown"]["compute"] == pytest.approx(8 * 4 * 3.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--model", "huge"), "`--model`: `preset` must be a known name, not 'huge'"),
+        (("--cluster", "case9"), "`--cluster`: no cluster 'case9'"),
+        (("--batch", "0"), "`batch` is 0; make it at least 1"),
+        (("--budget", "0"), "`--budget` is 0.0; make it above 0"),
+        (("--stages", "9"), "`stages` is 9 and `replicas` None for 4 devices, 4 layers"),
+        (("--profile", "none.json"), "cannot read the profile none.json"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    assert main(["plan", *_SMALL, "--out", str(tmp_path / "plan.toml"), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "plan.toml").exists()
+
+
+def test_a_plan_file_trains_to_the_losses_of_any_other_plan(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, dataset: Path
+):
+    out = tmp_path / "plan.toml"
+    planned(out, "--stages", "2", "--replicas", "1", capsys=capsys)
+    tree = tiny_tree(tmp_path / "identity", dataset, model={"num_layers": 4, "sequence": 16})
+    by_file = {**tree, "run": {**tree["run"], "folder": str(tmp_path / "by-file")}}
+    by_file["plan"] = {"file": str(out), "cluster": "two-region"}
+    losses = [[m.loss for m in run_tree(each)] for each in (tree, by_file)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_a_plan_file_is_for_one_model_and_batch(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, write_config: WriteConfig
+):
+    planned(tmp_path / "plan.toml", capsys=capsys)
+    config = write_config(model={"num_layers": 4})
+    by_file = [f"plan.file={tmp_path / 'plan.toml'}", "plan.cluster=two-region"]
+    text = config.read_text()
+    config.write_text("\n".join(each for each in text.splitlines() if "stages" not in each))
+    with pytest.raises(ConfigError, match=r"`plan.file` decides `plan.replicas`"):
+        load_config(config, by_file)
+    kept = [each for each in text.splitlines() if each.split(" = ")[0] not in _DECIDED]
+    config.write_text("\n".join(kept))
+    assert plan_from(load_config(config, by_file)).num_ranks >= 1
+    with pytest.raises(PlanError, match=r"made for `train.batch` 8, the configuration says 16"):
+        plan_from(load_config(config, [*by_file, "train.batch=16"]))
+    with pytest.raises(PlanError, match=r"made for `model.num_layers` 4, .* says 3"):
+        plan_from(load_config(config, [*by_file, "model.num_layers=3"]))
+    with pytest.raises(PlanError, match=r"`cluster` 'two-region', wanted are 1 and 'laptop'"):
+        plan_from(load_config(config, [by_file[0], "plan.cluster=laptop"]))
+
+
+_DECIDED = ("stages", "replicas", "microbatch")

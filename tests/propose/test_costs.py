@@ -1,0 +1,66 @@
+"""What the planner is told of a model and of its devices."""
+
+import pytest
+
+import topo
+from jaxpipe.errors import ConfigError
+from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
+from jaxpipe.propose.speeds import precision_of, with_speeds
+from jaxpipe.runtime.settings import Remat
+from models import GptConfig, load_preset
+from models.gpt_costs import num_parameters, train_flops_per_token
+from topo.gpu import Precision
+
+GPT2 = GptConfig(**load_preset("gpt2"))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_profile_has_all_parameters_and_flops(tied: bool):
+    config = GptConfig(num_layers=3, dim=64, num_heads=4, sequence=32, vocabulary=100, tied=tied)
+    profile = gpt_profile(config, remat=Remat.NONE, flops_per_s=1.0)
+    whole = profile.stage((3,), 0)
+    assert whole.parameters == num_parameters(config, layers=3, embed=True, head=True)
+    trained = train_flops_per_token(config, sequence=32) * 32
+    scores_again = 3 * 2 * 32**2 * 64
+    assert whole.forward_s + whole.backward_s == pytest.approx(trained + scores_again, rel=1e-3)
+
+
+def test_rematerialisation_trades_seconds_for_bytes():
+    kept, again = (
+        gpt_profile(GPT2, remat=remat, flops_per_s=1e12).layers[0]
+        for remat in (Remat.NONE, Remat.FULL)
+    )
+    assert again.backward_s > kept.backward_s
+    assert again.kept_bytes < kept.kept_bytes / 10
+
+
+def test_a_parameter_takes_four_times_its_format():
+    each = bytes_each(GPT2)
+    assert (each.parameter, each.gradient, each.optimizer) == (4, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("preset", "cluster", "precision"),
+    [
+        ("gpt2", "case5-worldwide", Precision.FP32),
+        ("gpt-xl-24", "case5-worldwide", Precision.FP16),
+        ("gpt-xl-24", "fluidstack-2region", Precision.BF16),
+    ],
+)
+def test_the_precision_is_one_that_all_gpus_have(preset: str, cluster: str, precision: Precision):
+    assert precision_of(GptConfig(**load_preset(preset)), topo.load(cluster)) is precision
+
+
+def test_a_known_gpu_reaches_a_part_of_its_peak():
+    cluster = with_speeds(
+        topo.load("case5-worldwide"), Precision.FP16, fraction=0.4, unknown_flops_per_s=None
+    )
+    assert {d.effective_flops_per_s for d in cluster.devices} == {0.4 * 125e12}
+
+
+def test_a_device_of_which_nothing_is_known_has_to_be_told_of():
+    laptop = topo.load("laptop")
+    with pytest.raises(ConfigError, match=r"'here-0:0' of cluster 'laptop' states neither `gpu`"):
+        with_speeds(laptop, Precision.FP32, fraction=0.4, unknown_flops_per_s=None)
+    told = with_speeds(laptop, Precision.FP32, fraction=0.4, unknown_flops_per_s=7e9)
+    assert told.devices[3].effective_flops_per_s == 7e9

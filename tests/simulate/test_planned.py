@@ -1,0 +1,143 @@
+"""Plans as jobs: against closed forms, and what a step splits into."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxpipe.plan import Plan, PlanConfig, identity_plan
+from jaxpipe.plan.cost import flop_profile
+from jaxpipe.schedule import Bucket, ScheduleKind
+from jaxpipe.simulate import (
+    Conditions,
+    Overheads,
+    Wire,
+    foreseen_step_s,
+    plan_job,
+    planned_step_s,
+    simulate,
+    step_split,
+)
+from tests.simulate.uniform import cluster
+
+SIZES = st.integers(1, 4)
+
+
+def conditions_of(
+    num_devices: int, *, layers: int, network: bool, local_factor: float = 1.0
+) -> Conditions:
+    """Return layers of 1 s forwards and 2 s backwards, of 10 parameters of 1 byte each."""
+    where = cluster(num_devices, latency_s=0.25 * network, bytes_per_s=8 if network else np.inf)
+    profile = flop_profile(
+        num_layers=layers,
+        layer_flop=1.0,
+        layer_parameters=10,
+        layer_kept_bytes=1,
+        activation_bytes=4,
+        embed_parameters=6,
+        flops_per_s=1.0,
+    )
+    return Conditions(
+        cluster=where,
+        profile=profile,
+        slow=np.ones(num_devices),
+        gradient_bytes=1,
+        overheads=Overheads(local_factor=local_factor),
+    )
+
+
+def plan_of(
+    conditions: Conditions, *, stages: int, replicas: int, batch: int, tied: bool = False
+) -> Plan:
+    config = PlanConfig(stages=stages, replicas=replicas, schedule=ScheduleKind.EAGER_ONE_F_ONE_B)
+    num_layers = len(conditions.profile.layers)
+    return identity_plan(config, conditions.cluster, num_layers=num_layers, batch=batch, tied=tied)
+
+
+@settings(deadline=None, max_examples=40)
+@given(SIZES, SIZES, SIZES, SIZES)
+def test_without_a_network_a_plan_takes_the_closed_form(
+    stages: int, layers: int, replicas: int, microbatches: int
+):
+    conditions = conditions_of(stages * replicas, layers=stages * layers, network=False)
+    plan = plan_of(conditions, stages=stages, replicas=replicas, batch=replicas * microbatches)
+    closed_s = (microbatches + stages - 1) * 3.0 * layers
+    assert planned_step_s(plan, conditions) == pytest.approx(closed_s)
+    split = step_split(plan, conditions)
+    assert split.compute_s == pytest.approx(3.0 * layers * microbatches)
+    assert split.bubble_s == pytest.approx(3.0 * layers * (stages - 1))
+    assert (split.activations_s, split.gradients_s) == pytest.approx((0.0, 0.0))
+
+
+@settings(deadline=None, max_examples=20)
+@given(SIZES, SIZES, st.integers(1, 3))
+def test_chunks_make_the_bubble_smaller(ranks: int, rounds: int, chunks: int):
+    conditions = conditions_of(ranks, layers=ranks * chunks, network=False)
+    config = PlanConfig(
+        stages=ranks * chunks, replicas=1, chunks=chunks, schedule=ScheduleKind.INTERLEAVED
+    )
+    microbatches = ranks * rounds
+    plan = identity_plan(
+        config,
+        conditions.cluster,
+        num_layers=ranks * chunks,
+        batch=microbatches,
+        tied=False,
+    )
+    closed_s = (microbatches * chunks + ranks - 1) * 3.0
+    assert planned_step_s(plan, conditions) == pytest.approx(closed_s)
+
+
+@settings(deadline=None, max_examples=40)
+@given(SIZES, SIZES, st.integers(1, 6), st.booleans())
+def test_the_parts_of_a_step_are_there_and_add_up(
+    stages: int, replicas: int, microbatches: int, tied: bool
+):
+    conditions = conditions_of(stages * replicas, layers=stages, network=True)
+    plan = plan_of(
+        conditions, stages=stages, replicas=replicas, batch=replicas * microbatches, tied=tied
+    )
+    split = step_split(plan, conditions)
+    assert split.step_s == pytest.approx(planned_step_s(plan, conditions))
+    assert min(split.bubble_s, split.activations_s, split.gradients_s) >= -1e-9
+    assert (split.activations_s > 0) == (stages > 1)
+    assert (split.gradients_s > 0) == (stages * replicas > 1)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 5), st.integers(1, 60), st.booleans())
+def test_a_long_step_is_foreseen_from_two_short_ones(stages: int, microbatches: int, slow: bool):
+    conditions = conditions_of(stages, layers=stages, network=slow)
+    plan = plan_of(conditions, stages=stages, replicas=1, batch=microbatches)
+    assert foreseen_step_s(plan, conditions) == pytest.approx(planned_step_s(plan, conditions))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_tied_embedding_is_summed_apart(tied: bool):
+    conditions = conditions_of(4, layers=2, network=True)
+    plan = plan_of(conditions, stages=2, replicas=2, batch=2, tied=tied)
+    sums = plan_job(plan, conditions).collectives
+    moved = {name: sum(t.num_bytes for c in each for t in c) for name, each in sums.items()}
+    # a sum over n ranks moves its bytes 2 (n - 1) times: 2 stages of 10 parameters, and 6 shared
+    assert moved[Bucket.STAGE] == 2 * (10 + 10 + (0 if tied else 6))
+    assert moved.get(Bucket.SHARED) == (2 * 3 * 6 if tied else None)
+
+
+def test_a_stage_that_stays_inside_its_host_is_faster():
+    conditions = conditions_of(2, layers=2, network=False, local_factor=0.5)
+    apart = plan_of(conditions, stages=2, replicas=1, batch=1)
+    job = plan_job(apart, conditions)
+    assert job.forward_s == (1.0, 1.0)
+    here = replace(conditions, cluster=cluster(2, bytes_per_s=np.inf, devices_per_host=2))
+    assert plan_job(apart, here).forward_s == (0.5, 0.5)
+
+
+def test_messages_have_their_overhead():
+    conditions = conditions_of(2, layers=2, network=True)
+    plan = plan_of(conditions, stages=2, replicas=1, batch=1)
+    heavier = replace(conditions, overheads=Overheads(messages=Wire(overhead_s=1.0)))
+    extra_s = planned_step_s(plan, heavier) - planned_step_s(plan, conditions)
+    assert extra_s == pytest.approx(2.0)  # an activation and a gradient
+    assert simulate(plan_job(plan, heavier)).rank_names[0] == "stage 0 on h0:0"
