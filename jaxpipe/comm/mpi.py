@@ -32,6 +32,7 @@ from jaxpipe.comm.tags import CLOSE_TAG, GROUP_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray
 
 _PATIENCE_S = 1.0
+_TELLING_S = 0.1
 
 logger = logging.getLogger(__name__)
 
@@ -148,5 +149,6 @@ class MpiTransport:
     def _abort(self, error: BaseException) -> NoReturn:
         sys.stderr.write(f"{one_line(self._rank, error)}\n")
         sys.stderr.flush()
+        time.sleep(_TELLING_S)  # the launcher passes this on by another way than what MPI says
         self._progress.stop(timeout_s=_PATIENCE_S)
         abort_mpi(self._comm)
