@@ -14,9 +14,10 @@ import numpy as np
 
 from jaxpipe.comm.buffer import aligned_empty, num_bytes_of
 from jaxpipe.comm.collective.format import Format
-from jaxpipe.comm.collective.step import Act, Part, Step
+from jaxpipe.comm.collective.step import Act, Step
 from jaxpipe.comm.collective.wire import sum_dtype
 from jaxpipe.comm.transport import Receiving, Sending, Transport
+from jaxpipe.schedule.shares import Part
 
 AHEAD_BYTES = 2**25
 
