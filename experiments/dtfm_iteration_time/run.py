@@ -134,7 +134,7 @@ def _planned_row(each: Planned) -> Row:
         "planned_simulated_s": split.step_s,
         "speedup": each.dtfm_s / split.step_s,
         "stages x replicas": f"{plan.num_stages} x {plan.num_replicas}",
-        "schedule": plan.schedule.value,
+        "schedule": plan.schedule_name,
         "warmup": "" if plan.warmup is None else " ".join(map(str, plan.warmup)),
         "compute_s": split.compute_s,
         "bubble_s": split.bubble_s,
