@@ -114,7 +114,7 @@ def auto_schedule(search: Search, *, num_rounds: int = 4) -> Candidate:
 def named_schedules(search: Search) -> tuple[Candidate, ...]:
     """Return the named schedules that keep within memory, simulated.
 
-    Eager 1F1B warms up as deep as memory allows, so there is always one.
+    The warm-up of eager 1F1B is cut to what memory allows, so there is always one.
     """
     size = search.job.num_pipeline_ranks
     fitting = tuple(accumulate(search.max_live, min))
