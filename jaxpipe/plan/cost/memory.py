@@ -81,7 +81,7 @@ def live_limits(
             for gpu in gpus
             if gpu is not None
         ]
-        limits.append(max(0, min(plan.num_microbatches, *rooms)))
+        limits.append(max(0, min((plan.num_microbatches, *rooms))))
     return tuple(limits)
 
 
