@@ -52,13 +52,23 @@ class Stage:
         key = jax.random.key(seed)
         return self.model.init(key, layers=self.layers, embed=self.is_first, head=self.is_last)
 
-    def apply(self, params: Parameters, x: Input, targets: Targets, key: Array | None) -> Output:
+    def apply(
+        self,
+        params: Parameters,
+        x: Input,
+        targets: Targets,
+        key: Array | None,
+        *,
+        tap: Array | None = None,
+    ) -> Output:
         """Return the activation that leaves the stage; from the last stage, the summed loss.
 
         `x` are tokens at the first stage and activations elsewhere; `targets` belong to the last
-        stage. `key` is that of the step and microbatch; dropout is off where it is None.
+        stage. `key` is that of the step and microbatch; dropout is off where it is None. A `tap`
+        is added to the input of the first layer: zeros, whose gradient is that of this input where
+        `x` are tokens and have none.
         """
-        x = self._hidden(params, x, key)
+        x = self._hidden(params, x, key, tap)
         if not self.is_last:
             return x
         assert targets is not None, "the last stage reads targets"
@@ -69,11 +79,12 @@ class Stage:
     ) -> Float[Array, "batch seq vocabulary"]:
         """Return the logits, without dropout, if this stage is the whole model."""
         assert self.num_stages == 1, self
-        return self.model.head(params, self._hidden(params, tokens, None))
+        return self.model.head(params, self._hidden(params, tokens, None, None))
 
-    def _hidden(self, params: Parameters, x: Input, key: Array | None) -> Array:
+    def _hidden(self, params: Parameters, x: Input, key: Array | None, tap: Array | None) -> Array:
         if self.is_first:
             x = self.model.embed(params, x, _fold(key, self.model.num_layers))
+        x = x if tap is None else x + tap
         return self._blocks(params["blocks"], x, key)
 
     def _blocks(self, blocks: Parameters, x: Array, key: Array | None) -> Array:
