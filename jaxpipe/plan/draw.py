@@ -14,7 +14,7 @@ def draw_plan(plan: Plan, cluster: Cluster, *, num_columns: int = 100) -> str:
     return "\n".join(
         (
             f"{plan.num_ranks} ranks, {plan.num_stages} stages x {plan.num_replicas} replicas, on "
-            f"cluster {cluster.name}",
+            f"cluster {cluster.name}{_chunks(plan)}",
             "",
             *_placement(plan, cluster),
             "",
@@ -47,6 +47,10 @@ def ideal_bubble(plan: Plan) -> float:
     return times.bubble_fraction
 
 
+def _chunks(plan: Plan) -> str:
+    return f", {plan.num_chunks} chunks to a rank" if plan.num_chunks > 1 else ""
+
+
 def _placement(plan: Plan, cluster: Cluster) -> Iterator[str]:
     cells = [
         [
@@ -55,10 +59,12 @@ def _placement(plan: Plan, cluster: Cluster) -> Iterator[str]:
         ]
         for r, row in enumerate(plan.placement)
     ]
-    width = max(len(cell) for row in cells for cell in row) + 3
+    size = plan.num_pipeline_ranks
     heads = [f"stage {s}: {_layers(plan, s)}" for s in range(plan.num_stages)]
-    width = max(width, *(len(head) + 3 for head in heads))
-    yield (" " * 11 + "".join(head.ljust(width) for head in heads)).rstrip()
+    width = max(len(cell) for row in (*cells, heads) for cell in row) + 3
+    for first in range(0, plan.num_stages, size):
+        chunk = heads[first : first + size]
+        yield (" " * 11 + "".join(head.ljust(width) for head in chunk)).rstrip()
     for replica, row in enumerate(cells):
         yield (f"replica {replica}".ljust(11) + "".join(c.ljust(width) for c in row)).rstrip()
 
@@ -70,9 +76,8 @@ def _layers(plan: Plan, stage: int) -> str:
 
 
 def _links(plan: Plan, cluster: Cluster) -> Iterator[str]:
-    hops = [
-        (source, destination) for row in plan.placement for source, destination in pairwise(row)
-    ]
+    rounds = [row if plan.num_chunks == 1 else (*row, row[0]) for row in plan.placement]
+    hops = [hop for row in rounds for hop in pairwise(row) if hop[0] != hop[1]]
     if hops:
         yield f"activations cross {_slowest(hops, cluster)}"
     if plan.num_replicas > 1:

@@ -33,7 +33,7 @@ import msgspec
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.cut import Cut
 from jaxpipe.plan.plan import Plan
-from jaxpipe.schedule import ScheduleKind, SyncTree, ranks
+from jaxpipe.schedule import ScheduleKind, SyncTree, check_chunks, ranks
 from topo import Cluster
 
 _FORMAT = 1
@@ -52,6 +52,7 @@ class _File:
     sync: tuple[Any, ...]
     sync_shared: Any
     sync_all: Any
+    num_chunks: int = 1
     warmup: tuple[int, ...] | None = None
 
 
@@ -66,6 +67,7 @@ def plan_text(plan: Plan, cluster: Cluster) -> str:
         f"format = {_FORMAT}",
         f"cluster = {msgspec.json.encode(cluster.name).decode()}",
         f'schedule = "{plan.schedule}"',
+        *([] if plan.num_chunks == 1 else [f"num_chunks = {plan.num_chunks}"]),
         *([] if plan.warmup is None else [f"warmup = {list(plan.warmup)}"]),
         f"microbatch = {plan.microbatch}",
         f"num_microbatches = {plan.num_microbatches}",
@@ -105,6 +107,7 @@ def read_plan(path: Path, cluster: Cluster) -> Plan:
         placement=file.placement,
         cut=file.cut,
         schedule=file.schedule,
+        num_chunks=file.num_chunks,
         warmup=file.warmup,
         microbatch=file.microbatch,
         num_microbatches=file.num_microbatches,
@@ -123,24 +126,28 @@ def check_plan(plan: Plan, *, num_devices: int) -> None:
     Raises:
         PlanError: it is not so.
     """
+    check_chunks(num_stages=plan.num_stages, num_chunks=plan.num_chunks)
     devices = [device for row in plan.placement for device in row]
-    if {len(row) for row in plan.placement} != {plan.num_stages}:
+    if {len(row) for row in plan.placement} != {plan.num_pipeline_ranks}:
         raise PlanError(
             f"every replica holds every stage: the rows of `placement` have "
-            f"{[len(row) for row in plan.placement]} devices, `cut` has {plan.num_stages} stages; "
-            "make them equal"
+            f"{[len(row) for row in plan.placement]} devices, `cut` has {plan.num_stages} stages, "
+            f"`num_chunks` of each device is {plan.num_chunks}; make them equal"
         )
     if len(set(devices)) < len(devices) or not set(devices) <= set(range(num_devices)):
         raise PlanError(
             f"each rank has a device of its own: `placement` is {plan.placement} for "
             f"{num_devices} devices; name each at most once, counted from 0"
         )
-    stages = [range(s, plan.num_ranks, plan.num_stages) for s in range(plan.num_stages)]
+    stages = [
+        [plan.rank(replica=replica, stage=stage) for replica in range(plan.num_replicas)]
+        for stage in range(plan.num_stages)
+    ]
     held = [ranks(tree) for tree in plan.sync]
-    if [sorted(each) for each in held] != [list(each) for each in stages]:
+    if [sorted(each) for each in held] != stages:
         raise PlanError(
             f"gradients are summed over the ranks of a stage: `sync` has {held}, the stages "
-            f"{[list(each) for each in stages]}; name each rank once, at its stage"
+            f"{stages}; name each rank once, at each stage that it holds"
         )
     everyone = sorted(ranks(plan.sync_all))
     shared = sorted({*stages[0], *stages[-1]})

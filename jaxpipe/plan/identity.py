@@ -16,7 +16,7 @@ class PlanConfig:
 
     `cluster` is a name in the catalogue or a TOML file; `microbatch` is in samples; `cut` (layers
     of each stage) and `warmup` (forwards of each stage before its first backward) are chosen where
-    they are left out.
+    they are left out. Of the `stages` of the whole pipeline each rank holds `chunks`.
     """
 
     cluster: str = "two-region"
@@ -26,9 +26,10 @@ class PlanConfig:
     schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B
     cut: tuple[int, ...] | None = None
     warmup: tuple[int, ...] | None = None
+    chunks: int = 1
 
     def __post_init__(self) -> None:
-        for field in ("stages", "replicas", "microbatch"):
+        for field in ("stages", "replicas", "microbatch", "chunks"):
             if getattr(self, field) < 1:
                 raise ValueError(f"`{field}` must be at least 1, is {getattr(self, field)}")
 
@@ -43,36 +44,45 @@ def identity_plan(
             replicas.
     """
     num_stages, num_replicas = config.stages, config.replicas
-    num_ranks = num_stages * num_replicas
+    size = _pipeline_ranks(config)
+    num_ranks = size * num_replicas
     if num_ranks > len(cluster):
+        chunks = f" / {config.chunks} chunks" if config.chunks > 1 else ""
         raise PlanError(
-            f"each rank needs a device: `plan.stages` x `plan.replicas` = {num_stages} x "
+            f"each rank needs a device: `plan.stages` x `plan.replicas` = {num_stages}{chunks} x "
             f"{num_replicas} = {num_ranks}, but cluster {cluster.name!r} has {len(cluster)}; use "
             f"fewer, or a larger `plan.cluster`"
         )
     cut = config.cut or even_cut(num_layers=num_layers, num_stages=num_stages)
     check_cut(cut, num_layers=num_layers, num_stages=num_stages)
-    stages = range(num_stages)
-    held = [{r: cluster.devices[r] for r in range(s, num_ranks, num_stages)} for s in stages]
-    ends = (0, num_stages - 1)
+    held = [{r: cluster.devices[r] for r in range(p, num_ranks, size)} for p in range(size)]
+    ends = (0, size - 1)
     plan = Plan(
-        placement=tuple(
-            tuple(range(first, first + num_stages)) for first in range(0, num_ranks, num_stages)
-        ),
+        placement=tuple(tuple(range(first, first + size)) for first in range(0, num_ranks, size)),
         cut=cut,
         schedule=config.schedule,
+        num_chunks=config.chunks,
         warmup=config.warmup,
         microbatch=config.microbatch,
         num_microbatches=_num_microbatches(config, batch=batch),
         tied=tied,
-        sync=tuple(island_tree(devices) for devices in held),
+        sync=config.chunks * tuple(island_tree(devices) for devices in held),
         sync_shared=island_tree(
-            {r: cluster.devices[r] for r in range(num_ranks) if r % num_stages in ends}
+            {r: cluster.devices[r] for r in range(num_ranks) if r % size in ends}
         ),
         sync_all=island_tree(dict(enumerate(cluster.devices[:num_ranks]))),
     )
     plan.train_schedule()  # refuses a schedule that cannot be made
     return plan
+
+
+def _pipeline_ranks(config: PlanConfig) -> int:
+    if config.stages % config.chunks:
+        raise PlanError(
+            f"every rank holds as many chunks: `plan.stages` is {config.stages} and `plan.chunks` "
+            f"is {config.chunks}; make the one a multiple of the other"
+        )
+    return config.stages // config.chunks
 
 
 def _num_microbatches(config: PlanConfig, *, batch: int) -> int:

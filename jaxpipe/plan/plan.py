@@ -1,26 +1,37 @@
 """A plan is data: who holds which stage of which replica, in what order, and how gradients travel.
 
-Ranks are numbered pipeline by pipeline, `rank = replica * num_stages + stage`::
+Ranks are numbered pipeline by pipeline, and stages are dealt out to the ranks of each in turn::
 
-                 stage 0   stage 1
-    replica 0    rank 0    rank 1
-    replica 1    rank 2    rank 3
+                 stage 0   stage 1             with two chunks      stages 0, 2   stages 1, 3
+    replica 0    rank 0    rank 1                                   rank 0        rank 1
+    replica 1    rank 2    rank 3                                   rank 2        rank 3
 """
 
 from dataclasses import dataclass
 
 from jaxpipe.plan.cut import Cut, layers_of
-from jaxpipe.schedule import Bucket, Schedule, ScheduleKind, SyncTree, forward_only, generate, lower
+from jaxpipe.schedule import (
+    Bucket,
+    Schedule,
+    ScheduleKind,
+    SyncTree,
+    forward_only,
+    generate,
+    holder,
+    lower,
+    stages_held,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What every rank has to know before the first step.
 
-    `placement[replica][stage]` is a device of the cluster. `sync[stage]` is the tree over the
-    ranks that hold the stage, `sync_shared` over those that hold a tied embedding, `sync_all` over
-    all ranks. `warmup` is the number of forwards before the first backward, for each stage;
-    `microbatch` is in samples.
+    `cut[stage]` are the layers of a stage, of which every rank holds `num_chunks`.
+    `placement[replica]` are devices of the cluster, one to a rank of the pipeline. `sync[stage]` is
+    the tree over the ranks that hold the stage, `sync_shared` over those that hold a tied
+    embedding, `sync_all` over all ranks. `warmup` is the number of forwards before the first
+    backward, for each stage; `microbatch` is in samples.
     """
 
     placement: tuple[tuple[int, ...], ...]
@@ -33,11 +44,17 @@ class Plan:
     sync: tuple[SyncTree, ...]
     sync_shared: SyncTree
     sync_all: SyncTree
+    num_chunks: int = 1
 
     @property
     def num_stages(self) -> int:
         """How many stages a pipeline has."""
         return len(self.cut)
+
+    @property
+    def num_pipeline_ranks(self) -> int:
+        """How many ranks a pipeline has."""
+        return self.num_stages // self.num_chunks
 
     @property
     def num_replicas(self) -> int:
@@ -47,23 +64,31 @@ class Plan:
     @property
     def num_ranks(self) -> int:
         """How many processes run the plan."""
-        return self.num_stages * self.num_replicas
+        return self.num_pipeline_ranks * self.num_replicas
 
     def rank(self, *, replica: int, stage: int) -> int:
         """Return the rank that holds a stage of a replica."""
-        return replica * self.num_stages + stage
+        return replica * self.num_pipeline_ranks + holder(stage, num_ranks=self.num_pipeline_ranks)
 
     def stage(self, rank: int) -> int:
-        """Return the stage that a rank holds."""
-        return rank % self.num_stages
+        """Return the first stage that a rank holds; with one chunk it is the only one."""
+        return self.stages(rank)[0]
+
+    def stages(self, rank: int) -> range:
+        """Return the stages that a rank holds, one to a chunk."""
+        return stages_held(
+            rank % self.num_pipeline_ranks,
+            num_ranks=self.num_pipeline_ranks,
+            num_stages=self.num_stages,
+        )
 
     def replica(self, rank: int) -> int:
         """Return the replica that a rank is part of."""
-        return rank // self.num_stages
+        return rank // self.num_pipeline_ranks
 
     def device(self, rank: int) -> int:
         """Return the device on which a rank runs."""
-        return self.placement[self.replica(rank)][self.stage(rank)]
+        return self.placement[self.replica(rank)][rank % self.num_pipeline_ranks]
 
     def layers(self, stage: int) -> range:
         """Return the layers that a stage holds."""
@@ -84,6 +109,7 @@ class Plan:
             self.schedule,
             num_stages=self.num_stages,
             num_microbatches=self.num_microbatches,
+            num_chunks=self.num_chunks,
             warmup=self.warmup,
         )
 
@@ -94,7 +120,11 @@ class Plan:
     def eval_schedule(self, *, num_microbatches: int) -> Schedule:
         """Return the programs that compute the loss of some microbatches and change nothing."""
         return lower(
-            forward_only(num_stages=self.num_stages, num_microbatches=num_microbatches),
+            forward_only(
+                num_stages=self.num_stages,
+                num_microbatches=num_microbatches,
+                num_chunks=self.num_chunks,
+            ),
             num_replicas=self.num_replicas,
             tied=self.tied,
         )

@@ -1,10 +1,12 @@
 """In what order: instructions, generators of schedules, their lowering, check and drawing."""
 
 from jaxpipe.schedule.check import check
+from jaxpipe.schedule.csv_file import read_schedule, schedule_text, write_schedule
 from jaxpipe.schedule.describe import describe
 from jaxpipe.schedule.forward_only import forward_only
 from jaxpipe.schedule.generate import ScheduleKind, generate
 from jaxpipe.schedule.gpipe import gpipe
+from jaxpipe.schedule.holding import count_stages, holder, stages_held
 from jaxpipe.schedule.instruction import (
     Bucket,
     Instruction,
@@ -12,18 +14,23 @@ from jaxpipe.schedule.instruction import (
     Program,
     Schedule,
     backward,
+    backward_input,
+    backward_weight,
     forward,
     receive,
     reduce,
     send,
     update,
 )
+from jaxpipe.schedule.interleaved import interleaved
 from jaxpipe.schedule.live import peak_live
 from jaxpipe.schedule.lower import lower
 from jaxpipe.schedule.one_f_one_b import eager_one_f_one_b, one_f_one_b
 from jaxpipe.schedule.render import render
+from jaxpipe.schedule.size import check_chunks
 from jaxpipe.schedule.sync_tree import SyncTree, leader, ranks
 from jaxpipe.schedule.timetable import TimedInstruction, Timetable, timetable
+from jaxpipe.schedule.zero_bubble import zb_h1, zb_h2
 
 __all__ = [
     "Bucket",
@@ -36,22 +43,34 @@ __all__ = [
     "TimedInstruction",
     "Timetable",
     "backward",
+    "backward_input",
+    "backward_weight",
     "check",
+    "check_chunks",
+    "count_stages",
     "describe",
     "eager_one_f_one_b",
     "forward",
     "forward_only",
     "generate",
     "gpipe",
+    "holder",
+    "interleaved",
     "leader",
     "lower",
     "one_f_one_b",
     "peak_live",
     "ranks",
+    "read_schedule",
     "receive",
     "reduce",
     "render",
+    "schedule_text",
     "send",
+    "stages_held",
     "timetable",
     "update",
+    "write_schedule",
+    "zb_h1",
+    "zb_h2",
 ]

@@ -1,10 +1,10 @@
 """Prove that a lowered schedule is one whole step: all of it, once, and nothing else."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule.describe import describe, refusal
-from jaxpipe.schedule.flow import destination_stage, source_stage
+from jaxpipe.schedule.holding import count_stages, holder, stages_held
 from jaxpipe.schedule.instruction import (
     Bucket,
     Instruction,
@@ -12,13 +12,16 @@ from jaxpipe.schedule.instruction import (
     Program,
     Schedule,
     backward,
+    backward_input,
+    backward_weight,
     forward,
     receive,
     reduce,
     send,
     update,
 )
-from jaxpipe.schedule.progress import holders
+from jaxpipe.schedule.message_ends import message_ends
+from jaxpipe.schedule.progress import together
 from jaxpipe.schedule.size import check_size
 
 
@@ -35,59 +38,88 @@ again; remove it
             half of a message without the other half, or that is missing.
     """
     contents = _contents(schedule)
-    for stage, program in enumerate(schedule):
-        _check_members(stage, program, content=contents[stage])
+    for rank, program in enumerate(schedule):
+        _check_members(rank, program, content=contents[rank], num_ranks=len(schedule))
     _check_messages(schedule)
-    for stage, program in enumerate(schedule):
-        _check_complete(stage, program, content=contents[stage])
+    for program, content in zip(schedule, contents, strict=True):
+        _check_complete(program, content=content)
 
 
 def _contents(schedule: Schedule) -> Schedule:
-    """Return what each stage has to do, in no particular order."""
+    """Return what each rank has to do, in no particular order."""
     instructions = [instruction for program in schedule for instruction in program]
     num_microbatches = 1 + max(
         (each.microbatch for each in instructions if each.microbatch is not None), default=-1
     )
-    num_stages = len(schedule)
-    check_size(num_stages=num_stages, num_microbatches=num_microbatches)
-    trains = any(each.op in (Op.BACKWARD, Op.UPDATE) for each in instructions)
+    check_size(num_stages=len(schedule), num_microbatches=num_microbatches)
+    trains = any(each.is_backward or each.op is Op.UPDATE for each in instructions)
     gradients = {each.bucket for each in instructions if each.bucket is not None and trains}
+    buckets = tuple(bucket for bucket in Bucket if bucket in gradients | {Bucket.SCALARS})
+    num_stages = count_stages(schedule)
     return tuple(
-        (
-            *_pipeline_content(
-                stage, num_stages=num_stages, num_microbatches=num_microbatches, trains=trains
-            ),
-            *(
-                reduce(stage, bucket)
-                for bucket in Bucket
-                if bucket in gradients | {Bucket.SCALARS}
-                and stage in holders(bucket, stage=stage, num_stages=num_stages)
-            ),
-            *((update(stage),) if trains else ()),
+        tuple(
+            instruction
+            for stage in stages_held(rank, num_ranks=len(schedule), num_stages=num_stages)
+            for instruction in (
+                *_pipeline_content(
+                    _computes(program, stage, num_microbatches=num_microbatches, trains=trains),
+                    num_ranks=len(schedule),
+                    num_stages=num_stages,
+                ),
+                *_end_content(
+                    stage, buckets, num_ranks=len(schedule), num_stages=num_stages, trains=trains
+                ),
+            )
         )
-        for stage in range(num_stages)
+        for rank, program in enumerate(schedule)
     )
 
 
-def _pipeline_content(
-    stage: int, *, num_stages: int, num_microbatches: int, trains: bool
+def _computes(
+    program: Program, stage: int, *, num_microbatches: int, trains: bool
 ) -> Iterator[Instruction]:
+    """Return the computes of a stage; a backward is split if the program has a half of it."""
+    present = frozenset(program)
     for microbatch in range(num_microbatches):
-        both = (forward(stage, microbatch), backward(stage, microbatch))
-        for compute in both if trains else both[:1]:
-            source = source_stage(compute, num_stages=num_stages)
-            destination = destination_stage(compute, num_stages=num_stages)
-            yield compute
-            if source is not None:
-                yield receive(stage, source, microbatch)
-            if destination is not None:
-                yield send(stage, destination, microbatch)
+        yield forward(stage, microbatch)
+        whole = backward(stage, microbatch)
+        halves = (backward_input(stage, microbatch), backward_weight(stage, microbatch))
+        is_split = whole not in present and not present.isdisjoint(halves)
+        if trains:
+            yield from halves if is_split else (whole,)
 
 
-def _check_members(stage: int, program: Program, *, content: Program) -> None:
+def _pipeline_content(
+    computes: Iterable[Instruction], *, num_ranks: int, num_stages: int
+) -> Iterator[Instruction]:
+    for compute in computes:
+        source, destination = message_ends(compute, num_ranks=num_ranks, num_stages=num_stages)
+        stage, microbatch = compute.stage, compute.microbatch
+        assert microbatch is not None, compute
+        yield compute
+        if source is not None:
+            yield receive(stage, source, microbatch)
+        if destination is not None:
+            yield send(stage, destination, microbatch)
+
+
+def _end_content(
+    stage: int, buckets: Iterable[Bucket], *, num_ranks: int, num_stages: int, trains: bool
+) -> Iterator[Instruction]:
+    for bucket in buckets:
+        own = reduce(stage, bucket)
+        if own in together(bucket, stage=stage, num_ranks=num_ranks, num_stages=num_stages):
+            yield own
+    if trains:
+        yield update(stage)
+
+
+def _check_members(rank: int, program: Program, *, content: Program, num_ranks: int) -> None:
     members = frozenset(content)
     seen: set[Instruction] = set()
     for position, instruction in enumerate(program):
+        is_held = holder(instruction.stage, num_ranks=num_ranks) == rank
+        stage = instruction.stage if is_held else rank
         if instruction in seen:
             raise refusal(
                 "everything is done once", stage, position, instruction, "comes again; remove it"
@@ -104,14 +136,14 @@ def _check_members(stage: int, program: Program, *, content: Program) -> None:
 
 
 def _check_messages(schedule: Schedule) -> None:
-    programs = [frozenset(program) for program in schedule]
-    for stage, program in enumerate(schedule):
+    present = frozenset(instruction for program in schedule for instruction in program)
+    for program in schedule:
         for position, instruction in enumerate(program):
             other = _other_end(instruction)
-            if other is not None and other not in programs[other.stage]:
+            if other is not None and other not in present:
                 raise refusal(
                     f"every {instruction.op} meets one {other.op}",
-                    stage,
+                    instruction.stage,
                     position,
                     instruction,
                     f"meets none; add `{describe(other)}` to stage {other.stage}",
@@ -126,11 +158,11 @@ def _other_end(instruction: Instruction) -> Instruction | None:
     return other(peer, stage, microbatch)
 
 
-def _check_complete(stage: int, program: Program, *, content: Program) -> None:
+def _check_complete(program: Program, *, content: Program) -> None:
     present = frozenset(program)
     for instruction in content:
         if instruction not in present:
             raise PlanError(
-                f"a program does all that its stage has to: stage {stage} lacks "
+                f"a program does all that its stage has to: stage {instruction.stage} lacks "
                 f"`{describe(instruction)}`; add it"
             )

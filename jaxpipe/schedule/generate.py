@@ -5,7 +5,9 @@ from enum import StrEnum
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule.gpipe import gpipe
 from jaxpipe.schedule.instruction import Schedule
+from jaxpipe.schedule.interleaved import interleaved
 from jaxpipe.schedule.one_f_one_b import eager_one_f_one_b, one_f_one_b
+from jaxpipe.schedule.zero_bubble import zb_h1, zb_h2
 
 
 class ScheduleKind(StrEnum):
@@ -14,9 +16,17 @@ class ScheduleKind(StrEnum):
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"
     EAGER_ONE_F_ONE_B = "eager-1f1b"
+    INTERLEAVED = "interleaved-1f1b"
+    ZB_H1 = "zb-h1"
+    ZB_H2 = "zb-h2"
 
 
-_WITHOUT_WARMUP = {ScheduleKind.GPIPE: gpipe, ScheduleKind.ONE_F_ONE_B: one_f_one_b}
+_BY_SIZE_ALONE = {
+    ScheduleKind.GPIPE: gpipe,
+    ScheduleKind.ONE_F_ONE_B: one_f_one_b,
+    ScheduleKind.ZB_H1: zb_h1,
+    ScheduleKind.ZB_H2: zb_h2,
+}
 
 
 def generate(
@@ -24,9 +34,13 @@ def generate(
     *,
     num_stages: int,
     num_microbatches: int,
+    num_chunks: int = 1,
     warmup: tuple[int, ...] | None = None,
 ) -> Schedule:
     """Return the compute instructions of the schedule named `kind`.
+
+    `num_stages` are those of the whole pipeline; each of its num_stages / num_chunks ranks holds
+    `num_chunks` of them.
 
     >>> generate(ScheduleKind.GPIPE, num_stages=1, num_microbatches=1) == gpipe(
     ...     num_stages=1, num_microbatches=1
@@ -34,15 +48,26 @@ def generate(
     True
 
     Raises:
-        PlanError: the generator refuses its arguments, or it has no warm-up to set.
+        PlanError: the generator refuses its arguments, or it has no warm-up or no chunks to set.
     """
-    if kind is ScheduleKind.EAGER_ONE_F_ONE_B:
-        return eager_one_f_one_b(
-            num_stages=num_stages, num_microbatches=num_microbatches, warmup=warmup
+    if num_chunks != 1 and kind is not ScheduleKind.INTERLEAVED:
+        raise PlanError(
+            f"only {ScheduleKind.INTERLEAVED} has several chunks to a rank: `num_chunks` is "
+            f"{num_chunks} and `kind` is {kind}; leave out the one or change the other"
         )
-    if warmup is not None:
+    if warmup is not None and kind is not ScheduleKind.EAGER_ONE_F_ONE_B:
         raise PlanError(
             f"only {ScheduleKind.EAGER_ONE_F_ONE_B} has a warm-up to set: `warmup` is {warmup} and "
             f"`kind` is {kind}; leave out the one or change the other"
         )
-    return _WITHOUT_WARMUP[kind](num_stages=num_stages, num_microbatches=num_microbatches)
+    match kind:
+        case ScheduleKind.EAGER_ONE_F_ONE_B:
+            return eager_one_f_one_b(
+                num_stages=num_stages, num_microbatches=num_microbatches, warmup=warmup
+            )
+        case ScheduleKind.INTERLEAVED:
+            return interleaved(
+                num_stages=num_stages, num_microbatches=num_microbatches, num_chunks=num_chunks
+            )
+        case _:
+            return _BY_SIZE_ALONE[kind](num_stages=num_stages, num_microbatches=num_microbatches)

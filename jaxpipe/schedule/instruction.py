@@ -2,7 +2,19 @@
 
 Instructions speak of stages, never of ranks: every replica runs the same programs, and the plan
 says which rank holds which stage. A message is known by the stages it joins, its direction and its
-microbatch, so schedules with several chunks to a rank need no new words.
+microbatch, so schedules with several chunks to a rank need no new words. Between two stages of one
+rank there is no message: the one takes what the other has made.
+
+A backward is whole, or split in two: backward-input makes the gradient that the stage before waits
+for, backward-weight adds to the gradients of the parameters, and may come any time later::
+
+    cotangent ──► backward-input ──► gradient of the input, to the stage before
+                        │
+                        └──► backward-weight ──► gradients of the parameters
+
+A schedule may split some backwards and leave others whole.
+
+Source of the split: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.
 """
 
 from dataclasses import dataclass
@@ -14,6 +26,8 @@ class Op(StrEnum):
 
     FORWARD = "forward"
     BACKWARD = "backward"
+    BACKWARD_INPUT = "backward-input"
+    BACKWARD_WEIGHT = "backward-weight"
     SEND = "send"
     RECEIVE = "receive"
     REDUCE = "reduce"
@@ -24,11 +38,17 @@ class Bucket(StrEnum):
     """Which values one `Op.REDUCE` sums over ranks."""
 
     STAGE = "stage"
-    """Gradients that only the replicas of one stage hold."""
+    """Gradients that only the replicas of one stage hold; one reduction to a stage."""
     SHARED = "shared"
-    """Gradients of a tied embedding, held by the first and the last stage of every replica."""
+    """Gradients of a tied embedding, held by the first and the last stage of every replica.
+
+    One reduction to a rank: where one rank holds both stages, it stands at the first.
+    """
     SCALARS = "scalars"
-    """Loss, squared gradient norm and counters, summed over all ranks."""
+    """Loss, squared gradient norm and counters, summed over all ranks.
+
+    One reduction to a rank, at the first stage that it holds.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +67,28 @@ class Instruction:
 
     @property
     def is_compute(self) -> bool:
-        """Whether this is a forward or a backward."""
-        return self.op in (Op.FORWARD, Op.BACKWARD)
+        """Whether this is a forward, a backward, or one of the halves of a backward."""
+        return self.op is Op.FORWARD or self.is_backward
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether this is a backward, whole or half."""
+        return self.op in (Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT)
+
+    @property
+    def frees_residuals(self) -> bool:
+        """Whether this is the last to need what the forward of its microbatch has kept."""
+        return self.op in (Op.BACKWARD, Op.BACKWARD_WEIGHT)
 
 
 Program = tuple[Instruction, ...]
 """A rank's instructions, in order."""
 
 Schedule = tuple[Program, ...]
-"""The programs of the ranks of one pipeline, first stage first; every replica runs the same."""
+"""The programs of the ranks of one pipeline, first rank first; every replica runs the same.
+
+Stage s is held by rank s % num_ranks; with one chunk to a rank, that is program s.
+"""
 
 
 def forward(stage: int, microbatch: int) -> Instruction:
@@ -64,8 +97,18 @@ def forward(stage: int, microbatch: int) -> Instruction:
 
 
 def backward(stage: int, microbatch: int) -> Instruction:
-    """Compute the backward of `stage` on `microbatch`."""
+    """Compute the whole backward of `stage` on `microbatch`."""
     return Instruction(op=Op.BACKWARD, stage=stage, microbatch=microbatch)
+
+
+def backward_input(stage: int, microbatch: int) -> Instruction:
+    """Compute the gradient of the input of `stage` on `microbatch`."""
+    return Instruction(op=Op.BACKWARD_INPUT, stage=stage, microbatch=microbatch)
+
+
+def backward_weight(stage: int, microbatch: int) -> Instruction:
+    """Add what `microbatch` contributes to the gradients of the parameters of `stage`."""
+    return Instruction(op=Op.BACKWARD_WEIGHT, stage=stage, microbatch=microbatch)
 
 
 def send(stage: int, peer: int, microbatch: int) -> Instruction:

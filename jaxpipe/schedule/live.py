@@ -1,12 +1,15 @@
-"""What peaks in memory: the microbatches whose residuals a stage keeps at once."""
+"""What peaks in memory: the microbatches whose residuals a rank keeps at once."""
 
 from jaxpipe.schedule.instruction import Op, Program, Schedule
 
 
 def peak_live(schedule: Schedule) -> tuple[int, ...]:
-    """Return for each stage the most microbatches that wait for their backward at once.
+    """Return for each rank the most pairs of stage and microbatch that are live at once.
 
-    A forward without a backward in its program, as in an evaluation, keeps nothing.
+    A pair lives from its forward to the end of its backward; if that is split, of its
+    backward-weight, which still needs the residuals and what backward-input has left. A pair is one
+    stage's worth of memory: of a rank with v chunks, a v-th of its layers. A forward without a
+    backward in its program, as in an evaluation, keeps nothing.
 
     >>> from jaxpipe.schedule.one_f_one_b import one_f_one_b
     >>> peak_live(one_f_one_b(num_stages=4, num_microbatches=3))
@@ -16,12 +19,13 @@ def peak_live(schedule: Schedule) -> tuple[int, ...]:
 
 
 def _peak(program: Program) -> int:
-    awaited = {each.microbatch for each in program if each.op is Op.BACKWARD}
+    awaited = {(each.stage, each.microbatch) for each in program if each.frees_residuals}
     live = peak = 0
     for instruction in program:
-        if instruction.op is Op.FORWARD and instruction.microbatch in awaited:
+        pair = (instruction.stage, instruction.microbatch)
+        if instruction.op is Op.FORWARD and pair in awaited:
             live += 1
             peak = max(peak, live)
-        elif instruction.op is Op.BACKWARD:
+        elif instruction.frees_residuals:
             live -= 1
     return peak

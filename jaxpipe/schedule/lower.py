@@ -1,30 +1,31 @@
 """Lowering: from what is computed to everything that a rank does in a step.
 
-Each compute instruction gets the messages that it needs, as close to it as can be, and each
-program its end::
+Each compute instruction gets the messages that it needs, as close to it as can be, each stage the
+sum of its gradients as soon as they are complete, and each program its end::
 
     forward 3         receive 3 from stage 0          stage 0 ──► stage 1 ──► stage 2
                 ──►   forward 3                            activation 3
                       send 3 to stage 2
 
-    last backward     the last backward and its send
-                ──►   reduce stage       over the replicas of the stage, if there are several
-                      reduce shared      over first and last stages, if the embedding is tied
-                      reduce scalars     over all ranks: loss, gradient norm, counters
-                      update
+    last backward     the last backward (or backward-weight) of a stage, and its send
+    of a stage  ──►   reduce stage       over the replicas of the stage, if there are several
 
-A schedule without backwards, an evaluation, ends with its scalars.
+    end         ──►   reduce shared      over first and last stages, if the embedding is tied
+                      reduce scalars     over all ranks: loss, gradient norm, counters
+                      update             of each stage that the rank holds
+
+Stages of one rank hand over without messages. A schedule without backwards, an evaluation, ends
+with its scalars.
 """
 
 from collections.abc import Iterator
 
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule.describe import describe
-from jaxpipe.schedule.flow import destination_stage, source_stage
+from jaxpipe.schedule.holding import count_stages, stages_held
 from jaxpipe.schedule.instruction import (
     Bucket,
     Instruction,
-    Op,
     Program,
     Schedule,
     receive,
@@ -32,6 +33,8 @@ from jaxpipe.schedule.instruction import (
     send,
     update,
 )
+from jaxpipe.schedule.message_ends import message_ends
+from jaxpipe.schedule.progress import together
 
 
 def lower(compute: Schedule, *, tied: bool, num_replicas: int) -> Schedule:
@@ -57,51 +60,58 @@ reduce scalars; update
         raise PlanError(
             f"a model has a replica: `num_replicas` is {num_replicas}; make it at least 1"
         )
-    num_stages = len(compute)
     _check_compute(compute)
-    trains = any(instruction.op is Op.BACKWARD for program in compute for instruction in program)
+    num_ranks, num_stages = len(compute), count_stages(compute)
+    trains = any(instruction.is_backward for program in compute for instruction in program)
     return tuple(
         (
-            *_with_messages(program, num_stages=num_stages),
-            *(
-                _training_end(stage, num_stages=num_stages, tied=tied, num_replicas=num_replicas)
-                if trains
-                else (reduce(stage, Bucket.SCALARS),)
+            *_pipeline(
+                program,
+                num_ranks=num_ranks,
+                num_stages=num_stages,
+                sums_stages=trains and num_replicas > 1,
             ),
+            *_end(rank, num_ranks=num_ranks, num_stages=num_stages, tied=tied, trains=trains),
         )
-        for stage, program in enumerate(compute)
+        for rank, program in enumerate(compute)
     )
 
 
-def _with_messages(program: Program, *, num_stages: int) -> Iterator[Instruction]:
+def _pipeline(
+    program: Program, *, num_ranks: int, num_stages: int, sums_stages: bool
+) -> Iterator[Instruction]:
+    last_of = {each.stage: each for each in program}
     for compute in program:
         stage, microbatch = compute.stage, compute.microbatch
         assert microbatch is not None, compute
-        source = source_stage(compute, num_stages=num_stages)
-        destination = destination_stage(compute, num_stages=num_stages)
+        source, destination = message_ends(compute, num_ranks=num_ranks, num_stages=num_stages)
         if source is not None:
             yield receive(stage, source, microbatch)
         yield compute
         if destination is not None:
             yield send(stage, destination, microbatch)
+        if sums_stages and compute is last_of[stage]:
+            yield reduce(stage, Bucket.STAGE)
 
 
-def _training_end(
-    stage: int, *, num_stages: int, tied: bool, num_replicas: int
+def _end(
+    rank: int, *, num_ranks: int, num_stages: int, tied: bool, trains: bool
 ) -> Iterator[Instruction]:
-    if num_replicas > 1:
-        yield reduce(stage, Bucket.STAGE)
-    if tied and num_stages > 1 and stage in (0, num_stages - 1):
-        yield reduce(stage, Bucket.SHARED)
-    yield reduce(stage, Bucket.SCALARS)
-    yield update(stage)
+    held = stages_held(rank, num_ranks=num_ranks, num_stages=num_stages)
+    if trains and tied and num_stages > 1:
+        shared = together(Bucket.SHARED, stage=0, num_ranks=num_ranks, num_stages=num_stages)
+        yield from (each for each in shared if each.stage in held)
+    yield reduce(rank, Bucket.SCALARS)
+    if trains:
+        yield from (update(stage) for stage in held)
 
 
 def _check_compute(compute: Schedule) -> None:
-    for stage, program in enumerate(compute):
+    for program in compute:
         for position, instruction in enumerate(program):
             if not instruction.is_compute:
                 raise PlanError(
-                    f"only forwards and backwards can be lowered: stage {stage}, position "
+                    "only forwards and backwards can be lowered: stage "
+                    f"{instruction.stage}, position "
                     f"{position} of `compute` is `{describe(instruction)}`; lower a schedule once"
                 )

@@ -42,7 +42,7 @@ def one_f_one_b(*, num_stages: int, num_microbatches: int) -> Schedule:
     """
     check_size(num_stages=num_stages, num_microbatches=num_microbatches)
     return tuple(
-        _alternate(
+        _of_stage(
             stage,
             warmup=min(num_microbatches, num_stages - stage),
             num_microbatches=num_microbatches,
@@ -87,18 +87,33 @@ def eager_one_f_one_b(
         )
     _check_warmup(warmup, num_stages=num_stages, num_microbatches=num_microbatches)
     return tuple(
-        _alternate(stage, warmup=forwards, num_microbatches=num_microbatches)
+        _of_stage(stage, warmup=forwards, num_microbatches=num_microbatches)
         for stage, forwards in enumerate(warmup)
     )
 
 
-def _alternate(stage: int, *, warmup: int, num_microbatches: int) -> Program:
-    program = [forward(stage, microbatch) for microbatch in range(warmup)]
-    for microbatch in range(num_microbatches):
-        program.append(backward(stage, microbatch))
-        if warmup + microbatch < num_microbatches:
-            program.append(forward(stage, warmup + microbatch))
+def alternate(forwards: Program, backwards: Program, *, warmup: int) -> Program:
+    """Return the first `warmup` forwards, then one backward and one forward in turn.
+
+    >>> forwards, backwards = (forward(0, 0), forward(0, 1)), (backward(0, 0), backward(0, 1))
+    >>> program = alternate(forwards, backwards, warmup=1)
+    >>> [f"{each.op} {each.microbatch}" for each in program]
+    ['forward 0', 'backward 0', 'forward 1', 'backward 1']
+    """
+    program = list(forwards[:warmup])
+    for position, each in enumerate(backwards):
+        program.append(each)
+        program += forwards[warmup + position : warmup + position + 1]
     return tuple(program)
+
+
+def _of_stage(stage: int, *, warmup: int, num_microbatches: int) -> Program:
+    microbatches = range(num_microbatches)
+    return alternate(
+        tuple(forward(stage, microbatch) for microbatch in microbatches),
+        tuple(backward(stage, microbatch) for microbatch in microbatches),
+        warmup=warmup,
+    )
 
 
 def _check_warmup(warmup: tuple[int, ...], *, num_stages: int, num_microbatches: int) -> None:

@@ -1,6 +1,7 @@
 """Prove that programs which wait for each other all come to their end."""
 
 from jaxpipe.schedule.describe import refusal
+from jaxpipe.schedule.holding import count_stages
 from jaxpipe.schedule.instruction import (
     Bucket,
     Instruction,
@@ -12,19 +13,24 @@ from jaxpipe.schedule.instruction import (
 )
 
 
-def holders(bucket: Bucket, *, stage: int, num_stages: int) -> tuple[int, ...]:
-    """Return the stages of one replica that sum `bucket` together with `stage`.
+def together(
+    bucket: Bucket, *, stage: int, num_ranks: int, num_stages: int
+) -> tuple[Instruction, ...]:
+    """Return the reductions of one replica that sum `bucket` with that of `stage`.
 
-    >>> holders(Bucket.SHARED, stage=0, num_stages=4), holders(Bucket.STAGE, stage=2, num_stages=4)
-    ((0, 3), (2,))
+    >>> [each.stage for each in together(Bucket.SHARED, stage=0, num_ranks=4, num_stages=8)]
+    [0, 7]
+    >>> [each.stage for each in together(Bucket.SCALARS, stage=0, num_ranks=4, num_stages=8)]
+    [0, 1, 2, 3]
     """
     match bucket:
         case Bucket.STAGE:
-            return (stage,)
+            return (reduce(stage, bucket),)
         case Bucket.SHARED:
-            return (0, num_stages - 1)
+            edges = (0,) if num_ranks == 1 else (0, num_stages - 1)
+            return tuple(reduce(edge, bucket) for edge in edges)
         case Bucket.SCALARS:
-            return tuple(range(num_stages))
+            return tuple(reduce(rank, bucket) for rank in range(num_ranks))
 
 
 def check_progress(schedule: Schedule) -> None:
@@ -43,38 +49,50 @@ def check_progress(schedule: Schedule) -> None:
     Raises:
         PlanError: the first instruction that waits for ever.
     """
-    num_stages = len(schedule)
-    positions = [0] * num_stages
+    num_ranks, num_stages = len(schedule), count_stages(schedule)
+    positions = [0] * num_ranks
     reached: set[Instruction] = set()
     num_reached_before = -1
     while num_reached_before < len(reached):
         num_reached_before = len(reached)
-        for stage, program in enumerate(schedule):
-            positions[stage] = _advance(
-                program, position=positions[stage], reached=reached, num_stages=num_stages
+        for rank, program in enumerate(schedule):
+            positions[rank] = _advance(
+                program,
+                position=positions[rank],
+                reached=reached,
+                num_ranks=num_ranks,
+                num_stages=num_stages,
             )
-    for stage, program in enumerate(schedule):
-        if positions[stage] < len(program):
+    for position, program in zip(positions, schedule, strict=True):
+        if position < len(program):
             raise refusal(
                 "a schedule comes to its end",
-                stage,
-                positions[stage],
-                program[positions[stage]],
+                program[position].stage,
+                position,
+                program[position],
                 "waits for ever; move it behind what its other end waits for",
             )
 
 
-def _advance(program: Program, *, position: int, reached: set[Instruction], num_stages: int) -> int:
+def _advance(
+    program: Program,
+    *,
+    position: int,
+    reached: set[Instruction],
+    num_ranks: int,
+    num_stages: int,
+) -> int:
     """Return how far the program comes, given and adding to what the programs have reached."""
     while position < len(program):
         reached.add(program[position])
-        if not reached.issuperset(_other_ends(program[position], num_stages=num_stages)):
+        other_ends = _other_ends(program[position], num_ranks=num_ranks, num_stages=num_stages)
+        if not reached.issuperset(other_ends):
             break
         position += 1
     return position
 
 
-def _other_ends(instruction: Instruction, *, num_stages: int) -> Program:
+def _other_ends(instruction: Instruction, *, num_ranks: int, num_stages: int) -> Program:
     """Return the instructions that have to be reached before this one can be done."""
     stage, peer, bucket = instruction.stage, instruction.peer, instruction.bucket
     if instruction.op is Op.RECEIVE:
@@ -83,6 +101,5 @@ def _other_ends(instruction: Instruction, *, num_stages: int) -> Program:
         return (send(peer, stage, instruction.microbatch),)
     if instruction.op is Op.REDUCE:
         assert bucket is not None, instruction
-        together = holders(bucket, stage=stage, num_stages=num_stages)
-        return tuple(reduce(holder, bucket) for holder in together)
+        return together(bucket, stage=stage, num_ranks=num_ranks, num_stages=num_stages)
     return ()

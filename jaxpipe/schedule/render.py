@@ -1,16 +1,27 @@
-"""Draw a schedule as text: a row to a stage, a column to a slot of time."""
+"""Draw a schedule as text: a row to a rank, a column to a slot of time."""
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.schedule.instruction import Op, Schedule
+from jaxpipe.schedule.holding import count_stages
+from jaxpipe.schedule.instruction import Instruction, Op, Schedule
 from jaxpipe.schedule.timetable import TimedInstruction, timetable
+
+_MARKS = {
+    Op.FORWARD: "{} ",
+    Op.BACKWARD: "[{}]",
+    Op.BACKWARD_INPUT: "<{}>",
+    Op.BACKWARD_WEIGHT: "({})",
+}
 
 
 def render(schedule: Schedule, *, num_columns: int = 100) -> str:
-    """Return the drawing of a schedule in which every forward and backward takes one slot.
+    """Return the drawing of a schedule in which every compute takes one slot.
 
     A forward is the number of its microbatch, a backward the number in brackets, an idle slot a
-    dot. Messages, reductions and updates take no slot. A drawing that is wider than `num_columns`
-    characters is cut, and says so.
+    dot. Of a split backward, backward-input is the number in angles and backward-weight in
+    parentheses; whole backwards beside it then take two slots. Where ranks hold several chunks, the
+    number of the chunk follows that of the microbatch: 3.1 is microbatch 3 of chunk 1. Messages,
+    reductions and updates take no slot. A drawing that is wider than `num_columns` characters is
+    cut, and says so.
 
     >>> from jaxpipe.schedule.one_f_one_b import one_f_one_b
     >>> schedule = one_f_one_b(num_stages=2, num_microbatches=3)
@@ -21,26 +32,37 @@ def render(schedule: Schedule, *, num_columns: int = 100) -> str:
     stage 0  0  1  . [0]
     stage 1  .  0 [0] 1
     (slots 0 to 3 of 8; 32 columns show all)
+    >>> from jaxpipe.schedule.instruction import backward_input, backward_weight, forward
+    >>> print(render(((forward(0, 0), backward_input(0, 0), backward_weight(0, 0)),)))
+    stage 0  0 <0>(0)
 
     Raises:
         ConfigError: `num_columns` has no room for one slot.
         PlanError: the schedule is empty or waits for itself.
     """
-    num_stages = len(schedule)
-    slots = timetable(schedule, forward_s=(1.0,) * num_stages, backward_s=(1.0,) * num_stages)
+    num_ranks, num_stages = len(schedule), count_stages(schedule)
+    computes = [each for program in schedule for each in program if each.is_compute]
+    backward_slots = 2.0 if any(each.op is Op.BACKWARD_INPUT for each in computes) else 1.0
+    slots = timetable(
+        schedule, forward_s=(1.0,) * num_stages, backward_s=(backward_slots,) * num_stages
+    )
+    chunk_size = None if num_ranks == num_stages else num_ranks
     num_slots = round(slots.makespan_s)
-    microbatches = [each.microbatch for program in schedule for each in program]
-    cell = max(len(f"[{each}]") for each in microbatches if each is not None)
-    label = len(f"stage {num_stages - 1}") + 1
+    cell = max(len(f"[{_number(each, chunk_size=chunk_size)}]") for each in computes)
+    label = len(f"stage {num_ranks - 1}") + 1
     num_drawn = min(num_slots, (num_columns - label) // cell)
     if num_drawn < 1:
         raise ConfigError(
             f"a drawing has room for a slot: `num_columns` is {num_columns}; "
             f"make it at least {label + cell}"
         )
+    row_name = "stage" if chunk_size is None else "rank"
     rows = [
-        f"stage {stage}".ljust(label) + _row(program, num_drawn=num_drawn, width=cell)
-        for stage, program in enumerate(slots.programs)
+        f"{row_name} {rank}".ljust(label)
+        + "".join(_cells(program, num_slots=num_slots, width=cell, chunk_size=chunk_size))[
+            : cell * num_drawn
+        ]
+        for rank, program in enumerate(slots.programs)
     ]
     if num_drawn < num_slots:
         rows.append(
@@ -50,12 +72,20 @@ def render(schedule: Schedule, *, num_columns: int = 100) -> str:
     return "\n".join(row.rstrip() for row in rows)
 
 
-def _row(program: tuple[TimedInstruction, ...], *, num_drawn: int, width: int) -> str:
-    cells = [". ".rjust(width)] * num_drawn
+def _cells(
+    program: tuple[TimedInstruction, ...], *, num_slots: int, width: int, chunk_size: int | None
+) -> list[str]:
+    cells = [". ".rjust(width)] * num_slots
     for timed in program:
-        slot = round(timed.start_s)
-        if slot < num_drawn:
-            microbatch = timed.instruction.microbatch
-            is_backward = timed.instruction.op is Op.BACKWARD
-            cells[slot] = (f"[{microbatch}]" if is_backward else f"{microbatch} ").rjust(width)
-    return "".join(cells)
+        number = _number(timed.instruction, chunk_size=chunk_size)
+        start, end = round(timed.start_s), round(timed.end_s)
+        drawn = _MARKS[timed.instruction.op].format(number).rjust(width)
+        cells[start:end] = [drawn] * (end - start)
+    return cells
+
+
+def _number(compute: Instruction, *, chunk_size: int | None) -> str:
+    """Return the number of the microbatch, and of the chunk where ranks hold several."""
+    if chunk_size is None:
+        return f"{compute.microbatch}"
+    return f"{compute.microbatch}.{compute.stage // chunk_size}"

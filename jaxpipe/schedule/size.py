@@ -1,4 +1,4 @@
-"""The two numbers that every schedule has: of stages and of microbatches."""
+"""The numbers that every schedule has: of stages, of microbatches, and of chunks to a rank."""
 
 from jaxpipe.errors import PlanError
 
@@ -21,4 +21,22 @@ def check_size(*, num_stages: int, num_microbatches: int) -> None:
         raise PlanError(
             f"a schedule needs a microbatch: `num_microbatches` is {num_microbatches}; "
             "make it at least 1"
+        )
+
+
+def check_chunks(*, num_stages: int, num_chunks: int) -> None:
+    """Refuse chunks that do not make the same number of stages on every rank.
+
+    >>> check_chunks(num_stages=6, num_chunks=4)
+    Traceback (most recent call last):
+    jaxpipe.errors.PlanError: every rank holds as many chunks: `num_stages` is 6 and `num_chunks` \
+is 4; make the one a multiple of the other
+
+    Raises:
+        PlanError: `num_chunks` is less than one, or does not divide `num_stages`.
+    """
+    if num_chunks < 1 or num_stages % num_chunks:
+        raise PlanError(
+            f"every rank holds as many chunks: `num_stages` is {num_stages} and `num_chunks` is "
+            f"{num_chunks}; make the one a multiple of the other"
         )

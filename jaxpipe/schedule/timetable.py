@@ -1,11 +1,12 @@
-"""The ideal timetable of a schedule: every compute as soon as possible, messages in no time."""
+"""The ideal timetable of a schedule: every compute as soon as its inputs and its rank allow."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule.describe import refusal
-from jaxpipe.schedule.flow import inputs
+from jaxpipe.schedule.flow import Value, inputs, output
+from jaxpipe.schedule.holding import count_stages, holder
 from jaxpipe.schedule.instruction import Instruction, Op, Program, Schedule
 from jaxpipe.schedule.size import check_size
 
@@ -21,7 +22,7 @@ class TimedInstruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timetable:
-    """When each stage computes what: one program of timed instructions to a stage."""
+    """When each rank computes what: one program of timed instructions to a rank."""
 
     programs: tuple[tuple[TimedInstruction, ...], ...]
 
@@ -32,23 +33,30 @@ class Timetable:
 
     @property
     def bubble_fraction(self) -> float:
-        """The part of the stages' time in which they compute nothing.
+        """The part of the ranks' time in which they compute nothing.
 
-        That is 1 - busy / (num_stages * makespan).
+        That is 1 - busy / (num_ranks * makespan).
         """
         busy_s = sum(timed.end_s - timed.start_s for program in self.programs for timed in program)
         return 1.0 - busy_s / (len(self.programs) * self.makespan_s)
 
 
 def timetable(
-    schedule: Schedule, *, forward_s: tuple[float, ...], backward_s: tuple[float, ...]
+    schedule: Schedule,
+    *,
+    forward_s: tuple[float, ...],
+    backward_s: tuple[float, ...],
+    backward_weight_s: tuple[float, ...] | None = None,
+    message_s: float = 0.0,
 ) -> Timetable:
-    """Return the times at which the computes of `schedule` run when messages take no time.
+    """Return the times at which the computes of `schedule` run on links that are never full.
 
-    `forward_s[s]` and `backward_s[s]` are the seconds of one microbatch on stage s. Instructions
-    other than forwards and backwards take no time and are left out. No execution of the same
-    programs on the same devices is faster: this is the bound that simulations and measurements are
-    held against.
+    `forward_s[s]` and `backward_s[s]` are the seconds of one microbatch on stage s. Of a split
+    backward, backward-weight takes `backward_weight_s[s]`, by default half, and backward-input the
+    rest. A result is at another rank `message_s` after it is made. Instructions other than forwards
+    and backwards take no time and are left out. No execution of the same programs on the same
+    devices is faster: with messages in no time this is the bound that simulations and measurements
+    are held against.
 
     >>> from jaxpipe.schedule.gpipe import gpipe
     >>> ideal = timetable(
@@ -58,64 +66,111 @@ def timetable(
     (12.0, 0.25)
 
     Raises:
-        PlanError: nothing is computed, a duration is missing, superfluous or not positive, or the
-            programs wait for each other.
+        PlanError: nothing is computed, a duration is missing, superfluous or not positive, a
+            backward-weight takes as long as its backward, or the programs wait for each other.
     """
-    num_stages = len(schedule)
+    num_ranks, num_stages = len(schedule), count_stages(schedule)
     programs = tuple(tuple(each for each in program if each.is_compute) for program in schedule)
     check_size(
-        num_stages=num_stages,
+        num_stages=num_ranks,
         num_microbatches=len({each.microbatch for program in programs for each in program}),
     )
+    if backward_weight_s is None:
+        backward_weight_s = tuple(seconds / 2 for seconds in backward_s)
     _check_durations("forward_s", forward_s, num_stages=num_stages)
     _check_durations("backward_s", backward_s, num_stages=num_stages)
-    durations = {Op.FORWARD: forward_s, Op.BACKWARD: backward_s}
-    ends: dict[Instruction, float] = {}
-    rows: list[list[TimedInstruction]] = [[] for _ in programs]
-    num_ends_before = -1
-    while num_ends_before < len(ends):
-        num_ends_before = len(ends)
-        for row, program in zip(rows, programs, strict=True):
-            _advance(row, program, ends=ends, durations=durations)
-    for stage, (row, program) in enumerate(zip(rows, programs, strict=True)):
-        if len(row) < len(program):
-            raise refusal(
-                "a schedule comes to its end",
-                stage,
-                len(row),
-                program[len(row)],
-                "waits for ever; move it behind what it consumes",
-            )
-    return Timetable(programs=tuple(tuple(row) for row in rows))
+    _check_durations("backward_weight_s", backward_weight_s, num_stages=num_stages)
+    _check_parts(backward_s, backward_weight_s)
+    if not 0 <= message_s < math.inf:
+        raise PlanError(
+            f"a message takes no time or some: `message_s` is {message_s}; give finite seconds"
+        )
+    run = _Run(
+        programs=programs,
+        durations=_durations(forward_s, backward_s, backward_weight_s),
+        message_s=message_s,
+    )
+    return Timetable(programs=run.execute())
 
 
-def _advance(
-    row: list[TimedInstruction],
-    program: Program,
-    *,
-    ends: dict[Instruction, float],
-    durations: dict[Op, tuple[float, ...]],
-) -> None:
-    """Add to `row` and `ends` the next instructions of a program, as far as their inputs exist."""
-    for instruction in program[len(row) :]:
-        needs = inputs(instruction, num_stages=len(durations[Op.FORWARD]))
-        if not all(need in ends for need in needs):
-            return
-        start_s = max((ends[need] for need in needs), default=0.0)
-        if row:
-            start_s = max(start_s, row[-1].end_s)
-        end_s = start_s + durations[instruction.op][instruction.stage]
-        row.append(TimedInstruction(instruction=instruction, start_s=start_s, end_s=end_s))
-        ends[instruction] = end_s
+def _durations(
+    forward_s: tuple[float, ...],
+    backward_s: tuple[float, ...],
+    backward_weight_s: tuple[float, ...],
+) -> dict[Op, tuple[float, ...]]:
+    parts = zip(backward_s, backward_weight_s, strict=True)
+    return {
+        Op.FORWARD: forward_s,
+        Op.BACKWARD: backward_s,
+        Op.BACKWARD_INPUT: tuple(whole - weight for whole, weight in parts),
+        Op.BACKWARD_WEIGHT: backward_weight_s,
+    }
 
 
-def _check_durations(field: str, durations: tuple[float, ...], *, num_stages: int) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """One execution of compute programs, and when it has made what."""
+
+    programs: Schedule
+    durations: dict[Op, tuple[float, ...]]
+    message_s: float
+    made_s: dict[Value, float] = field(default_factory=dict)
+
+    def execute(self) -> tuple[tuple[TimedInstruction, ...], ...]:
+        rows: list[list[TimedInstruction]] = [[] for _ in self.programs]
+        num_made_before = -1
+        while num_made_before < len(self.made_s):
+            num_made_before = len(self.made_s)
+            for row, program in zip(rows, self.programs, strict=True):
+                self._advance(row, program)
+        for row, program in zip(rows, self.programs, strict=True):
+            if len(row) < len(program):
+                raise refusal(
+                    "a schedule comes to its end",
+                    program[len(row)].stage,
+                    len(row),
+                    program[len(row)],
+                    "waits for ever; move it behind what it consumes",
+                )
+        return tuple(tuple(row) for row in rows)
+
+    def _advance(self, row: list[TimedInstruction], program: Program) -> None:
+        """Add to `row` the next instructions of a program, as far as their inputs exist."""
+        for instruction in program[len(row) :]:
+            needs = inputs(instruction, num_stages=len(self.durations[Op.FORWARD]))
+            if not all(need in self.made_s for need in needs):
+                return
+            free_s = row[-1].end_s if row else 0.0
+            start_s = max((self._here_s(need, instruction) for need in needs), default=0.0)
+            start_s = max(start_s, free_s)
+            end_s = start_s + self.durations[instruction.op][instruction.stage]
+            row.append(TimedInstruction(instruction=instruction, start_s=start_s, end_s=end_s))
+            self.made_s[output(instruction)] = end_s
+
+    def _here_s(self, value: Value, user: Instruction) -> float:
+        """Return when what `user` needs is at its rank."""
+        num_ranks = len(self.programs)
+        is_local = holder(value.stage, num_ranks=num_ranks) == holder(
+            user.stage, num_ranks=num_ranks
+        )
+        return self.made_s[value] + (0.0 if is_local else self.message_s)
+
+
+def _check_durations(name: str, durations: tuple[float, ...], *, num_stages: int) -> None:
     if len(durations) != num_stages:
         raise PlanError(
-            f"every stage has a duration: `{field}` has {len(durations)} for {num_stages} stages; "
+            f"every stage has a duration: `{name}` has {len(durations)} for {num_stages} stages; "
             "give one to each"
         )
     if not all(0 < seconds < math.inf for seconds in durations):
         raise PlanError(
-            f"a duration is positive: `{field}` is {durations}; give finite seconds above zero"
+            f"a duration is positive: `{name}` is {durations}; give finite seconds above zero"
+        )
+
+
+def _check_parts(backward_s: tuple[float, ...], backward_weight_s: tuple[float, ...]) -> None:
+    if any(part >= whole for part, whole in zip(backward_weight_s, backward_s, strict=True)):
+        raise PlanError(
+            f"a part is less than the whole: `backward_weight_s` is {backward_weight_s}, "
+            f"`backward_s` {backward_s}; leave seconds to each backward-input"
         )

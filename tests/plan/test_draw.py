@@ -31,7 +31,27 @@ def test_a_plan_is_drawn():
     assert draw_plan(plan, cluster) == EXPECTED
 
 
-@pytest.mark.parametrize("kind", ScheduleKind)
+EXPECTED_CHUNKS = """\
+4 ranks, 4 stages x 2 replicas, on cluster two-region, 2 chunks to a rank
+
+           stage 0: layers 0-1      stage 1: layer 2
+           stage 2: layer 3         stage 3: layer 4
+replica 0  rank 0 on ohio-0:0       rank 1 on ohio-1:0
+replica 1  rank 2 on virginia-0:0   rank 3 on virginia-1:0
+"""
+
+
+def test_chunks_are_drawn_with_the_rank_that_holds_them():
+    config = PlanConfig(stages=4, chunks=2, schedule=ScheduleKind.INTERLEAVED)
+    cluster = load("two-region")
+    plan = identity_plan(config, cluster, num_layers=5, batch=4, tied=True)
+    assert draw_plan(plan, cluster).startswith(EXPECTED_CHUNKS)
+    assert "at most 4, 3 microbatches live" in draw_plan(plan, cluster)
+
+
+@pytest.mark.parametrize(
+    "kind", [ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.EAGER_ONE_F_ONE_B]
+)
 @pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (1, 5), (2, 1), (4, 6)])
 def test_the_ideal_bubble_of_even_stages_has_its_closed_form(
     kind: ScheduleKind, stages: int, microbatches: int

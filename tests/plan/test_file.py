@@ -15,9 +15,12 @@ from jaxpipe.plan.decide.neighbours import neighbour
 from jaxpipe.schedule import ScheduleKind
 from tests.plan.models import cluster_of, profile_of
 
+KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.INTERLEAVED]
+"""Those that take any number of microbatches."""
+
 
 @settings(deadline=None)
-@given(st.integers(1, 3), st.integers(1, 4), st.sampled_from(ScheduleKind), st.integers(0, 99))
+@given(st.integers(1, 3), st.integers(1, 4), st.sampled_from(KINDS), st.integers(0, 99))
 def test_a_file_gives_back_the_plan(
     tmp_path_factory: pytest.TempPathFactory,
     stages: int,
@@ -33,6 +36,18 @@ def test_a_file_gives_back_the_plan(
     path = tmp_path_factory.getbasetemp() / "plan.toml"
     write_plan(plan, cluster, path)
     assert read_plan(path, cluster) == plan
+
+
+def test_a_file_gives_back_chunks(tmp_path: Path):
+    cluster = topo.load("two-region")
+    config = PlanConfig(stages=4, chunks=2, schedule=ScheduleKind.INTERLEAVED)
+    plan = identity_plan(config, cluster, num_layers=5, batch=16, tied=True)
+    path = tmp_path / "plan.toml"
+    write_plan(plan, cluster, path)
+    assert read_plan(path, cluster) == plan
+    path.write_text(path.read_text().replace("num_chunks = 2", "num_chunks = 3"))
+    with pytest.raises(PlanError, match="`num_stages` is 4 and `num_chunks` is 3"):
+        read_plan(path, cluster)
 
 
 def text_of_identity() -> str:

@@ -6,8 +6,11 @@ from hypothesis import strategies as st
 
 import topo
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import Plan, PlanConfig, identity_plan
+from jaxpipe.plan import Plan, PlanConfig, check_plan, identity_plan
 from jaxpipe.schedule import Bucket, ScheduleKind, check, ranks
+
+KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.INTERLEAVED]
+"""Those that take any number of microbatches."""
 
 
 def plan_of(config: PlanConfig, *, tied: bool = True) -> Plan:
@@ -20,7 +23,7 @@ def plan_of(config: PlanConfig, *, tied: bool = True) -> Plan:
     )
 
 
-@given(st.integers(1, 4), st.integers(1, 4), st.booleans(), st.sampled_from(ScheduleKind))
+@given(st.integers(1, 4), st.integers(1, 4), st.booleans(), st.sampled_from(KINDS))
 def test_every_rank_has_a_place_and_its_sums(
     stages: int, replicas: int, tied: bool, schedule: ScheduleKind
 ):
@@ -38,14 +41,42 @@ def test_every_rank_has_a_place_and_its_sums(
     assert sum(len(plan.layers(stage)) for stage in range(stages)) == stages + 1
 
 
-@pytest.mark.parametrize("field", ["stages", "replicas", "microbatch"])
+@pytest.mark.parametrize(
+    ("stages", "chunks", "replicas"), [(1, 1, 1), (2, 2, 3), (4, 2, 2), (6, 3, 1), (12, 3, 2)]
+)
+def test_ranks_hold_their_chunks(stages: int, chunks: int, replicas: int):
+    config = PlanConfig(
+        stages=stages, chunks=chunks, replicas=replicas, schedule=ScheduleKind.INTERLEAVED
+    )
+    plan = plan_of(config)
+    size = stages // chunks
+    assert (plan.num_stages, plan.num_pipeline_ranks, plan.num_ranks) == (
+        stages,
+        size,
+        size * replicas,
+    )
+    for rank in range(plan.num_ranks):
+        held = plan.stages(rank)
+        assert list(held) == list(range(rank % size, stages, size))
+        assert (plan.stage(rank), plan.device(rank)) == (held[0], rank)
+        for stage in held:
+            assert plan.rank(replica=plan.replica(rank), stage=stage) == rank
+            assert rank in ranks(plan.tree(Bucket.STAGE, stage=stage))
+    check_plan(plan, num_devices=16)
+    check(plan.train_schedule())
+    check(plan.eval_schedule(num_microbatches=3))
+    assert len(plan.train_schedule()) == size
+
+
+@pytest.mark.parametrize("field", ["stages", "replicas", "microbatch", "chunks"])
 def test_a_plan_needs_positive_numbers(field: str):
-    numbers = {"stages": 1, "replicas": 1, "microbatch": 1} | {field: 0}
+    numbers = {"stages": 1, "replicas": 1, "microbatch": 1, "chunks": 1} | {field: 0}
     with pytest.raises(ValueError, match=f"`{field}` must be at least 1, is 0"):
         PlanConfig(
             stages=numbers["stages"],
             replicas=numbers["replicas"],
             microbatch=numbers["microbatch"],
+            chunks=numbers["chunks"],
         )
 
 
@@ -57,6 +88,12 @@ def test_a_plan_needs_positive_numbers(field: str):
         (PlanConfig(replicas=4, microbatch=3), r"4 x 3 = 12: it is 16; use 12 or 24"),
         (PlanConfig(replicas=4, microbatch=8), r"4 x 8 = 32: it is 16; use 32"),
         (PlanConfig(warmup=(1, 1)), r"only eager-1f1b has a warm-up"),
+        (PlanConfig(stages=3, chunks=2), r"`plan.stages` is 3 and `plan.chunks` is 2; make the"),
+        (PlanConfig(chunks=2), r"`num_chunks` is 2 and `kind` is 1f1b"),
+        (
+            PlanConfig(stages=6, chunks=2, schedule=ScheduleKind.INTERLEAVED),
+            r"`num_microbatches` is 4 for 3 ranks; make it a multiple",
+        ),
     ],
 )
 def test_plans_that_cannot_run_are_refused(config: PlanConfig, words: str):

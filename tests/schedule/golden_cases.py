@@ -7,23 +7,39 @@ from pathlib import Path
 
 from jaxpipe.schedule import (
     Schedule,
+    count_stages,
     describe,
     eager_one_f_one_b,
     forward_only,
     gpipe,
+    interleaved,
     lower,
     one_f_one_b,
     render,
+    zb_h1,
+    zb_h2,
 )
 
 FOLDER = Path(__file__).parent / "golden"
 
 
 def listing(schedule: Schedule) -> str:
-    """Return every program, one instruction to a line."""
+    """Return every program, one instruction to a line, with its stage where ranks hold several."""
+    has_chunks = count_stages(schedule) > len(schedule)
+    name = "rank" if has_chunks else "stage"
     return "\n".join(
-        "\n".join([f"stage {stage}", *(f"  {describe(each)}" for each in program)])
-        for stage, program in enumerate(schedule)
+        "\n".join(
+            [
+                f"{name} {rank}",
+                *(
+                    f"  stage {each.stage}: {describe(each)}"
+                    if has_chunks
+                    else f"  {describe(each)}"
+                    for each in program
+                ),
+            ]
+        )
+        for rank, program in enumerate(schedule)
     )
 
 
@@ -39,6 +55,22 @@ def texts() -> dict[str, str]:
         "forward_only_4x8": render(forward_only(num_stages=4, num_microbatches=8)),
         "1f1b_1x3": render(one_f_one_b(num_stages=1, num_microbatches=3)),
         "1f1b_12x16_cut": render(one_f_one_b(num_stages=12, num_microbatches=16)),
+        "interleaved_4x4x2": render(interleaved(num_stages=8, num_microbatches=4, num_chunks=2)),
+        "interleaved_2x4x3": render(
+            interleaved(num_stages=6, num_microbatches=4, num_chunks=3), num_columns=200
+        ),
+        "zb_h1_4x8": render(zb_h1(num_stages=4, num_microbatches=8)),
+        "zb_h2_4x8": render(zb_h2(num_stages=4, num_microbatches=8), num_columns=120),
+        "zb_h1_2x2_lowered": listing(
+            lower(zb_h1(num_stages=2, num_microbatches=2), tied=True, num_replicas=2)
+        ),
+        "interleaved_2x2x2_lowered": listing(
+            lower(
+                interleaved(num_stages=4, num_microbatches=2, num_chunks=2),
+                tied=True,
+                num_replicas=2,
+            )
+        ),
         "1f1b_3x2_lowered": listing(
             lower(one_f_one_b(num_stages=3, num_microbatches=2), tied=True, num_replicas=2)
         ),

@@ -37,34 +37,73 @@ def _needs(user: Instruction, schedule: Schedule) -> list[Instruction]:
         each
         for program in schedule
         for each in program
-        if _node(each) != _node(user) and _precedes(each, user)
+        if _node(each) != _node(user) and _precedes(each, user, num_ranks=len(schedule))
     ]
 
 
-def _precedes(each: Instruction, user: Instruction) -> bool:
+def _precedes(each: Instruction, user: Instruction, *, num_ranks: int) -> bool:
     if (each.op, user.op) == (Op.SEND, Op.RECEIVE):
         message = (each.stage, each.peer, each.microbatch)
         return message == (user.peer, user.stage, user.microbatch)
-    rule = _WITHIN_A_STAGE.get((each.op, user.op))
-    return rule is not None and each.stage == user.stage and rule(each, user)
+    if each.stage % num_ranks != user.stage % num_ranks:
+        return False
+    if user.op in (Op.REDUCE, Op.UPDATE):
+        return _precedes_the_end(each, user)
+    if each.microbatch != user.microbatch:
+        return False
+    rule = _FOR_A_MICROBATCH.get((each.op, user.op))
+    return rule is not None and rule(each, user)
 
 
-def _same_microbatch(each: Instruction, user: Instruction) -> bool:
-    return each.microbatch == user.microbatch
+def _precedes_the_end(each: Instruction, user: Instruction) -> bool:
+    """Say whether an instruction precedes a reduction or an update of the same rank."""
+    if user.op is Op.UPDATE:
+        return each.bucket is Bucket.SCALARS
+    if each.op is Op.REDUCE:
+        return user.bucket is Bucket.SCALARS
+    return each.is_compute and (user.bucket is not Bucket.STAGE or each.stage == user.stage)
 
 
-def _from_before(message: Instruction) -> bool:
-    return message.peer == message.stage - 1
+_Rule = Callable[[Instruction, Instruction], bool]
 
 
-_WITHIN_A_STAGE: dict[tuple[Op, Op], Callable[[Instruction, Instruction], bool]] = {
-    (Op.FORWARD, Op.BACKWARD): _same_microbatch,
-    (Op.RECEIVE, Op.FORWARD): lambda a, b: _same_microbatch(a, b) and _from_before(a),
-    (Op.RECEIVE, Op.BACKWARD): lambda a, b: _same_microbatch(a, b) and not _from_before(a),
-    (Op.FORWARD, Op.SEND): lambda a, b: _same_microbatch(a, b) and not _from_before(b),
-    (Op.BACKWARD, Op.SEND): lambda a, b: _same_microbatch(a, b) and _from_before(b),
-    (Op.FORWARD, Op.REDUCE): lambda _each, _user: True,
-    (Op.BACKWARD, Op.REDUCE): lambda _each, _user: True,
-    (Op.REDUCE, Op.REDUCE): lambda _, b: b.bucket is Bucket.SCALARS,
-    (Op.REDUCE, Op.UPDATE): lambda a, _: a.bucket is Bucket.SCALARS,
+def _own(each: Instruction, user: Instruction) -> bool:
+    return each.stage == user.stage
+
+
+def _of_the_stage_before(each: Instruction, user: Instruction) -> bool:
+    return each.stage == user.stage - 1
+
+
+def _of_the_stage_behind(each: Instruction, user: Instruction) -> bool:
+    return each.stage == user.stage + 1
+
+
+def _came_down(each: Instruction, user: Instruction) -> bool:
+    return _own(each, user) and each.peer == each.stage - 1
+
+
+def _came_up(each: Instruction, user: Instruction) -> bool:
+    return _own(each, user) and each.peer == each.stage + 1
+
+
+def _goes_down(each: Instruction, user: Instruction) -> bool:
+    return _own(each, user) and user.peer == user.stage + 1
+
+
+def _goes_up(each: Instruction, user: Instruction) -> bool:
+    return _own(each, user) and user.peer == user.stage - 1
+
+
+_GRADIENTS = (Op.BACKWARD, Op.BACKWARD_INPUT)
+
+_FOR_A_MICROBATCH: dict[tuple[Op, Op], _Rule] = {
+    (Op.FORWARD, Op.FORWARD): _of_the_stage_before,
+    (Op.RECEIVE, Op.FORWARD): _came_down,
+    (Op.FORWARD, Op.SEND): _goes_down,
+    (Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT): _own,
+    **{(Op.FORWARD, gradient): _own for gradient in _GRADIENTS},
+    **{(Op.RECEIVE, gradient): _came_up for gradient in _GRADIENTS},
+    **{(gradient, Op.SEND): _goes_up for gradient in _GRADIENTS},
+    **{(above, below): _of_the_stage_behind for above in _GRADIENTS for below in _GRADIENTS},
 }

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.errors import PlanError
@@ -14,6 +14,8 @@ from jaxpipe.schedule import (
     Program,
     Schedule,
     backward,
+    backward_input,
+    backward_weight,
     check,
     forward,
     gpipe,
@@ -49,12 +51,14 @@ def places(draw: st.DrawFn) -> tuple[Schedule, int, int]:
     return schedule, stage, draw(st.integers(0, len(schedule[stage]) - 1))
 
 
+@settings(deadline=None)
 @given(schedule=lowered_schedules())
 def test_what_is_generated_can_run(schedule: Schedule):
     check(schedule)
     assert is_runnable(schedule)
 
 
+@settings(deadline=None)
 @given(place=places())
 def test_a_dropped_instruction_is_missed(place: tuple[Schedule, int, int]):
     schedule, stage, position = place
@@ -64,6 +68,7 @@ def test_a_dropped_instruction_is_missed(place: tuple[Schedule, int, int]):
     assert is_refused(with_program(schedule, stage, program[:position] + program[position + 1 :]))
 
 
+@settings(deadline=None)
 @given(place=places(), data=st.data())
 def test_a_duplicate_is_noticed(place: tuple[Schedule, int, int], data: st.DataObject):
     schedule, stage, position = place
@@ -73,6 +78,7 @@ def test_a_duplicate_is_noticed(place: tuple[Schedule, int, int], data: st.DataO
     assert is_refused(with_program(schedule, stage, longer))
 
 
+@settings(deadline=None)
 @given(place=places(), data=st.data())
 def test_a_swap_is_refused_exactly_if_it_cannot_run(
     place: tuple[Schedule, int, int], data: st.DataObject
@@ -85,13 +91,14 @@ def test_a_swap_is_refused_exactly_if_it_cannot_run(
     assert is_refused(swapped) == (not is_runnable(swapped))
 
 
+@settings(deadline=None)
 @given(place=places(), stage_of_it=st.integers(-1, 4))
 def test_an_instruction_of_another_stage_is_refused(
     place: tuple[Schedule, int, int], stage_of_it: int
 ):
     schedule, stage, position = place
-    assume(stage_of_it != stage)
     program = list(schedule[stage])
+    assume(stage_of_it != program[position].stage)
     program[position] = replace(program[position], stage=stage_of_it)
     assert is_refused(with_program(schedule, stage, tuple(program)))
 
@@ -106,7 +113,7 @@ def test_an_instruction_of_another_stage_is_refused(
             "stage 0, position 1, `forward 0` comes again; remove it",
         ),
         (
-            ((forward(0, 0), forward(1, 0), SCALARS),),
+            ((forward(0, 0), forward(1, 0), SCALARS), ()),
             "stage 0, position 1, `forward 0` is not part of that; remove it",
         ),
         (
@@ -144,6 +151,37 @@ def test_an_instruction_of_another_stage_is_refused(
 def test_the_first_fault_is_named(schedule: Schedule, words: str):
     with pytest.raises(PlanError, match=words):
         check(schedule)
+
+
+def test_both_a_whole_and_a_split_backward_are_refused():
+    program = (forward(0, 0), backward(0, 0), backward_input(0, 0), backward_weight(0, 0))
+    with pytest.raises(PlanError, match="position 2, `backward-input 0` is not part of that"):
+        check(((*program, SCALARS, update(0)),))
+
+
+@pytest.mark.parametrize(
+    ("halves", "words"),
+    [
+        ((backward_input(0, 0),), "stage 0 lacks `backward-weight 0`; add it"),
+        ((backward_weight(0, 0),), "stage 0 lacks `backward-input 0`; add it"),
+        (
+            (backward_weight(0, 0), backward_input(0, 0)),
+            "position 1, `backward-weight 0` comes before `backward-input 0`; move it behind",
+        ),
+    ],
+)
+def test_the_halves_of_a_backward_follow_each_other(halves: Program, words: str):
+    with pytest.raises(PlanError, match=words):
+        check(((forward(0, 0), *halves, SCALARS, update(0)),))
+
+
+def test_neighbours_on_one_rank_have_no_message():
+    program = (forward(0, 0), forward(1, 0), SCALARS)
+    check((program,))
+    with pytest.raises(PlanError, match="position 1, `send 0 to stage 1` is not part of that"):
+        check(((program[0], send(0, 1, 0), *program[1:]),))
+    with pytest.raises(PlanError, match="stage 1, position 0, `forward 0` comes before `forward 0"):
+        check(((program[1], program[0], SCALARS),))
 
 
 def test_a_reduction_on_which_the_stages_disagree_is_named():

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.errors import PlanError
@@ -13,17 +13,19 @@ from jaxpipe.schedule import (
     Program,
     Schedule,
     ScheduleKind,
-    backward,
+    count_stages,
     eager_one_f_one_b,
-    forward,
     forward_only,
     generate,
     gpipe,
+    interleaved,
     one_f_one_b,
     peak_live,
     timetable,
+    zb_h1,
+    zb_h2,
 )
-from tests.schedule.strategies import SIZES, training_schedules, warmups
+from tests.schedule.strategies import SIZES, named_schedules, warmups, whole_schedules
 
 SHAPES = list(product((1, 2, 3, 4, 7), (1, 2, 3, 4, 8)))
 
@@ -61,17 +63,22 @@ def test_peaks_are_the_closed_forms(num_stages: int, num_microbatches: int):
     assert peak_live(forward_only(num_stages=p, num_microbatches=m)) == (0,) * p
 
 
-@given(schedule=training_schedules())
+@settings(deadline=None)
+@given(schedule=st.one_of(whole_schedules(), named_schedules()))
 def test_each_microbatch_goes_once_each_way_in_order(schedule: Schedule):
-    num_microbatches = len(schedule[0]) // 2
-    for stage, program in enumerate(schedule):
-        forwards = [each for each in program if each.op is Op.FORWARD]
-        backwards = [each for each in program if each.op is Op.BACKWARD]
-        assert forwards == [forward(stage, m) for m in range(num_microbatches)]
-        assert backwards == [backward(stage, m) for m in range(num_microbatches)]
-        assert len(program) == 2 * num_microbatches
+    num_ranks, num_stages = len(schedule), count_stages(schedule)
+    num_microbatches = 1 + max(each.microbatch or 0 for each in schedule[0])
+    in_order = list(range(num_microbatches))
+    for stage in range(num_stages):
+        program = [each for each in schedule[stage % num_ranks] if each.stage == stage]
+        done = {op: [each.microbatch for each in program if each.op is op] for op in Op}
+        split = done[Op.BACKWARD_INPUT] == done[Op.BACKWARD_WEIGHT] == in_order
+        assert done[Op.FORWARD] == in_order
+        assert split != (done[Op.BACKWARD] == in_order)
+        assert len(program) == (3 if split else 2) * num_microbatches
 
 
+@settings(deadline=None)
 @given(data=st.data(), num_stages=SIZES, num_microbatches=SIZES)
 def test_warmup_is_the_forwards_before_the_first_backward_and_the_peak(
     data: st.DataObject, num_stages: int, num_microbatches: int
@@ -84,6 +91,7 @@ def test_warmup_is_the_forwards_before_the_first_backward_and_the_peak(
     assert peak_live(schedule) == warmup
 
 
+@settings(deadline=None)
 @given(num_stages=SIZES, num_microbatches=SIZES)
 def test_the_other_schedules_are_warmups(num_stages: int, num_microbatches: int):
     size = {"num_stages": num_stages, "num_microbatches": num_microbatches}
@@ -119,7 +127,9 @@ def test_an_illegal_warmup_is_refused(warmup: tuple[int, ...], words: str):
         eager_one_f_one_b(num_stages=3, num_microbatches=4, warmup=warmup)
 
 
-@pytest.mark.parametrize("kind", [ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in ScheduleKind if kind is not ScheduleKind.EAGER_ONE_F_ONE_B]
+)
 def test_a_warmup_that_would_be_ignored_is_refused(kind: ScheduleKind):
     with pytest.raises(PlanError, match=f"`warmup` is .1, 1. and `kind` is {kind}"):
         generate(kind, num_stages=2, num_microbatches=1, warmup=(1, 1))
@@ -127,8 +137,28 @@ def test_a_warmup_that_would_be_ignored_is_refused(kind: ScheduleKind):
 
 @pytest.mark.parametrize(
     ("name", "generator"),
-    [("gpipe", gpipe), ("1f1b", one_f_one_b), ("eager-1f1b", eager_one_f_one_b)],
+    [
+        ("gpipe", gpipe),
+        ("1f1b", one_f_one_b),
+        ("eager-1f1b", eager_one_f_one_b),
+        ("zb-h1", zb_h1),
+        ("zb-h2", zb_h2),
+    ],
 )
 def test_kinds_name_their_generators(name: str, generator: Callable[..., Schedule]):
     made = generate(ScheduleKind(name), num_stages=3, num_microbatches=7)
     assert made == generator(num_stages=3, num_microbatches=7)
+
+
+def test_the_interleaved_kind_has_chunks_to_set():
+    kind = ScheduleKind("interleaved-1f1b")
+    made = generate(kind, num_stages=6, num_microbatches=9, num_chunks=2)
+    assert made == interleaved(num_stages=6, num_microbatches=9, num_chunks=2)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in ScheduleKind if kind is not ScheduleKind.INTERLEAVED]
+)
+def test_chunks_that_would_be_ignored_are_refused(kind: ScheduleKind):
+    with pytest.raises(PlanError, match=f"`num_chunks` is 2 and `kind` is {kind}"):
+        generate(kind, num_stages=4, num_microbatches=2, num_chunks=2)

@@ -1,7 +1,7 @@
 """Lowering: messages beside their computes, and the end of each program."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.errors import PlanError
@@ -10,6 +10,9 @@ from jaxpipe.schedule import (
     Op,
     Schedule,
     backward,
+    backward_input,
+    backward_weight,
+    check,
     describe,
     forward,
     forward_only,
@@ -27,6 +30,7 @@ def ends(schedule: Schedule) -> list[list[str]]:
     return [[describe(each) for each in program if each.op in END_OPS] for program in schedule]
 
 
+@settings(deadline=None)
 @given(compute=compute_schedules(), tied=st.booleans(), num_replicas=st.integers(1, 3))
 def test_the_computes_and_their_order_stay(compute: Schedule, tied: bool, num_replicas: int):
     lowered = lower(compute, tied=tied, num_replicas=num_replicas)
@@ -34,6 +38,7 @@ def test_the_computes_and_their_order_stay(compute: Schedule, tied: bool, num_re
     assert kept == compute
 
 
+@settings(deadline=None)
 @given(schedule=lowered_schedules())
 def test_every_send_meets_one_receive(schedule: Schedule):
     instructions = [each for program in schedule for each in program]
@@ -75,6 +80,58 @@ def test_gradients_are_reduced_where_they_are_shared(
     assert ends(lower(compute, tied=tied, num_replicas=num_replicas)) == [
         [*(f"reduce {bucket}" for bucket in buckets), "reduce scalars", "update"]
         for buckets in expected
+    ]
+
+
+def listing(schedule: Schedule, rank: int) -> list[str]:
+    return [f"{each.stage}: {describe(each)}" for each in schedule[rank]]
+
+
+def test_a_stage_is_summed_behind_its_last_weight_gradient():
+    compute = (
+        (
+            forward(0, 0),
+            forward(1, 0),
+            backward_input(1, 0),
+            backward_input(0, 0),
+            backward_weight(1, 0),
+            backward_weight(0, 0),
+        ),
+    )
+    schedule = lower(compute, tied=True, num_replicas=2)
+    assert listing(schedule, 0)[4:] == [
+        "1: backward-weight 0",
+        "1: reduce stage",
+        "0: backward-weight 0",
+        "0: reduce stage",
+        "0: reduce shared",
+        "0: reduce scalars",
+        "0: update",
+        "1: update",
+    ]
+
+
+def test_chunks_are_summed_in_the_middle_and_edges_meet_at_the_end():
+    compute = (
+        (forward(0, 0), forward(2, 0), backward(2, 0), backward(0, 0)),
+        (forward(1, 0), forward(3, 0), backward(3, 0), backward(1, 0)),
+    )
+    schedule = lower(compute, tied=True, num_replicas=2)
+    check(schedule)
+    assert listing(schedule, 1)[3:] == [
+        "3: receive 0 from stage 2",
+        "3: forward 0",
+        "3: backward 0",
+        "3: send 0 to stage 2",
+        "3: reduce stage",
+        "1: receive 0 from stage 2",
+        "1: backward 0",
+        "1: send 0 to stage 0",
+        "1: reduce stage",
+        "3: reduce shared",
+        "1: reduce scalars",
+        "1: update",
+        "3: update",
     ]
 
 

@@ -19,7 +19,7 @@ from jaxpipe.schedule import (
 )
 from jaxpipe.simulate import Phase, Wire, simulate
 from jaxpipe.trace import Lane, Truth, messages, summarise
-from tests.schedule.strategies import training_schedules
+from tests.schedule.strategies import whole_schedules
 from tests.simulate.uniform import pipeline_job, seconds, waits_in_order
 
 SIZES = st.integers(1, 6)
@@ -93,7 +93,7 @@ def test_a_deeper_warm_up_hides_the_messages_that_it_promises_to_hide(
 
 
 @settings(deadline=None)
-@given(training_schedules(), st.data())
+@given(whole_schedules(), st.data())
 def test_without_a_network_every_schedule_takes_its_ideal_time(
     schedule: Schedule, data: st.DataObject
 ):
@@ -105,7 +105,7 @@ def test_without_a_network_every_schedule_takes_its_ideal_time(
 
 
 @settings(deadline=None)
-@given(training_schedules(), SECONDS, st.floats(0.0, 3.0), st.integers(1, 3))
+@given(whole_schedules(), SECONDS, st.floats(0.0, 3.0), st.integers(1, 3))
 def test_any_network_delivers_everything_once_and_only_delays(
     schedule: Schedule, f: float, hop: float, buffers: int
 ):

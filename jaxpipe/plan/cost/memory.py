@@ -1,4 +1,4 @@
-"""What a stage holds at its peak: parameters, gradients, optimizer, and live activations."""
+"""What a rank holds at its peak: parameters, gradients, optimizer, and live activations."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class BytesPerParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """The bytes that a rank of a stage holds when it holds most."""
+    """The bytes that a rank holds, of all its stages, when it holds most."""
 
     parameters: int
     gradients: int
@@ -38,26 +38,29 @@ class StageMemory:
 def stage_memory(
     plan: Plan, profile: Profile, *, each: BytesPerParameter
 ) -> tuple[StageMemory, ...]:
-    """Return what each stage holds, under the plan's schedule.
+    """Return what each rank of a pipeline holds, under the plan's schedule.
 
     Live are the residuals of all microbatches that wait for their backward (`peak_live`), and for
-    each of them the message that came in; the profile's `kept_bytes` know of rematerialisation.
-    A last stage that shares the embedding of the first has a copy of it.
+    each of them the message that came in; the profile's `kept_bytes` know of rematerialisation. All
+    that is live on a rank with several chunks is taken to be of the largest. A last stage that
+    shares the embedding of the first has a copy of it.
     """
     profile = profile.scaled(microbatch=plan.microbatch)
     live = peak_live(plan.compute_schedule())
     parts = [profile.stage(plan.cut, stage) for stage in range(plan.num_stages)]
-    copies = [0] * plan.num_stages
+    parameters = [part.parameters for part in parts]
     if plan.tied and plan.num_stages > 1:
-        copies[-1] = profile.embed.parameters
+        parameters[-1] += profile.embed.parameters
     return tuple(
         StageMemory(
-            parameters=(part.parameters + copy) * each.parameter,
-            gradients=(part.parameters + copy) * each.gradient,
-            optimizer=(part.parameters + copy) * each.optimizer,
-            activations=count * (part.kept_bytes + profile.activation_bytes),
+            parameters=own * each.parameter,
+            gradients=own * each.gradient,
+            optimizer=own * each.optimizer,
+            activations=count * (kept + profile.activation_bytes),
         )
-        for part, copy, count in zip(parts, copies, live, strict=True)
+        for rank, count in enumerate(live)
+        for own in [sum(parameters[stage] for stage in plan.stages(rank))]
+        for kept in [max(parts[stage].kept_bytes for stage in plan.stages(rank))]
     )
 
 

@@ -10,6 +10,12 @@ from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import ScheduleKind
 
 _DEEPEST_WARMUP = 4
+_SCHEDULES = (
+    ScheduleKind.GPIPE,
+    ScheduleKind.ONE_F_ONE_B,
+    ScheduleKind.EAGER_ONE_F_ONE_B,
+    ScheduleKind.EAGER_ONE_F_ONE_B,
+)
 
 
 def neighbour(task: Task, plan: Plan, *, random: np.random.Generator) -> Plan:
@@ -55,7 +61,7 @@ def _move_layer(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
 
 def _change_schedule(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
     """Take another schedule, or 1F1B with so many more forwards ahead for each stage behind."""
-    kind = list(ScheduleKind)[random.integers(len(ScheduleKind))]
+    kind = _SCHEDULES[random.integers(len(_SCHEDULES))]
     warmup = None
     if kind is ScheduleKind.EAGER_ONE_F_ONE_B:
         deeper = int(random.integers(1, _DEEPEST_WARMUP + 1))

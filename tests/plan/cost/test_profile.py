@@ -1,5 +1,6 @@
 """Profiles: sums of parts, files, and memory."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from jaxpipe.plan.cost import (
     stage_memory,
     write_profile,
 )
-from jaxpipe.schedule import ScheduleKind
+from jaxpipe.schedule import ScheduleKind, peak_live
 
 PARTS = st.builds(
     Part,
@@ -110,6 +111,20 @@ def test_memory_is_parameters_and_live_microbatches(kind: str, live: tuple[int, 
     assert last.parameters == 2 * (100 + 20 + 50)
     assert (first.activations, last.activations) == (live[0] * (14 + 3), live[1] * (7 + 3))
     assert first.total == 3500 + first.activations
+
+
+def test_memory_of_a_rank_is_that_of_its_chunks():
+    config = PlanConfig(stages=4, chunks=2, replicas=1, schedule=ScheduleKind.INTERLEAVED)
+    plan = identity_plan(config, topo.load("two-region"), num_layers=5, batch=4, tied=True)
+    apart = replace(plan, num_chunks=1, schedule=ScheduleKind.GPIPE)
+    each = BytesPerParameter()
+    stages = stage_memory(apart, profile_of(5), each=each)
+    ranks = stage_memory(plan, profile_of(5), each=each)
+    assert [rank.parameters for rank in ranks] == [
+        stages[0].parameters + stages[2].parameters,
+        stages[1].parameters + stages[3].parameters,
+    ]
+    assert ranks[0].activations == peak_live(plan.compute_schedule())[0] * (2 * 7 + 3)
 
 
 def test_devices_that_are_too_small_are_named():

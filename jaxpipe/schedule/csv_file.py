@@ -1,0 +1,184 @@
+"""A schedule as a CSV file: a row to a rank, a cell to a compute instruction, in order.
+
+::
+
+    # one forward of microbatch 0, a whole backward of it, and the halves of a backward of 1
+    F0,F1,B0,I1,W1
+
+    F3        forward of microbatch 3
+    B3        its whole backward
+    I3, W3    or its backward-input and its backward-weight
+    F3.1      the same of chunk 1, where ranks hold several
+
+Rows are ranks in their order, the first rank first; empty cells, empty lines and lines that start
+with # mean nothing. Messages, reductions and updates are added when the schedule is lowered.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from jaxpipe.errors import PlanError
+from jaxpipe.schedule.check import check
+from jaxpipe.schedule.holding import count_stages, stages_held
+from jaxpipe.schedule.instruction import Instruction, Op, Schedule, backward, forward
+from jaxpipe.schedule.lower import lower
+from jaxpipe.schedule.reach import reach
+
+_LETTERS = {
+    "F": Op.FORWARD,
+    "B": Op.BACKWARD,
+    "I": Op.BACKWARD_INPUT,
+    "W": Op.BACKWARD_WEIGHT,
+}
+_LETTER_OF = {op: letter for letter, op in _LETTERS.items()}
+_CELL = re.compile(r"([FBIW])(\d+)(?:\.(\d+))?")
+_HEAD = (
+    "# A pipeline schedule: a row to a rank, its computes in order. F forward, B backward, or its",
+    "# halves I backward-input and W backward-weight; then the microbatch, and .chunk if several.",
+)
+
+
+def write_schedule(compute: Schedule, path: Path) -> None:
+    """Write the compute instructions of a schedule."""
+    path.write_text(schedule_text(compute))
+
+
+def schedule_text(compute: Schedule) -> str:
+    """Return the text of a schedule file.
+
+    >>> from jaxpipe.schedule.one_f_one_b import one_f_one_b
+    >>> text = schedule_text(one_f_one_b(num_stages=2, num_microbatches=2))
+    >>> text.splitlines()[-2:]
+    ['F0,F1,B0,B1', 'F0,B0,F1,B1']
+    """
+    num_ranks = len(compute)
+    has_chunks = count_stages(compute) > num_ranks
+    rows = (
+        ",".join(_text(each, num_ranks=num_ranks, has_chunks=has_chunks) for each in program)
+        for program in compute
+    )
+    return "\n".join((*_HEAD, *rows)) + "\n"
+
+
+def read_schedule(path: Path, *, num_stages: int) -> Schedule:
+    """Return the compute instructions in a file, and check that they are one whole training step.
+
+    Each of the file's ranks holds an equal part of the `num_stages`. Checked is that every
+    microbatch goes once each way through every stage, and that no rank waits for ever.
+
+    Raises:
+        PlanError: the file cannot be read, or is not such a schedule; names row, column and cell.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"cannot read the schedule {path}: {error}") from error
+    rows = list(_rows(lines, path))
+    if not rows or num_stages < 1 or num_stages % len(rows):
+        raise PlanError(
+            f"ranks hold an equal part of the stages: {path} has {len(rows)} rows with cells, "
+            f"`num_stages` is {num_stages}; make the one a multiple of the other"
+        )
+    programs = tuple(
+        {_instruction(each, rank, num_ranks=len(rows), num_stages=num_stages): each for each in row}
+        for rank, row in enumerate(rows)
+    )
+    for row, program in zip(rows, programs, strict=True):
+        _check_once(row, program)
+    compute = tuple(tuple(program) for program in programs)
+    _check_whole(compute, rows, num_stages=num_stages)
+    for cells, position in zip(rows, reach(compute), strict=True):
+        if position < len(cells):
+            raise cells[position].refusal("a schedule comes to its end", "waits for ever; move it")
+    check(lower(compute, tied=False, num_replicas=1))
+    return compute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cell:
+    """A cell that is not empty, and where it stands; rows and columns count from 1."""
+
+    path: Path
+    row: int
+    column: int
+    text: str
+
+    def refusal(self, rule: str, fault: str) -> PlanError:
+        """Return the error that says how this cell breaks `rule`."""
+        place = f"{self.path}, row {self.row}, column {self.column}"
+        return PlanError(f"{rule}: {place}, `{self.text}` {fault}")
+
+
+def _rows(lines: Iterable[str], path: Path) -> Iterator[tuple[_Cell, ...]]:
+    for row, line in enumerate(lines, start=1):
+        cells = tuple(
+            _Cell(path=path, row=row, column=column, text=text.strip())
+            for column, text in enumerate(line.split(","), start=1)
+            if text.strip()
+        )
+        if cells and not cells[0].text.startswith("#"):
+            yield cells
+
+
+def _instruction(cell: _Cell, rank: int, *, num_ranks: int, num_stages: int) -> Instruction:
+    num_chunks = num_stages // num_ranks
+    match = _CELL.fullmatch(cell.text)
+    if match is None:
+        raise cell.refusal(
+            "a cell is an instruction", "is none; write F, B, I or W and a number, such as F3"
+        )
+    letter, microbatch, chunk = match.groups()
+    if (chunk is None) != (num_chunks == 1) or int(chunk or 0) >= num_chunks:
+        wanted = "no chunk" if num_chunks == 1 else f"a chunk below {num_chunks}"
+        raise cell.refusal(
+            f"ranks hold {num_chunks} of {num_stages} stages", f"needs {wanted} behind its number"
+        )
+    stage = int(chunk or 0) * num_ranks + rank
+    return Instruction(op=_LETTERS[letter], stage=stage, microbatch=int(microbatch))
+
+
+def _check_once(row: tuple[_Cell, ...], program: Mapping[Instruction, _Cell]) -> None:
+    present = set(program.values())
+    for cell in row:
+        if cell not in present:
+            raise cell.refusal("everything is done once", "comes again later; remove it")
+
+
+def _check_whole(compute: Schedule, rows: list[tuple[_Cell, ...]], *, num_stages: int) -> None:
+    """Refuse a schedule in which a stage does not do every microbatch once each way."""
+    num_ranks = len(compute)
+    last = max(each.microbatch or 0 for program in compute for each in program)
+    for rank, (program, row) in enumerate(zip(compute, rows, strict=True)):
+        present = frozenset(program)
+        for cell, each in zip(row, program, strict=True):
+            if each.op is Op.BACKWARD and not present.isdisjoint(_halves(each)):
+                raise cell.refusal("a backward is whole or split", "is both; remove one of them")
+        for stage in stages_held(rank, num_ranks=num_ranks, num_stages=num_stages):
+            for lacking in _lacking(present, stage, num_microbatches=last + 1):
+                cell = _text(lacking, num_ranks=num_ranks, has_chunks=num_stages > num_ranks)
+                raise PlanError(
+                    f"every microbatch goes once each way: {row[0].path}, row {row[0].row} lacks "
+                    f"`{cell}`; add it"
+                )
+
+
+def _halves(whole: Instruction) -> tuple[Instruction, Instruction]:
+    return replace(whole, op=Op.BACKWARD_INPUT), replace(whole, op=Op.BACKWARD_WEIGHT)
+
+
+def _lacking(
+    present: Collection[Instruction], stage: int, *, num_microbatches: int
+) -> Iterator[Instruction]:
+    for microbatch in range(num_microbatches):
+        whole = backward(stage, microbatch)
+        halves = _halves(whole)
+        is_split = any(half in present for half in halves)
+        needed = (forward(stage, microbatch), *(halves if is_split else (whole,)))
+        yield from (each for each in needed if each not in present)
+
+
+def _text(compute: Instruction, *, num_ranks: int, has_chunks: bool) -> str:
+    cell = f"{_LETTER_OF[compute.op]}{compute.microbatch}"
+    return f"{cell}.{compute.stage // num_ranks}" if has_chunks else cell
