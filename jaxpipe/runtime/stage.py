@@ -62,7 +62,7 @@ class Stage:
         if not self.is_last:
             return x
         assert targets is not None, "the last stage reads targets"
-        return self.model.loss(self.model.head(params, x), targets)
+        return self.model.loss(params, x, targets)
 
     def logits(
         self, params: Parameters, tokens: Int[Array, "batch seq"]
