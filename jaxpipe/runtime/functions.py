@@ -60,12 +60,13 @@ class StageFunctions:
         return params, self._transformation().init(params)
 
     def cast(self, params: Parameters) -> Parameters:
-        """Return the parameters in the compute dtype."""
-        return jax.tree.map(lambda leaf: leaf.astype(self.activation().dtype), params)
+        """Return the parameters in the compute dtype, as the stage's loop wants them."""
+        dtype = self.activation().dtype
+        return self.stage.spread(jax.tree.map(lambda leaf: leaf.astype(dtype), params))
 
     def zeros(self) -> Parameters:
         """Return gradients to which nothing has been added yet."""
-        params = jax.eval_shape(lambda: self.stage.init(seed=self.work.seed))
+        params = jax.eval_shape(lambda: self.stage.spread(self.stage.init(seed=self.work.seed)))
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
 
     def forward(
@@ -133,7 +134,7 @@ class StageFunctions:
 
     def pack(self, gradients: Parameters) -> Buckets:
         """Return the gradients as they travel."""
-        return pack(gradients, shared=self.stage.shares_embedding)
+        return pack(self.stage.stack(gradients), shared=self.stage.shares_embedding)
 
     def square_norm(self, buckets: Buckets) -> Float[Array, ""]:
         """Return this stage's part of the squared global norm; a tied embedding counts once."""

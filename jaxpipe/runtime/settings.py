@@ -19,6 +19,15 @@ class Remat(StrEnum):
     """The input of the layer alone: the least memory, one more forward."""
 
 
+class Loop(StrEnum):
+    """How a stage goes through its layers."""
+
+    SCAN = "scan"
+    """One body, called for each layer: compiles as fast as one layer, copies what it keeps."""
+    UNROLLED = "unrolled"
+    """One body for each layer, over parameters that are copied apart once a step."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """Where a run lives, and how long its ranks wait for each other.
@@ -55,6 +64,7 @@ class TrainConfig:
     batch: int = 16
     sequence: int | None = None
     remat: Remat = Remat.NONE
+    loop: Loop = Loop.UNROLLED
     log_every: int = 10
     eval_every: int = 50
     eval_batches: int = 4

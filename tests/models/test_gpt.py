@@ -34,7 +34,9 @@ def test_forward_and_loss_are_those_of_numpy(config: GptConfig, batch: int, seq:
     theirs = numpy_gpt.logits(as_float64(params), np.asarray(tokens, np.int64), config.num_heads)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(
-        gpt.loss(ours, targets), numpy_gpt.loss(theirs, np.asarray(targets, np.int64)), rtol=1e-5
+        uncut.loss(gpt, params, tokens, targets),
+        numpy_gpt.loss(theirs, np.asarray(targets, np.int64)),
+        rtol=1e-5,
     )
 
 
@@ -84,7 +86,7 @@ def test_bfloat16_computes_in_bfloat16_and_ends_in_float32(param_dtype: str) -> 
     logits = jax.eval_shape(gpt.head, params, x)
     gradient = jax.eval_shape(jax.grad(partial(uncut.loss, gpt)), params, tokens, tokens)
     assert x.dtype == jnp.bfloat16
-    assert logits.dtype == jax.eval_shape(gpt.loss, logits, tokens).dtype == jnp.float32
+    assert logits.dtype == jax.eval_shape(gpt.loss, params, x, tokens).dtype == jnp.float32
     assert {leaf.dtype.name for leaf in jax.tree.leaves(gradient)} == {param_dtype}
 
 
@@ -133,4 +135,4 @@ def test_what_is_outside_the_vocabulary_is_noticed() -> None:
     x = GPT.embed(params, jnp.array([[3, 17]]), None)
     assert np.isfinite(x[0, 0]).all()
     assert np.isnan(x[0, 1]).all()
-    assert np.isnan(GPT.loss(jnp.zeros((1, 1, 17)), jnp.array([[17]])))
+    assert np.isnan(GPT.loss(params, jnp.zeros((1, 1, SMALL.dim)), jnp.array([[17]])))

@@ -10,7 +10,7 @@ import pytest
 
 from jaxpipe.runtime.functions import StageFunctions, Work
 from jaxpipe.runtime.residuals import backward_from_residuals, forward_with_residuals
-from jaxpipe.runtime.settings import OptimizerConfig, Remat
+from jaxpipe.runtime.settings import Loop, OptimizerConfig, Remat
 from jaxpipe.runtime.split import SplitBackward, split_backward
 from jaxpipe.runtime.stage import Stage
 from models.gpt import Gpt
@@ -19,7 +19,9 @@ from models.gpt_config import GptConfig
 WORK = Work(microbatch=2, sequence=16, batch=4, num_steps=1, seed=1)
 
 
-def stage_functions(*, index: int, num_stages: int, dim: int, remat: Remat) -> StageFunctions:
+def stage_functions(
+    *, index: int, num_stages: int, dim: int, remat: Remat, loop: Loop
+) -> StageFunctions:
     config = GptConfig(
         num_layers=2 * num_stages,
         dim=dim,
@@ -35,6 +37,7 @@ def stage_functions(*, index: int, num_stages: int, dim: int, remat: Remat) -> S
         num_stages=num_stages,
         layers=range(2 * index, 2 * index + 2),
         remat=remat,
+        loop=loop,
     )
     return StageFunctions(stage=stage, work=WORK, optimizer=OptimizerConfig())
 
@@ -47,7 +50,7 @@ def forward_arguments(functions: StageFunctions) -> tuple[Any, ...]:
     x = tokens if stage.is_first else generator.standard_normal(shape).astype(np.float32)
     targets = tokens if stage.is_last else None
     data = jax.tree.map(jnp.asarray, (x, targets, np.array((0, 0), np.int32)))
-    return stage.init(seed=1), *data
+    return functions.cast(stage.init(seed=1)), *data
 
 
 def num_flops(function: Callable, *arguments: Any) -> float:
@@ -63,19 +66,19 @@ def both_parts(split: SplitBackward, residuals: Any, weights: Any, cotangent: An
 
 
 @pytest.mark.parametrize(
-    ("index", "num_stages", "remat"),
+    ("index", "num_stages", "remat", "loop"),
     [
-        (0, 1, Remat.NONE),
-        (0, 3, Remat.NONE),
-        (1, 3, Remat.DOTS),
-        (1, 3, Remat.FULL),
-        (2, 3, Remat.NONE),
+        (0, 1, Remat.NONE, Loop.UNROLLED),
+        (0, 3, Remat.NONE, Loop.SCAN),
+        (1, 3, Remat.DOTS, Loop.SCAN),
+        (1, 3, Remat.FULL, Loop.UNROLLED),
+        (2, 3, Remat.NONE, Loop.SCAN),
     ],
 )
 def test_two_parts_of_a_stage_give_the_gradients_of_its_backward(
-    index: int, num_stages: int, remat: Remat
+    index: int, num_stages: int, remat: Remat, loop: Loop
 ):
-    functions = stage_functions(index=index, num_stages=num_stages, dim=8, remat=remat)
+    functions = stage_functions(index=index, num_stages=num_stages, dim=8, remat=remat, loop=loop)
     compute, *data = forward_arguments(functions)
     output, residuals = jax.jit(functions.forward)(compute, *data)
     cotangent = jnp.cos(jnp.arange(output.size, dtype=output.dtype)).reshape(output.shape)
@@ -89,13 +92,17 @@ def test_two_parts_of_a_stage_give_the_gradients_of_its_backward(
 
 
 @pytest.mark.parametrize(
-    ("index", "remat", "most_in_input_part"),
-    [(0, Remat.NONE, 0.6), (1, Remat.FULL, 0.7), (2, Remat.DOTS, 0.6)],
+    ("index", "remat", "loop", "most_in_input_part"),
+    [
+        (0, Remat.NONE, Loop.UNROLLED, 0.6),
+        (1, Remat.FULL, Loop.SCAN, 0.7),
+        (2, Remat.DOTS, Loop.SCAN, 0.6),
+    ],
 )
 def test_neither_part_repeats_the_work_of_the_other(
-    index: int, remat: Remat, most_in_input_part: float
+    index: int, remat: Remat, loop: Loop, most_in_input_part: float
 ):
-    functions = stage_functions(index=index, num_stages=3, dim=128, remat=remat)
+    functions = stage_functions(index=index, num_stages=3, dim=128, remat=remat, loop=loop)
     compute, *data = jax.eval_shape(lambda: forward_arguments(functions))
     output, residuals = jax.eval_shape(functions.forward, compute, *data)
     split = functions.split(compute, residuals, output)
@@ -170,7 +177,7 @@ def test_any_backward_can_be_split(function: Callable):
 
 
 def test_residuals_that_only_the_input_part_reads_are_let_go():
-    functions = stage_functions(index=1, num_stages=3, dim=8, remat=Remat.NONE)
+    functions = stage_functions(index=1, num_stages=3, dim=8, remat=Remat.NONE, loop=Loop.SCAN)
     compute, *data = forward_arguments(functions)
     output, residuals = jax.jit(functions.forward)(compute, *data)
     split = functions.split(compute, residuals, output)
