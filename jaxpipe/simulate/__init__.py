@@ -1,5 +1,11 @@
 """How long: an event-driven simulator of plans, and the published systems as plans."""
 
+from jaxpipe.simulate.auto import (
+    Candidate,
+    Search,
+    auto_schedule,
+    named_schedules,
+)
 from jaxpipe.simulate.collective import (
     Algorithm,
     Collective,
@@ -58,6 +64,7 @@ from jaxpipe.simulate.zero import (
 
 __all__ = [
     "Algorithm",
+    "Candidate",
     "Choices",
     "Collective",
     "Constants",
@@ -65,6 +72,7 @@ __all__ = [
     "NetworkConstants",
     "Phase",
     "Placement",
+    "Search",
     "Speeds",
     "Split",
     "StepTime",
@@ -72,6 +80,7 @@ __all__ = [
     "Transfer",
     "Wire",
     "Workload",
+    "auto_schedule",
     "barrier",
     "binary_tree",
     "central_server",
@@ -79,6 +88,7 @@ __all__ = [
     "dtfm_constants",
     "dtfm_job",
     "megatron_job",
+    "named_schedules",
     "own_job",
     "ring",
     "scheduled",

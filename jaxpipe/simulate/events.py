@@ -2,10 +2,12 @@
 
 Every rank executes the lowered programs that the runtime executes, instruction by instruction::
 
-    forward, backward, update   the rank is busy for the instruction's seconds
-    send                        the message is posted to its link; the rank goes on
-    receive                     the rank waits until the message has arrived
-    reduce                      the rank joins a collective and waits for its own part of it
+    forward, backward, its halves, update   the rank is busy for the instruction's seconds
+    send                                    the message is posted to its link; the rank goes on
+    receive                                 the rank waits until the message has arrived
+    reduce stage                            the rank joins a collective and goes on
+    reduce scalars, update                  before it begins, the rank waits for all that it joined
+    reduce shared, reduce scalars           the rank joins a collective and waits for its part of it
 
 Compute and transfers overlap as the programs allow. The same job always gives the same trace.
 """
@@ -14,7 +16,7 @@ from functools import partial
 from typing import TypeAlias
 
 from jaxpipe.errors import PlanError
-from jaxpipe.schedule import Instruction, Op, describe
+from jaxpipe.schedule import Bucket, Instruction, Op, describe, holder, stages_held
 from jaxpipe.simulate.job import Job
 from jaxpipe.simulate.link import Link
 from jaxpipe.simulate.meet import Meetings, pairs
@@ -23,8 +25,8 @@ from jaxpipe.simulate.queue import EventQueue
 from jaxpipe.simulate.steps import Step, steps
 from jaxpipe.trace import Lane, Span, Trace, Truth
 
-_Message: TypeAlias = tuple[int, int, int | None]
-"""The rank that sent it, its phase, its microbatch."""
+_Message: TypeAlias = tuple[int, int, int, int, int | None]
+"""The rank that sent it, its phase, the stages that it leaves and comes to, its microbatch."""
 
 
 def simulate(job: Job) -> Trace:
@@ -42,26 +44,40 @@ def simulate(job: Job) -> Trace:
     return Trace(
         truth=Truth.SIMULATED,
         rank_names=tuple(
-            f"stage {rank % job.num_stages} on {job.cluster.devices[job.device(rank)].name}"
+            f"{_stages(job, rank)} on {job.cluster.devices[job.device(rank)].name}"
             for rank in range(job.num_ranks)
         ),
         spans=tuple(run.spans),
     )
 
 
+def _stages(job: Job, rank: int) -> str:
+    size = job.num_pipeline_ranks
+    held = stages_held(rank % size, num_ranks=size, num_stages=job.num_stages)
+    return f"stage{'s' if len(held) > 1 else ''} {' '.join(map(str, held))}"
+
+
+def _needs_sums(instruction: Instruction | None) -> bool:
+    """Say whether a rank first waits for the sums that it has begun; None is a meeting of all."""
+    return (
+        instruction is None or instruction.op is Op.UPDATE or instruction.bucket is Bucket.SCALARS
+    )
+
+
 class _Rank:
     """Where a rank stands in its program, what has arrived for it, and what it waits for."""
 
-    __slots__ = ("arrived", "awaited", "first", "index", "position", "since_s", "steps")
+    __slots__ = ("arrived", "awaited", "begun_s", "first", "index", "position", "since_s", "steps")
 
-    def __init__(self, index: int, *, num_stages: int, steps: tuple[Step, ...]) -> None:
+    def __init__(self, index: int, *, first: int, steps: tuple[Step, ...]) -> None:
         self.index = index
-        self.first = index - index % num_stages
+        self.first = first
         self.steps = steps
         self.position = 0
         self.arrived: set[_Message] = set()
         self.awaited: _Message | None = None
         self.since_s = 0.0
+        self.begun_s: dict[int, float] = {}  # sums of stages that are under way
 
 
 class _Run:
@@ -71,9 +87,10 @@ class _Run:
         self.spans: list[Span] = []
         self._job = job
         self._queue = EventQueue()
-        programs = [steps(job, stage) for stage in range(job.num_stages)]
+        size = job.num_pipeline_ranks
+        programs = [steps(job, number) for number in range(size)]
         self._ranks = [
-            _Rank(rank, num_stages=job.num_stages, steps=programs[rank % job.num_stages])
+            _Rank(rank, first=rank - rank % size, steps=programs[rank % size])
             for rank in range(job.num_ranks)
         ]
         self._devices = [job.device(rank) for rank in range(job.num_ranks)]
@@ -86,6 +103,7 @@ class _Run:
             self._advance(rank)
         self._queue.run()
         for rank in self._ranks:
+            assert not rank.begun_s or rank.position < len(rank.steps), rank.begun_s
             if rank.position < len(rank.steps):
                 instruction = rank.steps[rank.position].instruction
                 words = "meet" if instruction is None else describe(instruction)
@@ -98,9 +116,10 @@ class _Run:
         """Let a rank go on until it has to wait."""
         while rank.position < len(rank.steps):
             phase, instruction = rank.steps[rank.position]
-            if instruction is None or instruction.op is Op.REDUCE:
-                rank.since_s = self._queue.now_s
-                self._meetings.join(rank.index, phase, instruction)
+            if rank.begun_s and _needs_sums(instruction):
+                return
+            if instruction is None:
+                self._meet(rank, None, phase)
                 return
             if not self._execute(rank, instruction, phase):
                 return
@@ -113,35 +132,33 @@ class _Run:
                 return self._receive(rank, instruction, phase)
             case Op.SEND:
                 return self._send(rank, instruction, phase)
-            case Op.UPDATE:
-                seconds, lane = self._job.update_s, Lane.UPDATE
-            case Op.FORWARD:
-                seconds, lane = self._job.forward_s[rank.index], Lane.COMPUTE
+            case Op.REDUCE:
+                return self._meet(rank, instruction, phase)
             case _:
-                seconds, lane = self._job.backward_s[rank.index], Lane.COMPUTE
-        self._work(rank, lane, instruction, seconds)
-        return False
+                self._work(rank, instruction)
+                return False
 
     def _go_on(self, rank: _Rank) -> None:
         rank.position += 1
         self._advance(rank)
 
-    def _work(self, rank: _Rank, lane: Lane, instruction: Instruction, seconds: float) -> None:
-        end_s = self._queue.now_s + seconds
+    def _work(self, rank: _Rank, instruction: Instruction) -> None:
+        end_s = self._queue.now_s + self._job.seconds(instruction, rank=rank.index)
         self._note(
             rank,
-            lane,
+            Lane.UPDATE if instruction.op is Op.UPDATE else Lane.COMPUTE,
             instruction.op,
             since_s=self._queue.now_s,
             until_s=end_s,
+            stage=instruction.stage,
             microbatch=instruction.microbatch,
         )
         self._queue.at(end_s, self._go_on, rank)
 
     def _send(self, rank: _Rank, instruction: Instruction, phase: int) -> bool:
         assert instruction.peer is not None, instruction
-        receiver = self._ranks[rank.first + instruction.peer]
-        message = (rank.index, phase, instruction.microbatch)
+        receiver = self._holder(rank, instruction.peer)
+        message = (rank.index, phase, instruction.stage, instruction.peer, instruction.microbatch)
         self._link(rank, receiver).send(
             self._job.activation_bytes,
             partial(self._arrive, rank, receiver, message, self._queue.now_s),
@@ -150,7 +167,8 @@ class _Run:
 
     def _receive(self, rank: _Rank, instruction: Instruction, phase: int) -> bool:
         assert instruction.peer is not None, instruction
-        message = (rank.first + instruction.peer, phase, instruction.microbatch)
+        source = self._holder(rank, instruction.peer).index
+        message = (source, phase, instruction.peer, instruction.stage, instruction.microbatch)
         rank.since_s = self._queue.now_s
         if message in rank.arrived:
             self._take(rank, message)
@@ -172,6 +190,10 @@ class _Run:
         self._link(source, rank).receive()
         self._note_message(rank, Lane.RECEIVE, rank.since_s, message, peer=source)
 
+    def _holder(self, rank: _Rank, stage: int) -> _Rank:
+        """Return the rank of the same replica that holds a stage."""
+        return self._ranks[rank.first + holder(stage, num_ranks=self._job.num_pipeline_ranks)]
+
     def _link(self, source: _Rank, destination: _Rank) -> Link:
         return self._links[self._devices[source.index], self._devices[destination.index]]
 
@@ -186,17 +208,31 @@ class _Run:
                 start_s=since_s,
                 end_s=self._queue.now_s,
                 step=0,
-                stage=rank.index - rank.first,
-                microbatch=message[2],
+                stage=message[2] if lane is Lane.SEND else message[3],
+                microbatch=message[4],
                 peer=peer.index,
                 num_bytes=int(self._job.activation_bytes),
             )
         )
 
-    def _leave(self, index: int, name: str) -> None:
+    def _meet(self, rank: _Rank, instruction: Instruction | None, phase: int) -> bool:
+        goes_on = instruction is not None and instruction.bucket is Bucket.STAGE
+        if instruction is not None and goes_on:
+            rank.begun_s[instruction.stage] = self._queue.now_s
+        else:
+            rank.since_s = self._queue.now_s
+        self._meetings.join(rank.index, phase, instruction)
+        return goes_on
+
+    def _leave(self, index: int, name: str, stage: int | None) -> None:
         rank = self._ranks[index]
-        self._note(rank, Lane.REDUCE, name, since_s=rank.since_s, until_s=self._queue.now_s)
-        self._go_on(rank)
+        since_s = rank.since_s if stage is None else rank.begun_s.pop(stage)
+        now_s = self._queue.now_s
+        self._note(rank, Lane.REDUCE, name, since_s=since_s, until_s=now_s, stage=stage)
+        if stage is None:
+            self._go_on(rank)
+        elif rank.position < len(rank.steps) and _needs_sums(rank.steps[rank.position].instruction):
+            self._advance(rank)
 
     def _note(
         self,
@@ -206,6 +242,7 @@ class _Run:
         *,
         until_s: float,
         since_s: float,
+        stage: int | None = None,
         microbatch: int | None = None,
     ) -> None:
         self.spans.append(
@@ -216,7 +253,7 @@ class _Run:
                 start_s=since_s,
                 end_s=until_s,
                 step=0,
-                stage=rank.index - rank.first,
+                stage=rank.index - rank.first if stage is None else stage,
                 microbatch=microbatch,
             )
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jaxpipe.errors import PlanError
-from jaxpipe.schedule import Bucket, Schedule
+from jaxpipe.schedule import Bucket, Instruction, Op, Schedule, count_stages
 from jaxpipe.simulate.collective import Collective
 from jaxpipe.simulate.wire import Wire
 from topo import Cluster
@@ -22,12 +22,18 @@ class Phase:
 class Job:
     """One training step.
 
-    `placement[replica][stage]` is a device of the cluster; rank r holds stage r % num_stages of
-    replica r // num_stages. The phases run one after the other, without a pause where ranks do not
-    meet. `forward_s[rank]` and `backward_s[rank]` are the seconds of a microbatch, `update_s` those
-    of the optimizer; `activation_bytes` is the size of every message between stages.
-    `collectives[bucket]` are the disjoint collectives, over ranks, that a reduction of the bucket
-    means; a bucket without any takes no time.
+    `placement[replica]` are devices of the cluster, one to a rank of the pipeline; rank r is number
+    r % num_pipeline_ranks of replica r // num_pipeline_ranks, and holds `num_chunks` stages. The
+    phases run one after the other, without a pause where ranks do not meet.
+
+    `forward_s` and `backward_s` are the seconds of a microbatch on each stage of each replica, all
+    stages of the first replica first, so with one chunk by rank; of a split backward the
+    backward-weight takes `backward_weight_s`, by default half. `update_s` are those of the
+    optimizer for a stage; `activation_bytes` is the size of every message between stages.
+
+    `collectives[bucket]` are the collectives, over ranks, that a reduction of the bucket means:
+    of `Bucket.STAGE` one to a stage, in their order, of the others disjoint ones; a bucket without
+    any takes no time.
 
     Raises:
         PlanError: the placement, the phases and the durations do not fit each other.
@@ -44,6 +50,8 @@ class Job:
     messages: Wire = field(default_factory=Wire)
     gradients: Wire = field(default_factory=Wire)
     nic_efficiency: float = 1.0
+    num_chunks: int = 1
+    backward_weight_s: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         devices = [device for row in self.placement for device in row]
@@ -52,40 +60,89 @@ class Job:
                 f"each rank has a device of its own: `placement` is {self.placement} on a cluster "
                 f"of {len(self.cluster)}; name each device once at most"
             )
-        if {len(row) for row in self.placement} != {self.num_stages}:
+        if {len(row) for row in self.placement} != {self.num_pipeline_ranks}:
             raise PlanError(
                 "all replicas have the same stages: the rows of `placement` have "
                 f"{[len(row) for row in self.placement]} devices; make them equal"
             )
         for phase in self.phases:
-            if len(phase.schedule) != self.num_stages:
+            if len(phase.schedule) != self.num_pipeline_ranks:
                 raise PlanError(
-                    f"every stage has a program: `phases` has a schedule of "
-                    f"{len(phase.schedule)} for {self.num_stages} stages; give one to each"
+                    f"every rank has a program: `phases` has a schedule of {len(phase.schedule)} "
+                    f"for {self.num_pipeline_ranks} ranks; give one to each"
                 )
-        for name in ("forward_s", "backward_s"):
-            seconds = getattr(self, name)
-            if len(seconds) != self.num_ranks or not all(each > 0 for each in seconds):
+            if count_stages(phase.schedule) > self.num_stages:
                 raise PlanError(
-                    f"every rank takes its time: `{name}` has {len(seconds)} durations for "
-                    f"{self.num_ranks} ranks; give a positive one to each"
+                    f"every rank holds its chunks: `phases` has {count_stages(phase.schedule)} "
+                    f"stages, `num_chunks` is {self.num_chunks} on {self.num_pipeline_ranks} "
+                    "ranks; give the number of the schedule's"
                 )
+        self._check_durations()
         if not 0 < self.nic_efficiency <= 1:
             raise PlanError(
                 f"a part of a NIC is usable: `nic_efficiency` is {self.nic_efficiency}; "
                 "make it above 0 and at most 1"
             )
 
+    def _check_durations(self) -> None:
+        num_durations = len(self.placement) * self.num_stages
+        for name in ("forward_s", "backward_s", "backward_weight_s"):
+            seconds = getattr(self, name)
+            if seconds is None:
+                continue
+            if len(seconds) != num_durations or not all(each > 0 for each in seconds):
+                raise PlanError(
+                    f"every stage takes its time: `{name}` has {len(seconds)} durations for "
+                    f"{num_durations} stages of all replicas; give a positive one to each"
+                )
+        parts = zip(self.backward_weight_s or (), self.backward_s, strict=False)
+        if any(part >= whole for part, whole in parts):
+            raise PlanError(
+                f"a part is less than the whole: `backward_weight_s` is {self.backward_weight_s}, "
+                f"`backward_s` {self.backward_s}; leave seconds to each backward-input"
+            )
+
+    @property
+    def num_pipeline_ranks(self) -> int:
+        """How many ranks a pipeline has."""
+        return len(self.placement[0])
+
     @property
     def num_stages(self) -> int:
         """How many stages a pipeline has."""
-        return len(self.placement[0])
+        return self.num_pipeline_ranks * self.num_chunks
 
     @property
     def num_ranks(self) -> int:
         """How many ranks run the job."""
-        return len(self.placement) * self.num_stages
+        return len(self.placement) * self.num_pipeline_ranks
 
     def device(self, rank: int) -> int:
         """Return the device on which a rank runs."""
-        return self.placement[rank // self.num_stages][rank % self.num_stages]
+        return self.placement[rank // self.num_pipeline_ranks][rank % self.num_pipeline_ranks]
+
+    def seconds(self, instruction: Instruction, *, rank: int) -> float:
+        """Return how long a rank is busy with a compute or an update."""
+        place = rank // self.num_pipeline_ranks * self.num_stages + instruction.stage
+        whole = self.backward_s[place]
+        weight = whole / 2 if self.backward_weight_s is None else self.backward_weight_s[place]
+        match instruction.op:
+            case Op.FORWARD:
+                return self.forward_s[place]
+            case Op.BACKWARD:
+                return whole
+            case Op.BACKWARD_INPUT:
+                return whole - weight
+            case Op.BACKWARD_WEIGHT:
+                return weight
+            case _:
+                return self.update_s
+
+    def meant_by(self, reduction: Instruction) -> Mapping[int, Collective]:
+        """Return the collectives that a reduction means, by their position in their bucket."""
+        assert reduction.bucket is not None, reduction
+        collectives = dict(enumerate(self.collectives.get(reduction.bucket, ())))
+        if reduction.bucket is not Bucket.STAGE:
+            return collectives
+        stage = reduction.stage
+        return {stage: collectives[stage]} if stage in collectives else {}

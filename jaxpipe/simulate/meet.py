@@ -28,41 +28,52 @@ class Meetings:
         job: Job,
         *,
         links: Mapping[Wire, Mapping[Pair, Link]],
-        done: Callable[[int, str], None],
+        done: Callable[[int, str, int | None], None],
     ) -> None:
-        """`done(rank, name)` is called when a rank has all that it came for."""
+        """`done(rank, name, stage)` is called when a rank has all that it came for.
+
+        `stage` is None where the sum is not that of one stage.
+        """
         self._job = job
         self._links = links
         self._done = done
         self._barrier = barrier(range(job.num_ranks))
-        self._group_of = {
-            (bucket, rank): number
+        self._members = {
+            (bucket, number): frozenset(
+                rank for each in collective for rank in (each.source, each.destination)
+            )
             for bucket, collectives in job.collectives.items()
             for number, collective in enumerate(collectives)
-            for each in collective
-            for rank in (each.source, each.destination)
         }
         self._joints: dict[tuple[int, _Group], Joint] = {}
 
     def join(self, rank: int, phase: int, instruction: Instruction | None) -> None:
         """Let a rank come to the collective of an instruction, or to the barrier of a phase."""
-        bucket = None if instruction is None else instruction.bucket
-        group = (bucket, 0 if bucket is None else self._group_of[bucket, rank])
+        group = self._group(rank, instruction)
         if (phase, group) not in self._joints:
             self._joints[phase, group] = self._open(group)
         self._joints[phase, group].join(rank)
 
+    def _group(self, rank: int, instruction: Instruction | None) -> _Group:
+        if instruction is None:
+            return (None, 0)
+        bucket = instruction.bucket
+        assert bucket is not None, instruction
+        numbers = self._job.meant_by(instruction)
+        return next((bucket, each) for each in numbers if rank in self._members[bucket, each])
+
     def _open(self, group: _Group) -> Joint:
         bucket, number = group
         if bucket is None:
-            send, name = partial(self._send, CONTROL), "barrier"
-            return Joint(self._barrier, send=send, done=partial(self._leave, name))
-        send, name = partial(self._send, self._job.gradients), f"reduce {bucket}"
+            done = partial(self._leave, "barrier", None)
+            return Joint(self._barrier, send=partial(self._send, CONTROL), done=done)
+        stage = number if bucket is Bucket.STAGE else None
+        done = partial(self._leave, f"reduce {bucket}", stage)
         collective = self._job.collectives[bucket][number]
-        return Joint(collective, send=send, done=partial(self._leave, name))
+        return Joint(collective, send=partial(self._send, self._job.gradients), done=done)
 
-    def _leave(self, name: str, rank: int) -> None:
-        self._done(rank, name)
+    def _leave(self, name: str, stage: int | None, rank: int) -> None:
+        self._done(rank, name, stage)
 
     def _send(self, wire: Wire, transfer: Transfer, arrived: Callable[[], None]) -> None:
         pair = (self._job.device(transfer.source), self._job.device(transfer.destination))
@@ -71,7 +82,8 @@ class Meetings:
 
 def pairs(job: Job) -> dict[Wire, set[Pair]]:
     """Return which devices each wire of a job joins."""
-    hops = {pair for row in job.placement for pair in pairwise(row)}
+    rounds = [row if job.num_chunks == 1 else (*row, row[0]) for row in job.placement]
+    hops = {(a, b) for row in rounds for a, b in pairwise(row) if a != b}
     joined: dict[Wire, set[Pair]] = {job.messages: hops | {(b, a) for a, b in hops}}
     if any(phase.meets for phase in job.phases):
         joined.setdefault(CONTROL, set()).update(_ends(job, barrier(range(job.num_ranks))))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from jaxpipe.schedule import Bucket, Instruction
+from jaxpipe.schedule import Instruction, Op
 from jaxpipe.simulate.job import Job
 
 
@@ -14,27 +14,28 @@ class Step(NamedTuple):
     instruction: Instruction | None
 
 
-def steps(job: Job, stage: int) -> tuple[Step, ...]:
-    """Return the steps of every rank that holds a stage.
+def steps(job: Job, number: int) -> tuple[Step, ...]:
+    """Return the steps of every rank that has this number in its pipeline.
 
-    A reduction for which the job has no collective, or one in which the stage has no part, is left
+    A reduction for which the job has no collective, or one in which the rank has no part, is left
     out.
     """
-    return tuple(_steps(job, stage))
+    return tuple(_steps(job, number))
 
 
-def _steps(job: Job, stage: int) -> Iterator[Step]:
-    for number, phase in enumerate(job.phases):
-        for instruction in phase.schedule[stage]:
-            if instruction.bucket is None or _joins(job, stage, instruction.bucket):
-                yield Step(number, instruction)
+def _steps(job: Job, number: int) -> Iterator[Step]:
+    for position, phase in enumerate(job.phases):
+        for instruction in phase.schedule[number]:
+            if instruction.op is not Op.REDUCE or _joins(job, number, instruction):
+                yield Step(position, instruction)
         if phase.meets and job.num_ranks > 1:
-            yield Step(number, None)
+            yield Step(position, None)
 
 
-def _joins(job: Job, stage: int, bucket: Bucket) -> bool:
+def _joins(job: Job, number: int, reduction: Instruction) -> bool:
     return any(
-        each.source % job.num_stages == stage or each.destination % job.num_stages == stage
-        for collective in job.collectives.get(bucket, ())
+        rank % job.num_pipeline_ranks == number
+        for collective in job.meant_by(reduction).values()
         for each in collective
+        for rank in (each.source, each.destination)
     )

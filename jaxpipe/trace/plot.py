@@ -38,13 +38,19 @@ class _Style:
 
 _FORWARD = _Style(label="forward", top=0.08, height=0.46, color="#8fc1ea")
 _BACKWARD = _Style(label="backward", top=0.08, height=0.46, color="#f4b860")
+_BACKWARD_WEIGHT = _Style(label="backward-weight", top=0.08, height=0.46, color="#f9dfb3")
 _OTHER = {
     Lane.UPDATE: _Style(label="update", top=0.08, height=0.46, color="#7d8597"),
     Lane.SEND: _Style(label="send", top=0.59, height=0.11, color="#3a9d78"),
     Lane.RECEIVE: _Style(label="waiting to receive", top=0.71, height=0.11, color="#c3c6d1"),
     Lane.REDUCE: _Style(label="reduce", top=0.83, height=0.11, color="#b04a8b"),
 }
-_STYLES = (_FORWARD, _BACKWARD, *_OTHER.values())
+_COMPUTES = {
+    "backward": _BACKWARD,
+    "backward-input": _BACKWARD,
+    "backward-weight": _BACKWARD_WEIGHT,
+}
+_STYLES = (_FORWARD, _BACKWARD, _BACKWARD_WEIGHT, *_OTHER.values())
 
 _DPI = 100
 _WIDTH_IN = 12.0
@@ -94,9 +100,9 @@ def plot(trace: Trace, path: Path, *, step: int) -> None:
 
 
 def _style(span: Span) -> _Style:
-    if span.lane is Lane.COMPUTE:
-        return _BACKWARD if span.name == "backward" else _FORWARD
-    return _OTHER[span.lane]
+    if span.lane is not Lane.COMPUTE:
+        return _OTHER[span.lane]
+    return _COMPUTES.get(span.name, _FORWARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

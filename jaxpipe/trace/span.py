@@ -27,9 +27,9 @@ class Span:
     """What one instruction of one rank took.
 
     `name` is what the instruction does, with the bucket of a reduction: "forward", "backward",
-    "send", "receive", "reduce stage", "update". `start_s` and `end_s` are seconds on the clock of
-    rank 0. A receive lasts from the moment its rank began to wait; a send, from its posting to its
-    completion. `peer` is the other rank of a message.
+    "backward-input", "backward-weight", "send", "receive", "reduce stage", "update". `start_s` and
+    `end_s` are seconds on the clock of rank 0. A receive lasts from the moment its rank began to
+    wait; a send, from its posting to its completion. `peer` is the other rank of a message.
     """
 
     rank: int

@@ -48,9 +48,12 @@ def pipeline_job(
     hop_s: float = 0.0,
     latency_s: float = 0.0,
     messages: Wire | None = None,
+    backward_weight_s: tuple[float, ...] | None = None,
 ) -> Job:
     """Return one pipeline whose links take `hop_s` to send a message, and then the latency."""
     return Job(
+        num_chunks=len(forward_s) // len(schedule),
+        backward_weight_s=backward_weight_s,
         cluster=cluster(len(schedule), latency_s=latency_s),
         placement=(tuple(range(len(schedule))),),
         phases=(Phase(schedule=schedule),),

@@ -22,6 +22,8 @@ TRACE = Trace(
         span(Lane.COMPUTE, 4.0, 6.0, rank=1, name="backward", microbatch=0, step=3),
         span(Lane.REDUCE, 6.0, 7.0, rank=1, name="reduce scalars", step=3),
         span(Lane.UPDATE, 7.0, 7.5, rank=1, step=3),
+        span(Lane.COMPUTE, 7.5, 8.0, name="backward-input", microbatch=1, step=3),
+        span(Lane.COMPUTE, 8.0, 8.5, name="backward-weight", microbatch=1, step=3),
         span(Lane.REDUCE, 8.0, 8.0, rank=1, name="reduce scalars", step=4),
     ),
 )
