@@ -1,5 +1,6 @@
 """In what order: instructions, generators of schedules, their lowering, check and drawing."""
 
+from jaxpipe.schedule.all_reduce_kind import AllReduceKind
 from jaxpipe.schedule.check import check
 from jaxpipe.schedule.costs import Costs
 from jaxpipe.schedule.csv_file import read_schedule, schedule_text, write_schedule
@@ -35,6 +36,7 @@ from jaxpipe.schedule.timetable import TimedInstruction, Timetable, timetable
 from jaxpipe.schedule.zero_bubble import zb_h1, zb_h2
 
 __all__ = [
+    "AllReduceKind",
     "Bucket",
     "Costs",
     "Instruction",

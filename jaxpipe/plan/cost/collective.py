@@ -14,7 +14,8 @@ each of them holds. On p equal links of latency a and b seconds per byte, for n 
                    level
     ============== =============================== ==============================================
 
-Each function says what takes longest where links differ. Adding takes no time.
+Each function says what takes longest where links differ. Adding takes no time. Those that share
+sums out along a sync tree are in `jaxpipe.plan.cost.shares`.
 
 Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH",
 2005; Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014.
@@ -23,6 +24,7 @@ Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication O
 from itertools import pairwise
 
 from jaxpipe.plan.cost.link import Links
+from jaxpipe.plan.cost.port import served_s
 from jaxpipe.schedule import SyncTree, leader
 
 
@@ -95,7 +97,7 @@ def central_s(links: Links, *, num_bytes: float) -> float:
     others = range(1, len(links))
     inward = [(links.latency_s[m, 0], links.wire_s(m, 0, num_bytes=num_bytes)) for m in others]
     outward = [(links.latency_s[0, m], links.wire_s(0, m, num_bytes=num_bytes)) for m in others]
-    return _served_s(inward) + _served_s(outward)
+    return served_s(inward) + served_s(outward)
 
 
 def sharded_s(links: Links, *, num_bytes: float) -> float:
@@ -134,17 +136,6 @@ def hierarchical_s(links: Links, tree: SyncTree, *, num_bytes: float) -> float:
     return _ascent_s(links, tree, num_bytes) + _descent_s(links, tree, num_bytes)
 
 
-def _served_s(messages: list[tuple[float, float]], *, start_s: float = 0.0) -> float:
-    """Return when a port has taken all messages, pairs of first arrival and seconds on the wire.
-
-    Sending is receiving with time reversed: it takes as long.
-    """
-    end_s = start_s
-    for latency_s, wire_s in sorted(messages):
-        end_s = max(end_s, float(latency_s)) + wire_s
-    return end_s
-
-
 def _ascent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
     """Return when the leader has the sum of the tree."""
     if isinstance(tree, int):
@@ -157,7 +148,7 @@ def _ascent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
         )
         for member in tree[1:]
     ]
-    return _served_s(arriving, start_s=end_s)
+    return served_s(arriving, start_s=end_s)
 
 
 def _descent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
