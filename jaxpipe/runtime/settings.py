@@ -108,6 +108,30 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossScaleConfig:
+    """How the loss is scaled where activations are float16 (`jaxpipe.runtime.loss_scale`).
+
+    It starts at `initial`. A step that overflows divides it by `factor`, but never below 1;
+    `growth_steps` steps in a row without overflow multiply it by `factor`, but never above
+    `largest`.
+    """
+
+    initial: float = 2.0**16
+    factor: float = 2.0
+    growth_steps: int = 2000
+    largest: float = 2.0**24
+
+    def __post_init__(self) -> None:
+        _check(self, above_zero=("growth_steps",))
+        if not self.factor > 1:
+            raise ValueError(f"`factor` must be above 1, is {self.factor}")
+        if not 1 <= self.initial <= self.largest:
+            raise ValueError(
+                f"`initial` must be from 1 to `largest`, {self.largest}, is {self.initial}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
     """A checkpoint every so many steps and after the last; the newest `keep` stay on disk."""
 
