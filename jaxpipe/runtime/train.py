@@ -60,6 +60,7 @@ def train(
         reporter.step(totals, eval_loss, step=done, step_s=step_s)
         if is_last or done % job.checkpoint.every == 0:
             save_state(worker, state, step=done)
+    worker.close()
     trace = gather_trace(worker)
     return None if trace is None else _outcome(job, trace)
 
@@ -105,7 +106,7 @@ class _Reporter:
             learning_rate=float(np.asarray(self._rate(step - 1))),
             step_s=step_s,
             tokens_per_s=tokens_per_s,
-            bubble=totals.bubble(num_stages=self._job.plan.num_stages),
+            bubble=totals.bubble(num_pipeline_ranks=self._job.plan.num_pipeline_ranks),
             sent_bytes=int(totals.sent_bytes),
             flops_per_s=self._job.flops_per_token * tokens_per_s,
         )

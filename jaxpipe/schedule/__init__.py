@@ -2,11 +2,19 @@
 
 from jaxpipe.schedule.all_reduce_kind import AllReduceKind
 from jaxpipe.schedule.check import check
-from jaxpipe.schedule.csv_file import read_schedule, schedule_text, write_schedule
+from jaxpipe.schedule.costs import Costs
+from jaxpipe.schedule.csv_file import (
+    parse_schedule,
+    read_schedule,
+    schedule_rows,
+    schedule_text,
+    write_schedule,
+)
 from jaxpipe.schedule.describe import describe
 from jaxpipe.schedule.forward_only import forward_only
 from jaxpipe.schedule.generate import ScheduleKind, generate
 from jaxpipe.schedule.gpipe import gpipe
+from jaxpipe.schedule.greedy import WeightPlacement, greedy
 from jaxpipe.schedule.holding import count_stages, holder, stages_held
 from jaxpipe.schedule.instruction import (
     Bucket,
@@ -36,6 +44,7 @@ from jaxpipe.schedule.zero_bubble import zb_h1, zb_h2
 __all__ = [
     "AllReduceKind",
     "Bucket",
+    "Costs",
     "Instruction",
     "Op",
     "Program",
@@ -44,6 +53,7 @@ __all__ = [
     "SyncTree",
     "TimedInstruction",
     "Timetable",
+    "WeightPlacement",
     "backward",
     "backward_input",
     "backward_weight",
@@ -56,17 +66,20 @@ __all__ = [
     "forward_only",
     "generate",
     "gpipe",
+    "greedy",
     "holder",
     "interleaved",
     "leader",
     "lower",
     "one_f_one_b",
+    "parse_schedule",
     "peak_live",
     "ranks",
     "read_schedule",
     "receive",
     "reduce",
     "render",
+    "schedule_rows",
     "schedule_text",
     "send",
     "stages_held",

@@ -1,5 +1,11 @@
 """How long: an event-driven simulator of plans, and the published systems as plans."""
 
+from jaxpipe.simulate.auto import (
+    Candidate,
+    Search,
+    auto_schedule,
+    named_schedules,
+)
 from jaxpipe.simulate.collective import (
     Algorithm,
     Collective,
@@ -55,6 +61,10 @@ from jaxpipe.simulate.step import (
     StepTime,
     step_time,
 )
+from jaxpipe.simulate.summed import (
+    all_reduce_messages,
+    share_sum,
+)
 from jaxpipe.simulate.systems import (
     System,
     system_job,
@@ -72,6 +82,7 @@ from jaxpipe.simulate.zero import (
 __all__ = [
     "IDEAL",
     "Algorithm",
+    "Candidate",
     "Choices",
     "Collective",
     "Conditions",
@@ -81,6 +92,7 @@ __all__ = [
     "Overheads",
     "Phase",
     "Placement",
+    "Search",
     "Speeds",
     "Split",
     "StepSplit",
@@ -89,6 +101,8 @@ __all__ = [
     "Transfer",
     "Wire",
     "Workload",
+    "all_reduce_messages",
+    "auto_schedule",
     "barrier",
     "binary_tree",
     "central_server",
@@ -97,12 +111,14 @@ __all__ = [
     "dtfm_job",
     "foreseen_step_s",
     "megatron_job",
+    "named_schedules",
     "own_job",
     "plan_job",
     "planned_step_s",
     "ring",
     "scheduled",
     "sharded_server",
+    "share_sum",
     "simulate",
     "step_split",
     "step_time",

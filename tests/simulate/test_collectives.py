@@ -8,18 +8,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.plan.cost import hierarchical_s, uniform_links
-from jaxpipe.schedule import Bucket, SyncTree, forward, interleaved, lower, ranks, reduce
+from jaxpipe.errors import PlanError
+from jaxpipe.plan.cost import hierarchical_s, shares_s, uniform_links
+from jaxpipe.schedule import (
+    AllReduceKind,
+    Bucket,
+    SyncTree,
+    forward,
+    interleaved,
+    lower,
+    ranks,
+    reduce,
+)
 from jaxpipe.simulate import (
     Collective,
     Job,
     Phase,
+    all_reduce_messages,
     barrier,
     binary_tree,
     central_server,
     chain,
     ring,
     sharded_server,
+    share_sum,
     simulate,
     tree_sum,
 )
@@ -128,6 +140,49 @@ def test_everyone_hears_of_everyone(name: str, num_ranks: int):
     assert all(each == set(range(num_ranks)) for each in heard.values())
 
 
+@pytest.mark.parametrize("kind", [kind for kind in AllReduceKind if kind != "library"])
+@pytest.mark.parametrize("tree", [3, (0, 1), (0, 2, 1), ((0, 1), 2), ((0, (1, 4)), (2, 3, 5))])
+def test_everyone_hears_all_of_everyone_whatever_the_algorithm(kind: AllReduceKind, tree: SyncTree):
+    collective = all_reduce_messages(kind, tree, num_bytes=12.0, chunk_bytes=5.0)
+    members = ranks(tree)
+    heard = {rank: {rank} for rank in members}
+    known: list[set[int]] = []
+    for transfer in collective:
+        knows = {transfer.source}.union(*(known[need] for need in transfer.after))
+        known.append(knows)
+        heard[transfer.destination] |= knows
+    assert all(each == set(members) for each in heard.values())
+    told = {rank: sum(t.num_bytes for t in collective if t.destination == rank) for rank in members}
+    assert all(told[rank] >= 12.0 - 1e-9 for rank in members if len(members) > 1)
+
+
+@settings(deadline=None)
+@given(st.integers(3, 7), BYTES, LATENCY)
+def test_a_flat_share_takes_what_the_planner_thinks(n: int, b: float, a: float):
+    tree = tuple(range(n))
+    where = cluster(n, latency_s=a, nic_bytes_per_s=1.0)
+    job = collective_job(where, share_sum(tree, b, num_chunks=1), schedule=_JOIN)
+    took_s = max(s.end_s for s in simulate(job).spans if s.lane is Lane.REDUCE) - 1.0
+    links = uniform_links(n, latency_s=a, bandwidth_bytes_per_s=1.0)
+    assert took_s == pytest.approx(shares_s(links, tree, num_bytes=b))
+
+
+@settings(deadline=None)
+@given(st.integers(2, 4), BYTES, LATENCY)
+def test_two_islands_that_share_take_what_the_planner_thinks(q: int, b: float, a: float):
+    tree = (tuple(range(q)), tuple(range(q, 2 * q)))
+    where = cluster(2 * q, latency_s=a, nic_bytes_per_s=1.0)
+    job = collective_job(where, share_sum(tree, b, num_chunks=1), schedule=_JOIN)
+    took_s = max(s.end_s for s in simulate(job).spans if s.lane is Lane.REDUCE) - 1.0
+    closed_s = 2 * (a + b * (q - 1) / q) + a + b / q if q > 2 else 3 * a + 1.5 * b
+    assert took_s == pytest.approx(closed_s)
+
+
+def test_what_a_library_does_is_not_simulated():
+    with pytest.raises(PlanError, match="`all_reduce` is library; take another one"):
+        all_reduce_messages(AllReduceKind.LIBRARY, (0, 1), num_bytes=1.0, chunk_bytes=1.0)
+
+
 def test_islands_sum_before_they_cross():
     tree = ((0, 1), (2, 3))
     crossing = [
@@ -160,28 +215,58 @@ def test_a_reduction_without_a_collective_takes_no_time():
     assert {span.lane for span in simulate(job).spans} == {Lane.COMPUTE}
 
 
-def test_each_chunk_is_summed_over_its_own_replicas():
+def chunked_job(*num_bytes: float) -> Job:
+    """Return two replicas of two ranks with two chunks each, and the sums of their four stages."""
     compute = interleaved(num_stages=4, num_microbatches=2, num_chunks=2)
-    num_bytes = (1.0, 2.0, 3.0, 4.0)
-    job = Job(
+    return Job(
         cluster=cluster(4),
         placement=((0, 1), (2, 3)),
         phases=(Phase(schedule=lower(compute, tied=False, num_replicas=2)),),
         forward_s=(1.0,) * 8,
         backward_s=(2.0,) * 8,
+        update_s=0.5,
         num_chunks=2,
         collectives={
             Bucket.STAGE: tuple(
-                chain((stage % 2, stage % 2 + 2), num_bytes[stage], num_chunks=1, is_duplex=True)
-                for stage in range(4)
+                chain((stage % 2, stage % 2 + 2), each, num_chunks=1, is_duplex=True)
+                for stage, each in enumerate(num_bytes)
             )
         },
     )
-    spans = [span for span in simulate(job).spans if span.lane is Lane.REDUCE]
+
+
+def test_each_chunk_is_summed_over_its_own_replicas():
+    num_bytes = (0.1, 0.2, 0.3, 0.4)
+    spans = [s for s in simulate(chunked_job(*num_bytes)).spans if s.lane is Lane.REDUCE]
     lasted = {(span.rank, span.stage): span.end_s - span.start_s for span in spans}
     # There and back again over links of one byte a second.
     assert lasted == {
-        (stage % 2 + 2 * replica, stage): 2 * num_bytes[stage]
+        (stage % 2 + 2 * replica, stage): pytest.approx(2 * num_bytes[stage])
         for stage in range(4)
         for replica in range(2)
     }
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "expected_s"),
+    [
+        ((0.0, 0.0, 0.0, 0.0), 0.0),
+        ((0.0, 0.0, 1.0, 1.0), 0.0),  # of each rank's last chunk: hidden under its first
+        ((1.0, 0.0, 0.0, 0.0), 2.0),  # what ends last is not hidden
+    ],
+)
+def test_the_sum_of_a_chunk_goes_on_under_the_compute_of_the_next(
+    num_bytes: tuple[float, ...], expected_s: float
+):
+    def end_s(*each: float) -> float:
+        return max(span.end_s for span in simulate(chunked_job(*each)).spans)
+
+    without = end_s(0.0, 0.0, 0.0, 0.0)
+    assert end_s(*num_bytes) - without == pytest.approx(expected_s)
+
+
+def test_an_update_waits_for_the_sums_of_all_chunks():
+    spans = simulate(chunked_job(0.1, 0.1, 40.0, 0.1)).spans
+    last_sum_s = max(s.end_s for s in spans if s.lane is Lane.REDUCE and s.rank == 0)
+    first_update_s = min(s.start_s for s in spans if s.lane is Lane.UPDATE and s.rank == 0)
+    assert first_update_s == last_sum_s

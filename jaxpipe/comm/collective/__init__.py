@@ -4,7 +4,7 @@ from jaxpipe.comm.collective.execute import Execution, Formats
 from jaxpipe.comm.collective.format import CodecFormat, Format, ValueFormat
 from jaxpipe.comm.collective.library import SumsInLibrary
 from jaxpipe.comm.collective.program import steps_of
-from jaxpipe.comm.collective.step import Act, Part, Step
+from jaxpipe.comm.collective.step import Act, Step
 from jaxpipe.comm.collective.wire import Wire
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "Execution",
     "Format",
     "Formats",
-    "Part",
     "Step",
     "SumsInLibrary",
     "ValueFormat",

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from jaxpipe.comm.collective.ring import ring_phases
 from jaxpipe.comm.collective.shares import share_phases
-from jaxpipe.comm.collective.step import Part, Phases, Step, weave
+from jaxpipe.comm.collective.step import Phases, Step, weave
 from jaxpipe.comm.collective.tree import tree_phases
 from jaxpipe.schedule.all_reduce_kind import AllReduceKind
+from jaxpipe.schedule.shares import Part
 from jaxpipe.schedule.sync_tree import SyncTree, ranks
 from jaxpipe.schedule.tree_shape import chain, flat, halves
 

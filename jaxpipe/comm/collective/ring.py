@@ -9,7 +9,8 @@ JPDC 69, 2009.
 
 from collections.abc import Sequence
 
-from jaxpipe.comm.collective.step import Act, Part, Phases, Step
+from jaxpipe.comm.collective.step import Act, Phases, Step
+from jaxpipe.schedule.shares import Part
 
 
 def ring_phases(order: Sequence[int], rank: int, chunk: Part) -> Phases:

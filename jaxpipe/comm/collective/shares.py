@@ -1,14 +1,8 @@
 """In shares: islands reduce-scatter, exchange the shares between them, and all-gather.
 
-The members of an island cut the array among themselves; each sends the others their parts and adds
-what they send. Then the holder of a share meets the holders of the same elements in the other
-islands, all holders at once, each over its own links. Islands of unequal sizes meet on the
-intersections of their shares::
-
-    ((0, 1, 2), (3, 4))      0     1     2        shares of the first island, thirds
-                             |--0--|--1--|--2--|
-                             |---3----|---4----|  shares of the second one, halves
-                              0-3  1-3 1-4  2-4   who exchanges what
+In an island each member sends the others their parts, and adds what they send. Then the holder of a
+share exchanges it with the holders of the same elements in the other islands, all holders at once,
+each over its own links. Who meets whom stands in `jaxpipe.schedule.shares`.
 
 The last exchange, between the members of the whole tree, is a swap if there are two: each sends the
 other what it holds and adds, in one latency instead of two. Three or more share out once more.
@@ -22,19 +16,11 @@ Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication O
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import NamedTuple
 
-from jaxpipe.comm.collective.step import Act, Part, Phases, Step
+from jaxpipe.comm.collective.step import Act, Phases, Step
+from jaxpipe.schedule.shares import Meeting, Part, meetings
 from jaxpipe.schedule.sync_tree import SyncTree, ranks
 from jaxpipe.schedule.tree_shape import pruned
-
-
-class Meeting(NamedTuple):
-    """A part, and who holds it: one rank for each member of an island, in the members' order."""
-
-    part: Part
-    holders: tuple[int, ...]
 
 
 def share_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
@@ -73,38 +59,6 @@ def share_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
         phases[-1] += _tell(level, rank, is_far=False)
         phases.append(_hear(level, rank, is_far=False))
     return [[step for step in phase if step.part.size] for phase in phases]
-
-
-def meetings(island: SyncTree, chunk: Part) -> tuple[Meeting, ...]:
-    """Return who meets whom on which part, when the members of an island have their own sums.
-
-    >>> [(tuple(part), who) for part, who in meetings(((0, 1), 2), Part(0, 8))]
-    [((0, 4), (0, 2)), ((4, 8), (1, 2))]
-    """
-    assert not isinstance(island, int), island
-    members = [_holdings(member, chunk) for member in island]
-    edges = sorted({edge for holdings in members for part, _ in holdings for edge in part})
-    places = [0] * len(members)
-    met: list[Meeting] = []
-    for start, stop in pairwise(edges):
-        for index, holdings in enumerate(members):
-            while holdings[places[index]][0].stop <= start:
-                places[index] += 1
-        holders = (holdings[place][1] for holdings, place in zip(members, places, strict=True))
-        met.append(Meeting(Part(start, stop), tuple(holders)))
-    return tuple(met)
-
-
-def _holdings(tree: SyncTree, chunk: Part) -> list[tuple[Part, int]]:
-    """Return who holds which part of the tree's sum, in order of the parts, none of them empty."""
-    if isinstance(tree, int):
-        return [(chunk, tree)]
-    return [
-        (share, holder)
-        for part, holders in meetings(tree, chunk)
-        for share, holder in zip(part.cut(len(holders)), holders, strict=True)
-        if share.size
-    ]
 
 
 def _islands(tree: SyncTree, rank: int) -> Iterator[SyncTree]:

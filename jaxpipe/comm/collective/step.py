@@ -11,31 +11,11 @@ Steps of equal sender and receiver stand in the same order on both sides.
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
-from itertools import pairwise
 from typing import NamedTuple
 
+from jaxpipe.schedule.shares import Part
+
 NOBODY = -1
-
-
-class Part(NamedTuple):
-    """The elements `start .. stop - 1` of a flat array."""
-
-    start: int
-    stop: int
-
-    @property
-    def size(self) -> int:
-        """How many elements there are."""
-        return self.stop - self.start
-
-    def cut(self, num_parts: int) -> tuple["Part", ...]:
-        """Return parts of sizes that differ by one at most, in order; some may be empty.
-
-        >>> [(part.start, part.stop) for part in Part(2, 7).cut(2)]
-        [(2, 4), (4, 7)]
-        """
-        edges = [self.start + self.size * i // num_parts for i in range(num_parts + 1)]
-        return tuple(Part(a, b) for a, b in pairwise(edges))
 
 
 class Act(Enum):

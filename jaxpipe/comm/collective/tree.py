@@ -10,7 +10,8 @@ A flat tree is a central parameter server, a nested one a chain. The leader send
 soon as it is summed.
 """
 
-from jaxpipe.comm.collective.step import Act, Part, Phases, Step
+from jaxpipe.comm.collective.step import Act, Phases, Step
+from jaxpipe.schedule.shares import Part
 from jaxpipe.schedule.sync_tree import SyncTree, leader, ranks
 
 

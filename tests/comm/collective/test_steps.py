@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.comm.collective import Act, Part, Step, steps_of
-from jaxpipe.comm.collective.shares import meetings
+from jaxpipe.comm.collective import Act, Step, steps_of
 from jaxpipe.schedule import AllReduceKind
+from jaxpipe.schedule.shares import Part, meetings
 from jaxpipe.schedule.sync_tree import SyncTree, ranks
 from tests.comm.trees import sync_trees
 
