@@ -2,6 +2,9 @@
 
     mpirun -n 2 python -m experiments.runtime_benchmark.ping_pong [ROUNDS [NUM_BYTES ...]]
 
+Set `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, as `jaxpipe train` does for its ranks: from small
+pages a message of 16 MiB takes half as long again.
+
 Rank 0 prints a line of JSON: for each size the medians of one-way times, and the tenth that is
 fastest, which says more on a busy machine. Raw and ours alternate, in rounds of a few messages.
 Raw is `Send` and `Recv` between NumPy buffers; ours begins with a jax array and ends with another
