@@ -5,9 +5,10 @@
 
 from jaxpipe.comm.all_reduce import all_reduce, all_reduce_with_feedback
 from jaxpipe.comm.clock import clock_offset
-from jaxpipe.comm.codec import Codec, CodecKind, codec_of
+from jaxpipe.comm.codec import Codec, codec_of
 from jaxpipe.comm.coded import CodedTransport
 from jaxpipe.comm.collective import Wire
+from jaxpipe.comm.collective.library import library_of
 from jaxpipe.comm.counted import CountedTransport
 from jaxpipe.comm.gather import barrier, broadcast_bytes, gather_bytes
 from jaxpipe.comm.local import LocalTransport, LocalWorld, run_ranks
@@ -29,7 +30,6 @@ __all__ = [
     "GATHER_TAG",
     "NUM_MESSAGE_TAGS",
     "Codec",
-    "CodecKind",
     "CodedTransport",
     "CountedTransport",
     "HostOrDeviceArray",
@@ -49,5 +49,6 @@ __all__ = [
     "clock_offset",
     "codec_of",
     "gather_bytes",
+    "library_of",
     "run_ranks",
 ]

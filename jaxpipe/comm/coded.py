@@ -87,8 +87,16 @@ class CodedTransport:
     def close(self, *, error: BaseException | None = None) -> None:
         """End this rank's part; with an `error`, end the whole job, this error shown first."""
         if error is None:
-            self._encoder.close(timeout_s=self._close_timeout_s)
+            self.stop(timeout_s=self._close_timeout_s)
         self._transport.close(error=error)
+
+    def stop(self, *, timeout_s: float) -> None:
+        """End the thread that encodes, once it has sent all; the transport inside goes on.
+
+        Raises:
+            DeadlineError: it did not end within `timeout_s`.
+        """
+        self._encoder.close(timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, slots=True)

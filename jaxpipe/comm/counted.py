@@ -1,5 +1,7 @@
 """A transport that counts what it sends, around any other."""
 
+from threading import Lock
+
 import jax
 
 from jaxpipe.comm.buffer import num_bytes_of
@@ -9,6 +11,8 @@ from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transp
 
 class CountedTransport:
     """Passes everything on; `num_bytes_sent` grows with each message of this rank.
+
+    Any thread may send.
 
     >>> from jaxpipe.comm.local import LocalWorld
     >>> counted = CountedTransport(LocalWorld(1).transport(0))
@@ -20,6 +24,7 @@ class CountedTransport:
     def __init__(self, transport: Transport):
         self._transport = transport
         self._num_bytes_sent = 0
+        self._lock = Lock()
 
     @property
     def rank(self) -> int:
@@ -43,7 +48,9 @@ class CountedTransport:
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
         """Count the bytes of `array`, and start to send it to the rank `to`."""
-        self._num_bytes_sent += num_bytes_of(array)
+        num_bytes = num_bytes_of(array)
+        with self._lock:
+            self._num_bytes_sent += num_bytes
         return self._transport.send(array, to=to, tag=tag)
 
     def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> Receiving:

@@ -12,6 +12,7 @@ from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.plan import Plan, identity_plan, read_plan
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.data import Tokenizer, open_dataset
+from jaxpipe.schedule import AllReduceKind, CodecKind
 from models import train_flops_per_token
 from topo import Cluster
 
@@ -38,9 +39,15 @@ def plan_from(config: Config) -> Plan:
     """Return the plan for the configured cluster: the one in `plan.file`, or the identity.
 
     Raises:
-        ConfigError: there is no such cluster.
+        ConfigError: there is no such cluster, or the plan has no use for the codec of gradients.
         PlanError: cluster, model and batch do not fit the stages and replicas, or the file.
     """
+    plan = _plan(config)
+    _check_codec(config, plan)
+    return plan
+
+
+def _plan(config: Config) -> Plan:
     cluster = cluster_from(config)
     if config.plan.file is not None:
         plan = read_plan(Path(config.plan.file), cluster)
@@ -53,6 +60,17 @@ def plan_from(config: Config) -> Plan:
         batch=config.train.batch,
         tied=config.model.tied,
     )
+
+
+def _check_codec(config: Config, plan: Plan) -> None:
+    codec, kind = config.comm.gradients, plan.all_reduce
+    if codec is not CodecKind.NONE and kind is not AllReduceKind.HIERARCHICAL:
+        raise ConfigError(
+            f"gradients are encoded between the members of the whole sync tree, in a hierarchical "
+            f"all-reduce: `comm.gradients` is {codec}, `plan.all_reduce` is {kind}; set "
+            f"`plan.all_reduce` to {AllReduceKind.HIERARCHICAL}, or `comm.gradients` to "
+            f"{CodecKind.NONE}"
+        )
 
 
 def _check_plan_fits(plan: Plan, config: Config) -> None:
@@ -87,6 +105,7 @@ def job_from(config: Config, plan: Plan) -> "Job":
         dataset=open_dataset(Path(config.data.folder), verify=False),
         run=config.run,
         train=config.train,
+        comm=config.comm,
         optimizer=config.optimizer,
         checkpoint=config.checkpoint,
         trace=config.trace,

@@ -17,6 +17,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.plan import PlanConfig
 from jaxpipe.runtime.settings import (
     CheckpointConfig,
+    CommConfig,
     DataConfig,
     OptimizerConfig,
     RunConfig,
@@ -36,6 +37,7 @@ class Config:
     data: DataConfig
     plan: PlanConfig = field(default_factory=PlanConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    comm: CommConfig = field(default_factory=CommConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     trace: TraceConfig = field(default_factory=TraceConfig)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Array, Int
 
-from jaxpipe.comm import CountedTransport, ReduceWorker, all_reduce
+from jaxpipe.comm import CodedTransport, CountedTransport, ReduceWorker, Wire, all_reduce
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.buckets import Buckets
 from jaxpipe.runtime.compiled import CompiledStage
@@ -35,12 +35,17 @@ class Feed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """One rank: its stages by their number, its transport, and its place in the plan."""
+    """One rank: its stages by their number, its transport, and its place in the plan.
+
+    Messages between stages go through `messages`, gradients travel as `wire` says.
+    """
 
     plan: Plan
     compiled: Mapping[int, CompiledStage]
     transport: CountedTransport
+    messages: CodedTransport
     reducer: ReduceWorker
+    wire: Wire
     recorder: Recorder
     patience: Patience
 
@@ -70,7 +75,7 @@ class Interpreter:
         self.recorder.begin(feed.step)
         mailbox = Mailbox(
             program,
-            transport=self.transport,
+            transport=self.messages,
             recorder=self.recorder,
             rank_of=lambda stage: self.plan.rank(replica=self.replica, stage=stage),
             num_stages=self.plan.num_stages,
@@ -95,6 +100,7 @@ class Interpreter:
             reductions=Reductions(
                 plan=self.plan,
                 worker=self.reducer,
+                wire=self.wire,
                 recorder=self.recorder,
                 timeout_s=self.patience.timeout_s,
             ),

@@ -11,6 +11,7 @@ from jaxpipe.runtime.functions import StageFunctions, Work
 from jaxpipe.runtime.model import Model
 from jaxpipe.runtime.settings import (
     CheckpointConfig,
+    CommConfig,
     OptimizerConfig,
     RunConfig,
     TraceConfig,
@@ -32,6 +33,7 @@ class Job:
     dataset: Dataset
     run: RunConfig
     train: TrainConfig
+    comm: CommConfig
     optimizer: OptimizerConfig
     checkpoint: CheckpointConfig
     trace: TraceConfig

@@ -14,7 +14,7 @@ class StepMetrics:
     `step` counts updates from 1. `loss` and `eval_loss` are in nats per token, `eval_loss` None
     where it was not measured. `grad_norm` is that before clipping. `bubble` is the fraction of the
     pipeline phase in which ranks did not compute; `sent_bytes` is what ranks sent to each
-    other, gradients included.
+    other, as codecs have shortened it, gradients included; but not what MPI's library sums.
     `flops_per_s` counts the model's own floating-point operations, over all ranks.
     """
 

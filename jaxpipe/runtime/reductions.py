@@ -14,10 +14,11 @@ from functools import partial
 
 from jaxtyping import Array
 
-from jaxpipe.comm import ALL_REDUCE_TAG, ReduceWorker, Reducing
+from jaxpipe.comm import ALL_REDUCE_TAG, ReduceWorker, Reducing, Transport, Wire, library_of
+from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.recorder import Recorder
-from jaxpipe.schedule import Bucket, Instruction
+from jaxpipe.schedule import AllReduceKind, Bucket, Instruction
 from jaxpipe.trace import Lane
 
 
@@ -38,6 +39,20 @@ def reduction_tag(instruction: Instruction) -> int:
     return ALL_REDUCE_TAG + own
 
 
+def check_all_reduce(plan: Plan, transport: Transport) -> None:
+    """Check that the transport can sum gradients as the plan wants it.
+
+    Raises:
+        ConfigError: the plan wants the library of a transport that has none.
+    """
+    if plan.all_reduce is AllReduceKind.LIBRARY and library_of(transport) is None:
+        raise ConfigError(
+            f"a transport's own library sums where it has one, as MPI's: `plan.all_reduce` is "
+            f"{plan.all_reduce}, but {type(transport).__name__} has none; choose another, such as "
+            f"{AllReduceKind.HIERARCHICAL}"
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class _Begun:
     """A sum under way, and when it began and ended on the rank's clock."""
@@ -51,13 +66,14 @@ class _Begun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reductions:
-    """Sums over the ranks that hold a bucket, each along its tree of the plan.
+    """Sums over the ranks that hold a bucket, each along its tree of the plan, and as it says.
 
     They go on beside the computation, one after the other, as begun.
     """
 
     plan: Plan
     worker: ReduceWorker
+    wire: Wire
     recorder: Recorder
     timeout_s: float
     begun: list[_Begun] = field(default_factory=list)
@@ -72,6 +88,8 @@ class Reductions:
             self.plan.tree(bucket, stage=instruction.stage),
             tag=reduction_tag(instruction),
             timeout_s=self.timeout_s,
+            algorithm=self.plan.all_reduce,
+            wire=self.wire,
         )
         begun = _Begun(
             instruction=instruction, reducing=reducing, num_bytes=array.nbytes, start_s=start_s

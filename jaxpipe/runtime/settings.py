@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from jaxpipe.schedule import CodecKind
+
 
 class Remat(StrEnum):
     """What a stage keeps of each layer's forward; its backward computes the rest again."""
@@ -152,6 +154,43 @@ class LossScaleConfig:
             raise ValueError(
                 f"`initial` must be from 1 to `largest`, {self.largest}, is {self.initial}"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommConfig:
+    """How many bytes ranks send: what is rounded or left out, and the size of a message.
+
+    `boundary` encodes the activations and their gradients that travel between stages. `gradients`
+    encodes what crosses the root of each sync tree, in a hierarchical all-reduce
+    (`plan.all_reduce`); gradients of the same island travel as they are. Losses and norms are
+    always exact. A sum goes in messages of `chunk_bytes` at most, before they are encoded.
+
+    `top_k` is for gradients alone: it sends `top_k_fraction` of the values of each message, the
+    largest ones, and adds what it leaves out to the next step's. What has been left out is not part
+    of a checkpoint: a run that is resumed begins with nothing left out.
+    """
+
+    boundary: CodecKind = CodecKind.NONE
+    gradients: CodecKind = CodecKind.NONE
+    top_k_fraction: float = 0.01
+    chunk_bytes: int = 2**20
+
+    def __post_init__(self) -> None:
+        _check(self, above_zero=("chunk_bytes",))
+        if self.boundary is CodecKind.TOP_K:
+            raise ValueError(
+                "an activation left out is lost, with nothing to make up for it: `boundary` must "
+                "not be top_k; use bf16, int8 or fp8, or top_k for `gradients`"
+            )
+        if not 0 < self.top_k_fraction <= 1:
+            raise ValueError(
+                f"`top_k_fraction` must be above 0 and at most 1, is {self.top_k_fraction}"
+            )
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether what the codec of gradients loses is added to what it encodes next."""
+        return self.gradients is CodecKind.TOP_K
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Training, as each rank does it: steps, held-out loss, metrics, checkpoints, and the trace."""
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.trace_file import gather_trace, write_trace
 from jaxpipe.runtime.worker import start
 from jaxpipe.trace import Trace
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +41,19 @@ def train(
 ) -> Outcome | None:
     """Train to the last step, as one of all ranks of the job; rank 0 returns where results lie.
 
-    With a `checkpoint` training goes on from there, exactly as if it had not stopped. `observe` is
-    called on rank 0 after each step.
+    With a `checkpoint` training goes on from there, exactly as if it had not stopped; but where the
+    codec of gradients feeds errors back, it starts with zero errors, and a warning says so.
+    `observe` is called on rank 0 after each step.
 
     Raises:
+        ConfigError: this transport cannot sum as the plan wants it.
         CheckpointError: the checkpoint is corrupt, or of another model.
         DeadlineError: a rank did not answer in time.
     """
     worker = start(job, transport)
     state, first_step = restore_state(worker, checkpoint)
+    if checkpoint is not None and transport.rank == 0:
+        _warn_of_feedback(job, first_step=first_step)
     reporter = _Reporter(job, transport, first_step=first_step, observe=observe)
     for step in range(first_step, job.train.steps):
         begin_s = time.perf_counter()
@@ -63,6 +70,16 @@ def train(
     worker.close()
     trace = gather_trace(worker)
     return None if trace is None else _outcome(job, trace)
+
+
+def _warn_of_feedback(job: Job, *, first_step: int) -> None:
+    if job.comm.feeds_back:
+        logger.warning(
+            "`comm.gradients` is %s, and a checkpoint does not hold what it has left out: the run "
+            "goes on from step %d with zero errors, not bit by bit",
+            job.comm.gradients,
+            first_step,
+        )
 
 
 def _outcome(job: Job, trace: Trace) -> Outcome:

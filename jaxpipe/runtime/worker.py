@@ -6,18 +6,21 @@ from dataclasses import dataclass
 
 from jaxpipe.comm import (
     BARRIER_TAG,
+    CodedTransport,
     CountedTransport,
     ReduceWorker,
     Transport,
     barrier,
     clock_offset,
 )
+from jaxpipe.runtime.coding import boundary_codecs, gradient_wire
 from jaxpipe.runtime.compiled import CompiledStage, compile_stage
 from jaxpipe.runtime.feed import eval_feed, train_feed
 from jaxpipe.runtime.interpreter import Interpreter
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.mailbox import Patience
 from jaxpipe.runtime.recorder import Recorder
+from jaxpipe.runtime.reductions import check_all_reduce
 from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.train_state import TrainState
 from jaxpipe.schedule import Program
@@ -61,20 +64,23 @@ class Worker:
         return sum(losses) / (num_batches * self.job.tokens_per_step)
 
     def close(self) -> None:
-        """End the thread that sums gradients, after the last step.
+        """End the threads that sum gradients and encode messages, after the last step.
 
         Raises:
-            DeadlineError: it does not end within `timeout_s`.
+            DeadlineError: one does not end within `timeout_s`.
         """
         self.interpreter.reducer.close(timeout_s=self.job.run.timeout_s)
+        self.interpreter.messages.stop(timeout_s=self.job.run.timeout_s)
 
 
 def start(job: Job, transport: Transport) -> Worker:
     """Compile this rank's stages, and return when all ranks have compiled theirs.
 
     Raises:
+        ConfigError: this transport cannot sum as the plan wants it.
         DeadlineError: a rank has not done so within `startup_timeout_s`.
     """
+    check_all_reduce(job.plan, transport)
     number = transport.rank % job.plan.num_pipeline_ranks
     train_program = job.plan.train_schedule()[number]
     keep_from = max(0, job.train.steps - job.trace.steps)
@@ -88,7 +94,9 @@ def start(job: Job, transport: Transport) -> Worker:
             for stage in job.plan.stages(transport.rank)
         },
         transport=counted,
-        reducer=ReduceWorker(counted),
+        messages=CodedTransport(counted, boundary_codecs(job.comm, job.plan, rank=transport.rank)),
+        reducer=ReduceWorker(counted, feeds_back=job.comm.feeds_back),
+        wire=gradient_wire(job.comm),
         recorder=Recorder(
             rank=transport.rank, clock=time.perf_counter, keep=lambda step: step >= keep_from
         ),

@@ -2,6 +2,7 @@
 
 from jaxpipe.schedule.all_reduce_kind import AllReduceKind
 from jaxpipe.schedule.check import check
+from jaxpipe.schedule.codec_kind import CodecKind
 from jaxpipe.schedule.costs import Costs
 from jaxpipe.schedule.csv_file import (
     parse_schedule,
@@ -44,6 +45,7 @@ from jaxpipe.schedule.zero_bubble import zb_h1, zb_h2
 __all__ = [
     "AllReduceKind",
     "Bucket",
+    "CodecKind",
     "Costs",
     "Instruction",
     "Op",

@@ -29,7 +29,8 @@ class Span:
     `name` is what the instruction does, with the bucket of a reduction: "forward", "backward",
     "backward-input", "backward-weight", "send", "receive", "reduce stage", "update". `start_s` and
     `end_s` are seconds on the clock of rank 0. A receive lasts from the moment its rank began to
-    wait; a send, from its posting to its completion. `peer` is the other rank of a message.
+    wait; a send, from its posting to its completion. `peer` is the other rank of a message,
+    `num_bytes` those of its array before a codec shortens it.
     """
 
     rank: int

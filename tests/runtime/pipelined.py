@@ -7,7 +7,7 @@ from functools import cache
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpipe.comm import CountedTransport, ReduceWorker, Transport
+from jaxpipe.comm import CodedTransport, CountedTransport, ReduceWorker, Transport, Wire
 from jaxpipe.plan import Plan, PlanConfig, identity_plan
 from jaxpipe.runtime.buckets import unpack
 from jaxpipe.runtime.checkpoint import flatten
@@ -82,7 +82,9 @@ def gradients_of_rank(
         plan=plan,
         compiled=compiled,
         transport=counted,
+        messages=CodedTransport(counted, {}),
         reducer=ReduceWorker(counted),
+        wire=Wire(),
         recorder=Recorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: False),
         patience=Patience(timeout_s=60.0, receive_ahead=2),
     )
@@ -95,6 +97,7 @@ def gradients_of_rank(
     program = plan.train_schedule()[transport.rank % plan.num_pipeline_ranks]
     buckets, totals = interpreter.gradients(program, state, feed)
     interpreter.reducer.close(timeout_s=60.0)
+    interpreter.messages.stop(timeout_s=60.0)
     gradients: dict[str, np.ndarray] = {}
     for stage, each in compiled.items():
         shared = each.functions.stage.shares_embedding

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpipe.comm import ReduceWorker, Transport, run_ranks
+from jaxpipe.comm import ReduceWorker, Transport, Wire, run_ranks
 from jaxpipe.runtime.recorder import Recorder
 from jaxpipe.runtime.reductions import Reductions
 from jaxpipe.schedule import Bucket, ScheduleKind, reduce
@@ -25,7 +25,9 @@ def test_a_sum_keeps_nobody_waiting():
     def work(transport: Transport) -> tuple[list[np.ndarray], tuple[Span, ...]]:
         recorder = Recorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
         worker = ReduceWorker(transport)
-        reductions = Reductions(plan=plan, worker=worker, recorder=recorder, timeout_s=TIMEOUT_S)
+        reductions = Reductions(
+            plan=plan, worker=worker, wire=Wire(), recorder=recorder, timeout_s=TIMEOUT_S
+        )
         go_on = jax.ShapeDtypeStruct((1,), jnp.float32)
         if transport.rank == 1:
             transport.receive(go_on, source=0, tag=0).wait(timeout_s=TIMEOUT_S)

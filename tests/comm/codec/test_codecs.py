@@ -11,7 +11,6 @@ from hypothesis.extra import numpy as arrays_of
 from jaxpipe.comm.codec import (
     Bfloat16Codec,
     Codec,
-    CodecKind,
     Float8Codec,
     Int8Codec,
     TopKCodec,
@@ -19,6 +18,7 @@ from jaxpipe.comm.codec import (
     encode_with_feedback,
 )
 from jaxpipe.comm.codec.block import BLOCK
+from jaxpipe.schedule import CodecKind
 
 CODECS: list[Codec] = [
     Bfloat16Codec(),

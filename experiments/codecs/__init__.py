@@ -1,0 +1,1 @@
+"""What codecs on slow links do to the loss, and how many bytes they save."""
