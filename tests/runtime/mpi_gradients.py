@@ -40,7 +40,6 @@ CASES = (
     Case(schedule=_ZB_H2, cut=(1, 4), replicas=1, microbatches=8, tied=True),
     Case(schedule=_ZB_H1, cut=(1, 4), replicas=2, microbatches=3, tied=True),
     Case(schedule=_INTERLEAVED, cut=(1, 2, 1, 1), replicas=1, microbatches=4, tied=True, chunks=2),
-    Case(schedule=_INTERLEAVED, cut=(1, 2, 1, 1), replicas=2, microbatches=4, tied=True, chunks=2),
     Case(schedule=_PLAIN, cut=(2, 1, 2), replicas=2, microbatches=3, tied=True),
     Case(schedule=_EAGER, cut=(2, 1, 2), replicas=2, microbatches=8, tied=True),
 )
