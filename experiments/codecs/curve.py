@@ -1,6 +1,7 @@
-"""Train once with some settings, and keep the losses and the bytes."""
+"""One run with some settings: its losses and its bytes, measured, written and read again."""
 
-from collections.abc import Mapping, Sequence
+import csv
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
@@ -9,44 +10,84 @@ from typing import Any
 
 from jaxpipe.comm import run_ranks
 from jaxpipe.config import job_from, load_config, plan_from
-from jaxpipe.runtime.metrics import StepMetrics, read_metrics
+from jaxpipe.runtime.metrics import read_metrics
 from jaxpipe.runtime.train import train
+
+_COLUMNS = ("run", "step", "loss", "held_out_loss", "sent_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step: losses in nats per token, that of held-out text where it was measured."""
+
+    step: int
+    loss: float
+    held_out_loss: float | None
+    sent_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One run: its name, and what was measured in each step."""
+    """One run: its name, and its steps."""
 
     name: str
-    steps: tuple[StepMetrics, ...]
+    steps: tuple[Step, ...]
 
     @property
     def held_out(self) -> tuple[tuple[int, float], ...]:
-        """The steps at which the held-out loss was measured, and that loss in nats per token."""
-        return tuple((m.step, m.eval_loss) for m in self.steps if m.eval_loss is not None)
+        """The steps at which the held-out loss was measured, and that loss."""
+        return tuple((s.step, s.held_out_loss) for s in self.steps if s.held_out_loss is not None)
 
     @property
     def bytes_per_step(self) -> float:
         """What all ranks sent in a step: the median, though all are equal."""
-        return median(m.sent_bytes for m in self.steps)
+        return median(s.sent_bytes for s in self.steps)
 
     def training_loss(self, *, last: int) -> float:
-        """Return the mean of the training loss over the last steps, in nats per token."""
-        return mean(m.loss for m in self.steps[-last:])
+        """Return the mean of the training loss over the last steps."""
+        return mean(s.loss for s in self.steps[-last:])
 
 
 def run_case(case: Mapping[str, Any], *, config: str, settings: Sequence[str]) -> Curve:
-    """Train as all ranks, in threads of this process; files go to a folder that is thrown away."""
+    """Train as all ranks, in threads of this process; the run's own files are thrown away."""
     with TemporaryDirectory() as folder:
-        read = load_config(
-            config, [*settings, *case.get("settings", ()), f"run.folder={folder}/run"]
-        )
+        changes = [*settings, *case.get("settings", ()), f"run.folder={folder}/run"]
+        read = load_config(config, changes)
         plan = plan_from(read)
         job = job_from(read, plan)
         run_ranks(
             plan.num_ranks,
             lambda rank: train(job, rank, checkpoint=None, observe=lambda _: None),
         )
-        return Curve(
-            name=case["name"], steps=tuple(read_metrics(Path(folder) / "run/metrics.jsonl"))
+        steps = tuple(
+            Step(step=m.step, loss=m.loss, held_out_loss=m.eval_loss, sent_bytes=m.sent_bytes)
+            for m in read_metrics(job.metrics_file)
         )
+    return Curve(name=case["name"], steps=steps)
+
+
+def write_curves(curves: Iterable[Curve], path: Path) -> None:
+    """Write a line for every step of every run."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        for curve in curves:
+            for s in curve.steps:
+                held_out = "" if s.held_out_loss is None else s.held_out_loss
+                writer.writerow((curve.name, s.step, s.loss, held_out, s.sent_bytes))
+
+
+def read_curves(path: Path) -> dict[str, Curve]:
+    """Return the runs of a file, by name; none if there is no file."""
+    steps: dict[str, list[Step]] = {}
+    for row in csv.DictReader(path.read_text().splitlines()) if path.exists() else ():
+        held_out = row["held_out_loss"]
+        steps.setdefault(row["run"], []).append(
+            Step(
+                step=int(row["step"]),
+                loss=float(row["loss"]),
+                held_out_loss=float(held_out) if held_out else None,
+                sent_bytes=int(row["sent_bytes"]),
+            )
+        )
+    return {name: Curve(name=name, steps=tuple(each)) for name, each in steps.items()}

@@ -1,6 +1,11 @@
-"""`python -m experiments.codecs.run` trains with each codec in `cases.toml` and writes results/."""
+"""`python -m experiments.codecs.run [RUN ...]` trains with the codecs in cases.toml.
+
+It writes results/ after each run. Without a name it makes all runs; with names those alone, and
+keeps what results/losses.csv holds of the others.
+"""
 
 import csv
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,76 +13,60 @@ from tempfile import TemporaryDirectory
 
 import jax
 
-from experiments.codecs.curve import Curve, run_case
+from experiments.codecs.curve import Curve, read_curves, run_case, write_curves
 from experiments.codecs.picture import draw
 
 _HERE = Path(__file__).parent
 _RESULTS = _HERE / "results"
 
-Row = Mapping[str, str | int | float]
+Row = Mapping[str, str]
 
 
-def main() -> None:
-    """Train every case, and write the table, the curves and their picture."""
+def main(names: Sequence[str]) -> None:
+    """Make the runs of these names, or all of them."""
     cases = tomllib.loads((_HERE / "cases.toml").read_text())
-    curves: list[Curve] = []
+    by_name = {case["name"]: case for case in cases["runs"]}
+    curves = read_curves(_RESULTS / "losses.csv") if names else {}
     with TemporaryDirectory() as cache:
-        jax.config.update("jax_compilation_cache_dir", cache)  # all cases compile the same
-        for case in cases["runs"]:
-            curves.append(run_case(case, config=cases["config"], settings=cases["settings"]))
-            print(_markdown(_rows(curves, last=cases["last"])[-1:]), flush=True)
-    rows = _rows(curves, last=cases["last"])
-    _write(rows, _RESULTS / "summary.csv")
-    (_RESULTS / "summary.md").write_text(_markdown(rows))
-    _write(_losses(curves), _RESULTS / "losses.csv")
+        jax.config.update("jax_compilation_cache_dir", cache)  # all runs compile the same
+        for name in names or by_name:
+            curves[name] = run_case(
+                by_name[name], config=cases["config"], settings=cases["settings"]
+            )
+            done = [curves[known] for known in by_name if known in curves]
+            _report(done, last=cases["last"])
+
+
+def _report(curves: Sequence[Curve], *, last: int) -> None:
+    """Write all results; what the first run is, the others are compared with."""
+    rows = [_row(curve, curves[0], last=last) for curve in curves]
+    write_curves(curves, _RESULTS / "losses.csv")
+    with (_RESULTS / "summary.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    table = _markdown(rows)
+    (_RESULTS / "summary.md").write_text(table)
+    print(table, flush=True)
     draw(curves, _RESULTS / "curves.png")
 
 
-def _rows(curves: Sequence[Curve], *, last: int) -> list[Row]:
-    plain = curves[0]
-    return [
-        {
-            "codec": curve.name,
-            "held-out loss": curve.held_out[-1][1],
-            "more than none": f"{curve.held_out[-1][1] - plain.held_out[-1][1]:+.4f}",
-            f"training loss, last {last}": curve.training_loss(last=last),
-            "MB a step": curve.bytes_per_step / 1e6,
-            "of none": f"{curve.bytes_per_step / plain.bytes_per_step:.1%}",
-        }
-        for curve in curves
-    ]
-
-
-def _losses(curves: Sequence[Curve]) -> list[Row]:
-    return [
-        {
-            "codec": curve.name,
-            "step": m.step,
-            "loss": m.loss,
-            "held_out": "" if m.eval_loss is None else m.eval_loss,
-            "sent_bytes": m.sent_bytes,
-        }
-        for curve in curves
-        for m in curve.steps
-    ]
-
-
-def _write(rows: Sequence[Row], path: Path) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: _text(cell) for key, cell in row.items()} for row in rows)
+def _row(curve: Curve, first: Curve, *, last: int) -> Row:
+    (_, held_out), (_, held_out_first) = curve.held_out[-1], first.held_out[-1]
+    return {
+        "run": curve.name,
+        "held-out loss": f"{held_out:.4f}",
+        f"more than {first.name}": f"{held_out - held_out_first:+.4f}",
+        f"training loss, last {last}": f"{curve.training_loss(last=last):.4f}",
+        "MB a step": f"{curve.bytes_per_step / 1e6:.3f}",
+        f"of {first.name}": f"{curve.bytes_per_step / first.bytes_per_step:.1%}",
+    }
 
 
 def _markdown(rows: Sequence[Row]) -> str:
-    lines = [list(rows[0]), ["---"] * len(rows[0])]
-    lines += [[_text(cell) for cell in row.values()] for row in rows]
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _text(cell: str | float) -> str:
-    return f"{cell:.4f}" if isinstance(cell, float) else str(cell)
-
-
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

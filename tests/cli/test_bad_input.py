@@ -41,6 +41,13 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("model", {"preset": "tyni"}, "`model.preset`"),
         ("model", {"num_heads": 3}, "`dim` must be a multiple of `num_heads`"),
         ("data", {"folder": "no/such/folder"}, "jaxpipe data prepare"),
+        ("comm", {"boundary": "int4"}, "`comm.boundary`: Invalid enum value 'int4'"),
+        ("comm", {"boundary": "top_k"}, "in [comm]: an activation left out is lost"),
+        ("comm", {"boundary": "top_k"}, "`boundary` must not be top_k; use bf16, int8 or fp8"),
+        ("comm", {"gradients": "int8"}, "`comm.gradients` is int8, `plan.all_reduce` is tree; set"),
+        ("comm", {"top_k_fraction": 0.0}, "`top_k_fraction` must be above 0 and at most 1, is 0.0"),
+        ("comm", {"top_k_fraction": 1.5}, "`top_k_fraction` must be above 0 and at most 1, is 1.5"),
+        ("comm", {"chunk_bytes": 0}, "in [comm]: `chunk_bytes` must be above 0, is 0"),
     ],
 )
 def test_a_wrong_configuration_is_refused(

@@ -12,6 +12,7 @@ import pytest
 from jaxpipe.runtime.metrics import StepMetrics, read_metrics
 from tests.cli.conftest import WriteConfig
 from tests.helpers import mpi_command, mpi_environment
+from tests.runtime.training import run_tree, tiny_tree
 
 REPOSITORY = Path(__file__).parents[2]
 JAXPIPE = (sys.executable, "-m", "jaxpipe")
@@ -68,6 +69,28 @@ def test_train_starts_its_ranks_and_says_what_came_out(
     resumed = run([*JAXPIPE, "train", str(config), *more])
     assert resumed.returncode == 0, resumed.stderr
     assert [m.step for m in measured(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_codecs_and_libraries_carry_a_run_over_mpi(
+    write_config: WriteConfig, tmp_path: Path, dataset: Path
+) -> None:
+    sections = {
+        "plan": {"all_reduce": "hierarchical"},
+        "comm": {"boundary": "bf16", "gradients": "int8"},
+        "sample": {"tokens": 0},
+    }
+    config = write_config(**sections)
+    coded = run([*JAXPIPE, "train", str(config)])
+    assert coded.returncode == 0, coded.stderr
+    in_threads = run_tree(tiny_tree(tmp_path / "threads", dataset, **sections))
+    assert [m.loss for m in measured(tmp_path / "run")] == [m.loss for m in in_threads]
+    assert [m.sent_bytes for m in measured(tmp_path / "run")] == [m.sent_bytes for m in in_threads]
+
+    plain = ("plan.all_reduce=library", "comm.gradients=none", f"run.folder={tmp_path}/library")
+    library = run([*JAXPIPE, "train", str(config), *(w for s in plain for w in ("--set", s))])
+    assert library.returncode == 0, library.stderr
+    losses = [m.loss for m in measured(tmp_path / "library")]
+    assert losses == pytest.approx([m.loss for m in in_threads], rel=1e-3)
 
 
 def test_a_rank_that_raises_ends_the_job(write_config: WriteConfig, tmp_path: Path) -> None:

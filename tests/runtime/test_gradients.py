@@ -2,13 +2,14 @@
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jaxpipe.comm import run_ranks
 from jaxpipe.plan import Plan
-from jaxpipe.schedule import ScheduleKind
+from jaxpipe.schedule import AllReduceKind, ScheduleKind
 from tests.helpers import mpi_command, mpi_environment
 from tests.runtime.mpi_gradients import CASES
 from tests.runtime.one_device import MICROBATCH, draw_tokens, loss_and_gradients
@@ -68,6 +69,18 @@ def test_gradients_of_several_chunks_equal_those_of_one_device(
         tied=tied,
     )
     assert_gradients_of_one_device(plan)
+
+
+@pytest.mark.parametrize("kind", [k for k in AllReduceKind if k is not AllReduceKind.LIBRARY])
+def test_gradients_of_every_all_reduce_equal_those_of_one_device(kind: AllReduceKind) -> None:
+    plan = make_plan(
+        schedule=ScheduleKind.ONE_F_ONE_B,
+        cut=(1, 4),
+        num_replicas=3,
+        num_microbatches=1,
+        tied=True,
+    )
+    assert_gradients_of_one_device(replace(plan, all_reduce=kind))
 
 
 def assert_gradients_of_one_device(plan: Plan) -> None:
