@@ -5,7 +5,7 @@ Outside, parameters are nested dicts of arrays; inside, they become NNX modules:
     {"embed":  {"tokens":    (vocabulary, dim),
                 "positions": (sequence, dim)},
      "blocks": {"norm1":     {"scale", "bias": (layers, dim)},
-                "attention": {"qkv":     {"kernel": (layers, dim, 3 * dim), "bias"},
+                "attention": {"qkv":     {"kernel": (layers, dim, 3, dim), "bias"},
                               "project": {"kernel": (layers, dim, dim), "bias"}},
                 "norm2":     {"scale", "bias": (layers, dim)},
                 "mlp":       {"up":      {"kernel": (layers, dim, hidden), "bias"},
