@@ -18,6 +18,7 @@ from jaxpipe.plan import PlanConfig
 from jaxpipe.runtime.settings import (
     CheckpointConfig,
     DataConfig,
+    MeshConfig,
     OptimizerConfig,
     RunConfig,
     SampleConfig,
@@ -36,6 +37,7 @@ class Config:
     data: DataConfig
     plan: PlanConfig = field(default_factory=PlanConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     trace: TraceConfig = field(default_factory=TraceConfig)
