@@ -5,16 +5,16 @@ import sys
 from pathlib import Path
 
 from jaxpipe.comm.mpi import MpiTransport
-from jaxpipe.runtime.settings import MeshConfig
+from jaxpipe.runtime.settings import Loop, MeshConfig
 from jaxpipe.schedule import ScheduleKind
 from tests.runtime.one_device import MICROBATCH, draw_tokens
 from tests.runtime.pipelined import gradients_of_rank, make_plan
 from tests.runtime.verdict import worst_error
 
 CASES = (
-    (MeshConfig(data=2), ScheduleKind.ONE_F_ONE_B, True),
-    (MeshConfig(tensor=2), ScheduleKind.ZB_H1, False),
-    (MeshConfig(data=2, tensor=2), ScheduleKind.ZB_H1, True),
+    (MeshConfig(data=2), ScheduleKind.ONE_F_ONE_B),
+    (MeshConfig(tensor=2), ScheduleKind.ZB_H1),
+    (MeshConfig(data=2, tensor=2), ScheduleKind.ZB_H1),
 )
 NUM_MICROBATCHES = 3
 
@@ -30,17 +30,17 @@ def main(folder: Path) -> None:
     transport.close()
 
 
-def _error(transport: MpiTransport, mesh: MeshConfig, schedule: ScheduleKind, tied: bool) -> float:
+def _error(transport: MpiTransport, mesh: MeshConfig, schedule: ScheduleKind) -> float:
     plan = make_plan(
         schedule=schedule,
-        cut=(1, 4),
+        cut=(2, 3),
         num_replicas=1,
         num_microbatches=NUM_MICROBATCHES,
-        tied=tied,
+        tied=True,
     )
     tokens = draw_tokens(num_samples=NUM_MICROBATCHES * MICROBATCH)
-    gradients, totals = gradients_of_rank(transport, plan, tokens, mesh=mesh)
-    return worst_error(gradients, totals, tokens, tied=tied)
+    gradients, totals = gradients_of_rank(transport, plan, tokens, mesh=mesh, loop=Loop.SCAN)
+    return worst_error(gradients, totals, tokens, tied=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from jaxpipe.runtime.interpreter import Feed, Interpreter
 from jaxpipe.runtime.mailbox import Patience
 from jaxpipe.runtime.mesh import layout_over
 from jaxpipe.runtime.recorder import Recorder
-from jaxpipe.runtime.settings import MeshConfig, OptimizerConfig
+from jaxpipe.runtime.settings import Loop, MeshConfig, OptimizerConfig
 from jaxpipe.runtime.stage import Stage
 from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.train_state import StageState
@@ -54,7 +54,12 @@ def make_plan(
 
 @cache
 def compiled_stage(
-    *, cut: tuple[int, ...], stage: int, tied: bool, mesh: MeshConfig = NO_MESH
+    *,
+    cut: tuple[int, ...],
+    stage: int,
+    tied: bool,
+    mesh: MeshConfig = NO_MESH,
+    loop: Loop = Loop.UNROLLED,
 ) -> CompiledStage:
     """Return the compiled stage, for any schedule; only `loss_cotangent` depends on the batch."""
     start = sum(cut[:stage])
@@ -64,6 +69,7 @@ def compiled_stage(
             index=stage,
             num_stages=len(cut),
             layers=range(start, start + cut[stage]),
+            loop=loop,
         ),
         work=Work(microbatch=MICROBATCH, sequence=SEQUENCE, batch=1, num_steps=1, seed=SEED),
         optimizer=OptimizerConfig(),
@@ -78,13 +84,14 @@ def gradients_of_rank(
     tokens: np.ndarray,
     *,
     mesh: MeshConfig = NO_MESH,
+    loop: Loop = Loop.UNROLLED,
 ) -> tuple[dict[str, np.ndarray], Totals]:
     """Return this rank's reduced gradients by name, and the totals of the step."""
     replica = plan.replica(transport.rank)
     cotangent = jnp.float32(1 / (len(tokens) * SEQUENCE))
     compiled = {
         stage: replace(
-            compiled_stage(cut=plan.cut, stage=stage, tied=plan.tied, mesh=mesh),
+            compiled_stage(cut=plan.cut, stage=stage, tied=plan.tied, mesh=mesh, loop=loop),
             loss_cotangent=cotangent,
         )
         for stage in plan.stages(transport.rank)
