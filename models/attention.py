@@ -40,20 +40,19 @@ Statistics = Float[Array, "batch heads seq"]
 
 
 def causal_attention(
-    qkv: Float[Array, "batch seq three_dim"], *, num_heads: int, form: Attention
+    qkv: Float[Array, "batch seq 3 dim"], *, num_heads: int, form: Attention
 ) -> Float[Array, "tokens dim"]:
     """Let each token gather values from those before it and itself, in `num_heads` subspaces.
 
-    The last dim of `qkv` is all queries, then all keys, then all values, head after head. The
-    result is that of one sequence after the other; it carries the name "attention", for policies
-    of `jax.checkpoint`.
+    `qkv` are queries, keys and values, each head after head. The result is that of one sequence
+    after the other; it carries the name "attention", for policies of `jax.checkpoint`.
 
-    >>> qkv = jnp.concatenate([jnp.zeros((1, 3, 4)), jnp.arange(6.0).reshape(1, 3, 2)], axis=2)
+    >>> qkv = jnp.zeros((1, 3, 3, 2)).at[:, :, 2].set(jnp.arange(6.0).reshape(1, 3, 2))
     >>> causal_attention(qkv, num_heads=1, form=Attention.PRODUCT).tolist()
     [[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]
     """
-    batch, seq, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // (3 * num_heads)
-    qkv = qkv.reshape(batch, seq, 3, num_heads, width)
+    batch, seq, _, dim = qkv.shape
+    qkv = qkv.reshape(batch, seq, 3, num_heads, dim // num_heads)
     if _chosen(form, qkv) is Attention.FLASH:
         q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
         mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")

@@ -5,7 +5,7 @@ Outside, parameters are nested dicts of arrays; inside, they become NNX modules:
     {"embed":  {"tokens":    (vocabulary, dim),
                 "positions": (sequence, dim)},
      "blocks": {"norm1":     {"scale", "bias": (layers, dim)},
-                "attention": {"qkv":     {"kernel": (layers, dim, 3 * dim), "bias"},
+                "attention": {"qkv":     {"kernel": (layers, dim, 3, dim), "bias"},
                               "project": {"kernel": (layers, dim, dim), "bias"}},
                 "norm2":     {"scale", "bias": (layers, dim)},
                 "mlp":       {"up":      {"kernel": (layers, dim, hidden), "bias"},
@@ -13,12 +13,15 @@ Outside, parameters are nested dicts of arrays; inside, they become NNX modules:
      "head":   {"norm":      {"scale", "bias": (dim,)},
                 "kernel":    (vocabulary, dim), unless tied}}
 
-The columns of qkv are all queries, then all keys, then all values, head after head, as in GPT-2.
+The columns of qkv are all queries, then all keys, then all values, head after head, as in GPT-2;
+its kernel has them in two dims, its bias, (layers, 3 * dim), in one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +37,22 @@ Part: TypeAlias = type[Embedding] | type[Block] | type[Head]
 
 EMBED, HEAD, BLOCKS = range(3)
 """What is folded into the key of each part; `BLOCKS` is followed by the layer's number."""
+
+SPLIT: Final = MappingProxyType(
+    {
+        "embed.tokens": -2,
+        "blocks.attention.qkv.kernel": -1,
+        "blocks.attention.project.kernel": -2,
+        "blocks.mlp.up.kernel": -1,
+        "blocks.mlp.up.bias": -1,
+        "blocks.mlp.down.kernel": -2,
+        "head.kernel": -2,
+    }
+)
+"""What writes to the middle of a layer is split by columns, what reads from there by rows.
+
+Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +98,14 @@ class Gpt:
     def tied(self) -> bool:
         """Whether the head multiplies by the token embedding."""
         return self.config.tied
+
+    @property
+    def split(self) -> Mapping[str, int]:
+        """The dim of each parameter along which devices share a layer: heads, hidden, vocabulary.
+
+        What is not named is whole on each device; so is the bias of qkv, for it is small.
+        """
+        return SPLIT
 
     def init(self, key: Key[Array, ""], *, layers: range, embed: bool, head: bool) -> Parameters:
         """Return fresh parameters, in `param_dtype`, of consecutive layers and of the ends asked.

@@ -20,6 +20,7 @@ import math
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
@@ -38,6 +39,24 @@ def norm(config: GptConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
     )
 
 
+class QueriesKeysValues(nnx.Module):
+    """Let each token ask, offer and tell: one product for queries, keys and values.
+
+    They have a dim of the kernel to themselves, so that its last dim can be split by heads.
+    """
+
+    def __init__(self, config: GptConfig, *, rngs: nnx.Rngs) -> None:
+        dim = config.dim
+        self.dtype = config.compute_dtype
+        self.kernel = nnx.Param(nnx.initializers.normal(INIT_STD)(rngs.params(), (dim, 3, dim)))
+        self.bias = nnx.Param(nnx.initializers.zeros(rngs.params(), (3 * dim,)))
+
+    def __call__(self, x: Float[Array, "tokens dim"]) -> Float[Array, "tokens 3 dim"]:
+        """Return the queries, keys and values of each token, each head after head."""
+        kernel, bias = self.kernel[...].astype(self.dtype), self.bias[...].astype(self.dtype)
+        return jnp.tensordot(x.astype(self.dtype), kernel, 1) + bias.reshape(kernel.shape[1:])
+
+
 class Attention(nnx.Module):
     """Let each token read those before it and itself, in `num_heads` subspaces.
 
@@ -54,7 +73,7 @@ class Attention(nnx.Module):
         linear = partial(nnx.Linear, dtype=config.compute_dtype, rngs=rngs)
         self.num_heads = config.num_heads
         self.form = config.attention
-        self.qkv = linear(config.dim, 3 * config.dim, kernel_init=nnx.initializers.normal(INIT_STD))
+        self.qkv = QueriesKeysValues(config, rngs=rngs)
         self.project = linear(
             config.dim, config.dim, kernel_init=nnx.initializers.normal(residual_std)
         )
@@ -62,7 +81,7 @@ class Attention(nnx.Module):
     def __call__(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq dim"]:
         """Return what each token gathers from those before it and itself."""
         batch, seq, dim = x.shape
-        qkv = self.qkv(x.reshape(-1, dim)).reshape(batch, seq, -1)
+        qkv = self.qkv(x.reshape(-1, dim)).reshape(batch, seq, 3, dim)
         mixed = causal_attention(qkv, num_heads=self.num_heads, form=self.form)
         return self.project(mixed).reshape(batch, seq, dim)
 

@@ -39,7 +39,8 @@ def plan_from(config: Config) -> Plan:
     """Return the plan for the configured cluster: the one in `plan.file`, or the identity.
 
     Raises:
-        ConfigError: there is no such cluster, or the plan has no use for the codec of gradients.
+        ConfigError: there is no such cluster, the plan has no use for the codec of gradients, or
+            the mesh does not divide heads and microbatch.
         PlanError: cluster, model and batch do not fit the stages and replicas, or the file.
     """
     plan = _plan(config)
@@ -52,14 +53,30 @@ def _plan(config: Config) -> Plan:
     if config.plan.file is not None:
         plan = read_plan(Path(config.plan.file), cluster)
         _check_plan_fits(plan, config)
-        return plan
-    return identity_plan(
-        config.plan,
-        cluster,
-        num_layers=config.model.num_layers,
-        batch=config.train.batch,
-        tied=config.model.tied,
-    )
+    else:
+        plan = identity_plan(
+            config.plan,
+            cluster,
+            num_layers=config.model.num_layers,
+            batch=config.train.batch,
+            tied=config.model.tied,
+        )
+    _check_mesh_fits(config, microbatch=plan.microbatch)
+    return plan
+
+
+def _check_mesh_fits(config: Config, *, microbatch: int) -> None:
+    divides = {
+        "mesh.tensor": (config.mesh.tensor, "model.num_heads", config.model.num_heads),
+        "mesh.data": (config.mesh.data, "plan.microbatch", microbatch),
+    }
+    for field, (parts, whole_field, whole) in divides.items():
+        if whole % parts:
+            choices = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
+            raise ConfigError(
+                f"the devices of a rank take equal parts: `{field}` is {parts}, which does not "
+                f"divide `{whole_field}`, {whole}; choose from {choices}"
+            )
 
 
 def _check_codec(config: Config, plan: Plan) -> None:
@@ -106,6 +123,7 @@ def job_from(config: Config, plan: Plan) -> "Job":
         run=config.run,
         train=config.train,
         comm=config.comm,
+        mesh=config.mesh,
         optimizer=config.optimizer,
         checkpoint=config.checkpoint,
         trace=config.trace,

@@ -19,6 +19,7 @@ from jaxpipe.runtime.settings import (
     CheckpointConfig,
     CommConfig,
     DataConfig,
+    MeshConfig,
     OptimizerConfig,
     RunConfig,
     SampleConfig,
@@ -38,6 +39,7 @@ class Config:
     plan: PlanConfig = field(default_factory=PlanConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     comm: CommConfig = field(default_factory=CommConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     trace: TraceConfig = field(default_factory=TraceConfig)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxpipe.runtime.functions import StageFunctions
+from jaxpipe.runtime.mesh import ONE_DEVICE, Layout
 from jaxpipe.runtime.split import SplitBackward
 from jaxpipe.schedule import Op
 
@@ -23,10 +24,11 @@ class CompiledStage:
 
     `cast` returns its argument where parameters and activations have one dtype. `backwards` has
     those that the schedule asks for, and `split` is there if it splits any; they donate the
-    gradients, and `update` the parameters and the moments.
+    gradients, and `update` the parameters and the moments. All arrays lie as `layout` says.
     """
 
     functions: StageFunctions
+    layout: Layout
     activation: jax.ShapeDtypeStruct
     loss_cotangent: jax.Array
     init: Callable[..., Any]
@@ -41,33 +43,36 @@ class CompiledStage:
     update: Callable[..., Any]
 
 
-def compile_stage(functions: StageFunctions, *, ops: Collection[Op]) -> CompiledStage:
+def compile_stage(
+    functions: StageFunctions, *, ops: Collection[Op], layout: Layout = ONE_DEVICE
+) -> CompiledStage:
     """Compile the functions of a stage that `ops` need: one compilation each, and none later."""
-    stage, work = functions.stage, functions.work
+    compile_ = partial(_compile, layout)
     activation = functions.activation()
-    tokens = jax.ShapeDtypeStruct((work.microbatch, work.sequence), jnp.int32)
-    data = (tokens if stage.is_first else activation, tokens if stage.is_last else None)
-    position = jax.ShapeDtypeStruct((2,), jnp.int32)
-    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    data, position, scalar = _inputs(functions, activation, layout)
+    whole = layout.whole
 
-    init, (params, moments) = _compile(functions.init)
-    cast, compute = _compile(functions.cast, params)
-    zeros, gradients = _compile(functions.zeros)
-    forward, (output, residuals) = _compile(functions.forward, compute, *data, position)
-    evaluate, _ = _compile(functions.evaluate, compute, *data)
-    given = (compute, residuals, output)
-    backwards, split = {}, None
-    if Op.BACKWARD in ops:
-        whole, _ = _compile(functions.backward, *given, gradients, donate=(3,))
-        backwards[Op.BACKWARD] = whole
-    if Op.BACKWARD_INPUT in ops:
-        split = functions.split(*given)
-        backwards |= _compile_halves(functions, split, given, gradients)
-    pack, buckets = _compile(functions.pack, gradients)
-    square_norm, _ = _compile(functions.square_norm, buckets)
-    update, _ = _compile(functions.update, params, moments, buckets, scalar, donate=(0, 1))
+    init, (params, moments) = compile_(functions.init, out=layout.of_result(functions.init))
+    cast, compute = compile_(functions.cast, params, out=layout.of_result(functions.cast, params))
+    zeros, gradients = compile_(functions.zeros, out=layout.of_result(functions.zeros))
+    forward, (output, residuals) = compile_(
+        layout.entering(functions.forward, 1, 2), compute, *data, position, out=(whole, None)
+    )
+    evaluate, _ = compile_(layout.entering(functions.evaluate, 1, 2), compute, *data, out=whole)
+    backwards, split = _compile_backwards(
+        functions, (compute, residuals, output), gradients, ops=ops, layout=layout
+    )
+    pack, buckets = compile_(functions.pack, gradients, out=whole)
+    square_norm, _ = compile_(functions.square_norm, buckets, out=whole)
+    update, _ = compile_(
+        functions.update,
+        *(params, moments, buckets, scalar),
+        donate=(0, 1),
+        out=layout.of((params, moments)),
+    )
     return CompiledStage(
         functions=functions,
+        layout=layout,
         activation=activation,
         loss_cotangent=functions.loss_cotangent(),
         init=init,
@@ -83,24 +88,72 @@ def compile_stage(functions: StageFunctions, *, ops: Collection[Op]) -> Compiled
     )
 
 
-def _compile_halves(
-    functions: StageFunctions, split: SplitBackward, given: tuple[Any, Any, Any], gradients: Any
-) -> dict[Op, Callable[..., Any]]:
-    """Compile a split backward, given its arguments: compute, residuals and cotangent."""
+def _inputs(
+    functions: StageFunctions, activation: jax.ShapeDtypeStruct, layout: Layout
+) -> tuple[tuple[Any, Any], jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    """Return what comes from without: input and targets, the position, and a scalar."""
+    stage, work = functions.stage, functions.work
+    tokens = layout.shape((work.microbatch, work.sequence), jnp.int32)
+    hidden = layout.shape(activation.shape, activation.dtype)
+    data = (tokens if stage.is_first else hidden, tokens if stage.is_last else None)
+    return data, layout.shape((2,), jnp.int32), layout.shape((), jnp.float32)
+
+
+def _compile_backwards(
+    functions: StageFunctions,
+    given: tuple[Any, Any, Any],
+    gradients: Any,
+    *,
+    ops: Collection[Op],
+    layout: Layout,
+) -> tuple[dict[Op, Callable[..., Any]], SplitBackward | None]:
+    """Compile the backwards among `ops`, given their arguments: compute, residuals, cotangent."""
+    backwards: dict[Op, Callable[..., Any]] = {}
+    whole, of_gradients = layout.whole, layout.of(gradients)
+    if Op.BACKWARD in ops:
+        backwards[Op.BACKWARD], _ = _compile(
+            layout,
+            layout.entering(functions.backward, 2),
+            *(*given, gradients),
+            donate=(3,),
+            out=(whole, of_gradients),
+        )
+    if Op.BACKWARD_INPUT not in ops:
+        return backwards, None
     compute, residuals, cotangent = given
-    of_input, (_, crossing) = _compile(partial(functions.backward_input, split), *given)
-    carried = split.carry(residuals, cotangent, crossing)
-    of_weights, _ = _compile(
-        partial(functions.backward_weight, split), compute, carried, gradients, donate=(2,)
+    split = functions.split(*given)
+    backwards[Op.BACKWARD_INPUT], (_, crossing) = _compile(
+        layout,
+        layout.entering(partial(functions.backward_input, split), 2),
+        *given,
+        out=(whole, None),
     )
-    return {Op.BACKWARD_INPUT: of_input, Op.BACKWARD_WEIGHT: of_weights}
+    carried = split.carry(residuals, cotangent, crossing)
+    backwards[Op.BACKWARD_WEIGHT], _ = _compile(
+        layout,
+        partial(functions.backward_weight, split),
+        *(compute, carried, gradients),
+        donate=(2,),
+        out=of_gradients,
+    )
+    return backwards, split
 
 
-def _compile(function: Callable, *arguments: Any, donate: tuple[int, ...] = ()) -> tuple[Any, Any]:
-    """Return the compiled function, and the shapes of what it returns."""
-    lowered = jax.jit(function, donate_argnums=donate).lower(*arguments)
-    shapes = jax.tree.map(lambda o: jax.ShapeDtypeStruct(o.shape, o.dtype), lowered.out_info)
-    return lowered.compile(), shapes
+def _compile(
+    layout: Layout,
+    function: Callable,
+    *arguments: Any,
+    donate: tuple[int, ...] = (),
+    out: Any = None,
+) -> tuple[Any, Any]:
+    """Return the compiled function, and the shapes of what it returns; XLA decides where it lies.
+
+    Where `out` has a sharding, that decides.
+    """
+    jitted = jax.jit(function, donate_argnums=donate, out_shardings=out)
+    lowered = jitted.lower(*arguments)
+    compiled = lowered.compile()
+    return compiled, layout.shapes(lowered.out_info, compiled.output_shardings)
 
 
 def _same(params: Any) -> Any:

@@ -1,6 +1,6 @@
 """A job: everything that all ranks of a run know before they start."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,12 @@ from typing import Any
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.data import Dataset
 from jaxpipe.runtime.functions import StageFunctions, Work
+from jaxpipe.runtime.mesh import Device, Layout, layout_over
 from jaxpipe.runtime.model import Model
 from jaxpipe.runtime.settings import (
     CheckpointConfig,
     CommConfig,
+    MeshConfig,
     OptimizerConfig,
     RunConfig,
     TraceConfig,
@@ -34,6 +36,7 @@ class Job:
     run: RunConfig
     train: TrainConfig
     comm: CommConfig
+    mesh: MeshConfig
     optimizer: OptimizerConfig
     checkpoint: CheckpointConfig
     trace: TraceConfig
@@ -60,6 +63,14 @@ class Job:
     def tokens_per_step(self) -> int:
         """How many tokens a step trains on."""
         return self.train.batch * self.sequence
+
+    def layout(self, devices: Sequence[Device]) -> Layout:
+        """Return how the devices of a rank share its stages.
+
+        Raises:
+            ConfigError: they are too few for the mesh.
+        """
+        return layout_over(devices, self.mesh, split=self.model.split)
 
     def functions(self, *, stage: int) -> StageFunctions:
         """Return what a rank that holds this stage computes."""

@@ -8,6 +8,7 @@ stage holds those that it computes::
      "head":   {...}}    held by the last stage
 """
 
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from jaxtyping import Array, Float, Int, Key
@@ -37,6 +38,15 @@ class Model(Protocol):
     @property
     def tied(self) -> bool:
         """Whether the head multiplies by the token embedding, `params["embed"]["tokens"]`."""
+        ...
+
+    @property
+    def split(self) -> Mapping[str, int]:
+        """The dim along which devices that share a layer split each parameter.
+
+        Names are the keys of the parameters joined by dots, such as "blocks.mlp.up.kernel"; dims
+        are counted from the last, which is -1. What is not named is whole on each device.
+        """
         ...
 
     def init(self, key: Key[Array, ""], *, layers: range, embed: bool, head: bool) -> Parameters:

@@ -104,6 +104,27 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeshConfig:
+    """How the local devices of each rank share its stages (`jaxpipe.runtime.mesh`).
+
+    `data` parts of a microbatch times `tensor` parts of each layer: a rank uses the first
+    `data` x `tensor` of the devices that it sees. `data` divides the microbatch, `tensor` the
+    attention heads; a table of tokens whose rows `tensor` does not divide is whole on each device.
+    """
+
+    data: int = 1
+    tensor: int = 1
+
+    def __post_init__(self) -> None:
+        _check(self, above_zero=("data", "tensor"))
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices a rank uses."""
+        return self.data * self.tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
     """AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019).
 

@@ -67,7 +67,7 @@ def restore_state(worker: Worker, checkpoint: Checkpoint | None) -> tuple[TrainS
         return {stage: _fresh(compiled) for stage, compiled in worker.compiled.items()}, 0
     plan = worker.job.plan
     state = {
-        stage: _restored(checkpoint, _fresh(compiled), first_layer=plan.layers(stage).start)
+        stage: _restored(checkpoint, compiled, first_layer=plan.layers(stage).start)
         for stage, compiled in worker.compiled.items()
     }
     return state, checkpoint.step
@@ -79,7 +79,7 @@ def restore_params(checkpoint: Checkpoint, template: Parameters, *, first_layer:
     Raises:
         CheckpointError: a tensor is missing, corrupt, or of another shape.
     """
-    return _read(checkpoint, template, first_layer=first_layer, prefix="")
+    return jax.device_put(_read(checkpoint, template, first_layer=first_layer, prefix=""))
 
 
 def _fresh(compiled: CompiledStage) -> StageState:
@@ -87,22 +87,23 @@ def _fresh(compiled: CompiledStage) -> StageState:
     return StageState(params=params, moments=moments)
 
 
-def _restored(checkpoint: Checkpoint, fresh: StageState, *, first_layer: int) -> StageState:
+def _restored(checkpoint: Checkpoint, compiled: CompiledStage, *, first_layer: int) -> StageState:
+    fresh = _fresh(compiled)
     read = partial(_read, checkpoint, fresh.params, first_layer=first_layer)
     moments = optax.tree.set(
         fresh.moments,
         count=np.int32(checkpoint.step),
         **{moment: read(prefix=f"{moment}.") for moment in _MOMENTS},
     )
-    moments = jax.device_put(moments)  # each count gets an array of its own: they are donated
-    return StageState(params=read(prefix=""), moments=moments)
+    place = compiled.layout.place  # each count gets an array of its own: they are donated
+    return StageState(params=place(read(prefix="")), moments=place(moments))
 
 
 def _read(
     checkpoint: Checkpoint, template: Parameters, *, first_layer: int, prefix: str
 ) -> Parameters:
     found = checkpoint.read(names(template, first_layer=first_layer, prefix=prefix))
-    return jax.device_put(restore(template, found, first_layer=first_layer, prefix=prefix))
+    return restore(template, found, first_layer=first_layer, prefix=prefix)
 
 
 def _tensors(state: StageState, *, first_layer: int) -> dict[str, np.ndarray]:

@@ -4,6 +4,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import jax
+
 from jaxpipe.comm import (
     BARRIER_TAG,
     CodedTransport,
@@ -77,10 +79,12 @@ def start(job: Job, transport: Transport) -> Worker:
     """Compile this rank's stages, and return when all ranks have compiled theirs.
 
     Raises:
-        ConfigError: this transport cannot sum as the plan wants it.
+        ConfigError: this transport cannot sum as the plan wants it, or this rank has too few
+            devices for its mesh.
         DeadlineError: a rank has not done so within `startup_timeout_s`.
     """
     check_all_reduce(job.plan, transport)
+    layout = job.layout(jax.local_devices())
     number = transport.rank % job.plan.num_pipeline_ranks
     train_program = job.plan.train_schedule()[number]
     keep_from = max(0, job.train.steps - job.trace.steps)
@@ -89,7 +93,9 @@ def start(job: Job, transport: Transport) -> Worker:
         plan=job.plan,
         compiled={
             stage: compile_stage(
-                job.functions(stage=stage), ops={i.op for i in train_program if i.stage == stage}
+                job.functions(stage=stage),
+                ops={i.op for i in train_program if i.stage == stage},
+                layout=layout,
             )
             for stage in job.plan.stages(transport.rank)
         },

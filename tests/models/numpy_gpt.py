@@ -53,7 +53,7 @@ def _attention(layer: dict[str, Any], x: Matrix, num_heads: int) -> Matrix:
 
 
 def _linear(layer: dict[str, Any], x: Matrix) -> Matrix:
-    return x @ layer["kernel"] + layer["bias"]
+    return x @ layer["kernel"].reshape(x.shape[1], -1) + layer["bias"]
 
 
 def _norm(layer: dict[str, Any], x: Matrix) -> Matrix:

@@ -22,7 +22,7 @@ def draw(batch: int, seq: int, dtype: str = "float32") -> tuple[Array, Array]:
     source = np.random.default_rng(seq)
     dim = HEADS * WIDTH
     qkv, of_output = (
-        source.normal(size=(batch, seq, 3 * dim)),
+        source.normal(size=(batch, seq, 3, dim)),
         source.normal(size=(batch, seq, dim)),
     )
     return jnp.asarray(qkv, dtype), jnp.asarray(of_output, dtype)
@@ -34,7 +34,7 @@ def ours(qkv: Array) -> Array:
 
 
 def theirs(qkv: Array) -> Array:
-    batch, seq, _ = qkv.shape
+    batch, seq, *_ = qkv.shape
     q, k, v = jnp.moveaxis(qkv.reshape(batch, seq, 3, HEADS, WIDTH), 2, 0)
     return jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(batch, seq, -1)
 

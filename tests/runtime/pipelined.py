@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from functools import cache
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,14 +16,17 @@ from jaxpipe.runtime.compiled import CompiledStage, compile_stage
 from jaxpipe.runtime.functions import StageFunctions, Work
 from jaxpipe.runtime.interpreter import Feed, Interpreter
 from jaxpipe.runtime.mailbox import Patience
+from jaxpipe.runtime.mesh import layout_over
 from jaxpipe.runtime.recorder import Recorder
-from jaxpipe.runtime.settings import OptimizerConfig
+from jaxpipe.runtime.settings import Loop, MeshConfig, OptimizerConfig
 from jaxpipe.runtime.stage import Stage
 from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.train_state import StageState
 from jaxpipe.schedule import Op, ScheduleKind
 from tests.runtime.one_device import MICROBATCH, NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
 from topo import load
+
+NO_MESH = MeshConfig()
 
 
 def make_plan(
@@ -49,7 +53,14 @@ def make_plan(
 
 
 @cache
-def compiled_stage(*, cut: tuple[int, ...], stage: int, tied: bool) -> CompiledStage:
+def compiled_stage(
+    *,
+    cut: tuple[int, ...],
+    stage: int,
+    tied: bool,
+    mesh: MeshConfig = NO_MESH,
+    loop: Loop = Loop.UNROLLED,
+) -> CompiledStage:
     """Return the compiled stage, for any schedule; only `loss_cotangent` depends on the batch."""
     start = sum(cut[:stage])
     functions = StageFunctions(
@@ -58,22 +69,30 @@ def compiled_stage(*, cut: tuple[int, ...], stage: int, tied: bool) -> CompiledS
             index=stage,
             num_stages=len(cut),
             layers=range(start, start + cut[stage]),
+            loop=loop,
         ),
         work=Work(microbatch=MICROBATCH, sequence=SEQUENCE, batch=1, num_steps=1, seed=SEED),
         optimizer=OptimizerConfig(),
     )
-    return compile_stage(functions, ops=Op)
+    layout = layout_over(jax.local_devices(), mesh, split=functions.stage.model.split)
+    return compile_stage(functions, ops=Op, layout=layout)
 
 
 def gradients_of_rank(
-    transport: Transport, plan: Plan, tokens: np.ndarray
+    transport: Transport,
+    plan: Plan,
+    tokens: np.ndarray,
+    *,
+    mesh: MeshConfig = NO_MESH,
+    loop: Loop = Loop.UNROLLED,
 ) -> tuple[dict[str, np.ndarray], Totals]:
     """Return this rank's reduced gradients by name, and the totals of the step."""
     replica = plan.replica(transport.rank)
     cotangent = jnp.float32(1 / (len(tokens) * SEQUENCE))
     compiled = {
         stage: replace(
-            compiled_stage(cut=plan.cut, stage=stage, tied=plan.tied), loss_cotangent=cotangent
+            compiled_stage(cut=plan.cut, stage=stage, tied=plan.tied, mesh=mesh, loop=loop),
+            loss_cotangent=cotangent,
         )
         for stage in plan.stages(transport.rank)
     }

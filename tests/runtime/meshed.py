@@ -1,0 +1,79 @@
+"""Trains over a mesh and without, and looks into what was compiled; needs four devices."""
+
+import json
+import re
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxpipe.runtime.compiled import CompiledStage
+from jaxpipe.runtime.settings import MeshConfig
+from jaxpipe.schedule import Op
+from tests.runtime.pipelined import compiled_stage
+from tests.runtime.training import run_tree, tiny_tree, write_dataset
+
+MESH = {"data": 2, "tensor": 2}
+_COLLECTIVE = re.compile(
+    r" (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+)
+
+
+def main(folder: Path) -> None:
+    layer = compiled_stage(cut=(2, 1, 2), stage=1, tied=False, mesh=MeshConfig(tensor=2))
+    report = {
+        "losses": _losses(folder, write_dataset(folder)),
+        "forward": _collectives(layer.evaluate),
+        "backward": _collectives(layer.backwards[Op.BACKWARD]),
+        "bytes": _parameter_bytes(layer),
+    }
+    (folder / "report.json").write_text(json.dumps(report))
+
+
+def _losses(folder: Path, dataset: Path) -> dict[str, list[float]]:
+    """Return the losses of runs without a mesh, with one, and with a change after two steps."""
+
+    def run(name: str, mesh: dict[str, int], *, resumed_from: str | None = None) -> list[float]:
+        if resumed_from is not None:
+            shutil.copytree(folder / resumed_from, folder / name)
+            shutil.rmtree(folder / name / "checkpoints" / "step-00000004")
+        tree = tiny_tree(
+            folder / name,
+            dataset,
+            mesh=mesh,
+            model={"num_layers": 2, "dropout": 0.1},
+            plan={
+                "stages": 2,
+                "chunks": 2,
+                "replicas": 1,
+                "microbatch": 2,
+                "schedule": "interleaved-1f1b",
+            },
+        )
+        metrics = run_tree(tree, resume=resumed_from is not None)
+        return [m.loss for m in metrics] + [m.eval_loss for m in metrics if m.eval_loss is not None]
+
+    return {
+        "without": run("without", {}),
+        "with": run("with", MESH),
+        "gained": run("gained", MESH, resumed_from="without"),
+        "lost": run("lost", {}, resumed_from="with"),
+    }
+
+
+def _collectives(compiled: Any) -> dict[str, int]:
+    return Counter(_COLLECTIVE.findall(compiled.as_text()))
+
+
+def _parameter_bytes(layer: CompiledStage) -> tuple[int, int]:
+    """Return what the kernels of a layer take on the first device, and in all."""
+    kernels = [leaf for leaf in jax.tree.leaves(layer.init()[0]) if leaf.ndim > 2]
+    on_first = sum(leaf.addressable_shards[0].data.nbytes for leaf in kernels)
+    return on_first, sum(leaf.nbytes for leaf in kernels)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
