@@ -100,7 +100,7 @@ def test_an_array_occupies_its_link_from_when_it_is_computed() -> None:
 
 def test_a_late_message_is_named_and_may_be_waited_for_again() -> None:
     def work(transport: Transport) -> None:
-        shaped = ShapedTransport(transport, CLUSTER, devices=(0, 2), scale=20.0)
+        shaped = ShapedTransport(transport, CLUSTER, devices=(0, 2), scale=200.0)
         other = 1 - shaped.rank
         receiving = shaped.receive(like(7), source=other, tag=3)
         sending = shaped.send(np.arange(7, dtype=np.uint8), to=other, tag=3)
