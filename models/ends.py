@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
+from models.cross_entropy import cross_entropy
 from models.dropout import dropout
 from models.gpt_config import GptConfig
 from models.layers import INIT_STD, norm
@@ -46,6 +47,7 @@ class Head(nnx.Module):
 
     def __init__(self, config: GptConfig, *, rngs: nnx.Rngs) -> None:
         self.norm = norm(config, rngs)
+        self.logits_bytes = config.logits_bytes
         if not config.tied:
             self.kernel = table(config.vocabulary, config, rngs)
 
@@ -55,8 +57,20 @@ class Head(nnx.Module):
         tokens: Float[Array, "vocabulary dim"] | None,
     ) -> Float[Array, "batch seq vocabulary"]:
         """Return the logits in float32; `tokens` is the embedding's table, None if not tied."""
-        x = jax.checkpoint(self.norm)(x)
+        x, rows = self._operands(x, tokens)
+        return jnp.einsum("bsd,vd->bsv", x, rows, preferred_element_type=jnp.float32)
+
+    def loss(
+        self,
+        x: Float[Array, "batch seq dim"],
+        tokens: Float[Array, "vocabulary dim"] | None,
+        targets: Int[Array, "batch seq"],
+    ) -> Float[Array, ""]:
+        """Return the cross-entropy in nats, summed over all tokens, in float32."""
+        x, rows = self._operands(x.reshape(-1, x.shape[-1]), tokens)
+        return cross_entropy(x, rows, targets.ravel(), logits_bytes=self.logits_bytes)
+
+    def _operands(self, x: Array, tokens: Array | None) -> tuple[Array, Array]:
         rows = self.kernel[...] if tokens is None else tokens
-        return jnp.einsum(
-            "bsd,vd->bsv", x, rows.astype(x.dtype), preferred_element_type=jnp.float32
-        )
+        x = jax.checkpoint(self.norm)(x)
+        return x, rows.astype(x.dtype)

@@ -128,19 +128,23 @@ class Gpt:
         self, params: Parameters, x: Float[Array, "batch seq dim"]
     ) -> Float[Array, "batch seq vocabulary"]:
         """Return the logits, in float32."""
-        tokens = params["embed"]["tokens"] if self.tied else None
-        return nnx.merge(self._head, params["head"])(x, tokens)
+        return nnx.merge(self._head, params["head"])(x, self._tied_tokens(params))
 
     def loss(
-        self, logits: Float[Array, "batch seq vocabulary"], targets: Int[Array, "batch seq"]
+        self,
+        params: Parameters,
+        x: Float[Array, "batch seq dim"],
+        targets: Int[Array, "batch seq"],
     ) -> Float[Array, ""]:
-        """Return the cross-entropy in nats, summed over all tokens, in float32.
+        """Return the cross-entropy of the head in nats, summed over all tokens, in float32.
 
         A target outside the vocabulary makes it NaN.
         """
-        logits = logits.astype(jnp.float32)
-        chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1, mode="fill")
-        return jnp.sum(jax.nn.logsumexp(logits, axis=-1) - chosen[..., 0])
+        head = nnx.merge(self._head, params["head"])
+        return head.loss(x, self._tied_tokens(params), targets)
+
+    def _tied_tokens(self, params: Parameters) -> Float[Array, "vocabulary dim"] | None:
+        return params["embed"]["tokens"] if self.tied else None
 
 
 def _graph(part: Part, config: GptConfig) -> nnx.GraphDef[Any]:

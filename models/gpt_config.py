@@ -1,11 +1,23 @@
 """The size and number formats of a GPT; importable without jax, so that planners can use it."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-DTYPE_BYTES: Final = MappingProxyType({"float32": 4, "bfloat16": 2})
+DTYPE_BYTES: Final = MappingProxyType({"float32": 4, "bfloat16": 2, "float16": 2})
 """The number formats of parameters and activations, and their bytes per element."""
+
+
+class Attention(StrEnum):
+    """How attention is computed; the results differ by rounding alone."""
+
+    AUTO = "auto"
+    """`FLASH` on a GPU, if the format has 16 bits and a head's width suits it; else `PRODUCT`."""
+    PRODUCT = "product"
+    """Batched matrix products, anywhere."""
+    FLASH = "flash"
+    """cuDNN's fused kernel: a GPU and a format of 16 bits only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +36,9 @@ class GptConfig:
         param_dtype: the format of fresh parameters, one of `DTYPE_BYTES`.
         compute_dtype: the format of activations and of the operands of matrix products, one of
             `DTYPE_BYTES`. Statistics, softmax, logits and loss are float32 whatever it is.
+        attention: how attention is computed.
+        logits_bytes: how much memory the logits of a microbatch may take in training; more are
+            computed in chunks of tokens, and once more in the backward.
 
     Raises:
         ValueError: a size below 1, `dim` not a multiple of `num_heads`, `dropout` outside [0, 1),
@@ -43,9 +58,12 @@ class GptConfig:
     dropout: float = 0.0
     param_dtype: str = "float32"
     compute_dtype: str = "float32"
+    attention: Attention = Attention.AUTO
+    logits_bytes: int = 2**26
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "dim", "num_heads", "sequence", "vocabulary"):
+        sizes = ("num_layers", "dim", "num_heads", "sequence", "vocabulary", "logits_bytes")
+        for name in sizes:
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, not {getattr(self, name)}")
         if self.dim % self.num_heads:

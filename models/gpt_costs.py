@@ -9,7 +9,8 @@ Per token, with D = dim, S = sequence, V = vocabulary and c = the bytes of `comp
     activation         D c bytes              what crosses a stage boundary, each way
     =================  =====================  =====================
 
-FLOPs are those of the matrix products; scores above the diagonal count, since they are computed.
+FLOPs are those of the matrix products. Scores above the diagonal count, as in published MFU,
+although longer sequences leave most of them out (see `models.attention`).
 LayerNorm, softmax, GELU and dropout are left out: their time is that of their memory.
 
 Source: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using
@@ -28,8 +29,8 @@ class ByRemat:
 
     Args:
         none: keep what the layer's own checkpoints leave.
-        dots: keep the layer's input, the products with weights and the output of attention:
-            `dots_with_no_batch_dims_saveable` or the name "attention".
+        dots: keep the layer's input, the products with weights, and of attention the output and
+            the statistics: `dots_with_no_batch_dims_saveable` or the name "attention".
         full: keep the layer's input.
     """
 
@@ -115,9 +116,11 @@ def layer_residual_bytes(config: GptConfig, *, batch: int, sequence: int) -> ByR
 
     In activations: its input, 2 normalised inputs, queries, keys, values, the output of attention,
     the middle of the residual stream, and the hidden layer (4 wide) before and after GELU make 16;
-    `dots` keeps input, qkv, attention, project and up, which make 10. Dropout adds its two masks,
-    a byte per element, where they are not drawn again.
+    `dots` keeps input, qkv, attention, project and up, which make 10. Both keep the statistic of
+    attention, 4 bytes per token and head. Dropout adds its two masks, a byte per element, where
+    they are not drawn again.
     """
     unit = activation_bytes(config, batch=batch, sequence=sequence)
+    statistics = 4 * batch * sequence * config.num_heads
     masks = 2 * batch * sequence * config.dim if config.dropout else 0
-    return ByRemat(none=16 * unit + masks, dots=10 * unit, full=unit)
+    return ByRemat(none=16 * unit + statistics + masks, dots=10 * unit + statistics, full=unit)

@@ -6,7 +6,7 @@
        └─────────────────────────────────────────────┘  └────────────────────────────────────┘
 
 What the backward keeps is chosen here: the inputs of LayerNorm, GELU and attention, not what is
-computed inside of them, which `jax.checkpoint` computes again. On a CPU core that is no slower, and
+computed inside of them, which the backward computes again. On a CPU core that is no slower, and
 it keeps 16 activations of width `dim` per layer, however long the sequence; a score matrix of
 `num_heads * sequence` per token would soon dwarf them.
 
@@ -21,9 +21,9 @@ from functools import partial
 
 import jax
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Key
 
+from models.attention import causal_attention
 from models.dropout import dropout
 from models.gpt_config import GptConfig
 
@@ -53,6 +53,7 @@ class Attention(nnx.Module):
     def __init__(self, config: GptConfig, *, residual_std: float, rngs: nnx.Rngs) -> None:
         linear = partial(nnx.Linear, dtype=config.compute_dtype, rngs=rngs)
         self.num_heads = config.num_heads
+        self.form = config.attention
         self.qkv = linear(config.dim, 3 * config.dim, kernel_init=nnx.initializers.normal(INIT_STD))
         self.project = linear(
             config.dim, config.dim, kernel_init=nnx.initializers.normal(residual_std)
@@ -61,10 +62,9 @@ class Attention(nnx.Module):
     def __call__(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq dim"]:
         """Return what each token gathers from those before it and itself."""
         batch, seq, dim = x.shape
-        qkv = self.qkv(x.reshape(-1, dim)).reshape(batch, seq, 3, self.num_heads, -1)
-        attend = jax.checkpoint(partial(jax.nn.dot_product_attention, is_causal=True))
-        mixed = checkpoint_name(attend(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]), "attention")
-        return self.project(mixed.reshape(-1, dim)).reshape(batch, seq, dim)
+        qkv = self.qkv(x.reshape(-1, dim)).reshape(batch, seq, -1)
+        mixed = causal_attention(qkv, num_heads=self.num_heads, form=self.form)
+        return self.project(mixed).reshape(batch, seq, dim)
 
 
 class Mlp(nnx.Module):

@@ -3,11 +3,15 @@
 `MpiTransport` is imported from `jaxpipe.comm.mpi` by those who need it: nothing here needs an MPI.
 """
 
-from jaxpipe.comm.all_reduce import all_reduce
+from jaxpipe.comm.all_reduce import all_reduce, all_reduce_with_feedback
 from jaxpipe.comm.clock import clock_offset
+from jaxpipe.comm.codec import Codec, CodecKind, codec_of
+from jaxpipe.comm.coded import CodedTransport
+from jaxpipe.comm.collective import Wire
 from jaxpipe.comm.counted import CountedTransport
 from jaxpipe.comm.gather import barrier, broadcast_bytes, gather_bytes
 from jaxpipe.comm.local import LocalTransport, LocalWorld, run_ranks
+from jaxpipe.comm.reduce_worker import ReduceWorker, Reducing
 from jaxpipe.comm.tags import (
     ALL_REDUCE_TAG,
     BARRIER_TAG,
@@ -23,17 +27,25 @@ __all__ = [
     "BROADCAST_TAG",
     "GATHER_TAG",
     "NUM_MESSAGE_TAGS",
+    "Codec",
+    "CodecKind",
+    "CodedTransport",
     "CountedTransport",
     "HostOrDeviceArray",
     "LocalTransport",
     "LocalWorld",
     "Receiving",
+    "ReduceWorker",
+    "Reducing",
     "Sending",
     "Transport",
+    "Wire",
     "all_reduce",
+    "all_reduce_with_feedback",
     "barrier",
     "broadcast_bytes",
     "clock_offset",
+    "codec_of",
     "gather_bytes",
     "run_ranks",
 ]

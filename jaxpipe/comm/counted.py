@@ -3,6 +3,7 @@
 import jax
 
 from jaxpipe.comm.buffer import num_bytes_of
+from jaxpipe.comm.collective.library import SumsInLibrary, library_of
 from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
 
 
@@ -34,6 +35,11 @@ class CountedTransport:
     def num_bytes_sent(self) -> int:
         """The bytes that this rank has sent to others, and to itself."""
         return self._num_bytes_sent
+
+    @property
+    def library(self) -> SumsInLibrary | None:
+        """What sums in the transport inside; what it moves is not counted."""
+        return library_of(self._transport)
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
         """Count the bytes of `array`, and start to send it to the rank `to`."""

@@ -68,28 +68,30 @@ def broadcast_bytes(
     return _bytes_of(receiving.wait(timeout_s=timeout_s))
 
 
-def barrier(transport: Transport, *, tag: int, timeout_s: float) -> None:
-    """Return once every rank has called this; each of the log2(num_ranks) rounds has `timeout_s`.
+def barrier(
+    transport: Transport, *, tag: int, timeout_s: float, members: tuple[int, ...] | None = None
+) -> None:
+    """Return once every member has called this; each of the log2(members) rounds has `timeout_s`.
 
-    In round k each rank tells the rank `2**k` after it, and hears from the rank `2**k` before it,
-    so that it knows of `2**(k + 1)` ranks afterwards.
+    `members` are all ranks unless said otherwise. In round k each tells the one `2**k` after it,
+    and hears from the one `2**k` before it, so that it knows of `2**(k + 1)` of them afterwards.
 
     Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988, the
     dissemination barrier.
 
     Raises:
-        DeadlineError: a rank did not come in time.
+        DeadlineError: a member did not come in time.
         TransportError: a message could not be moved, or the job was aborted.
     """
-    distances = [2**k for k in range((transport.num_ranks - 1).bit_length())]
+    members = members or tuple(range(transport.num_ranks))
+    mine, size = members.index(transport.rank), len(members)
+    distances = [2**k for k in range((size - 1).bit_length())]
     receivings = [
-        transport.receive(
-            _NOTHING, source=(transport.rank - distance) % transport.num_ranks, tag=tag
-        )
+        transport.receive(_NOTHING, source=members[(mine - distance) % size], tag=tag)
         for distance in distances
     ]
     for distance, receiving in zip(distances, receivings, strict=True):
-        after = (transport.rank + distance) % transport.num_ranks
+        after = members[(mine + distance) % size]
         sending = transport.send(np.zeros(0, np.uint8), to=after, tag=tag)
         receiving.wait(timeout_s=timeout_s)
         sending.wait(timeout_s=timeout_s)

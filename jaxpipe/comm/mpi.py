@@ -19,13 +19,15 @@ from jaxpipe.comm.gather import barrier
 from jaxpipe.comm.mpi_border import NUDGE_TAG, abort_mpi, begin_mpi, end_mpi, translated
 from jaxpipe.comm.mpi_message import (
     MpiMessage,
+    MpiProgress,
     MpiReceiving,
     MpiSending,
     begin_receive,
     begin_send,
 )
+from jaxpipe.comm.mpi_sum import MpiGroups, MpiSum
 from jaxpipe.comm.progress import Progress
-from jaxpipe.comm.tags import CLOSE_TAG
+from jaxpipe.comm.tags import CLOSE_TAG, GROUP_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray
 
 _PATIENCE_S = 1.0
@@ -47,7 +49,8 @@ class MpiTransport:
         self._rank, self._num_ranks = self._comm.Get_rank(), self._comm.Get_size()
         self._close_timeout_s = close_timeout_s
         self._closed = False
-        self._progress: Progress[MpiMessage] = Progress(self._nudge, clock=time.monotonic)
+        self._groups = MpiGroups(self._comm)
+        self._progress: MpiProgress = Progress(self._nudge, clock=time.monotonic)
 
     @property
     def rank(self) -> int:
@@ -80,6 +83,27 @@ class MpiTransport:
         self._progress.add(message)
         return MpiReceiving(message, self._progress, buffer, like)
 
+    def sum_in_library(
+        self, array: np.ndarray, *, members: tuple[int, ...], timeout_s: float
+    ) -> np.ndarray:
+        """Sum `array` over `members`, in place, by MPI's own all-reduce, and return it.
+
+        All members call this, with the same members in the same order, and sum in the same order.
+        The first time each of them waits until all have come.
+
+        Raises:
+            DeadlineError: it took longer than `timeout_s`; the array may still be written to.
+            TransportError: MPI cannot sum this dtype, or the job was aborted.
+        """
+        if members not in self._groups:
+            barrier(self, tag=GROUP_TAG, timeout_s=timeout_s, members=members)
+            self._progress.alone(lambda: self._groups.make(members))
+        summing = MpiSum(self._groups[members], array, members=members)
+        self._progress.add(summing)
+        self._progress.wait(summing, timeout_s=timeout_s)
+        summing.raise_if_failed()
+        return array
+
     def close(self, *, error: BaseException | None = None) -> None:
         """End this rank's part together with all others; with an `error`, end the job at once.
 
@@ -99,6 +123,7 @@ class MpiTransport:
         barrier(self, tag=CLOSE_TAG, timeout_s=self._close_timeout_s)
         self._progress.stop(timeout_s=self._close_timeout_s)
         self._forget_receives()
+        self._groups.free()
         end_mpi(self._comm, ours=self._ours)
         self._closed = True
 
@@ -107,14 +132,16 @@ class MpiTransport:
             self._comm.Iprobe(self._rank, NUDGE_TAG)
 
     def _drain(self) -> None:
-        for message in self._progress.unfinished():
-            if message.outgoing:
-                MpiSending(message, self._progress).wait(timeout_s=self._close_timeout_s)
+        for operation in self._progress.unfinished():
+            if operation.outgoing:
+                self._progress.wait(operation, timeout_s=self._close_timeout_s)
+                operation.raise_if_failed()
 
     def _forget_receives(self) -> None:
-        for message in self._progress.unfinished():
-            logger.warning("rank %d never got %s", self._rank, message.envelope)
-            message.cancel()
+        for operation in self._progress.unfinished():
+            assert isinstance(operation, MpiMessage), "sums have been waited for"
+            logger.warning("rank %d never got %s", self._rank, operation.envelope)
+            operation.cancel()
 
     def _abort(self, error: BaseException) -> NoReturn:
         sys.stderr.write(f"{one_line(self._rank, error)}\n")

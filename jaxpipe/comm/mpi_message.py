@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from jaxpipe.comm.buffer import as_bytes
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.mpi_border import MPI
+from jaxpipe.comm.mpi_sum import MpiSum
 from jaxpipe.comm.progress import Progress
 from jaxpipe.comm.transport import HostOrDeviceArray
 from jaxpipe.errors import DeadlineError, TransportError
@@ -148,12 +150,16 @@ def begin_receive(comm: MPI.Intracomm, buffer: np.ndarray, envelope: Envelope) -
     return begin
 
 
+MpiProgress: TypeAlias = Progress[MpiMessage | MpiSum]
+"""What drives all that goes over MPI."""
+
+
 @dataclass(frozen=True, slots=True)
 class MpiSending:
     """A message on its way out."""
 
     message: MpiMessage
-    progress: Progress[MpiMessage]
+    progress: MpiProgress
 
     def wait(self, *, timeout_s: float) -> float:
         """Return once the array may be reused: since when it may, on `time.perf_counter`."""
@@ -167,7 +173,7 @@ class MpiReceiving:
     """A message on its way into `buffer`, uint8 of shape (num_bytes,)."""
 
     message: MpiMessage
-    progress: Progress[MpiMessage]
+    progress: MpiProgress
     buffer: np.ndarray
     like: jax.ShapeDtypeStruct
 

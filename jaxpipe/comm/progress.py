@@ -49,6 +49,7 @@ class Operation(Protocol):
 
 
 OperationT = TypeVar("OperationT", bound=Operation)
+Result = TypeVar("Result")
 
 
 class Progress(Generic[OperationT]):
@@ -91,6 +92,11 @@ class Progress(Generic[OperationT]):
             if waited_s >= timeout_s and not operation.over.is_set():
                 raise operation.late(waited_s=waited_s)
             _pause(operation.over, waited_s=waited_s)
+
+    def alone(self, work: Callable[[], Result]) -> Result:
+        """Call `work` while nobody drives, and return what it returns."""
+        with self._lock:
+            return work()
 
     def unfinished(self) -> tuple[OperationT, ...]:
         """Return the operations that are not over."""

@@ -4,7 +4,7 @@
 
     0 ............ 2**20 - 1    messages of the pipeline, chosen by the program
     2**20 ........ 2**21 - 1    all-reduces: `ALL_REDUCE_TAG` + bucket
-    2**21 ........              one tag each: gather, broadcast, barrier, clock, close
+    2**21 ........              one tag each: gather, broadcast, barrier, clock, group, close
 
 Two collectives of the same kind may share their tag, as long as all ranks begin them in the same
 order. MPI promises tags only up to 32,767; `MpiTransport` checks that `MAX_TAG` fits.
@@ -16,5 +16,6 @@ GATHER_TAG = 2**21
 BROADCAST_TAG = GATHER_TAG + 1
 BARRIER_TAG = GATHER_TAG + 2
 CLOCK_TAG = GATHER_TAG + 3
-CLOSE_TAG = GATHER_TAG + 4
+GROUP_TAG = GATHER_TAG + 4
+CLOSE_TAG = GATHER_TAG + 5
 MAX_TAG = CLOSE_TAG

@@ -4,22 +4,26 @@ Compiling ahead keeps it out of every deadline and every measurement, and no sha
 again: a compiled function refuses what it was not made for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxpipe.runtime.functions import StageFunctions
+from jaxpipe.runtime.split import SplitBackward
+from jaxpipe.schedule import Op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledStage:
     """What a rank calls: the methods of `StageFunctions`, compiled.
 
-    `cast` returns its argument where parameters and activations have one dtype. `backward` donates
-    the gradients, `update` the parameters and the moments.
+    `cast` returns its argument where parameters and activations have one dtype. `backwards` has
+    those that the schedule asks for, and `split` is there if it splits any; they donate the
+    gradients, and `update` the parameters and the moments.
     """
 
     functions: StageFunctions
@@ -30,14 +34,15 @@ class CompiledStage:
     zeros: Callable[..., Any]
     forward: Callable[..., Any]
     evaluate: Callable[..., Any]
-    backward: Callable[..., Any]
+    backwards: dict[Op, Callable[..., Any]]
+    split: SplitBackward | None
     pack: Callable[..., Any]
     square_norm: Callable[..., Any]
     update: Callable[..., Any]
 
 
-def compile_stage(functions: StageFunctions) -> CompiledStage:
-    """Compile all functions of a stage: one compilation each, and none later."""
+def compile_stage(functions: StageFunctions, *, ops: Collection[Op]) -> CompiledStage:
+    """Compile the functions of a stage that `ops` need: one compilation each, and none later."""
     stage, work = functions.stage, functions.work
     activation = functions.activation()
     tokens = jax.ShapeDtypeStruct((work.microbatch, work.sequence), jnp.int32)
@@ -50,7 +55,14 @@ def compile_stage(functions: StageFunctions) -> CompiledStage:
     zeros, gradients = _compile(functions.zeros)
     forward, (output, residuals) = _compile(functions.forward, compute, *data, position)
     evaluate, _ = _compile(functions.evaluate, compute, *data)
-    backward, _ = _compile(functions.backward, compute, residuals, output, gradients, donate=(3,))
+    given = (compute, residuals, output)
+    backwards, split = {}, None
+    if Op.BACKWARD in ops:
+        whole, _ = _compile(functions.backward, *given, gradients, donate=(3,))
+        backwards[Op.BACKWARD] = whole
+    if Op.BACKWARD_INPUT in ops:
+        split = functions.split(*given)
+        backwards |= _compile_halves(functions, split, given, gradients)
     pack, buckets = _compile(functions.pack, gradients)
     square_norm, _ = _compile(functions.square_norm, buckets)
     update, _ = _compile(functions.update, params, moments, buckets, scalar, donate=(0, 1))
@@ -63,11 +75,25 @@ def compile_stage(functions: StageFunctions) -> CompiledStage:
         zeros=zeros,
         forward=forward,
         evaluate=evaluate,
-        backward=backward,
+        backwards=backwards,
+        split=split,
         pack=pack,
         square_norm=square_norm,
         update=update,
     )
+
+
+def _compile_halves(
+    functions: StageFunctions, split: SplitBackward, given: tuple[Any, Any, Any], gradients: Any
+) -> dict[Op, Callable[..., Any]]:
+    """Compile a split backward, given its arguments: compute, residuals and cotangent."""
+    compute, residuals, cotangent = given
+    of_input, (_, crossing) = _compile(partial(functions.backward_input, split), *given)
+    carried = split.carry(residuals, cotangent, crossing)
+    of_weights, _ = _compile(
+        partial(functions.backward_weight, split), compute, carried, gradients, donate=(2,)
+    )
+    return {Op.BACKWARD_INPUT: of_input, Op.BACKWARD_WEIGHT: of_weights}
 
 
 def _compile(function: Callable, *arguments: Any, donate: tuple[int, ...] = ()) -> tuple[Any, Any]:

@@ -42,7 +42,7 @@ def eval_feed(job: Job, *, rank: int, index: int) -> Feed:
 
 def _reads(job: Job, rank: int) -> bool:
     """The first stage reads inputs, the last targets."""
-    return job.plan.stage(rank) in (0, job.plan.num_stages - 1)
+    return not {0, job.plan.num_stages - 1}.isdisjoint(job.plan.stages(rank))
 
 
 def _rows(job: Job, rank: int) -> range:

@@ -12,6 +12,7 @@ from jaxpipe.runtime.model import Parameters
 from jaxpipe.runtime.optimizer import adamw, clip_factor
 from jaxpipe.runtime.residuals import Residuals, backward_from_residuals, forward_with_residuals
 from jaxpipe.runtime.settings import OptimizerConfig
+from jaxpipe.runtime.split import Carried, Crossing, SplitBackward, split_backward
 from jaxpipe.runtime.stage import Input, Output, Stage, Targets, microbatch_key
 from jaxpipe.schedule import Bucket
 
@@ -59,22 +60,28 @@ class StageFunctions:
         return params, self._transformation().init(params)
 
     def cast(self, params: Parameters) -> Parameters:
-        """Return the parameters in the compute dtype."""
-        return jax.tree.map(lambda leaf: leaf.astype(self.activation().dtype), params)
+        """Return the parameters in the compute dtype, as the stage's loop wants them."""
+        dtype = self.activation().dtype
+        return self.stage.spread(jax.tree.map(lambda leaf: leaf.astype(dtype), params))
 
     def zeros(self) -> Parameters:
         """Return gradients to which nothing has been added yet."""
-        params = jax.eval_shape(lambda: self.stage.init(seed=self.work.seed))
+        params = jax.eval_shape(lambda: self.stage.spread(self.stage.init(seed=self.work.seed)))
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
 
     def forward(
         self, compute: Parameters, x: Input, targets: Targets, position: Position
     ) -> tuple[Output, Residuals]:
-        """Return the stage's output for one microbatch, and what its backward needs."""
+        """Return the stage's output for one microbatch, and what its backward needs.
+
+        The backward differentiates by the input too; at the first stage, by that of its layers.
+        """
         key = microbatch_key(seed=self.work.seed, step=position[0], microbatch=position[1])
         if self.stage.is_first:
+            activation = self.activation()
+            tap = jnp.zeros(activation.shape, activation.dtype)
             return forward_with_residuals(
-                lambda params: self.stage.apply(params, x, targets, key), compute
+                lambda params, tap: self.stage.apply(params, x, targets, key, tap=tap), compute, tap
             )
         return forward_with_residuals(
             lambda params, x: self.stage.apply(params, x, targets, key), compute, x
@@ -92,9 +99,34 @@ class StageFunctions:
         `cotangent` is the gradient of the output: at the last stage one over the tokens of a step,
         which makes the loss a mean over them.
         """
-        of_weights, *of_input = backward_from_residuals(residuals, compute, cotangent)
-        gradients = jax.tree.map(lambda a, g: a + g.astype(a.dtype), gradients, of_weights)
-        return (of_input[0] if of_input else None), gradients
+        of_weights, of_input = backward_from_residuals(residuals, compute, cotangent)
+        return self._to_stage_before(of_input), add_gradients(gradients, of_weights)
+
+    def split(
+        self,
+        compute: Parameters,
+        residuals: Residuals,
+        cotangent: Array | jax.ShapeDtypeStruct,
+    ) -> SplitBackward:
+        """Return the backward in two parts, given its arguments or their shapes."""
+        return split_backward(backward_from_residuals, residuals, compute, cotangent)
+
+    def backward_input(
+        self, split: SplitBackward, compute: Parameters, residuals: Residuals, cotangent: Array
+    ) -> tuple[Array | None, Crossing]:
+        """Return the gradient of the stage's input (None for tokens), and what crosses.
+
+        The first stage does as much here as the others: all but the products for its weights, and
+        the embedding. Schedules that split backwards count on equal parts.
+        """
+        of_input, crossing = split.input_part(residuals, compute, cotangent)
+        return self._to_stage_before(of_input), crossing
+
+    def backward_weight(
+        self, split: SplitBackward, compute: Parameters, carried: Carried, gradients: Parameters
+    ) -> Parameters:
+        """Add the gradients of the weights to `gradients`."""
+        return add_gradients(gradients, split.weight_part(carried, compute))
 
     def loss_cotangent(self) -> Float[Array, ""]:
         """Return what the backward of the last stage starts from."""
@@ -102,7 +134,7 @@ class StageFunctions:
 
     def pack(self, gradients: Parameters) -> Buckets:
         """Return the gradients as they travel."""
-        return pack(gradients, shared=self.stage.shares_embedding)
+        return pack(self.stage.stack(gradients), shared=self.stage.shares_embedding)
 
     def square_norm(self, buckets: Buckets) -> Float[Array, ""]:
         """Return this stage's part of the squared global norm; a tied embedding counts once."""
@@ -123,5 +155,13 @@ class StageFunctions:
         changes, moments = self._transformation().update(clipped, moments, params)
         return jax.tree.map(jnp.add, params, changes), moments
 
+    def _to_stage_before(self, of_input: Array) -> Array | None:
+        return None if self.stage.is_first else of_input
+
     def _transformation(self) -> optax.GradientTransformation:
         return adamw(self.optimizer, num_steps=self.work.num_steps)
+
+
+def add_gradients(gradients: Parameters, more: Parameters) -> Parameters:
+    """Return the sum in the dtype of `gradients`."""
+    return jax.tree.map(lambda a, g: a + g.astype(a.dtype), gradients, more)

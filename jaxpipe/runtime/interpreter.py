@@ -1,36 +1,23 @@
 """Executes the program of one rank: instruction by instruction, knowing no schedule by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
-import jax
 import numpy as np
-import optax
 from jaxtyping import Array, Int
 
-from jaxpipe.comm import ALL_REDUCE_TAG, CountedTransport, HostOrDeviceArray, all_reduce
+from jaxpipe.comm import CountedTransport, all_reduce
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.buckets import Buckets
 from jaxpipe.runtime.compiled import CompiledStage
 from jaxpipe.runtime.mailbox import Mailbox, Patience
-from jaxpipe.runtime.model import Parameters
 from jaxpipe.runtime.recorder import Recorder
-from jaxpipe.runtime.residuals import Residuals
-from jaxpipe.runtime.stage import Output, Stage
+from jaxpipe.runtime.reductions import Reductions, reduction_tag
+from jaxpipe.runtime.stage_pass import StagePass
 from jaxpipe.runtime.totals import Totals
+from jaxpipe.runtime.train_state import TrainState
 from jaxpipe.schedule import Bucket, Instruction, Op, Program
 from jaxpipe.trace import Lane
-
-ArrayT = TypeVar("ArrayT", np.ndarray, Array)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainState:
-    """What a step changes: parameters, and the moments of the optimizer."""
-
-    params: Parameters
-    moments: optax.OptState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +35,10 @@ class Feed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """One rank: its stage, its transport, and its place in the plan."""
+    """One rank: its stages by their number, its transport, and its place in the plan."""
 
     plan: Plan
-    compiled: CompiledStage
+    compiled: Mapping[int, CompiledStage]
     transport: CountedTransport
     recorder: Recorder
     patience: Patience
@@ -64,13 +51,15 @@ class Interpreter:
     def train(self, program: Program, state: TrainState, feed: Feed) -> tuple[TrainState, Totals]:
         """Execute one training step; the arrays of `state` are donated."""
         run = self._run(program, state, feed, trains=True)
-        return run.state, run.totals
+        return {number: held.state for number, held in run.stages.items()}, run.totals
 
-    def gradients(self, program: Program, state: TrainState, feed: Feed) -> tuple[Buckets, Totals]:
-        """Execute a training step but for its update; return the reduced gradients."""
+    def gradients(
+        self, program: Program, state: TrainState, feed: Feed
+    ) -> tuple[dict[int, Buckets], Totals]:
+        """Execute a training step but for its update; return each stage's reduced gradients."""
         without_update = tuple(i for i in program if i.op is not Op.UPDATE)
         run = self._run(without_update, state, feed, trains=True)
-        return run.buckets, run.totals
+        return {number: held.buckets for number, held in run.stages.items()}, run.totals
 
     def evaluate(self, program: Program, state: TrainState, feed: Feed) -> Totals:
         """Execute a program of forwards without dropout, which changes nothing."""
@@ -83,17 +72,31 @@ class Interpreter:
             transport=self.transport,
             recorder=self.recorder,
             rank_of=lambda stage: self.plan.rank(replica=self.replica, stage=stage),
-            like=self.compiled.activation,
+            num_stages=self.plan.num_stages,
+            like=next(iter(self.compiled.values())).activation,
             patience=self.patience,
         )
+        stages = {
+            number: StagePass(
+                compiled=compiled,
+                state=state[number],
+                compute=compiled.cast(state[number].params),
+                gradients=compiled.zeros() if trains else None,
+            )
+            for number, compiled in self.compiled.items()
+        }
         run = _Run(
             rank=self,
             mailbox=mailbox,
             feed=feed,
             trains=trains,
-            state=state,
-            compute=self.compiled.cast(state.params),
-            gradients=self.compiled.zeros() if trains else {},
+            stages=stages,
+            reductions=Reductions(
+                plan=self.plan,
+                transport=self.transport,
+                recorder=self.recorder,
+                timeout_s=self.patience.timeout_s,
+            ),
             num_bytes_before=self.transport.num_bytes_sent,
         )
         for instruction in program:
@@ -109,48 +112,39 @@ class _Run:
     mailbox: Mailbox
     feed: Feed
     trains: bool
-    state: TrainState
-    compute: Parameters
-    gradients: Parameters
-    buckets: Buckets = field(default_factory=dict)
+    stages: dict[int, StagePass]
+    reductions: Reductions
     totals: Totals = field(default_factory=Totals)
-    residuals: dict[int, Residuals] = field(default_factory=dict)
     num_bytes_before: int
 
-    @property
-    def compiled(self) -> CompiledStage:
-        return self.rank.compiled
-
-    @property
-    def stage(self) -> Stage:
-        return self.compiled.functions.stage
-
     def forward(self, instruction: Instruction) -> None:
-        stage, microbatch = instruction.stage, instruction.microbatch
-        assert microbatch is not None, instruction
-        before = (stage - 1, stage, microbatch)
-        x = self._tokens(microbatch, 0) if self.stage.is_first else self.mailbox.take(before)
-        targets = self._tokens(microbatch, 1) if self.stage.is_last else None
+        number, microbatch = instruction.stage, _microbatch(instruction)
+        held = self.stages[number]
+        before = (number - 1, number, microbatch)
+        x = self._tokens(microbatch, 0) if held.stage.is_first else self.mailbox.take(before)
+        targets = self._tokens(microbatch, 1) if held.stage.is_last else None
+        position = np.array((self.feed.step, self.feed.first_microbatch + microbatch), np.int32)
         with self.rank.recorder.span(Lane.COMPUTE, instruction):
-            output = jax.block_until_ready(self._apply(x, targets, microbatch))
-        if self.stage.is_last:
+            output = held.forward(microbatch, x, targets, position)
+        if held.stage.is_last:
             self.totals = replace(self.totals, loss=self.totals.loss + float(output))
         else:
-            self.mailbox.put((stage, stage + 1, microbatch), output)
+            self.mailbox.put((number, number + 1, microbatch), output)
 
     def backward(self, instruction: Instruction) -> None:
-        stage, microbatch = instruction.stage, instruction.microbatch
-        assert microbatch is not None, instruction
-        behind = (stage + 1, stage, microbatch)
-        is_last = self.stage.is_last
-        cotangent = self.compiled.loss_cotangent if is_last else self.mailbox.take(behind)
+        number, microbatch = instruction.stage, _microbatch(instruction)
+        held, behind = self.stages[number], (number + 1, number, microbatch)
+        compute = held.backward if instruction.op is Op.BACKWARD else held.backward_input
+        is_last = held.stage.is_last
+        cotangent = held.compiled.loss_cotangent if is_last else self.mailbox.take(behind)
         with self.rank.recorder.span(Lane.COMPUTE, instruction):
-            residuals = self.residuals.pop(microbatch)
-            of_input, self.gradients = jax.block_until_ready(
-                self.compiled.backward(self.compute, residuals, cotangent, self.gradients)
-            )
-        if not self.stage.is_first:
-            self.mailbox.put((stage, stage - 1, microbatch), of_input)
+            of_input = compute(microbatch, cotangent)
+        if of_input is not None:
+            self.mailbox.put((number, number - 1, microbatch), of_input)
+
+    def backward_weight(self, instruction: Instruction) -> None:
+        with self.rank.recorder.span(Lane.COMPUTE, instruction):
+            self.stages[instruction.stage].backward_weight(_microbatch(instruction))
 
     def send(self, instruction: Instruction) -> None:
         self.mailbox.send(instruction)
@@ -159,24 +153,17 @@ class _Run:
         self.mailbox.receive(instruction)
 
     def reduce(self, instruction: Instruction) -> None:
-        self._finish_pipeline()
-        bucket = instruction.bucket
-        assert bucket is not None, instruction
-        if bucket is Bucket.SCALARS:
-            total = self._sum(instruction, self._own_totals().to_array())
-            self.totals = Totals.from_array(total)
+        if instruction.bucket is Bucket.SCALARS:
+            self._finish(instruction)
+        elif instruction.bucket is Bucket.SHARED:
+            self.reductions.begin(instruction, self._shared())
         else:
-            self.buckets[bucket] = self._sum(instruction, self.buckets[bucket])
+            held = self.stages[instruction.stage]
+            self.reductions.begin(instruction, held.pack()[Bucket.STAGE])
 
     def update(self, instruction: Instruction) -> None:
-        square_norm = np.float32(self.totals.square_norm)
         with self.rank.recorder.span(Lane.UPDATE, instruction):
-            params, moments = jax.block_until_ready(
-                self.compiled.update(
-                    self.state.params, self.state.moments, self.buckets, square_norm
-                )
-            )
-        self.state = TrainState(params=params, moments=moments)
+            self.stages[instruction.stage].update(self.totals.square_norm)
 
     def _tokens(self, microbatch: int, shift: int) -> Int[np.ndarray, "microbatch seq"]:
         """Return the inputs of a microbatch, or with a shift of 1 its targets."""
@@ -184,50 +171,61 @@ class _Run:
         tokens = self.feed.tokens[microbatch]
         return tokens[:, shift : tokens.shape[1] - 1 + shift]
 
-    def _apply(
-        self, x: HostOrDeviceArray, targets: HostOrDeviceArray | None, microbatch: int
-    ) -> Output:
-        if not self.trains:
-            return self.compiled.evaluate(self.compute, x, targets)
-        position = np.array((self.feed.step, self.feed.first_microbatch + microbatch), np.int32)
-        output, residuals = self.compiled.forward(self.compute, x, targets, position)
-        self.residuals[microbatch] = residuals
-        return output
+    def _shared(self) -> Array:
+        """Return the gradient of the tied embedding, summed over the stages held here."""
+        packed = [held.pack() for held in self.stages.values()]
+        first, *others = [each[Bucket.SHARED] for each in packed if Bucket.SHARED in each]
+        return sum(others, first)
 
-    def _finish_pipeline(self) -> None:
-        """Once all is computed: wait until it is sent, and make the gradients ready to travel."""
+    def _finish(self, instruction: Instruction) -> None:
+        """Wait for all that is under way, and sum the scalars over all ranks."""
         self.mailbox.finish_sends()
-        if self.trains and not self.buckets:
-            self.buckets = self.compiled.pack(self.gradients)
-            self.gradients = {}
+        for held in self.stages.values() if self.trains else ():
+            held.pack()
+        for done, total in self.reductions.finish():
+            self._place(done, total)
+        scalars = self._own_totals().to_array()
+        with self.rank.recorder.span(Lane.REDUCE, instruction, num_bytes=scalars.nbytes):
+            total = all_reduce(
+                self.rank.transport,
+                scalars,
+                self.rank.plan.tree(Bucket.SCALARS, stage=instruction.stage),
+                tag=reduction_tag(instruction),
+                timeout_s=self.rank.patience.timeout_s,
+            )
+        self.totals = Totals.from_array(total)
+
+    def _place(self, done: Instruction, total: Array) -> None:
+        """Put a sum where its update looks for it."""
+        bucket = done.bucket
+        assert bucket is not None, done
+        for number, held in self.stages.items():
+            if number == done.stage or (bucket is Bucket.SHARED and bucket in held.buckets):
+                held.buckets[bucket] = total
 
     def _own_totals(self) -> Totals:
         counts_norm = self.trains and self.rank.replica == 0
+        holds_first = any(held.stage.is_first for held in self.stages.values())
         recorder = self.rank.recorder
         return replace(
             self.totals,
-            square_norm=float(self.compiled.square_norm(self.buckets)) if counts_norm else 0.0,
+            square_norm=sum(h.square_norm() for h in self.stages.values()) if counts_norm else 0.0,
             compute_s=recorder.compute_s(),
-            pipeline_s=recorder.pipeline_s() if self.stage.is_first else 0.0,
+            pipeline_s=recorder.pipeline_s() if holds_first else 0.0,
             sent_bytes=float(self.rank.transport.num_bytes_sent - self.num_bytes_before),
         )
 
-    def _sum(self, instruction: Instruction, array: ArrayT) -> ArrayT:
-        bucket = instruction.bucket
-        assert bucket is not None, instruction
-        with self.rank.recorder.span(Lane.REDUCE, instruction, num_bytes=array.nbytes):
-            return all_reduce(
-                self.rank.transport,
-                array,
-                self.rank.plan.tree(bucket, stage=instruction.stage),
-                tag=ALL_REDUCE_TAG + list(Bucket).index(bucket),
-                timeout_s=self.rank.patience.timeout_s,
-            )
+
+def _microbatch(instruction: Instruction) -> int:
+    assert instruction.microbatch is not None, instruction
+    return instruction.microbatch
 
 
 _HANDLERS: dict[Op, Callable[[_Run, Instruction], None]] = {
     Op.FORWARD: _Run.forward,
     Op.BACKWARD: _Run.backward,
+    Op.BACKWARD_INPUT: _Run.backward,
+    Op.BACKWARD_WEIGHT: _Run.backward_weight,
     Op.SEND: _Run.send,
     Op.RECEIVE: _Run.receive,
     Op.REDUCE: _Run.reduce,

@@ -68,6 +68,7 @@ class Job:
                 num_stages=self.plan.num_stages,
                 layers=self.plan.layers(stage),
                 remat=self.train.remat,
+                loop=self.train.loop,
             ),
             work=Work(
                 microbatch=self.plan.microbatch,

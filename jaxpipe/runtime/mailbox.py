@@ -28,10 +28,11 @@ class Patience:
 
 
 class Mailbox:
-    """What has come for the stage of this rank, what it has made, and what is under way.
+    """What has come for the stages of this rank, what they have made, and what is under way.
 
-    `like` is the shape and dtype of every message, `rank_of` tells the rank that holds a stage of
-    this pipeline.
+    What one stage of the rank makes for another is handed over without a message: it is put and
+    taken. `like` is the shape and dtype of every message, `rank_of` tells the rank that holds a
+    stage of this pipeline, of which there are `num_stages`.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class Mailbox:
         transport: Transport,
         recorder: Recorder,
         rank_of: Callable[[int], int],
+        num_stages: int,
         like: jax.ShapeDtypeStruct,
         patience: Patience,
     ) -> None:
         self._transport = transport
         self._recorder = recorder
         self._rank_of = rank_of
+        self._num_stages = num_stages
         self._like = like
         self._patience = patience
         self._arrays: dict[Message, Array] = {}
@@ -57,11 +60,11 @@ class Mailbox:
             self._post()
 
     def put(self, message: Message, array: Array) -> None:
-        """Keep an array that was computed until it is sent."""
+        """Keep an array that was computed until it is sent, or taken by another stage held here."""
         self._arrays[message] = array
 
     def take(self, message: Message) -> Array:
-        """Return an array that was received."""
+        """Return an array that was received, or put by another stage held here."""
         return self._arrays.pop(message)
 
     def send(self, instruction: Instruction) -> None:
@@ -70,7 +73,7 @@ class Mailbox:
         array = self._arrays.pop(message)
         start_s = self._recorder.now()
         to = self._rank_of(message[1])
-        sending = self._transport.send(array, to=to, tag=_tag(message))
+        sending = self._transport.send(array, to=to, tag=self._tag(message))
         self._sendings.append((instruction, array.nbytes, start_s, sending))
 
     def receive(self, instruction: Instruction) -> None:
@@ -98,8 +101,13 @@ class Mailbox:
             message = _message(self._unposted.popleft())
             source = self._rank_of(message[0])
             self._posted.append(
-                self._transport.receive(self._like, source=source, tag=_tag(message))
+                self._transport.receive(self._like, source=source, tag=self._tag(message))
             )
+
+    def _tag(self, message: Message) -> int:
+        """Return a small tag that no other message of the pass between the same two ranks has."""
+        source, destination, microbatch = message
+        return 2 * (microbatch * self._num_stages + source) + (source < destination)
 
 
 def _message(instruction: Instruction) -> Message:
@@ -107,12 +115,6 @@ def _message(instruction: Instruction) -> Message:
     assert peer is not None, instruction
     assert microbatch is not None, instruction
     return (stage, peer, microbatch) if instruction.op is Op.SEND else (peer, stage, microbatch)
-
-
-def _tag(message: Message) -> int:
-    """Return a small tag that no other message of the pass between the same two ranks has."""
-    source, destination, microbatch = message
-    return 2 * microbatch + (source < destination)
 
 
 def _num_bytes(like: jax.ShapeDtypeStruct) -> int:

@@ -66,7 +66,13 @@ class Model(Protocol):
         ...
 
     def loss(
-        self, logits: Float[Array, "batch seq vocabulary"], targets: Int[Array, "batch seq"]
+        self,
+        params: Parameters,
+        x: Float[Array, "batch seq dim"],
+        targets: Int[Array, "batch seq"],
     ) -> Float[Array, ""]:
-        """Return the cross-entropy in nats, summed over all tokens, in float32."""
+        """Return the cross-entropy of the head in nats, summed over all tokens, in float32.
+
+        It takes what `head` takes, not logits, so that it need not hold those of all tokens.
+        """
         ...

@@ -19,6 +19,15 @@ class Remat(StrEnum):
     """The input of the layer alone: the least memory, one more forward."""
 
 
+class Loop(StrEnum):
+    """How a stage goes through its layers."""
+
+    SCAN = "scan"
+    """One body, called for each layer: compiles as fast as one layer, copies what it keeps."""
+    UNROLLED = "unrolled"
+    """One body for each layer, over parameters that are copied apart once a step."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """Where a run lives, and how long its ranks wait for each other.
@@ -55,6 +64,7 @@ class TrainConfig:
     batch: int = 16
     sequence: int | None = None
     remat: Remat = Remat.NONE
+    loop: Loop = Loop.UNROLLED
     log_every: int = 10
     eval_every: int = 50
     eval_batches: int = 4
@@ -95,6 +105,30 @@ class OptimizerConfig:
         for name in ("beta1", "beta2"):
             if not getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be below 1, is {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossScaleConfig:
+    """How the loss is scaled where activations are float16 (`jaxpipe.runtime.loss_scale`).
+
+    It starts at `initial`. A step that overflows divides it by `factor`, but never below 1;
+    `growth_steps` steps in a row without overflow multiply it by `factor`, but never above
+    `largest`.
+    """
+
+    initial: float = 2.0**16
+    factor: float = 2.0
+    growth_steps: int = 2000
+    largest: float = 2.0**24
+
+    def __post_init__(self) -> None:
+        _check(self, above_zero=("growth_steps",))
+        if not self.factor > 1:
+            raise ValueError(f"`factor` must be above 1, is {self.factor}")
+        if not 1 <= self.initial <= self.largest:
+            raise ValueError(
+                f"`initial` must be from 1 to `largest`, {self.largest}, is {self.initial}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxpipe.runtime.model import Model, Parameters
 from jaxpipe.runtime.remat import rematerialise
-from jaxpipe.runtime.settings import Remat
+from jaxpipe.runtime.settings import Loop, Remat
 
 Input = Int[Array, "microbatch seq"] | Float[Array, "microbatch seq dim"]
 Targets = Int[Array, "microbatch seq"] | None
@@ -24,6 +24,8 @@ class Stage:
         first                                   last
         tokens -> embed -> block -> block ─┬─> block -> block -> head -> loss <- targets
                                        activation
+
+    Parameters come stacked over the layers, and are then scanned, or from `spread`.
     """
 
     model: Model
@@ -31,6 +33,7 @@ class Stage:
     num_stages: int
     layers: range
     remat: Remat = Remat.NONE
+    loop: Loop = Loop.UNROLLED
 
     @property
     def is_first(self) -> bool:
@@ -52,38 +55,72 @@ class Stage:
         key = jax.random.key(seed)
         return self.model.init(key, layers=self.layers, embed=self.is_first, head=self.is_last)
 
-    def apply(self, params: Parameters, x: Input, targets: Targets, key: Array | None) -> Output:
+    def spread(self, params: Parameters) -> Parameters:
+        """Return the parameters as `loop` wants them: unrolled layers have a tree each.
+
+        A slice within a compiled function is a copy for each microbatch, and one more among the
+        residuals; so slice once a step.
+        """
+        if self.loop is Loop.SCAN:
+            return params
+        each = range(len(self.layers))
+        layers = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], params["blocks"]) for i in each)
+        return {**params, "blocks": layers}
+
+    def stack(self, params: Parameters) -> Parameters:
+        """Undo `spread`, for parameters or for gradients."""
+        if self.loop is Loop.SCAN:
+            return params
+        return {**params, "blocks": jax.tree.map(lambda *leaf: jnp.stack(leaf), *params["blocks"])}
+
+    def apply(
+        self,
+        params: Parameters,
+        x: Input,
+        targets: Targets,
+        key: Array | None,
+        *,
+        tap: Array | None = None,
+    ) -> Output:
         """Return the activation that leaves the stage; from the last stage, the summed loss.
 
         `x` are tokens at the first stage and activations elsewhere; `targets` belong to the last
-        stage. `key` is that of the step and microbatch; dropout is off where it is None.
+        stage. `key` is that of the step and microbatch; dropout is off where it is None. A `tap`
+        is added to the input of the first layer: zeros, whose gradient is that of this input where
+        `x` are tokens and have none.
         """
-        x = self._hidden(params, x, key)
+        x = self._hidden(params, x, key, tap)
         if not self.is_last:
             return x
         assert targets is not None, "the last stage reads targets"
-        return self.model.loss(self.model.head(params, x), targets)
+        return self.model.loss(params, x, targets)
 
     def logits(
         self, params: Parameters, tokens: Int[Array, "batch seq"]
     ) -> Float[Array, "batch seq vocabulary"]:
         """Return the logits, without dropout, if this stage is the whole model."""
         assert self.num_stages == 1, self
-        return self.model.head(params, self._hidden(params, tokens, None))
+        return self.model.head(params, self._hidden(params, tokens, None, None))
 
-    def _hidden(self, params: Parameters, x: Input, key: Array | None) -> Array:
+    def _hidden(self, params: Parameters, x: Input, key: Array | None, tap: Array | None) -> Array:
         if self.is_first:
             x = self.model.embed(params, x, _fold(key, self.model.num_layers))
+        x = x if tap is None else x + tap
         return self._blocks(params["blocks"], x, key)
 
-    def _blocks(self, blocks: Parameters, x: Array, key: Array | None) -> Array:
-        block = rematerialise(self.model.block, self.remat)
+    def _blocks(self, blocks: Parameters | tuple, x: Array, key: Array | None) -> Array:
+        scanned = isinstance(blocks, dict)
+        block = rematerialise(self.model.block, self.remat, scanned=scanned)
 
-        def step(x: Array, layer: tuple[Parameters, Array]) -> tuple[Array, None]:
+        def step(x: Array, layer: tuple[Parameters, Array | int]) -> tuple[Array, None]:
             params, number = layer
             return block(params, x, _fold(key, number)), None
 
-        return jax.lax.scan(step, x, (blocks, jnp.asarray(self.layers)))[0]
+        if scanned:
+            return jax.lax.scan(step, x, (blocks, jnp.asarray(self.layers)))[0]
+        for layer in zip(blocks, self.layers, strict=True):
+            x, _ = step(x, layer)
+        return x
 
 
 def microbatch_key(*, seed: int, step: Array | int, microbatch: Array | int) -> Array:

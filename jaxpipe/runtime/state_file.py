@@ -1,5 +1,7 @@
 """The state of training in a checkpoint: written stage by stage, read by any cut."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import optax
@@ -19,8 +21,9 @@ from jaxpipe.runtime.checkpoint import (
     restore,
     write_shard,
 )
-from jaxpipe.runtime.interpreter import TrainState
+from jaxpipe.runtime.compiled import CompiledStage
 from jaxpipe.runtime.model import Parameters
+from jaxpipe.runtime.train_state import StageState, TrainState
 from jaxpipe.runtime.worker import Worker
 
 _MOMENTS = ("mu", "nu")
@@ -41,7 +44,10 @@ def save_state(worker: Worker, state: TrainState, *, step: int) -> None:
     entries: tuple[TensorEntry, ...] = ()
     if job.plan.replica(transport.rank) == 0:
         folder = partial_folder(job.folder, step=step)
-        entries = write_shard(folder, f"stage-{worker.stage}", _tensors(worker, state))
+        for stage, held in state.items():
+            first_layer = job.plan.layers(stage).start
+            tensors = _tensors(held, first_layer=first_layer)
+            entries += tuple(write_shard(folder, f"stage-{stage}", tensors))
     payloads = gather_bytes(
         transport, encode_entries(entries), root=0, tag=GATHER_TAG, timeout_s=timeout_s
     )
@@ -57,15 +63,14 @@ def restore_state(worker: Worker, checkpoint: Checkpoint | None) -> tuple[TrainS
     Raises:
         CheckpointError: a tensor is missing, corrupt, or of another shape.
     """
-    params, moments = worker.compiled.init()
     if checkpoint is None:
-        return TrainState(params=params, moments=moments), 0
-    restored = {prefix: _restore(worker, checkpoint, params, prefix) for prefix in ("", *_MOMENTS)}
-    moments = optax.tree.set(
-        moments, count=np.int32(checkpoint.step), mu=restored["mu"], nu=restored["nu"]
-    )
-    moments = jax.device_put(moments)  # each count gets an array of its own: they are donated
-    return TrainState(params=restored[""], moments=moments), checkpoint.step
+        return {stage: _fresh(compiled) for stage, compiled in worker.compiled.items()}, 0
+    plan = worker.job.plan
+    state = {
+        stage: _restored(checkpoint, _fresh(compiled), first_layer=plan.layers(stage).start)
+        for stage, compiled in worker.compiled.items()
+    }
+    return state, checkpoint.step
 
 
 def restore_params(checkpoint: Checkpoint, template: Parameters, *, first_layer: int) -> Parameters:
@@ -77,12 +82,20 @@ def restore_params(checkpoint: Checkpoint, template: Parameters, *, first_layer:
     return _read(checkpoint, template, first_layer=first_layer, prefix="")
 
 
-def _restore(
-    worker: Worker, checkpoint: Checkpoint, template: Parameters, moment: str
-) -> Parameters:
-    first_layer = worker.job.plan.layers(worker.stage).start
-    prefix = f"{moment}." if moment else ""
-    return _read(checkpoint, template, first_layer=first_layer, prefix=prefix)
+def _fresh(compiled: CompiledStage) -> StageState:
+    params, moments = compiled.init()
+    return StageState(params=params, moments=moments)
+
+
+def _restored(checkpoint: Checkpoint, fresh: StageState, *, first_layer: int) -> StageState:
+    read = partial(_read, checkpoint, fresh.params, first_layer=first_layer)
+    moments = optax.tree.set(
+        fresh.moments,
+        count=np.int32(checkpoint.step),
+        **{moment: read(prefix=f"{moment}.") for moment in _MOMENTS},
+    )
+    moments = jax.device_put(moments)  # each count gets an array of its own: they are donated
+    return StageState(params=read(prefix=""), moments=moments)
 
 
 def _read(
@@ -92,8 +105,7 @@ def _read(
     return jax.device_put(restore(template, found, first_layer=first_layer, prefix=prefix))
 
 
-def _tensors(worker: Worker, state: TrainState) -> dict[str, np.ndarray]:
-    first_layer = worker.job.plan.layers(worker.stage).start
+def _tensors(state: StageState, *, first_layer: int) -> dict[str, np.ndarray]:
     tensors = flatten(state.params, first_layer=first_layer)
     for moment in _MOMENTS:
         tree = optax.tree.get(state.moments, moment)

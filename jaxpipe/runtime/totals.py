@@ -11,8 +11,7 @@ class Totals:
 
     `loss` is in nats, summed over tokens. `square_norm` is that of the gradient before clipping.
     `pipeline_s` is the time of the pipeline phase, added over first stages; `compute_s` that of
-    all forwards and backwards; `sent_bytes` what ranks sent before
-    this sum, gradients included.
+    all forwards and backwards; `sent_bytes` what ranks sent before this sum, gradients included.
     """
 
     loss: float = 0.0
@@ -30,6 +29,6 @@ class Totals:
         """Return the totals of an array from `to_array`, or of a sum of such."""
         return cls(**dict(zip(cls.__slots__, map(float, array), strict=True)))
 
-    def bubble(self, *, num_stages: int) -> float:
+    def bubble(self, *, num_pipeline_ranks: int) -> float:
         """Return the fraction of the pipeline phase in which ranks did not compute."""
-        return 1 - self.compute_s / (num_stages * self.pipeline_s)
+        return 1 - self.compute_s / (num_pipeline_ranks * self.pipeline_s)

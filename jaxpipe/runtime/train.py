@@ -105,7 +105,7 @@ class _Reporter:
             learning_rate=float(np.asarray(self._rate(step - 1))),
             step_s=step_s,
             tokens_per_s=tokens_per_s,
-            bubble=totals.bubble(num_stages=self._job.plan.num_stages),
+            bubble=totals.bubble(num_pipeline_ranks=self._job.plan.num_pipeline_ranks),
             sent_bytes=int(totals.sent_bytes),
             flops_per_s=self._job.flops_per_token * tokens_per_s,
         )

@@ -1,16 +1,18 @@
-"""One rank, ready to compute: its compiled stage and its programs."""
+"""One rank, ready to compute: its compiled stages and its programs."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxpipe.comm import BARRIER_TAG, CountedTransport, Transport, barrier, clock_offset
 from jaxpipe.runtime.compiled import CompiledStage, compile_stage
 from jaxpipe.runtime.feed import eval_feed, train_feed
-from jaxpipe.runtime.interpreter import Interpreter, TrainState
+from jaxpipe.runtime.interpreter import Interpreter
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.mailbox import Patience
 from jaxpipe.runtime.recorder import Recorder
 from jaxpipe.runtime.totals import Totals
+from jaxpipe.runtime.train_state import TrainState
 from jaxpipe.schedule import Program
 
 _CLOCK_ROUNDS = 20
@@ -32,14 +34,9 @@ class Worker:
         return self.interpreter.transport
 
     @property
-    def compiled(self) -> CompiledStage:
-        """What this rank computes."""
+    def compiled(self) -> Mapping[int, CompiledStage]:
+        """What this rank computes, for each stage that it holds."""
         return self.interpreter.compiled
-
-    @property
-    def stage(self) -> int:
-        """The stage that this rank holds."""
-        return self.job.plan.stage(self.transport.rank)
 
     def train_step(self, state: TrainState, *, step: int) -> tuple[TrainState, Totals]:
         """Train on the batch of a step; steps count from 0. Donates the arrays of `state`."""
@@ -58,16 +55,22 @@ class Worker:
 
 
 def start(job: Job, transport: Transport) -> Worker:
-    """Compile this rank's stage, and return when all ranks have compiled theirs.
+    """Compile this rank's stages, and return when all ranks have compiled theirs.
 
     Raises:
         DeadlineError: a rank has not done so within `startup_timeout_s`.
     """
-    stage = job.plan.stage(transport.rank)
+    number = transport.rank % job.plan.num_pipeline_ranks
+    train_program = job.plan.train_schedule()[number]
     keep_from = max(0, job.train.steps - job.trace.steps)
     interpreter = Interpreter(
         plan=job.plan,
-        compiled=compile_stage(job.functions(stage=stage)),
+        compiled={
+            stage: compile_stage(
+                job.functions(stage=stage), ops={i.op for i in train_program if i.stage == stage}
+            )
+            for stage in job.plan.stages(transport.rank)
+        },
         transport=CountedTransport(transport),
         recorder=Recorder(
             rank=transport.rank, clock=time.perf_counter, keep=lambda step: step >= keep_from
@@ -79,8 +82,8 @@ def start(job: Job, transport: Transport) -> Worker:
     return Worker(
         job=job,
         interpreter=interpreter,
-        train_program=job.plan.train_schedule()[stage],
-        eval_program=job.plan.eval_schedule(num_microbatches=num_microbatches)[stage],
+        train_program=train_program,
+        eval_program=job.plan.eval_schedule(num_microbatches=num_microbatches)[number],
         clock_offset_s=clock_offset(
             transport, rounds=_CLOCK_ROUNDS, timeout_s=job.run.timeout_s, clock=time.perf_counter
         ),

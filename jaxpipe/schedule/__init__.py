@@ -1,11 +1,14 @@
 """In what order: instructions, generators of schedules, their lowering, check and drawing."""
 
+from jaxpipe.schedule.all_reduce_kind import AllReduceKind
 from jaxpipe.schedule.check import check
+from jaxpipe.schedule.costs import Costs
 from jaxpipe.schedule.csv_file import read_schedule, schedule_text, write_schedule
 from jaxpipe.schedule.describe import describe
 from jaxpipe.schedule.forward_only import forward_only
 from jaxpipe.schedule.generate import ScheduleKind, generate
 from jaxpipe.schedule.gpipe import gpipe
+from jaxpipe.schedule.greedy import WeightPlacement, greedy
 from jaxpipe.schedule.holding import count_stages, holder, stages_held
 from jaxpipe.schedule.instruction import (
     Bucket,
@@ -33,7 +36,9 @@ from jaxpipe.schedule.timetable import TimedInstruction, Timetable, timetable
 from jaxpipe.schedule.zero_bubble import zb_h1, zb_h2
 
 __all__ = [
+    "AllReduceKind",
     "Bucket",
+    "Costs",
     "Instruction",
     "Op",
     "Program",
@@ -42,6 +47,7 @@ __all__ = [
     "SyncTree",
     "TimedInstruction",
     "Timetable",
+    "WeightPlacement",
     "backward",
     "backward_input",
     "backward_weight",
@@ -54,6 +60,7 @@ __all__ = [
     "forward_only",
     "generate",
     "gpipe",
+    "greedy",
     "holder",
     "interleaved",
     "leader",

@@ -11,15 +11,16 @@ def check(schedule: Schedule) -> None:
 
     The proof has three parts; each names the first instruction that breaks its rule:
 
-    1. *Content.* Stage s has a forward of every microbatch, in training a backward of each as well,
-       the messages that these need and no other, and the reductions on which all stages agree,
-       each of them once.
+    1. *Content.* Each stage has a forward of every microbatch, in training a backward of each as
+       well, whole or split, the messages that these need and no other, and the reductions on which
+       all ranks agree, each of them once.
     2. *Order.* What an instruction needs stands before it in its program.
     3. *Progress.* Executed together, with sends that never block and receives and reductions that
        wait for their other ends, all programs come to their end.
 
-    What the schedule says of itself is taken as meant: the highest microbatch, whether there are
-    backwards, and which buckets are reduced.
+    What the schedule says of itself is taken as meant: the highest microbatch, the highest stage
+    (and so the chunks of each rank), whether there are backwards, which of them are split, and
+    which buckets are reduced.
 
     >>> from jaxpipe.schedule.instruction import Bucket, forward, receive, reduce, send
     >>> first = (forward(0, 0), send(0, 1, 0), reduce(0, Bucket.SCALARS))

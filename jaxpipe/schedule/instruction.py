@@ -14,6 +14,11 @@ for, backward-weight adds to the gradients of the parameters, and may come any t
 
 A schedule may split some backwards and leave others whole.
 
+A reduction of `Bucket.STAGE` begins where it stands in the program, and its rank goes on; what
+needs the sums, the reduction of `Bucket.SCALARS` (the norm) and every update, waits for its end.
+The other reductions last until they are done. To wait at once is right too, and slower. Replicas
+begin their reductions in the same order, since they run the same programs.
+
 Source of the split: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.
 """
 
@@ -122,7 +127,7 @@ def receive(stage: int, peer: int, microbatch: int) -> Instruction:
 
 
 def reduce(stage: int, bucket: Bucket) -> Instruction:
-    """Sum `bucket` over all ranks that hold it."""
+    """Sum `bucket` over all ranks that hold it; that of a stage is only begun."""
     return Instruction(op=Op.REDUCE, stage=stage, bucket=bucket)
 
 

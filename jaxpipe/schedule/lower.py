@@ -1,7 +1,7 @@
 """Lowering: from what is computed to everything that a rank does in a step.
 
 Each compute instruction gets the messages that it needs, as close to it as can be, each stage the
-sum of its gradients as soon as they are complete, and each program its end::
+begin of the sum of its gradients as soon as they are complete, and each program its end::
 
     forward 3         receive 3 from stage 0          stage 0 ──► stage 1 ──► stage 2
                 ──►   forward 3                            activation 3

@@ -1,5 +1,11 @@
 """How long: an event-driven simulator of plans, and the published systems as plans."""
 
+from jaxpipe.simulate.auto import (
+    Candidate,
+    Search,
+    auto_schedule,
+    named_schedules,
+)
 from jaxpipe.simulate.collective import (
     Algorithm,
     Collective,
@@ -72,6 +78,7 @@ from jaxpipe.simulate.zero import (
 __all__ = [
     "IDEAL",
     "Algorithm",
+    "Candidate",
     "Choices",
     "Collective",
     "Conditions",
@@ -81,6 +88,7 @@ __all__ = [
     "Overheads",
     "Phase",
     "Placement",
+    "Search",
     "Speeds",
     "Split",
     "StepSplit",
@@ -89,6 +97,7 @@ __all__ = [
     "Transfer",
     "Wire",
     "Workload",
+    "auto_schedule",
     "barrier",
     "binary_tree",
     "central_server",
@@ -97,6 +106,7 @@ __all__ = [
     "dtfm_job",
     "foreseen_step_s",
     "megatron_job",
+    "named_schedules",
     "own_job",
     "plan_job",
     "planned_step_s",

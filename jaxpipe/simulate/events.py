@@ -5,7 +5,9 @@ Every rank executes the lowered programs that the runtime executes, instruction 
     forward, backward, its halves, update   the rank is busy for the instruction's seconds
     send                                    the message is posted to its link; the rank goes on
     receive                                 the rank waits until the message has arrived
-    reduce                                  the rank joins a collective and waits for its part of it
+    reduce stage                            the rank joins a collective and goes on
+    reduce scalars, update                  before it begins, the rank waits for all that it joined
+    reduce shared, reduce scalars           the rank joins a collective and waits for its part of it
 
 Compute and transfers overlap as the programs allow. The same job always gives the same trace.
 """
@@ -14,7 +16,7 @@ from functools import partial
 from typing import TypeAlias
 
 from jaxpipe.errors import PlanError
-from jaxpipe.schedule import Instruction, Op, describe, holder, stages_held
+from jaxpipe.schedule import Bucket, Instruction, Op, describe, holder, stages_held
 from jaxpipe.simulate.job import Job
 from jaxpipe.simulate.link import Link
 from jaxpipe.simulate.meet import Meetings, pairs
@@ -55,10 +57,17 @@ def _stages(job: Job, rank: int) -> str:
     return f"stage{'s' if len(held) > 1 else ''} {' '.join(map(str, held))}"
 
 
+def _needs_sums(instruction: Instruction | None) -> bool:
+    """Say whether a rank first waits for the sums that it has begun; None is a meeting of all."""
+    return (
+        instruction is None or instruction.op is Op.UPDATE or instruction.bucket is Bucket.SCALARS
+    )
+
+
 class _Rank:
     """Where a rank stands in its program, what has arrived for it, and what it waits for."""
 
-    __slots__ = ("arrived", "awaited", "first", "index", "position", "since_s", "steps")
+    __slots__ = ("arrived", "awaited", "begun_s", "first", "index", "position", "since_s", "steps")
 
     def __init__(self, index: int, *, first: int, steps: tuple[Step, ...]) -> None:
         self.index = index
@@ -68,6 +77,7 @@ class _Rank:
         self.arrived: set[_Message] = set()
         self.awaited: _Message | None = None
         self.since_s = 0.0
+        self.begun_s: dict[int, float] = {}  # sums of stages that are under way
 
 
 class _Run:
@@ -93,6 +103,7 @@ class _Run:
             self._advance(rank)
         self._queue.run()
         for rank in self._ranks:
+            assert not rank.begun_s or rank.position < len(rank.steps), rank.begun_s
             if rank.position < len(rank.steps):
                 instruction = rank.steps[rank.position].instruction
                 words = "meet" if instruction is None else describe(instruction)
@@ -105,9 +116,10 @@ class _Run:
         """Let a rank go on until it has to wait."""
         while rank.position < len(rank.steps):
             phase, instruction = rank.steps[rank.position]
-            if instruction is None or instruction.op is Op.REDUCE:
-                rank.since_s = self._queue.now_s
-                self._meetings.join(rank.index, phase, instruction)
+            if rank.begun_s and _needs_sums(instruction):
+                return
+            if instruction is None:
+                self._meet(rank, None, phase)
                 return
             if not self._execute(rank, instruction, phase):
                 return
@@ -120,6 +132,8 @@ class _Run:
                 return self._receive(rank, instruction, phase)
             case Op.SEND:
                 return self._send(rank, instruction, phase)
+            case Op.REDUCE:
+                return self._meet(rank, instruction, phase)
             case _:
                 self._work(rank, instruction)
                 return False
@@ -201,11 +215,24 @@ class _Run:
             )
         )
 
+    def _meet(self, rank: _Rank, instruction: Instruction | None, phase: int) -> bool:
+        goes_on = instruction is not None and instruction.bucket is Bucket.STAGE
+        if instruction is not None and goes_on:
+            rank.begun_s[instruction.stage] = self._queue.now_s
+        else:
+            rank.since_s = self._queue.now_s
+        self._meetings.join(rank.index, phase, instruction)
+        return goes_on
+
     def _leave(self, index: int, name: str, stage: int | None) -> None:
         rank = self._ranks[index]
+        since_s = rank.since_s if stage is None else rank.begun_s.pop(stage)
         now_s = self._queue.now_s
-        self._note(rank, Lane.REDUCE, name, since_s=rank.since_s, until_s=now_s, stage=stage)
-        self._go_on(rank)
+        self._note(rank, Lane.REDUCE, name, since_s=since_s, until_s=now_s, stage=stage)
+        if stage is None:
+            self._go_on(rank)
+        elif rank.position < len(rank.steps) and _needs_sums(rank.steps[rank.position].instruction):
+            self._advance(rank)
 
     def _note(
         self,

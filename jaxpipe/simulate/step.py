@@ -18,7 +18,8 @@ class StepTime:
 
     `breakdown` has the mean seconds of a rank and adds up to `seconds`: computing, waiting for
     messages with nothing else to do, in barriers, in the sums of gradients, updating, and idle (a
-    rank that is done before the others).
+    rank that is done before the others). It is one of jobs with one chunk to a rank: sums that go
+    on under the compute of another chunk would count twice.
     """
 
     seconds: float

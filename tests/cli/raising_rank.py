@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 from jaxpipe.cli.main import main
-from jaxpipe.runtime.interpreter import TrainState
 from jaxpipe.runtime.totals import Totals
+from jaxpipe.runtime.train_state import TrainState
 from jaxpipe.runtime.worker import Worker
 
 _train_step = Worker.train_step

@@ -7,14 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpipe.comm.all_reduce import all_reduce
 from jaxpipe.comm.buffer import ALIGNMENT_BYTES
 from jaxpipe.comm.clock import clock_offset
 from jaxpipe.comm.gather import barrier, broadcast_bytes, gather_bytes
-from jaxpipe.comm.tags import ALL_REDUCE_TAG, BARRIER_TAG, BROADCAST_TAG, GATHER_TAG, MAX_TAG
+from jaxpipe.comm.tags import BARRIER_TAG, BROADCAST_TAG, GATHER_TAG, MAX_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport
 from jaxpipe.errors import DeadlineError, TransportError
-from jaxpipe.schedule.sync_tree import SyncTree
 
 TIMEOUT_S = 30.0
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int8", "int32", "uint8", "bool")
@@ -185,27 +183,6 @@ def a_message_of_another_size_is_an_error(transport: Transport) -> None:
         sending.wait(timeout_s=TIMEOUT_S)
 
 
-def all_reduce_sums_over_any_tree(transport: Transport) -> None:
-    ranks = tuple(range(transport.num_ranks))
-    half = (len(ranks) + 1) // 2
-    trees: tuple[SyncTree, ...] = (ranks, tuple(reversed(ranks)), (ranks[:half], ranks[half:]))
-    for tree in trees if len(ranks) > 1 else (ranks, 0):
-        for size in (0, 1, 1_000_003):
-            mine = np.arange(size, dtype=np.float64) + transport.rank
-            total = all_reduce(transport, mine, tree, tag=ALL_REDUCE_TAG, timeout_s=TIMEOUT_S)
-            expected = np.arange(size) * len(ranks) + sum(ranks)
-            np.testing.assert_array_equal(total, expected.astype(np.float64), strict=True)
-
-
-def all_reduce_keeps_jax_arrays_on_their_device(transport: Transport) -> None:
-    tree = tuple(range(transport.num_ranks))
-    mine = jnp.full((3, 5), transport.rank, jnp.bfloat16)
-    total = all_reduce(transport, mine, tree, tag=ALL_REDUCE_TAG, timeout_s=TIMEOUT_S)
-    assert isinstance(total, jax.Array)
-    assert total.sharding == mine.sharding
-    np.testing.assert_array_equal(total, np.full((3, 5), sum(tree), jnp.bfloat16))
-
-
 def gather_brings_all_payloads_to_the_root(transport: Transport) -> None:
     payloads = tuple(bytes([rank]) * (1_000 * rank) for rank in range(transport.num_ranks))
     for root in range(transport.num_ranks):
@@ -248,7 +225,7 @@ def clocks_of_one_machine_agree(transport: Transport) -> None:
     assert abs(offset_s) < 0.01, offset_s
 
 
-CHECKS = (
+MESSAGE_CHECKS = (
     messages_of_one_tag_keep_their_order,
     messages_of_other_tags_overtake,
     messages_of_any_size_pass_head_to_head,
@@ -261,8 +238,6 @@ CHECKS = (
     arrays_may_be_sent_before_they_are_computed,
     a_wait_ends_at_its_deadline_and_may_be_repeated,
     a_message_of_another_size_is_an_error,
-    all_reduce_sums_over_any_tree,
-    all_reduce_keeps_jax_arrays_on_their_device,
     gather_brings_all_payloads_to_the_root,
     broadcast_brings_the_payload_to_all,
     nobody_leaves_a_barrier_before_the_last_has_come,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jaxpipe.comm.mpi import MpiTransport
 from jaxpipe.comm.transport import Transport
-from tests.comm.conformance import CHECKS
+from tests.comm.checks import CHECKS
 
 
 def verdict(check: Callable[[Transport], None], transport: Transport) -> str:

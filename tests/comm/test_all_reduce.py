@@ -9,20 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.comm import Transport, all_reduce, run_ranks
-from jaxpipe.comm.all_reduce import children, parent
+from jaxpipe.comm.collective.tree import children, parent
 from jaxpipe.schedule.sync_tree import SyncTree, leader, ranks
-
-
-@st.composite
-def sync_trees(draw: st.DrawFn) -> SyncTree:
-    """Any nesting of the ranks 0 .. n - 1, in any order."""
-    order = draw(st.permutations(range(draw(st.integers(1, 6)))))
-    forest: list[SyncTree] = list(order)
-    while len(forest) > 1 and draw(st.booleans()):
-        start = draw(st.integers(0, len(forest) - 1))
-        end = draw(st.integers(start + 1, len(forest)))
-        forest[start:end] = [tuple(forest[start:end])]
-    return forest[0] if len(forest) == 1 else tuple(forest)
+from tests.comm.trees import sync_trees
 
 
 @given(tree=sync_trees())

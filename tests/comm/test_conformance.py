@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from jaxpipe.comm import Transport
-from tests.comm.conformance import CHECKS
+from tests.comm.checks import CHECKS
 from tests.helpers import IN_PROCESS_TRANSPORTS, RunRanks
 
 

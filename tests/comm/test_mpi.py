@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from jaxpipe.comm import Transport
-from tests.comm.conformance import CHECKS
+from tests.comm.checks import CHECKS
 from tests.helpers import mpi_command, mpi_environment
 
 REPOSITORY = Path(__file__).parents[2]
@@ -89,6 +89,19 @@ def processes_with(argument: str) -> list[psutil.Process]:
         (
             "stay_away_from_the_end",
             r"rank 1: DeadlineError: waited \d\.\d s in vain for 0 bytes from rank 0 to rank 1",
+        ),
+        (
+            "stay_away_from_a_hierarchical_sum",
+            r"rank 1: DeadlineError: waited \d\.\d s in vain for 72 bytes from rank 0 to rank 1",
+        ),
+        (
+            "stay_away_from_the_first_sum_in_the_library",
+            r"rank 1: DeadlineError: waited \d\.\d s in vain for 0 bytes from rank 0 to rank 1",
+        ),
+        (
+            "stay_away_from_the_second_sum_in_the_library",
+            r"rank 1: DeadlineError: waited \d\.\d s in vain for the sum of 72 bytes over the "
+            r"ranks \(0, 1\)",
         ),
     ],
     ids=lambda words: words.split()[0],

@@ -7,13 +7,13 @@ import pytest
 
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.mpi_border import MPI
-from jaxpipe.comm.mpi_message import MpiMessage, MpiSending, begin_send
+from jaxpipe.comm.mpi_message import MpiMessage, MpiProgress, MpiSending, begin_send
 from jaxpipe.comm.progress import Progress
 from jaxpipe.errors import TransportError
 
 
 def test_a_deleted_array_cannot_be_sent():
-    progress: Progress[MpiMessage] = Progress(lambda: None, clock=time.monotonic)
+    progress: MpiProgress = Progress(lambda: None, clock=time.monotonic)
     envelope = Envelope(source=0, to=1, tag=2, num_bytes=12)
     array = jnp.ones(3)
     array.delete()

@@ -79,7 +79,12 @@ def test_an_activation_is_counted(dtype: str) -> None:
 @pytest.mark.parametrize("remat", REMATS)
 @pytest.mark.parametrize(
     ("dtype", "rate", "batch", "seq"),
-    [("float32", 0.0, 1, 1), ("float32", 0.1, 3, 7), ("bfloat16", 0.0, 3, 7)],
+    [
+        ("float32", 0.0, 1, 1),
+        ("float32", 0.1, 3, 7),
+        ("bfloat16", 0.0, 3, 7),
+        ("float16", 0.0, 2, 10),
+    ],
 )
 def test_residuals_are_counted(remat: str, dtype: str, rate: float, batch: int, seq: int) -> None:
     gpt = Gpt(replace(SMALL, compute_dtype=dtype, dropout=rate))

@@ -31,19 +31,22 @@ def disturbed(gpt: Gpt) -> dict[str, Any]:
 @partial(jax.jit, static_argnums=0)
 def logits(gpt: Gpt, params: dict[str, Any], tokens: Array, key: Array | None = None) -> Array:
     """Return the logits; the embedding's key and each layer's are folded from `key`."""
-    keys = None
-    if key is not None:
-        keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(gpt.num_layers + 1))
-    x = gpt.embed(params, tokens, None if keys is None else keys[-1])
-    layers = (params["blocks"], None if keys is None else keys[:-1])
-    x, _ = jax.lax.scan(lambda x, layer: (gpt.block(layer[0], x, layer[1]), None), x, layers)
-    return gpt.head(params, x)
+    return gpt.head(params, _hidden(gpt, params, tokens, key))
 
 
 @partial(jax.jit, static_argnums=0)
 def loss(gpt: Gpt, params: dict[str, Any], tokens: Array, targets: Array) -> Array:
     """Return the summed loss without dropout."""
-    return gpt.loss(logits(gpt, params, tokens), targets)
+    return gpt.loss(params, _hidden(gpt, params, tokens, None), targets)
+
+
+def _hidden(gpt: Gpt, params: dict[str, Any], tokens: Array, key: Array | None) -> Array:
+    keys = None
+    if key is not None:
+        keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(gpt.num_layers + 1))
+    x = gpt.embed(params, tokens, None if keys is None else keys[-1])
+    layers = (params["blocks"], None if keys is None else keys[:-1])
+    return jax.lax.scan(lambda x, layer: (gpt.block(layer[0], x, layer[1]), None), x, layers)[0]
 
 
 def random_tokens(gpt: Gpt, batch: int, seq: int, seed: int = 0) -> Array:

@@ -21,13 +21,14 @@ class Case:
     replicas: int
     microbatches: int
     tied: bool
+    chunks: int = 1
 
     @property
     def num_ranks(self) -> int:
-        return len(self.cut) * self.replicas
+        return len(self.cut) // self.chunks * self.replicas
 
 
-_GPIPE, _PLAIN, _EAGER = ScheduleKind
+_GPIPE, _PLAIN, _EAGER, _INTERLEAVED, _ZB_H1, _ZB_H2 = ScheduleKind
 CASES = (
     Case(schedule=_PLAIN, cut=(1, 4), replicas=1, microbatches=3, tied=True),
     Case(schedule=_GPIPE, cut=(5,), replicas=2, microbatches=3, tied=True),
@@ -36,6 +37,10 @@ CASES = (
     Case(schedule=_PLAIN, cut=(1, 4), replicas=2, microbatches=8, tied=True),
     Case(schedule=_EAGER, cut=(1, 2, 1, 1), replicas=1, microbatches=8, tied=False),
     Case(schedule=_PLAIN, cut=(1, 2, 1, 1), replicas=1, microbatches=1, tied=False),
+    Case(schedule=_ZB_H2, cut=(1, 4), replicas=1, microbatches=8, tied=True),
+    Case(schedule=_ZB_H1, cut=(1, 4), replicas=2, microbatches=3, tied=True),
+    Case(schedule=_INTERLEAVED, cut=(1, 2, 1, 1), replicas=1, microbatches=4, tied=True, chunks=2),
+    Case(schedule=_INTERLEAVED, cut=(1, 2, 1, 1), replicas=2, microbatches=4, tied=True, chunks=2),
     Case(schedule=_PLAIN, cut=(2, 1, 2), replicas=2, microbatches=3, tied=True),
     Case(schedule=_EAGER, cut=(2, 1, 2), replicas=2, microbatches=8, tied=True),
 )
@@ -62,6 +67,7 @@ def _error(case: Case, transport: MpiTransport) -> float:
         num_replicas=case.replicas,
         num_microbatches=case.microbatches,
         tied=case.tied,
+        num_chunks=case.chunks,
     )
     tokens = draw_tokens(num_samples=case.replicas * case.microbatches * MICROBATCH)
     gradients, totals = gradients_of_rank(transport, plan, tokens)

@@ -13,13 +13,14 @@ from jaxpipe.runtime.buckets import unpack
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.compiled import CompiledStage, compile_stage
 from jaxpipe.runtime.functions import StageFunctions, Work
-from jaxpipe.runtime.interpreter import Feed, Interpreter, TrainState
+from jaxpipe.runtime.interpreter import Feed, Interpreter
 from jaxpipe.runtime.mailbox import Patience
 from jaxpipe.runtime.recorder import Recorder
 from jaxpipe.runtime.settings import OptimizerConfig
 from jaxpipe.runtime.stage import Stage
 from jaxpipe.runtime.totals import Totals
-from jaxpipe.schedule import ScheduleKind
+from jaxpipe.runtime.train_state import StageState
+from jaxpipe.schedule import Op, ScheduleKind
 from tests.runtime.one_device import MICROBATCH, NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
 from topo import load
 
@@ -31,6 +32,7 @@ def make_plan(
     num_replicas: int,
     num_microbatches: int,
     tied: bool,
+    num_chunks: int = 1,
 ) -> Plan:
     """Return a plan for the small model on one host."""
     config = PlanConfig(
@@ -40,6 +42,7 @@ def make_plan(
         microbatch=MICROBATCH,
         schedule=schedule,
         cut=cut,
+        chunks=num_chunks,
     )
     batch = num_replicas * num_microbatches * MICROBATCH
     return identity_plan(config, load("laptop"), num_layers=NUM_LAYERS, batch=batch, tied=tied)
@@ -47,7 +50,7 @@ def make_plan(
 
 @cache
 def compiled_stage(*, cut: tuple[int, ...], stage: int, tied: bool) -> CompiledStage:
-    """Return the compiled stage; only its `loss_cotangent` depends on the batch."""
+    """Return the compiled stage, for any schedule; only `loss_cotangent` depends on the batch."""
     start = sum(cut[:stage])
     functions = StageFunctions(
         stage=Stage(
@@ -59,30 +62,39 @@ def compiled_stage(*, cut: tuple[int, ...], stage: int, tied: bool) -> CompiledS
         work=Work(microbatch=MICROBATCH, sequence=SEQUENCE, batch=1, num_steps=1, seed=SEED),
         optimizer=OptimizerConfig(),
     )
-    return compile_stage(functions)
+    return compile_stage(functions, ops=Op)
 
 
 def gradients_of_rank(
     transport: Transport, plan: Plan, tokens: np.ndarray
 ) -> tuple[dict[str, np.ndarray], Totals]:
     """Return this rank's reduced gradients by name, and the totals of the step."""
-    stage, replica = plan.stage(transport.rank), plan.replica(transport.rank)
-    compiled = compiled_stage(cut=plan.cut, stage=stage, tied=plan.tied)
+    replica = plan.replica(transport.rank)
     cotangent = jnp.float32(1 / (len(tokens) * SEQUENCE))
+    compiled = {
+        stage: replace(
+            compiled_stage(cut=plan.cut, stage=stage, tied=plan.tied), loss_cotangent=cotangent
+        )
+        for stage in plan.stages(transport.rank)
+    }
     interpreter = Interpreter(
         plan=plan,
-        compiled=replace(compiled, loss_cotangent=cotangent),
+        compiled=compiled,
         transport=CountedTransport(transport),
         recorder=Recorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: False),
         patience=Patience(timeout_s=60.0, receive_ahead=2),
     )
-    params, moments = compiled.init()
+    state = {}
+    for stage, each in compiled.items():
+        params, moments = each.init()
+        state[stage] = StageState(params=params, moments=moments)
     mine = tokens.reshape(plan.num_replicas, plan.num_microbatches, MICROBATCH, SEQUENCE + 1)
     feed = Feed(step=0, first_microbatch=replica * plan.num_microbatches, tokens=mine[replica])
-    program = plan.train_schedule()[stage]
-    buckets, totals = interpreter.gradients(
-        program, TrainState(params=params, moments=moments), feed
-    )
-    shared = compiled.functions.stage.shares_embedding
-    tree = unpack(buckets, params, shared=shared)
-    return flatten(tree, first_layer=plan.layers(stage).start), totals
+    program = plan.train_schedule()[transport.rank % plan.num_pipeline_ranks]
+    buckets, totals = interpreter.gradients(program, state, feed)
+    gradients: dict[str, np.ndarray] = {}
+    for stage, each in compiled.items():
+        shared = each.functions.stage.shares_embedding
+        tree = unpack(buckets[stage], state[stage].params, shared=shared)
+        gradients |= flatten(tree, first_layer=plan.layers(stage).start)
+    return gradients, totals

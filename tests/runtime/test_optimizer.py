@@ -84,7 +84,7 @@ def test_stages_together_update_as_optax_does(tied: bool):
     states = [functions.init() for functions in stages]
     for step in range(NUM_STEPS):
         gradients = draw_gradients(whole, step)
-        buckets = [f.pack(part(gradients, f)) for f in stages]
+        buckets = [f.pack(f.stage.spread(part(gradients, f))) for f in stages]
         square_norm = sum(f.square_norm(b) for f, b in zip(stages, buckets, strict=True))
         states = [
             f.update(params, moment, bucket, jnp.float32(square_norm))

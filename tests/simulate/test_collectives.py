@@ -160,28 +160,58 @@ def test_a_reduction_without_a_collective_takes_no_time():
     assert {span.lane for span in simulate(job).spans} == {Lane.COMPUTE}
 
 
-def test_each_chunk_is_summed_over_its_own_replicas():
+def chunked_job(*num_bytes: float) -> Job:
+    """Return two replicas of two ranks with two chunks each, and the sums of their four stages."""
     compute = interleaved(num_stages=4, num_microbatches=2, num_chunks=2)
-    num_bytes = (1.0, 2.0, 3.0, 4.0)
-    job = Job(
+    return Job(
         cluster=cluster(4),
         placement=((0, 1), (2, 3)),
         phases=(Phase(schedule=lower(compute, tied=False, num_replicas=2)),),
         forward_s=(1.0,) * 8,
         backward_s=(2.0,) * 8,
+        update_s=0.5,
         num_chunks=2,
         collectives={
             Bucket.STAGE: tuple(
-                chain((stage % 2, stage % 2 + 2), num_bytes[stage], num_chunks=1, is_duplex=True)
-                for stage in range(4)
+                chain((stage % 2, stage % 2 + 2), each, num_chunks=1, is_duplex=True)
+                for stage, each in enumerate(num_bytes)
             )
         },
     )
-    spans = [span for span in simulate(job).spans if span.lane is Lane.REDUCE]
+
+
+def test_each_chunk_is_summed_over_its_own_replicas():
+    num_bytes = (0.1, 0.2, 0.3, 0.4)
+    spans = [s for s in simulate(chunked_job(*num_bytes)).spans if s.lane is Lane.REDUCE]
     lasted = {(span.rank, span.stage): span.end_s - span.start_s for span in spans}
     # There and back again over links of one byte a second.
     assert lasted == {
-        (stage % 2 + 2 * replica, stage): 2 * num_bytes[stage]
+        (stage % 2 + 2 * replica, stage): pytest.approx(2 * num_bytes[stage])
         for stage in range(4)
         for replica in range(2)
     }
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "expected_s"),
+    [
+        ((0.0, 0.0, 0.0, 0.0), 0.0),
+        ((0.0, 0.0, 1.0, 1.0), 0.0),  # of each rank's last chunk: hidden under its first
+        ((1.0, 0.0, 0.0, 0.0), 2.0),  # what ends last is not hidden
+    ],
+)
+def test_the_sum_of_a_chunk_goes_on_under_the_compute_of_the_next(
+    num_bytes: tuple[float, ...], expected_s: float
+):
+    def end_s(*each: float) -> float:
+        return max(span.end_s for span in simulate(chunked_job(*each)).spans)
+
+    without = end_s(0.0, 0.0, 0.0, 0.0)
+    assert end_s(*num_bytes) - without == pytest.approx(expected_s)
+
+
+def test_an_update_waits_for_the_sums_of_all_chunks():
+    spans = simulate(chunked_job(0.1, 0.1, 40.0, 0.1)).spans
+    last_sum_s = max(s.end_s for s in spans if s.lane is Lane.REDUCE and s.rank == 0)
+    first_update_s = min(s.start_s for s in spans if s.lane is Lane.UPDATE and s.rank == 0)
+    assert first_update_s == last_sum_s

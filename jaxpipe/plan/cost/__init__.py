@@ -10,9 +10,11 @@ from jaxpipe.plan.cost.collective import (
     tree_s,
 )
 from jaxpipe.plan.cost.estimate import Estimate, estimate, slowness
+from jaxpipe.plan.cost.fastest import fastest_algorithm
 from jaxpipe.plan.cost.link import Links, links_between, uniform_links
 from jaxpipe.plan.cost.memory import BytesPerParameter, StageMemory, overfull, stage_memory
 from jaxpipe.plan.cost.profile import Part, Profile, flop_profile, read_profile, write_profile
+from jaxpipe.plan.cost.shares import halving_s, shares_s
 
 __all__ = [
     "BytesPerParameter",
@@ -24,7 +26,9 @@ __all__ = [
     "central_s",
     "chain_s",
     "estimate",
+    "fastest_algorithm",
     "flop_profile",
+    "halving_s",
     "hierarchical_s",
     "links_between",
     "num_chunks",
@@ -32,6 +36,7 @@ __all__ = [
     "read_profile",
     "ring_s",
     "sharded_s",
+    "shares_s",
     "slowness",
     "stage_memory",
     "tree_s",

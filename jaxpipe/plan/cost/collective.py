@@ -14,7 +14,8 @@ each of them holds. On p equal links of latency a and b seconds per byte, for n 
                    level, + (c - 1) (q - 1) n b / c c chunks, each of which turns round at once
     ============== =============================== ==============================================
 
-Each function says what takes longest where links differ. Adding takes no time.
+Each function says what takes longest where links differ. Adding takes no time. Those that share
+sums out along a sync tree are in `jaxpipe.plan.cost.shares`.
 
 Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH",
 2005; Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014.
@@ -25,6 +26,7 @@ from itertools import pairwise
 from math import ceil, inf
 
 from jaxpipe.plan.cost.link import Links
+from jaxpipe.plan.cost.port import served_s
 from jaxpipe.schedule import SyncTree, leader, to_leaders
 
 
@@ -97,7 +99,7 @@ def central_s(links: Links, *, num_bytes: float) -> float:
     others = range(1, len(links))
     inward = [(links.latency_s[m, 0], links.wire_s(m, 0, num_bytes=num_bytes)) for m in others]
     outward = [(links.latency_s[0, m], links.wire_s(0, m, num_bytes=num_bytes)) for m in others]
-    return _served_s(inward) + _served_s(outward)
+    return served_s(inward) + served_s(outward)
 
 
 def sharded_s(links: Links, *, num_bytes: float) -> float:
@@ -160,17 +162,6 @@ def _busiest_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
     return max((*taken_s.values(), *given_s.values()), default=0.0)
 
 
-def _served_s(messages: list[tuple[float, float]], *, start_s: float = 0.0) -> float:
-    """Return when a port has taken all messages, pairs of first arrival and seconds on the wire.
-
-    Sending is receiving with time reversed: it takes as long.
-    """
-    end_s = start_s
-    for latency_s, wire_s in sorted(messages):
-        end_s = max(end_s, float(latency_s)) + wire_s
-    return end_s
-
-
 def _ascent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
     """Return when the leader has the sum of the tree."""
     if isinstance(tree, int):
@@ -183,7 +174,7 @@ def _ascent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
         )
         for member in tree[1:]
     ]
-    return _served_s(arriving, start_s=end_s)
+    return served_s(arriving, start_s=end_s)
 
 
 def _descent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:

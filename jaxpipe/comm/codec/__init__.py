@@ -1,0 +1,20 @@
+"""Codecs: fewer bytes for slow links, at the price of precision."""
+
+from jaxpipe.comm.codec.block import Float8Codec, Int8Codec
+from jaxpipe.comm.codec.cast import Bfloat16Codec
+from jaxpipe.comm.codec.codec import Codec, is_codable
+from jaxpipe.comm.codec.feedback import encode_with_feedback
+from jaxpipe.comm.codec.kind import CodecKind, codec_of
+from jaxpipe.comm.codec.top_k import TopKCodec
+
+__all__ = [
+    "Bfloat16Codec",
+    "Codec",
+    "CodecKind",
+    "Float8Codec",
+    "Int8Codec",
+    "TopKCodec",
+    "codec_of",
+    "encode_with_feedback",
+    "is_codable",
+]

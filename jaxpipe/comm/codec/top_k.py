@@ -1,0 +1,61 @@
+"""The largest magnitudes only, each with its place: for gradients, with error feedback."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32, UInt8
+
+from jaxpipe.comm.buffer import aligned_empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopKCodec:
+    """Keeps `ceil(fraction * n)` of n values as they are, and drops the others.
+
+    What is not finite counts as largest. 8 bytes for each value kept: indices first::
+
+        index, index, ... | value, value, ...
+
+    Source: Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017.
+
+    >>> codec = TopKCodec(fraction=0.5)
+    >>> codec.decode(codec.encode(np.array([1, -3, 2, 0], np.float32)), size=4)
+    array([ 0., -3.,  2.,  0.], dtype=float32)
+    """
+
+    fraction: float = 0.01
+
+    def __post_init__(self):
+        assert 0.0 < self.fraction <= 1.0, self.fraction
+
+    def num_kept(self, *, size: int) -> int:
+        """Return how many of `size` values travel."""
+        return math.ceil(self.fraction * size)
+
+    def num_bytes(self, *, size: int) -> int:
+        """Return how many bytes `size` values become."""
+        return 8 * self.num_kept(size=size)
+
+    def encode(self, values: Float32[np.ndarray, " size"]) -> UInt8[np.ndarray, " num_bytes"]:
+        """Return the bytes, in fresh memory."""
+        assert values.size < 2**32, values.size
+        kept = self.num_kept(size=values.size)
+        if kept == values.size:
+            places = np.arange(kept, dtype=np.uint32)
+        else:
+            magnitudes = np.bitwise_and(values.view(np.uint32), np.uint32(0x7FFF_FFFF))
+            places = np.argpartition(magnitudes, values.size - kept)[values.size - kept :]
+            places = np.sort(places).astype(np.uint32)
+        return np.concatenate((places.view(np.uint8), values[places].view(np.uint8)))
+
+    def decode(
+        self, encoded: UInt8[np.ndarray, " num_bytes"], *, size: int
+    ) -> Float32[np.ndarray, " size"]:
+        """Return the values, in fresh memory."""
+        assert encoded.size == self.num_bytes(size=size), (encoded.size, size)
+        half = encoded.size // 2
+        values = aligned_empty((size,), np.float32)
+        values[...] = 0.0
+        values[encoded[:half].view(np.uint32)] = encoded[half:].view(np.float32)
+        return values

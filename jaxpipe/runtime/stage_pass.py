@@ -1,0 +1,107 @@
+"""One stage in one pass through a program: what it computes, and what it holds meanwhile.
+
+What is held goes as soon as it is used: residuals with their backward, or, where that is split, a
+part with each half. Each method returns once all is computed, so that its time can be taken.
+"""
+
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from jaxpipe.comm import HostOrDeviceArray
+from jaxpipe.runtime.buckets import Buckets
+from jaxpipe.runtime.compiled import CompiledStage
+from jaxpipe.runtime.model import Parameters
+from jaxpipe.runtime.residuals import Residuals
+from jaxpipe.runtime.split import Carried
+from jaxpipe.runtime.stage import Output, Stage
+from jaxpipe.runtime.train_state import StageState
+from jaxpipe.schedule import Op
+
+
+@dataclass(slots=True, kw_only=True)
+class StagePass:
+    """A stage, its state, and what its microbatches in flight hold; `gradients` while it trains."""
+
+    compiled: CompiledStage
+    state: StageState
+    compute: Parameters
+    gradients: Parameters | None
+    buckets: Buckets = field(default_factory=dict)
+    residuals: dict[int, Residuals] = field(default_factory=dict)
+    carried: dict[int, Carried] = field(default_factory=dict)
+
+    @property
+    def stage(self) -> Stage:
+        """What is computed."""
+        return self.compiled.functions.stage
+
+    def forward(
+        self,
+        microbatch: int,
+        x: HostOrDeviceArray,
+        targets: HostOrDeviceArray | None,
+        position: np.ndarray,
+    ) -> Output:
+        """Return the output for a microbatch; residuals stay while the stage trains."""
+        if self.gradients is None:
+            return jax.block_until_ready(self.compiled.evaluate(self.compute, x, targets))
+        output, self.residuals[microbatch] = jax.block_until_ready(
+            self.compiled.forward(self.compute, x, targets, position)
+        )
+        return output
+
+    def backward(self, microbatch: int, cotangent: Array) -> Array | None:
+        """Add the gradients of the weights; return that of the input, which tokens have not.
+
+        `cotangent` is the gradient of the output.
+        """
+        of_input, self.gradients = jax.block_until_ready(
+            self.compiled.backwards[Op.BACKWARD](
+                self.compute, self.residuals.pop(microbatch), cotangent, self.gradients
+            )
+        )
+        return of_input
+
+    def backward_input(self, microbatch: int, cotangent: Array) -> Array | None:
+        """Return the gradient of the input alone, and hold what `backward_weight` needs."""
+        split, residuals = self.compiled.split, self.residuals.pop(microbatch)
+        assert split is not None, "compiled for a schedule that splits no backward"
+        of_input, crossing = jax.block_until_ready(
+            self.compiled.backwards[Op.BACKWARD_INPUT](self.compute, residuals, cotangent)
+        )
+        self.carried[microbatch] = split.carry(residuals, cotangent, crossing)
+        return of_input
+
+    def backward_weight(self, microbatch: int) -> None:
+        """Add the gradients of the weights, after `backward_input`."""
+        self.gradients = jax.block_until_ready(
+            self.compiled.backwards[Op.BACKWARD_WEIGHT](
+                self.compute, self.carried.pop(microbatch), self.gradients
+            )
+        )
+
+    def pack(self) -> Buckets:
+        """Return the gradients as they travel; nothing can be added to them any more."""
+        if not self.buckets:
+            assert self.gradients is not None, "only a stage that trains has gradients"
+            assert not self.residuals, self.residuals.keys()
+            assert not self.carried, self.carried.keys()
+            self.buckets = self.compiled.pack(self.gradients)
+            self.gradients = {}
+        return self.buckets
+
+    def square_norm(self) -> float:
+        """Return this stage's part of the squared norm of the gradient."""
+        return float(self.compiled.square_norm(self.buckets))
+
+    def update(self, square_norm: float) -> None:
+        """Apply the optimizer, given the squared norm over all stages."""
+        params, moments = jax.block_until_ready(
+            self.compiled.update(
+                self.state.params, self.state.moments, self.buckets, np.float32(square_norm)
+            )
+        )
+        self.state = StageState(params=params, moments=moments)

@@ -1,0 +1,44 @@
+"""What stages and messages cost: the seconds to which a schedule can be made to measure."""
+
+import math
+from dataclasses import dataclass
+
+from jaxpipe.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """The seconds of a microbatch on each stage, and of a message from each stage to the next.
+
+    A message takes as long in either direction.
+
+    Raises:
+        PlanError: there is not one duration for each stage and each hop, or one is not positive; a
+            message may take no time.
+    """
+
+    forward_s: tuple[float, ...]
+    backward_input_s: tuple[float, ...]
+    backward_weight_s: tuple[float, ...]
+    message_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        computes = (self.forward_s, self.backward_input_s, self.backward_weight_s)
+        if {len(seconds) for seconds in computes} != {len(self.message_s) + 1}:
+            raise PlanError(
+                "every stage and every hop has its seconds: there are "
+                f"{', '.join(str(len(seconds)) for seconds in computes)} for stages, `message_s` "
+                f"has {len(self.message_s)}; give one to each stage, and one less"
+            )
+        if not all(0 < each < math.inf for seconds in computes for each in seconds):
+            raise PlanError(f"a compute takes time: {self}; give finite seconds above zero")
+        if not all(0 <= each < math.inf for each in self.message_s):
+            raise PlanError(
+                f"a message takes no time or some: `message_s` is {self.message_s}; give finite "
+                "seconds"
+            )
+
+    @property
+    def num_stages(self) -> int:
+        """How many stages there are."""
+        return len(self.forward_s)

@@ -1,0 +1,154 @@
+"""Causal attention, written for where it runs: products of contiguous blocks, or a fused kernel.
+
+The product form never computes most of what causality forbids: queries and keys are cut into a few
+equal parts, and each part of the queries meets the keys up to its own end alone::
+
+              keys                      S = sequence, 4 parts
+            ┌───┬───┬───┬───┐
+    queries │ ◣ │   │   │   │           forward:  a row of parts at a time
+            ├───┼───┤   │   │           backward: a column of parts at a time, in which the
+            │ ■ │ ◣ │   │   │                     gradients of keys and values are complete
+            ├───┼───┼───┤   │
+            │ ■ │ ■ │ ◣ │   │           ■ computed   ◣ computed, then masked   blank: never
+            ├───┼───┼───┼───┤
+            │ ■ │ ■ │ ■ │ ◣ │
+            └───┴───┴───┴───┘
+
+Its backward is its own: it keeps the output and one statistic per query and head, computes the
+scores again from it without a second softmax, and computes them transposed, so that all products
+but one read their operands in rows.
+
+Source: Vaswani et al. 2017, "Attention is all you need", section 3.2.1; the statistic and the
+backward from it: Dao et al. 2022, "FlashAttention", section 3.1 and appendix B.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float
+
+from models.gpt_config import Attention
+
+MAX_PARTS = 4
+"""Into how many parts a sequence is cut at most: of n parts (n + 1) / 2n is computed."""
+
+MIN_PART = 128
+"""The shortest part, in tokens: products of shorter ones are slower by more than they save."""
+
+Heads = Float[Array, "batch heads seq width"]
+Statistics = Float[Array, "batch heads seq"]
+
+
+def causal_attention(
+    qkv: Float[Array, "batch seq three_dim"], *, num_heads: int, form: Attention
+) -> Float[Array, "tokens dim"]:
+    """Let each token gather values from those before it and itself, in `num_heads` subspaces.
+
+    The last dim of `qkv` is all queries, then all keys, then all values, head after head. The
+    result is that of one sequence after the other; it carries the name "attention", for policies
+    of `jax.checkpoint`.
+
+    >>> qkv = jnp.concatenate([jnp.zeros((1, 3, 4)), jnp.arange(6.0).reshape(1, 3, 2)], axis=2)
+    >>> causal_attention(qkv, num_heads=1, form=Attention.PRODUCT).tolist()
+    [[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]
+    """
+    batch, seq, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // (3 * num_heads)
+    qkv = qkv.reshape(batch, seq, 3, num_heads, width)
+    if _chosen(form, qkv) is Attention.FLASH:
+        q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+        mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
+        return checkpoint_name(mixed.reshape(batch * seq, -1), "attention")
+    return _product(*qkv.transpose(2, 0, 3, 1, 4))
+
+
+def parts(sequence: int) -> list[tuple[int, int]]:
+    """Return the first token of each part and the one after its last.
+
+    >>> parts(7), parts(300), parts(2048)[-1]
+    ([(0, 7)], [(0, 150), (150, 300)], (1536, 2048))
+    """
+    size = -(-sequence // max(1, min(MAX_PARTS, sequence // MIN_PART)))
+    return [(begin, min(begin + size, sequence)) for begin in range(0, sequence, size)]
+
+
+def _chosen(form: Attention, qkv: Array) -> Attention:
+    """Resolve AUTO: the fused kernel where there is one, for the formats and widths that it has."""
+    if form is not Attention.AUTO:
+        return form
+    width = qkv.shape[-1]
+    fused = qkv.dtype.itemsize == 2 and width % 8 == 0 and width <= 128
+    return Attention.FLASH if fused and jax.default_backend() == "gpu" else Attention.PRODUCT
+
+
+@jax.custom_vjp
+def _product(q: Heads, k: Heads, v: Heads) -> Float[Array, "tokens dim"]:
+    return _forward(q, k, v)[0]
+
+
+def _forward(q: Heads, k: Heads, v: Heads) -> tuple[Array, tuple[Array, ...]]:
+    """Return the output, and what the backward needs: all operands, the output, the statistic."""
+    mixed, statistics = [], []
+    for begin, end in parts(q.shape[2]):
+        scores = _dot("bhqd,bhkd->bhqk", q[:, :, begin:end], k[:, :, :end]) * _scale(q)
+        scores = jnp.where(_reads(begin, end)[:, :end], scores, -jnp.inf)
+        peak = jnp.max(scores, axis=-1, keepdims=True)
+        weights = jnp.exp(scores - peak)
+        total = jnp.sum(weights, axis=-1, keepdims=True)
+        gathered = _dot("bhqk,bhkd->bhqd", weights.astype(v.dtype), v[:, :, :end])
+        mixed.append((gathered / total).astype(v.dtype))
+        statistics.append((peak + jnp.log(total))[..., 0])
+    output = checkpoint_name(_merge(jnp.concatenate(mixed, axis=2)), "attention")
+    statistic = checkpoint_name(jnp.concatenate(statistics, axis=2), "attention")
+    return output, (q, k, v, output, statistic)
+
+
+def _backward(residuals: tuple[Array, ...], of_output: Array) -> tuple[Heads, Heads, Heads]:
+    q, k, v, output, statistic = residuals
+    of_mixed = _split(of_output, q)
+    dots = jnp.sum((of_mixed * _split(output, q)).astype(jnp.float32), axis=-1)
+    of_q = jnp.zeros(q.shape, jnp.float32)
+    of_k, of_v = [], []
+    for begin, end in parts(q.shape[2]):
+        keys, later, of_later = k[:, :, begin:end], q[:, :, begin:], of_mixed[:, :, begin:]
+        scores = _dot("bhkd,bhqd->bhkq", keys, later) * _scale(q)
+        weights = jnp.exp(
+            jnp.where(_reads(begin, q.shape[2])[:, begin:end].T, scores, -jnp.inf)
+            - statistic[:, :, None, begin:]
+        )
+        of_v.append(_dot("bhkq,bhqd->bhkd", weights.astype(v.dtype), of_later))
+        of_weights = _dot("bhkd,bhqd->bhkq", v[:, :, begin:end], of_later)
+        of_scores = weights * (of_weights - dots[:, :, None, begin:])
+        of_scores = (of_scores * _scale(q)).astype(q.dtype)
+        of_k.append(_dot("bhkq,bhqd->bhkd", of_scores, later))
+        of_q = of_q.at[:, :, begin:].add(_dot("bhkq,bhkd->bhqd", of_scores, keys))
+    return tuple(
+        x.astype(q.dtype)
+        for x in (of_q, jnp.concatenate(of_k, axis=2), jnp.concatenate(of_v, axis=2))
+    )
+
+
+_product.defvjp(_forward, _backward)
+
+
+def _dot(subscripts: str, a: Array, b: Array) -> Array:
+    """Multiply, and add up in float32."""
+    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
+
+
+def _scale(q: Heads) -> float:
+    return q.shape[-1] ** -0.5
+
+
+def _reads(begin: int, end: int) -> Array:
+    """Tell which tokens before `end` each query from `begin` to `end` may read: (query, key)."""
+    return jnp.arange(begin, end)[:, None] >= jnp.arange(end)
+
+
+def _merge(x: Heads) -> Float[Array, "tokens dim"]:
+    batch, _, seq, _ = x.shape
+    return x.transpose(0, 2, 1, 3).reshape(batch * seq, -1)
+
+
+def _split(x: Float[Array, "tokens dim"], like: Heads) -> Heads:
+    batch, heads, seq, width = like.shape
+    return x.reshape(batch, seq, heads, width).transpose(0, 2, 1, 3)

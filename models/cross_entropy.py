@@ -1,0 +1,137 @@
+"""Cross-entropy of a head, without ever holding the logits of all tokens where those are large.
+
+::
+
+    x (tokens, dim) ─┬─ chunk 0 ─ @ rows.T ─ logits ─ logsumexp ─ sum ─┬─ loss
+                     ├─ chunk 1 ─ ...                                  │
+                     └─ chunk n ─ ...                                  ┘
+
+One chunk keeps its logits for the backward. Of several only the logsumexp is kept, one float32 per
+token, and the backward computes each chunk's logits again: a fourth product beside the three.
+
+Cost: at most `logits_bytes` of logits, and as much again while they are differentiated.
+"""
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+class _Residuals(NamedTuple):
+    """What the backward needs; `logits` are None where there are several chunks."""
+
+    x: Array
+    rows: Array
+    targets: Array
+    logsumexp: Array
+    logits: Array | None
+
+
+def cross_entropy(
+    x: Float[Array, "tokens dim"],
+    rows: Float[Array, "vocabulary dim"],
+    targets: Int[Array, " tokens"],
+    *,
+    logits_bytes: int,
+) -> Float[Array, ""]:
+    """Return -log p of the targets in nats, summed over all tokens, where p = softmax(x rows^T).
+
+    Logits, statistics and the sum are float32. A target outside the vocabulary makes it NaN.
+
+    >>> x, rows = jnp.zeros((3, 2)), jnp.zeros((4, 2))
+    >>> print(f"{cross_entropy(x, rows, jnp.arange(3), logits_bytes=32) / math.log(4):.3f}")
+    3.000
+    """
+    chunk = chunk_tokens(len(x), len(rows), logits_bytes=logits_bytes)
+    return _cross_entropy(x, rows, targets, chunk)
+
+
+def chunk_tokens(tokens: int, vocabulary: int, *, logits_bytes: int) -> int:
+    """Return how many tokens' float32 logits are computed at a time, in as equal chunks as can be.
+
+    >>> chunk_tokens(2048, 50257, logits_bytes=2**26), chunk_tokens(100, 256, logits_bytes=2**26)
+    (293, 100)
+    """
+    at_most = max(1, logits_bytes // (4 * vocabulary))
+    return math.ceil(tokens / math.ceil(tokens / at_most))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _cross_entropy(x: Array, rows: Array, targets: Array, chunk: int) -> Array:
+    return _forward(x, rows, targets, chunk)[0]
+
+
+def _forward(x: Array, rows: Array, targets: Array, chunk: int) -> tuple[Array, _Residuals]:
+    def add(total: Array, part: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        lost, logsumexp, _ = _lost(part[0], rows, part[1])
+        return total + jnp.sum(jnp.where(part[2], lost, 0)), logsumexp
+
+    if chunk == len(x):
+        lost, logsumexp, logits = _lost(x, rows, targets)
+        return jnp.sum(lost), _Residuals(x, rows, targets, logsumexp, logits)
+    loss, logsumexp = jax.lax.scan(add, jnp.float32(0), _chunks(chunk, x, targets))
+    return loss, _Residuals(x, rows, targets, logsumexp, None)
+
+
+def _backward(chunk: int, kept: _Residuals, of_loss: Array) -> tuple[Array, Array, None]:
+    x, rows, targets, logsumexp, logits = kept
+
+    def add(of_rows: Array, part: tuple[tuple[Array, Array, Array], Array]) -> tuple[Array, Array]:
+        (x, targets, is_token), logsumexp = part
+        logits = _logits(x, rows)
+        of_lost = jnp.where(is_token, of_loss, 0)
+        of_x, more = _gradients(x, rows, _of_logits(logits, logsumexp, targets, of_lost))
+        return of_rows + more, of_x
+
+    if logits is not None:
+        of_logits = _of_logits(logits, logsumexp, targets, jnp.broadcast_to(of_loss, len(x)))
+        of_x, of_rows = _gradients(x, rows, of_logits)
+    else:
+        zeros = jnp.zeros(rows.shape, jnp.float32)
+        of_rows, of_x = jax.lax.scan(add, zeros, (_chunks(chunk, x, targets), logsumexp))
+        of_x = of_x.reshape(-1, x.shape[1])[: len(x)]
+    return of_x.astype(x.dtype), of_rows.astype(rows.dtype), None
+
+
+_cross_entropy.defvjp(_forward, _backward)
+
+
+def _lost(x: Array, rows: Array, targets: Array) -> tuple[Array, Array, Array]:
+    """Return -log p of each target, the logsumexp and the logits."""
+    logits = _logits(x, rows)
+    logsumexp = jax.nn.logsumexp(logits, axis=1)
+    chosen = jnp.take_along_axis(logits, targets[:, None], axis=1, mode="fill")
+    return logsumexp - chosen[:, 0], logsumexp, logits
+
+
+def _logits(x: Array, rows: Array) -> Array:
+    return jnp.einsum("td,vd->tv", x, rows, preferred_element_type=jnp.float32)
+
+
+def _of_logits(logits: Array, logsumexp: Array, targets: Array, of_lost: Array) -> Array:
+    # A comparison, not a scatter: it is fused with the rest.
+    is_target = targets[:, None] == jnp.arange(logits.shape[1])
+    return (jnp.exp(logits - logsumexp[:, None]) - is_target) * of_lost[:, None]
+
+
+def _gradients(x: Array, rows: Array, of_logits: Array) -> tuple[Array, Array]:
+    of_logits = of_logits.astype(x.dtype)
+    dot = partial(jnp.einsum, preferred_element_type=jnp.float32)
+    return dot("tv,vd->td", of_logits, rows), dot("tv,td->vd", of_logits, x)
+
+
+def _chunks(chunk: int, x: Array, targets: Array) -> tuple[Array, Array, Array]:
+    """Cut into equal chunks, the last filled up; say what is a token and what is filling."""
+    tokens = len(x)
+    num_chunks = math.ceil(tokens / chunk)
+    filling = num_chunks * chunk - tokens
+    is_token = jnp.arange(num_chunks * chunk) < tokens
+    return (
+        jnp.pad(x, ((0, filling), (0, 0))).reshape(num_chunks, chunk, -1),
+        jnp.pad(targets, (0, filling)).reshape(num_chunks, chunk),
+        is_token.reshape(num_chunks, chunk),
+    )

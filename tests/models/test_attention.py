@@ -1,0 +1,105 @@
+"""Attention in products against JAX's own; the choice between it and the fused kernel."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax import Array
+
+from models.attention import MAX_PARTS, MIN_PART, causal_attention, parts
+from models.gpt_config import Attention
+
+HEADS, WIDTH = 2, 8
+
+
+def draw(batch: int, seq: int, dtype: str = "float32") -> tuple[Array, Array]:
+    """Return random qkv, and a random gradient of the output."""
+    source = np.random.default_rng(seq)
+    dim = HEADS * WIDTH
+    qkv, of_output = (
+        source.normal(size=(batch, seq, 3 * dim)),
+        source.normal(size=(batch, seq, dim)),
+    )
+    return jnp.asarray(qkv, dtype), jnp.asarray(of_output, dtype)
+
+
+def ours(qkv: Array) -> Array:
+    mixed = causal_attention(qkv, num_heads=HEADS, form=Attention.PRODUCT)
+    return mixed.reshape(*qkv.shape[:2], -1)
+
+
+def theirs(qkv: Array) -> Array:
+    batch, seq, _ = qkv.shape
+    q, k, v = jnp.moveaxis(qkv.reshape(batch, seq, 3, HEADS, WIDTH), 2, 0)
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(batch, seq, -1)
+
+
+@pytest.mark.parametrize(
+    ("batch", "seq"), [(1, 1), (3, 7), (1, MIN_PART - 1), (2, 2 * MIN_PART), (1, 3 * MIN_PART + 5)]
+)
+def test_output_and_gradient_are_those_of_jax(batch: int, seq: int) -> None:
+    qkv, of_output = draw(batch, seq)
+
+    @partial(jax.jit, static_argnums=0)
+    def both(attend, qkv, of_output):
+        output, vjp = jax.vjp(attend, qkv)
+        return output, *vjp(of_output)
+
+    for found, expected in zip(
+        both(ours, qkv, of_output), both(theirs, qkv, of_output), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_short_formats_keep_their_format_and_sum_in_float32(dtype: str) -> None:
+    qkv, of_output = draw(1, 2 * MIN_PART, dtype)
+    output, vjp = jax.vjp(ours, qkv)
+    (of_qkv,) = vjp(of_output)
+    assert output.dtype == of_qkv.dtype == dtype
+    exact, exact_vjp = jax.vjp(theirs, qkv.astype(jnp.float32))
+    (exact_of_qkv,) = exact_vjp(of_output.astype(jnp.float32))
+    # Weights, output and gradients are each rounded once or twice; sums are not.
+    step = float(jnp.finfo(dtype).eps)
+    assert np.abs(output - exact).max() <= 2 * step * np.abs(exact).max()
+    assert np.abs(of_qkv - exact_of_qkv).max() <= 3 * step * np.abs(exact_of_qkv).max()
+
+
+def test_large_scores_do_not_overflow() -> None:
+    qkv, of_output = draw(1, 9)
+    output, vjp = jax.vjp(ours, 1e4 * qkv)
+    assert np.isfinite(output).all()
+    assert np.isfinite(vjp(of_output)[0]).all()
+
+
+@given(st.integers(1, 5000))
+def test_parts_are_few_and_cover_the_sequence(sequence: int) -> None:
+    cut = parts(sequence)
+    assert [begin for begin, _ in cut] == [0, *(end for _, end in cut[:-1])]
+    assert cut[-1][1] == sequence
+    assert len(cut) <= MAX_PARTS
+    assert len(cut) == 1 or all(end > begin for begin, end in cut)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_auto_is_the_product_without_a_gpu(dtype: str) -> None:
+    if jax.default_backend() == "gpu":
+        pytest.skip("a GPU has the fused kernel")
+    qkv, _ = draw(2, 5, dtype)
+    auto, product = (
+        causal_attention(qkv, num_heads=HEADS, form=form)
+        for form in (Attention.AUTO, Attention.PRODUCT)
+    )
+    np.testing.assert_array_equal(auto, product)
+
+
+def test_the_fused_kernel_is_asked_for_by_name() -> None:
+    if jax.default_backend() == "gpu":
+        pytest.skip("a GPU has the fused kernel")
+    qkv, _ = draw(1, 4, "bfloat16")
+    with pytest.raises(Exception, match=r"(?i)cudnn"):
+        causal_attention(qkv, num_heads=HEADS, form=Attention.FLASH)

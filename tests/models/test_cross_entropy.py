@@ -1,0 +1,97 @@
+"""Cross-entropy in chunks against the same in one piece and in plain terms; what it holds."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import Array
+
+from models.cross_entropy import chunk_tokens, cross_entropy
+
+DIM, VOCABULARY = 8, 21
+
+
+def plain(x: Array, rows: Array, targets: Array) -> Array:
+    logits = x @ rows.T
+    return -jnp.sum(jax.nn.log_softmax(logits)[jnp.arange(len(x)), targets])
+
+
+def in_chunks(logits_bytes: int) -> Callable[[Array, Array, Array], Array]:
+    return lambda x, rows, targets: cross_entropy(x, rows, targets, logits_bytes=logits_bytes)
+
+
+def draw(tokens: int, *, vocabulary: int = VOCABULARY, dtype: str = "float32") -> list[Array]:
+    source = np.random.default_rng(tokens)
+    x, rows = source.normal(size=(tokens, DIM)), source.normal(size=(vocabulary, DIM))
+    targets = jnp.asarray(source.integers(0, vocabulary, tokens), jnp.int32)
+    return [jnp.asarray(x, dtype), jnp.asarray(rows, dtype), targets]
+
+
+@pytest.mark.parametrize("tokens_at_a_time", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("tokens", [1, 2, 7, 12])
+def test_value_and_gradients_are_the_plain_ones(tokens: int, tokens_at_a_time: int) -> None:
+    arguments = draw(tokens)
+    ours = in_chunks(tokens_at_a_time * 4 * VOCABULARY)
+    found = jax.jit(jax.value_and_grad(ours, argnums=(0, 1)))(*arguments)
+    expected = jax.value_and_grad(plain, argnums=(0, 1))(*arguments)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), found, expected
+    )
+
+
+def test_a_scaled_cotangent_scales_the_gradients() -> None:
+    arguments = draw(7)
+    loss = in_chunks(2 * 4 * VOCABULARY)
+    once = jax.grad(loss, argnums=(0, 1))(*arguments)
+    scaled = jax.grad(lambda *a: 1024 * loss(*a), argnums=(0, 1))(*arguments)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(1024 * a, b), once, scaled)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("tokens_at_a_time", [3, 100])
+def test_statistics_are_float32_whatever_the_operands_are(
+    dtype: str, tokens_at_a_time: int
+) -> None:
+    x, rows, targets = draw(7, dtype=dtype)
+    loss, gradients = jax.value_and_grad(in_chunks(tokens_at_a_time * 4 * VOCABULARY), (0, 1))(
+        x, rows, targets
+    )
+    assert loss.dtype == jnp.float32
+    assert {g.dtype.name for g in gradients} == {dtype}
+    exact = plain(x.astype(jnp.float32), rows.astype(jnp.float32), targets)
+    np.testing.assert_allclose(loss, exact, rtol=1e-5)
+
+
+@pytest.mark.parametrize("tokens_at_a_time", [2, 100])
+@pytest.mark.parametrize("target", [VOCABULARY, VOCABULARY + 9])
+def test_a_target_outside_the_vocabulary_is_noticed(target: int, tokens_at_a_time: int) -> None:
+    x, rows, targets = draw(5)
+    loss = in_chunks(tokens_at_a_time * 4 * VOCABULARY)(x, rows, targets.at[3].set(target))
+    assert np.isnan(loss)
+
+
+@settings(max_examples=100, deadline=None)
+@given(tokens=st.integers(1, 5000), vocabulary=st.integers(1, 60000), limit=st.integers(1, 10**9))
+def test_chunks_cover_the_tokens_within_the_limit(tokens: int, vocabulary: int, limit: int) -> None:
+    chunk = chunk_tokens(tokens, vocabulary, logits_bytes=limit)
+    assert 1 <= chunk <= tokens
+    assert chunk == 1 or chunk * vocabulary * 4 <= limit
+    assert chunk == tokens or tokens * vocabulary * 4 > limit
+
+
+def test_the_peak_of_memory_is_that_of_one_chunk() -> None:
+    tokens, vocabulary, chunk = 512, 4096, 32
+    arguments = draw(tokens, vocabulary=vocabulary)
+    all_logits = tokens * vocabulary * 4
+
+    def peak(logits_bytes: int) -> int:
+        step = jax.jit(jax.value_and_grad(in_chunks(logits_bytes), argnums=(0, 1)))
+        return step.lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+
+    assert peak(all_logits) >= all_logits
+    # A chunk's logits and their gradient, and room for the rest: x, rows, and what XLA copies.
+    assert peak(all_logits * chunk // tokens) <= 4 * all_logits * chunk // tokens
