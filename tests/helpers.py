@@ -7,7 +7,8 @@ from functools import cache
 
 import numpy as np
 
-from jaxpipe.comm import CodedTransport, CountedTransport, Transport, run_ranks
+import topo
+from jaxpipe.comm import CodedTransport, CountedTransport, ShapedTransport, Transport, run_ranks
 from jaxpipe.comm.buffer import aligned_empty
 from jaxpipe.runtime.launch import find_mpirun, launch_command
 
@@ -44,10 +45,23 @@ def _run_coded(num_ranks: int, work: Callable[[Transport], object]) -> list[obje
     return run_ranks(num_ranks, work_coded)
 
 
+def _run_shaped(num_ranks: int, work: Callable[[Transport], object]) -> list[object]:
+    cluster = topo.load("two-region")
+
+    def work_shaped(transport: Transport) -> object:
+        shaped = ShapedTransport(transport, cluster, devices=range(num_ranks), scale=0.02)
+        result = work(shaped)
+        shaped.close()
+        return result
+
+    return run_ranks(num_ranks, work_shaped)
+
+
 IN_PROCESS_TRANSPORTS: dict[str, RunRanks] = {
     "local": run_ranks,
     "counted": _run_counted,
     "coded": _run_coded,
+    "shaped": _run_shaped,
 }
 
 

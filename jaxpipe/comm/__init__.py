@@ -12,6 +12,7 @@ from jaxpipe.comm.counted import CountedTransport
 from jaxpipe.comm.gather import barrier, broadcast_bytes, gather_bytes
 from jaxpipe.comm.local import LocalTransport, LocalWorld, run_ranks
 from jaxpipe.comm.reduce_worker import ReduceWorker, Reducing
+from jaxpipe.comm.shaped import ShapedTransport
 from jaxpipe.comm.tags import (
     ALL_REDUCE_TAG,
     BARRIER_TAG,
@@ -38,6 +39,7 @@ __all__ = [
     "ReduceWorker",
     "Reducing",
     "Sending",
+    "ShapedTransport",
     "Transport",
     "Wire",
     "all_reduce",

@@ -38,6 +38,19 @@ def as_bytes(array: HostOrDeviceArray) -> np.ndarray:
     return np.ascontiguousarray(np.asarray(array)).reshape(-1).view(np.uint8)
 
 
+def is_ready(array: HostOrDeviceArray) -> bool:
+    """Return whether the array can be read without waiting; a deleted one raises when it is read.
+
+    jax would crash if a deleted one were asked, and the stub of `jax.Array` forgets `is_ready`.
+
+    >>> is_ready(np.zeros(3))
+    True
+    """
+    if not isinstance(array, jax.Array):
+        return True
+    return array.is_deleted() or array.is_ready()  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def num_bytes_of(like: jax.ShapeDtypeStruct | HostOrDeviceArray) -> int:
     """Return how many bytes an array of this shape and dtype has.
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from jaxpipe.comm.tags import MAX_TAG
+from jaxpipe.comm.tags import LARGEST_TAG
 from jaxpipe.errors import DeadlineError
 
 
@@ -22,7 +22,7 @@ class Envelope:
     def __post_init__(self):
         assert self.source >= 0, self.source
         assert self.to >= 0, self.to
-        assert 0 <= self.tag <= MAX_TAG, f"tag {self.tag} is outside 0 .. {MAX_TAG}"
+        assert 0 <= self.tag <= LARGEST_TAG, f"tag {self.tag} is outside 0 .. {LARGEST_TAG}"
 
     def __str__(self) -> str:
         return (

@@ -10,13 +10,13 @@ from typing import NoReturn
 
 import mpi4py
 
-from jaxpipe.comm.tags import MAX_TAG
+from jaxpipe.comm.tags import LARGEST_TAG
 from jaxpipe.errors import TransportError
 
 mpi4py.rc(initialize=False, finalize=False)
 from mpi4py import MPI  # noqa: E402  the line above must come first
 
-NUDGE_TAG = MAX_TAG + 1  # nobody sends with it
+NUDGE_TAG = LARGEST_TAG + 1  # nobody sends with it
 
 __all__ = ["MPI", "NUDGE_TAG", "abort_mpi", "begin_mpi", "end_mpi", "translated"]
 

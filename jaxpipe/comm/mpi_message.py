@@ -16,7 +16,7 @@ from typing import TypeAlias
 import jax
 import numpy as np
 
-from jaxpipe.comm.buffer import as_bytes
+from jaxpipe.comm.buffer import as_bytes, is_ready
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.mpi_border import MPI
 from jaxpipe.comm.mpi_sum import MpiSum
@@ -114,7 +114,7 @@ def begin_send(comm: MPI.Intracomm, array: HostOrDeviceArray, envelope: Envelope
     """Return what gives `array` to MPI once it is computed, without a copy if it is on the host."""
 
     def begin() -> list[MPI.Request] | None:
-        if isinstance(array, jax.Array) and not _is_ready(array):
+        if not is_ready(array):
             return None
         return [
             comm.Isend([part, MPI.BYTE], dest=envelope.to, tag=envelope.tag)
@@ -128,14 +128,6 @@ def _parts(view: np.ndarray) -> list[np.ndarray]:
     """Return the bytes in parts that one request may have; no bytes are one part."""
     starts = range(0, max(view.size, 1), LARGEST_REQUEST_BYTES)
     return [view[start : start + LARGEST_REQUEST_BYTES] for start in starts]
-
-
-def _is_ready(array: jax.Array) -> bool:
-    """Return whether the array can be read without waiting; a deleted one raises when it is read.
-
-    jax would crash if a deleted one were asked, and the stub of `jax.Array` forgets `is_ready`.
-    """
-    return array.is_deleted() or array.is_ready()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def begin_receive(comm: MPI.Intracomm, buffer: np.ndarray, envelope: Envelope) -> Begin:

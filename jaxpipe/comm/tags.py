@@ -5,9 +5,10 @@
     0 ............ 2**20 - 1    messages of the pipeline, chosen by the program
     2**20 ........ 2**21 - 1    all-reduces: `ALL_REDUCE_TAG` + bucket
     2**21 ........              one tag each: gather, broadcast, barrier, clock, group, close
+    2**22 ........              the tokens of `ShapedTransport`: `TOKEN_TAG` + tag of the message
 
 Two collectives of the same kind may share their tag, as long as all ranks begin them in the same
-order. MPI promises tags only up to 32,767; `MpiTransport` checks that `MAX_TAG` fits.
+order. MPI promises tags only up to 32,767; `MpiTransport` checks that `LARGEST_TAG` fits.
 """
 
 NUM_MESSAGE_TAGS = 2**20
@@ -19,3 +20,5 @@ CLOCK_TAG = GATHER_TAG + 3
 GROUP_TAG = GATHER_TAG + 4
 CLOSE_TAG = GATHER_TAG + 5
 MAX_TAG = CLOSE_TAG
+TOKEN_TAG = 2**22
+LARGEST_TAG = TOKEN_TAG + MAX_TAG

@@ -1,0 +1,213 @@
+"""A transport whose links are emulated: it delays the messages of any other.
+
+The bytes travel at once, over the transport inside; a token follows them, an empty message that the
+sender lets go when the emulated link would have delivered the last byte. Who waits for the message
+waits for both. So the time that the bytes really take is hidden behind the time that they should
+take, no clock but the sender's is read, and no privileges are needed::
+
+    sender     payload ───────────────┐          token ─┐
+                 │ wait │ bytes / bandwidth │ latency │ │
+    receiver            └► payload is here              └► wait returns
+"""
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from functools import partial
+from threading import Event, Lock
+
+import jax
+import numpy as np
+
+from jaxpipe.comm.buffer import is_ready, num_bytes_of
+from jaxpipe.comm.envelope import Envelope
+from jaxpipe.comm.shaped.links import EmulatedLinks, Passage
+from jaxpipe.comm.shaped.timer import Timer
+from jaxpipe.comm.tags import MAX_TAG, TOKEN_TAG
+from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
+from jaxpipe.errors import DeadlineError
+from topo import Cluster
+
+_TOKEN = np.empty(0, np.uint8)
+_LIKE_TOKEN = jax.ShapeDtypeStruct((0,), np.dtype(np.uint8))
+_SHORTEST_PAUSE_S = 5e-5
+_LONGEST_PAUSE_S = 1e-3
+
+_Channel = tuple[int, int, int]
+
+
+class ShapedTransport:
+    """Emulates the links of a cluster: every message takes what it would take there, or longer.
+
+    Rank `r` runs on the device `devices[r]`; `scale` multiplies latencies and seconds per byte. A
+    message occupies its link from when its array is computed (noticed within a millisecond) in the
+    order of the computation, and `Sending.wait` returns once its last byte has left the link.
+    See `jaxpipe.comm.shaped.links` for what is and is not modelled. Messages through the library
+    inside would not be delayed, so it lends none.
+
+    An asymmetric link makes a clock that is read over it (`clock_offset`) wrong by half of the
+    difference of the latencies, as it would on a real one.
+
+    >>> import topo
+    >>> from jaxpipe.comm.local import run_ranks
+    >>> def work(transport):
+    ...     shaped = ShapedTransport(transport, topo.load("two-region"), devices=(0, 2))
+    ...     start_s, like = time.perf_counter(), jax.ShapeDtypeStruct((3,), np.float32)
+    ...     receiving = shaped.receive(like, source=1 - shaped.rank, tag=0)
+    ...     shaped.send(np.ones(3, np.float32), to=1 - shaped.rank, tag=0)
+    ...     receiving.wait(timeout_s=5.0)
+    ...     shaped.close()
+    ...     return time.perf_counter() - start_s >= 0.011  # the latency from Ohio to Virginia
+    >>> run_ranks(2, work)
+    [True, True]
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        cluster: Cluster,
+        *,
+        devices: Sequence[int],
+        scale: float = 1.0,
+        close_timeout_s: float = 60.0,
+    ) -> None:
+        assert len(devices) == transport.num_ranks, (devices, transport.num_ranks)
+        self._transport = transport
+        self._close_timeout_s = close_timeout_s
+        self._links = EmulatedLinks(cluster, devices, rank=transport.rank, scale=scale)
+        self._lock = Lock()
+        self._uncomputed: defaultdict[_Channel, deque[_Message]] = defaultdict(deque)
+        self._timer = Timer(
+            name=f"shaped {transport.rank}", clock=time.perf_counter, failed=self._fail
+        )
+
+    @property
+    def rank(self) -> int:
+        """The rank of the caller."""
+        return self._transport.rank
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks there are."""
+        return self._transport.num_ranks
+
+    def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
+        """Start to send `array` to the rank `to`, as soon as it is computed."""
+        assert tag <= MAX_TAG, tag
+        message = _Message(array, Envelope(self.rank, to, tag, num_bytes_of(array)))
+        with self._lock:
+            uncomputed = self._uncomputed[message.envelope.channel]
+            uncomputed.append(message)
+            if len(uncomputed) == 1:
+                self._depart_computed(uncomputed)
+                if uncomputed:
+                    self._look_again(message.envelope.channel, since_s=time.perf_counter())
+        return _ShapedSending(message)
+
+    def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> Receiving:
+        """Start to receive an array of the shape and dtype of `like` from the rank `source`."""
+        payload = self._transport.receive(like, source=source, tag=tag)
+        token = self._transport.receive(_LIKE_TOKEN, source=source, tag=TOKEN_TAG + tag)
+        envelope = Envelope(source, self.rank, tag, num_bytes_of(like))
+        return _ShapedReceiving(payload, token, envelope)
+
+    def close(self, *, error: BaseException | None = None) -> None:
+        """End this rank's part once all is delivered; with an `error`, end the whole job at once.
+
+        Raises:
+            DeadlineError: the links had not delivered everything after the `close_timeout_s` of
+                the constructor.
+        """
+        if error is None:
+            self._timer.close(timeout_s=self._close_timeout_s)
+        self._transport.close(error=error)
+        self._timer.end()
+
+    def _look(self, channel: _Channel, *, since_s: float) -> None:
+        """Let go what has been computed meanwhile; the longer it takes, the rarer the looks."""
+        with self._lock:
+            uncomputed = self._uncomputed[channel]
+            since_s = time.perf_counter() if self._depart_computed(uncomputed) else since_s
+            if uncomputed:
+                self._look_again(channel, since_s=since_s)
+
+    def _look_again(self, channel: _Channel, *, since_s: float) -> None:
+        now_s = time.perf_counter()
+        pause_s = min(max((now_s - since_s) / 8, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
+        self._timer.at(now_s + pause_s, partial(self._look, channel, since_s=since_s))
+
+    def _depart_computed(self, uncomputed: "deque[_Message]") -> bool:
+        """Let go the first messages of a channel that are computed; return whether there were."""
+        has_departed = False
+        while uncomputed and is_ready(uncomputed[0].array):
+            self._depart(uncomputed.popleft())
+            has_departed = True
+        return has_departed
+
+    def _depart(self, message: "_Message") -> None:
+        envelope, now_s = message.envelope, time.perf_counter()
+        passage = self._links.carry(to=envelope.to, num_bytes=envelope.num_bytes, now_s=now_s)
+        sending = self._transport.send(message.array, to=envelope.to, tag=envelope.tag)
+        message.depart(sending, passage)
+        token = partial(self._transport.send, _TOKEN, to=envelope.to, tag=TOKEN_TAG + envelope.tag)
+        self._timer.at(passage.leaves_s, message.left.set)
+        self._timer.at(passage.arrives_s, token)
+
+    def _fail(self, error: Exception) -> None:
+        """End the job: a token that is not sent would be waited for in vain."""
+        self._transport.close(error=error)
+
+
+class _Message:
+    """A message on its way out, from when it is given to us until its last byte has left."""
+
+    def __init__(self, array: HostOrDeviceArray, envelope: Envelope) -> None:
+        self.array: HostOrDeviceArray = array
+        self.envelope = envelope
+        self.left = Event()
+        self._departed: tuple[Sending, Passage] | None = None
+
+    def depart(self, sending: Sending, passage: Passage) -> None:
+        """Note how the payload travels, and forget the array."""
+        self._departed = sending, passage
+        del self.array
+
+    @property
+    def departed(self) -> tuple[Sending, Passage]:
+        """The payload on its way, and its emulated times."""
+        assert self._departed is not None, f"{self.envelope} is not on its way"
+        return self._departed
+
+
+class _ShapedSending:
+    __slots__ = ("_message",)
+
+    def __init__(self, message: _Message) -> None:
+        self._message = message
+
+    def wait(self, *, timeout_s: float) -> float:
+        start_s = time.perf_counter()
+        if not self._message.left.wait(timeout_s):
+            raise self._message.envelope.late(waited_s=timeout_s)
+        sending, passage = self._message.departed
+        left_s = max(0.0, timeout_s - (time.perf_counter() - start_s))
+        return max(passage.leaves_s, sending.wait(timeout_s=left_s))
+
+
+class _ShapedReceiving:
+    __slots__ = ("_array", "_envelope", "_payload", "_token")
+
+    def __init__(self, payload: Receiving, token: Receiving, envelope: Envelope) -> None:
+        self._payload, self._token, self._envelope = payload, token, envelope
+        self._array: HostOrDeviceArray | None = None
+
+    def wait(self, *, timeout_s: float) -> HostOrDeviceArray:
+        start_s = time.perf_counter()
+        if self._array is None:  # it can be had only once
+            self._array = self._payload.wait(timeout_s=timeout_s)
+        left_s = max(0.0, timeout_s - (time.perf_counter() - start_s))
+        try:
+            self._token.wait(timeout_s=left_s)
+        except DeadlineError as error:
+            raise self._envelope.late(waited_s=timeout_s) from error
+        return self._array
