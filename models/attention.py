@@ -121,10 +121,8 @@ def _backward(residuals: tuple[Array, ...], of_output: Array) -> tuple[Heads, He
         of_scores = (of_scores * _scale(q)).astype(q.dtype)
         of_k.append(_dot("bhkq,bhqd->bhkd", of_scores, later))
         of_q = of_q.at[:, :, begin:].add(_dot("bhkq,bhkd->bhqd", of_scores, keys))
-    return tuple(
-        x.astype(q.dtype)
-        for x in (of_q, jnp.concatenate(of_k, axis=2), jnp.concatenate(of_v, axis=2))
-    )
+    gradients = of_q, jnp.concatenate(of_k, axis=2), jnp.concatenate(of_v, axis=2)
+    return jax.tree.map(lambda gradient: gradient.astype(q.dtype), gradients)
 
 
 _product.defvjp(_forward, _backward)

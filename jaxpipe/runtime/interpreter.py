@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Array, Int
 
-from jaxpipe.comm import CountedTransport, all_reduce
+from jaxpipe.comm import CountedTransport, ReduceWorker, all_reduce
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.buckets import Buckets
 from jaxpipe.runtime.compiled import CompiledStage
@@ -40,6 +40,7 @@ class Interpreter:
     plan: Plan
     compiled: Mapping[int, CompiledStage]
     transport: CountedTransport
+    reducer: ReduceWorker
     recorder: Recorder
     patience: Patience
 
@@ -93,7 +94,7 @@ class Interpreter:
             stages=stages,
             reductions=Reductions(
                 plan=self.plan,
-                transport=self.transport,
+                worker=self.reducer,
                 recorder=self.recorder,
                 timeout_s=self.patience.timeout_s,
             ),

@@ -1,11 +1,20 @@
-"""The gradient sums of one pass: begun when a bucket is complete, awaited before the update."""
+"""The gradient sums of one pass: begun when a bucket is complete, awaited before the update.
+
+::
+
+    compute   backward 6   backward 7   backward 6   backward 7   scalars   update
+              of stage 2   of stage 2   of stage 0   of stage 0   ▲
+    reduce                 └── stage 2 ───┘          └── stage 0 ─┘
+"""
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from jaxtyping import Array
 
-from jaxpipe.comm import ALL_REDUCE_TAG, CountedTransport, all_reduce
+from jaxpipe.comm import ALL_REDUCE_TAG, ReduceWorker, Reducing
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.recorder import Recorder
 from jaxpipe.schedule import Bucket, Instruction
@@ -29,31 +38,69 @@ def reduction_tag(instruction: Instruction) -> int:
     return ALL_REDUCE_TAG + own
 
 
+@dataclass(slots=True, kw_only=True)
+class _Begun:
+    """A sum under way, and when it began and ended on the rank's clock."""
+
+    instruction: Instruction
+    reducing: Reducing[Array]
+    num_bytes: int
+    start_s: float
+    end_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reductions:
-    """Sums over the ranks that hold a bucket, each along its tree of the plan."""
+    """Sums over the ranks that hold a bucket, each along its tree of the plan.
+
+    They go on beside the computation, one after the other, as begun.
+    """
 
     plan: Plan
-    transport: CountedTransport
+    worker: ReduceWorker
     recorder: Recorder
     timeout_s: float
-    done: list[tuple[Instruction, Array]] = field(default_factory=list)
+    begun: list[_Begun] = field(default_factory=list)
 
     def begin(self, instruction: Instruction, array: Array) -> None:
-        """Begin the reduction that `instruction` names."""
+        """Begin the reduction that `instruction` names, and return at once."""
         bucket = instruction.bucket
         assert bucket is not None, instruction
-        with self.recorder.span(Lane.REDUCE, instruction, num_bytes=array.nbytes):
-            total = all_reduce(
-                self.transport,
-                array,
-                self.plan.tree(bucket, stage=instruction.stage),
-                tag=reduction_tag(instruction),
-                timeout_s=self.timeout_s,
-            )
-        self.done.append((instruction, total))
+        start_s = self.recorder.now()
+        reducing = self.worker.begin(
+            array,
+            self.plan.tree(bucket, stage=instruction.stage),
+            tag=reduction_tag(instruction),
+            timeout_s=self.timeout_s,
+        )
+        begun = _Begun(
+            instruction=instruction, reducing=reducing, num_bytes=array.nbytes, start_s=start_s
+        )
+        reducing.future.add_done_callback(partial(self._note_end, begun))
+        self.begun.append(begun)
 
     def finish(self) -> Iterator[tuple[Instruction, Array]]:
-        """Wait for all that were begun, and yield each with its sum."""
-        yield from self.done
-        self.done.clear()
+        """Wait for all that were begun, and yield each with its sum.
+
+        Raises:
+            DeadlineError: a sum was not there in time.
+            TransportError: a message of a sum could not be moved.
+        """
+        before_s = 0.0
+        for each in self.begun:
+            total = each.reducing.wait(timeout_s=self.timeout_s)
+            # whoever waits may wake before the end was noted
+            each.end_s = each.end_s or self.recorder.now()
+            self.recorder.add(
+                Lane.REDUCE,
+                each.instruction,
+                start_s=max(each.start_s, before_s),
+                end_s=each.end_s,
+                num_bytes=each.num_bytes,
+            )
+            before_s = each.end_s
+            yield each.instruction, total
+        self.begun.clear()
+
+    def _note_end(self, begun: _Begun, _: Future[Array]) -> None:
+        begun.end_s = self.recorder.now()

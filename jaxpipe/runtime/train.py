@@ -60,6 +60,7 @@ def train(
         reporter.step(totals, eval_loss, step=done, step_s=step_s)
         if is_last or done % job.checkpoint.every == 0:
             save_state(worker, state, step=done)
+    worker.close()
     trace = gather_trace(worker)
     return None if trace is None else _outcome(job, trace)
 

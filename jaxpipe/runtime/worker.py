@@ -4,7 +4,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxpipe.comm import BARRIER_TAG, CountedTransport, Transport, barrier, clock_offset
+from jaxpipe.comm import (
+    BARRIER_TAG,
+    CountedTransport,
+    ReduceWorker,
+    Transport,
+    barrier,
+    clock_offset,
+)
 from jaxpipe.runtime.compiled import CompiledStage, compile_stage
 from jaxpipe.runtime.feed import eval_feed, train_feed
 from jaxpipe.runtime.interpreter import Interpreter
@@ -53,6 +60,14 @@ class Worker:
         losses = [self.interpreter.evaluate(self.eval_program, state, f).loss for f in feeds]
         return sum(losses) / (num_batches * self.job.tokens_per_step)
 
+    def close(self) -> None:
+        """End the thread that sums gradients, after the last step.
+
+        Raises:
+            DeadlineError: it does not end within `timeout_s`.
+        """
+        self.interpreter.reducer.close(timeout_s=self.job.run.timeout_s)
+
 
 def start(job: Job, transport: Transport) -> Worker:
     """Compile this rank's stages, and return when all ranks have compiled theirs.
@@ -63,6 +78,7 @@ def start(job: Job, transport: Transport) -> Worker:
     number = transport.rank % job.plan.num_pipeline_ranks
     train_program = job.plan.train_schedule()[number]
     keep_from = max(0, job.train.steps - job.trace.steps)
+    counted = CountedTransport(transport)
     interpreter = Interpreter(
         plan=job.plan,
         compiled={
@@ -71,7 +87,8 @@ def start(job: Job, transport: Transport) -> Worker:
             )
             for stage in job.plan.stages(transport.rank)
         },
-        transport=CountedTransport(transport),
+        transport=counted,
+        reducer=ReduceWorker(counted),
         recorder=Recorder(
             rank=transport.rank, clock=time.perf_counter, keep=lambda step: step >= keep_from
         ),

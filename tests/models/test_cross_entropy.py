@@ -90,7 +90,9 @@ def test_the_peak_of_memory_is_that_of_one_chunk() -> None:
 
     def peak(logits_bytes: int) -> int:
         step = jax.jit(jax.value_and_grad(in_chunks(logits_bytes), argnums=(0, 1)))
-        return step.lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+        memory = step.lower(*arguments).compile().memory_analysis()
+        assert memory is not None
+        return memory.temp_size_in_bytes
 
     assert peak(all_logits) >= all_logits
     # A chunk's logits and their gradient, and room for the rest: x, rows, and what XLA copies.

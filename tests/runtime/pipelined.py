@@ -7,7 +7,7 @@ from functools import cache
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpipe.comm import CountedTransport, Transport
+from jaxpipe.comm import CountedTransport, ReduceWorker, Transport
 from jaxpipe.plan import Plan, PlanConfig, identity_plan
 from jaxpipe.runtime.buckets import unpack
 from jaxpipe.runtime.checkpoint import flatten
@@ -77,10 +77,12 @@ def gradients_of_rank(
         )
         for stage in plan.stages(transport.rank)
     }
+    counted = CountedTransport(transport)
     interpreter = Interpreter(
         plan=plan,
         compiled=compiled,
-        transport=CountedTransport(transport),
+        transport=counted,
+        reducer=ReduceWorker(counted),
         recorder=Recorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: False),
         patience=Patience(timeout_s=60.0, receive_ahead=2),
     )
@@ -92,6 +94,7 @@ def gradients_of_rank(
     feed = Feed(step=0, first_microbatch=replica * plan.num_microbatches, tokens=mine[replica])
     program = plan.train_schedule()[transport.rank % plan.num_pipeline_ranks]
     buckets, totals = interpreter.gradients(program, state, feed)
+    interpreter.reducer.close(timeout_s=60.0)
     gradients: dict[str, np.ndarray] = {}
     for stage, each in compiled.items():
         shared = each.functions.stage.shares_embedding

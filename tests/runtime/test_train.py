@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -65,12 +66,20 @@ def test_a_resumed_run_repeats_the_losses_bit_by_bit(
     assert resumed[-1].eval_loss == expected[-1].eval_loss
 
 
-@pytest.mark.parametrize(("stages", "replicas"), [(1, 1), (1, 2), (3, 1), (2, 4)])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"stages": 1, "replicas": 1},
+        {"stages": 1, "replicas": 2, "schedule": "zb-h1"},
+        {"stages": 3, "replicas": 1, "schedule": "zb-h2"},
+        {"stages": 2, "replicas": 4},
+        {"stages": 2, "replicas": 2, "schedule": "interleaved-1f1b", "chunks": 2},
+    ],
+)
 def test_a_run_resumes_with_other_stages_and_replicas(
-    reference: Path, tmp_path: Path, dataset: Path, stages: int, replicas: int
+    reference: Path, tmp_path: Path, dataset: Path, plan: dict[str, Any]
 ):
     folder = interrupted(reference, tmp_path / "run")
-    plan = {"stages": stages, "replicas": replicas}
     resumed = run_tree(tiny_tree(folder, dataset, plan=plan), resume=True)
     assert losses(resumed) == pytest.approx(losses(metrics_of(reference)), rel=ROUNDING)
 

@@ -82,6 +82,7 @@ class Execution:
     def _add(self, step: Step, values: np.ndarray) -> None:
         place = self._place(step)
         with np.errstate(over="ignore", invalid="ignore"):  # who takes the total sees it there
+            values = values.astype(place.dtype, copy=False)  # faster than adding across dtypes
             np.add(self._source(step), values, out=place, dtype=place.dtype)
 
     def _take(self, step: Step, values: np.ndarray) -> None:
