@@ -1,0 +1,1 @@
+"""What the runtime reaches, beside what others reach on the same machine."""
