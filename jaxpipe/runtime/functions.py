@@ -117,7 +117,7 @@ class StageFunctions:
         """Return the gradient of the stage's input (None for tokens), and what crosses.
 
         The first stage does as much here as the others: all but the products for its weights, and
-        the embedding. Schedules that split backwards count on equal parts.
+        the embedding. Schedules that split backwards count on parts of about equal length.
         """
         of_input, crossing = split.input_part(residuals, compute, cotangent)
         return self._to_stage_before(of_input), crossing

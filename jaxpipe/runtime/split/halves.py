@@ -16,6 +16,7 @@ from typing import Any
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 from jax.extend.core.primitives import (
     broadcast_in_dim_p,
+    reduce_sum_p,
     reshape_p,
     scan_p,
     squeeze_p,
@@ -26,6 +27,10 @@ from jaxpipe.runtime.split.evaluate import variables
 
 _LAYOUT = frozenset({broadcast_in_dim_p, reshape_p, squeeze_p, transpose_p})
 """Computed again rather than carried: else one array may cross in several shapes."""
+
+_SUMS = frozenset({reduce_sum_p})
+"""Computed first, though they can wait: the gradients of biases and norms are sums, and cross in
+place of all that they add. So little more is carried than the residuals were."""
 
 Positions = frozenset[int]
 """Which inputs or outputs of a function or an equation, by their place."""
@@ -99,8 +104,10 @@ def halve(jaxpr: Jaxpr, *, first: Positions, second: Positions) -> Halves:
 
 
 def _slice(jaxpr: Jaxpr, wanted: Positions) -> tuple[dict[int, Positions], Positions]:
-    """Return the outputs of each equation, and the inputs, that some outputs need."""
+    """Return the outputs of each equation, and the inputs, that some outputs and all sums need."""
     needed = set(variables(jaxpr.outvars[position] for position in wanted))
+    for equation in jaxpr.eqns:
+        needed.update(equation.outvars if equation.primitive in _SUMS else ())
     chosen: dict[int, Positions] = {}
     for number, equation in _backwards(jaxpr):
         positions = _among(equation.outvars, needed)

@@ -3,7 +3,9 @@
 Only the gradient of the input is waited for by another stage (Qi et al., "Zero Bubble Pipeline
 Parallelism", 2023, section 2). The backward is traced and its equations are told apart, so neither
 part computes what the other has. What the second needs is carried: some of the residuals, and the
-gradients of the outputs of the matrix products, which cross from the first.
+gradients of the outputs of the matrix products, which cross from the first. The gradients of
+biases and norms, sums that cost little, are made with the first, so that no more is carried than
+was kept.
 """
 
 from collections.abc import Callable
