@@ -28,7 +28,8 @@ class Claim:
     """One claim; `aim` says what the summary should show.
 
     `measure` returns the raw numbers, in rows of the same columns, and raises
-    `CannotMeasureError` where it cannot. `draw` takes the summary, or with `draws_raw` the raw rows.
+    `CannotMeasureError` where it cannot. `draw` takes the summary, or with `draws_raw` the raw
+    rows.
     """
 
     aim: str

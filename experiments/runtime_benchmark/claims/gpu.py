@@ -15,7 +15,7 @@ from experiments.runtime_benchmark.processes import run_ranks
 from experiments.runtime_benchmark.tables import numbers
 from models import GptConfig, head_forward_flops, layer_forward_flops, load_preset
 
-_NOTHING = {"forward_s": 0.0, "backward_s": 0.0, "forward_call_us": 0.0, "backward_call_us": 0.0}
+_NOTHING = dict.fromkeys(("forward_s", "backward_s", "forward_call_us", "backward_call_us"), "")
 
 
 def measure(bench: Bench) -> list[Row]:
