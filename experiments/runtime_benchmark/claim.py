@@ -16,11 +16,13 @@ class CannotMeasureError(Exception):
 class Bench:
     """What all claims are measured with.
 
-    `cases` are the sizes; `torch_python` is the Python of an environment with PyTorch, if given.
+    `cases` are the sizes. If given, `torch_python` is a Python that has PyTorch, `mpich_python` one
+    that has jaxpipe and MPICH.
     """
 
     cases: Mapping[str, Any]
     torch_python: Path | None = None
+    mpich_python: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

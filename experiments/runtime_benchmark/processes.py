@@ -34,7 +34,7 @@ def run_ranks(
     `settings` are added to the environment: those that XLA reads nowhere else.
     """
     command = [*launcher(num_ranks), sys.executable, "-m", f"{_PROGRAMS}.{program}"]
-    return _results([command], task, settings)
+    return run_commands([command], task, settings)
 
 
 def run_torch(python: Path, task: Mapping[str, Any], *, num_ranks: int) -> Any:
@@ -44,7 +44,7 @@ def run_torch(python: Path, task: Mapping[str, Any], *, num_ranks: int) -> Any:
         [str(python), program, "--rank", str(rank), "--num-ranks", str(num_ranks)]
         for rank in range(num_ranks)
     ]
-    return _results(commands, task, {})
+    return run_commands(commands, task)
 
 
 def check_cores(*, needed: int) -> None:
@@ -70,9 +70,16 @@ def environment() -> dict[str, str]:
     return os.environ | {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
 
 
-def _results(
-    commands: Sequence[Sequence[str]], task: Mapping[str, Any], settings: Mapping[str, str]
+def run_commands(
+    commands: Sequence[Sequence[str]],
+    task: Mapping[str, Any],
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
+    """Run commands, each followed by the folder of the task; return the result.
+
+    Raises:
+        RuntimeError: one of them failed; it says what it printed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "task.json").write_text(json.dumps(task))
         processes = [

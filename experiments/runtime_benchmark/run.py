@@ -1,7 +1,7 @@
 """Measure claims, and write their tables and pictures.
 
     python -m experiments.runtime_benchmark.run [CLAIM ...] [--torch-python PATH]
-                                                [--out FOLDER] [--tiny]
+                                                [--mpich-python PATH] [--out FOLDER] [--tiny]
 
 Without names all claims are measured. `cases.toml` holds all sizes; with `--tiny` those of
 `tiny.toml` are taken, with which everything runs in seconds and no number means anything.
@@ -18,6 +18,7 @@ from experiments.runtime_benchmark.claims.all_reduce import ALL_REDUCE
 from experiments.runtime_benchmark.claims.crossover import CROSSOVER
 from experiments.runtime_benchmark.claims.efficiency import EFFICIENCY
 from experiments.runtime_benchmark.claims.gpu import GPU
+from experiments.runtime_benchmark.claims.library import LIBRARY
 from experiments.runtime_benchmark.claims.one_device import ONE_DEVICE
 from experiments.runtime_benchmark.claims.overlap import OVERLAP
 from experiments.runtime_benchmark.claims.torch import TORCH
@@ -32,6 +33,7 @@ CLAIMS: Mapping[str, Claim] = {
     "one_device": ONE_DEVICE,
     "transport": TRANSPORT,
     "all_reduce": ALL_REDUCE,
+    "library": LIBRARY,
     "overlap": OVERLAP,
     "gpu": GPU,
     "crossover": CROSSOVER,
@@ -62,13 +64,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Measure the claims about the runtime.")
     parser.add_argument("claims", nargs="*", choices=[[], *CLAIMS], metavar="CLAIM")
     parser.add_argument("--torch-python", type=Path, help="a Python that has PyTorch")
+    parser.add_argument("--mpich-python", type=Path, help="a Python that has jaxpipe and MPICH")
     parser.add_argument("--tiny", action="store_true", help="only check that everything runs")
     parser.add_argument("--out", type=Path, help="a folder, instead of results/ or runs/tiny")
     given = parser.parse_args(arguments)
     out = given.out or (Path("runs/tiny") if given.tiny else _HERE / "results")
     out.mkdir(parents=True, exist_ok=True)
     cases = tomllib.loads((_HERE / ("tiny.toml" if given.tiny else "cases.toml")).read_text())
-    bench = Bench(cases=cases, torch_python=given.torch_python)
+    bench = Bench(cases=cases, torch_python=given.torch_python, mpich_python=given.mpich_python)
     for name in given.claims or CLAIMS:
         show(name, bench, out)
 
