@@ -1,16 +1,20 @@
-"""What `jaxpipe plan` finds for the same work on the same clusters, with the same constants.
+"""What the planner finds for the same work on the same clusters, with the same constants.
+
+`python -m experiments.dtfm_iteration_time.planned` writes this table alone.
 
 The planner is told what DT-FM trained: layers without a head, fp16, SGD without state, one sample
 to a microbatch, everything computed again in the backward.
 """
 
 import time
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import topo
 from experiments.dtfm_iteration_time.ours import CLUSTERS
+from experiments.dtfm_iteration_time.table import Row, markdown, write_csv
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import BytesPerParameter, flop_profile
 from jaxpipe.plan.decide import Effort, Task, decide
@@ -22,6 +26,7 @@ from jaxpipe.simulate import (
     StepSplit,
     System,
     Workload,
+    dtfm_constants,
     foreseen_step_s,
     own_job,
     simulate,
@@ -33,6 +38,7 @@ from topo import Cluster
 SIZE = Workload(num_layers=24, batch=1024)
 _CHUNK_BYTES = 4 * 2**20
 _SECONDS = 30.0
+_RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +52,32 @@ class Planned:
     split: StepSplit
 
 
-def search_all(constants: Constants, executor: Executor) -> tuple[Planned, ...]:
-    """Return what is found on every cluster."""
-    return tuple(executor.map(partial(_search, constants=constants), CLUSTERS))
+def write_planned(constants: Constants, executor: Executor) -> None:
+    """Search on every cluster, and write what is found."""
+    rows = [_row(each) for each in executor.map(partial(_search, constants=constants), CLUSTERS)]
+    write_csv(rows, _RESULTS / "planned.csv")
+    title = "What the planner finds for 24 layers and batch 1024 (simulated)"
+    (_RESULTS / "planned.md").write_text(f"## {title}\n\n{markdown(rows)}\n")
+    print(markdown(rows))
+
+
+def _row(each: Planned) -> Row:
+    plan, split = each.plan, each.split
+    return {
+        "cluster": each.cluster,
+        "dtfm_simulated_s": each.dtfm_s,
+        "by_rule_simulated_s": each.by_rule_s,
+        "planned_simulated_s": split.step_s,
+        "speedup": each.dtfm_s / split.step_s,
+        "stages x replicas": f"{plan.num_stages} x {plan.num_replicas}",
+        "schedule": plan.schedule_name,
+        "all-reduce": plan.all_reduce.value,
+        "warmup": "" if plan.warmup is None else " ".join(map(str, plan.warmup)),
+        "compute_s": split.compute_s,
+        "bubble_s": split.bubble_s,
+        "activations_s": split.activations_s,
+        "gradients_s": split.gradients_s,
+    }
 
 
 def _search(name: str, *, constants: Constants) -> Planned:
@@ -109,3 +138,8 @@ def _told(cluster: Cluster, *, constants: Constants) -> tuple[Task, Conditions]:
     return task, Conditions(
         cluster=known, profile=profile, slow=task.slow, gradient_bytes=each, overheads=overheads
     )
+
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor() as processes:
+        write_planned(dtfm_constants(), processes)

@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.dtfm_iteration_time.ours import Comparison, compare
 from experiments.dtfm_iteration_time.picture import draw_ours, draw_theirs
-from experiments.dtfm_iteration_time.planned import Planned, search_all
+from experiments.dtfm_iteration_time.planned import write_planned
 from experiments.dtfm_iteration_time.prediction import pipeline_seconds, predict
 from experiments.dtfm_iteration_time.published import Cell, cells, pipeline_cells
 from experiments.dtfm_iteration_time.table import Row, markdown, percent, write_csv
@@ -31,14 +31,13 @@ def main() -> None:
     with ProcessPoolExecutor() as executor:
         simulated = predict(measured, constants, executor)
         comparisons = compare(constants, executor)
-        found = search_all(constants, executor)
+        write_planned(constants, executor)
     errors = simulated / np.array([cell.seconds for cell in measured]) - 1
     tables = {
         "iteration": _iteration_rows(measured, simulated),
         "summary": _summary_rows(measured, errors),
         "pipeline": _pipeline_rows(constants),
         "ours": [_ours_row(each) for each in comparisons],
-        "planned": [_planned_row(each) for each in found],
     }
     for name, rows in tables.items():
         write_csv(rows, _RESULTS / f"{name}.csv")
@@ -125,24 +124,6 @@ def _ours_row(each: Comparison) -> Row:
     }
 
 
-def _planned_row(each: Planned) -> Row:
-    plan, split = each.plan, each.split
-    return {
-        "cluster": each.cluster,
-        "dtfm_simulated_s": each.dtfm_s,
-        "by_rule_simulated_s": each.by_rule_s,
-        "planned_simulated_s": split.step_s,
-        "speedup": each.dtfm_s / split.step_s,
-        "stages x replicas": f"{plan.num_stages} x {plan.num_replicas}",
-        "schedule": plan.schedule.value,
-        "warmup": "" if plan.warmup is None else " ".join(map(str, plan.warmup)),
-        "compute_s": split.compute_s,
-        "bubble_s": split.bubble_s,
-        "activations_s": split.activations_s,
-        "gradients_s": split.gradients_s,
-    }
-
-
 def _winner_rows(measured: Sequence[Cell], simulated: np.ndarray) -> list[Row]:
     """Say in how many sizes the simulation names the faster of DT-FM's two placements rightly."""
     times: dict[tuple[int, int, int], dict[str, list[tuple[float, float]]]] = defaultdict(
@@ -177,7 +158,6 @@ def _document(tables: dict[str, list[Row]], measured: Sequence[Cell], simulated:
         "Who is faster, named rightly": _winner_rows(measured, simulated),
         "The fp32 pipeline of 12 stages": tables["pipeline"],
         "jaxpipe's own plan beside DT-FM with its scheduler (both simulated)": tables["ours"],
-        "What the planner finds for 24 layers and batch 1024 (simulated)": tables["planned"],
         "Every published cell": tables["iteration"],
     }
     return "\n\n".join(f"## {title}\n\n{markdown(rows)}" for title, rows in parts.items()) + "\n"

@@ -103,9 +103,9 @@ def _summary(proposal: "Proposal") -> list[str]:
         *(f"replica {replica:<4}{row}" for replica, row in enumerate(rows)),
         "",
         f"layers      {' '.join(map(str, plan.cut))}",
-        f"schedule    {plan.schedule}{warmup}",
+        f"schedule    {plan.schedule_name}{warmup}",
         f"microbatch  {plan.microbatch}, {plan.num_microbatches} of them",
-        f"gradients   of stage 0 along {draw_tree(plan.sync[0])}",
+        f"gradients   {plan.all_reduce}, of stage 0 along {draw_tree(plan.sync[0])}",
     ]
 
 
@@ -151,8 +151,9 @@ def _json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str, An
         "stages": plan.num_stages,
         "replicas": plan.num_replicas,
         "cut": plan.cut,
-        "schedule": plan.schedule.value,
+        "schedule": plan.schedule_name,
         "warmup": plan.warmup,
+        "all_reduce": plan.all_reduce.value,
         "microbatch": plan.microbatch,
         "num_microbatches": plan.num_microbatches,
         "placement": plan.placement,

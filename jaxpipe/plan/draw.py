@@ -21,9 +21,9 @@ def draw_plan(plan: Plan, cluster: Cluster, *, num_columns: int = 100) -> str:
             *_links(plan, cluster),
             f"gradients of stage 0 are summed over ranks {draw_tree(plan.sync[0])}",
             "",
-            f"schedule {plan.schedule}, {plan.num_microbatches} microbatches: bubble in theory "
-            f"{ideal_bubble(plan):.1%} (backward = 2 forwards, equal layers, no network), at most "
-            f"{', '.join(map(str, peak_live(plan.compute_schedule())))} microbatches live",
+            f"schedule {plan.schedule_name}, {plan.num_microbatches} microbatches: bubble in "
+            f"theory {ideal_bubble(plan):.1%} (backward = 2 forwards, equal layers, no network), "
+            f"at most {', '.join(map(str, peak_live(plan.compute_schedule())))} microbatches live",
             "",
             render(plan.compute_schedule(), num_columns=num_columns),
         )

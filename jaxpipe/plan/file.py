@@ -5,6 +5,7 @@
     format = 1
     cluster = "two-region"
     schedule = "1f1b"
+    all_reduce = "tree"
     microbatch = 1
     num_microbatches = 8
     tied = true
@@ -20,7 +21,8 @@
     sync_shared = [[0, 1], [2, 3]]
     sync_all = [[0, 1], [2, 3]]
 
-A key `warmup` follows where it was decided. Sync trees are ranks, or arrays of trees.
+A key `warmup` follows where it was decided. A schedule without a name is an array of the rows of a
+schedule file (`jaxpipe.schedule.csv_file`). Sync trees are ranks, or arrays of trees.
 """
 
 import tomllib
@@ -33,7 +35,17 @@ import msgspec
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.cut import Cut
 from jaxpipe.plan.plan import Plan
-from jaxpipe.schedule import ScheduleKind, SyncTree, check_chunks, ranks
+from jaxpipe.plan.programs import check_programs
+from jaxpipe.schedule import (
+    AllReduceKind,
+    Schedule,
+    ScheduleKind,
+    SyncTree,
+    check_chunks,
+    parse_schedule,
+    ranks,
+    schedule_rows,
+)
 from topo import Cluster
 
 _FORMAT = 1
@@ -43,7 +55,7 @@ _FORMAT = 1
 class _File:
     format: int
     cluster: str
-    schedule: ScheduleKind
+    schedule: ScheduleKind | tuple[str, ...]
     microbatch: int
     num_microbatches: int
     tied: bool
@@ -53,6 +65,7 @@ class _File:
     sync_shared: Any
     sync_all: Any
     num_chunks: int = 1
+    all_reduce: AllReduceKind = AllReduceKind.TREE
     warmup: tuple[int, ...] | None = None
 
 
@@ -67,7 +80,8 @@ def plan_text(plan: Plan, cluster: Cluster, *, about: str = "") -> str:
         *(f"# {line}" for line in about.splitlines()),
         f"format = {_FORMAT}",
         f"cluster = {msgspec.json.encode(cluster.name).decode()}",
-        f'schedule = "{plan.schedule}"',
+        *_schedule_lines(plan),
+        f'all_reduce = "{plan.all_reduce}"',
         *([] if plan.num_chunks == 1 else [f"num_chunks = {plan.num_chunks}"]),
         *([] if plan.warmup is None else [f"warmup = {list(plan.warmup)}"]),
         f"microbatch = {plan.microbatch}",
@@ -107,7 +121,8 @@ def read_plan(path: Path, cluster: Cluster) -> Plan:
     plan = Plan(
         placement=file.placement,
         cut=file.cut,
-        schedule=file.schedule,
+        schedule=_schedule(file, path),
+        all_reduce=file.all_reduce,
         num_chunks=file.num_chunks,
         warmup=file.warmup,
         microbatch=file.microbatch,
@@ -157,7 +172,20 @@ def check_plan(plan: Plan, *, num_devices: int) -> None:
             f"`sync_all` holds all {plan.num_ranks} ranks, `sync_shared` {shared}: they hold "
             f"{everyone} and {sorted(ranks(plan.sync_shared))}; name each rank once"
         )
+    check_programs(plan)
     plan.train_schedule()  # refuses a schedule that cannot be made
+
+
+def _schedule_lines(plan: Plan) -> list[str]:
+    if isinstance(plan.schedule, ScheduleKind):
+        return [f'schedule = "{plan.schedule}"']
+    return ["schedule = [", *(f'    "{row}",' for row in schedule_rows(plan.schedule)), "]"]
+
+
+def _schedule(file: _File, path: Path) -> ScheduleKind | Schedule:
+    if isinstance(file.schedule, ScheduleKind):
+        return file.schedule
+    return parse_schedule(file.schedule, source=f"{path}, `schedule`", num_stages=len(file.cut))
 
 
 def _names(cluster: Cluster, row: tuple[int, ...]) -> str:

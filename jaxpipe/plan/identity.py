@@ -1,12 +1,14 @@
 """The plan that takes the devices in the order in which the cluster lists them."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.cut import check_cut, even_cut
 from jaxpipe.plan.plan import Plan
+from jaxpipe.plan.programs import check_programs
 from jaxpipe.plan.sync import island_tree
-from jaxpipe.schedule import ScheduleKind
+from jaxpipe.schedule import AllReduceKind, Schedule, ScheduleKind, read_schedule
 from topo import Cluster
 
 
@@ -16,8 +18,9 @@ class PlanConfig:
 
     `cluster` is a name in the catalogue or a TOML file; `microbatch` is in samples; `cut` (layers
     of each stage) and `warmup` (forwards of each stage before its first backward) are chosen where
-    they are left out. Of the `stages` of the whole pipeline each rank holds `chunks`. A `file` that
-    `jaxpipe plan` wrote decides all but the cluster.
+    they are left out. Of the `stages` of the whole pipeline each rank holds `chunks`. The CSV in
+    `schedule_file` takes the place of `schedule`. `all_reduce` says how gradients are summed. A
+    `file` that `jaxpipe plan` wrote decides all but the cluster.
     """
 
     file: str | None = None
@@ -29,6 +32,8 @@ class PlanConfig:
     cut: tuple[int, ...] | None = None
     warmup: tuple[int, ...] | None = None
     chunks: int = 1
+    schedule_file: str | None = None
+    all_reduce: AllReduceKind = AllReduceKind.TREE
 
     def __post_init__(self) -> None:
         for field in ("stages", "replicas", "microbatch", "chunks"):
@@ -62,7 +67,8 @@ def identity_plan(
     plan = Plan(
         placement=tuple(tuple(range(first, first + size)) for first in range(0, num_ranks, size)),
         cut=cut,
-        schedule=config.schedule,
+        schedule=_schedule(config),
+        all_reduce=config.all_reduce,
         num_chunks=config.chunks,
         warmup=config.warmup,
         microbatch=config.microbatch,
@@ -74,6 +80,7 @@ def identity_plan(
         ),
         sync_all=island_tree(dict(enumerate(cluster.devices[:num_ranks]))),
     )
+    check_programs(plan)
     plan.train_schedule()  # refuses a schedule that cannot be made
     return plan
 
@@ -85,6 +92,12 @@ def _pipeline_ranks(config: PlanConfig) -> int:
             f"is {config.chunks}; make the one a multiple of the other"
         )
     return config.stages // config.chunks
+
+
+def _schedule(config: PlanConfig) -> ScheduleKind | Schedule:
+    if config.schedule_file is None:
+        return config.schedule
+    return read_schedule(Path(config.schedule_file), num_stages=config.stages)
 
 
 def _num_microbatches(config: PlanConfig, *, batch: int) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from jaxpipe.plan.cut import Cut, layers_of
 from jaxpipe.schedule import (
+    AllReduceKind,
     Bucket,
     Schedule,
     ScheduleKind,
@@ -31,12 +32,14 @@ class Plan:
     `placement[replica]` are devices of the cluster, one to a rank of the pipeline. `sync[stage]` is
     the tree over the ranks that hold the stage, `sync_shared` over those that hold a tied
     embedding, `sync_all` over all ranks. `warmup` is the number of forwards before the first
-    backward, for each stage; `microbatch` is in samples.
+    backward, for each stage; `microbatch` is in samples. `all_reduce` is how gradients are summed
+    along their trees. `schedule` is the name of a generator, or the compute instructions of its
+    own.
     """
 
     placement: tuple[tuple[int, ...], ...]
     cut: Cut
-    schedule: ScheduleKind
+    schedule: ScheduleKind | Schedule
     warmup: tuple[int, ...] | None
     microbatch: int = 1
     num_microbatches: int
@@ -45,6 +48,12 @@ class Plan:
     sync_shared: SyncTree
     sync_all: SyncTree
     num_chunks: int = 1
+    all_reduce: AllReduceKind = AllReduceKind.TREE
+
+    @property
+    def schedule_name(self) -> str:
+        """What the schedule is called; one that was made to measure has no name of its own."""
+        return self.schedule.value if isinstance(self.schedule, ScheduleKind) else "made to measure"
 
     @property
     def num_stages(self) -> int:
@@ -105,6 +114,8 @@ class Plan:
 
     def compute_schedule(self) -> Schedule:
         """Return the compute instructions of one training step."""
+        if not isinstance(self.schedule, ScheduleKind):
+            return self.schedule
         return generate(
             self.schedule,
             num_stages=self.num_stages,

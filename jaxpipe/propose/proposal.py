@@ -1,7 +1,7 @@
 """A proposal: the best plan found, how long its step takes and why, and what it is held against."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 import topo
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan, dtfm_cost
-from jaxpipe.plan.cost import Profile, read_profile
+from jaxpipe.plan.cost import Profile, live_limits, read_profile
 from jaxpipe.plan.decide import Effort, Shape, Task, build, decide, dtfm_plan
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.propose.request import Goal, PlanRequest
@@ -17,9 +17,12 @@ from jaxpipe.propose.speeds import precision_of, with_speeds
 from jaxpipe.simulate import (
     Conditions,
     Overheads,
+    Search,
     StepSplit,
+    auto_schedule,
     dtfm_constants,
     foreseen_step_s,
+    plan_job,
     planned_step_s,
     step_split,
 )
@@ -83,6 +86,8 @@ def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal
         effort = Effort(seconds=request.budget, num_changes=10**6)
         decision = decide(task, seconds, seed=request.seed, effort=effort)
         plan, by_shape = decision.plan, decision.by_shape
+    if request.measure:
+        plan = _made_to_measure(plan, task, conditions)
     used = {device for row in plan.placement for device in row}
     random = np.random.default_rng(request.seed)
     return Proposal(
@@ -99,6 +104,23 @@ def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal
         larger=next((each for each in by_shape if each[0].num_ranks > plan.num_ranks), None),
         num_valued=valued,
     )
+
+
+def _made_to_measure(plan: Plan, task: Task, conditions: Conditions) -> Plan:
+    """Return the plan with the fastest schedule that is found for its ranks, links and memory."""
+    search = Search(
+        job=plan_job(plan, conditions),
+        num_microbatches=plan.num_microbatches,
+        max_live=live_limits(plan, task.profile, task.cluster, each=task.bytes_each),
+        tied=plan.tied,
+    )
+    found = auto_schedule(search)
+    if found.kind is None:
+        better = replace(plan, schedule=found.compute, warmup=None)
+    else:
+        better = replace(plan, schedule=found.kind, warmup=found.warmup)
+    faster = found.step_s < planned_step_s(plan, conditions)
+    return better if faster else plan
 
 
 def _conditions(request: PlanRequest) -> tuple[Task, Conditions]:
@@ -175,7 +197,7 @@ def _cluster(request: PlanRequest) -> Cluster:
 
 def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
     """Return the plan with other devices, its sync trees chosen for them."""
-    return build(
+    built = build(
         task,
         devices[: plan.num_ranks].reshape(plan.num_replicas, plan.num_stages),
         microbatch=plan.microbatch,
@@ -183,6 +205,7 @@ def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
         cut=plan.cut,
         warmup=plan.warmup,
     )
+    return replace(built, all_reduce=plan.all_reduce)
 
 
 def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float:

@@ -31,6 +31,8 @@ class PlanRequest:
     """What to make small: the simulated `time` of a step, or DT-FM's published cost, `dtfm`."""
     budget: float = 30.0
     """Seconds to search for."""
+    measure: bool = False
+    """Make a schedule to measure for the plan that is found; takes as long again, or longer."""
     seed: int = 0
     """Decides between runs of the same search."""
     stages: int | None = None

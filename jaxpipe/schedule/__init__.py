@@ -3,7 +3,13 @@
 from jaxpipe.schedule.all_reduce_kind import AllReduceKind
 from jaxpipe.schedule.check import check
 from jaxpipe.schedule.costs import Costs
-from jaxpipe.schedule.csv_file import read_schedule, schedule_text, write_schedule
+from jaxpipe.schedule.csv_file import (
+    parse_schedule,
+    read_schedule,
+    schedule_rows,
+    schedule_text,
+    write_schedule,
+)
 from jaxpipe.schedule.describe import describe
 from jaxpipe.schedule.forward_only import forward_only
 from jaxpipe.schedule.generate import ScheduleKind, generate
@@ -66,12 +72,14 @@ __all__ = [
     "leader",
     "lower",
     "one_f_one_b",
+    "parse_schedule",
     "peak_live",
     "ranks",
     "read_schedule",
     "receive",
     "reduce",
     "render",
+    "schedule_rows",
     "schedule_text",
     "send",
     "stages_held",

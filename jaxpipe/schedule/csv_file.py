@@ -15,7 +15,7 @@ with # mean nothing. Messages, reductions and updates are added when the schedul
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -53,13 +53,17 @@ def schedule_text(compute: Schedule) -> str:
     >>> text.splitlines()[-2:]
     ['F0,F1,B0,B1', 'F0,B0,F1,B1']
     """
+    return "\n".join((*_HEAD, *schedule_rows(compute))) + "\n"
+
+
+def schedule_rows(compute: Schedule) -> list[str]:
+    """Return the row of each rank."""
     num_ranks = len(compute)
     has_chunks = count_stages(compute) > num_ranks
-    rows = (
+    return [
         ",".join(_text(each, num_ranks=num_ranks, has_chunks=has_chunks) for each in program)
         for program in compute
-    )
-    return "\n".join((*_HEAD, *rows)) + "\n"
+    ]
 
 
 def read_schedule(path: Path, *, num_stages: int) -> Schedule:
@@ -75,10 +79,19 @@ def read_schedule(path: Path, *, num_stages: int) -> Schedule:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"cannot read the schedule {path}: {error}") from error
-    rows = list(_rows(lines, path))
+    return parse_schedule(lines, source=str(path), num_stages=num_stages)
+
+
+def parse_schedule(lines: Sequence[str], *, source: str, num_stages: int) -> Schedule:
+    """Return the compute instructions that the lines of a file say; errors name the `source`.
+
+    Raises:
+        PlanError: as for `read_schedule`.
+    """
+    rows = list(_rows(lines, source))
     if not rows or num_stages < 1 or num_stages % len(rows):
         raise PlanError(
-            f"ranks hold an equal part of the stages: {path} has {len(rows)} rows with cells, "
+            f"ranks hold an equal part of the stages: {source} has {len(rows)} rows with cells, "
             f"`num_stages` is {num_stages}; make the one a multiple of the other"
         )
     programs = tuple(
@@ -100,21 +113,21 @@ def read_schedule(path: Path, *, num_stages: int) -> Schedule:
 class _Cell:
     """A cell that is not empty, and where it stands; rows and columns count from 1."""
 
-    path: Path
+    source: str
     row: int
     column: int
     text: str
 
     def refusal(self, rule: str, fault: str) -> PlanError:
         """Return the error that says how this cell breaks `rule`."""
-        place = f"{self.path}, row {self.row}, column {self.column}"
+        place = f"{self.source}, row {self.row}, column {self.column}"
         return PlanError(f"{rule}: {place}, `{self.text}` {fault}")
 
 
-def _rows(lines: Iterable[str], path: Path) -> Iterator[tuple[_Cell, ...]]:
+def _rows(lines: Iterable[str], source: str) -> Iterator[tuple[_Cell, ...]]:
     for row, line in enumerate(lines, start=1):
         cells = tuple(
-            _Cell(path=path, row=row, column=column, text=text.strip())
+            _Cell(source=source, row=row, column=column, text=text.strip())
             for column, text in enumerate(line.split(","), start=1)
             if text.strip()
         )
@@ -159,7 +172,7 @@ def _check_whole(compute: Schedule, rows: list[tuple[_Cell, ...]], *, num_stages
             for lacking in _lacking(present, stage, num_microbatches=last + 1):
                 cell = _text(lacking, num_ranks=num_ranks, has_chunks=num_stages > num_ranks)
                 raise PlanError(
-                    f"every microbatch goes once each way: {row[0].path}, row {row[0].row} lacks "
+                    f"every microbatch goes once each way: {row[0].source}, row {row[0].row} lacks "
                     f"`{cell}`; add it"
                 )
 

@@ -61,6 +61,10 @@ from jaxpipe.simulate.step import (
     StepTime,
     step_time,
 )
+from jaxpipe.simulate.summed import (
+    all_reduce_messages,
+    share_sum,
+)
 from jaxpipe.simulate.systems import (
     System,
     system_job,
@@ -97,6 +101,7 @@ __all__ = [
     "Transfer",
     "Wire",
     "Workload",
+    "all_reduce_messages",
     "auto_schedule",
     "barrier",
     "binary_tree",
@@ -113,6 +118,7 @@ __all__ = [
     "ring",
     "scheduled",
     "sharded_server",
+    "share_sum",
     "simulate",
     "step_split",
     "step_time",

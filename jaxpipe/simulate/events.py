@@ -12,6 +12,9 @@ Every rank executes the lowered programs that the runtime executes, instruction 
 Compute and transfers overlap as the programs allow. The same job always gives the same trace.
 """
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeAlias
 
@@ -40,7 +43,8 @@ def simulate(job: Job) -> Trace:
         PlanError: programs wait for each other for ever.
     """
     run = _Run(job)
-    run.execute()
+    with _collector_paused():
+        run.execute()
     return Trace(
         truth=Truth.SIMULATED,
         rank_names=tuple(
@@ -55,6 +59,18 @@ def _stages(job: Job, rank: int) -> str:
     size = job.num_pipeline_ranks
     held = stages_held(rank % size, num_ranks=size, num_stages=job.num_stages)
     return f"stage{'s' if len(held) > 1 else ''} {' '.join(map(str, held))}"
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep Python from looking for cycles among spans, of which there are many and no cycles."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _needs_sums(instruction: Instruction | None) -> bool:

@@ -12,12 +12,13 @@ from math import inf
 import numpy as np
 
 from jaxpipe.plan import Plan
-from jaxpipe.plan.cost import Part, Profile, num_chunks
+from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.schedule import Bucket, SyncTree
 from jaxpipe.simulate.collective import Collective, tree_sum
 from jaxpipe.simulate.durations import is_remote
 from jaxpipe.simulate.events import simulate
 from jaxpipe.simulate.job import Job, Phase
+from jaxpipe.simulate.summed import all_reduce_messages
 from jaxpipe.simulate.wire import Wire
 from jaxpipe.trace import Trace
 from topo import Cluster
@@ -144,8 +145,12 @@ def _sums(
 
     def summed(tree: SyncTree, parameters: int) -> Collective:
         num_bytes = parameters * conditions.gradient_bytes
-        chunks = num_chunks(num_bytes, chunk_bytes=conditions.overheads.chunk_bytes)
-        return tree_sum(tree, num_bytes, num_chunks=chunks)
+        return all_reduce_messages(
+            plan.all_reduce,
+            tree,
+            num_bytes=num_bytes,
+            chunk_bytes=conditions.overheads.chunk_bytes,
+        )
 
     sums: dict[Bucket, tuple[Collective, ...]] = {
         Bucket.SCALARS: (tree_sum(plan.sync_all, _SCALARS_BYTES, num_chunks=1),)

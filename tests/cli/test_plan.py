@@ -55,6 +55,18 @@ def test_json_is_one_object_whose_parts_add_up(
     assert (told["stages"], told["replicas"], told["left_out"]) == (2, 2, [])
 
 
+def test_a_schedule_made_to_measure_is_no_slower(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    words = ("--stages", "4", "--replicas", "1", "--json")
+    seconds = [
+        json.loads(planned(tmp_path / "plan.toml", *words, *more, capsys=capsys))["seconds"]
+        for more in ((), ("--measure",))
+    ]
+    assert seconds[1] <= seconds[0]
+    read_plan(tmp_path / "plan.toml", topo.load("two-region"))
+
+
 def test_a_device_that_is_left_out_is_named_with_the_reason(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):

@@ -1,5 +1,6 @@
 """Plan files: read back exactly, readable, and refused when they are wrong."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,35 @@ from jaxpipe.errors import PlanError
 from jaxpipe.plan import PlanConfig, identity_plan, plan_text, read_plan, write_plan
 from jaxpipe.plan.decide import Task, build
 from jaxpipe.plan.decide.neighbours import neighbour
-from jaxpipe.schedule import ScheduleKind
+from jaxpipe.schedule import AllReduceKind, ScheduleKind, one_f_one_b, write_schedule
 from tests.plan.models import cluster_of, profile_of
+
+
+def test_a_schedule_of_its_own_is_kept(tmp_path: Path):
+    cluster = topo.load("two-region")
+    config = PlanConfig(stages=2, replicas=1, schedule=ScheduleKind.ZB_H1)
+    named = identity_plan(config, cluster, num_layers=2, batch=3, tied=False)
+    own = replace(named, schedule=named.compute_schedule(), all_reduce=AllReduceKind.RING)
+    write_plan(own, cluster, tmp_path / "plan.toml")
+    assert read_plan(tmp_path / "plan.toml", cluster) == own
+    wrong = replace(own, num_microbatches=4)
+    write_plan(wrong, cluster, tmp_path / "plan.toml")
+    with pytest.raises(PlanError, match=r"2 rows and 3 microbatches, the plan 2 and 4"):
+        read_plan(tmp_path / "plan.toml", cluster)
+
+
+def test_a_schedule_comes_from_a_file(tmp_path: Path):
+    cluster = topo.load("two-region")
+    path = tmp_path / "schedule.csv"
+    write_schedule(one_f_one_b(num_stages=2, num_microbatches=4), path)
+    config = PlanConfig(stages=2, replicas=1, schedule_file=str(path))
+    plan = identity_plan(config, cluster, num_layers=2, batch=4, tied=False)
+    assert (
+        plan.train_schedule() == replace(plan, schedule=ScheduleKind.ONE_F_ONE_B).train_schedule()
+    )
+    with pytest.raises(PlanError, match=r"2 rows and 4 microbatches, the plan 2 and 8"):
+        identity_plan(config, cluster, num_layers=2, batch=8, tied=False)
+
 
 KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.INTERLEAVED]
 """Those that take any number of microbatches."""

@@ -8,18 +8,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.plan.cost import hierarchical_s, uniform_links
-from jaxpipe.schedule import Bucket, SyncTree, forward, interleaved, lower, ranks, reduce
+from jaxpipe.errors import PlanError
+from jaxpipe.plan.cost import hierarchical_s, shares_s, uniform_links
+from jaxpipe.schedule import (
+    AllReduceKind,
+    Bucket,
+    SyncTree,
+    forward,
+    interleaved,
+    lower,
+    ranks,
+    reduce,
+)
 from jaxpipe.simulate import (
     Collective,
     Job,
     Phase,
+    all_reduce_messages,
     barrier,
     binary_tree,
     central_server,
     chain,
     ring,
     sharded_server,
+    share_sum,
     simulate,
     tree_sum,
 )
@@ -126,6 +138,49 @@ def test_everyone_hears_of_everyone(name: str, num_ranks: int):
         heard[transfer.destination] |= knows
         assert all(collective[need].destination == transfer.source for need in transfer.after)
     assert all(each == set(range(num_ranks)) for each in heard.values())
+
+
+@pytest.mark.parametrize("kind", [kind for kind in AllReduceKind if kind != "library"])
+@pytest.mark.parametrize("tree", [3, (0, 1), (0, 2, 1), ((0, 1), 2), ((0, (1, 4)), (2, 3, 5))])
+def test_everyone_hears_all_of_everyone_whatever_the_algorithm(kind: AllReduceKind, tree: SyncTree):
+    collective = all_reduce_messages(kind, tree, num_bytes=12.0, chunk_bytes=5.0)
+    members = ranks(tree)
+    heard = {rank: {rank} for rank in members}
+    known: list[set[int]] = []
+    for transfer in collective:
+        knows = {transfer.source}.union(*(known[need] for need in transfer.after))
+        known.append(knows)
+        heard[transfer.destination] |= knows
+    assert all(each == set(members) for each in heard.values())
+    told = {rank: sum(t.num_bytes for t in collective if t.destination == rank) for rank in members}
+    assert all(told[rank] >= 12.0 - 1e-9 for rank in members if len(members) > 1)
+
+
+@settings(deadline=None)
+@given(st.integers(3, 7), BYTES, LATENCY)
+def test_a_flat_share_takes_what_the_planner_thinks(n: int, b: float, a: float):
+    tree = tuple(range(n))
+    where = cluster(n, latency_s=a, nic_bytes_per_s=1.0)
+    job = collective_job(where, share_sum(tree, b, num_chunks=1), schedule=_JOIN)
+    took_s = max(s.end_s for s in simulate(job).spans if s.lane is Lane.REDUCE) - 1.0
+    links = uniform_links(n, latency_s=a, bandwidth_bytes_per_s=1.0)
+    assert took_s == pytest.approx(shares_s(links, tree, num_bytes=b))
+
+
+@settings(deadline=None)
+@given(st.integers(2, 4), BYTES, LATENCY)
+def test_two_islands_that_share_take_what_the_planner_thinks(q: int, b: float, a: float):
+    tree = (tuple(range(q)), tuple(range(q, 2 * q)))
+    where = cluster(2 * q, latency_s=a, nic_bytes_per_s=1.0)
+    job = collective_job(where, share_sum(tree, b, num_chunks=1), schedule=_JOIN)
+    took_s = max(s.end_s for s in simulate(job).spans if s.lane is Lane.REDUCE) - 1.0
+    closed_s = 2 * (a + b * (q - 1) / q) + a + b / q if q > 2 else 3 * a + 1.5 * b
+    assert took_s == pytest.approx(closed_s)
+
+
+def test_what_a_library_does_is_not_simulated():
+    with pytest.raises(PlanError, match="`all_reduce` is library; take another one"):
+        all_reduce_messages(AllReduceKind.LIBRARY, (0, 1), num_bytes=1.0, chunk_bytes=1.0)
 
 
 def test_islands_sum_before_they_cross():

@@ -12,7 +12,13 @@ from jaxpipe.plan.cost.collective import (
 from jaxpipe.plan.cost.estimate import Estimate, estimate, slowness
 from jaxpipe.plan.cost.fastest import fastest_algorithm
 from jaxpipe.plan.cost.link import Links, links_between, uniform_links
-from jaxpipe.plan.cost.memory import BytesPerParameter, StageMemory, overfull, stage_memory
+from jaxpipe.plan.cost.memory import (
+    BytesPerParameter,
+    StageMemory,
+    live_limits,
+    overfull,
+    stage_memory,
+)
 from jaxpipe.plan.cost.profile import Part, Profile, flop_profile, read_profile, write_profile
 from jaxpipe.plan.cost.shares import halving_s, shares_s
 
@@ -31,6 +37,7 @@ __all__ = [
     "halving_s",
     "hierarchical_s",
     "links_between",
+    "live_limits",
     "num_chunks",
     "overfull",
     "read_profile",

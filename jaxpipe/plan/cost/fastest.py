@@ -1,10 +1,8 @@
 """Which all-reduce is fastest for some bytes over some links."""
 
-from math import ceil
-
 import numpy as np
 
-from jaxpipe.plan.cost.collective import central_s, chain_s, hierarchical_s, ring_s
+from jaxpipe.plan.cost.collective import central_s, chain_s, hierarchical_s, num_chunks, ring_s
 from jaxpipe.plan.cost.link import Links
 from jaxpipe.plan.cost.shares import halving_s, shares_s
 from jaxpipe.schedule import AllReduceKind, SyncTree, ranks
@@ -43,13 +41,15 @@ def algorithms_s(
     order = ranks(tree)
     both = np.ix_(order, order)
     along = Links(latency_s=links.latency_s[both], seconds_per_byte=links.seconds_per_byte[both])
-    num_chunks = max(1, ceil(num_bytes / chunk_bytes))
+    chunks = num_chunks(num_bytes, chunk_bytes=chunk_bytes)
     return {
-        AllReduceKind.TREE: hierarchical_s(links, tree, num_bytes=num_bytes),
+        AllReduceKind.TREE: hierarchical_s(
+            links, tree, num_bytes=num_bytes, chunk_bytes=chunk_bytes
+        ),
         AllReduceKind.HIERARCHICAL: shares_s(links, tree, num_bytes=num_bytes),
         AllReduceKind.RING: ring_s(along, num_bytes=num_bytes),
         AllReduceKind.HALVING: halving_s(along, num_bytes=num_bytes),
-        AllReduceKind.CHAIN: chain_s(along, num_bytes=num_bytes, num_chunks=num_chunks),
+        AllReduceKind.CHAIN: chain_s(along, num_bytes=num_bytes, num_chunks=chunks),
         AllReduceKind.SHARDED: shares_s(links, flat(order), num_bytes=num_bytes),
         AllReduceKind.CENTRAL: central_s(along, num_bytes=num_bytes),
     }

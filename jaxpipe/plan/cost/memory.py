@@ -64,6 +64,27 @@ def stage_memory(
     )
 
 
+def live_limits(
+    plan: Plan, profile: Profile, cluster: Cluster, *, each: BytesPerParameter
+) -> tuple[int, ...]:
+    """Return how many microbatches the devices of each stage can keep at once, all at most.
+
+    Devices of which no memory is known hold all; one that has no room for parameters holds none.
+    """
+    limits = []
+    for stage, memory in enumerate(stage_memory(plan, profile, each=each)):
+        part = profile.scaled(microbatch=plan.microbatch).stage(plan.cut, stage)
+        one = part.kept_bytes + profile.scaled(microbatch=plan.microbatch).activation_bytes
+        gpus = [cluster.devices[row[stage]].gpu for row in plan.placement]
+        rooms = [
+            (gpu.memory_bytes - memory.total + memory.activations) // max(1, one)
+            for gpu in gpus
+            if gpu is not None
+        ]
+        limits.append(max(0, min((plan.num_microbatches, *rooms))))
+    return tuple(limits)
+
+
 def overfull(
     plan: Plan, profile: Profile, cluster: Cluster, *, each: BytesPerParameter
 ) -> dict[int, int]:

@@ -8,7 +8,7 @@ from jaxpipe.plan.decide.sync_order import fastest_tree
 from jaxpipe.plan.decide.task import Task
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.sync import island_tree
-from jaxpipe.schedule import ScheduleKind, SyncTree
+from jaxpipe.schedule import Schedule, ScheduleKind, SyncTree
 
 
 def build(
@@ -16,7 +16,7 @@ def build(
     placement: np.ndarray,
     *,
     microbatch: int,
-    schedule: ScheduleKind,
+    schedule: ScheduleKind | Schedule,
     cut: Cut | None = None,
     warmup: tuple[int, ...] | None = None,
 ) -> Plan:

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from jaxpipe.plan.cut import Cut
 from jaxpipe.plan.decide.build import build
 from jaxpipe.plan.decide.task import Task
 from jaxpipe.plan.plan import Plan
-from jaxpipe.schedule import ScheduleKind
+from jaxpipe.schedule import AllReduceKind, ScheduleKind
 
 _DEEPEST_WARMUP = 4
 _SCHEDULES = (
@@ -33,14 +34,7 @@ def _swap_devices(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
     first, second = random.integers(len(cells)), random.integers(len(devices))
     devices[[first, second]] = devices[[second, first]]
     placement = devices[: len(cells)].reshape(plan.num_replicas, plan.num_stages)
-    return build(
-        task,
-        placement,
-        microbatch=plan.microbatch,
-        schedule=plan.schedule,
-        cut=plan.cut,
-        warmup=plan.warmup,
-    )
+    return _rebuilt(task, plan, placement, cut=plan.cut)
 
 
 def _move_layer(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
@@ -50,14 +44,20 @@ def _move_layer(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
     if cut[source] > 1:
         cut[source] -= 1
         cut[destination] += 1
-    return build(
+    return _rebuilt(task, plan, np.array(plan.placement), cut=tuple(cut))
+
+
+def _rebuilt(task: Task, plan: Plan, placement: np.ndarray, *, cut: Cut) -> Plan:
+    """Return the plan on other devices or with another cut, its sync trees chosen anew."""
+    built = build(
         task,
-        np.array(plan.placement),
+        placement,
         microbatch=plan.microbatch,
         schedule=plan.schedule,
-        cut=tuple(cut),
+        cut=cut,
         warmup=plan.warmup,
     )
+    return replace(built, all_reduce=plan.all_reduce)
 
 
 def deepened(plan: Plan) -> Iterator[Plan]:
@@ -71,6 +71,13 @@ def deepened(plan: Plan) -> Iterator[Plan]:
             for stage in range(plan.num_stages)
         )
         yield replace(plan, schedule=ScheduleKind.EAGER_ONE_F_ONE_B, warmup=warmup)
+
+
+def summed_otherwise(plan: Plan) -> Iterator[Plan]:
+    """Yield the plan with gradients summed in other ways, along the same trees."""
+    for kind in AllReduceKind:
+        if kind not in (plan.all_reduce, AllReduceKind.LIBRARY):
+            yield replace(plan, all_reduce=kind)
 
 
 def _change_schedule(_task: Task, plan: Plan, random: np.random.Generator) -> Plan:

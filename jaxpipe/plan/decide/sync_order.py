@@ -10,6 +10,7 @@ from jaxpipe.plan.cost.link import links_between
 from jaxpipe.plan.dtfm.path import cheapest_path
 from jaxpipe.plan.sync import island_tree
 from jaxpipe.schedule import SyncTree
+from jaxpipe.schedule.tree_shape import chain, flat, halves
 from topo import Cluster
 
 _EXACT_PATH = 6
@@ -50,23 +51,9 @@ def _trees(cluster: Cluster, devices: Mapping[int, int], *, num_bytes: float) ->
     path = [ranks[index] for index in cheapest_path(hops, largest_exact=_EXACT_PATH)]
     for order in (ranks, path, path[::-1]):
         yield island_tree({rank: cluster.devices[devices[rank]] for rank in order})
-        yield tuple(order) if len(order) > 1 else order[0]
-        yield _chain(order)
-        yield _binary(order)
-
-
-def _chain(order: list[int]) -> SyncTree:
-    tree: SyncTree = order[-1]
-    for rank in order[-2::-1]:
-        tree = (rank, tree)
-    return tree
-
-
-def _binary(order: list[int]) -> SyncTree:
-    if len(order) == 1:
-        return order[0]
-    middle = (len(order) + 1) // 2
-    return (_binary(order[:middle]), _binary(order[middle:]))
+        yield flat(order)
+        yield chain(order)
+        yield halves(order)
 
 
 def _relabel(tree: SyncTree, places: Mapping[int, int]) -> SyncTree:

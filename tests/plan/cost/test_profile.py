@@ -15,6 +15,7 @@ from jaxpipe.plan.cost import (
     Part,
     Profile,
     flop_profile,
+    live_limits,
     overfull,
     read_profile,
     stage_memory,
@@ -140,3 +141,27 @@ def test_devices_that_are_too_small_are_named():
     assert gpu is not None
     excess = {0: memory[0].total - gpu.memory_bytes, 2: memory[0].total - gpu.memory_bytes}
     assert large == {device: bytes_ for device, bytes_ in excess.items() if bytes_ > 0}
+
+
+def test_as_many_microbatches_live_as_fit_beside_the_parameters():
+    cluster = topo.load("case3-universities")
+    config = PlanConfig(cluster="case3-universities", stages=2, replicas=1)
+    plan = identity_plan(config, cluster, num_layers=2, batch=99, tied=False)
+    gpu = cluster.devices[0].gpu
+    assert gpu is not None
+    held = 2 * 4 * 100  # parameters and gradients of a layer
+    kept = (gpu.memory_bytes - held) // 7
+    profile = flop_profile(
+        num_layers=2,
+        layer_flop=1.0,
+        layer_parameters=100,
+        layer_kept_bytes=kept - 5,
+        activation_bytes=5,
+        flops_per_s=1.0,
+    )
+    each = BytesPerParameter(optimizer=0)
+    assert live_limits(plan, profile, cluster, each=each) == (7, 7)
+    nowhere = replace(each, parameter=10**9)
+    assert live_limits(plan, profile, cluster, each=nowhere) == (0, 0)
+    laptop = topo.load("laptop")
+    assert live_limits(plan, profile, laptop, each=each) == (99, 99)
