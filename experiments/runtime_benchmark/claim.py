@@ -16,12 +16,13 @@ class CannotMeasureError(Exception):
 class Bench:
     """What all claims are measured with.
 
-    `cases` are the sizes. If given, `torch_python` is a Python that has PyTorch, `mpich_python` one
-    that has jaxpipe and MPICH.
+    `cases` are the sizes. `training` returns the steps of all runs that the claims of this command
+    look at, and makes them when first called. If given, `mpich_python` is a Python that has jaxpipe
+    and MPICH.
     """
 
     cases: Mapping[str, Any]
-    torch_python: Path | None = None
+    training: Callable[[], Sequence[Row]]
     mpich_python: Path | None = None
 
 
@@ -29,9 +30,9 @@ class Bench:
 class Claim:
     """One claim; `aim` says what the summary should show.
 
-    `measure` returns the raw numbers, in rows of the same columns, and raises
-    `CannotMeasureError` where it cannot. `draw` takes the summary, or with `draws_raw` the raw
-    rows.
+    `runs` are the training runs that it looks at (`training.Run`), given the cases. `measure`
+    returns the raw numbers, in rows of the same columns, and raises `CannotMeasureError` where it
+    cannot. `draw` takes the summary, or with `draws_raw` the raw rows.
     """
 
     aim: str
@@ -39,3 +40,4 @@ class Claim:
     summarise: Callable[[Sequence[Row]], Sequence[Row]]
     draw: Callable[[Sequence[Row], Path], None]
     draws_raw: bool = False
+    runs: Callable[[Mapping[str, Any]], tuple[Any, ...]] = lambda _: ()

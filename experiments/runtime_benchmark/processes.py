@@ -66,8 +66,16 @@ def launcher(num_ranks: int) -> tuple[str, ...]:
 
 
 def environment() -> dict[str, str]:
-    """Return what processes inherit; MPICH has to be told that ranks may share cores."""
-    return os.environ | {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
+    """Return what all processes inherit, ours and the peer's.
+
+    Large pages, as `jaxpipe train` gives them to its ranks; and MPICH has to be told that ranks may
+    share cores.
+    """
+    settings = {
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+        "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
+    }
+    return os.environ | settings
 
 
 def run_commands(

@@ -72,7 +72,7 @@ def _row(task: Mapping[str, Any], plan: Plan, result: Any, step: int) -> dict[st
     step_s = result["step_s"][step]
     predicted_s = planned_step_s(plan, _conditions(task, plan, went))
     return {
-        "schedule": plan.schedule.value,
+        "schedule": task["plan"]["schedule"],
         "step": step,
         "step_s": step_s,
         "simulated_s": predicted_s,

@@ -1,99 +1,81 @@
 """Against `torch.distributed.pipelining`, on one core and on two: tokens/s, and how they scale."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from experiments.runtime_benchmark.claim import Bench, CannotMeasureError, Claim, Row
-from experiments.runtime_benchmark.claims.pipelines import (
-    NUM_RANKS,
-    run_one_device,
-    run_pipeline,
-    task,
-    tokens_per_step,
-)
+from experiments.runtime_benchmark.claim import Bench, Claim, Row
 from experiments.runtime_benchmark.picture import bars
-from experiments.runtime_benchmark.processes import check_cores, run_torch
 from experiments.runtime_benchmark.tables import grouped, numbers
+from experiments.runtime_benchmark.training import Run, System, of
+
+_ALONE = (
+    Run(system=System.ONE_DEVICE, how="parts", cores=1),
+    Run(system=System.TORCH, how="parts", cores=1),
+)
+
+
+def runs(cases: Mapping[str, Any]) -> tuple[Run, ...]:
+    """Return the runs that this claim looks at: each way of ours beside theirs."""
+    pairs = (
+        Run(system=system, how=how)
+        for how in cases["torch"]["schedules"]
+        for system in (System.JAXPIPE, System.TORCH)
+    )
+    return (*_ALONE, *pairs)
 
 
 def measure(bench: Bench) -> list[Row]:
-    """Return a row for each measured step; ours and theirs alternate."""
-    check_cores(needed=NUM_RANKS)
-    if bench.torch_python is None:
-        raise CannotMeasureError("`--torch-python` names no Python that has PyTorch")
-    rows: list[Row] = []
-    for number in range(bench.cases["work"]["rounds"]):
-        for cores, schedule, system, result in _round(bench, bench.torch_python):
-            rows += [
-                {
-                    "system": system,
-                    "schedule": schedule,
-                    "cores": cores,
-                    "round": number,
-                    "step": step,
-                    "step_s": step_s,
-                    "loss": result["losses"][step],
-                    "tokens_per_s": tokens_per_step(bench) / step_s,
-                }
-                for step, step_s in enumerate(result["step_s"][1:], start=1)
-            ]
-    return rows
-
-
-def _round(bench: Bench, python: Path) -> list[tuple[int, str, str, Any]]:
-    alone = task(bench, {"stages": 1, "schedule": "gpipe"})
-    results: list[tuple[int, str, str, Any]] = [
-        (1, "one device", "jaxpipe", run_one_device(bench, form="parts")),
-        (1, "one device", "torch", run_torch(python, alone, num_ranks=1)),
-    ]
-    for schedule in bench.cases["torch"]["schedules"]:
-        plan = {"stages": NUM_RANKS, "cut": bench.cases["work"]["cut"], "schedule": schedule}
-        theirs = run_torch(python, task(bench, plan), num_ranks=NUM_RANKS)
-        ours = run_pipeline(bench, schedule=schedule)
-        results += [(NUM_RANKS, schedule, "jaxpipe", ours), (NUM_RANKS, schedule, "torch", theirs)]
-    return results
+    """Return a row for each measured step."""
+    return of(bench.training(), runs(bench.cases))
 
 
 def summarise(raw: Sequence[Row]) -> list[Row]:
     """Return ours beside theirs: a row for one core, and one for each schedule on two."""
-    speed = {key: median(numbers(rows, "tokens_per_s")) for key, rows in _groups(raw).items()}
-    schedules = dict.fromkeys(schedule for _, schedule in speed)
+    ours, theirs = _speeds(raw, is_torch=False), _speeds(raw, is_torch=True)
     return [
         {
-            "schedule": schedule,
-            "jaxpipe_tokens_per_s": speed["jaxpipe", schedule],
-            "torch_tokens_per_s": speed["torch", schedule],
-            "ratio": speed["jaxpipe", schedule] / speed["torch", schedule],
-            "jaxpipe_scaling": speed["jaxpipe", schedule] / speed["jaxpipe", "one device"],
-            "torch_scaling": speed["torch", schedule] / speed["torch", "one device"],
+            "cores": cores,
+            "how": how,
+            "jaxpipe_tokens_per_s": ours[cores, how],
+            "torch_tokens_per_s": theirs[cores, how],
+            "ratio": ours[cores, how] / theirs[cores, how],
+            "jaxpipe_scaling": ours[cores, how] / ours["1", "parts"],
+            "torch_scaling": theirs[cores, how] / theirs["1", "parts"],
+            "aim": "ratio > 1, better scaling" if cores != "1" else "",
         }
-        for schedule in schedules
+        for cores, how in ours
     ]
 
 
-def _groups(raw: Sequence[Row]) -> dict[tuple[str, ...], list[Row]]:
-    return grouped(raw, "system", "schedule")
+def _speeds(raw: Sequence[Row], *, is_torch: bool) -> dict[tuple[str, ...], float]:
+    mine = [row for row in raw if (row["system"] == System.TORCH.value) == is_torch]
+    return {
+        key: median(numbers(rows, "tokens_per_s"))
+        for key, rows in grouped(mine, "cores", "how").items()
+    }
 
 
 def draw(raw: Sequence[Row], path: Path) -> None:
     """Draw the speed of every step."""
+    groups = grouped(raw, "cores", "how", "system")
     bars(
         {
-            f"{system}\n{schedule}": numbers(rows, "tokens_per_s")
-            for (system, schedule), rows in sorted(
-                _groups(raw).items(), key=lambda item: item[0][1]
+            f"{'torch' if system == System.TORCH else 'jax'}\n{how} x{cores}": numbers(
+                rows, "tokens_per_s"
             )
+            for (cores, how, system), rows in sorted(groups.items())
         },
         path,
-        title="One core, and two with a pipeline (measured; a dot is a step)",
+        title="One core (x1), and two with a pipeline (measured; a dot is a step)",
         unit="tokens/s",
     )
 
 
 TORCH = Claim(
     aim="more tokens/s than torch.distributed.pipelining, and better scaling to two cores",
+    runs=runs,
     measure=measure,
     summarise=summarise,
     draw=draw,

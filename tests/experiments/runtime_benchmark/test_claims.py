@@ -1,4 +1,4 @@
-"""The claims without their measurements: summaries, ideals and pictures of made-up runs."""
+"""The claims without their measurements: summaries, ideals and bounds of made-up runs."""
 
 import tomllib
 from pathlib import Path
@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 
-from experiments.runtime_benchmark import run
-from experiments.runtime_benchmark.claim import Bench, CannotMeasureError, Row
-from experiments.runtime_benchmark.claims import efficiency, overlap
+import topo
+from experiments.runtime_benchmark import run, training
+from experiments.runtime_benchmark.alpha_beta import alpha_beta_s
+from experiments.runtime_benchmark.claim import CannotMeasureError, Row
+from experiments.runtime_benchmark.claims import overlap
 from experiments.runtime_benchmark.claims.all_reduce import ALL_REDUCE
 from experiments.runtime_benchmark.claims.one_device import ONE_DEVICE
 from experiments.runtime_benchmark.claims.torch import TORCH
+from experiments.runtime_benchmark.ideal import ideal_columns
 from experiments.runtime_benchmark.plans import emulated_cluster, plan_of
 from experiments.runtime_benchmark.tables import read_csv, write_csv
+from jaxpipe.schedule import AllReduceKind
 
 _HERE = Path(run.__file__).parent
 
@@ -40,9 +44,7 @@ def test_an_ideal_step_has_the_ratio_one():
         *(_span(0, "backward", float(t), t + 2.0) for t in (5, 7)),
         *(_span(rank, "update", 9.0, 9.5) for rank in (0, 1)),
     ]
-    bench = Bench(cases={"work": {"batch": 2, "microbatch": 1}, "model": {"sequence": 8}})
-    result = {"step_s": [99.0, 9.5], "spans": spans}
-    (row,) = efficiency.step_rows(bench, result, schedule="gpipe", number=0)
+    row = ideal_columns(spans, step_s=9.5, schedule="gpipe", num_microbatches=2)
     assert row["ratio"] == row["ratio_pipeline"] == 1.0
     assert row["bubble"] == pytest.approx(row["ideal_bubble"])
     assert row["ideal_bubble"] == pytest.approx(1 / 3)
@@ -71,20 +73,22 @@ def test_an_emulated_link_takes_as_long_as_the_real_one_slowed_down():
     assert plan_of(task, emulated_cluster(task)).num_ranks == 8
 
 
-def test_torch_is_left_out_where_it_is_not():
-    with pytest.raises(CannotMeasureError, match="--torch-python"):
-        TORCH.measure(Bench(cases={}))
+def test_what_was_not_run_is_said():
+    cases = {"torch": {"schedules": ["gpipe"]}}
+    with pytest.raises(CannotMeasureError, match="torch, parts; for torch give `--torch-python`"):
+        training.of([{"system": "one device", "how": "parts"}], TORCH.runs(cases))
 
 
 def test_speeds_are_held_against_the_same_on_one_core():
-    def rows(system: str, schedule: str, *speeds: float) -> list[Row]:
-        return [{"system": system, "schedule": schedule, "tokens_per_s": speed} for speed in speeds]
+    def rows(system: str, how: str, cores: int, *speeds: float) -> list[Row]:
+        row = {"system": system, "how": how, "cores": cores}
+        return [{**row, "tokens_per_s": speed} for speed in speeds]
 
     raw = [
-        *rows("jaxpipe", "one device", 10.0),
-        *rows("torch", "one device", 8.0),
-        *rows("jaxpipe", "1f1b", 18.0, 30.0, 12.0),
-        *rows("torch", "1f1b", 12.0),
+        *rows("one device", "parts", 1, 10.0),
+        *rows("torch", "parts", 1, 8.0),
+        *rows("jaxpipe", "1f1b", 2, 18.0, 30.0, 12.0),
+        *rows("torch", "1f1b", 2, 12.0),
     ]
     whole, pipeline = TORCH.summarise(raw)
     assert whole["ratio"] == 1.25
@@ -102,13 +106,29 @@ def test_the_faster_form_on_one_core_is_the_baseline():
 
 def test_all_reduces_are_held_against_the_best_bound():
     raw: list[Row] = [
-        {"algorithm": name, "seconds": s, "closed_form_s": 1.0, "best_closed_form_s": 1.0}
+        {"algorithm": name, "seconds": s, "alpha_beta_s": 1.0, "best_alpha_beta_s": 1.0}
         for name, s in (("ring", 4.0), ("hierarchical", 1.1), ("hierarchical", 1.3))
     ]
     best, ring = ALL_REDUCE.summarise(raw)
     assert best["algorithm"] == "hierarchical"
     assert best["over_best_bound"] == pytest.approx(1.2)
     assert ring["times_the_fastest"] == pytest.approx(4 / 1.2)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "seconds"),
+    [
+        (AllReduceKind.SHARDED, 2 * (1 + 16)),  # a fourth at a time to each of the others at once
+        (AllReduceKind.RING, 6 * (1 + 16)),
+        (AllReduceKind.CENTRAL, 2 * (1 + 64)),
+    ],
+)
+def test_an_all_reduce_on_independent_links_takes_its_closed_form(
+    algorithm: AllReduceKind, seconds: float
+):
+    cluster = topo.load("homogeneous:hosts=4,delay_ms=1000,bandwidth_gbps=8e-9")
+    taken_s = alpha_beta_s(algorithm, (0, 1, 2, 3), cluster, num_bytes=64, scale=1.0)
+    assert taken_s == pytest.approx(seconds)
 
 
 def test_the_command_writes_tables_and_a_picture(tmp_path: Path):
