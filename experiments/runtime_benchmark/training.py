@@ -4,6 +4,7 @@ Each run is made once a round, and all runs of a round follow each other, so tha
 has seen the same machine.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -122,6 +123,8 @@ def _rows(cases: Mapping[str, Any], run: Run, result: Any, *, number: int) -> li
                 "round": number,
                 "step": step,
                 "step_s": step_s,
+                "rank_0_cpu_s": result["cpu_s"][step],
+                "load": os.getloadavg()[0],
                 "tokens_per_s": work["batch"] * cases["model"]["sequence"] / step_s,
                 "loss": result["losses"][step],
                 "compile_s": result.get("compile_s", ""),

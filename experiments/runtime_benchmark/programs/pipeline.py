@@ -27,18 +27,19 @@ def train_steps(worker: Any) -> dict[str, Any] | None:
     from jaxpipe.runtime.trace_file import gather_trace
 
     state, _ = restore_state(worker, None)
-    step_s, losses = [], []
+    step_s, cpu_s, losses = [], [], []
     for step in range(worker.job.train.steps):
-        begin_s = time.perf_counter()
+        begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
         state, totals = worker.train_step(state, step=step)
         step_s.append(time.perf_counter() - begin_s)
+        cpu_s.append(time.process_time() - begin_cpu_s)
         losses.append(totals.loss / worker.job.tokens_per_step)
     worker.close()
     trace = gather_trace(worker)
     if trace is None:
         return None
     spans = [asdict(span) for span in trace.spans]
-    return {"step_s": step_s, "losses": losses, "spans": spans}
+    return {"step_s": step_s, "cpu_s": cpu_s, "losses": losses, "spans": spans}
 
 
 if __name__ == "__main__":

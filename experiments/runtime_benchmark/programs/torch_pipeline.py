@@ -134,19 +134,20 @@ def train_in_pipeline(task: dict[str, Any], *, rank: int, num_ranks: int) -> dic
 def measured(task: dict[str, Any], step: Any) -> dict[str, Any]:
     """Take the time of each step."""
     model, generator = task["model"], torch.Generator().manual_seed(0)
-    step_s, losses = [], []
+    step_s, cpu_s, losses = [], [], []
     for _ in range(task["steps"]):
         shape = (task["batch"], model["sequence"] + 1)
         tokens = torch.randint(model["vocabulary"], shape, generator=generator)
         if dist.is_initialized():
             dist.barrier()
-        begin_s = time.perf_counter()
+        begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
         loss = torch.tensor(step(tokens))
         step_s.append(time.perf_counter() - begin_s)
+        cpu_s.append(time.process_time() - begin_cpu_s)
         if dist.is_initialized():
             dist.all_reduce(loss)
         losses.append(float(loss))
-    return {"step_s": step_s, "losses": losses, "torch": torch.__version__}
+    return {"step_s": step_s, "cpu_s": cpu_s, "losses": losses, "torch": torch.__version__}
 
 
 def main() -> None:
