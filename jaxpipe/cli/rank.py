@@ -6,17 +6,19 @@ from pathlib import Path
 
 from jaxpipe.cli.console import console
 from jaxpipe.cli.report import StepReport, report_end
-from jaxpipe.comm import LocalWorld, Transport
+from jaxpipe.comm import Transport
 from jaxpipe.config import Config, cluster_from, job_from
 from jaxpipe.plan import Plan, draw_plan
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.launch import seat
+from jaxpipe.runtime.links import open_transport, say_links
 from jaxpipe.runtime.train import Outcome, train
 
 
 def run_rank(config: Config, plan: Plan, *, resume: bool) -> int:
     """Train as one rank; an error ends all ranks, with this rank's words first."""
-    transport = _transport()
+    cluster, is_seated = cluster_from(config), seat(os.environ) is not None
+    transport = open_transport(config.run, plan, cluster, is_seated=is_seated)
     try:
         outcome = _train(config, plan, transport, resume=resume)
     except BaseException as error:
@@ -29,17 +31,12 @@ def run_rank(config: Config, plan: Plan, *, resume: bool) -> int:
     return 0
 
 
-def _transport() -> Transport:
-    if seat(os.environ) is None:
-        return LocalWorld(1).transport(0)
-    from jaxpipe.comm.mpi import MpiTransport
-
-    return MpiTransport()
-
-
 def _train(config: Config, plan: Plan, transport: Transport, *, resume: bool) -> Outcome | None:
     if transport.rank == 0:
-        console.print(draw_plan(plan, cluster_from(config)), markup=False)
+        cluster = cluster_from(config)
+        if (line := say_links(config.run, cluster)) is not None:
+            console.print(f"{line}\n", markup=False)
+        console.print(draw_plan(plan, cluster), markup=False)
         console.print("\ncompiling the stages ...")
     job = job_from(config, plan)
     checkpoint = open_checkpoint(latest(job.folder)) if resume else None

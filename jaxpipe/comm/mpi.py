@@ -1,7 +1,7 @@
 """A transport over MPI: one process per rank, messages as plain bytes, receives posted ahead.
 
 Nothing is pickled and nothing is copied where alignment allows: a send reads the array's own
-memory, a receive fills a fresh buffer that `jax.device_put` takes as it is.
+memory, a receive fills a buffer of its own that `jax.device_put` takes as it is.
 """
 
 import logging
@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jaxpipe.comm.abort import one_line
-from jaxpipe.comm.buffer import aligned_empty, num_bytes_of
+from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.gather import barrier
 from jaxpipe.comm.mpi_border import NUDGE_TAG, abort_mpi, begin_mpi, end_mpi, translated
@@ -26,6 +26,7 @@ from jaxpipe.comm.mpi_message import (
     begin_send,
 )
 from jaxpipe.comm.mpi_sum import MpiGroups, MpiSum
+from jaxpipe.comm.pool import BufferPool
 from jaxpipe.comm.progress import Progress
 from jaxpipe.comm.tags import CLOSE_TAG, GROUP_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray
@@ -49,6 +50,7 @@ class MpiTransport:
         self._rank, self._num_ranks = self._comm.Get_rank(), self._comm.Get_size()
         self._close_timeout_s = close_timeout_s
         self._closed = False
+        self._pool = BufferPool()
         self._groups = MpiGroups(self._comm)
         self._progress: MpiProgress = Progress(self._nudge, clock=time.monotonic)
 
@@ -78,7 +80,7 @@ class MpiTransport:
         """
         assert source < self._num_ranks, (source, self._num_ranks)
         envelope = Envelope(source, self._rank, tag, num_bytes_of(like))
-        buffer = aligned_empty((envelope.num_bytes,), np.uint8)
+        buffer = self._pool.take(envelope.num_bytes)
         message = MpiMessage(envelope, begin_receive(self._comm, buffer, envelope), outgoing=False)
         self._progress.add(message)
         return MpiReceiving(message, self._progress, buffer, like)

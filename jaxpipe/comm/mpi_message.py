@@ -126,7 +126,9 @@ def begin_send(comm: MPI.Intracomm, array: HostOrDeviceArray, envelope: Envelope
 
 def _parts(view: np.ndarray) -> list[np.ndarray]:
     """Return the bytes in parts that one request may have; no bytes are one part."""
-    starts = range(0, max(view.size, 1), LARGEST_REQUEST_BYTES)
+    if view.size <= LARGEST_REQUEST_BYTES:
+        return [view]
+    starts = range(0, view.size, LARGEST_REQUEST_BYTES)
     return [view[start : start + LARGEST_REQUEST_BYTES] for start in starts]
 
 

@@ -2,23 +2,27 @@
 
 No MPI that we know moves messages while nobody calls it. So a thread calls it all along; and since
 a thread of its own answers late, whoever waits or posts calls it as well. One lock lets in one
-thread at a time: MPI has to be told of threads, but never meets two of them.
+thread at a time: MPI has to be told of threads, but never meets two of them. While somebody waits,
+the thread only sleeps: two that take turns at the interpreter's lock are slower than one.
 
-Nobody spins for long. The pause before the next look is an eighth of what has been waited already,
-up to a millisecond: no wait is prolonged by more, and a rank that waits leaves its core to others.
+Nobody spins for long. The pause before the next look is a part of what has been waited already, up
+to a millisecond: no wait is prolonged by more, and a rank that waits leaves its core to others.
 """
 
 import os
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Thread, get_ident
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from jaxpipe.errors import DeadlineError
 
 _LONGEST_PAUSE_S = 1e-3
-_SHORTEST_SLEEP_S = 2e-5
+_SHORTEST_PAUSE_S = 2e-5
+_SHORTEST_SLEEP_S = 2.5e-4
+_PAUSE_OF_WAITED = 1 / 32
+_SLEEP_OF_IDLE = 1 / 8
 
 
 @runtime_checkable
@@ -66,6 +70,7 @@ class Progress(Generic[OperationT]):
         self._added: deque[OperationT] = deque()
         self._unstarted: list[OperationT] = []
         self._started: list[OperationT] = []
+        self._waiting: set[int] = set()
         self._stopped = Event()
         self._thread = Thread(target=self._run, name="progress", daemon=True)
         self._thread.start()
@@ -85,13 +90,19 @@ class Progress(Generic[OperationT]):
         Raises:
             DeadlineError: it was not over after `timeout_s`; it goes on, and may be waited for.
         """
+        if operation.over.is_set():
+            return
         start_s = self._clock()
-        while not operation.over.is_set():
-            self._drive()
-            waited_s = self._clock() - start_s
-            if waited_s >= timeout_s and not operation.over.is_set():
-                raise operation.late(waited_s=waited_s)
-            _pause(operation.over, waited_s=waited_s)
+        self._waiting.add(get_ident())
+        try:
+            while not operation.over.is_set():
+                self._drive()
+                waited_s = self._clock() - start_s
+                if waited_s >= timeout_s and not operation.over.is_set():
+                    raise operation.late(waited_s=waited_s)
+                _pause(operation.over, waited_s=waited_s)
+        finally:
+            self._waiting.discard(get_ident())
 
     def alone(self, work: Callable[[], Result]) -> Result:
         """Call `work` while nobody drives, and return what it returns."""
@@ -112,9 +123,12 @@ class Progress(Generic[OperationT]):
     def _run(self) -> None:
         last_s = self._clock()
         while not self._stopped.is_set():
+            if self._waiting:
+                time.sleep(_LONGEST_PAUSE_S)
+                continue
             if self._drive():
                 last_s = self._clock()
-            pause_s = (self._clock() - last_s) / 8
+            pause_s = (self._clock() - last_s) * _SLEEP_OF_IDLE
             time.sleep(min(max(pause_s, _SHORTEST_SLEEP_S), _LONGEST_PAUSE_S))
 
     def _drive(self) -> bool:
@@ -152,9 +166,9 @@ class Progress(Generic[OperationT]):
 
 
 def _pause(over: Event, *, waited_s: float) -> None:
-    """Give the core away: for an instant at first, then for an eighth of the time waited."""
-    pause_s = min(waited_s / 8, _LONGEST_PAUSE_S)
-    if pause_s < _SHORTEST_SLEEP_S:
+    """Give the core away: for an instant at first, then for a part of the time waited."""
+    pause_s = min(waited_s * _PAUSE_OF_WAITED, _LONGEST_PAUSE_S)
+    if pause_s < _SHORTEST_PAUSE_S:
         os.sched_yield()
     else:
         over.wait(pause_s)

@@ -5,6 +5,7 @@
     0 ............ 2**20 - 1    messages of the pipeline, chosen by the program
     2**20 ........ 2**21 - 1    all-reduces: `ALL_REDUCE_TAG` + bucket
     2**21 ........              one tag each: gather, broadcast, barrier, clock, group, close
+    `NCCL_TAG`                  the notes of `NcclTransport`
     2**22 ........              the tokens of `ShapedTransport`: `TOKEN_TAG` + tag of the message
 
 Two collectives of the same kind may share their tag, as long as all ranks begin them in the same
@@ -20,5 +21,6 @@ CLOCK_TAG = GATHER_TAG + 3
 GROUP_TAG = GATHER_TAG + 4
 CLOSE_TAG = GATHER_TAG + 5
 MAX_TAG = CLOSE_TAG
+NCCL_TAG = MAX_TAG + 1
 TOKEN_TAG = 2**22
 LARGEST_TAG = TOKEN_TAG + MAX_TAG

@@ -28,21 +28,44 @@ class Loop(StrEnum):
     """One body for each layer, over parameters that are copied apart once a step."""
 
 
+class TransportKind(StrEnum):
+    """How messages travel between ranks."""
+
+    MPI = "mpi"
+    """Over MPI, from host memory to host memory."""
+    NCCL = "nccl"
+    """Activations from GPU to GPU over NCCL, all else over MPI; without a GPU, MPI with a warning.
+
+    Not run on a GPU yet.
+    """
+    SHAPED = "shaped"
+    """Over MPI, each delayed as the links of the plan's cluster would delay it: emulated."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """Where a run lives, and how long its ranks wait for each other.
 
     `timeout_s` bounds every wait within a step, `startup_timeout_s` that for the slowest rank to
-    compile its stage.
+    compile its stage. With the transport `shaped`, `link_scale` multiplies the latencies and the
+    seconds per byte of all links.
     """
 
     folder: str
     seed: int = 0
     timeout_s: float = 120.0
     startup_timeout_s: float = 900.0
+    transport: TransportKind = TransportKind.MPI
+    link_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        _check(self, above_zero=("timeout_s", "startup_timeout_s"), not_negative=("seed",))
+        times = ("timeout_s", "startup_timeout_s", "link_scale")
+        _check(self, above_zero=times, not_negative=("seed",))
+        if self.link_scale != 1 and self.transport is not TransportKind.SHAPED:
+            raise ValueError(
+                f"only emulated links have a scale: `link_scale` is {self.link_scale}, `transport` "
+                f"{self.transport}; set it to {TransportKind.SHAPED}, or leave out `link_scale`"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,8 @@ def test_a_wrong_configuration_is_refused(
         ("train.stepz=3", "did you mean `train.steps`?"),
         ("steps=3", "`--set` takes section.key=value, not 'steps=3'"),
         ("train.steps", "`--set` takes section.key=value, not 'train.steps'"),
+        ("run.transport=tcp", "`run.transport`: Invalid enum value 'tcp'"),
+        ("run.link_scale=2.0", "`link_scale` is 2.0, `transport` mpi; set it to shaped"),
         ("train.steps=x", "`train.steps`: Expected `int`, got `str`; it is 'x'"),
     ],
 )

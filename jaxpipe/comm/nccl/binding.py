@@ -1,0 +1,53 @@
+"""What `NcclTransport` asks of NCCL, so that several packages, and a fake one, can answer it."""
+
+from typing import Protocol, runtime_checkable
+
+import jax
+
+
+@runtime_checkable
+class Done(Protocol):
+    """An event that was recorded on a stream."""
+
+    def is_done(self) -> bool:
+        """Return whether all that was launched on the stream before it has ended."""
+        ...
+
+
+@runtime_checkable
+class NcclChannel(Protocol):
+    """A communicator of two ranks with a stream of its own, for one direction between them.
+
+    What is launched on it runs in the order of the launches, each only when the other rank has
+    launched its counterpart: the n-th send meets the n-th receive. No call waits for the GPU; one
+    thread calls at a time.
+    """
+
+    def send(self, array: jax.Array) -> Done:
+        """Launch the sending of the bytes of `array`, once it is computed."""
+        ...
+
+    def receive(self, buffer: jax.Array) -> Done:
+        """Launch the receiving into the memory of `buffer`, once that is computed."""
+        ...
+
+    def close(self) -> None:
+        """Give the communicator back; both ranks call this, after all is done."""
+        ...
+
+    def abort(self) -> None:
+        """End the communicator now, whatever is under way."""
+        ...
+
+
+@runtime_checkable
+class NcclBinding(Protocol):
+    """A Python package that calls NCCL, for one device."""
+
+    def unique_id(self) -> bytes:
+        """Return what both ranks of a new channel name it by; one of them makes it."""
+        ...
+
+    def connect(self, *, unique_id: bytes, is_sender: bool) -> NcclChannel:
+        """Make one end of a channel; waits until the other rank makes the other end."""
+        ...

@@ -1,0 +1,243 @@
+"""The one thread of a rank that calls NCCL: it launches messages in the order both ends agreed on.
+
+NCCL forbids two threads in one communicator, and its launches must meet in order. So callers only
+leave their messages here; the thread matches them with the other rank's (see `matching`), launches
+them, and asks the events whether they are over. It never waits for the GPU.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import IntEnum
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpipe.comm.nccl.binding import Done, NcclChannel
+from jaxpipe.comm.nccl.matching import Incoming, Outgoing
+from jaxpipe.comm.nccl.message import NcclMessage
+from jaxpipe.comm.tags import NCCL_TAG
+from jaxpipe.comm.transport import Receiving, Transport
+from jaxpipe.errors import DeadlineError, RunError, TransportError
+
+_LIKE_NOTE = jax.ShapeDtypeStruct((3,), np.dtype(np.int64))
+_SHORTEST_PAUSE_S = 5e-5
+_LONGEST_PAUSE_S = 1e-3
+
+
+class _Note(IntEnum):
+    """What one rank tells the other about a tag, and a number of bytes."""
+
+    POSTED = 0
+    LAUNCHED = 1
+    LEAVING = 2
+    """Nothing more is sent or posted."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Peer:
+    """Another rank: the channels to and from it, and the messages that are not launched yet."""
+
+    rank: int
+    to: NcclChannel
+    back: NcclChannel
+    outgoing: Outgoing[NcclMessage] = field(default_factory=Outgoing)
+    incoming: Incoming[NcclMessage] = field(default_factory=Incoming)
+    note: Receiving | None = None
+    has_left: bool = False
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn whatever a binding raises into a `TransportError` that names what was being done."""
+    try:
+        yield
+    except RunError:
+        raise
+    except Exception as error:
+        raise TransportError(f"NCCL could not {doing}: {error}") from error
+
+
+class Launcher:
+    """The peers of a rank, and the thread that launches what goes to and comes from them.
+
+    After an error nothing can be matched any more: all messages, also later ones, end with it.
+    """
+
+    def __init__(self, transport: Transport, peers: dict[int, Peer]) -> None:
+        self._transport, self._peers = transport, peers
+        self._new: SimpleQueue[NcclMessage] = SimpleQueue()
+        self._unfinished: dict[NcclMessage, None] = {}
+        self._launched: list[NcclMessage] = []
+        self._error: TransportError | DeadlineError | None = None
+        self._woken, self._stopped = Event(), Event()
+        self._thread = Thread(target=self._run, name=f"nccl {transport.rank}", daemon=True)
+        self._thread.start()
+
+    def add(self, message: NcclMessage) -> None:
+        """Take on a message to or from one of the peers, and return at once."""
+        self._unfinished[message] = None
+        self._new.put(message)
+        self._woken.set()
+
+    def unfinished(self) -> tuple[NcclMessage, ...]:
+        """Return the messages that are not over."""
+        return tuple(self._unfinished)
+
+    def leave(self, *, timeout_s: float) -> None:
+        """Tell the peers that nothing more will come, and wait until all have said so.
+
+        Raises:
+            DeadlineError: one had not after `timeout_s`.
+        """
+        for peer in self._peers.values():
+            self._tell(peer, _Note.LEAVING, 0, 0)
+        start_s = time.monotonic()
+        while missing := [peer.rank for peer in self._peers.values() if not peer.has_left]:
+            if self._error is not None:
+                raise _again(self._error)
+            if time.monotonic() - start_s >= timeout_s:
+                words = f"waited {timeout_s:.1f} s in vain for ranks {missing} to end their part"
+                raise DeadlineError(words)
+            time.sleep(_LONGEST_PAUSE_S)
+
+    def stop(self, *, timeout_s: float) -> None:
+        """End the thread, or give up after `timeout_s`."""
+        self._stopped.set()
+        self._woken.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        last_s = time.monotonic()
+        while not self._stopped.is_set():
+            try:
+                has_moved = self._turn()
+            except (TransportError, DeadlineError) as error:
+                self._fail(error)
+                has_moved = False
+            now_s = time.monotonic()
+            last_s = now_s if has_moved else last_s
+            pause_s = min(max((now_s - last_s) / 8, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
+            self._woken.wait(pause_s)
+            self._woken.clear()
+
+    def _turn(self) -> bool:
+        """Do all that can be done now; return whether there was anything."""
+        has_moved = self._take_new()
+        if self._error is None:
+            for peer in self._peers.values():
+                has_moved |= self._read_notes(peer)
+            has_moved |= self._end_launched()
+        return has_moved
+
+    def _take_new(self) -> bool:
+        has_moved = False
+        while True:
+            try:
+                message = self._new.get_nowait()
+            except Empty:
+                return has_moved
+            has_moved = True
+            if self._error is not None:
+                self._end(message, _again(self._error))
+            else:
+                self._begin(message)
+
+    def _begin(self, message: NcclMessage) -> None:
+        envelope = message.envelope
+        if envelope.source == self._transport.rank:
+            peer = self._peers[envelope.to]
+            if peer.outgoing.offer(envelope.tag, message) is not None:
+                self._launch_send(peer, message)
+        else:
+            peer = self._peers[envelope.source]
+            peer.incoming.post(envelope.tag, message)
+            self._tell(peer, _Note.POSTED, envelope.tag, envelope.num_bytes)
+
+    def _tell(self, peer: Peer, note: _Note, tag: int, num_bytes: int) -> None:
+        content = np.array([note, tag, num_bytes], np.int64)
+        self._transport.send(content, to=peer.rank, tag=NCCL_TAG)
+
+    def _read_notes(self, peer: Peer) -> bool:
+        has_moved = False
+        while not peer.has_left:
+            if peer.note is None:
+                peer.note = self._transport.receive(_LIKE_NOTE, source=peer.rank, tag=NCCL_TAG)
+            try:
+                note, tag, num_bytes = map(int, np.asarray(peer.note.wait(timeout_s=0.0)))
+            except DeadlineError:
+                break
+            has_moved, peer.note = True, None
+            if note == _Note.LEAVING:
+                peer.has_left = True
+            elif note == _Note.LAUNCHED:
+                self._launch_receive(peer, peer.incoming.launched(tag), num_bytes=num_bytes)
+            elif (message := peer.outgoing.posted(tag)) is not None:
+                self._launch_send(peer, message)
+        return has_moved
+
+    def _launch_send(self, peer: Peer, message: NcclMessage) -> None:
+        envelope = message.envelope
+        self._tell(peer, _Note.LAUNCHED, envelope.tag, envelope.num_bytes)
+        if envelope.num_bytes > 0:
+            with translated(f"send {envelope}"):
+                message.done = peer.to.send(message.array)
+        self._launched.append(message)
+
+    def _launch_receive(self, peer: Peer, message: NcclMessage, *, num_bytes: int) -> None:
+        """Launch a receive; one of another size goes to memory of its own, to keep the order."""
+        envelope = message.envelope
+        if num_bytes != envelope.num_bytes:
+            message.array = jnp.empty(num_bytes, jnp.uint8)
+            message.error = TransportError(f"got {num_bytes} bytes instead of {envelope}")
+        if num_bytes > 0:
+            with translated(f"receive {envelope}"):
+                message.done = peer.back.receive(message.array)
+        self._launched.append(message)
+
+    def _end_launched(self) -> bool:
+        before = len(self._launched)
+        launched: list[NcclMessage] = []
+        for message in self._launched:
+            with translated(f"move {message.envelope}"):
+                is_done = message.is_done()
+            if is_done:
+                self._end(message)
+            else:
+                launched.append(message)
+        self._launched = launched
+        return len(launched) < before
+
+    def _fail(self, error: TransportError | DeadlineError) -> None:
+        self._error = error
+        for message in tuple(self._unfinished):
+            self._end(message, _again(error))
+        self._launched.clear()
+
+    def _end(self, message: NcclMessage, error: TransportError | None = None) -> None:
+        self._unfinished.pop(message, None)
+        message.end(error)
+
+
+def wait_for(done: Done, *, words: str, timeout_s: float) -> None:
+    """Wait for an event, in small pauses.
+
+    Raises:
+        DeadlineError: it did not happen within `timeout_s`.
+    """
+    start_s = time.monotonic()
+    while not done.is_done():
+        if time.monotonic() - start_s >= timeout_s:
+            raise DeadlineError(f"waited {timeout_s:.1f} s in vain for {words}")
+        time.sleep(_SHORTEST_PAUSE_S)
+
+
+def _again(error: TransportError | DeadlineError) -> TransportError:
+    """Return an error for one of the messages that another one's error has ended."""
+    again = TransportError(str(error))
+    again.__cause__ = error
+    return again

@@ -1,0 +1,67 @@
+"""Buffers that are used again: fresh memory costs more than the message that it is for.
+
+The system hands out memory page by page, as zeros, when it is first written to, and takes it back
+when it is freed: for a message of 1 MiB that takes longer than the copy. So a buffer that nobody
+refers to any more, neither as an array nor as a jax array that aliases it, goes to the next message
+of its size.
+"""
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from jaxpipe.comm.buffer import aligned_empty
+
+_SMALLEST_BYTES = 2**16
+
+
+class BufferPool:
+    """Hands out buffers, and keeps at most `max_idle_bytes` of those that came back.
+
+    Any thread may take a buffer, or be the last to refer to it.
+
+    >>> pool = BufferPool()
+    >>> first = pool.take(100_000)
+    >>> address = first.ctypes.data
+    >>> del first
+    >>> pool.take(100_000).ctypes.data == address
+    True
+    """
+
+    def __init__(self, *, max_idle_bytes: int = 2**28) -> None:
+        self._max_idle_bytes = max_idle_bytes
+        self._idle: defaultdict[int, list[np.ndarray]] = defaultdict(list)
+
+    def take(self, num_bytes: int) -> np.ndarray:
+        """Return an uninitialised uint8 array of shape (num_bytes,) in memory that jax aliases."""
+        if num_bytes < _SMALLEST_BYTES:
+            return aligned_empty((num_bytes,), np.uint8)
+        try:
+            memory = self._idle[num_bytes].pop()
+        except IndexError:
+            memory = aligned_empty((num_bytes,), np.uint8)
+        return np.asarray(_Loan(self, memory))
+
+    def give_back(self, memory: np.ndarray) -> None:
+        """Keep memory that nobody refers to any more for the next message, or let it go.
+
+        Without a lock: this may be called in the middle of anything, also of `take`.
+        """
+        idle_bytes = sum(size * len(idle) for size, idle in tuple(self._idle.items()))
+        if idle_bytes + memory.size <= self._max_idle_bytes:
+            self._idle[memory.size].append(memory)
+
+
+class _Loan:
+    """What all arrays over one buffer refer to, until the last of them is gone."""
+
+    def __init__(self, pool: BufferPool, memory: np.ndarray) -> None:
+        self._pool, self._memory = pool, memory
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self._memory.__array_interface__
+
+    def __del__(self) -> None:
+        self._pool.give_back(self._memory)
