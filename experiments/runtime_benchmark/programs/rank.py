@@ -1,0 +1,28 @@
+"""What each rank does before and after its program: pinned first, closed last."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxpipe.runtime.process import die_with_parent, pin
+
+
+def run(program: Callable[[Any, Mapping[str, Any]], Any]) -> None:
+    """Call `program` with the transport and the task; what rank 0 returns is the result."""
+    die_with_parent()
+    pin(os.environ)
+    from jaxpipe.comm.mpi import MpiTransport
+
+    folder = Path(sys.argv[1])
+    transport = MpiTransport()
+    try:
+        result = program(transport, json.loads((folder / "task.json").read_text()))
+        if transport.rank == 0:
+            (folder / "result.json").write_text(json.dumps(result))
+    except BaseException as error:
+        transport.close(error=error)
+        raise
+    transport.close()

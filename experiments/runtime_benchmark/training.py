@@ -1,0 +1,134 @@
+"""The training runs that several claims look at: ours and the peer's, on one core and on two.
+
+Each run is made once a round, and all runs of a round follow each other, so that what is compared
+has seen the same machine.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from experiments.runtime_benchmark.claim import CannotMeasureError, Row
+from experiments.runtime_benchmark.ideal import NOTHING, ideal_columns
+from experiments.runtime_benchmark.processes import check_cores, run_ranks, run_torch
+
+NUM_RANKS = 2
+
+
+class System(StrEnum):
+    """Who trains."""
+
+    JAXPIPE = "jaxpipe"
+    """Our runtime, a rank to a core."""
+    ONE_DEVICE = "one device"
+    """One jitted step of the same model, without our runtime."""
+    TORCH = "torch"
+    """`torch.distributed.pipelining`, a rank to a core, or plain PyTorch on one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One way to train; `how` is a schedule, or on one device the form of the step."""
+
+    system: System
+    how: str
+    cores: int = NUM_RANKS
+
+
+def measure(
+    cases: Mapping[str, Any],
+    runs: Sequence[Run],
+    *,
+    torch_python: Path | None,
+    keep: Callable[[Sequence[Row]], None],
+) -> list[Row]:
+    """Make all runs, round by round, and return a row for each step but the first of each run.
+
+    `keep` gets the rows so far after every run. Runs of the peer are left out without its Python.
+
+    Raises:
+        CannotMeasureError: there are too few cores.
+    """
+    check_cores(needed=NUM_RANKS)
+    rows: list[Row] = []
+    for number in range(cases["work"]["rounds"]):
+        for run in runs:
+            if run.system is System.TORCH and torch_python is None:
+                continue
+            result = _result(cases, run, torch_python)
+            rows += _rows(cases, run, result, number=number)
+            keep(rows)
+    return rows
+
+
+def of(rows: Sequence[Row], runs: Sequence[Run]) -> list[Row]:
+    """Return the rows of some runs.
+
+    Raises:
+        CannotMeasureError: one of them was not made.
+    """
+    made = {(row["system"], row["how"]) for row in rows}
+    for run in runs:
+        if (run.system.value, run.how) not in made:
+            raise CannotMeasureError(
+                f"there is no run of {run.system}, {run.how}; for torch give `--torch-python`"
+            )
+    wanted = {(run.system.value, run.how) for run in runs}
+    return [row for row in rows if (row["system"], row["how"]) in wanted]
+
+
+def _result(cases: Mapping[str, Any], run: Run, torch_python: Path | None) -> Any:
+    task = _task(cases, run)
+    if run.system is System.TORCH:
+        assert torch_python is not None, run
+        return run_torch(torch_python, task, num_ranks=run.cores)
+    program = "pipeline" if run.system is System.JAXPIPE else "one_device"
+    return run_ranks(program, task, num_ranks=run.cores)
+
+
+def _task(cases: Mapping[str, Any], run: Run) -> dict[str, Any]:
+    work = cases["work"]
+    plan: dict[str, Any] = {"replicas": 1, "microbatch": work["microbatch"], "stages": run.cores}
+    if run.cores > 1:
+        plan |= {"schedule": run.how, "cut": work["cut"]}
+    else:
+        plan |= {"schedule": "gpipe"}
+    return {
+        "model": cases["model"],
+        "plan": plan,
+        "batch": work["batch"],
+        "steps": work["steps"] + 1,
+        "form": run.how,
+    }
+
+
+def _rows(cases: Mapping[str, Any], run: Run, result: Any, *, number: int) -> list[Row]:
+    work, rows = cases["work"], []
+    for step, step_s in enumerate(result["step_s"][1:], start=1):
+        ideal = NOTHING
+        if run.system is System.JAXPIPE:
+            spans = [span for span in result["spans"] if span["step"] == step]
+            num_microbatches = work["batch"] // work["microbatch"]
+            ideal = ideal_columns(
+                spans, step_s=step_s, schedule=run.how, num_microbatches=num_microbatches
+            )
+        rows.append(
+            {
+                "system": run.system.value,
+                "how": run.how,
+                "cores": run.cores,
+                "round": number,
+                "step": step,
+                "step_s": step_s,
+                "rank_0_cpu_s": result["cpu_s"][step],
+                "load": os.getloadavg()[0],
+                "tokens_per_s": work["batch"] * cases["model"]["sequence"] / step_s,
+                "loss": result["losses"][step],
+                "compile_s": result.get("compile_s", ""),
+                **ideal,
+            }
+        )
+    return rows
