@@ -11,6 +11,8 @@ from jaxpipe.runtime.data import Bytes, Dataset
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.settings import (
     CheckpointConfig,
+    CommConfig,
+    MeshConfig,
     OptimizerConfig,
     RunConfig,
     TraceConfig,
@@ -33,6 +35,8 @@ def job_of(task: Mapping[str, Any], cluster: Cluster | None = None) -> Job:
         dataset=random_dataset(model, num_samples=batch),
         run=RunConfig(folder="unused", timeout_s=_PATIENCE_S, startup_timeout_s=_PATIENCE_S),
         train=TrainConfig(steps=task["steps"], batch=batch),
+        comm=CommConfig(),
+        mesh=MeshConfig(),
         optimizer=OptimizerConfig(),
         checkpoint=CheckpointConfig(),
         trace=TraceConfig(steps=task["steps"]),
