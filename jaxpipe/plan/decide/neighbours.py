@@ -9,7 +9,7 @@ from jaxpipe.plan.cut import Cut
 from jaxpipe.plan.decide.build import build
 from jaxpipe.plan.decide.task import Task
 from jaxpipe.plan.plan import Plan
-from jaxpipe.schedule import AllReduceKind, ScheduleKind
+from jaxpipe.schedule import ScheduleKind
 
 _DEEPEST_WARMUP = 4
 _SCHEDULES = (
@@ -71,13 +71,6 @@ def deepened(plan: Plan) -> Iterator[Plan]:
             for stage in range(plan.num_stages)
         )
         yield replace(plan, schedule=ScheduleKind.EAGER_ONE_F_ONE_B, warmup=warmup)
-
-
-def summed_otherwise(plan: Plan) -> Iterator[Plan]:
-    """Yield the plan with gradients summed in other ways, along the same trees."""
-    for kind in AllReduceKind:
-        if kind not in (plan.all_reduce, AllReduceKind.LIBRARY):
-            yield replace(plan, all_reduce=kind)
 
 
 def _change_schedule(_task: Task, plan: Plan, random: np.random.Generator) -> Plan:
