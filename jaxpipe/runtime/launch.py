@@ -53,8 +53,8 @@ def check_seat(here: Seat | None, *, num_ranks: int) -> None:
     """
     if here is not None and here.num_ranks != num_ranks:
         raise ConfigError(
-            f"the ranks fit the plan: `plan.stages` x `plan.replicas` is {num_ranks}, but "
-            f"{here.num_ranks} ranks were started; use mpirun -n {num_ranks}"
+            f"each rank has its part of the plan: `plan` has {num_ranks} ranks, but "
+            f"{here.num_ranks} were started; use mpirun -n {num_ranks}"
         )
 
 

@@ -33,6 +33,10 @@ from jaxpipe.simulate.dtfm import (
 from jaxpipe.simulate.events import (
     simulate,
 )
+from jaxpipe.simulate.foreseen import (
+    foreseen_step_s,
+    step_objective,
+)
 from jaxpipe.simulate.job import (
     Job,
     Phase,
@@ -49,7 +53,6 @@ from jaxpipe.simulate.planned import (
     IDEAL,
     Conditions,
     Overheads,
-    foreseen_step_s,
     plan_job,
     planned_step_s,
 )
@@ -120,6 +123,7 @@ __all__ = [
     "sharded_server",
     "share_sum",
     "simulate",
+    "step_objective",
     "step_split",
     "step_time",
     "system_job",

@@ -6,7 +6,7 @@
     plan + cluster ──► messages between stages, and sums along the plan's own sync trees
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
@@ -95,23 +95,6 @@ def plan_job(plan: Plan, conditions: Conditions) -> Job:
 def planned_step_s(plan: Plan, conditions: Conditions) -> float:
     """Return the simulated seconds of one step of a plan, every microbatch of it."""
     return end_s(simulate(plan_job(plan, conditions)))
-
-
-def foreseen_step_s(plan: Plan, conditions: Conditions) -> float:
-    """Return the seconds of a step, of which only the first microbatches are simulated.
-
-    Once a pipeline is full, each further microbatch takes as long as the one before. So two short
-    steps give the long one, in a time that does not grow with the batch; a short one is simulated.
-    """
-    shortest = max(2 * plan.num_stages, *(plan.warmup or ()), 1)
-    if plan.num_microbatches <= 2 * shortest:
-        return planned_step_s(plan, conditions)
-    once_s, twice_s = (
-        planned_step_s(replace(plan, num_microbatches=times * shortest), conditions)
-        for times in (1, 2)
-    )
-    left = plan.num_microbatches - 2 * shortest
-    return twice_s + (twice_s - once_s) / shortest * left
 
 
 def end_s(trace: Trace) -> float:
