@@ -2,6 +2,7 @@
 
 import os
 import platform
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,15 @@ from jaxpipe.plan import Plan, identity_plan, read_plan
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.data import Tokenizer, open_dataset
 from jaxpipe.schedule import AllReduceKind, CodecKind
-from models import train_flops_per_token
+from jaxpipe.simulate import fastest_all_reduce
+from models import num_parameters, train_flops_per_token
 from topo import Cluster
 
 if TYPE_CHECKING:  # these import jax
     from jaxpipe.runtime.job import Job
     from jaxpipe.runtime.model import Model, Parameters
 
+_GRADIENT_BYTES = 4
 _PACKAGES = ("jaxpipe", "jax", "jaxlib", "flax", "optax", "numpy", "mpi4py")
 
 
@@ -61,8 +64,24 @@ def _plan(config: Config) -> Plan:
             batch=config.train.batch,
             tied=config.model.tied,
         )
+        if config.plan.all_reduce is None:
+            plan = replace(plan, all_reduce=_all_reduce(config, plan, cluster))
     _check_mesh_fits(config, microbatch=plan.microbatch)
     return plan
+
+
+def _all_reduce(config: Config, plan: Plan, cluster: Cluster) -> AllReduceKind:
+    """Return the fastest way to sum gradients over the cluster's links, if that is theirs alone."""
+    if config.comm.gradients is not CodecKind.NONE:
+        return AllReduceKind.HIERARCHICAL
+    model, last = config.model, 0 if config.model.tied else plan.num_stages - 1
+    stage_bytes = [
+        _GRADIENT_BYTES * num_parameters(model, layers=n, embed=stage == 0, head=stage == last)
+        for stage, n in enumerate(plan.cut)
+    ]
+    embed_bytes = _GRADIENT_BYTES * model.vocabulary * model.dim
+    kind, _ = fastest_all_reduce(plan, cluster, stage_bytes=stage_bytes, embed_bytes=embed_bytes)
+    return kind
 
 
 def _check_mesh_fits(config: Config, *, microbatch: int) -> None:

@@ -205,15 +205,15 @@ def _cluster(request: PlanRequest) -> Cluster:
 
 def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
     """Return the plan with other devices, its sync trees chosen for them."""
-    built = build(
+    return build(
         task,
         devices[: plan.num_ranks].reshape(plan.num_replicas, plan.num_stages),
         microbatch=plan.microbatch,
         schedule=plan.schedule,
         cut=plan.cut,
         warmup=plan.warmup,
+        all_reduce=plan.all_reduce,
     )
-    return replace(built, all_reduce=plan.all_reduce)
 
 
 def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float:

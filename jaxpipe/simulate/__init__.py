@@ -33,6 +33,10 @@ from jaxpipe.simulate.dtfm import (
 from jaxpipe.simulate.events import (
     simulate,
 )
+from jaxpipe.simulate.fastest_sum import (
+    fastest_all_reduce,
+    sums_s,
+)
 from jaxpipe.simulate.foreseen import (
     foreseen_step_s,
     step_objective,
@@ -112,6 +116,7 @@ __all__ = [
     "chain",
     "dtfm_constants",
     "dtfm_job",
+    "fastest_all_reduce",
     "foreseen_step_s",
     "megatron_job",
     "named_schedules",
@@ -126,6 +131,7 @@ __all__ = [
     "step_objective",
     "step_split",
     "step_time",
+    "sums_s",
     "system_job",
     "tree_sum",
     "unscheduled",
