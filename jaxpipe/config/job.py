@@ -105,6 +105,12 @@ def _check_plan_fits(plan: Plan, config: Config) -> None:
             )
 
 
+def scales_loss(config: Config) -> bool:
+    """Return whether the loss is scaled: as told, or else where activations are float16."""
+    enabled = config.loss_scale.enabled
+    return config.model.compute_dtype == "float16" if enabled is None else enabled
+
+
 def job_from(config: Config, plan: Plan) -> "Job":
     """Return what all ranks of a run know before they start. Imports jax.
 
@@ -125,6 +131,7 @@ def job_from(config: Config, plan: Plan) -> "Job":
         comm=config.comm,
         mesh=config.mesh,
         optimizer=config.optimizer,
+        loss_scale=config.loss_scale if scales_loss(config) else None,
         checkpoint=config.checkpoint,
         trace=config.trace,
         flops_per_token=float(train_flops_per_token(config.model, sequence=sequence)),

@@ -67,6 +67,7 @@ def compile_stage(
     update, _ = compile_(
         functions.update,
         *(params, moments, buckets, scalar),
+        *((scalar,) if functions.scales_loss else ()),
         donate=(0, 1),
         out=layout.of((params, moments)),
     )

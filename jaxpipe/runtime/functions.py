@@ -36,12 +36,13 @@ class StageFunctions:
     """The functions of one stage.
 
     `params` are in the parameter dtype, as are `gradients`; `compute` is their copy in the dtype
-    of the activations, made once a step.
+    of the activations, made once a step. `scales_loss` tells whether `update` is given a scale.
     """
 
     stage: Stage
     work: Work
     optimizer: OptimizerConfig
+    scales_loss: bool = False
 
     def activation(self) -> jax.ShapeDtypeStruct:
         """Return what crosses from one stage to the next for one microbatch."""
@@ -97,7 +98,7 @@ class StageFunctions:
         """Return the gradient of the stage's input (None for tokens), and add that of its weights.
 
         `cotangent` is the gradient of the output: at the last stage one over the tokens of a step,
-        which makes the loss a mean over them.
+        which makes the loss a mean over them, times the scale of the loss if it has one.
         """
         of_weights, of_input = backward_from_residuals(residuals, compute, cotangent)
         return self._to_stage_before(of_input), add_gradients(gradients, of_weights)
@@ -147,10 +148,15 @@ class StageFunctions:
         moments: optax.OptState,
         buckets: Buckets,
         square_norm: Float[Array, ""],
+        scale: Float[Array, ""] | None = None,
     ) -> tuple[Parameters, optax.OptState]:
-        """Clip by the global norm, given its square, and apply the optimizer."""
+        """Clip by the global norm, given its square, and apply the optimizer.
+
+        Where the loss is scaled, so are the gradients, by `scale`; the norm is not.
+        """
         gradients = unpack(buckets, params, shared=self.stage.shares_embedding)
         factor = clip_factor(self.optimizer, square_norm)
+        factor = factor if scale is None else factor / scale
         clipped = jax.tree.map(lambda gradient: gradient * factor, gradients)
         changes, moments = self._transformation().update(clipped, moments, params)
         return jax.tree.map(jnp.add, params, changes), moments

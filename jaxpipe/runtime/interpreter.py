@@ -10,6 +10,7 @@ from jaxpipe.comm import CodedTransport, CountedTransport, ReduceWorker, Wire, a
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.buckets import Buckets
 from jaxpipe.runtime.compiled import CompiledStage
+from jaxpipe.runtime.loss_scale import is_finite
 from jaxpipe.runtime.mailbox import Mailbox, Patience
 from jaxpipe.runtime.recorder import Recorder
 from jaxpipe.runtime.reductions import Reductions, reduction_tag
@@ -55,9 +56,13 @@ class Interpreter:
         return self.plan.replica(self.transport.rank)
 
     def train(self, program: Program, state: TrainState, feed: Feed) -> tuple[TrainState, Totals]:
-        """Execute one training step; the arrays of `state` are donated."""
+        """Execute one training step; the arrays of `state` are donated.
+
+        Where the loss is scaled and the totals' norm is not finite, no stage changes.
+        """
         run = self._run(program, state, feed, trains=True)
-        return {number: held.state for number, held in run.stages.items()}, run.totals
+        stages = {number: held.state for number, held in run.stages.items()}
+        return replace(state, stages=stages), run.totals
 
     def gradients(
         self, program: Program, state: TrainState, feed: Feed
@@ -73,6 +78,7 @@ class Interpreter:
 
     def _run(self, program: Program, state: TrainState, feed: Feed, *, trains: bool) -> "_Run":
         self.recorder.begin(feed.step)
+        scale = None if state.loss_scale is None else state.loss_scale.scale
         mailbox = Mailbox(
             program,
             transport=self.messages,
@@ -85,9 +91,10 @@ class Interpreter:
         stages = {
             number: StagePass(
                 compiled=compiled,
-                state=state[number],
-                compute=compiled.cast(state[number].params),
+                state=state.stages[number],
+                compute=compiled.cast(state.stages[number].params),
                 gradients=compiled.zeros() if trains else None,
+                scale=scale,
             )
             for number, compiled in self.compiled.items()
         }
@@ -96,6 +103,7 @@ class Interpreter:
             mailbox=mailbox,
             feed=feed,
             trains=trains,
+            scale=scale,
             stages=stages,
             reductions=Reductions(
                 plan=self.plan,
@@ -119,6 +127,7 @@ class _Run:
     mailbox: Mailbox
     feed: Feed
     trains: bool
+    scale: float | None
     stages: dict[int, StagePass]
     reductions: Reductions
     totals: Totals = field(default_factory=Totals)
@@ -143,7 +152,7 @@ class _Run:
         held, behind = self.stages[number], (number + 1, number, microbatch)
         compute = held.backward if instruction.op is Op.BACKWARD else held.backward_input
         is_last = held.stage.is_last
-        cotangent = held.compiled.loss_cotangent if is_last else self.mailbox.take(behind)
+        cotangent = held.loss_cotangent if is_last else self.mailbox.take(behind)
         with self.rank.recorder.span(Lane.COMPUTE, instruction):
             of_input = compute(microbatch, cotangent)
         if of_input is not None:
@@ -169,6 +178,8 @@ class _Run:
             self.reductions.begin(instruction, held.pack()[Bucket.STAGE])
 
     def update(self, instruction: Instruction) -> None:
+        if self.scale is not None and not is_finite(self.totals.square_norm):
+            return
         with self.rank.recorder.span(Lane.UPDATE, instruction):
             self.stages[instruction.stage].update(self.totals.square_norm)
 
@@ -200,7 +211,7 @@ class _Run:
                 tag=reduction_tag(instruction),
                 timeout_s=self.rank.patience.timeout_s,
             )
-        self.totals = Totals.from_array(total)
+        self.totals = Totals.from_array(total).unscaled(self.scale)
 
     def _place(self, done: Instruction, total: Array) -> None:
         """Put a sum where its update looks for it."""

@@ -13,6 +13,7 @@ from jaxpipe.runtime.model import Model
 from jaxpipe.runtime.settings import (
     CheckpointConfig,
     CommConfig,
+    LossScaleConfig,
     MeshConfig,
     OptimizerConfig,
     RunConfig,
@@ -26,8 +27,9 @@ from jaxpipe.runtime.stage import Stage
 class Job:
     """What is trained, how, by whom.
 
-    `flops_per_token` counts the forward and backward of the model without rematerialisation;
-    `description` is saved with each checkpoint and with the metrics: configuration and versions.
+    `loss_scale` is None where the loss is not scaled. `flops_per_token` counts the forward and
+    backward of the model without rematerialisation; `description` is saved with each checkpoint and
+    with the metrics: configuration and versions.
     """
 
     model: Model
@@ -38,6 +40,7 @@ class Job:
     comm: CommConfig
     mesh: MeshConfig
     optimizer: OptimizerConfig
+    loss_scale: LossScaleConfig | None
     checkpoint: CheckpointConfig
     trace: TraceConfig
     flops_per_token: float
@@ -91,4 +94,5 @@ class Job:
                 seed=self.run.seed,
             ),
             optimizer=self.optimizer,
+            scales_loss=self.loss_scale is not None,
         )

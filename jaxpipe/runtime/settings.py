@@ -155,13 +155,15 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScaleConfig:
-    """How the loss is scaled where activations are float16 (`jaxpipe.runtime.loss_scale`).
+    """How the loss is scaled, lest float16 gradients vanish (`jaxpipe.runtime.loss_scale`).
 
-    It starts at `initial`. A step that overflows divides it by `factor`, but never below 1;
+    It is where `enabled`, or where that is left out and `model.compute_dtype` is float16. The scale
+    starts at `initial`. A step that overflows divides it by `factor`, but never below 1;
     `growth_steps` steps in a row without overflow multiply it by `factor`, but never above
-    `largest`.
+    `largest`. Powers of two change no bit of what is in float32.
     """
 
+    enabled: bool | None = None
     initial: float = 2.0**16
     factor: float = 2.0
     growth_steps: int = 2000

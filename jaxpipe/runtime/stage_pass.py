@@ -7,6 +7,7 @@ part with each half. Each method returns once all is computed, so that its time 
 from dataclasses import dataclass, field
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -23,12 +24,16 @@ from jaxpipe.schedule import Op
 
 @dataclass(slots=True, kw_only=True)
 class StagePass:
-    """A stage, its state, and what its microbatches in flight hold; `gradients` while it trains."""
+    """A stage, its state, and what its microbatches in flight hold; `gradients` while it trains.
+
+    `scale` is that of the loss, if it is scaled.
+    """
 
     compiled: CompiledStage
     state: StageState
     compute: Parameters
     gradients: Parameters | None
+    scale: float | None = None
     buckets: Buckets = field(default_factory=dict)
     residuals: dict[int, Residuals] = field(default_factory=dict)
     carried: dict[int, Carried] = field(default_factory=dict)
@@ -37,6 +42,12 @@ class StagePass:
     def stage(self) -> Stage:
         """What is computed."""
         return self.compiled.functions.stage
+
+    @property
+    def loss_cotangent(self) -> Array:
+        """What the backward of the last stage starts from."""
+        plain = self.compiled.loss_cotangent
+        return plain if self.scale is None else jnp.float32(float(plain) * self.scale)
 
     def forward(
         self,
@@ -98,10 +109,11 @@ class StagePass:
         return float(self.compiled.square_norm(self.buckets))
 
     def update(self, square_norm: float) -> None:
-        """Apply the optimizer, given the squared norm over all stages."""
+        """Apply the optimizer, given the squared norm over all stages, which is not scaled."""
+        scale = () if self.scale is None else (np.float32(self.scale),)
         params, moments = jax.block_until_ready(
             self.compiled.update(
-                self.state.params, self.state.moments, self.buckets, np.float32(square_norm)
+                self.state.params, self.state.moments, self.buckets, np.float32(square_norm), *scale
             )
         )
         self.state = StageState(params=params, moments=moments)
