@@ -40,11 +40,12 @@ def plan_from(config: Config) -> Plan:
 
     Raises:
         ConfigError: there is no such cluster, the plan has no use for the codec of gradients, or
-            the mesh does not divide heads and microbatch.
+            the mesh does not divide heads and microbatch, or meets a sharded optimizer.
         PlanError: cluster, model and batch do not fit the stages and replicas, or the file.
     """
     plan = _plan(config)
     _check_codec(config, plan)
+    _check_sharding(config)
     return plan
 
 
@@ -87,6 +88,16 @@ def _check_codec(config: Config, plan: Plan) -> None:
             f"all-reduce: `comm.gradients` is {codec}, `plan.all_reduce` is {kind}; set "
             f"`plan.all_reduce` to {AllReduceKind.HIERARCHICAL}, or `comm.gradients` to "
             f"{CodecKind.NONE}"
+        )
+
+
+def _check_sharding(config: Config) -> None:
+    num_devices = config.mesh.num_devices
+    if config.optimizer.sharded and num_devices > 1:
+        raise ConfigError(
+            f"moments are shared out among replicas or among the devices of a rank, not both: "
+            f"`optimizer.sharded` is true, and `mesh.data` x `mesh.tensor` is {num_devices}; leave "
+            f"out one of them"
         )
 
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+import jax
 import numpy as np
 from jaxtyping import Array, Int
 
@@ -14,6 +16,7 @@ from jaxpipe.runtime.loss_scale import is_finite
 from jaxpipe.runtime.mailbox import Mailbox, Patience
 from jaxpipe.runtime.recorder import Recorder
 from jaxpipe.runtime.reductions import Reductions, reduction_tag
+from jaxpipe.runtime.sharing import Sharing
 from jaxpipe.runtime.stage_pass import StagePass
 from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.train_state import TrainState
@@ -49,6 +52,16 @@ class Interpreter:
     wire: Wire
     recorder: Recorder
     patience: Patience
+
+    @property
+    def sharing(self) -> Sharing:
+        """How replicas gather what they share out."""
+        return Sharing(
+            plan=self.plan,
+            transport=self.transport,
+            timeout_s=self.patience.timeout_s,
+            chunk_bytes=self.wire.chunk_bytes,
+        )
 
     @property
     def replica(self) -> int:
@@ -180,8 +193,15 @@ class _Run:
     def update(self, instruction: Instruction) -> None:
         if self.scale is not None and not is_finite(self.totals.square_norm):
             return
+        held = self.stages[instruction.stage]
         with self.rank.recorder.span(Lane.UPDATE, instruction):
-            self.stages[instruction.stage].update(self.totals.square_norm)
+            held.update(self.totals.square_norm)
+        if held.updated is None:
+            return
+        share = held.compiled.functions.parts(held.updated)[Bucket.STAGE]
+        num_bytes = sum(piece.nbytes for piece in jax.tree.leaves(share))
+        with self.rank.recorder.span(Lane.REDUCE, instruction, name="gather", num_bytes=num_bytes):
+            held.gather(partial(self.rank.sharing.gather, stage=instruction.stage))
 
     def _tokens(self, microbatch: int, shift: int) -> Int[np.ndarray, "microbatch seq"]:
         """Return the inputs of a microbatch, or with a shift of 1 its targets."""

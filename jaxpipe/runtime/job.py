@@ -20,6 +20,7 @@ from jaxpipe.runtime.settings import (
     TraceConfig,
     TrainConfig,
 )
+from jaxpipe.runtime.sharing import share_of
 from jaxpipe.runtime.stage import Stage
 
 
@@ -75,8 +76,12 @@ class Job:
         """
         return layout_over(devices, self.mesh, split=self.model.split)
 
-    def functions(self, *, stage: int) -> StageFunctions:
-        """Return what a rank that holds this stage computes."""
+    def functions(self, *, stage: int, rank: int = 0) -> StageFunctions:
+        """Return what a rank that holds this stage computes.
+
+        Which rank it is matters where the optimizer is sharded.
+        """
+        is_sharded = self.optimizer.sharded
         return StageFunctions(
             stage=Stage(
                 model=self.model,
@@ -95,4 +100,5 @@ class Job:
             ),
             optimizer=self.optimizer,
             scales_loss=self.loss_scale is not None,
+            share=share_of(self.plan, rank=rank, stage=stage) if is_sharded else None,
         )

@@ -38,6 +38,7 @@ def save_state(worker: Worker, state: TrainState, *, step: int) -> None:
     """Save what training needs to go on after `step` steps; all ranks call this.
 
     The ranks of replica 0 write, rank 0 commits once all have written, and removes old checkpoints.
+    Moments that replicas share out are gathered first: a checkpoint does not depend on it.
 
     Raises:
         CheckpointError: a file cannot be written, or does not read back as it was written.
@@ -47,11 +48,11 @@ def save_state(worker: Worker, state: TrainState, *, step: int) -> None:
         begin(job.folder, step=step)
     barrier(transport, tag=BARRIER_TAG, timeout_s=timeout_s)
     entries: tuple[TensorEntry, ...] = ()
-    if job.plan.replica(transport.rank) == 0:
-        folder = partial_folder(job.folder, step=step)
-        for stage, held in state.stages.items():
-            first_layer = job.plan.layers(stage).start
-            tensors = _tensors(held, first_layer=first_layer)
+    folder = partial_folder(job.folder, step=step)
+    for stage, held in state.stages.items():
+        moments = _whole_moments(worker, held, stage=stage)
+        if job.plan.replica(transport.rank) == 0:
+            tensors = _tensors(held.params, moments, first_layer=job.plan.layers(stage).start)
             entries += tuple(write_shard(folder, f"stage-{stage}", tensors))
     payloads = gather_bytes(
         transport, encode_entries(entries), root=0, tag=GATHER_TAG, timeout_s=timeout_s
@@ -59,7 +60,7 @@ def save_state(worker: Worker, state: TrainState, *, step: int) -> None:
     if payloads is not None:
         everything = [entry for payload in payloads for entry in decode_entries(payload)]
         metadata = {**job.description, **_to_metadata(state)}
-        commit(partial_folder(job.folder, step=step), everything, metadata)
+        commit(folder, everything, metadata)
         prune(job.folder, keep=job.checkpoint.keep)
 
 
@@ -115,7 +116,7 @@ def _restored(
     moments = optax.tree.set(
         fresh.moments,
         count=np.int32(num_updates),
-        **{moment: read(prefix=f"{moment}.") for moment in _MOMENTS},
+        **{moment: _held(compiled, read(prefix=f"{moment}.")) for moment in _MOMENTS},
     )
     place = compiled.layout.place  # each count gets an array of its own: they are donated
     return StageState(params=place(read(prefix="")), moments=place(moments))
@@ -133,9 +134,29 @@ def _to_metadata(state: TrainState) -> dict[str, Any]:
     return {_LOSS_SCALE: loss_scale, _SKIPPED_STEPS: state.skipped_steps}
 
 
-def _tensors(state: StageState, *, first_layer: int) -> dict[str, np.ndarray]:
-    tensors = flatten(state.params, first_layer=first_layer)
-    for moment in _MOMENTS:
-        tree = optax.tree.get(state.moments, moment)
+def _held(compiled: CompiledStage, moment: Parameters) -> Parameters:
+    if compiled.functions.share is None:
+        return moment
+    held = compiled.functions.held(moment)
+    return jax.tree.map(np.copy, held)  # a view would keep the whole alive
+
+
+def _whole_moments(worker: Worker, held: StageState, *, stage: int) -> dict[str, Parameters]:
+    moments = {moment: optax.tree.get(held.moments, moment) for moment in _MOMENTS}
+    functions, sharing = worker.compiled[stage].functions, worker.interpreter.sharing
+    if functions.share is None:
+        return moments
+    size = functions.num_shared_out()
+    for moment, tree in moments.items():
+        flat = sharing.gather(functions.own(tree), stage=stage, size=size)
+        moments[moment] = functions.join(flat, tree)
+    return moments
+
+
+def _tensors(
+    params: Parameters, moments: dict[str, Parameters], *, first_layer: int
+) -> dict[str, np.ndarray]:
+    tensors = flatten(params, first_layer=first_layer)
+    for moment, tree in moments.items():
         tensors |= flatten(tree, first_layer=first_layer, prefix=f"{moment}.")
     return tensors

@@ -114,7 +114,7 @@ def start(job: Job, transport: Transport) -> Worker:
         plan=job.plan,
         compiled={
             stage: compile_stage(
-                job.functions(stage=stage),
+                job.functions(stage=stage, rank=transport.rank),
                 ops={i.op for i in train_program if i.stage == stage},
                 layout=layout,
             )
