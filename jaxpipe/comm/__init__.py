@@ -3,6 +3,7 @@
 `MpiTransport` is imported from `jaxpipe.comm.mpi` by those who need it: nothing here needs an MPI.
 """
 
+from jaxpipe.comm.all_gather import all_gather
 from jaxpipe.comm.all_reduce import all_reduce, all_reduce_with_feedback
 from jaxpipe.comm.clock import clock_offset
 from jaxpipe.comm.codec import Codec, codec_of
@@ -42,6 +43,7 @@ __all__ = [
     "ShapedTransport",
     "Transport",
     "Wire",
+    "all_gather",
     "all_reduce",
     "all_reduce_with_feedback",
     "barrier",

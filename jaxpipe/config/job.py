@@ -43,11 +43,12 @@ def plan_from(config: Config) -> Plan:
 
     Raises:
         ConfigError: there is no such cluster, the plan has no use for the codec of gradients, or
-            the mesh does not divide heads and microbatch.
+            the mesh does not divide heads and microbatch, or meets a sharded optimizer.
         PlanError: cluster, model and batch do not fit the stages and replicas, or the file.
     """
     plan = _plan(config)
     _check_codec(config, plan)
+    _check_sharding(config)
     return plan
 
 
@@ -109,6 +110,16 @@ def _check_codec(config: Config, plan: Plan) -> None:
         )
 
 
+def _check_sharding(config: Config) -> None:
+    num_devices = config.mesh.num_devices
+    if config.optimizer.sharded and num_devices > 1:
+        raise ConfigError(
+            f"moments are shared out among replicas or among the devices of a rank, not both: "
+            f"`optimizer.sharded` is true, and `mesh.data` x `mesh.tensor` is {num_devices}; leave "
+            f"out one of them"
+        )
+
+
 def _check_plan_fits(plan: Plan, config: Config) -> None:
     batch = plan.num_replicas * plan.num_microbatches * plan.microbatch
     planned = {
@@ -122,6 +133,12 @@ def _check_plan_fits(plan: Plan, config: Config) -> None:
                 f"a plan is for one model and batch: {config.plan.file} was made for `{field}` "
                 f"{in_plan}, the configuration says {wanted}; set it to that, or plan anew"
             )
+
+
+def scales_loss(config: Config) -> bool:
+    """Return whether the loss is scaled: as told, or else where activations are float16."""
+    enabled = config.loss_scale.enabled
+    return config.model.compute_dtype == "float16" if enabled is None else enabled
 
 
 def job_from(config: Config, plan: Plan) -> "Job":
@@ -144,6 +161,7 @@ def job_from(config: Config, plan: Plan) -> "Job":
         comm=config.comm,
         mesh=config.mesh,
         optimizer=config.optimizer,
+        loss_scale=config.loss_scale if scales_loss(config) else None,
         checkpoint=config.checkpoint,
         trace=config.trace,
         flops_per_token=float(train_flops_per_token(config.model, sequence=sequence)),
