@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -28,20 +29,23 @@ def measure(bench: Bench) -> list[Row]:
     """Return a row for each launch and size: raw and ours alternate within a launch."""
     case = bench.cases["transport"]
     arguments = [str(case["rounds"]), *map(str, case["sizes"])]
-    pythons = [Path(sys.executable), *([bench.mpich_python] if bench.mpich_python else [])]
+    pythons = {"this": Path(sys.executable)}
+    if bench.mpich_python is not None:
+        pythons["mpich"] = bench.mpich_python
     return [
         row
         for launch in range(case["launches"])
-        for python in pythons
+        for name, python in pythons.items()
         for pages, settings in _PAGES.items()
-        for row in _launch(python, arguments, settings, {"pages": pages, "launch": launch})
+        for row in bench.once(
+            {"launch": launch, "python": name, "pages": pages},
+            partial(_launch, python, arguments, settings),
+        )
     ]
 
 
-def _launch(
-    python: Path, arguments: Sequence[str], settings: Mapping[str, str], columns: Row
-) -> list[Row]:
-    """Return the rows of one launch, which begin with `columns`."""
+def _launch(python: Path, arguments: Sequence[str], settings: Mapping[str, str]) -> list[Row]:
+    """Return the rows of one launch."""
     mpirun = str(python.parent / "mpirun") if python != Path(sys.executable) else find_mpirun()
     command = [*launch_command(mpirun, num_ranks=_NUM_RANKS), str(python), "-m", _PING_PONG]
     output = subprocess.run(
@@ -55,7 +59,6 @@ def _launch(
     return [
         {
             "mpi": result["mpi"],
-            **columns,
             "load": os.getloadavg()[0],
             "num_bytes": message["num_bytes"],
             "sends": message["sends"],
