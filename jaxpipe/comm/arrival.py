@@ -59,8 +59,9 @@ def receive_jax(
     """
     receiving = transport.receive(like, source=source, tag=tag)
     memory = getattr(receiving, "memory", None)
-    may_alias = memory is not None and like.sharding is None and not is_cheaply_copied(memory)
-    return Arrival(receiving, like, _alias(memory) if may_alias else None)
+    if memory is None or like.sharding is not None or is_cheaply_copied(memory):
+        return Arrival(receiving, like, None)
+    return Arrival(receiving, like, _alias(memory))
 
 
 def _alias(memory: np.ndarray) -> jax.Array | None:

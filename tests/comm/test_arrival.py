@@ -6,8 +6,16 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
+from numpy.typing import DTypeLike
 
-from jaxpipe.comm import LocalTransport, LocalWorld, Receiving, receive_jax
+from jaxpipe.comm import (
+    HostOrDeviceArray,
+    LocalTransport,
+    LocalWorld,
+    Receiving,
+    Sending,
+    receive_jax,
+)
 from jaxpipe.comm.pool import BufferPool
 
 
@@ -37,23 +45,23 @@ class _Early:
     def num_ranks(self) -> int:
         return self.inner.num_ranks
 
-    def send(self, array, *, to, tag):
+    def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
         return self.inner.send(array, to=to, tag=tag)
 
-    def receive(self, like, *, source, tag):
+    def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> _Filling:
         buffer = self.pool.take(like.size * like.dtype.itemsize + 64)
         memory = buffer[self.first_byte :][: buffer.size - 64].view(like.dtype).reshape(like.shape)
         memory[...] = 0
         return _Filling(self.inner.receive(like, source=source, tag=tag), memory)
 
-    def close(self, *, error=None):
+    def close(self, *, error: BaseException | None = None) -> None:
         self.inner.close(error=error)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, jax.numpy.bfloat16, np.float64])
 @pytest.mark.parametrize("shape", [(0,), (7,), (2**18 + 1, 3)])
 @pytest.mark.parametrize("first_byte", [0, 8])
-def test_arrives_whatever_the_memory(first_byte: int, shape: tuple[int, ...], dtype):
+def test_arrives_whatever_the_memory(first_byte: int, shape: tuple[int, ...], dtype: DTypeLike):
     transport = _Early(LocalWorld(1).transport(0), first_byte=first_byte)
     like = jax.ShapeDtypeStruct(shape, np.dtype(dtype))
     sent = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
