@@ -50,8 +50,8 @@ MEMORY_SETTINGS = {
 Large pages: of three pairs of alternating runs on two cores, two had 5 to 8 % more tokens/s with
 them, the third less than that. Keeping: memory above 32 MiB goes back to the system whenever it is
 freed, and comes again page by page. A jitted call that returns 160 MiB in four arrays took 22 ms
-with that and 11 without; its effect on a training step has not been measured. A rank then holds the
-most that it ever held until it ends.
+with that and 11 without; the processor seconds of a GPipe step went from 10.7 to 9.9 in one pair of
+runs. A rank then holds the most that it ever held until it ends.
 """
 
 
