@@ -92,13 +92,15 @@ class Interpreter:
     def _run(self, program: Program, state: TrainState, feed: Feed, *, trains: bool) -> "_Run":
         self.recorder.begin(feed.step)
         scale = None if state.loss_scale is None else state.loss_scale.scale
+        any_stage = next(iter(self.compiled.values()))
+        activation = any_stage.activation
         mailbox = Mailbox(
             program,
             transport=self.messages,
             recorder=self.recorder,
             rank_of=lambda stage: self.plan.rank(replica=self.replica, stage=stage),
             num_stages=self.plan.num_stages,
-            like=next(iter(self.compiled.values())).activation,
+            like=any_stage.layout.shape(activation.shape, activation.dtype),
             patience=self.patience,
         )
         stages = {
