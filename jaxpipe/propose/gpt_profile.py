@@ -43,7 +43,12 @@ def gpt_profile(config: GptConfig, *, remat: Remat, flops_per_s: float) -> Profi
     )
 
 
-def bytes_each(config: GptConfig) -> BytesPerParameter:
+def bytes_each(config: GptConfig, *, shards_optimizer: bool = False) -> BytesPerParameter:
     """Return what a parameter takes: itself, its gradient and AdamW's moments, in one format."""
     num_bytes = DTYPE_BYTES[config.param_dtype]
-    return BytesPerParameter(parameter=num_bytes, gradient=num_bytes, optimizer=2 * num_bytes)
+    return BytesPerParameter(
+        parameter=num_bytes,
+        gradient=num_bytes,
+        optimizer=2 * num_bytes,
+        shards_optimizer=shards_optimizer,
+    )

@@ -159,7 +159,7 @@ def _conditions(request: PlanRequest) -> tuple[Task, Conditions]:
         batch=request.batch,
         tied=model.tied,
         precision=precision,
-        bytes_each=bytes_each(model),
+        bytes_each=bytes_each(model, shards_optimizer=request.sharded_optimizer),
         chunk_bytes=CHUNK_BYTES,
         stages=request.stages,
         replicas=request.replicas,

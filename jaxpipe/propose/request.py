@@ -41,6 +41,8 @@ class PlanRequest:
     """The number of replicas, if it is not to be chosen."""
     remat: Remat = Remat.FULL
     """What a stage keeps of each layer's forward: `none`, `dots` or `full` rematerialisation."""
+    sharded_optimizer: bool = False
+    """Replicas share the optimizer's moments out, as `optimizer.sharded` makes them."""
     profile: Path | None = None
     """Measured costs of the model, instead of counted FLOPs."""
     tflops: float | None = None

@@ -37,6 +37,7 @@ def test_rematerialisation_trades_seconds_for_bytes():
 def test_a_parameter_takes_four_times_its_format():
     each = bytes_each(GPT2)
     assert (each.parameter, each.gradient, each.optimizer) == (4, 4, 8)
+    assert bytes_each(GPT2, shards_optimizer=True).shards_optimizer
 
 
 @pytest.mark.parametrize(
