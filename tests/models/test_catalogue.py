@@ -14,6 +14,13 @@ def preset(name: str) -> GptConfig:
 
 def test_the_names_are_sorted() -> None:
     assert presets() == [
+        "alpa-1.3b",
+        "alpa-125m",
+        "alpa-15b",
+        "alpa-2.6b",
+        "alpa-350m",
+        "alpa-6.7b",
+        "alpa-760m",
         "gpt-xl-24",
         "gpt-xl-32",
         "gpt-xl-40",
