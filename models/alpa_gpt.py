@@ -2,13 +2,14 @@
 
 ::
 
-    tokens ─ one-hot @ table ─ + ─ norm ─┬─ qkv ─ attention ─ project ─ + ─ norm ─┬─ MLP ─ + ─ norm ─
-    places ─ one-hot @ table ─┘          └──────────────────────────────┘         └────────┘
+    tokens ─ one-hot @ table ─ + ─ norm ─┬─ qkv, attention, project ─ + ─ norm ─┬─ MLP ─ + ─ norm ─
+    places ─ one-hot @ table ─┘          └────────────────────────────┘         └────────┘
 
-What is uncommon about it, and kept because collectives and memory depend on it: the norm comes after
-the shortcut, so that a layer computed again needs all of its products; only `POSITIONS` places are
-learned, and tokens beyond them get none; the columns of qkv belong to a head first, then to query,
-key or value, so that a split by columns is one by heads; the head is untied and has a bias.
+What is uncommon about it, and kept because collectives and memory depend on it: the norm comes
+after the shortcut, so that a layer computed again needs all of its products; only `POSITIONS`
+places are learned, and tokens beyond them get none; the columns of qkv belong to a head first, then
+to query, key or value, so that a split by columns is one by heads; the head is untied and has a
+bias.
 
 Targets below 0 are left out of the loss. There is no dropout.
 

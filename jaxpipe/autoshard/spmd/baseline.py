@@ -81,7 +81,7 @@ def _stored(
 
 
 def _split_dim(path: str, split: Mapping[str, int]) -> int | None:
-    """Find the parameter to which a leaf belongs by the end of its path, less the layer's number."""
+    """Find whose leaf it is by the end of its path, less the layer's number."""
     words = [word for word in path.split(".") if not word.isdecimal()]
     for start in range(len(words)):
         if (name := ".".join(words[start:])) in split:

@@ -1,9 +1,9 @@
 """Evaluate a step operator by operator on local pieces, with explicit, combined collectives.
 
 An operator runs as soon as its operands are there as it needs them. What needs a collective first
-waits; only when nothing else can run, one collective is done, for all arrays that wait for one of its
-kind, in one flat buffer. The one goes first on which the most operators depend. So sums inside of a
-layer end one by one, and the gradients of all layers together at the end::
+waits; only when nothing else can run, one collective is done, for all arrays that wait for one of
+its kind, in one flat buffer. The one goes first on which the most operators depend. So sums inside
+of a layer end one by one, and the gradients of all layers together at the end::
 
     matmul ─┬─ psum ─ matmul ─┬─ psum ─ ...
             └ gradient ┐      └ gradient ┐
@@ -46,14 +46,19 @@ class Wait:
     to_dim: int
     after: Sharding
 
-    def goes_with(self, other: "Wait", *, by_dim: bool) -> bool:
+    @property
+    def beside(self) -> Axes:
+        """The other axes that split the array."""
+        return tuple(axis for axis in self.after.axes if axis not in self.axes)
+
+    def goes_with(self, other: "Wait", *, by_layout: bool) -> bool:
         """Tell whether one flat buffer can carry both."""
         mine = (self.kind, self.join, self.dtype, self.axes)
         scatters = self.kind is CollectiveKind.REDUCE_SCATTER
         return (
             mine == (other.kind, other.join, other.dtype, other.axes)
             and self.kind is not CollectiveKind.ALL_TO_ALL
-            and (self.dim == other.dim or not (by_dim and scatters))
+            and (self.beside == other.beside or not (by_layout and scatters))
         )
 
 
@@ -75,13 +80,14 @@ class Evaluation:
         program: the operators.
         choices: how each of them is computed.
         mesh: the devices.
-        by_dim: whether reduce-scatters are combined only along the same dim, as XLA does.
+        by_layout: whether reduce-scatters go together only where the same other axes split the
+            arrays, so that what a buffer holds is alike or different on all of their devices.
     """
 
     program: Program
     choices: Sequence[OperatorChoice]
     mesh: MeshShape
-    by_dim: bool
+    by_layout: bool
     held: dict[int, _Held] = field(default_factory=dict)
 
     def run(
@@ -99,7 +105,9 @@ class Evaluation:
         while waits := [
             wait for number, needed in results.items() if (wait := self._wait(number, needed))
         ]:
-            self._collect([each for each in waits if each.goes_with(waits[0], by_dim=self.by_dim)])
+            self._collect(
+                [each for each in waits if each.goes_with(waits[0], by_layout=self.by_layout)]
+            )
         return [self._piece(number, results[number]) for number in self.program.results]
 
     def _run_operators(self) -> None:
@@ -140,7 +148,7 @@ class Evaluation:
         first = max(waits, key=waits.__getitem__)
         if first.kind is CollectiveKind.ALL_GATHER:
             return [first]
-        return [each for each in waits if each.goes_with(first, by_dim=self.by_dim)]
+        return [each for each in waits if each.goes_with(first, by_layout=self.by_layout)]
 
     def _wait(self, number: int, needed: Sharding) -> Wait | None:
         """Return the collective that the array needs first, or None if it needs none."""

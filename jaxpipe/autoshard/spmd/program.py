@@ -1,9 +1,9 @@
-"""A step as a flat list of operators that can be run: calls inlined, loops unrolled, dead ones gone.
+"""A step as a flat list of operators to run: calls inlined, loops unrolled, dead ones gone.
 
 Arrays are numbers. `jax.checkpoint` becomes a barrier before what it computes again, so that no
-compiler merges it with what was computed first. What depends on no argument is constant: each device
-computes it whole. The other operators but the barriers are those of `jaxpipe.autoshard.graph`, one
-for one, and have its indices.
+compiler merges it with what was computed first. What depends on no argument is constant: each
+device computes it whole. The other operators but the barriers are those of
+`jaxpipe.autoshard.graph`, one for one, and have its indices.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +62,8 @@ class Program:
 def trace_program(step: Callable[..., Any], *arguments: Any) -> Program:
     """Return the operators of a step of these arguments, which may be abstract.
 
-    >>> program = trace_program(jax.jit(lambda x: (x + 1) * 2), jax.ShapeDtypeStruct((3,), "float32"))
+    >>> x = jax.ShapeDtypeStruct((3,), "float32")
+    >>> program = trace_program(jax.jit(lambda x: (x + 1) * 2), x)
     >>> [each.name for each in program.operators]
     ['add', 'mul']
     """

@@ -1,9 +1,9 @@
 """Decide how every operator is computed, from how the arguments and results of a step are sharded.
 
-Operators are visited in order, and take their operands as they are stored. Where an axis could split
-one of several dims, a dim that a result keeps goes before one that is summed, and what was computed
-before what was only stored, so that parameters sharded for the sake of memory are gathered and
-activations stay where they are. Results that end up in a sharded result of the step, such as the
+Operators are visited in order, and take their operands as they are stored. Where an axis could
+split one of several dims, a dim that a result keeps goes before one that is summed, and what was
+computed before what was only stored, so that parameters sharded for the sake of memory are gathered
+and activations stay where they are. Results that end up in a sharded result of the step, such as the
 gradients of a sharded optimizer, are split like it as early as that is possible: partial sums end
 in a reduce-scatter.
 
@@ -103,15 +103,21 @@ def _split_factors(operator: Operator, state: _State) -> dict[int, Axes]:
     summed = frozenset(rule.summed)
     split: dict[int, Axes] = {}
     for factor, axes in _candidates(operator, state):
-        if factor in split or (factor in summed and operator.name not in JOINABLE):
+        had = split.get(factor, ())
+        if axes[: len(had)] != had or (factor in summed and operator.name not in JOINABLE):
             continue
-        beside = {
-            other for dims in (*rule.operands, *rule.results) if factor in dims for other in dims
-        }
-        taken = {axis for other in beside if other is not None for axis in split.get(other, ())}
+        taken = {axis for other in _beside(operator, factor) for axis in split.get(other, ())}
         if taken.isdisjoint(axes) and rule.sizes[factor] % mesh.size(axes) == 0:
             split[factor] = axes
     return split
+
+
+def _beside(operator: Operator, factor: int) -> set[int]:
+    """Return the other factors of an operator, or of that array of a barrier."""
+    arrays = (*operator.rule.operands, *operator.rule.results)
+    if len(operator.outputs) > 1:
+        arrays = tuple(dims for dims in arrays if factor in dims)
+    return {other for dims in arrays for other in dims if other is not None} - {factor}
 
 
 def _candidates(operator: Operator, state: _State) -> Iterable[tuple[int, Axes]]:
@@ -172,7 +178,7 @@ def _wanted(program: Program, results: Mapping[int, Sharding]) -> dict[int, Shar
     """Carry the shardings of the results back, through what computes element by element."""
     wanted = {number: sharding for number, sharding in results.items() if sharding.axes}
     for operator in reversed(program.operators):
-        if operator.rule.summed:
+        if any(operator.rule.sizes[factor] > 1 for factor in operator.rule.summed):
             continue
         for number, dims in zip(operator.inputs, operator.rule.operands, strict=True):
             found = _carried(operator, wanted, dims)

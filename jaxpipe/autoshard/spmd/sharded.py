@@ -33,9 +33,10 @@ def sharded_step(
     names: Sequence[str],
     result_names: Sequence[str],
     devices: Sequence[jax.Device] | None = None,
-    by_dim: bool = False,
+    donated: Sequence[int] = (0,),
+    by_layout: bool = False,
 ) -> Callable[..., Any]:
-    """Return the jitted step, with its collectives written out; it donates its first argument.
+    """Return the jitted step, with its collectives written out.
 
     Args:
         step: a function of trees of arrays.
@@ -44,7 +45,8 @@ def sharded_step(
         names: what the strategy calls the arguments.
         result_names: what it calls the results.
         devices: those of the mesh; JAX's own, if none are given.
-        by_dim: combine reduce-scatters only along the same dim, as XLA does.
+        donated: which arguments may be overwritten by results.
+        by_layout: combine reduce-scatters only where the same other axes split the arrays.
 
     Raises:
         PlanError: the strategy does not say how an argument is stored, or it does not fit.
@@ -65,7 +67,9 @@ def sharded_step(
     )
 
     def local(*pieces: Array) -> tuple[Array, ...]:
-        evaluation = Evaluation(program=program, choices=choices, mesh=strategy.mesh, by_dim=by_dim)
+        evaluation = Evaluation(
+            program=program, choices=choices, mesh=strategy.mesh, by_layout=by_layout
+        )
         given = zip(program.arguments, stored, pieces, strict=True)
         return tuple(
             evaluation.run(
@@ -86,7 +90,7 @@ def sharded_step(
         results = mapped(*jax.tree.leaves(trees))
         return jax.tree.unflatten(jax.tree.structure(out_shape), results)
 
-    return jax.jit(run, donate_argnums=0)
+    return jax.jit(run, donate_argnums=tuple(donated))
 
 
 def partitioned_step(

@@ -6,7 +6,8 @@ The state is a tree, and so are its paths in a strategy::
      "optimizer": what optax keeps,
      "master":    the parameters in float32, if `params` are in a shorter format}
 
-A layer is a subtree of its own, not a slice of stacked arrays: a strategy may treat each as it likes.
+A layer is a subtree of its own, not a slice of stacked arrays: a strategy may treat each as it
+likes.
 """
 
 from collections.abc import Callable
