@@ -63,8 +63,7 @@ def program_of(problem: Problem) -> Program:
         draft.add(own, np.ones(len(own)), 1.0, 1.0)
         for charge, mask in node.charges.items():
             draft.charge(own[mask], int(starts[-1]) + charge)
-    for edge in problem.edges:
-        costs.append(_flows(draft, edge, starts))
+    costs += [_flows(draft, edge, starts) for edge in problem.edges]
     if np.isfinite(problem.memory_limit):
         for memory in np.concatenate([node.memory for node in problem.nodes], axis=1):
             scale = problem.memory_limit or 1.0

@@ -15,7 +15,7 @@ Source: Zheng et al., "Alpa", OSDI 2022, section 4.2 ("merge computationally-tri
 from dataclasses import dataclass
 from math import prod
 
-from jaxpipe.autoshard.graph import Graph, Operator
+from jaxpipe.autoshard.graph import Graph, Operator, final_arrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Tree:
 
 def tree_of(graph: Graph) -> Tree:
     """Return who follows whom in a graph."""
-    final = _final(graph)
+    final = final_arrays(graph)
     followed, root = _followed(graph, final)
     states = {
         argument: graph.results[path]
@@ -55,17 +55,6 @@ def tree_of(graph: Graph) -> Tree:
 
 def _rooted_in(states: dict[int, int], root: list[int]) -> set[int]:
     return {array for array, top in enumerate(root) if top in states and top != array}
-
-
-def _final(graph: Graph) -> tuple[bool, ...]:
-    """Say of each array whether no deciding operator depends on it."""
-    final = [True] * len(graph.arrays)
-    for operator in reversed(graph.operators):
-        if operator.deciding or not all(final[result] for result in operator.results):
-            for operand in operator.operands:
-                if operand is not None:
-                    final[operand] = False
-    return tuple(final)
 
 
 def _followed(graph: Graph, final: tuple[bool, ...]) -> tuple[tuple[int | None, ...], list[int]]:

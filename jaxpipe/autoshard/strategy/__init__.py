@@ -6,6 +6,7 @@ from jaxpipe.autoshard.strategy.border import (
     named_sharding,
     partition_spec,
 )
+from jaxpipe.autoshard.strategy.by_hand import Shapes, by_hand
 from jaxpipe.autoshard.strategy.choice import OperatorChoice, PartialSum, parse_choice
 from jaxpipe.autoshard.strategy.collective import (
     Collective,
@@ -40,9 +41,11 @@ __all__ = [
     "OperatorChoice",
     "PartialSum",
     "Pins",
+    "Shapes",
     "Sharding",
     "Strategy",
     "ZeroLevel",
+    "by_hand",
     "collective_s",
     "from_partition_spec",
     "jax_mesh",
