@@ -16,12 +16,14 @@ Source: Zheng et al., "Alpa", OSDI 2022, section 4.2; HiGHS (Huangfu and Hall 20
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csc_array
 
-from jaxpipe.autoshard.intra_op.problem import Edge, Problem
+from jaxpipe.autoshard.intra_op.dominate import undominated
+from jaxpipe.autoshard.intra_op.problem import Edge, Kept, Problem, restricted
 
 _WHOLE = 1e-6
 
@@ -86,25 +88,27 @@ def solve(problem: Problem, *, time_limit_s: float) -> Answer:
     >>> solve(Problem(nodes=(node,), edges=()), time_limit_s=1.0)
     Answer(chosen=(1,), bound_s=1.0, relaxed=True)
     """
-    program = program_of(problem)
+    kept = undominated(problem)
+    program = program_of(restricted(problem, kept))
     scale = float(np.abs(program.seconds).max()) or 1.0
     relaxed = _run(program, scale, time_limit_s=time_limit_s, whole=False)
     if relaxed.x is not None and relaxed.status == 0:
         values = relaxed.x[: program.num_integers]
         if (np.minimum(values, 1 - values) < _WHOLE).all():
             return Answer(
-                chosen=_chosen(program, relaxed.x), bound_s=relaxed.fun * scale, relaxed=True
+                chosen=_chosen(program, relaxed.x, kept), bound_s=relaxed.fun * scale, relaxed=True
             )
     mixed = _run(program, scale, time_limit_s=time_limit_s, whole=True)
     bound = mixed.mip_dual_bound
     return Answer(
-        chosen=None if mixed.x is None else _chosen(program, mixed.x),
+        chosen=None if mixed.x is None else _chosen(program, mixed.x, kept),
         bound_s=-np.inf if bound is None else bound * scale,
         relaxed=False,
     )
 
 
-def _run(program: Program, scale: float, *, time_limit_s: float, whole: bool):
+def _run(program: Program, scale: float, *, time_limit_s: float, whole: bool) -> Any:
+    """Return what HiGHS finds, in SciPy's form (it names no public type for it)."""
     size = len(program.seconds)
     integers = np.zeros(size)
     integers[: program.num_integers] = whole
@@ -117,9 +121,9 @@ def _run(program: Program, scale: float, *, time_limit_s: float, whole: bool):
     )
 
 
-def _chosen(program: Program, values: np.ndarray) -> tuple[int, ...]:
-    ends = zip(program.starts[:-1], program.starts[1:], strict=True)
-    return tuple(int(np.argmax(values[start:end])) for start, end in ends)
+def _chosen(program: Program, values: np.ndarray, kept: Kept) -> tuple[int, ...]:
+    ends = zip(program.starts[:-1], program.starts[1:], kept, strict=True)
+    return tuple(int(at[np.argmax(values[start:end])]) for start, end, at in ends)
 
 
 def _flows(draft: "_Rows", edge: Edge, starts: np.ndarray) -> np.ndarray:
@@ -146,9 +150,11 @@ def _flows(draft: "_Rows", edge: Edge, starts: np.ndarray) -> np.ndarray:
 
 def _classes(lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the class of each line, lines that are equal being one, and a member of each."""
-    flat = np.ascontiguousarray(lines.reshape(len(lines), -1))
-    _, members, classes = np.unique(flat, axis=0, return_index=True, return_inverse=True)
-    return classes.reshape(-1), members
+    number: dict[bytes, int] = {}
+    texts = [line.tobytes() for line in lines]
+    classes = np.array([number.setdefault(text, len(number)) for text in texts])
+    _, members = np.unique(classes, return_index=True)
+    return classes, members
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,6 +16,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+Kept = tuple[np.ndarray, ...]
+"""The choices that are left of each node, by their numbers."""
+
 
 def _none() -> Mapping[int, np.ndarray]:
     return MappingProxyType({})
@@ -77,3 +80,33 @@ class Problem:
     def fits(self, chosen: Sequence[int]) -> bool:
         """Return whether no moment needs more than the limit."""
         return bool((self.memory(chosen) <= self.memory_limit).all())
+
+
+def restricted(problem: Problem, kept: Kept) -> Problem:
+    """Return the problem with these choices alone."""
+    nodes = tuple(
+        Node(
+            seconds=node.seconds[at],
+            memory=node.memory[:, at],
+            charges={charge: mask[at] for charge, mask in node.charges.items()},
+        )
+        for node, at in zip(problem.nodes, kept, strict=True)
+    )
+    edges = []
+    for edge in problem.edges:
+        cells = np.ix_(kept[edge.source], kept[edge.target])
+        charges = {charge: mask[cells] for charge, mask in edge.charges.items()}
+        edges.append(
+            Edge(
+                source=edge.source,
+                target=edge.target,
+                seconds=edge.seconds[cells],
+                charges=charges,
+            )
+        )
+    return Problem(
+        nodes=nodes,
+        edges=tuple(edges),
+        charge_s=problem.charge_s,
+        memory_limit=problem.memory_limit,
+    )

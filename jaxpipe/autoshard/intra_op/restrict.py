@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxpipe.autoshard.graph import batch_dims, batch_factor, roles_of
 from jaxpipe.autoshard.intra_op.build import Space, Stored
-from jaxpipe.autoshard.intra_op.problem import Edge, Node
+from jaxpipe.autoshard.intra_op.problem import restricted
 from jaxpipe.autoshard.strategy import Axis, OperatorChoice, Pins, Sharding
 from jaxpipe.errors import PlanError
 
@@ -35,30 +35,10 @@ def kept_by(space: Space, masks: Iterable[Mask]) -> Space:
     keep = [np.ones(len(node), dtype=bool) for node in problem.nodes]
     for node, mask in masks:
         keep[node] &= mask
-    at = [np.flatnonzero(each) for each in keep]
-    nodes = tuple(
-        Node(
-            seconds=node.seconds[at[i]],
-            memory=node.memory[:, at[i]],
-            charges={charge: mask[at[i]] for charge, mask in node.charges.items()},
-        )
-        for i, node in enumerate(problem.nodes)
-    )
-    edges = tuple(
-        Edge(
-            source=edge.source,
-            target=edge.target,
-            seconds=edge.seconds[np.ix_(at[edge.source], at[edge.target])],
-            charges={
-                charge: mask[np.ix_(at[edge.source], at[edge.target])]
-                for charge, mask in edge.charges.items()
-            },
-        )
-        for edge in problem.edges
-    )
+    at = tuple(np.flatnonzero(each) for each in keep)
     return replace(
         space,
-        problem=replace(problem, nodes=nodes, edges=edges),
+        problem=restricted(problem, at),
         stored=tuple(Stored(node=s.node, layout=s.layout[at[s.node]]) for s in space.stored),
         kept=tuple(kept[at[i]] for i, kept in enumerate(space.kept)),
     )

@@ -157,9 +157,13 @@ def test_the_seconds_are_those_of_the_collectives_and_the_products(dp: int, op: 
     moved_s = sum(
         collective_s(each, mesh, launch_s=SLOW.launch_s) for each in found.priced.collectives
     )
-    computed_s = seconds(find_strategy(small(), on(1, 1), SLOW)) / mesh.num_devices
-    assert found.relaxed or found.gap < 1e-6
-    assert seconds(found) >= moved_s + computed_s * (1 - 1e-9)
+    computed_s = sum(
+        operator.flops / mesh.size(axes) / SLOW.flops_per_s
+        for operator in small().operators
+        for choice in [strategy.operators[operator.index]]
+        for axes in [tuple({axis for each in choice.operands for axis in each.axes})]
+    )
+    assert seconds(found) == pytest.approx(moved_s + computed_s)
     assert price_strategy(small(), strategy, SLOW).strategy.seconds == strategy.seconds
 
 
@@ -180,8 +184,8 @@ def test_a_found_strategy_is_written_read_and_replayed(tmp_path: Path) -> None:
 
 def test_a_strategy_is_for_one_step_and_one_mesh() -> None:
     strategy = find_strategy(small(), on(2, 1), SLOW).priced.strategy
-    with pytest.raises(PlanError, match=r"'found' does not name `state\.master"):
-        price_strategy(gpt_graph(Size(dtype="float16")), strategy, SLOW)
+    with pytest.raises(PlanError, match=r"'found' does not name `state\.params\.blocks\.2"):
+        price_strategy(gpt_graph(Size(num_layers=3)), strategy, SLOW)
     with pytest.raises(PlanError, match=r"cannot be here; search anew"):
         price_strategy(small(), replace(strategy, mesh=on(1, 2)), SLOW)
 
@@ -189,7 +193,7 @@ def test_a_strategy_is_for_one_step_and_one_mesh() -> None:
 def test_memory_makes_room_by_splitting_states() -> None:
     mesh = on(4, 1)
     whole = find_strategy(small(), mesh, SLOW, pins=hand(small(), mesh))
-    limit = 0.6 * whole.priced.memory.peak
+    limit = 0.7 * whole.priced.memory.peak
     fits = find_strategy(small(), mesh, SLOW, config=SearchConfig(memory_limit_bytes=limit))
     assert fits.priced.memory.peak <= limit
     with pytest.raises(PlanError, match=r"within `memory_limit_bytes` = 1 .*raise them"):
