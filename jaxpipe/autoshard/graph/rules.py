@@ -35,7 +35,7 @@ def _elementwise(form: Form) -> Rule:
         )
         sizes = {(a, d): size for a, s in enumerate(form.results) for d, size in enumerate(s)}
         return named_rule(names, names, sizes=sizes)
-    (shape,) = form.results
+    shape = form.results[0]
     names = tuple(range(len(shape)))
     operands = tuple(
         tuple(dim if each[dim] == shape[dim] else None for dim in names if len(each) == len(shape))

@@ -157,7 +157,7 @@ class _Draft:
         layouts = self.tables.layouts.of(self.graph.arrays[array])
         full = layouts.wire_s if final else layouts.wire_s + layouts.latency_s
         if source.node == node:
-            pick: tuple[np.ndarray, np.ndarray] = (source.layout, layout)
+            pick: tuple[np.ndarray, ...] = (source.layout, layout)
             self.seconds[node] += full[pick]
             into = self.charges[node]
         else:

@@ -1,9 +1,11 @@
 """Leave out choices that another one beats whatever the neighbours choose.
 
 Choice k of a node is dominated by k' if k' takes no longer at the node plus, over its edges, the
-most that k' can lose against k; has no charge that k has not; and needs no more memory::
+most that k' can lose against k, and needs no more memory::
 
     seconds[k'] + sum over edges of max over j of (edge[k', j] - edge[k, j]) <= seconds[k]
+
+A charge that k' has and k has not counts as if k' alone had to pay it.
 
 Some optimum has no dominated choice, so leaving them out changes no answer. Fewer choices of a node
 leave its neighbours less to lose, so it is done again until nothing changes. Layers repeat: nodes
@@ -14,7 +16,7 @@ Desmet et al. 1992).
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -56,42 +58,52 @@ def _best(
 ) -> np.ndarray:
     """Return which of the choices kept of a node are not dominated."""
     node, at = problem.nodes[number], kept[number]
-    limited = np.isfinite(problem.memory_limit)
-    layers = list(_layers(node.charges, at))
-    ends = []
+    memory = node.memory[:, at] if np.isfinite(problem.memory_limit) else node.memory[:0, at]
+    masks = {charge: mask[at, None] for charge, mask in node.charges.items()}
+    tables = [_Table(seconds=node.seconds[at, None], charges=masks)]
     for edge, is_source in touching:
         other = kept[edge.target if is_source else edge.source]
-        cells = np.ix_(at, other) if is_source else np.ix_(other, at)
-        seconds = edge.seconds[cells] if is_source else edge.seconds[cells].T
-        masks = [m[cells] if is_source else m[cells].T for m in edge.charges.values()]
-        ends.append((seconds, masks))
-    numbers = [node.seconds[at], node.memory[:, at] if limited else at[:0], *layers]
-    arrays = [*numbers, *(a for seconds, masks in ends for a in (seconds, *masks))]
-    key = b"".join(str(a.shape).encode() + a.tobytes() for a in arrays)
+        tables.append(_table(edge, at, other, is_source=is_source))
+    key = b"".join([memory.tobytes(), *(table.key() for table in tables)])
     if key not in known:
-        worse = node.seconds[at][:, None] + 1e-15 >= _regret(node.seconds[at], ends)
-        for array in [*node.memory[:, at]] if limited else []:
-            worse &= array[:, None] >= array[None, :]
-        for mask in layers:
-            worse &= mask[:, None] | ~mask[None, :]
-        for _, masks in ends:
-            for mask in masks:
-                worse &= ~(~mask[:, None, :] & mask[None, :, :]).any(axis=2)
-        known[key] = _survivors(worse)
+        regret = sum(table.regret(problem.charge_s) for table in tables)
+        needs_more = (memory[:, None, :] > memory[:, :, None]).any(axis=0)
+        known[key] = _survivors((regret <= 0) & ~needs_more)
     return known[key]
 
 
-def _regret(seconds: np.ndarray, ends: list[tuple[np.ndarray, list[np.ndarray]]]) -> np.ndarray:
-    """Return, as `[k, k']`, what k' takes plus the most that it loses against k on the edges."""
-    regret = np.tile(seconds, (len(seconds), 1))
-    for each, _ in ends:
-        regret = regret + (each[None, :, :] - each[:, None, :]).max(axis=2)
-    return regret
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Table:
+    """What each choice of a node (a row) takes with each choice of one neighbour (a column)."""
+
+    seconds: np.ndarray
+    charges: dict[int, np.ndarray]
+
+    def key(self) -> bytes:
+        """Return what tables that are alike have in common."""
+        arrays = [self.seconds, *self.charges.values()]
+        return b"".join(
+            [str((self.seconds.shape, *self.charges)).encode(), *(a.tobytes() for a in arrays)]
+        )
+
+    def regret(self, charge_s: np.ndarray) -> np.ndarray:
+        """Return the most that choice k' takes more than choice k, as `[k, k']`."""
+        more = self.seconds[None, :, :] - self.seconds[:, None, :]
+        for charge, mask in self.charges.items():
+            more = more + charge_s[charge] * (mask[None, :, :] & ~mask[:, None, :])
+        return more.max(axis=2)
 
 
-def _layers(charges: Mapping[int, np.ndarray], at: np.ndarray) -> Iterator[np.ndarray]:
-    for mask in charges.values():
-        yield mask[at]
+def _table(edge: Edge, at: np.ndarray, other: np.ndarray, *, is_source: bool) -> _Table:
+    """Return the table of an edge, for the choices kept at its ends."""
+
+    def turned(array: np.ndarray) -> np.ndarray:
+        return array[np.ix_(at, other)] if is_source else array[np.ix_(other, at)].T
+
+    return _Table(
+        seconds=turned(edge.seconds),
+        charges={charge: turned(mask) for charge, mask in edge.charges.items()},
+    )
 
 
 def _survivors(worse: np.ndarray) -> np.ndarray:

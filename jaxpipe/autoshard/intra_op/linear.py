@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.optimize import Bounds, milp
 from scipy.sparse import csc_array
 
 from jaxpipe.autoshard.intra_op.dominate import undominated
@@ -114,7 +114,7 @@ def _run(program: Program, scale: float, *, time_limit_s: float, whole: bool) ->
     integers[: program.num_integers] = whole
     return milp(
         program.seconds / scale,
-        constraints=LinearConstraint(program.matrix, program.lower, program.upper),
+        constraints=(program.matrix, program.lower, program.upper),
         bounds=Bounds(0, 1),
         integrality=integers,
         options={"time_limit": time_limit_s, "mip_rel_gap": 1e-9},
