@@ -15,6 +15,7 @@ from jaxpipe.autoshard.strategy.collective import (
     latency_s,
     wire_s,
 )
+from jaxpipe.autoshard.strategy.draw import draw_collectives, draw_strategy
 from jaxpipe.autoshard.strategy.file import (
     parse_strategy,
     read_strategy,
@@ -47,6 +48,8 @@ __all__ = [
     "ZeroLevel",
     "by_hand",
     "collective_s",
+    "draw_collectives",
+    "draw_strategy",
     "from_partition_spec",
     "jax_mesh",
     "latency_s",
