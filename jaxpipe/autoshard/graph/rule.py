@@ -11,6 +11,7 @@ Source: the rules of einsum; Zheng et al., "Alpa", OSDI 2022, table 3, is the ca
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 Dims = tuple[int | None, ...]
 """The factor of each dim of an array; None where devices must have the dim whole."""
@@ -40,7 +41,7 @@ def named_rule(
     operands: tuple[tuple[object, ...], ...],
     results: tuple[tuple[object, ...], ...],
     *,
-    sizes: Mapping[object, int],
+    sizes: Mapping[Any, int],
 ) -> Rule:
     """Return the rule whose factors have these names; those without a size are whole.
 

@@ -28,20 +28,20 @@ def rule_of(primitive: str, form: Form) -> Rule:
 
 
 def _elementwise(form: Form) -> Rule:
-    """Name factors by array as well where the arrays have nothing to do with each other."""
+    """Split each place of the arrays together; scalars, and dims of size 1 that grow, are whole."""
     if len(form.results) > 1:  # a barrier passes each of its operands on
         names = tuple(
             tuple((array, dim) for dim in range(len(s))) for array, s in enumerate(form.results)
         )
         sizes = {(a, d): size for a, s in enumerate(form.results) for d, size in enumerate(s)}
         return named_rule(names, names, sizes=sizes)
-    (shape,) = form.results
-    full = tuple(range(len(shape)))
-    return named_rule(
-        tuple(full if len(each) == len(shape) else () for each in form.operands),
-        (full,),
-        sizes=dict(enumerate(shape)),
+    shape = form.results[0]
+    names = tuple(range(len(shape)))
+    operands = tuple(
+        tuple(dim if each[dim] == shape[dim] else None for dim in names if len(each) == len(shape))
+        for each in form.operands
     )
+    return named_rule(operands, (names,), sizes=dict(enumerate(shape)))
 
 
 def _dot_general(form: Form) -> Rule:

@@ -6,6 +6,7 @@ from jaxpipe.autoshard.strategy.border import (
     named_sharding,
     partition_spec,
 )
+from jaxpipe.autoshard.strategy.by_hand import Shapes, by_hand
 from jaxpipe.autoshard.strategy.choice import OperatorChoice, PartialSum, parse_choice
 from jaxpipe.autoshard.strategy.collective import (
     Collective,
@@ -14,6 +15,7 @@ from jaxpipe.autoshard.strategy.collective import (
     latency_s,
     wire_s,
 )
+from jaxpipe.autoshard.strategy.draw import draw_collectives, draw_strategy
 from jaxpipe.autoshard.strategy.file import (
     parse_strategy,
     read_strategy,
@@ -40,10 +42,14 @@ __all__ = [
     "OperatorChoice",
     "PartialSum",
     "Pins",
+    "Shapes",
     "Sharding",
     "Strategy",
     "ZeroLevel",
+    "by_hand",
     "collective_s",
+    "draw_collectives",
+    "draw_strategy",
     "from_partition_spec",
     "jax_mesh",
     "latency_s",

@@ -1,7 +1,7 @@
 """The border to JAX: shardings as `PartitionSpec`s, and back."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -10,6 +10,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxpipe.autoshard.strategy.mesh import Axes, Axis, MeshShape
 from jaxpipe.autoshard.strategy.sharding import Sharding
 from jaxpipe.errors import PlanError
+
+Device: TypeAlias = Any
+"""A `jax.Device`, which pyright does not take as a type."""
 
 
 def partition_spec(sharding: Sharding) -> PartitionSpec:
@@ -46,7 +49,7 @@ def from_partition_spec(spec: PartitionSpec, *, rank: int) -> Sharding:
     return Sharding(tuple(axes(entry) for entry in entries))
 
 
-def jax_mesh(mesh: MeshShape, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def jax_mesh(mesh: MeshShape, devices: Sequence[Device] | None = None) -> Mesh:
     """Return the mesh of these devices (JAX's own, if none are given), row by row.
 
     Raises:
