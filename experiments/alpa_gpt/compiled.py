@@ -14,7 +14,14 @@ import optax
 
 from experiments.alpa_gpt.published import Case
 from jaxpipe.autoshard.hlo import Target, compile_step, count_collectives, target_devices
-from jaxpipe.autoshard.spmd import baseline, initial_state, placed, sharded_step, train_step
+from jaxpipe.autoshard.spmd import (
+    NamedStep,
+    baseline,
+    initial_state,
+    placed,
+    sharded_step,
+    train_step,
+)
 from jaxpipe.autoshard.strategy import MeshShape, ZeroLevel, jax_mesh
 from models import GptConfig, load_preset
 from models.alpa_gpt import AlpaGpt
@@ -59,11 +66,9 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     arguments = (params, state, tokens, tokens)
     devices = target_devices(target, num_devices=mesh.num_devices)
     run = sharded_step(
-        step,
+        NamedStep(run=step, names=_NAMES, result_names=_RESULTS),
         arguments,
         strategy,
-        names=_NAMES,
-        result_names=_RESULTS,
         devices=devices,
         donated=(1,),
         by_layout=by_layout,

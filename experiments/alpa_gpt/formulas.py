@@ -13,7 +13,7 @@ def step_flops(config: GptConfig, *, batch: int, remat: bool) -> float:
     ...     num_layers=4, dim=4096, num_heads=32, sequence=1024, vocabulary=51200, tied=False
     ... )
     >>> print(f"{step_flops(config, batch=4, remat=True) / 0.142 / 1e12:.1f} TFLOPS")
-    229.8 TFLOPS
+    229.9 TFLOPS
     """
     tokens = batch * config.sequence
     layers = config.num_layers * config.dim**2 * (1 + config.sequence / (6 * config.dim))

@@ -199,16 +199,21 @@ def _orders_right(theirs: Sequence[Row], works: Sequence[Work], fitted: Fitted) 
     return f"{right} of {len(groups)} tables"
 
 
+def pipeline_model(gpus: int) -> GptConfig:
+    """Return the model of the row of table 1 with so many GPUs."""
+    fields = load_preset(f"alpa-{_PIPELINE_MODELS[gpus]}")
+    return GptConfig(**{**fields, "compute_dtype": "float16"})
+
+
 def _pipeline_table() -> list[dict[str, Any]]:
     table = []
     for row in pipeline_rows():
-        model = f"alpa-{_PIPELINE_MODELS[row.gpus]}"
-        config = GptConfig(**{**load_preset(model), "compute_dtype": "float16"})
-        tflops = step_flops(config, batch=1024, remat=True) / row.seconds / 1e12
+        flops = step_flops(pipeline_model(row.gpus), batch=1024, remat=True)
+        tflops = flops / row.seconds / 1e12
         table.append(
             {
                 "gpus": row.gpus,
-                "model": model,
+                "model": f"alpa-{_PIPELINE_MODELS[row.gpus]}",
                 "theirs: seconds": f"{row.seconds:.3f}",
                 "theirs: TFLOPS": f"{row.tflops:.2f}",
                 "recomputed TFLOPS": f"{tflops:.2f}",

@@ -14,11 +14,14 @@ from enum import StrEnum
 from importlib.resources import files
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import jax
 
 from jaxpipe.errors import ConfigError
+
+Device: TypeAlias = Any
+"""A device of JAX."""
 
 COMBINE_ALL: Final = MappingProxyType(
     {
@@ -56,7 +59,7 @@ def target_environment(num_devices: int) -> Mapping[str, str]:
     }
 
 
-def target_devices(target: Target, *, num_devices: int) -> list[jax.Device]:
+def target_devices(target: Target, *, num_devices: int) -> list[Device]:
     """Return devices to compile for; those of a GPU target cannot run anything.
 
     Raises:
@@ -84,7 +87,7 @@ def target_devices(target: Target, *, num_devices: int) -> list[jax.Device]:
 _FORCED = "xla_force_host_platform_device_count"
 
 
-def _host_devices(num_devices: int) -> list[jax.Device]:
+def _host_devices(num_devices: int) -> list[Device]:
     devices = jax.devices("cpu")
     if len(devices) < num_devices:
         raise ConfigError(

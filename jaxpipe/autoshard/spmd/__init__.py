@@ -3,7 +3,14 @@
 from jaxpipe.autoshard.spmd.baseline import baseline
 from jaxpipe.autoshard.spmd.program import Program, trace_program
 from jaxpipe.autoshard.spmd.propagate import propagate
-from jaxpipe.autoshard.spmd.sharded import chosen, partitioned_step, placed, sharded_step
+from jaxpipe.autoshard.spmd.sharded import (
+    NamedStep,
+    ShardedProgram,
+    partitioned_step,
+    placed,
+    shard_program,
+    sharded_step,
+)
 from jaxpipe.autoshard.spmd.step import (
     StepModel,
     initial_state,
@@ -12,14 +19,16 @@ from jaxpipe.autoshard.spmd.step import (
 )
 
 __all__ = [
+    "NamedStep",
     "Program",
+    "ShardedProgram",
     "StepModel",
     "baseline",
-    "chosen",
     "initial_state",
     "partitioned_step",
     "placed",
     "propagate",
+    "shard_program",
     "sharded_step",
     "trace_program",
     "train_step",

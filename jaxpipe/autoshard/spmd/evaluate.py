@@ -10,7 +10,7 @@ of a layer end one by one, and the gradients of all layers together at the end::
                        └─────────────────┴─ ... ─ one psum over all ─ optimizer
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import jax
@@ -55,10 +55,8 @@ class Wait:
         """Tell whether one flat buffer can carry both."""
         mine = (self.kind, self.join, self.dtype, self.axes)
         scatters = self.kind is CollectiveKind.REDUCE_SCATTER
-        return (
-            mine == (other.kind, other.join, other.dtype, other.axes)
-            and self.kind is not CollectiveKind.ALL_TO_ALL
-            and (self.beside == other.beside or not (by_layout and scatters))
+        return mine == (other.kind, other.join, other.dtype, other.axes) and (
+            self.beside == other.beside or not (by_layout and scatters)
         )
 
 
@@ -105,9 +103,7 @@ class Evaluation:
         while waits := [
             wait for number, needed in results.items() if (wait := self._wait(number, needed))
         ]:
-            self._collect(
-                [each for each in waits if each.goes_with(waits[0], by_layout=self.by_layout)]
-            )
+            self._collect(self._together(waits[0], waits))
         return [self._piece(number, results[number]) for number in self.program.results]
 
     def _run_operators(self) -> None:
@@ -147,6 +143,12 @@ class Evaluation:
         assert waits, "operators wait for nothing"
         first = max(waits, key=waits.__getitem__)
         if first.kind is CollectiveKind.ALL_GATHER:
+            return [first]
+        return self._together(first, waits)
+
+    def _together(self, first: Wait, waits: Iterable[Wait]) -> list[Wait]:
+        """Return what one flat buffer carries with the first; an all-to-all has none."""
+        if first.kind is CollectiveKind.ALL_TO_ALL:
             return [first]
         return [each for each in waits if each.goes_with(first, by_layout=self.by_layout)]
 

@@ -3,14 +3,14 @@
 Operators are visited in order, and take their operands as they are stored. Where an axis could
 split one of several dims, a dim that a result keeps goes before one that is summed, and what was
 computed before what was only stored, so that parameters sharded for the sake of memory are gathered
-and activations stay where they are. Results that end up in a sharded result of the step, such as the
-gradients of a sharded optimizer, are split like it as early as that is possible: partial sums end
-in a reduce-scatter.
+and activations stay where they are. Results that end up in a sharded result of the step, such as
+the gradients of a sharded optimizer, are split like it as early as that is possible: partial sums
+end in a reduce-scatter.
 
 What a strategy fixes is taken as it is.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jaxpipe.autoshard.graph.rule import Dims
@@ -193,11 +193,3 @@ def _carried(operator: Operator, wanted: Mapping[int, Sharding], dims: Dims) -> 
         if number in wanted:
             split.update(_split_dims(result_dims, wanted[number]))
     return _sharding(dims, split)
-
-
-def real_axes(shardings: Sequence[Sharding], mesh: MeshShape) -> tuple[Sharding, ...]:
-    """Return the shardings without axes along which there is one device."""
-    return tuple(
-        Sharding(tuple(tuple(a for a in dim if mesh.sizes[a] > 1) for dim in each.dims))
-        for each in shardings
-    )

@@ -1,7 +1,8 @@
 """Run a step as a strategy says: by explicit collectives, or by the compiler's own partitioner."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import jax
 from jax import Array
@@ -22,41 +23,51 @@ from jaxpipe.autoshard.strategy import (
 )
 from jaxpipe.errors import PlanError
 
+Device: TypeAlias = Any
+"""A device of JAX."""
+
 _SCATTERS = frozenset((ZeroLevel.GRADIENTS, ZeroLevel.PARAMETERS))
 
 
-def sharded_step(
-    step: Callable[..., Any],
-    arguments: Sequence[Any],
-    strategy: Strategy,
-    *,
-    names: Sequence[str],
-    result_names: Sequence[str],
-    devices: Sequence[jax.Device] | None = None,
-    donated: Sequence[int] = (0,),
-    by_layout: bool = False,
-) -> Callable[..., Any]:
-    """Return the jitted step, with its collectives written out.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedStep:
+    """A function of trees of arrays, and what a strategy calls its arguments and results.
 
-    Args:
-        step: a function of trees of arrays.
-        arguments: those trees, or their shapes.
-        strategy: how they are sharded. An operator that it does not name follows its operands.
-        names: what the strategy calls the arguments.
-        result_names: what it calls the results.
-        devices: those of the mesh; JAX's own, if none are given.
-        donated: which arguments may be overwritten by results.
-        by_layout: combine reduce-scatters only where the same other axes split the arrays.
+    With one name in `result_names` the function returns one tree, else a tuple of trees.
+    """
+
+    run: Callable[..., Any]
+    names: tuple[str, ...]
+    result_names: tuple[str, ...]
+
+    def results(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the shapes of the trees that the function returns."""
+        shapes = jax.eval_shape(self.run, *arguments)
+        return (shapes,) if len(self.result_names) == 1 else tuple(shapes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardedProgram:
+    """A program, how its arguments and results lie, and how each operator is computed."""
+
+    program: Program
+    arguments: tuple[Sharding, ...]
+    results: tuple[Sharding, ...]
+    choices: tuple[OperatorChoice, ...]
+
+
+def shard_program(step: NamedStep, arguments: Sequence[Any], strategy: Strategy) -> ShardedProgram:
+    """Return the program of a step with a choice for every operator.
+
+    An operator that the strategy does not name follows its operands.
 
     Raises:
         PlanError: the strategy does not say how an argument is stored, or it does not fit.
     """
-    mesh = jax_mesh(strategy.mesh, devices)
-    program = trace_program(step, *arguments)
-    stored = _named(strategy.arguments, program.arguments, _paths(arguments, names), program)
-    out_shape = jax.eval_shape(step, *arguments)
-    outputs = (out_shape,) if len(result_names) == 1 else out_shape
-    needed = _named(strategy.results, program.results, _paths(outputs, result_names), program)
+    program = trace_program(step.run, *arguments)
+    stored = _named(strategy.arguments, program, program.arguments, _paths(arguments, step.names))
+    outputs = _paths(step.results(arguments), step.result_names)
+    needed = _named(strategy.results, program, program.results, outputs)
     choices = propagate(
         program,
         strategy.mesh,
@@ -65,53 +76,76 @@ def sharded_step(
         given=strategy.operators,
         scatter=strategy.zero in _SCATTERS,
     )
+    return ShardedProgram(program=program, arguments=stored, results=needed, choices=choices)
+
+
+def sharded_step(
+    step: NamedStep,
+    arguments: Sequence[Any],
+    strategy: Strategy,
+    *,
+    devices: Sequence[Device] | None = None,
+    donated: Sequence[int] = (0,),
+    by_layout: bool = False,
+) -> Callable[..., Any]:
+    """Return the jitted step, with its collectives written out.
+
+    Args:
+        step: what is to run.
+        arguments: its trees of arrays, or their shapes.
+        strategy: how they are sharded.
+        devices: those of the mesh; JAX's own, if none are given.
+        donated: which arguments may be overwritten by results.
+        by_layout: combine reduce-scatters only where the same other axes split the arrays.
+
+    Raises:
+        PlanError: the strategy does not say how an argument is stored, or it does not fit.
+    """
+    sharded = shard_program(step, arguments, strategy)
+    program = sharded.program
 
     def local(*pieces: Array) -> tuple[Array, ...]:
         evaluation = Evaluation(
-            program=program, choices=choices, mesh=strategy.mesh, by_layout=by_layout
+            program=program, choices=sharded.choices, mesh=strategy.mesh, by_layout=by_layout
         )
-        given = zip(program.arguments, stored, pieces, strict=True)
-        return tuple(
-            evaluation.run(
-                {number: (sharding, piece) for number, sharding, piece in given},
-                dict(zip(program.results, needed, strict=True)),
-            )
+        held = zip(sharded.arguments, pieces, strict=True)
+        results = evaluation.run(
+            dict(zip(program.arguments, held, strict=True)),
+            dict(zip(program.results, sharded.results, strict=True)),
         )
+        return tuple(results)
 
     mapped = jax.shard_map(
         local,
-        mesh=mesh,
-        in_specs=tuple(map(partition_spec, stored)),
-        out_specs=tuple(map(partition_spec, needed)),
+        mesh=jax_mesh(strategy.mesh, devices),
+        in_specs=tuple(map(partition_spec, sharded.arguments)),
+        out_specs=tuple(map(partition_spec, sharded.results)),
         check_vma=False,
     )
+    structure = jax.tree.structure(jax.eval_shape(step.run, *arguments))
 
     def run(*trees: Any) -> Any:
-        results = mapped(*jax.tree.leaves(trees))
-        return jax.tree.unflatten(jax.tree.structure(out_shape), results)
+        return jax.tree.unflatten(structure, mapped(*jax.tree.leaves(trees)))
 
     return jax.jit(run, donate_argnums=tuple(donated))
 
 
 def partitioned_step(
-    step: Callable[..., Any],
+    step: NamedStep,
     arguments: Sequence[Any],
     strategy: Strategy,
     *,
-    names: Sequence[str],
-    result_names: Sequence[str],
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Device] | None = None,
+    donated: Sequence[int] = (0,),
 ) -> Callable[..., Any]:
     """Return the jitted step, whose collectives the compiler finds from arguments and results."""
     mesh = jax_mesh(strategy.mesh, devices)
-    outputs = jax.eval_shape(step, *arguments)
-    results = (outputs,) if len(result_names) == 1 else outputs
-    shardings = placed(results, strategy.results, mesh, names=result_names)
+    results = placed(step.results(arguments), strategy.results, mesh, names=step.result_names)
     return jax.jit(
-        step,
-        in_shardings=placed(arguments, strategy.arguments, mesh, names=names),
-        out_shardings=shardings[0] if len(result_names) == 1 else shardings,
-        donate_argnums=0,
+        step.run,
+        in_shardings=placed(arguments, strategy.arguments, mesh, names=step.names),
+        out_shardings=results[0] if len(step.result_names) == 1 else results,
+        donate_argnums=tuple(donated),
     )
 
 
@@ -129,32 +163,6 @@ def placed(
     )
 
 
-def chosen(
-    step: Callable[..., Any],
-    arguments: Sequence[Any],
-    strategy: Strategy,
-    *,
-    names: Sequence[str],
-    result_names: Sequence[str],
-) -> Mapping[int, OperatorChoice]:
-    """Return how every operator of the step is computed, by its index in the graph."""
-    program = trace_program(step, *arguments)
-    outputs = jax.eval_shape(step, *arguments)
-    results = (outputs,) if len(result_names) == 1 else outputs
-    stored = _named(strategy.arguments, program.arguments, _paths(arguments, names), program)
-    needed = _named(strategy.results, program.results, _paths(results, result_names), program)
-    choices = propagate(
-        program,
-        strategy.mesh,
-        arguments=dict(zip(program.arguments, stored, strict=True)),
-        results=dict(zip(program.results, needed, strict=True)),
-        given=strategy.operators,
-        scatter=strategy.zero in _SCATTERS,
-    )
-    pairs = zip(program.operators, choices, strict=True)
-    return {each.index: choice for each, choice in pairs if each.index is not None}
-
-
 def _paths(trees: Sequence[Any], names: Sequence[str]) -> list[str]:
     return [
         path_name(name, keys)
@@ -165,14 +173,14 @@ def _paths(trees: Sequence[Any], names: Sequence[str]) -> list[str]:
 
 def _named(
     shardings: Mapping[str, Sharding],
+    program: Program,
     numbers: Sequence[int],
     paths: Sequence[str],
-    program: Program,
-) -> list[Sharding]:
-    return [
+) -> tuple[Sharding, ...]:
+    return tuple(
         _sharding_of(shardings, path, program.arrays[number].shape)
         for number, path in zip(numbers, paths, strict=True)
-    ]
+    )
 
 
 def _sharding_of(shardings: Mapping[str, Sharding], path: str, shape: tuple[int, ...]) -> Sharding:
