@@ -29,13 +29,13 @@ def rule_of(primitive: str, form: Form) -> Rule:
 
 def _elementwise(form: Form) -> Rule:
     """Split each place of the arrays together; scalars, and dims of size 1 that grow, are whole."""
-    if len(form.results) > 1:  # a barrier passes each of its operands on
+    if len(form.results) != 1:  # a barrier passes each of its operands on
         names = tuple(
             tuple((array, dim) for dim in range(len(s))) for array, s in enumerate(form.results)
         )
         sizes = {(a, d): size for a, s in enumerate(form.results) for d, size in enumerate(s)}
         return named_rule(names, names, sizes=sizes)
-    shape = form.results[0]
+    (shape,) = form.results
     names = tuple(range(len(shape)))
     operands = tuple(
         tuple(dim if each[dim] == shape[dim] else None for dim in names if len(each) == len(shape))

@@ -66,7 +66,7 @@ def _best(
         tables.append(_table(edge, at, other, is_source=is_source))
     key = b"".join([memory.tobytes(), *(table.key() for table in tables)])
     if key not in known:
-        regret = sum(table.regret(problem.charge_s) for table in tables)
+        regret = np.sum([table.regret(problem.charge_s) for table in tables], axis=0)
         needs_more = (memory[:, None, :] > memory[:, :, None]).any(axis=0)
         known[key] = _survivors((regret <= 0) & ~needs_more)
     return known[key]

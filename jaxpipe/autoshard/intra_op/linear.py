@@ -6,6 +6,7 @@ column chosen, and pays for its cell::
 
     sum over choices of x = 1                        at each node
     sum over columns of f[row, :] = sum of x there   at each edge, for each row; columns alike
+                                    (+ what hubs bring back: `jaxpipe.autoshard.intra_op.hubs`)
     sum of x, or of f, with a charge <= y            at each node and edge that has it
     sum over nodes of memory x <= limit              at each moment
 
@@ -23,7 +24,10 @@ from scipy.optimize import Bounds, milp
 from scipy.sparse import csc_array
 
 from jaxpipe.autoshard.intra_op.dominate import undominated
+from jaxpipe.autoshard.intra_op.hubs import Network, network_of
 from jaxpipe.autoshard.intra_op.problem import Edge, Kept, Problem, restricted
+
+Networks = dict[tuple[tuple[int, ...], bytes], Network]
 
 _WHOLE = 1e-6
 
@@ -65,7 +69,8 @@ def program_of(problem: Problem) -> Program:
         draft.add(own, np.ones(len(own)), 1.0, 1.0)
         for charge, mask in node.charges.items():
             draft.charge(own[mask], int(starts[-1]) + charge)
-    costs += [_flows(draft, edge, starts) for edge in problem.edges]
+    known: Networks = {}
+    costs += [_flows(draft, edge, starts, known) for edge in problem.edges]
     if np.isfinite(problem.memory_limit):
         for memory in np.concatenate([node.memory for node in problem.nodes], axis=1):
             scale = problem.memory_limit or 1.0
@@ -126,26 +131,49 @@ def _chosen(program: Program, values: np.ndarray, kept: Kept) -> tuple[int, ...]
     return tuple(int(at[np.argmax(values[start:end])]) for start, end, at in ends)
 
 
-def _flows(draft: "_Rows", edge: Edge, starts: np.ndarray) -> np.ndarray:
-    """Add the flows of an edge, and return what they cost."""
+def _flows(draft: "_Rows", edge: Edge, starts: np.ndarray, known: Networks) -> np.ndarray:
+    """Add the flows of an edge, and return what they cost.
+
+    Where nothing is charged, flow may pass hubs, which leave most cells out.
+    """
     layers = np.stack([edge.seconds, *(mask.astype(float) for mask in edge.charges.values())])
     row_of, rows = _classes(layers.transpose(1, 0, 2))
     column_of, columns = _classes(layers.transpose(2, 0, 1))
-    first = draft.num_variables
-    flows = first + np.arange(len(rows) * len(columns)).reshape(len(rows), len(columns))
-    draft.num_variables += flows.size
-    for node, classes, lines in ((edge.source, row_of, flows), (edge.target, column_of, flows.T)):
-        for number, line in enumerate(lines):
+    table = edge.seconds[np.ix_(rows, columns)]
+    network = _network(table, known) if not edge.charges else _dense(table)
+    cells = draft.num_variables + np.arange(len(network.cells))
+    hubs = cells[-1] + 1 + np.arange(len(network.hubs))
+    draft.num_variables += len(cells) + len(hubs)
+    for node, classes, side in ((edge.source, row_of, 0), (edge.target, column_of, 1)):
+        for number in range(table.shape[side]):
             members = starts[node] + np.flatnonzero(classes == number)
+            out = cells[network.cells[:, side] == number]
+            back = hubs[network.hubs[:, 1 - side] == number]
             draft.add(
-                np.concatenate([line, members]),
-                np.concatenate([np.ones(len(line)), -np.ones(len(members))]),
+                np.concatenate([out, members, back]),
+                np.concatenate([np.ones(len(out)), -np.ones(len(members) + len(back))]),
                 0.0,
                 0.0,
             )
     for charge, mask in edge.charges.items():
-        draft.charge(flows[mask[np.ix_(rows, columns)]], int(starts[-1]) + charge)
-    return edge.seconds[np.ix_(rows, columns)].ravel()
+        charged = mask[np.ix_(rows, columns)][network.cells[:, 0], network.cells[:, 1]]
+        draft.charge(cells[charged], int(starts[-1]) + charge)
+    costs = table[network.cells[:, 0], network.cells[:, 1]]
+    return np.concatenate([costs, np.zeros(len(hubs))])
+
+
+def _dense(table: np.ndarray) -> Network:
+    return Network(
+        cells=np.argwhere(np.ones(table.shape, dtype=bool)), hubs=np.zeros((0, 2), dtype=int)
+    )
+
+
+def _network(table: np.ndarray, known: Networks) -> Network:
+    """Return the network of a table; layers repeat, so most are known."""
+    key = (table.shape, table.tobytes())
+    if key not in known:
+        known[key] = network_of(table)
+    return known[key]
 
 
 def _classes(lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
