@@ -14,6 +14,13 @@ def preset(name: str) -> GptConfig:
 
 def test_the_names_are_sorted() -> None:
     assert presets() == [
+        "alpa-1.3b",
+        "alpa-125m",
+        "alpa-15b",
+        "alpa-2.6b",
+        "alpa-350m",
+        "alpa-6.7b",
+        "alpa-760m",
         "gpt-xl-24",
         "gpt-xl-32",
         "gpt-xl-40",
@@ -56,7 +63,7 @@ def test_gpt_xl_is_that_of_dtfm(num_layers: int, batch: int, petaflop: float) ->
 
 @pytest.mark.parametrize("name", ["gtp2", "gpt2 ", ""])
 def test_an_unknown_name_gets_the_nearest_and_the_choices(name: str) -> None:
-    with pytest.raises(ValueError, match=f"not '{name}'; the nearest is '.*', the choices are gpt"):
+    with pytest.raises(ValueError, match=f"not '{name}'; the nearest is '.*', .* are alpa-1"):
         load_preset(name)
 
 

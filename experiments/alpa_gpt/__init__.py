@@ -1,0 +1,1 @@
+"""Alpa's published GPT benchmark beside what stock JAX compiles today."""

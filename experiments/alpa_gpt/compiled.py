@@ -1,0 +1,97 @@
+"""Compile cases in this process: `python -m experiments.alpa_gpt.compiled`, JSON in, JSON out.
+
+A request is a list of cases with the target of each; `jaxpipe.autoshard.hlo.run_python` starts this
+module with devices enough.
+"""
+
+import json
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from experiments.alpa_gpt.published import Case
+from jaxpipe.autoshard.hlo import Target, compile_step, count_collectives, target_devices
+from jaxpipe.autoshard.spmd import (
+    NamedStep,
+    baseline,
+    initial_state,
+    placed,
+    sharded_step,
+    train_step,
+)
+from jaxpipe.autoshard.strategy import MeshShape, ZeroLevel, jax_mesh
+from models import GptConfig, load_preset
+from models.alpa_gpt import AlpaGpt
+
+_NAMES = ("state.params", "state", "tokens", "targets")
+_RESULTS = ("state.params", "state")
+
+
+def main() -> None:
+    """Compile every case of the request and print what the compiler says, on one line."""
+    request = json.loads(sys.stdin.read())
+    print(json.dumps([_answer(each) for each in request]))
+
+
+def config_of(case: Case) -> GptConfig:
+    """Return the model of a case."""
+    fields = {**load_preset("alpa-6.7b"), "num_layers": case.layers, "compute_dtype": case.dtype}
+    return GptConfig(**fields)
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
+    target = Target(request.pop("target"))
+    by_layout = request.pop("by_layout")
+    case = Case(**request)
+    model, optimizer = AlpaGpt(config_of(case)), optax.adam(1e-4)
+    mesh = MeshShape(dp=case.dp, op=case.op)
+    state = jax.eval_shape(
+        lambda key: initial_state(model, optimizer, key, dtype=case.dtype), jax.random.key(0)
+    )
+    shape = (case.batch, model.sequence)
+    tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
+    zero = ZeroLevel.GRADIENTS if case.reduce_scatter else ZeroLevel.NONE
+    strategy = baseline(state, shape, mesh=mesh, split=model.split, zero=zero)
+    params = state.pop("params")
+    whole_step = train_step(model, optimizer, remat=case.remat)
+
+    def step(params: Any, rest: Any, tokens: Any, targets: Any) -> Any:
+        """As Alpa's: the loss is not returned, and the old parameters are not overwritten."""
+        new = whole_step({"params": params, **rest}, tokens, targets)[0]
+        return new.pop("params"), new
+
+    arguments = (params, state, tokens, tokens)
+    devices = target_devices(target, num_devices=mesh.num_devices)
+    run = sharded_step(
+        NamedStep(run=step, names=_NAMES, result_names=_RESULTS),
+        arguments,
+        strategy,
+        devices=devices,
+        donated=(1,),
+        by_layout=by_layout,
+    )
+    shardings = placed(arguments, strategy.arguments, jax_mesh(mesh, devices), names=_NAMES)
+    abstract = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        arguments,
+        shardings,
+    )
+    compiled = compile_step(run, abstract, target)
+    return {
+        "counts": count_collectives(compiled.collectives),
+        "collectives": [
+            [each.kind.value, each.num_bytes, each.group] for each in compiled.collectives
+        ],
+        "arguments": compiled.memory.arguments,
+        "peak": compiled.memory.peak,
+        "compile_s": compiled.compile_s,
+        "asynchronous": len(compiled.asynchronous),
+        "overlapped": sum(each.num_beside > 0 for each in compiled.asynchronous),
+    }
+
+
+if __name__ == "__main__":
+    main()

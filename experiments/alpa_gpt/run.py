@@ -1,0 +1,227 @@
+"""Write the tables: `python -m experiments.alpa_gpt.run [--layers 8] [--dtype float32]`.
+
+Without options: tables 1, 2.1 and 2.2 as published, theirs beside ours, and the fit of the two
+constants. With options: the cases of table 2.2 of that many layers and that format, for which
+nothing was published; times are predicted with the constants fitted before.
+"""
+
+import argparse
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.alpa_gpt.compiled import config_of
+from experiments.alpa_gpt.formulas import GIB, state_gib, step_flops
+from experiments.alpa_gpt.predict import Fitted, Work, fit, predicted_s, work_of
+from experiments.alpa_gpt.published import Case, Row, pipeline_rows, rows
+from experiments.alpa_gpt.tables import markdown, percent, write_csv
+from jaxpipe.autoshard.hlo import Target, has_gpu_compiler, run_python
+from models import GptConfig, load_preset
+
+_HERE = Path(__file__).parent
+_RESULTS = _HERE / "results"
+_FP32_OF_FP16 = 15.7 / 120
+"""Peak FLOP/s of a V100 in float32 over those of its tensor cores (NVIDIA's data sheet)."""
+
+_PIPELINE_MODELS = {1: "350m", 2: "760m", 4: "1.3b", 8: "2.6b", 16: "6.7b"}
+
+
+def main() -> None:
+    """Compile, compare and predict."""
+    options = _options()
+    _RESULTS.mkdir(exist_ok=True)
+    settings = tomllib.loads((_HERE / "cases.toml").read_text())
+    if options.layers is None and options.dtype is None and options.batch is None:
+        _published(settings)
+        return
+    cases = _cases(settings, options)
+    fitted = Fitted(**json.loads((_RESULTS / "fitted.json").read_text()))
+    works, found = _worked(cases, settings)
+    table = [
+        _our_row(case, work, each, _in_format(fitted, case))
+        for case, work, each in zip(cases, works, found, strict=True)
+    ]
+    name = f"layers{cases[0].layers}-{cases[0].dtype}-batch{cases[0].batch}"
+    write_csv(table, _RESULTS / f"{name}.csv")
+    print(markdown(table))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", type=int, help="how many layers of width 4096")
+    parser.add_argument("--dtype", choices=("float16", "float32"))
+    parser.add_argument("--batch", type=int, help="sequences of 1024 tokens, over all devices")
+    parser.add_argument("--table", choices=("2.1", "2.2"), default="2.2", help="meshes and options")
+    return parser.parse_args()
+
+
+def _cases(settings: dict[str, Any], options: argparse.Namespace) -> list[Case]:
+    table = settings["tables"][options.table]
+    return [
+        Case(
+            table=options.table,
+            dp=dp,
+            op=op,
+            layers=options.layers or table["layers"],
+            batch=options.batch or table["batch"],
+            dtype=options.dtype or table["dtype"],
+            remat=remat,
+            reduce_scatter=table["reduce_scatter"],
+        )
+        for remat in table["remat"]
+        for dp, op in table["meshes"]
+    ]
+
+
+def _published(settings: dict[str, Any]) -> None:
+    theirs = rows()
+    cases = [row.case for row in theirs]
+    works, found = _worked(cases, settings)
+    fitted = fit(works, [row.seconds for row in theirs])
+    table = [
+        _beside(row, _our_row(row.case, work, each, fitted))
+        for row, work, each in zip(theirs, works, found, strict=True)
+    ]
+    errors = [
+        predicted_s(work, fitted) / row.seconds - 1 for row, work in zip(theirs, works, strict=True)
+    ]
+    pipeline = _pipeline_table()
+    write_csv(table, _RESULTS / "tables2.csv")
+    write_csv(pipeline, _RESULTS / "table1.csv")
+    (_RESULTS / "fitted.json").write_text(json.dumps(asdict(fitted), indent=2) + "\n")
+    summary = (
+        f"Fitted: {fitted.speed / 1e12:.1f} TFLOPS a V100, {fitted.link / 1e9:.1f} GB/s an NVLink. "
+        f"Times: median error {100 * float(np.median(np.abs(errors))):.1f} %, largest "
+        f"{100 * max(map(abs, errors)):.1f} %; order of the meshes right in "
+        f"{_orders_right(theirs, works, fitted)}."
+    )
+    text = f"## Tables 2.1 and 2.2\n\n{summary}\n\n{markdown(table)}\n\n"
+    text += f"## Table 1\n\n{markdown(pipeline)}\n"
+    (_RESULTS / "tables.md").write_text(text)
+    print(text)
+
+
+def _worked(
+    cases: Sequence[Case], settings: dict[str, Any]
+) -> tuple[list[Work], list[dict[str, Any]]]:
+    """Compile the cases for the CPU in two ways, and for the V100 if its compiler is there."""
+    by_layout = _compiled(cases, Target.CPU, by_layout=True)
+    flat = by_layout
+    if any(case.reduce_scatter for case in cases):
+        flat = _compiled(cases, Target.CPU, by_layout=False)
+    v100: Sequence[dict[str, Any] | None] = [None] * len(cases)
+    if has_gpu_compiler():
+        v100 = _compiled(cases, Target.V100, by_layout=True)
+    works = [
+        work_of(case, each, settings["v100"]) for case, each in zip(cases, by_layout, strict=True)
+    ]
+    found = [
+        {**each, "flat": other["counts"], "v100": gpu}
+        for each, other, gpu in zip(by_layout, flat, v100, strict=True)
+    ]
+    return works, found
+
+
+def _compiled(cases: Sequence[Case], target: Target, *, by_layout: bool) -> list[dict[str, Any]]:
+    request = [{**asdict(case), "target": target.value, "by_layout": by_layout} for case in cases]
+    devices = max(case.dp * case.op for case in cases)
+    return run_python("experiments.alpa_gpt.compiled", request, num_devices=devices)
+
+
+def _in_format(fitted: Fitted, case: Case) -> Fitted:
+    """Return the speed in the case's format, as the same part of the peak."""
+    if case.dtype == "float16":
+        return fitted
+    return replace(fitted, speed=fitted.speed * _FP32_OF_FP16)
+
+
+def _our_row(case: Case, work: Work, found: dict[str, Any], fitted: Fitted) -> dict[str, Any]:
+    seconds = predicted_s(work, fitted)
+    config = config_of(case)
+    gpu = found["v100"]
+    return {
+        "table": case.table,
+        "dtype": case.dtype,
+        "layers": case.layers,
+        "batch": case.batch,
+        "dp": case.dp,
+        "op": case.op,
+        "recompute": "yes" if case.remat else "no",
+        "ours: comm AR AG RS": _counts(found["counts"]),
+        "ours, flat": _counts(found["flat"]),
+        "ours: arguments GiB": f"{found['arguments'] / GIB:.3f}",
+        "ours: parameters by formula GiB": f"{state_gib(config, op=case.op):.3f}",
+        "ours: peak GiB, V100 compiled": "" if gpu is None else f"{gpu['peak'] / GIB:.3f}",
+        "ours: seconds, fitted": f"{seconds:.3f}",
+        "ours: TFLOPS, fitted": (
+            f"{step_flops(config, batch=case.batch, remat=case.remat) / seconds / 1e12:.1f}"
+        ),
+        "ours: compile s, CPU": f"{found['compile_s']:.1f}",
+    }
+
+
+def _beside(row: Row, ours: dict[str, Any]) -> dict[str, Any]:
+    flops = step_flops(config_of(row.case), batch=row.case.batch, remat=row.case.remat)
+    recomputed = flops / row.seconds / 1e12
+    peak = ours["ours: peak GiB, V100 compiled"]
+    return {
+        **ours,
+        "theirs: comm AR AG RS": _counts(row.counts),
+        "theirs: peak GiB": f"{row.peak_gib:.3f}",
+        "peak, error": percent(float(peak) / row.peak_gib - 1) if peak else "",
+        "theirs: seconds": f"{row.seconds:.3f}",
+        "seconds, error": percent(float(ours["ours: seconds, fitted"]) / row.seconds - 1),
+        "theirs: TFLOPS": f"{row.tflops:.2f}",
+        "TFLOPS recomputed, error": percent(recomputed / row.tflops - 1),
+    }
+
+
+def _counts(counts: dict[str, int]) -> str:
+    names = ("num_comm", "allreduce", "allgather", "reducescatter")
+    return " ".join(str(counts[name]) for name in names)
+
+
+def _orders_right(theirs: Sequence[Row], works: Sequence[Work], fitted: Fitted) -> str:
+    groups: dict[tuple[str, bool], list[tuple[float, float]]] = {}
+    for row, work in zip(theirs, works, strict=True):
+        key = (row.case.table, row.case.remat)
+        groups.setdefault(key, []).append((row.seconds, predicted_s(work, fitted)))
+    right = sum(
+        [seconds for seconds, _ in sorted(group)]
+        == [seconds for seconds, _ in sorted(group, key=lambda pair: pair[1])]
+        for group in groups.values()
+    )
+    return f"{right} of {len(groups)} tables"
+
+
+def pipeline_model(gpus: int) -> GptConfig:
+    """Return the model of the row of table 1 with so many GPUs."""
+    fields = load_preset(f"alpa-{_PIPELINE_MODELS[gpus]}")
+    return GptConfig(**{**fields, "compute_dtype": "float16"})
+
+
+def _pipeline_table() -> list[dict[str, Any]]:
+    table = []
+    for row in pipeline_rows():
+        flops = step_flops(pipeline_model(row.gpus), batch=1024, remat=True)
+        tflops = flops / row.seconds / 1e12
+        table.append(
+            {
+                "gpus": row.gpus,
+                "model": f"alpa-{_PIPELINE_MODELS[row.gpus]}",
+                "theirs: seconds": f"{row.seconds:.3f}",
+                "theirs: TFLOPS": f"{row.tflops:.2f}",
+                "recomputed TFLOPS": f"{tflops:.2f}",
+                "error": percent(tflops / row.tflops - 1),
+            }
+        )
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The other way: one program on all devices, its arrays sharded on a mesh."""

@@ -1,0 +1,27 @@
+"""The graph of a step: what its jaxpr computes from what, and which dims are split together."""
+
+from jaxpipe.autoshard.graph.graph import ArrayType, Graph, Operator
+from jaxpipe.autoshard.graph.roles import (
+    Roles,
+    batch_dims,
+    batch_factor,
+    final_arrays,
+    roles_of,
+)
+from jaxpipe.autoshard.graph.rule import Dims, Rule
+from jaxpipe.autoshard.graph.trace import path_name, trace_step
+
+__all__ = [
+    "ArrayType",
+    "Dims",
+    "Graph",
+    "Operator",
+    "Roles",
+    "Rule",
+    "batch_dims",
+    "batch_factor",
+    "final_arrays",
+    "path_name",
+    "roles_of",
+    "trace_step",
+]

@@ -1,0 +1,72 @@
+"""What the arguments of a step are for, told from what becomes of them.
+
+An argument whose path is a result's too is state. If products depend on it, it is a parameter, else
+it belongs to the optimizer: moments, a master copy, a counter. All other arguments are the batch.
+"""
+
+from dataclasses import dataclass
+
+from jaxpipe.autoshard.graph.graph import Graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """The paths of a step's arguments, by what they are for."""
+
+    parameters: tuple[str, ...]
+    optimizer: tuple[str, ...]
+    batch: tuple[str, ...]
+
+
+def roles_of(graph: Graph) -> Roles:
+    """Return what the arguments of a step are for."""
+    final = final_arrays(graph)
+    state = [path for path in graph.arguments if path in graph.results]
+    return Roles(
+        parameters=tuple(path for path in state if not final[graph.arguments[path]]),
+        optimizer=tuple(path for path in state if final[graph.arguments[path]]),
+        batch=tuple(path for path in graph.arguments if path not in graph.results),
+    )
+
+
+def final_arrays(graph: Graph) -> tuple[bool, ...]:
+    """Return of each array whether no deciding operator depends on it: gradients, what follows."""
+    final = [True] * len(graph.arrays)
+    for operator in reversed(graph.operators):
+        if operator.deciding or not all(final[result] for result in operator.results):
+            for operand in operator.operands:
+                if operand is not None:
+                    final[operand] = False
+    return tuple(final)
+
+
+def batch_dims(graph: Graph) -> tuple[int | None, ...]:
+    """Return of each array along which dim the examples of the batch lie, if they do.
+
+    They lie along the first dim of the batch's arguments, and where rules carry it from there.
+    """
+    dims: list[int | None] = [None] * len(graph.arrays)
+    for path in roles_of(graph).batch:
+        array = graph.arguments[path]
+        if graph.arrays[array].shape:
+            dims[array] = 0
+    for operator in graph.operators:
+        factor = batch_factor(operator.operands, operator.rule.operands, dims)
+        if factor is not None:
+            for result, names in zip(operator.results, operator.rule.results, strict=True):
+                if factor in names:
+                    dims[result] = names.index(factor)
+    return tuple(dims)
+
+
+def batch_factor(
+    operands: tuple[int | None, ...],
+    rules: tuple[tuple[int | None, ...], ...],
+    dims: list[int | None] | tuple[int | None, ...],
+) -> int | None:
+    """Return the factor of an operator's rule along which examples lie, given those of arrays."""
+    for operand, names in zip(operands, rules, strict=True):
+        dim = None if operand is None else dims[operand]
+        if dim is not None and names[dim] is not None:
+            return names[dim]
+    return None

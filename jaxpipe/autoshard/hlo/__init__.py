@@ -1,0 +1,46 @@
+"""What a compiled step will do: its collectives, its memory, and what runs beside what."""
+
+from jaxpipe.autoshard.hlo.collectives import (
+    ELEMENT_BYTES,
+    SHORT_NAMES,
+    HloCollective,
+    HloKind,
+    bytes_by_kind,
+    collectives,
+    count_collectives,
+)
+from jaxpipe.autoshard.hlo.compiled import CompiledStep, compile_step
+from jaxpipe.autoshard.hlo.forced import run_python
+from jaxpipe.autoshard.hlo.memory import StepMemory, step_memory
+from jaxpipe.autoshard.hlo.overlap import AsyncCollective, async_collectives
+from jaxpipe.autoshard.hlo.target import (
+    COMBINE_ALL,
+    KEEP_RECOMPUTED,
+    Target,
+    has_gpu_compiler,
+    target_devices,
+    target_environment,
+)
+
+__all__ = [
+    "COMBINE_ALL",
+    "ELEMENT_BYTES",
+    "KEEP_RECOMPUTED",
+    "SHORT_NAMES",
+    "AsyncCollective",
+    "CompiledStep",
+    "HloCollective",
+    "HloKind",
+    "StepMemory",
+    "Target",
+    "async_collectives",
+    "bytes_by_kind",
+    "collectives",
+    "compile_step",
+    "count_collectives",
+    "has_gpu_compiler",
+    "run_python",
+    "step_memory",
+    "target_devices",
+    "target_environment",
+]

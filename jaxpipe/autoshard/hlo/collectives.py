@@ -1,0 +1,129 @@
+"""Which collectives a compiled step runs, read from the text of its optimized HLO.
+
+A combined collective, whose operands are a tuple, is one. An asynchronous one is counted where it
+starts. What a loop runs many times is counted once, as it stands in the text.
+
+Source: XLA, "Operation semantics"; Zheng et al. 2022, "Alpa", whose benchmark counts likewise.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+ELEMENT_BYTES: Final = MappingProxyType(
+    {
+        "pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2,
+        "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8, "c64": 8, "c128": 16,
+    }
+)  # fmt: skip
+"""Bytes of an element by XLA's names of formats; formats of 8 bits and floating point have 1."""
+
+
+class HloKind(StrEnum):
+    """What a collective does; the values are the names in HLO."""
+
+    ALL_REDUCE = "all-reduce"
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_TO_ALL = "all-to-all"
+    PERMUTE = "collective-permute"
+
+
+SHORT_NAMES: Final = MappingProxyType(
+    {
+        HloKind.ALL_REDUCE: "allreduce",
+        HloKind.ALL_GATHER: "allgather",
+        HloKind.REDUCE_SCATTER: "reducescatter",
+        HloKind.ALL_TO_ALL: "all2all",
+    }
+)
+"""The names in the published tables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HloCollective:
+    """One collective of a compiled step.
+
+    Args:
+        kind: what it does.
+        num_bytes: the bytes of the whole arrays on one device: before a reduce-scatter, after an
+            all-gather, before and after the others.
+        group: how many devices take part together; 0 means all of them.
+        dtypes: XLA's names of the formats of its arrays, sorted.
+    """
+
+    kind: HloKind
+    num_bytes: int
+    group: int
+    dtypes: tuple[str, ...]
+
+
+_KINDS = "|".join(HloKind)
+_LINE = re.compile(
+    rf"^\s*(?:ROOT )?%?[\w.-]+ = (?P<type>.*?) (?P<kind>{_KINDS})(?P<start>-start)?\("
+)
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+_IOTA_GROUPS = re.compile(r"replica_groups=\[(\d+),(\d+)\]")
+_LISTED_GROUPS = re.compile(r"replica_groups=\{\{([\d,]*)\}")
+
+
+def collectives(text: str) -> tuple[HloCollective, ...]:
+    """Return the collectives in the text of an HLO module, in its order.
+
+    >>> line = "  %r = (f16[8,4]{1,0}, f16[2]{0}) all-reduce(%a, %b), replica_groups=[2,4]<=[8]"
+    >>> collectives(line)[0].num_bytes, collectives(line)[0].group
+    (68, 4)
+    """
+    matches = ((line, _LINE.match(line)) for line in text.splitlines())
+    return tuple(_collective(line, match) for line, match in matches if match)
+
+
+def count_collectives(found: Iterable[HloCollective]) -> dict[str, int]:
+    """Return how many of each kind there are, under the names of the published tables.
+
+    >>> count_collectives(collectives("%r = f32[2] all-gather-start(%a)"))
+    {'allreduce': 0, 'allgather': 1, 'reducescatter': 0, 'all2all': 0, 'num_comm': 1}
+    """
+    kinds = [each.kind for each in found]
+    counts = {short: kinds.count(kind) for kind, short in SHORT_NAMES.items()}
+    return counts | {"num_comm": len(kinds)}
+
+
+def bytes_by_kind(found: Iterable[HloCollective]) -> Mapping[HloKind, int]:
+    """Return the bytes of all collectives of each kind that there is."""
+    totals: dict[HloKind, int] = {}
+    for each in found:
+        totals[each.kind] = totals.get(each.kind, 0) + each.num_bytes
+    return totals
+
+
+def _collective(line: str, match: re.Match[str]) -> HloCollective:
+    kind = HloKind(match["kind"])
+    arrays = _ARRAY.findall(match["type"])
+    if match["start"] and kind in (HloKind.ALL_GATHER, HloKind.PERMUTE):
+        arrays = arrays[len(arrays) // 2 :]  # what starts returns its operands too
+    group = _group(line)
+    scale = max(group, 1) if kind is HloKind.REDUCE_SCATTER else 1
+    return HloCollective(
+        kind=kind,
+        num_bytes=scale * sum(_array_bytes(dtype, dims) for dtype, dims in arrays),
+        group=group,
+        dtypes=tuple(sorted({dtype for dtype, _ in arrays})),
+    )
+
+
+def _group(line: str) -> int:
+    if found := _IOTA_GROUPS.search(line):
+        return int(found[2])
+    if found := _LISTED_GROUPS.search(line):
+        return len(found[1].split(","))
+    return 0
+
+
+def _array_bytes(dtype: str, dims: str) -> int:
+    size = math.prod(int(dim) for dim in dims.split(",") if dim)
+    return size * (1 if dtype.startswith("f8") else ELEMENT_BYTES.get(dtype, 0))

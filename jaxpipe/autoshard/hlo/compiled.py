@@ -1,0 +1,55 @@
+"""Compile a step for a target and read what it will do: collectives, memory, overlap."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxpipe.autoshard.hlo.collectives import HloCollective, collectives
+from jaxpipe.autoshard.hlo.memory import StepMemory, step_memory
+from jaxpipe.autoshard.hlo.overlap import AsyncCollective, async_collectives
+from jaxpipe.autoshard.hlo.target import COMBINE_ALL, KEEP_RECOMPUTED, Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledStep:
+    """What the compiler says of a step.
+
+    Args:
+        target: what it is compiled for.
+        collectives: in the order of the text.
+        memory: of one device.
+        asynchronous: the collectives that may run beside computation, where the target has such.
+        compile_s: seconds to lower and compile.
+    """
+
+    target: Target
+    collectives: tuple[HloCollective, ...]
+    memory: StepMemory
+    asynchronous: tuple[AsyncCollective, ...]
+    compile_s: float
+
+
+def compile_step(
+    step: Callable[..., Any], arguments: Sequence[Any], target: Target
+) -> CompiledStep:
+    """Compile a jitted step, whose arguments are abstract and placed on devices of the target.
+
+    Collectives are combined without bound, and what is computed again stays so, as in the
+    published tables. Nothing is run and no array is made: any size can be compiled.
+    """
+    start = time.perf_counter()
+    traced = step.trace(*arguments)  # type: ignore[attr-defined]
+    if target is Target.CPU:
+        compiled = traced.lower().compile(dict(KEEP_RECOMPUTED))
+    else:
+        compiled = traced.lower(lowering_platforms=("cuda",)).compile(dict(COMBINE_ALL))
+    seconds = time.perf_counter() - start
+    text = compiled.as_text()
+    return CompiledStep(
+        target=target,
+        collectives=collectives(text),
+        memory=step_memory(compiled),
+        asynchronous=async_collectives(text),
+        compile_s=seconds,
+    )

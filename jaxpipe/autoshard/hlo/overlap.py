@@ -1,0 +1,85 @@
+"""Which collectives of a scheduled module run beside computation.
+
+In scheduled HLO the instructions stand in the order in which they are issued::
+
+    %start = all-reduce-start(%g)
+    %dot   = custom-call(...)          computed while the collective is under way
+    %done  = all-reduce-done(%start)
+
+Source: XLA, "Async HLO instructions".
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+_INSTRUCTION = re.compile(
+    r"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>.*?) (?P<op>[a-z][\w-]*)\("
+)
+_KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+_COMPUTE = frozenset(("fusion", "dot", "convolution", "custom-call", "reduce", "while", "call"))
+
+
+class Place(Enum):
+    """Where an instruction stands to an asynchronous collective."""
+
+    START = "start"
+    DONE = "done"
+    COMPUTE = "compute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncCollective:
+    """An asynchronous collective, and what is issued between its start and its end.
+
+    Args:
+        name: the name of the instruction that starts it.
+        num_beside: how many instructions that compute are issued while it is under way.
+    """
+
+    name: str
+    num_beside: int
+
+
+def async_collectives(text: str) -> tuple[AsyncCollective, ...]:
+    """Return the asynchronous collectives of a scheduled module in the order in which they end.
+
+    A start and an end that stand side by side hide nothing: `num_beside` is 0.
+
+    >>> text = '''
+    ...   %s = f32[2] all-reduce-start(%a)
+    ...   %f = f32[2] fusion(%b), kind=kLoop
+    ...   %d = f32[2] all-reduce-done(%s)'''
+    >>> async_collectives(text)
+    (AsyncCollective(name='s', num_beside=1),)
+    """
+    return tuple(_paired(text))
+
+
+def _paired(text: str) -> Iterator[AsyncCollective]:
+    under_way: dict[str, int] = {}
+    for line in text.splitlines():
+        match = _INSTRUCTION.match(line)
+        place = None if match is None else _place(match["op"], line)
+        if match is None or place is None:
+            continue
+        if place is Place.START:
+            under_way[match["name"]] = 0
+        elif place is Place.COMPUTE:
+            under_way = {name: count + 1 for name, count in under_way.items()}
+        elif started := next(
+            (n for n in under_way if re.search(rf"%{re.escape(n)}\b", line)), None
+        ):
+            yield AsyncCollective(name=started, num_beside=under_way.pop(started))
+
+
+def _place(op: str, line: str) -> Place | None:
+    if op in _COMPUTE:
+        return Place.COMPUTE
+    is_collective = op.startswith(_KINDS) or (
+        op.startswith("async-") and any(kind in line for kind in _KINDS)
+    )
+    if is_collective and op.endswith("-start"):
+        return Place.START
+    return Place.DONE if op.endswith("-done") else None

@@ -1,0 +1,97 @@
+"""What a step is compiled for: forced host devices, or GPUs that need not be there.
+
+A GPU's compiler runs without a GPU and without a driver. It is told of the GPU by a file in
+`targets/` and comes with the extra `aot`; these must be set before jax starts::
+
+    JAX_PLATFORMS=cpu  JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1
+
+`target_environment` says so, for `run_python` to start a process with.
+"""
+
+import os
+from collections.abc import Mapping
+from enum import StrEnum
+from importlib.resources import files
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import jax
+
+from jaxpipe.errors import ConfigError
+
+Device: TypeAlias = Any
+"""A device of JAX."""
+
+COMBINE_ALL: Final = MappingProxyType(
+    {
+        f"xla_gpu_{kind}_combine_threshold_bytes": 1 << 60
+        for kind in ("all_reduce", "all_gather", "reduce_scatter")
+    }
+)
+"""Combine collectives however large they grow, as Alpa does."""
+
+KEEP_RECOMPUTED: Final = MappingProxyType({"xla_disable_hlo_passes": "cse_barrier_expander"})
+"""Keep XLA's CPU compiler from merging what is computed again with what was computed first."""
+
+
+class Target(StrEnum):
+    """What a step is compiled for."""
+
+    CPU = "cpu"
+    """Forced host devices: counts and arguments are right, temporaries are a CPU's."""
+    V100 = "v100"
+    H200 = "h200"
+
+
+def has_gpu_compiler() -> bool:
+    """Return whether the extra `aot` is installed."""
+    return find_spec("jax_cuda12_plugin") is not None
+
+
+def target_environment(num_devices: int) -> Mapping[str, str]:
+    """Return the environment of a process that compiles for so many devices of any target."""
+    flags = [each for each in os.environ.get("XLA_FLAGS", "").split() if _FORCED not in each]
+    return os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+        "XLA_FLAGS": " ".join([*flags, f"--{_FORCED}={num_devices}"]),
+    }
+
+
+def target_devices(target: Target, *, num_devices: int) -> list[Device]:
+    """Return devices to compile for; those of a GPU target cannot run anything.
+
+    Raises:
+        ConfigError: the extra `aot` is missing, or this process has too few host devices.
+    """
+    if target is Target.CPU:
+        return _host_devices(num_devices)
+    if not has_gpu_compiler():
+        raise ConfigError(
+            f"`target` {target.value!r} needs XLA's compiler for GPUs, which is not installed: "
+            "pip install 'jaxpipe[aot]'"
+        )
+    from jax.experimental import topologies
+
+    described = files("jaxpipe.autoshard.hlo") / "targets" / f"{target.value}.txtpb"
+    topology = topologies.get_topology_desc(
+        target.value,
+        "cuda",
+        topology=f"1x1x{num_devices}",
+        target_config=described.read_text(encoding="utf-8"),
+    )
+    return list(topology.devices)
+
+
+_FORCED = "xla_force_host_platform_device_count"
+
+
+def _host_devices(num_devices: int) -> list[Device]:
+    devices = jax.devices("cpu")
+    if len(devices) < num_devices:
+        raise ConfigError(
+            f"`num_devices` must be at most the {len(devices)} host devices of this process, not "
+            f"{num_devices}: start it with XLA_FLAGS=--{_FORCED}={num_devices}"
+        )
+    return devices[:num_devices]

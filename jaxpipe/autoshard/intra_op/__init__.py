@@ -1,0 +1,23 @@
+"""Within operators: the strategy of least predicted seconds, by integer programming."""
+
+from jaxpipe.autoshard.intra_op.machine import Machine
+from jaxpipe.autoshard.intra_op.price import Memory
+from jaxpipe.autoshard.intra_op.restrict import GradientSums
+from jaxpipe.autoshard.intra_op.search import (
+    Found,
+    Priced,
+    SearchConfig,
+    find_strategy,
+    price_strategy,
+)
+
+__all__ = [
+    "Found",
+    "GradientSums",
+    "Machine",
+    "Memory",
+    "Priced",
+    "SearchConfig",
+    "find_strategy",
+    "price_strategy",
+]

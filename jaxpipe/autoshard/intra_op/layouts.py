@@ -1,0 +1,174 @@
+"""The layouts of an array on a mesh, and what it takes to get from each to each.
+
+Layouts are numbered: an array of a shape can have those shardings that divide it evenly. One step
+of a resharding is
+
+- a slice, which moves nothing: an axis comes to split a dim, as its innermost;
+- an all-gather: the innermost axes of a dim split it no more;
+- an all-to-all: the innermost axis of a dim comes to split another dim, as its innermost;
+
+and a resharding is the sequence of steps that takes least (by Floyd's algorithm over all layouts).
+
+Source: Zheng et al., "Alpa", OSDI 2022, table 2, of which this takes the cheapest composition.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import permutations, product
+
+import numpy as np
+
+from jaxpipe.autoshard.graph import ArrayType
+from jaxpipe.autoshard.intra_op.machine import Machine
+from jaxpipe.autoshard.strategy import (
+    Axes,
+    Axis,
+    Collective,
+    CollectiveKind,
+    MeshShape,
+    Sharding,
+    latency_s,
+    wire_s,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layouts:
+    """The shardings that arrays of one shape can have, by number, and reshardings between them.
+
+    `wire_s[a, b]` are the seconds that grow with bytes, `latency_s[a, b]` the others; `after[a, b]`
+    is the layout after the first step.
+    """
+
+    array: ArrayType
+    mesh: MeshShape
+    shardings: tuple[Sharding, ...]
+    number: dict[Sharding, int]
+    num_bytes: np.ndarray
+    wire_s: np.ndarray
+    latency_s: np.ndarray
+    after: np.ndarray
+
+    def path(self, source: int, target: int) -> Iterator[Collective]:
+        """Yield the collectives of a resharding, in order; slices are none."""
+        while source != target:
+            step = int(self.after[source, target])
+            collective = _step(self.shardings[source], self.shardings[step], self.array, self.mesh)
+            if collective is not None:
+                yield collective
+            source = step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutBook:
+    """Layouts of all shapes on one mesh, each made once."""
+
+    mesh: MeshShape
+    machine: Machine
+    _made: dict[ArrayType, Layouts] = field(default_factory=dict)
+
+    def of(self, array: ArrayType) -> Layouts:
+        """Return the layouts of arrays like this."""
+        if array not in self._made:
+            self._made[array] = _layouts(array, self.mesh, self.machine)
+        return self._made[array]
+
+
+def shardings_of(shape: tuple[int, ...], mesh: MeshShape) -> tuple[Sharding, ...]:
+    """Return all shardings that divide the shape evenly, the replicated one first.
+
+    >>> [str(each) for each in shardings_of((4, 3), MeshShape(dp=2, op=2))]
+    ['RR', 'S0R', 'S1R', 'S01R', 'S10R']
+    """
+    found: dict[Sharding, None] = {}
+    axes = mesh.real_axes
+    for places in product((None, *range(len(shape))), repeat=len(axes)):
+        for order in permutations(range(len(axes))):
+            dims: list[Axes] = [()] * len(shape)
+            for turn in order:
+                place = places[turn]
+                if place is not None:
+                    dims[place] = (*dims[place], axes[turn])
+            sharding = Sharding(tuple(dims))
+            if sharding.fits(shape, mesh):
+                found[sharding] = None
+    return tuple(sorted(found, key=lambda each: (len(each.axes), each.axes)))
+
+
+def _layouts(array: ArrayType, mesh: MeshShape, machine: Machine) -> Layouts:
+    shardings = shardings_of(array.shape, mesh)
+    number = {sharding: place for place, sharding in enumerate(shardings)}
+    size = len(shardings)
+    wire, latency = np.full((size, size), np.inf), np.full((size, size), np.inf)
+    after = np.tile(np.arange(size), (size, 1))
+    np.fill_diagonal(wire, 0.0)
+    np.fill_diagonal(latency, 0.0)
+    for place, sharding in enumerate(shardings):
+        for other in _neighbours(sharding):
+            if other not in number:
+                continue
+            step = _step(sharding, other, array, mesh)
+            target = number[other]
+            wire[place, target] = latency[place, target] = 0.0
+            if step is not None:
+                wire[place, target] = wire_s(step.kind, step.axes, mesh, num_bytes=step.num_bytes)
+                latency[place, target] = latency_s(
+                    step.kind, step.axes, mesh, launch_s=machine.launch_s
+                )
+    for middle in range(size):
+        through_wire = wire[:, middle, None] + wire[None, middle]
+        through_latency = latency[:, middle, None] + latency[None, middle]
+        better = through_wire + through_latency < wire + latency - 1e-15
+        wire = np.where(better, through_wire, wire)
+        latency = np.where(better, through_latency, latency)
+        after = np.where(better, after[:, middle, None], after)
+    return Layouts(
+        array=array,
+        mesh=mesh,
+        shardings=shardings,
+        number=number,
+        num_bytes=np.array([s.local_bytes(array.shape, array.itemsize, mesh) for s in shardings]),
+        wire_s=wire,
+        latency_s=latency,
+        after=after,
+    )
+
+
+def _neighbours(sharding: Sharding) -> Iterator[Sharding]:
+    """Yield what one step leads to."""
+    rank = len(sharding.dims)
+    for axis in Axis:
+        if axis not in sharding.axes:
+            for dim in range(rank):
+                yield _with(sharding, {dim: (*sharding.dims[dim], axis)})
+    for dim, axes in enumerate(sharding.dims):
+        for kept in range(len(axes)):
+            yield _with(sharding, {dim: axes[:kept]})
+        for other in range(rank):
+            if axes and other != dim:
+                moved = (*sharding.dims[other], axes[-1])
+                yield _with(sharding, {dim: axes[:-1], other: moved})
+
+
+def _with(sharding: Sharding, changes: dict[int, Axes]) -> Sharding:
+    return Sharding(tuple(changes.get(dim, axes) for dim, axes in enumerate(sharding.dims)))
+
+
+def _step(
+    source: Sharding, target: Sharding, array: ArrayType, mesh: MeshShape
+) -> Collective | None:
+    """Return the collective of one step, or None for a slice."""
+    lost = [
+        (dim, before[len(after) :])
+        for dim, (before, after) in enumerate(zip(source.dims, target.dims, strict=True))
+        if len(before) > len(after)
+    ]
+    if not lost:
+        return None
+    ((_, axes),) = lost
+    moved = len(source.axes) == len(target.axes)
+    return Collective(
+        kind=CollectiveKind.ALL_TO_ALL if moved else CollectiveKind.ALL_GATHER,
+        num_bytes=target.local_bytes(array.shape, array.itemsize, mesh),
+        axes=axes,
+    )

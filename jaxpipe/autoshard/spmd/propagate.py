@@ -1,0 +1,195 @@
+"""Decide how every operator is computed, from how the arguments and results of a step are sharded.
+
+Operators are visited in order, and take their operands as they are stored. Where an axis could
+split one of several dims, a dim that a result keeps goes before one that is summed, and what was
+computed before what was only stored, so that parameters sharded for the sake of memory are gathered
+and activations stay where they are. Results that end up in a sharded result of the step, such as
+the gradients of a sharded optimizer, are split like it as early as that is possible: partial sums
+end in a reduce-scatter.
+
+What a strategy fixes is taken as it is.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from jaxpipe.autoshard.graph.rule import Dims
+from jaxpipe.autoshard.spmd.program import Operator, Program
+from jaxpipe.autoshard.strategy import (
+    Axes,
+    Axis,
+    MeshShape,
+    OperatorChoice,
+    PartialSum,
+    Sharding,
+    replicated,
+)
+
+JOINABLE = frozenset(
+    ("dot_general", "reduce_sum", "reduce_max", "reduce_min", "gather", "scatter-add")
+)
+"""What may split a dim that it sums over: the partial results can be joined."""
+
+_EXTREMES = frozenset(("reduce_max", "reduce_min"))
+
+
+def propagate(
+    program: Program,
+    mesh: MeshShape,
+    *,
+    arguments: Mapping[int, Sharding],
+    results: Mapping[int, Sharding],
+    given: Mapping[int, OperatorChoice],
+    scatter: bool,
+) -> tuple[OperatorChoice, ...]:
+    """Return a choice for each operator of the program.
+
+    Args:
+        program: what is to be sharded.
+        mesh: the devices.
+        arguments: how the arrays of these numbers are stored before the step.
+        results: how those of these numbers are wanted after it.
+        given: the choices that are made already, by the index in the graph.
+        scatter: whether partial sums may end in a reduce-scatter.
+    """
+    state = _State(program=program, mesh=mesh, scatter=scatter)
+    state.stored.update(arguments)
+    state.light.update(arguments)
+    state.wanted.update(_wanted(program, results))
+    for number in program.constants:
+        state.stored[number] = replicated(len(program.arrays[number].shape))
+        state.light.add(number)
+    return tuple(_decided(operator, state, given) for operator in program.operators)
+
+
+@dataclass(slots=True, kw_only=True)
+class _State:
+    """What has been decided so far; `light` are arrays that were stored, not computed."""
+
+    program: Program
+    mesh: MeshShape
+    scatter: bool
+    stored: dict[int, Sharding] = field(default_factory=dict)
+    wanted: dict[int, Sharding] = field(default_factory=dict)
+    light: set[int] = field(default_factory=set)
+
+
+def _decided(
+    operator: Operator, state: _State, given: Mapping[int, OperatorChoice]
+) -> OperatorChoice:
+    choice = given.get(operator.index) if operator.index is not None else None
+    choice = _choose(operator, state) if choice is None else choice
+    state.stored.update(zip(operator.outputs, choice.results, strict=True))
+    if state.light.issuperset(operator.inputs):
+        state.light.update(operator.outputs)
+    return choice
+
+
+def _choose(operator: Operator, state: _State) -> OperatorChoice:
+    rule = operator.rule
+    split = _split_factors(operator, state)
+    summed = frozenset(rule.summed)
+    axes = tuple(sorted(axis for factor in summed for axis in split.get(factor, ())))
+    results = tuple(_sharding(dims, split) for dims in rule.results)
+    operands = tuple(_sharding(dims, split) for dims in rule.operands)
+    if not axes:
+        return OperatorChoice(operands=operands, results=results)
+    return _ended(operator, state, OperatorChoice(operands=operands, results=results), axes)
+
+
+def _split_factors(operator: Operator, state: _State) -> dict[int, Axes]:
+    """Let each axis split one factor of an array: the first candidate that divides evenly."""
+    rule, mesh = operator.rule, state.mesh
+    summed = frozenset(rule.summed)
+    split: dict[int, Axes] = {}
+    for factor, axes in _candidates(operator, state):
+        had = split.get(factor, ())
+        if axes[: len(had)] != had or (factor in summed and operator.name not in JOINABLE):
+            continue
+        taken = {axis for other in _beside(operator, factor) for axis in split.get(other, ())}
+        if taken.isdisjoint(axes) and rule.sizes[factor] % mesh.size(axes) == 0:
+            split[factor] = axes
+    return split
+
+
+def _beside(operator: Operator, factor: int) -> set[int]:
+    """Return the other factors of an operator, or of that array of a barrier."""
+    arrays = (*operator.rule.operands, *operator.rule.results)
+    if len(operator.outputs) > 1:
+        arrays = tuple(dims for dims in arrays if factor in dims)
+    return {other for dims in arrays for other in dims if other is not None} - {factor}
+
+
+def _candidates(operator: Operator, state: _State) -> Iterable[tuple[int, Axes]]:
+    """Yield the factors that are split in some operand, or wanted so in a result, best first."""
+    rule = operator.rule
+    summed = frozenset(rule.summed)
+    found = [
+        (number in state.light, factor in summed, factor, axes)
+        for number, dims in zip(operator.inputs, rule.operands, strict=True)
+        for factor, axes in _split_dims(dims, state.stored[number])
+    ]
+    for _, _, factor, axes in sorted(found, key=lambda each: each[:2]):
+        yield factor, axes
+    for number, dims in zip(operator.outputs, rule.results, strict=True):
+        if number in state.wanted:
+            yield from _split_dims(dims, state.wanted[number])
+
+
+def _split_dims(dims: Dims, sharding: Sharding) -> list[tuple[int, Axes]]:
+    return [
+        (factor, axes)
+        for factor, axes in zip(dims, sharding.dims, strict=True)
+        if factor is not None and axes
+    ]
+
+
+def _sharding(dims: Dims, split: Mapping[int, Axes]) -> Sharding:
+    return Sharding(tuple(() if factor is None else split.get(factor, ()) for factor in dims))
+
+
+def _ended(operator: Operator, state: _State, choice: OperatorChoice, axes: Axes) -> OperatorChoice:
+    """End the partial sums: by a reduce-scatter where the result is wanted split, else whole."""
+    (number,), (result,) = operator.outputs, choice.results
+    wanted = state.wanted.get(number)
+    whole: list[Axis] = []
+    ends: list[PartialSum] = []
+    for axis in axes:
+        dim = None if wanted is None or not state.scatter else wanted.split_dim(axis)
+        grown = None if dim is None else _grown(result, dim, axis)
+        shape = state.program.arrays[number].shape
+        if operator.name in _EXTREMES or grown is None or not grown.fits(shape, state.mesh):
+            whole.append(axis)
+        else:
+            result = grown
+            ends.append(PartialSum(axes=(axis,), scatter_dim=dim))
+    if whole:
+        ends.append(PartialSum(axes=tuple(whole)))
+    return OperatorChoice(operands=choice.operands, results=(result,), partial=tuple(ends))
+
+
+def _grown(sharding: Sharding, dim: int, axis: Axis) -> Sharding:
+    dims = list(sharding.dims)
+    dims[dim] = (*dims[dim], axis)
+    return Sharding(tuple(dims))
+
+
+def _wanted(program: Program, results: Mapping[int, Sharding]) -> dict[int, Sharding]:
+    """Carry the shardings of the results back, through what computes element by element."""
+    wanted = {number: sharding for number, sharding in results.items() if sharding.axes}
+    for operator in reversed(program.operators):
+        if any(operator.rule.sizes[factor] > 1 for factor in operator.rule.summed):
+            continue
+        for number, dims in zip(operator.inputs, operator.rule.operands, strict=True):
+            found = _carried(operator, wanted, dims)
+            if found.axes and len(found.axes) > len(wanted.get(number, replicated(0)).axes):
+                wanted[number] = found
+    return wanted
+
+
+def _carried(operator: Operator, wanted: Mapping[int, Sharding], dims: Dims) -> Sharding:
+    split: dict[int, Axes] = {}
+    for number, result_dims in zip(operator.outputs, operator.rule.results, strict=True):
+        if number in wanted:
+            split.update(_split_dims(result_dims, wanted[number]))
+    return _sharding(dims, split)

@@ -1,0 +1,78 @@
+"""From one sharding to another: what each device cuts off by itself, and what it has to ask for.
+
+::
+
+    S0R -> S01R     cut: free
+    S01R -> S0R     gather along the innermost axes
+    S0R -> RS0      all-to-all
+    S0S1 -> S1S0    gather, then cut
+"""
+
+from dataclasses import dataclass
+
+from jaxpipe.autoshard.strategy import Axes, Sharding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """The next collective on the way from one sharding to another.
+
+    `to_dim` is where an all-to-all splits; None for a gather.
+    """
+
+    axes: Axes
+    dim: int
+    to_dim: int | None
+    after: Sharding
+
+
+def cuts(stored: Sharding, needed: Sharding) -> list[tuple[int, Axes]] | None:
+    """Return the dims to cut along axes, or None if cutting is not enough.
+
+    >>> from jaxpipe.autoshard.strategy import parse_sharding
+    >>> cuts(parse_sharding("S0R"), parse_sharding("S01R"))
+    [(0, (<Axis.OP: 1>,))]
+    """
+    found: list[tuple[int, Axes]] = []
+    for dim, (have, need) in enumerate(zip(stored.dims, needed.dims, strict=True)):
+        if need[: len(have)] != have:
+            return None
+        if len(need) > len(have):
+            found.append((dim, need[len(have) :]))
+    return found
+
+
+def next_move(stored: Sharding, needed: Sharding) -> Move:
+    """Return the next collective; the shardings must not be one cut apart.
+
+    >>> from jaxpipe.autoshard.strategy import parse_sharding
+    >>> str(next_move(parse_sharding("S0S1"), parse_sharding("S0R")).after)
+    'S0R'
+    """
+    for dim, (have, need) in enumerate(zip(stored.dims, needed.dims, strict=True)):
+        common = _common(have, need)
+        gone = have[common:]
+        if not gone:
+            continue
+        to_dim = _moved_to(stored, needed, dim, gone)
+        dims = list(stored.dims)
+        dims[dim] = have[:common]
+        if to_dim is not None:
+            dims[to_dim] = (*dims[to_dim], *gone)
+        return Move(axes=gone, dim=dim, to_dim=to_dim, after=Sharding(tuple(dims)))
+    raise AssertionError(f"{stored} is cut to {needed}, without a collective")
+
+
+def _common(have: Axes, need: Axes) -> int:
+    common = 0
+    while common < min(len(have), len(need)) and have[common] == need[common]:
+        common += 1
+    return common
+
+
+def _moved_to(stored: Sharding, needed: Sharding, dim: int, gone: Axes) -> int | None:
+    """Return the dim which the axes split afterwards, if an all-to-all takes them there."""
+    for to_dim, (have, need) in enumerate(zip(stored.dims, needed.dims, strict=True)):
+        if to_dim != dim and need == (*have, *gone):
+            return to_dim
+    return None

@@ -1,0 +1,116 @@
+"""The training step that strategies shard: gradients of the mean loss, then the optimizer.
+
+The state is a tree, and so are its paths in a strategy::
+
+    {"params":    {"embed": ..., "blocks": {"0": ..., "1": ...}, "head": ...},
+     "optimizer": what optax keeps,
+     "master":    the parameters in float32, if `params` are in a shorter format}
+
+A layer is a subtree of its own, not a slice of stacked arrays: a strategy may treat each as it
+likes.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, Key
+
+Tree: TypeAlias = dict[str, Any]
+Step: TypeAlias = Callable[[Tree, Array, Array], tuple[Tree, Array]]
+
+
+class StepModel(Protocol):
+    """What a step needs of a model; `models.gpt` and `models.alpa_gpt` are such."""
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers the whole model has."""
+        ...
+
+    def init(self, key: Key[Array, ""], *, layers: range, embed: bool, head: bool) -> Tree:
+        """Return fresh parameters; every leaf of "blocks" is stacked over the layers."""
+        ...
+
+    def embed(
+        self, params: Tree, tokens: Int[Array, "batch seq"], key: Key[Array, ""] | None
+    ) -> Float[Array, "batch seq dim"]:
+        """Return the input of the first layer."""
+        ...
+
+    def block(
+        self, layer: Tree, x: Float[Array, "batch seq dim"], key: Key[Array, ""] | None
+    ) -> Float[Array, "batch seq dim"]:
+        """Apply one layer."""
+        ...
+
+    def loss(
+        self, params: Tree, x: Float[Array, "batch seq dim"], targets: Int[Array, "batch seq"]
+    ) -> Float[Array, ""]:
+        """Return the summed loss."""
+        ...
+
+
+def initial_state(
+    model: StepModel,
+    optimizer: optax.GradientTransformation,
+    key: Key[Array, ""],
+    *,
+    dtype: str,
+) -> Tree:
+    """Return a fresh state; with a `dtype` shorter than float32 it has a master copy."""
+    params = unstacked(
+        model.init(key, layers=range(model.num_layers), embed=True, head=True), model.num_layers
+    )
+    master = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+    if dtype == "float32":
+        return {"params": master, "optimizer": optimizer.init(master)}
+    return {
+        "params": jax.tree.map(lambda leaf: leaf.astype(dtype), params),
+        "optimizer": optimizer.init(master),
+        "master": master,
+    }
+
+
+def unstacked(params: Tree, num_layers: int) -> Tree:
+    """Return the parameters with a subtree for each layer, named by its number."""
+    blocks = {
+        str(layer): jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["blocks"])
+        for layer in range(num_layers)
+    }
+    return {**params, "blocks": blocks}
+
+
+def train_step(model: StepModel, optimizer: optax.GradientTransformation, *, remat: bool) -> Step:
+    """Return a step: state, tokens and targets in; the next state and the mean loss out.
+
+    The mean is over the targets that are not negative. With `remat` each layer is computed again
+    in the backward, from its input.
+    """
+    block = (
+        jax.checkpoint(lambda layer, x: model.block(layer, x, None))
+        if remat
+        else (lambda layer, x: model.block(layer, x, None))
+    )
+
+    def mean_loss(params: Tree, tokens: Array, targets: Array) -> Array:
+        x = model.embed(params, tokens, None)
+        for layer in range(model.num_layers):
+            x = block(params["blocks"][str(layer)], x)
+        num_targets = jnp.sum((targets >= 0).astype(jnp.float32))
+        return model.loss(params, x, targets) / num_targets
+
+    def step(state: Tree, tokens: Array, targets: Array) -> tuple[Tree, Array]:
+        loss, grads = jax.value_and_grad(mean_loss)(state["params"], tokens, targets)
+        grads = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), grads)
+        master = state.get("master", state["params"])
+        updates, kept = optimizer.update(grads, state["optimizer"], master)
+        new = optax.apply_updates(master, updates)
+        if "master" not in state:
+            return {"params": new, "optimizer": kept}, loss
+        cast = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), new, state["params"])
+        return {"params": cast, "optimizer": kept, "master": new}, loss
+
+    return step

@@ -1,0 +1,70 @@
+"""How every array of a step is sharded on a mesh, as data, and what that costs."""
+
+from jaxpipe.autoshard.strategy.border import (
+    from_partition_spec,
+    jax_mesh,
+    named_sharding,
+    partition_spec,
+)
+from jaxpipe.autoshard.strategy.by_hand import Shapes, by_hand
+from jaxpipe.autoshard.strategy.choice import OperatorChoice, PartialSum, parse_choice
+from jaxpipe.autoshard.strategy.collective import (
+    Collective,
+    CollectiveKind,
+    collective_s,
+    latency_s,
+    wire_s,
+)
+from jaxpipe.autoshard.strategy.draw import draw_collectives, draw_strategy
+from jaxpipe.autoshard.strategy.file import (
+    parse_strategy,
+    read_strategy,
+    strategy_text,
+    write_strategy,
+)
+from jaxpipe.autoshard.strategy.mesh import Axes, Axis, AxisLink, MeshShape, mesh_on
+from jaxpipe.autoshard.strategy.pins import Pins, pins_from, read_pins
+from jaxpipe.autoshard.strategy.sharding import (
+    Sharding,
+    parse_sharding,
+    replicated,
+    split_along,
+)
+from jaxpipe.autoshard.strategy.strategy import Strategy, ZeroLevel
+
+__all__ = [
+    "Axes",
+    "Axis",
+    "AxisLink",
+    "Collective",
+    "CollectiveKind",
+    "MeshShape",
+    "OperatorChoice",
+    "PartialSum",
+    "Pins",
+    "Shapes",
+    "Sharding",
+    "Strategy",
+    "ZeroLevel",
+    "by_hand",
+    "collective_s",
+    "draw_collectives",
+    "draw_strategy",
+    "from_partition_spec",
+    "jax_mesh",
+    "latency_s",
+    "mesh_on",
+    "named_sharding",
+    "parse_choice",
+    "parse_sharding",
+    "parse_strategy",
+    "partition_spec",
+    "pins_from",
+    "read_pins",
+    "read_strategy",
+    "replicated",
+    "split_along",
+    "strategy_text",
+    "wire_s",
+    "write_strategy",
+]

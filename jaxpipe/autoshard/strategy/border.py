@@ -1,0 +1,75 @@
+"""The border to JAX: shardings as `PartitionSpec`s, and back."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxpipe.autoshard.strategy.mesh import Axes, Axis, MeshShape
+from jaxpipe.autoshard.strategy.sharding import Sharding
+from jaxpipe.errors import PlanError
+
+Device: TypeAlias = Any
+"""A `jax.Device`, which pyright does not take as a type."""
+
+
+def partition_spec(sharding: Sharding) -> PartitionSpec:
+    """Return the sharding as JAX writes it.
+
+    >>> tuple(partition_spec(Sharding(((), (Axis.DP, Axis.OP)))))
+    (None, ('dp', 'op'))
+    """
+    return PartitionSpec(*(_entry(dim) for dim in sharding.dims))
+
+
+def from_partition_spec(spec: PartitionSpec, *, rank: int) -> Sharding:
+    """Return what JAX writes as a sharding of an array of this rank.
+
+    >>> str(from_partition_spec(PartitionSpec("op"), rank=2))
+    'S1R'
+
+    Raises:
+        PlanError: an axis of the specification is not one of the mesh.
+    """
+    labels = {axis.label: axis for axis in Axis}
+
+    def axes(entry: Any) -> Axes:
+        names = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+        for name in names:
+            if name not in labels:
+                raise PlanError(
+                    f"an axis of a `PartitionSpec` is one of {', '.join(labels)}, is {name!r}; "
+                    "name the axes of the mesh so"
+                )
+        return tuple(labels[name] for name in names)
+
+    entries = [*spec, *[None] * (rank - len(spec))]
+    return Sharding(tuple(axes(entry) for entry in entries))
+
+
+def jax_mesh(mesh: MeshShape, devices: Sequence[Device] | None = None) -> Mesh:
+    """Return the mesh of these devices (JAX's own, if none are given), row by row.
+
+    Raises:
+        PlanError: there are fewer devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    if len(devices) < mesh.num_devices:
+        raise PlanError(
+            f"a mesh needs a device at each place: `dp` x `op` is {mesh.dp} x {mesh.op}, there are "
+            f"{len(devices)} devices; make an axis shorter"
+        )
+    grid = np.asarray(devices[: mesh.num_devices], dtype=object).reshape(mesh.sizes)
+    return Mesh(grid, tuple(axis.label for axis in Axis))
+
+
+def named_sharding(sharding: Sharding, mesh: Mesh) -> NamedSharding:
+    """Return the sharding on the devices of a mesh."""
+    return NamedSharding(mesh, partition_spec(sharding))
+
+
+def _entry(dim: Axes) -> str | tuple[str, ...] | None:
+    labels = tuple(axis.label for axis in dim)
+    return (labels[0] if len(labels) == 1 else labels) if labels else None

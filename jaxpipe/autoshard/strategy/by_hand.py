@@ -1,0 +1,85 @@
+"""Strategies by hand, as pins: data parallelism, ZeRO, Megatron, and their products.
+
+On a mesh of dp x op, dp splits the batch and op splits layers; each may be 1::
+
+    by_hand(mesh, parameters=.., optimizer=.., batch=..)         DDP
+    ... zero=ZeroLevel.OPTIMIZER or GRADIENTS                    ZeRO-1 and 2: moments split over dp
+    ... zero=ZeroLevel.PARAMETERS                                ZeRO-3, FSDP: parameters too
+    ... split={"*.up.kernel": -1, "*.down.kernel": -2, ...}      Megatron along op
+
+ZeRO-1 and 2 pin the same: both scatter the sums of gradients, and differ in when those are freed.
+
+Source: Rajbhandari et al., "ZeRO", SC 2020; Shoeybi et al., "Megatron-LM", 2019.
+"""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+from jaxpipe.autoshard.strategy.mesh import Axis, MeshShape
+from jaxpipe.autoshard.strategy.pins import Pins
+from jaxpipe.autoshard.strategy.sharding import Sharding, replicated, split_along
+from jaxpipe.autoshard.strategy.strategy import ZeroLevel
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""The shapes of some arguments of a step, by path."""
+
+
+def by_hand(
+    mesh: MeshShape,
+    *,
+    parameters: Shapes,
+    optimizer: Shapes,
+    batch: Shapes,
+    zero: ZeroLevel = ZeroLevel.NONE,
+    split: Mapping[str, int] | None = None,
+) -> Pins:
+    """Return the pins of a strategy that people write.
+
+    `split` says along which dim (negative: from the last) op splits the arguments that a pattern
+    matches. What does not divide stays whole. The batch is split by examples, in its first dim.
+
+    >>> mesh = MeshShape(dp=2, op=2)
+    >>> pins = by_hand(mesh, parameters={"params.up": (4, 8)}, optimizer={"mu.up": (4, 8)},
+    ...                batch={"x": (8,)}, zero=ZeroLevel.OPTIMIZER, split={"*.up": -1})
+    >>> {path: str(sharding) for path, sharding in pins.arguments.items()}
+    {'params.up': 'RS1', 'mu.up': 'S0S1', 'x': 'S0'}
+    """
+    split = {} if split is None else split
+    arguments: dict[str, Sharding] = {}
+    for shapes, scattered in (
+        (parameters, zero is ZeroLevel.PARAMETERS),
+        (optimizer, zero is not ZeroLevel.NONE),
+    ):
+        for path, shape in shapes.items():
+            sharding = _tensor_parallel(path, shape, split, mesh)
+            arguments[path] = _scattered(sharding, shape, mesh) if scattered else sharding
+    for path, shape in batch.items():
+        examples = split_along(len(shape), 0, (Axis.DP,)) if shape else replicated(0)
+        fits = mesh.dp > 1 and examples.fits(shape, mesh)
+        arguments[path] = examples if fits else replicated(len(shape))
+    return Pins(arguments=arguments)
+
+
+def _tensor_parallel(
+    path: str, shape: tuple[int, ...], split: Mapping[str, int], mesh: MeshShape
+) -> Sharding:
+    for pattern, dim in split.items():
+        if mesh.op > 1 and fnmatchcase(path, pattern) and -len(shape) <= dim < len(shape):
+            sharding = split_along(len(shape), dim, (Axis.OP,))
+            if sharding.fits(shape, mesh):
+                return sharding
+    return replicated(len(shape))
+
+
+def _scattered(sharding: Sharding, shape: tuple[int, ...], mesh: MeshShape) -> Sharding:
+    """Split by dp as well, along the dim of which a device has most."""
+    if mesh.dp == 1:
+        return sharding
+    local = sharding.local_shape(shape, mesh)
+    dims = sorted(range(len(shape)), key=lambda dim: -local[dim])
+    for dim in dims:
+        axes = list(sharding.dims)
+        axes[dim] = (*axes[dim], Axis.DP)
+        if local[dim] % mesh.dp == 0:
+            return Sharding(tuple(axes))
+    return sharding

@@ -1,0 +1,93 @@
+"""How one operator is computed: what it reads and writes where, and how its sums end.
+
+As text: the shardings of the operands, an arrow, those of the results, and for each partial sum a
+plus with its axes; ">" and a dim follow where it ends in a reduce-scatter::
+
+    S0R,RS1->S0S1          rows of the one times columns of the other
+    RS1,S1R->RR +1         partial sums along op, all-reduced
+    RS1,S1R->RS1 +1>1      partial sums along op, scattered over the columns
+"""
+
+from dataclasses import dataclass
+
+from jaxpipe.autoshard.strategy.mesh import Axes, Axis
+from jaxpipe.autoshard.strategy.sharding import Sharding, parse_sharding
+from jaxpipe.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialSum:
+    """Axes along which devices hold partial sums of the result, and how the sum ends.
+
+    By an all-reduce (`scatter_dim` is None: each device gets the whole sum), or by a
+    reduce-scatter, after which the axes split the result's dim `scatter_dim`.
+    """
+
+    axes: Axes
+    scatter_dim: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorChoice:
+    """The shardings that an operator reads its operands in and leaves its results in.
+
+    `results` are what is there after the partial sums have ended. An operand that is stored
+    otherwise is resharded first.
+    """
+
+    operands: tuple[Sharding, ...]
+    results: tuple[Sharding, ...]
+    partial: tuple[PartialSum, ...] = ()
+
+    @property
+    def partial_axes(self) -> tuple[Axis, ...]:
+        """All axes along which devices hold partial sums, in the order of the mesh."""
+        return tuple(sorted(axis for each in self.partial for axis in each.axes))
+
+    def __str__(self) -> str:
+        ends = "".join(
+            f" +{''.join(str(int(axis)) for axis in each.axes)}"
+            + ("" if each.scatter_dim is None else f">{each.scatter_dim}")
+            for each in self.partial
+        )
+        return f"{','.join(map(str, self.operands))}->{','.join(map(str, self.results))}{ends}"
+
+
+def parse_choice(text: str) -> OperatorChoice:
+    """Return the choice that a text names.
+
+    >>> text = "RS1,S1R->RS1 +1>1"
+    >>> str(parse_choice(text)) == text
+    True
+
+    Raises:
+        PlanError: it is not the text of a choice.
+    """
+    shardings, *ends = text.split(" ")
+    operands, arrow, results = shardings.partition("->")
+    if not arrow:
+        raise PlanError(
+            f"an operator's choice reads operands->results, is {text!r}; write 'S0R,RS1->S0S1'"
+        )
+    return OperatorChoice(
+        operands=_listed(operands),
+        results=_listed(results),
+        partial=tuple(_parse_end(end) for end in ends),
+    )
+
+
+def _listed(text: str) -> tuple[Sharding, ...]:
+    return tuple(parse_sharding(each) for each in text.split(",")) if text else ()
+
+
+def _parse_end(text: str) -> PartialSum:
+    axes, scattered, dim = text.removeprefix("+").partition(">")
+    known = axes in ("0", "1", "01", "10") and text.startswith("+")
+    if not known or (scattered and not dim.isdecimal()):
+        raise PlanError(
+            f"a partial sum is a plus, its axes, and > with a dim if scattered, is {text!r}; "
+            "write '+1' or '+1>0'"
+        )
+    return PartialSum(
+        axes=tuple(Axis(int(axis)) for axis in axes), scatter_dim=int(dim) if scattered else None
+    )

@@ -1,0 +1,132 @@
+"""A mesh of two axes: how many devices each has, and what its links take."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from math import inf, prod
+
+from jaxpipe.errors import PlanError
+from topo import Cluster
+
+
+class Axis(IntEnum):
+    """An axis of the mesh, by its place in it."""
+
+    DP = 0
+    OP = 1
+
+    @property
+    def label(self) -> str:
+        """The name by which a `jax.sharding.Mesh` knows the axis."""
+        return self.name.lower()
+
+
+Axes = tuple[Axis, ...]
+"""Axes that act together, the outer first; none are the empty tuple."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisLink:
+    """What a message to the next device along an axis takes; free unless said otherwise."""
+
+    latency_s: float = 0.0
+    bandwidth_bytes_per_s: float = inf
+
+    def __post_init__(self) -> None:
+        if not self.latency_s >= 0:
+            raise PlanError(f"`latency_s` must not be negative, is {self.latency_s}; give seconds")
+        if not self.bandwidth_bytes_per_s > 0:
+            raise PlanError(
+                f"`bandwidth_bytes_per_s` must be above 0, is {self.bandwidth_bytes_per_s}; "
+                "give bytes per second"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshShape:
+    """dp x op devices, row by row: device `i * op + j` stands at (i, j).
+
+    >>> mesh = MeshShape(dp=2, op=4)
+    >>> mesh.num_devices, mesh.size((Axis.OP,)), mesh.size((Axis.DP, Axis.OP))
+    (8, 4, 8)
+
+    Raises:
+        PlanError: an axis has no devices.
+    """
+
+    dp: int
+    op: int
+    dp_link: AxisLink = AxisLink()
+    op_link: AxisLink = AxisLink()
+
+    def __post_init__(self) -> None:
+        for name in ("dp", "op"):
+            if not getattr(self, name) >= 1:
+                raise PlanError(
+                    f"an axis has at least one device: `{name}` is {getattr(self, name)}; "
+                    "give 1 or more"
+                )
+
+    @property
+    def num_devices(self) -> int:
+        """All devices of the mesh."""
+        return self.dp * self.op
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many devices each axis has, in the order of `Axis`."""
+        return (self.dp, self.op)
+
+    @property
+    def real_axes(self) -> Axes:
+        """The axes along which there is more than one device."""
+        return tuple(axis for axis in Axis if self.sizes[axis] > 1)
+
+    def size(self, axes: Axes) -> int:
+        """Return how many devices a group along these axes has."""
+        return prod(self.sizes[axis] for axis in axes)
+
+    def link(self, axes: Axes) -> AxisLink:
+        """Return the link of a ring along these axes: the slowest that it passes."""
+        links = [(self.dp_link, self.op_link)[axis] for axis in axes if self.sizes[axis] > 1]
+        return AxisLink(
+            latency_s=max((link.latency_s for link in links), default=0.0),
+            bandwidth_bytes_per_s=min((link.bandwidth_bytes_per_s for link in links), default=inf),
+        )
+
+
+def mesh_on(cluster: Cluster, *, dp: int, op: int) -> MeshShape:
+    """Return the mesh of a cluster's first dp x op devices, in their order.
+
+    The link of an axis is the slowest hop of all rings along it, by the bandwidth that pairs can
+    count on while all others talk too, as all rings of an axis do.
+
+    >>> import topo
+    >>> mesh_on(topo.load("two-region"), dp=2, op=2).dp_link.latency_s
+    0.011
+
+    Raises:
+        PlanError: the cluster has fewer devices.
+    """
+    if dp * op > len(cluster):
+        raise PlanError(
+            f"a mesh needs a device at each place: `dp` x `op` is {dp} x {op}, the cluster "
+            f"{cluster.name!r} has {len(cluster)} devices; make an axis shorter"
+        )
+    along_dp = [[i * op + j for i in range(dp)] for j in range(op)]
+    along_op = [[i * op + j for j in range(op)] for i in range(dp)]
+    return MeshShape(
+        dp=dp, op=op, dp_link=_slowest(cluster, along_dp), op_link=_slowest(cluster, along_op)
+    )
+
+
+def _slowest(cluster: Cluster, rings: list[list[int]]) -> AxisLink:
+    hops = [
+        cluster.link(ring[place], ring[(place + 1) % len(ring)])
+        for ring in rings
+        if len(ring) > 1
+        for place in range(len(ring))
+    ]
+    return AxisLink(
+        latency_s=max((hop.latency_s for hop in hops), default=0.0),
+        bandwidth_bytes_per_s=min((hop.bandwidth_bytes_per_s for hop in hops), default=inf),
+    )

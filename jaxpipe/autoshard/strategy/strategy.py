@@ -1,0 +1,46 @@
+"""A strategy: how every array of a step is sharded on a mesh, as data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from jaxpipe.autoshard.strategy.choice import OperatorChoice
+from jaxpipe.autoshard.strategy.mesh import MeshShape
+from jaxpipe.autoshard.strategy.sharding import Sharding
+
+
+class ZeroLevel(StrEnum):
+    """What the data-parallel devices hold a part of, rather than all.
+
+    Source: Rajbhandari et al., "ZeRO", SC 2020, section 5.
+    """
+
+    NONE = "none"
+    OPTIMIZER = "optimizer"
+    GRADIENTS = "gradients"
+    PARAMETERS = "parameters"
+
+
+def _nothing() -> Mapping[int, OperatorChoice]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """How a step is sharded; arrays are named by their paths, operators by their equations.
+
+    A path is the keys of the step's arguments joined by dots, "params.blocks.0.mlp.up.kernel"; it
+    starts with the argument's name. An operator is named by the index of its equation in the step's
+    inlined jaxpr (`jaxpipe.autoshard.graph`). `seconds` is what was predicted, with `bound_s` below
+    which no strategy can be; both are None where nothing was.
+    """
+
+    name: str
+    mesh: MeshShape
+    arguments: Mapping[str, Sharding]
+    results: Mapping[str, Sharding]
+    operators: Mapping[int, OperatorChoice] = field(default_factory=_nothing)
+    zero: ZeroLevel = ZeroLevel.NONE
+    seconds: float | None = None
+    bound_s: float | None = None

@@ -1,0 +1,62 @@
+"""Collectives are read from the text of HLO: kinds, bytes and groups."""
+
+import pytest
+
+from jaxpipe.autoshard.hlo import (
+    HloKind,
+    async_collectives,
+    bytes_by_kind,
+    collectives,
+    count_collectives,
+)
+
+_TEXT = """
+  %p = f32[8]{0} parameter(0)
+  %all-reduce.1 = (f16[8,4]{1,0}, f32[2]{0}) all-reduce(%a, %b), replica_groups={{0,1},{2,3}}, to_apply=%add
+  ROOT %all-gather.2 = bf16[4,8]{1,0:T(8)} all-gather(%c), replica_groups=[1,4]<=[4], dimensions={0}
+  %ags = (f32[2]{0}, f32[8]{0}) all-gather-start(%d), replica_groups=[2,4]<=[8]
+  %agd = f32[8]{0} all-gather-done(%ags)
+  %rs = s32[3]{0} reduce-scatter(%e), replica_groups=[1,2]<=[2], to_apply=%add
+  %a2a = f32[] all-to-all(%f)
+  %fusion = f32[8]{0} fusion(%all-reduce.1), kind=kLoop, calls=%all-reduce-like
+"""  # noqa: E501
+
+
+def test_each_combined_tuple_and_each_start_counts_once() -> None:
+    assert count_collectives(collectives(_TEXT)) == {
+        "allreduce": 1,
+        "allgather": 2,
+        "reducescatter": 1,
+        "all2all": 1,
+        "num_comm": 5,
+    }
+
+
+def test_bytes_are_those_of_the_whole_arrays() -> None:
+    found = collectives(_TEXT)
+    assert [each.num_bytes for each in found] == [72, 64, 32, 24, 4]
+    assert [each.group for each in found] == [2, 4, 4, 2, 0]
+    assert bytes_by_kind(found)[HloKind.ALL_GATHER] == 96
+    assert found[0].dtypes == ("f16", "f32")
+
+
+@pytest.mark.parametrize("text", ["", "HloModule empty", "  %x = f32[2]{0} add(%a, %b)"])
+def test_no_collective(text: str) -> None:
+    assert collectives(text) == ()
+    assert async_collectives(text) == ()
+
+
+def test_what_is_issued_before_the_end_is_beside_a_collective() -> None:
+    text = """
+  %s1 = f32[2] all-reduce-start(%a)
+  %s10 = ((f32[2]), f32[1]) async-start(%b), calls=%reduce-scatter.3
+  %f = f32[2] fusion(%c), kind=kLoop
+  %d10 = f32[1] async-done(%s10), calls=%reduce-scatter.3
+  %g = f32[2] custom-call(%c)
+  %t = f32[2] get-tuple-element(%f)
+  %d1 = f32[2] all-reduce-done(%s1)
+  %s2 = f32[2] all-reduce-start(%d1)
+  %d2 = f32[2] all-reduce-done(%s2)
+"""
+    found = [(each.name, each.num_beside) for each in async_collectives(text)]
+    assert found == [("s10", 1), ("s1", 2), ("s2", 0)]

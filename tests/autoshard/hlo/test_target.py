@@ -1,0 +1,38 @@
+"""Steps are compiled for forced host devices, and for GPUs that are not there."""
+
+import pytest
+
+from jaxpipe.autoshard.hlo import Target, has_gpu_compiler, run_python, target_devices
+from jaxpipe.errors import ConfigError, RunError
+
+
+def test_a_process_of_its_own_has_devices_enough() -> None:
+    (found,) = run_python("tests.autoshard.hlo.compile_product", [Target.CPU.value], num_devices=4)
+    assert found["counts"]["allreduce"] == found["counts"]["num_comm"] == 1
+    assert found["arguments"] == 4 * (8 * 2 + 2 * 8)
+    assert found["beside"] == []
+
+
+@pytest.mark.skipif(not has_gpu_compiler(), reason="the extra `aot` is not installed")
+@pytest.mark.parametrize("target", [Target.V100, Target.H200])
+def test_gpus_need_not_be_there(target: Target) -> None:
+    (found,) = run_python("tests.autoshard.hlo.compile_product", [target.value], num_devices=1)
+    assert found["counts"]["allreduce"] == found["counts"]["num_comm"] == 1
+    assert found["arguments"] == 4 * (8 * 2 + 2 * 8)
+    assert len(found["beside"]) == 1
+
+
+@pytest.mark.skipif(has_gpu_compiler(), reason="the extra `aot` is installed")
+def test_the_extra_is_named_where_it_is_missing() -> None:
+    with pytest.raises(ConfigError, match=r"`target` 'v100' .* pip install 'jaxpipe\[aot\]'"):
+        target_devices(Target.V100, num_devices=1)
+
+
+def test_too_few_host_devices() -> None:
+    with pytest.raises(ConfigError, match=r"`num_devices` must be at most .* not 4096"):
+        target_devices(Target.CPU, num_devices=4096)
+
+
+def test_what_a_process_says_last_is_told() -> None:
+    with pytest.raises(RunError, match=r"compile_product` ended with 1: ValueError: .abacus."):
+        run_python("tests.autoshard.hlo.compile_product", ["abacus"], num_devices=1)
