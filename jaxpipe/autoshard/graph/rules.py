@@ -122,6 +122,15 @@ def _same_dims(form: Form) -> Rule:
     )
 
 
+def _stack(form: Form) -> Rule:
+    names = tuple(range(len(form.operands[0])))
+    axis = form.params["axis"] % len(form.results[0])
+    result = (*names[:axis], None, *names[axis:])
+    return named_rule(
+        (names,) * len(form.operands), (result,), sizes=dict(enumerate(form.operands[0]))
+    )
+
+
 def _along(key: str) -> MakeRule:
     """Return what makes the rule of a primitive that needs the dims in `params[key]` whole."""
 
@@ -148,10 +157,19 @@ _RULES: Final[Mapping[str, MakeRule]] = MappingProxyType(
         ),
         **dict.fromkeys(("argmax", "argmin", "reduce_prod"), _reduce_whole),
         **dict.fromkeys(
-            ("slice", "pad", "concatenate", "dynamic_slice", "dynamic_update_slice", "split"),
+            (
+                "slice",
+                "pad",
+                "concatenate",
+                "dynamic_slice",
+                "dynamic_update_slice",
+                "split",
+                "tile",
+            ),
             _same_dims,
         ),
         **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), _along("axis")),
+        "stack": _stack,
         "rev": _along("dimensions"),
         "sort": _along("dimension"),
         "gather": gather_rule,

@@ -26,6 +26,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "cut": (lambda x: x.reshape(4, 2, 3, 4), ((4, 24),)),
     "slice": (lambda x: x[:, 1:3], ((4, 6),)),
     "concatenate": (lambda x, y: jnp.concatenate([x, y], axis=1), ((4, 2), (4, 6))),
+    "stack": (lambda x, y: jnp.stack([x, y], axis=1), ((4, 6), (4, 6))),
+    "tile": (lambda x: jnp.tile(x, (1, 3)), ((4, 6),)),
     "cumulate": (lambda x: jnp.cumsum(x, axis=1), ((4, 6),)),
     "reverse": (lambda x: x[:, ::-1], ((4, 6),)),
 }

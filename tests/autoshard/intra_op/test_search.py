@@ -47,7 +47,7 @@ MEGATRON = {
 
 @cache
 def small() -> Graph:
-    return gpt_graph(Size())
+    return gpt_graph(Size(num_layers=1))
 
 
 @cache
@@ -86,6 +86,11 @@ def hand(
     )
 
 
+@cache
+def found_on(dp: int, op: int) -> Found:
+    return find_strategy(small(), on(dp, op), SLOW)
+
+
 def kernels(found: Found, *, of: str = "state.params.blocks.0") -> dict[str, str]:
     return {
         path.removeprefix(f"{of}."): str(sharding)
@@ -110,10 +115,10 @@ def test_megatron_is_found_for_a_small_batch() -> None:
             "up.kernel": "RS1",
             "down.kernel": "S1R",
         }
-    # Twice forward and twice backward in each layer; the table and the head once each, and what
-    # the softmax over the split vocabulary needs: largest, sum, the right one's and its gradient.
+    # Twice forward and twice backward in each layer, and four at the ends: after the table, before
+    # the head (backward), and in the softmax over the split vocabulary its largest and its sum.
     kinds = [each.kind for each in found.priced.collectives]
-    assert set(kinds) == {CollectiveKind.ALL_REDUCE}
+    assert kinds == 20 * [CollectiveKind.ALL_REDUCE]
 
 
 def test_data_parallelism_is_found_for_a_large_batch() -> None:
@@ -135,13 +140,13 @@ def test_the_free_search_parallelises_the_layers_of_a_large_batch_by_data() -> N
 
 
 @pytest.mark.parametrize(("dp", "op"), [(4, 1), (1, 4), (2, 2)])
-@pytest.mark.parametrize("zero", list(ZeroLevel))
+@pytest.mark.parametrize("zero", [ZeroLevel.NONE, ZeroLevel.GRADIENTS, ZeroLevel.PARAMETERS])
 @pytest.mark.parametrize("megatron", [False, True])
 def test_nothing_by_hand_is_predicted_to_be_faster(
     dp: int, op: int, zero: ZeroLevel, *, megatron: bool
 ) -> None:
     mesh = on(dp, op)
-    free = find_strategy(small(), mesh, SLOW)
+    free = found_on(dp, op)
     pins = hand(small(), mesh, zero, megatron=megatron)
     pinned = find_strategy(small(), mesh, SLOW, pins=pins)
     assert seconds(free) <= seconds(pinned) * (1 + 1e-9)
@@ -152,7 +157,7 @@ def test_nothing_by_hand_is_predicted_to_be_faster(
 @pytest.mark.parametrize(("dp", "op"), [(1, 1), (1, 2), (4, 1), (2, 2), (2, 4)])
 def test_the_seconds_are_those_of_the_collectives_and_the_products(dp: int, op: int) -> None:
     mesh = on(dp, op)
-    found = find_strategy(small(), mesh, SLOW)
+    found = found_on(dp, op)
     strategy = found.priced.strategy
     moved_s = sum(
         collective_s(each, mesh, launch_s=SLOW.launch_s) for each in found.priced.collectives
@@ -168,13 +173,13 @@ def test_the_seconds_are_those_of_the_collectives_and_the_products(dp: int, op: 
 
 
 def test_one_device_computes_and_moves_nothing() -> None:
-    found = find_strategy(small(), on(1, 1), SLOW)
+    found = found_on(1, 1)
     assert found.priced.collectives == ()
     assert seconds(found) == pytest.approx(small().flops / SLOW.flops_per_s)
 
 
 def test_a_found_strategy_is_written_read_and_replayed(tmp_path: Path) -> None:
-    found = find_strategy(small(), on(2, 2), SLOW)
+    found = found_on(2, 2)
     path = tmp_path / "found.json"
     write_strategy(found.priced.strategy, path)
     again = price_strategy(small(), read_strategy(path), SLOW)
@@ -184,8 +189,8 @@ def test_a_found_strategy_is_written_read_and_replayed(tmp_path: Path) -> None:
 
 def test_a_strategy_is_for_one_step_and_one_mesh() -> None:
     strategy = find_strategy(small(), on(2, 1), SLOW).priced.strategy
-    with pytest.raises(PlanError, match=r"'found' does not name `state\.params\.blocks\.2"):
-        price_strategy(gpt_graph(Size(num_layers=3)), strategy, SLOW)
+    with pytest.raises(PlanError, match=r"'found' does not name `state\.params\.blocks\.1"):
+        price_strategy(gpt_graph(Size(num_layers=2)), strategy, SLOW)
     with pytest.raises(PlanError, match=r"cannot be here; search anew"):
         price_strategy(small(), replace(strategy, mesh=on(1, 2)), SLOW)
 
