@@ -1,0 +1,29 @@
+"""Alpa's inter-operator pass: operators into layers, layers into stages, stages onto submeshes."""
+
+from jaxpipe.autoshard.inter_op.cluster_layers import cluster_layers
+from jaxpipe.autoshard.inter_op.profiled import ProfiledCosts, machine_of
+from jaxpipe.autoshard.inter_op.search import Machine, assign_stages
+from jaxpipe.autoshard.inter_op.stage import (
+    Stage,
+    StageCost,
+    StageCosts,
+    StagedModel,
+    step_s,
+    submeshes,
+)
+from jaxpipe.autoshard.inter_op.to_plan import plan_of
+
+__all__ = [
+    "Machine",
+    "ProfiledCosts",
+    "Stage",
+    "StageCost",
+    "StageCosts",
+    "StagedModel",
+    "assign_stages",
+    "cluster_layers",
+    "machine_of",
+    "plan_of",
+    "step_s",
+    "submeshes",
+]
