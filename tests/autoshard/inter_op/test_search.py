@@ -45,7 +45,7 @@ def random_costs(random: np.random.Generator) -> StageCosts:
 
 
 def all_ways(
-    costs, machine: Machine, *, layers: range, devices: int
+    costs: StageCosts, machine: Machine, *, layers: range, devices: int
 ) -> Iterator[tuple[Stage, ...]]:
     """Yield all stages of the layers on submeshes from a device on."""
     if not layers:
