@@ -1,24 +1,30 @@
-"""Between operators: layers clustered, and stages on submeshes, by dynamic programming."""
+"""Alpa's inter-operator pass: operators into layers, layers into stages, stages onto submeshes."""
 
 from jaxpipe.autoshard.inter_op.cluster import cluster_operators, crossing_bytes
-from jaxpipe.autoshard.inter_op.plan import plan_of
-from jaxpipe.autoshard.inter_op.stages import (
-    Assignment,
-    CostOf,
+from jaxpipe.autoshard.inter_op.profiled import ProfiledCosts, machine_of
+from jaxpipe.autoshard.inter_op.search import Machine, assign_stages
+from jaxpipe.autoshard.inter_op.stage import (
     Stage,
     StageCost,
-    assign_stages,
+    StageCosts,
+    StagedModel,
+    step_s,
     submeshes,
 )
+from jaxpipe.autoshard.inter_op.to_plan import plan_of
 
 __all__ = [
-    "Assignment",
-    "CostOf",
+    "Machine",
+    "ProfiledCosts",
     "Stage",
     "StageCost",
+    "StageCosts",
+    "StagedModel",
     "assign_stages",
     "cluster_operators",
     "crossing_bytes",
+    "machine_of",
     "plan_of",
+    "step_s",
     "submeshes",
 ]

@@ -1,0 +1,82 @@
+"""Stages from measured or counted layer costs, each of them data parallel over its submesh."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxpipe.autoshard.inter_op.search import Machine
+from jaxpipe.autoshard.inter_op.stage import StageCost, submeshes
+from jaxpipe.plan.cost import Part, links_between, ring_s
+from jaxpipe.plan.decide import Task
+from topo import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledCosts:
+    """What layers take on devices that share each microbatch of `microbatch` samples evenly.
+
+    The slowest device decides; gradients are summed by a ring once a step, and each of the
+    `num_microbatches` bears its part of that. Layers, devices and bytes are those of the task.
+    """
+
+    task: Task
+    microbatch: int
+    num_microbatches: int
+
+    def __call__(self, layers: range, devices: range) -> StageCost | None:
+        """Return the cost of a stage, or None if its devices do not divide a microbatch."""
+        size = len(devices)
+        if self.microbatch % size:
+            return None
+        task = self.task
+        profile = task.profile.scaled(microbatch=self.microbatch // size)
+        part = _stage(task, layers).scaled(profile.microbatch / task.profile.microbatch)
+        each = task.bytes_each
+        compute_s = (part.forward_s + part.backward_s) * float(task.slow[list(devices)].max())
+        links = links_between(task.cluster, tuple(devices))
+        num_bytes = part.parameters * each.gradient
+        sum_s = ring_s(links, num_bytes=num_bytes) if size > 1 else 0.0
+        return StageCost(
+            seconds=compute_s + sum_s / self.num_microbatches,
+            held_bytes=part.parameters * (each.parameter + each.gradient + each.optimizer),
+            live_bytes=part.kept_bytes + profile.activation_bytes,
+        )
+
+
+def machine_of(task: Task, *, microbatch: int, equal: int | None = None) -> Machine:
+    """Return the devices of a task's cluster, for microbatches of so many samples.
+
+    With `equal` all submeshes have so many devices. A device of unknown memory holds everything.
+    """
+    cluster, profile = task.cluster, task.profile.scaled(microbatch=microbatch)
+    ranges = submeshes(cluster) if equal is None else _blocks(cluster, equal)
+
+    def hop_s(device: int) -> float:
+        there, back = (device - 1, device), (device, device - 1)
+        return sum(
+            float(
+                cluster.latency_s[pair]
+                + profile.activation_bytes / cluster.bandwidth_bytes_per_s[pair]
+            )
+            for pair in (there, back)
+        )
+
+    return Machine(
+        submeshes=ranges,
+        memory_bytes=[
+            np.inf if device.gpu is None else device.gpu.memory_bytes for device in cluster.devices
+        ],
+        hop_s=hop_s,
+    )
+
+
+def _blocks(cluster: Cluster, size: int) -> tuple[range, ...]:
+    return tuple(range(a, a + size) for a in range(0, len(cluster) - size + 1, size))
+
+
+def _stage(task: Task, layers: range) -> Part:
+    """Return the layers' part of the profile; the first has the embedding, the last the head."""
+    total = sum((task.profile.layers[layer] for layer in layers), Part())
+    if layers.start == 0:
+        total += task.profile.embed
+    return total + task.profile.head if layers.stop == task.num_layers else total

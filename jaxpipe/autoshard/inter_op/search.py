@@ -1,0 +1,168 @@
+"""Assign layers to stages and stages to submeshes: dynamic programming under each slowest stage.
+
+For every bound on the slowest stage, shortest first, the quickest way once through the pipeline is
+found backwards, from the last layer; the best of all bounds is the answer::
+
+    F(s, k, d) = min over submeshes d .. e and layers k .. i of    cost(k .. i, d .. e)
+                     with cost <= bound and s microbatches         + hop(d) + F(s - 1, i, e)
+                     in flight within the devices' memory
+
+Source: Zheng et al., "Alpa", OSDI 2022, section 5.2, equations 3 and 4; here submeshes are ranges
+of devices instead of counts, so that devices and links may differ, and the last may stay idle.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from jaxpipe.autoshard.inter_op.stage import Stage, StageCost, StageCosts, StagedModel, step_s
+from jaxpipe.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What stages are assigned to: ranges of devices, their memory in bytes, hops between them.
+
+    `hop_s(device)` are the seconds in which a microbatch comes to a device from the one before it,
+    and its gradient goes back.
+    """
+
+    submeshes: tuple[range, ...]
+    memory_bytes: Sequence[float]
+    hop_s: Callable[[int], float]
+
+
+def assign_stages(
+    costs: StageCosts,
+    machine: Machine,
+    *,
+    num_layers: int,
+    num_microbatches: int,
+    most_stages: int | None = None,
+    tolerance: float = 0.0,
+) -> StagedModel:
+    """Return the stages that are foreseen to take the least time for a step.
+
+    A stage that is n-th from the end holds n microbatches at most, as under 1F1B. Bounds on the
+    slowest stage that differ by less than `tolerance`, a fraction, are taken for one: the result is
+    then at most so much slower than the best.
+
+    Cost: bounds x stages x submeshes x layers ** 2, in NumPy.
+
+    Raises:
+        PlanError: no stages fit the devices' memory.
+    """
+    table = _tabulate(costs, machine, num_layers=num_layers)
+    limit = min(num_layers, len(machine.memory_bytes), most_stages or num_layers)
+    best: tuple[float, list[tuple[int, int, int]]] = (inf, [])
+    for bound_s in _bounds(table.seconds, tolerance):
+        if (num_microbatches - 1) * bound_s / (1 + tolerance) >= best[0]:
+            break
+        once_s, path = _quickest(
+            table, bound_s, most_stages=limit, num_microbatches=num_microbatches
+        )
+        best = min(
+            best, (once_s + (num_microbatches - 1) * bound_s, path), key=lambda each: each[0]
+        )
+    if not best[1]:
+        raise PlanError(
+            f"some stages fit into their devices: none do for {num_layers} layers on "
+            f"{len(machine.memory_bytes)} devices with `most_stages` {limit}; use more devices, or "
+            "smaller microbatches"
+        )
+    stages = tuple(
+        Stage(layers=range(k, i), devices=machine.submeshes[m], cost=table.costs[m, k, i])
+        for m, k, i in best[1]
+    )
+    seconds = step_s(stages, num_microbatches=num_microbatches, hop_s=machine.hop_s)
+    return StagedModel(stages=stages, step_s=seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Table:
+    """All stages: `seconds[m, k, i]` of layers k .. i - 1 on submesh m; inf where it cannot be.
+
+    `most_live` are the microbatches for which there is memory; `hop_s` those to each submesh.
+    """
+
+    costs: dict[tuple[int, int, int], StageCost]
+    seconds: np.ndarray
+    most_live: np.ndarray
+    starts: np.ndarray
+    stops: np.ndarray
+    hop_s: np.ndarray
+    num_devices: int
+
+
+def _tabulate(costs: StageCosts, machine: Machine, *, num_layers: int) -> _Table:
+    shape = (len(machine.submeshes), num_layers + 1, num_layers + 1)
+    seconds, most_live = np.full(shape, inf), np.zeros(shape)
+    known: dict[tuple[int, int, int], StageCost] = {}
+    for m, devices in enumerate(machine.submeshes):
+        room = min(machine.memory_bytes[device] for device in devices)
+        for k in range(num_layers):
+            for i in range(k + 1, num_layers + 1):
+                cost = costs(range(k, i), devices)
+                if cost is not None and cost.held_bytes <= room:
+                    known[m, k, i] = cost
+                    seconds[m, k, i] = cost.seconds
+                    left = room - cost.held_bytes
+                    most_live[m, k, i] = left / cost.live_bytes if cost.live_bytes else inf
+    return _Table(
+        costs=known,
+        seconds=seconds,
+        most_live=most_live,
+        starts=np.array([devices.start for devices in machine.submeshes]),
+        stops=np.array([devices.stop for devices in machine.submeshes]),
+        hop_s=np.array([machine.hop_s(d.start) if d.start else 0.0 for d in machine.submeshes]),
+        num_devices=len(machine.memory_bytes),
+    )
+
+
+def _bounds(seconds: np.ndarray, tolerance: float) -> list[float]:
+    """Return what the slowest stage may take, ascending, each the largest of those alike."""
+    left = np.unique(seconds[np.isfinite(seconds)])
+    bounds: list[float] = []
+    while len(left):
+        alike = int(np.searchsorted(left, left[0] * (1 + tolerance), side="right"))
+        bounds.append(float(left[alike - 1]))
+        left = left[alike:]
+    return bounds
+
+
+def _quickest(
+    table: _Table, bound_s: float, *, most_stages: int, num_microbatches: int
+) -> tuple[float, list[tuple[int, int, int]]]:
+    """Return the seconds of the quickest way through, and the submesh and layers of its stages."""
+    num_layers = table.seconds.shape[1] - 1
+    allowed = np.where(table.seconds <= bound_s, table.seconds, inf)
+    left = np.full((num_layers + 1, table.num_devices + 1), inf)
+    left[num_layers] = 0.0  # no layers are left, whatever devices are
+    ways: list[np.ndarray] = []
+    best_s, best_count = inf, 0
+    for count in range(1, most_stages + 1):
+        fitting = np.where(table.most_live >= min(count, num_microbatches), allowed, inf)
+        behind = left[:, table.stops].T[:, None, :]  # submesh, 1, layer
+        whole = fitting + behind + table.hop_s[:, None, None]
+        through, chosen = whole.min(axis=2), whole.argmin(axis=2)  # submesh, layer
+        left = np.full_like(left, inf)
+        way = np.zeros((*left.shape, 2), dtype=int)
+        for m, start in enumerate(table.starts):
+            better = through[m] < left[:, start]
+            left[better, start] = through[m, better]
+            way[better, start, 0], way[better, start, 1] = m, chosen[m, better]
+        ways.append(way)
+        if left[0, 0] < best_s:
+            best_s, best_count = float(left[0, 0]), count
+    return best_s, _retrace(table, ways[:best_count])
+
+
+def _retrace(table: _Table, ways: list[np.ndarray]) -> list[tuple[int, int, int]]:
+    layer, device, path = 0, 0, []
+    for way in reversed(ways):
+        submesh, stop = (int(each) for each in way[layer, device])
+        path.append((submesh, layer, stop))
+        layer, device = stop, int(table.stops[submesh])
+    return path

@@ -1,0 +1,104 @@
+"""Stages on submeshes: what one costs, what a pipeline of them takes, which submeshes there are.
+
+::
+
+    devices     0 1 │ 2 3 4 5 │ 6 7        a pipeline of three stages on uneven submeshes
+    layers      0 1 │ 2 ... 6 │ 7 8
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TypeAlias
+
+from topo import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCost:
+    """What some layers take on some devices.
+
+    `seconds` are those of the forward and the backward of one microbatch. Of its devices each holds
+    `held_bytes`, and `live_bytes` more for each microbatch in flight.
+    """
+
+    seconds: float
+    held_bytes: float = 0.0
+    live_bytes: float = 0.0
+
+
+StageCosts: TypeAlias = Callable[[range, range], StageCost | None]
+"""Given layers and devices: what a stage of them costs, or None where it cannot be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Consecutive layers on consecutive devices of the cluster."""
+
+    layers: range
+    devices: range
+    cost: StageCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedModel:
+    """All layers in stages, first to last, and the seconds that a step is foreseen to take."""
+
+    stages: tuple[Stage, ...]
+    step_s: float
+
+    @property
+    def slowest_s(self) -> float:
+        """The seconds that the slowest stage takes for a microbatch."""
+        return max(stage.cost.seconds for stage in self.stages)
+
+    @property
+    def cut(self) -> tuple[int, ...]:
+        """How many layers each stage has."""
+        return tuple(len(stage.layers) for stage in self.stages)
+
+
+def submeshes(cluster: Cluster) -> tuple[range, ...]:
+    """Return the ranges of devices that a stage may have.
+
+    Inside a host a power of two of neighbours, or all of them; otherwise whole hosts that follow
+    each other.
+
+    >>> import topo
+    >>> submeshes(topo.load("two-region"))[:4]
+    (range(0, 1), range(0, 2), range(0, 3), range(0, 4))
+
+    Source: Zheng et al., "Alpa", OSDI 2022, section 5.2.
+    """
+    found = set(_inside_hosts(cluster))
+    edges = [0]
+    for _, members in groupby(cluster.devices, key=lambda device: device.host):
+        edges.append(edges[-1] + len(list(members)))
+    found |= {range(a, b) for i, a in enumerate(edges) for b in edges[i + 1 :]}
+    return tuple(sorted(found, key=lambda devices: (devices.start, devices.stop)))
+
+
+def _inside_hosts(cluster: Cluster) -> Iterator[range]:
+    first = 0
+    for _, members in groupby(cluster.devices, key=lambda device: device.host):
+        size = len(list(members))
+        for power in range(size.bit_length()):
+            starts = range(first, first + size - 2**power + 1)
+            yield from (range(start, start + 2**power) for start in starts)
+        first += size
+
+
+def step_s(
+    stages: tuple[Stage, ...], *, num_microbatches: int, hop_s: Callable[[int], float]
+) -> float:
+    """Return the seconds of a step: once through all stages, then the slowest for the others.
+
+    `hop_s(device)` are those in which a microbatch comes to a device from the one before it, and
+    its gradient goes back.
+
+    Source: Zheng et al., "Alpa", OSDI 2022, section 5.2, equation 2.
+    """
+    once_s = sum(stage.cost.seconds for stage in stages)
+    hops_s = sum(hop_s(behind.devices.start) for _, behind in pairwise(stages))
+    slowest_s = max(stage.cost.seconds for stage in stages)
+    return once_s + hops_s + (num_microbatches - 1) * slowest_s
