@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-_KEPT = frozenset(("scan", "while", "cond"))
+from jaxpipe.autoshard.graph.called import called
+
 _REMAT = frozenset(("checkpoint", "remat", "remat2"))
 
 
@@ -67,11 +66,11 @@ def _inline(
 
     for equation in jaxpr.eqns:
         operands = tuple(read(atom) for atom in equation.invars)
-        inner = _inner(equation)
+        inner = called(equation)
         results: tuple[Slot | None, ...]
         if inner is not None:
             again = remat or equation.primitive.name in _REMAT
-            results = _inline(inner, operands, equations, remat=again)
+            results = _inline(inner.jaxpr, operands, equations, remat=again)
         elif all(operand is None for operand in operands):
             results = (None,) * len(equation.outvars)
         else:
@@ -89,39 +88,6 @@ def _inline(
             results = made
         slots.update(zip(equation.outvars, results, strict=True))
     return tuple(read(atom) for atom in jaxpr.outvars)
-
-
-def _inner(equation: JaxprEqn) -> Jaxpr | None:
-    """Return the jaxpr that the equation stands for, if it is to be inlined."""
-    if equation.primitive.name == "scan":
-        return _unrolled(equation.params, [atom.aval for atom in equation.invars])
-    if equation.primitive.name in _KEPT:
-        return None
-    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        inner = equation.params.get(key)
-        if isinstance(inner, ClosedJaxpr):
-            return inner.jaxpr
-        if isinstance(inner, Jaxpr):
-            return inner
-    return None
-
-
-def _unrolled(params: dict[str, Any], avals: list[Any]) -> Jaxpr:
-    """Return the jaxpr of a scan, step after step."""
-    num_consts, num_carry, length = params["num_consts"], params["num_carry"], params["length"]
-    body = jax.jit(jaxpr_as_fun(params["jaxpr"]))
-    order = range(length)[::-1] if params["reverse"] else range(length)
-
-    def run(*arguments: Any) -> list[Any]:
-        consts, rest = arguments[:num_consts], arguments[num_consts:]
-        carry, stacked = rest[:num_carry], rest[num_carry:]
-        kept: list[Any] = [None] * length
-        for step in order:
-            results = body(*consts, *carry, *(each[step] for each in stacked))
-            carry, kept[step] = results[:num_carry], results[num_carry:]
-        return [*carry, *(jnp.stack(each) for each in zip(*kept, strict=True))]
-
-    return jax.make_jaxpr(run)(*avals).jaxpr
 
 
 def live(inlined: Inlined) -> Iterator[Equation]:

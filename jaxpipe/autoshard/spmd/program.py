@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Primitive, Var
 
+from jaxpipe.autoshard.graph.called import called
 from jaxpipe.autoshard.graph.form import Form
-from jaxpipe.autoshard.graph.rule import Dims, Rule
+from jaxpipe.autoshard.graph.rule import Rule
 from jaxpipe.autoshard.graph.rules import rule_of
 
 BARRIER = "optimization_barrier"
@@ -116,14 +116,14 @@ class _Builder:
         return self.constant(atom.val, atom.aval) if isinstance(atom, Literal) else known[atom]
 
     def _add(self, eqn: JaxprEqn, inputs: tuple[int, ...]) -> tuple[int, ...]:
-        called = _called(eqn)
-        if called is None:
+        inner = called(eqn)
+        if inner is None:
             avals = [var.aval for var in eqn.outvars]
             return self._append(eqn.primitive.name, eqn.primitive, eqn.params, inputs, avals)
         params = eqn.params
         if params.get("prevent_cse") and params.get("differentiated"):
-            inputs = self._append(BARRIER, None, {}, inputs, called.in_avals)
-        return self.inline(called.jaxpr, called.consts, inputs)
+            inputs = self._append(BARRIER, None, {}, inputs, inner.in_avals)
+        return self.inline(inner.jaxpr, inner.consts, inputs)
 
     def _append(
         self,
@@ -152,45 +152,7 @@ class _Builder:
         operands, results = (
             tuple(self.arrays[number].shape for number in numbers) for numbers in (inputs, outputs)
         )
-        rule = rule_of(name, Form(operands=operands, results=results, params=params))
-        return replace(rule, operands=tuple(map(_whole_ones, rule.operands, operands)))
-
-
-def _whole_ones(dims: Dims, shape: tuple[int, ...]) -> Dims:
-    """Keep dims of size 1 whole: elementwise operators repeat them."""
-    return tuple(None if size == 1 else dim for dim, size in zip(dims, shape, strict=True))
-
-
-def _called(eqn: JaxprEqn) -> ClosedJaxpr | None:
-    """Return what an equation stands for, if it is to be inlined."""
-    if eqn.primitive.name == "scan":
-        return _unrolled(eqn.params, [atom.aval for atom in eqn.invars])
-    if eqn.primitive.name in ("while", "cond"):
-        return None
-    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        called = eqn.params.get(name)
-        if isinstance(called, ClosedJaxpr):
-            return called
-        if isinstance(called, Jaxpr):
-            return ClosedJaxpr(called, ())
-    return None
-
-
-def _unrolled(params: Mapping[str, Any], avals: Sequence[Any]) -> ClosedJaxpr:
-    num_consts, num_carry, length = params["num_consts"], params["num_carry"], params["length"]
-    body = jax.jit(jaxpr_as_fun(params["jaxpr"]))
-    order = range(length)[::-1] if params["reverse"] else range(length)
-
-    def run(*arguments: Any) -> list[Any]:
-        consts, rest = arguments[:num_consts], arguments[num_consts:]
-        carry, stacked = rest[:num_carry], rest[num_carry:]
-        kept: list[Any] = [None] * length
-        for step in order:
-            results = body(*consts, *carry, *(each[step] for each in stacked))
-            carry, kept[step] = results[:num_carry], results[num_carry:]
-        return [*carry, *(jnp.stack(each) for each in zip(*kept, strict=True))]
-
-    return jax.make_jaxpr(run)(*avals)
+        return rule_of(name, Form(operands=operands, results=results, params=params))
 
 
 def _alive(operators: Sequence[Operator], results: Sequence[int]) -> list[Operator]:
