@@ -18,6 +18,7 @@ from experiments.dtfm_iteration_time.table import Row, markdown, write_csv
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import BytesPerParameter, flop_profile
 from jaxpipe.plan.decide import Effort, Task, decide
+from jaxpipe.propose.proposal import CHUNK_BYTES
 from jaxpipe.propose.speeds import with_speeds
 from jaxpipe.simulate import (
     Conditions,
@@ -27,16 +28,15 @@ from jaxpipe.simulate import (
     System,
     Workload,
     dtfm_constants,
-    foreseen_step_s,
     own_job,
     simulate,
+    step_objective,
     step_split,
     system_job,
 )
 from topo import Cluster
 
 SIZE = Workload(num_layers=24, batch=1024)
-_CHUNK_BYTES = 4 * 2**20
 _SECONDS = 30.0
 _RESULTS = Path(__file__).parent / "results"
 
@@ -86,7 +86,7 @@ def _search(name: str, *, constants: Constants) -> Planned:
     effort = Effort(seconds=_SECONDS, num_changes=10**6)
     plan = decide(
         task,
-        lambda plan: foreseen_step_s(plan, conditions),
+        step_objective(conditions),
         effort=effort,
         clock=time.process_time,  # so that other work on the machine changes nothing
     ).plan
@@ -127,12 +127,12 @@ def _told(cluster: Cluster, *, constants: Constants) -> tuple[Task, Conditions]:
         profile=profile,
         batch=SIZE.batch,
         bytes_each=BytesPerParameter(parameter=each, gradient=each, optimizer=0),
-        chunk_bytes=_CHUNK_BYTES,
+        chunk_bytes=CHUNK_BYTES,
     )
     overheads = Overheads(
         messages=network.messages(window=None),
         nic_efficiency=network.nic_efficiency,
-        chunk_bytes=_CHUNK_BYTES,
+        chunk_bytes=CHUNK_BYTES,
         local_factor=speeds.remote_fraction / speeds.local_fraction,
     )
     return task, Conditions(

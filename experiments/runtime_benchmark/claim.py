@@ -17,12 +17,15 @@ class Bench:
     """What all claims are measured with.
 
     `cases` are the sizes. `training` returns the steps of all runs that the claims of this command
-    look at, and makes them when first called. If given, `mpich_python` is a Python that has jaxpipe
-    and MPICH.
+    look at, and makes them when first called. `once` takes the columns that tell a part of the raw
+    table and what measures it, and returns its rows: those that an interrupted run has left, if it
+    is resumed; each part is written as soon as it is measured. If given, `mpich_python` is a Python
+    that has jaxpipe and MPICH.
     """
 
     cases: Mapping[str, Any]
     training: Callable[[], Sequence[Row]]
+    once: Callable[[Row, Callable[[], Sequence[Row]]], list[Row]]
     mpich_python: Path | None = None
 
 

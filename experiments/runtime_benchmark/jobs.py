@@ -38,6 +38,7 @@ def job_of(task: Mapping[str, Any], cluster: Cluster | None = None) -> Job:
         comm=CommConfig(),
         mesh=MeshConfig(),
         optimizer=OptimizerConfig(),
+        loss_scale=None,
         checkpoint=CheckpointConfig(),
         trace=TraceConfig(steps=task["steps"]),
         flops_per_token=float(train_flops_per_token(model, sequence=model.sequence)),

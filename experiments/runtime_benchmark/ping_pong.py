@@ -2,13 +2,15 @@
 
     mpirun -n 2 python -m experiments.runtime_benchmark.ping_pong [ROUNDS [NUM_BYTES ...]]
 
-Set `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, as `jaxpipe train` does for its ranks: from small
-pages a message of 16 MiB takes half as long again.
-
 Rank 0 prints a line of JSON: for each size the medians of one-way times, and the tenth that is
-fastest, which says more on a busy machine. Raw and ours alternate, in rounds of a few messages.
-Raw is `Send` and `Recv` between NumPy buffers; ours begins with a jax array and ends with another
-one, and receives are posted ahead, as in a pipeline. Each rank stays on a core of its own.
+fastest, which says more on a busy machine. Raw and ours alternate, in rounds of a few messages, of
+which the first warm up: both then use buffers whose pages are there. Each rank stays on a core of
+its own.
+
+Raw is `Send` and `Recv` between NumPy arrays, as they are: on large pages if they are longer than
+4 MiB, or if the C library was told so (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, which `jaxpipe
+train` does). Ours begins with a jax array and ends with another one. As in a pipeline, its receives
+are posted ahead, which is not part of the time that a message takes.
 
 Both send either the `same` array each time, or what they have `received`. In the first case raw
 reads from and writes to the same two buffers in the core's own cache all along, which no program
@@ -27,7 +29,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxpipe.comm.buffer import aligned_empty, to_jax
+from jaxpipe.comm import receive_jax
+from jaxpipe.comm.buffer import aligned_empty
 from jaxpipe.comm.mpi import MpiTransport
 from jaxpipe.comm.mpi_border import MPI
 from jaxpipe.comm.transport import Transport
@@ -36,6 +39,7 @@ from jaxpipe.runtime.process import pin
 SIZES = (2**14, 2**20, 2**24)
 TIMEOUT_S = 60.0
 _NUM_BUFFERS = 4
+_NUM_WARM = 2 * _NUM_BUFFERS
 _MESSAGES_PER_ROUND = {2**14: 200, 2**20: 50, 2**24: 10}
 
 PingPong = Callable[[int], list[float]]
@@ -67,7 +71,7 @@ def raw_ping_pong(comm: MPI.Intracomm, num_bytes: int, *, passes_on: bool) -> Pi
     def play(num_messages: int) -> list[float]:
         ball = np.ones(num_bytes, np.uint8)
         one_way_s = []
-        for number in range(num_messages):
+        for number in range(_NUM_WARM + num_messages):
             theirs = buffers[number % _NUM_BUFFERS if passes_on else 0]
             start_s = time.perf_counter()
             if rank == 0:
@@ -78,7 +82,7 @@ def raw_ping_pong(comm: MPI.Intracomm, num_bytes: int, *, passes_on: bool) -> Pi
                 comm.Send([theirs if passes_on else ball, MPI.BYTE], dest=peer)
             one_way_s.append((time.perf_counter() - start_s) / 2)
             ball = theirs if passes_on else ball
-        return one_way_s
+        return one_way_s[_NUM_WARM:]
 
     return play
 
@@ -91,23 +95,24 @@ def our_ping_pong(transport: Transport, num_bytes: int, *, passes_on: bool) -> P
     def play(num_messages: int) -> list[float]:
         ball = jax.device_put(np.ones(like.shape, like.dtype)).block_until_ready()
         one_way_s = []
-        receiving = transport.receive(like, source=peer, tag=0)
-        for _ in range(num_messages):
-            ahead = transport.receive(like, source=peer, tag=0)
+        receiving = receive_jax(transport, like, source=peer, tag=0)
+        for _ in range(_NUM_WARM + num_messages):
+            ahead = receive_jax(transport, like, source=peer, tag=0) if rank == 0 else None
             start_s = time.perf_counter()
             if rank == 0:
                 sending = transport.send(ball, to=peer, tag=0)
-                theirs = to_jax(receiving.wait(timeout_s=TIMEOUT_S)).block_until_ready()
+                theirs = receiving.wait(timeout_s=TIMEOUT_S)
             else:
-                theirs = to_jax(receiving.wait(timeout_s=TIMEOUT_S)).block_until_ready()
+                theirs = receiving.wait(timeout_s=TIMEOUT_S)
                 sending = transport.send(theirs if passes_on else ball, to=peer, tag=0)
             sending.wait(timeout_s=TIMEOUT_S)
             one_way_s.append((time.perf_counter() - start_s) / 2)
-            ball, receiving = theirs if passes_on else ball, ahead
+            receiving = ahead or receive_jax(transport, like, source=peer, tag=0)
+            ball = theirs if passes_on else ball
             del theirs
         transport.send(ball, to=peer, tag=0)  # for the receive that was posted last
         receiving.wait(timeout_s=TIMEOUT_S)
-        return one_way_s
+        return one_way_s[_NUM_WARM:]
 
     return play
 

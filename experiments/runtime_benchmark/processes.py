@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from experiments.runtime_benchmark.claim import CannotMeasureError
-from jaxpipe.runtime.launch import find_mpirun, launch_command
+from jaxpipe.runtime.launch import MEMORY_SETTINGS, find_mpirun, launch_command
 
 _PROGRAMS = "experiments.runtime_benchmark.programs"
 _ROOT = Path(__file__).parents[2]
@@ -68,14 +68,10 @@ def launcher(num_ranks: int) -> tuple[str, ...]:
 def environment() -> dict[str, str]:
     """Return what all processes inherit, ours and the peer's.
 
-    Large pages, as `jaxpipe train` gives them to its ranks; and MPICH has to be told that ranks may
-    share cores.
+    The same memory settings as the ranks of `jaxpipe train`; and MPICH has to be told that ranks
+    may share cores.
     """
-    settings = {
-        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-        "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
-    }
-    return os.environ | settings
+    return os.environ | MEMORY_SETTINGS | {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
 
 
 def run_commands(

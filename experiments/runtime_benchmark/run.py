@@ -1,11 +1,13 @@
 """Measure claims, and write their tables and pictures.
 
     python -m experiments.runtime_benchmark.run [CLAIM ...] [--torch-python PATH]
-                              [--mpich-python PATH] [--out FOLDER] [--tiny] [--summarise]
+                              [--mpich-python PATH] [--out FOLDER] [--tiny]
+                              [--resume] [--summarise]
 
 Without names all claims are measured. `cases.toml` holds all sizes; with `--tiny` those of
 `tiny.toml` are taken, with which everything runs in seconds and no number means anything. With
-`--summarise` nothing is measured: the raw tables in the folder are summarised and drawn anew.
+`--summarise` nothing is measured: the raw tables in the folder are summarised and drawn anew. With
+`--resume` only what their raw tables do not hold yet is measured.
 """
 
 import argparse
@@ -26,6 +28,7 @@ from experiments.runtime_benchmark.claims.overlap import OVERLAP
 from experiments.runtime_benchmark.claims.torch import TORCH
 from experiments.runtime_benchmark.claims.transport import TRANSPORT
 from experiments.runtime_benchmark.machine import describe
+from experiments.runtime_benchmark.raw_table import RawTable
 from experiments.runtime_benchmark.tables import markdown, read_csv, write_csv
 from experiments.runtime_benchmark.training import measure
 
@@ -74,18 +77,26 @@ def show(name: str, bench: Bench | None, out: Path) -> None:
         print(f"{name} is left out: {error.filename} is not there", flush=True)
 
 
-def bench_of(given: argparse.Namespace, names: Sequence[str], out: Path) -> Bench:
-    """Return what the claims are measured with; their training runs are made once."""
+def benches_of(given: argparse.Namespace, names: Sequence[str], out: Path) -> dict[str, Bench]:
+    """Return what each claim is measured with; their training runs are made once."""
     cases = tomllib.loads((_HERE / ("tiny.toml" if given.tiny else "cases.toml")).read_text())
     runs = tuple(dict.fromkeys(run for name in names for run in CLAIMS[name].runs(cases)))
-    keep = partial(write_csv, path=out / "training_raw.csv")
-    training = partial(measure, cases, runs, torch_python=given.torch_python, keep=keep)
+    table = RawTable(out / "training_raw.csv", resumes=given.resume)
+    training = partial(measure, cases, runs, torch_python=given.torch_python, once=table.once)
     once = cache(training)
 
     def rows() -> Sequence[Row]:
         return once()
 
-    return Bench(cases=cases, training=rows, mpich_python=given.mpich_python)
+    return {
+        name: Bench(
+            cases=cases,
+            training=rows,
+            once=RawTable(out / f"{name}_raw.csv", resumes=given.resume).once,
+            mpich_python=given.mpich_python,
+        )
+        for name in names
+    }
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -95,15 +106,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--torch-python", type=Path, help="a Python that has PyTorch")
     parser.add_argument("--mpich-python", type=Path, help="a Python that has jaxpipe and MPICH")
     parser.add_argument("--tiny", action="store_true", help="only check that everything runs")
+    parser.add_argument("--resume", action="store_true", help="measure only what is missing")
     parser.add_argument("--summarise", action="store_true", help="measure nothing")
     parser.add_argument("--out", type=Path, help="a folder, instead of results/ or runs/tiny")
     given = parser.parse_args(arguments)
     out = given.out or (Path("runs/tiny") if given.tiny else _HERE / "results")
     out.mkdir(parents=True, exist_ok=True)
     names = tuple(given.claims or CLAIMS)
-    bench = None if given.summarise else bench_of(given, names, out)
+    benches = {} if given.summarise else benches_of(given, names, out)
     for name in names:
-        show(name, bench, out)
+        show(name, benches.get(name), out)
 
 
 if __name__ == "__main__":

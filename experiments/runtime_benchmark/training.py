@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,12 @@ def measure(
     runs: Sequence[Run],
     *,
     torch_python: Path | None,
-    keep: Callable[[Sequence[Row]], None],
+    once: Callable[[Row, Callable[[], Sequence[Row]]], list[Row]],
 ) -> list[Row]:
     """Make all runs, round by round, and return a row for each step but the first of each run.
 
-    `keep` gets the rows so far after every run. Runs of the peer are left out without its Python.
+    `once` makes each run, or returns the rows that an earlier command has left of it. Runs of the
+    peer are left out without its Python.
 
     Raises:
         CannotMeasureError: there are too few cores.
@@ -58,9 +60,13 @@ def measure(
         for run in runs:
             if run.system is System.TORCH and torch_python is None:
                 continue
-            result = _result(cases, run, torch_python)
-            rows += _rows(cases, run, result, number=number)
-            keep(rows)
+            columns = {
+                "system": run.system.value,
+                "how": run.how,
+                "cores": run.cores,
+                "round": number,
+            }
+            rows += once(columns, partial(_rows, cases, run, torch_python))
     return rows
 
 
@@ -105,7 +111,8 @@ def _task(cases: Mapping[str, Any], run: Run) -> dict[str, Any]:
     }
 
 
-def _rows(cases: Mapping[str, Any], run: Run, result: Any, *, number: int) -> list[Row]:
+def _rows(cases: Mapping[str, Any], run: Run, torch_python: Path | None) -> list[Row]:
+    result = _result(cases, run, torch_python)
     work, rows = cases["work"], []
     for step, step_s in enumerate(result["step_s"][1:], start=1):
         ideal = NOTHING
@@ -117,10 +124,6 @@ def _rows(cases: Mapping[str, Any], run: Run, result: Any, *, number: int) -> li
             )
         rows.append(
             {
-                "system": run.system.value,
-                "how": run.how,
-                "cores": run.cores,
-                "round": number,
                 "step": step,
                 "step_s": step_s,
                 "rank_0_cpu_s": result["cpu_s"][step],

@@ -31,8 +31,14 @@ class StepReport:
             f"step {metrics.step:>5}/{self._train.steps}   loss {metrics.loss:.3f}   "
             f"{metrics.tokens_per_s:>7,.0f} tokens/s   {metrics.flops_per_s / 1e9:.1f} GFLOP/s   "
             f"bubble {metrics.bubble:.0%} (theory {self._ideal_bubble:.0%})   "
-            f"{left_s:.0f} s left{held_out}"
+            f"{left_s:.0f} s left{_scaling(metrics)}{held_out}"
         )
+
+
+def _scaling(metrics: StepMetrics) -> str:
+    if metrics.loss_scale is None:
+        return ""
+    return f"   loss scale {metrics.loss_scale:,.0f}, {metrics.skipped_steps} skipped"
 
 
 def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -> None:

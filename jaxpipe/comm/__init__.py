@@ -3,7 +3,9 @@
 `MpiTransport` is imported from `jaxpipe.comm.mpi` by those who need it: nothing here needs an MPI.
 """
 
+from jaxpipe.comm.all_gather import all_gather
 from jaxpipe.comm.all_reduce import all_reduce, all_reduce_with_feedback
+from jaxpipe.comm.arrival import Arrival, receive_jax
 from jaxpipe.comm.clock import clock_offset
 from jaxpipe.comm.codec import Codec, codec_of
 from jaxpipe.comm.coded import CodedTransport
@@ -29,6 +31,7 @@ __all__ = [
     "BROADCAST_TAG",
     "GATHER_TAG",
     "NUM_MESSAGE_TAGS",
+    "Arrival",
     "Codec",
     "CodedTransport",
     "CountedTransport",
@@ -42,6 +45,7 @@ __all__ = [
     "ShapedTransport",
     "Transport",
     "Wire",
+    "all_gather",
     "all_reduce",
     "all_reduce_with_feedback",
     "barrier",
@@ -50,5 +54,6 @@ __all__ = [
     "codec_of",
     "gather_bytes",
     "library_of",
+    "receive_jax",
     "run_ranks",
 ]

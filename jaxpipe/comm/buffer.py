@@ -52,6 +52,11 @@ def is_ready(array: HostOrDeviceArray) -> bool:
     return array.is_deleted() or array.is_ready()  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def is_cheaply_copied(array: HostOrDeviceArray) -> bool:
+    """Return whether a copy costs less than what jax takes to refer to the memory as it is."""
+    return array.nbytes <= _CHEAPLY_COPIED_BYTES
+
+
 @jax.jit
 def _copy(array: jax.Array) -> jax.Array:
     return array
@@ -66,7 +71,7 @@ def to_jax(array: HostOrDeviceArray) -> jax.Array:
     >>> float(to_jax(np.ones(3, np.float32)).sum())
     3.0
     """
-    if array.nbytes <= _CHEAPLY_COPIED_BYTES:
+    if is_cheaply_copied(array):
         return _copy(array)
     return jax.device_put(array)
 

@@ -84,7 +84,8 @@ class MpiTransport:
         buffer = self._pool.take(envelope.num_bytes)
         message = MpiMessage(envelope, begin_receive(self._comm, buffer, envelope), outgoing=False)
         self._progress.add(message)
-        return MpiReceiving(message, self._progress, buffer, like)
+        memory = buffer.view(like.dtype).reshape(like.shape)
+        return MpiReceiving(message, self._progress, memory)
 
     def sum_in_library(
         self, array: np.ndarray, *, members: tuple[int, ...], timeout_s: float

@@ -10,10 +10,8 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Event
 from typing import TypeAlias
 
-import jax
 import numpy as np
 
 from jaxpipe.comm.buffer import as_bytes, is_ready
@@ -38,7 +36,7 @@ class MpiMessage:
     def __init__(self, envelope: Envelope, begin: Begin, *, outgoing: bool):
         self.envelope = envelope
         self.outgoing = outgoing
-        self.over = Event()
+        self.is_over = False
         self.over_s = math.nan
         self.num_bytes_moved = 0
         self._begin: Begin | None = begin
@@ -65,7 +63,7 @@ class MpiMessage:
 
     def test(self) -> bool:
         """Ask MPI whether the message has been moved."""
-        if self.over.is_set():
+        if self.is_over:
             return True
         status = MPI.Status()
         try:
@@ -107,7 +105,7 @@ class MpiMessage:
 
     def _end(self) -> None:
         self.over_s = time.perf_counter()
-        self.over.set()
+        self.is_over = True
 
 
 def begin_send(comm: MPI.Intracomm, array: HostOrDeviceArray, envelope: Envelope) -> Begin:
@@ -164,18 +162,17 @@ class MpiSending:
 
 @dataclass(frozen=True, slots=True)
 class MpiReceiving:
-    """A message on its way into `buffer`, uint8 of shape (num_bytes,)."""
+    """A message on its way into `memory`, which jax takes without a copy."""
 
     message: MpiMessage
     progress: MpiProgress
-    buffer: np.ndarray
-    like: jax.ShapeDtypeStruct
+    memory: np.ndarray
 
     def wait(self, *, timeout_s: float) -> np.ndarray:
-        """Return the array, in memory that jax takes without a copy."""
+        """Return `memory`."""
         self.progress.wait(self.message, timeout_s=timeout_s)
         self.message.raise_if_failed()
         moved, envelope = self.message.num_bytes_moved, self.message.envelope
         if moved != envelope.num_bytes:
             raise TransportError(f"got {moved} bytes instead of {envelope}")
-        return self.buffer.view(self.like.dtype).reshape(self.like.shape)
+        return self.memory

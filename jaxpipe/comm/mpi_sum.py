@@ -4,8 +4,6 @@ The members of a sum need a communicator of their own. MPI makes one while all o
 of it, without a deadline; so they first meet in a barrier that has one.
 """
 
-from threading import Event
-
 import numpy as np
 
 from jaxpipe.comm.mpi_border import MPI, translated
@@ -18,7 +16,7 @@ class MpiSum:
     outgoing = True
 
     def __init__(self, comm: MPI.Intracomm, array: np.ndarray, *, members: tuple[int, ...]):
-        self.over = Event()
+        self.is_over = False
         self._comm, self._array, self._members = comm, array, members
         self._request: MPI.Request | None = None
         self._error: TransportError | None = None
@@ -38,7 +36,7 @@ class MpiSum:
 
     def test(self) -> bool:
         """Ask MPI whether the sum is there."""
-        if self.over.is_set():
+        if self.is_over:
             return True
         assert self._request is not None, "not started"
         try:
@@ -47,7 +45,7 @@ class MpiSum:
             self._fail(error)
             return True
         if is_over:
-            self.over.set()
+            self.is_over = True
         return is_over
 
     def late(self, *, waited_s: float) -> DeadlineError:
@@ -62,7 +60,7 @@ class MpiSum:
     def _fail(self, error: Exception) -> None:
         self._error = TransportError(f"could not make {self._words()}: {error}")
         self._error.__cause__ = error
-        self.over.set()
+        self.is_over = True
 
     def _words(self) -> str:
         return f"the sum of {self._array.nbytes} bytes over the ranks {self._members}"

@@ -5,8 +5,10 @@ a thread of its own answers late, whoever waits or posts calls it as well. One l
 thread at a time: MPI has to be told of threads, but never meets two of them. While somebody waits,
 the thread only sleeps: two that take turns at the interpreter's lock are slower than one.
 
-Nobody spins for long. The pause before the next look is a part of what has been waited already, up
-to a millisecond: no wait is prolonged by more, and a rank that waits leaves its core to others.
+Whoever waits yields its core between two looks, and after two milliseconds it sleeps instead. The
+sleep is a part of what has been waited already, up to a millisecond: no wait is prolonged by more,
+and a rank that waits long leaves its core to others. Not sooner, since an MPI that copies through
+shared memory needs both ranks all along: each sleep would interrupt it.
 """
 
 import os
@@ -18,8 +20,9 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from jaxpipe.errors import DeadlineError
 
+_YIELDING_S = 2e-3
+_LOOKS_AT_ONE = 8
 _LONGEST_PAUSE_S = 1e-3
-_SHORTEST_PAUSE_S = 2e-5
 _SHORTEST_SLEEP_S = 2.5e-4
 _PAUSE_OF_WAITED = 1 / 32
 _SLEEP_OF_IDLE = 1 / 8
@@ -35,8 +38,8 @@ class Operation(Protocol):
         ...
 
     @property
-    def over(self) -> Event:
-        """Set once it has ended, well or not."""
+    def is_over(self) -> bool:
+        """Whether it has ended, well or not."""
         ...
 
     def start(self) -> bool:
@@ -77,12 +80,16 @@ class Progress(Generic[OperationT]):
 
     def add(self, operation: OperationT) -> None:
         """Take on an operation, and start it now if it is ready and nobody else is driving."""
-        self._added.append(operation)
-        if self._lock.acquire(blocking=False):
-            try:
-                self._start()
-            finally:
-                self._lock.release()
+        if not self._lock.acquire(blocking=False):
+            self._added.append(operation)
+            return
+        try:
+            if not (self._unstarted or self._added) and operation.start():
+                self._started.append(operation)
+            else:
+                self._added.append(operation)
+        finally:
+            self._lock.release()
 
     def wait(self, operation: OperationT, *, timeout_s: float) -> None:
         """Drive all operations until this one is over.
@@ -90,17 +97,16 @@ class Progress(Generic[OperationT]):
         Raises:
             DeadlineError: it was not over after `timeout_s`; it goes on, and may be waited for.
         """
-        if operation.over.is_set():
+        if operation.is_over:
             return
         start_s = self._clock()
         self._waiting.add(get_ident())
         try:
-            while not operation.over.is_set():
-                self._drive()
+            while not self._drive_to(operation):
                 waited_s = self._clock() - start_s
-                if waited_s >= timeout_s and not operation.over.is_set():
+                if waited_s >= timeout_s and not operation.is_over:
                     raise operation.late(waited_s=waited_s)
-                _pause(operation.over, waited_s=waited_s)
+                _pause(waited_s=waited_s)
         finally:
             self._waiting.discard(get_ident())
 
@@ -113,7 +119,7 @@ class Progress(Generic[OperationT]):
         """Return the operations that are not over."""
         with self._lock:
             known = (*self._started, *self._unstarted, *self._added)
-            return tuple(operation for operation in known if not operation.over.is_set())
+            return tuple(operation for operation in known if not operation.is_over)
 
     def stop(self, *, timeout_s: float) -> None:
         """End the thread, or give up after `timeout_s`."""
@@ -131,22 +137,41 @@ class Progress(Generic[OperationT]):
             pause_s = (self._clock() - last_s) * _SLEEP_OF_IDLE
             time.sleep(min(max(pause_s, _SHORTEST_SLEEP_S), _LONGEST_PAUSE_S))
 
-    def _drive(self) -> bool:
-        """Start what is ready and test what is started, unless another thread is at it.
+    def _drive_to(self, operation: OperationT) -> bool:
+        """Look at this one a few times, then drive all once; return whether it is over.
 
-        Returns whether anything was started or ended.
+        A test of one moves the messages of all, but the ends of others are seen a little later.
         """
+        if not self._lock.acquire(blocking=False):
+            return operation.is_over
+        try:
+            if operation in self._started:
+                for _ in range(_LOOKS_AT_ONE):
+                    if operation.test():
+                        self._started.remove(operation)
+                        return True
+            self._turn()
+            return operation.is_over
+        finally:
+            self._lock.release()
+
+    def _drive(self) -> bool:
+        """Drive all once, unless another thread is at it; return whether any started or ended."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            started = self._start()
-            if not self._started:
-                self._nudge()
-            before = len(self._started)
-            self._started = [one for one in self._started if not one.test()]
-            return started or len(self._started) < before
+            return self._turn()
         finally:
             self._lock.release()
+
+    def _turn(self) -> bool:
+        """Start what is ready and test what is started."""
+        started = self._start()
+        if not self._started:
+            self._nudge()
+        before = len(self._started)
+        self._started = [one for one in self._started if not one.test()]
+        return started or len(self._started) < before
 
     def _start(self) -> bool:
         while self._added:
@@ -165,10 +190,9 @@ class Progress(Generic[OperationT]):
         return len(unstarted) < len(before)
 
 
-def _pause(over: Event, *, waited_s: float) -> None:
+def _pause(*, waited_s: float) -> None:
     """Give the core away: for an instant at first, then for a part of the time waited."""
-    pause_s = min(waited_s * _PAUSE_OF_WAITED, _LONGEST_PAUSE_S)
-    if pause_s < _SHORTEST_PAUSE_S:
+    if waited_s < _YIELDING_S:
         os.sched_yield()
     else:
-        over.wait(pause_s)
+        time.sleep(min(waited_s * _PAUSE_OF_WAITED, _LONGEST_PAUSE_S))

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,15 @@ from jaxpipe.plan import Plan, identity_plan, read_plan
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.data import Tokenizer, open_dataset
 from jaxpipe.schedule import AllReduceKind, CodecKind
-from models import train_flops_per_token
+from jaxpipe.simulate import fastest_all_reduce
+from models import num_parameters, train_flops_per_token
 from topo import Cluster
 
 if TYPE_CHECKING:  # these import jax
     from jaxpipe.runtime.job import Job
     from jaxpipe.runtime.model import Model, Parameters
 
+_GRADIENT_BYTES = 4
 _PACKAGES = ("jaxpipe", "jax", "jaxlib", "flax", "optax", "numpy", "mpi4py")
 
 
@@ -40,11 +43,12 @@ def plan_from(config: Config) -> Plan:
 
     Raises:
         ConfigError: there is no such cluster, the plan has no use for the codec of gradients, or
-            the mesh does not divide heads and microbatch.
+            the mesh does not divide heads and microbatch, or meets a sharded optimizer.
         PlanError: cluster, model and batch do not fit the stages and replicas, or the file.
     """
     plan = _plan(config)
     _check_codec(config, plan)
+    _check_sharding(config)
     return plan
 
 
@@ -61,8 +65,24 @@ def _plan(config: Config) -> Plan:
             batch=config.train.batch,
             tied=config.model.tied,
         )
+        if config.plan.all_reduce is None:
+            plan = replace(plan, all_reduce=_all_reduce(config, plan, cluster))
     _check_mesh_fits(config, microbatch=plan.microbatch)
     return plan
+
+
+def _all_reduce(config: Config, plan: Plan, cluster: Cluster) -> AllReduceKind:
+    """Return the fastest way to sum gradients over the cluster's links, if that is theirs alone."""
+    if config.comm.gradients is not CodecKind.NONE:
+        return AllReduceKind.HIERARCHICAL
+    model, last = config.model, 0 if config.model.tied else plan.num_stages - 1
+    stage_bytes = [
+        _GRADIENT_BYTES * num_parameters(model, layers=n, embed=stage == 0, head=stage == last)
+        for stage, n in enumerate(plan.cut)
+    ]
+    embed_bytes = _GRADIENT_BYTES * model.vocabulary * model.dim
+    kind, _ = fastest_all_reduce(plan, cluster, stage_bytes=stage_bytes, embed_bytes=embed_bytes)
+    return kind
 
 
 def _check_mesh_fits(config: Config, *, microbatch: int) -> None:
@@ -90,6 +110,16 @@ def _check_codec(config: Config, plan: Plan) -> None:
         )
 
 
+def _check_sharding(config: Config) -> None:
+    num_devices = config.mesh.num_devices
+    if config.optimizer.sharded and num_devices > 1:
+        raise ConfigError(
+            f"moments are shared out among replicas or among the devices of a rank, not both: "
+            f"`optimizer.sharded` is true, and `mesh.data` x `mesh.tensor` is {num_devices}; leave "
+            f"out one of them"
+        )
+
+
 def _check_plan_fits(plan: Plan, config: Config) -> None:
     batch = plan.num_replicas * plan.num_microbatches * plan.microbatch
     planned = {
@@ -103,6 +133,12 @@ def _check_plan_fits(plan: Plan, config: Config) -> None:
                 f"a plan is for one model and batch: {config.plan.file} was made for `{field}` "
                 f"{in_plan}, the configuration says {wanted}; set it to that, or plan anew"
             )
+
+
+def scales_loss(config: Config) -> bool:
+    """Return whether the loss is scaled: as told, or else where activations are float16."""
+    enabled = config.loss_scale.enabled
+    return config.model.compute_dtype == "float16" if enabled is None else enabled
 
 
 def job_from(config: Config, plan: Plan) -> "Job":
@@ -125,6 +161,7 @@ def job_from(config: Config, plan: Plan) -> "Job":
         comm=config.comm,
         mesh=config.mesh,
         optimizer=config.optimizer,
+        loss_scale=config.loss_scale if scales_loss(config) else None,
         checkpoint=config.checkpoint,
         trace=config.trace,
         flops_per_token=float(train_flops_per_token(config.model, sequence=sequence)),

@@ -19,6 +19,7 @@ from jaxpipe.runtime.settings import (
     CheckpointConfig,
     CommConfig,
     DataConfig,
+    LossScaleConfig,
     MeshConfig,
     OptimizerConfig,
     RunConfig,
@@ -41,6 +42,7 @@ class Config:
     comm: CommConfig = field(default_factory=CommConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    loss_scale: LossScaleConfig = field(default_factory=LossScaleConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     trace: TraceConfig = field(default_factory=TraceConfig)
     sample: SampleConfig = field(default_factory=SampleConfig)

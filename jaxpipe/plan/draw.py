@@ -19,7 +19,8 @@ def draw_plan(plan: Plan, cluster: Cluster, *, num_columns: int = 100) -> str:
             *_placement(plan, cluster),
             "",
             *_links(plan, cluster),
-            f"gradients of stage 0 are summed over ranks {draw_tree(plan.sync[0])}",
+            f"gradients of stage 0 are summed over ranks {draw_tree(plan.sync[0])}: "
+            f"{plan.all_reduce}",
             "",
             f"schedule {plan.schedule_name}, {plan.num_microbatches} microbatches: bubble in "
             f"theory {ideal_bubble(plan):.1%} (backward = 2 forwards, equal layers, no network), "

@@ -19,8 +19,9 @@ class PlanConfig:
     `cluster` is a name in the catalogue or a TOML file; `microbatch` is in samples; `cut` (layers
     of each stage) and `warmup` (forwards of each stage before its first backward) are chosen where
     they are left out. Of the `stages` of the whole pipeline each rank holds `chunks`. The CSV in
-    `schedule_file` takes the place of `schedule`. `all_reduce` says how gradients are summed. A
-    `file` that `jaxpipe plan` wrote decides all but the cluster.
+    `schedule_file` takes the place of `schedule`. `all_reduce` says how gradients are summed;
+    left out, it is the fastest over the cluster's links, simulated. A `file` that `jaxpipe plan`
+    wrote decides all but the cluster.
     """
 
     file: str | None = None
@@ -33,7 +34,7 @@ class PlanConfig:
     warmup: tuple[int, ...] | None = None
     chunks: int = 1
     schedule_file: str | None = None
-    all_reduce: AllReduceKind = AllReduceKind.TREE
+    all_reduce: AllReduceKind | None = None
 
     def __post_init__(self) -> None:
         for field in ("stages", "replicas", "microbatch", "chunks"):
@@ -44,7 +45,7 @@ class PlanConfig:
 def identity_plan(
     config: PlanConfig, cluster: Cluster, *, num_layers: int, batch: int, tied: bool
 ) -> Plan:
-    """Return the plan in which rank `r` runs on device `r`.
+    """Return the plan in which rank `r` runs on device `r`; sums follow trees if none are chosen.
 
     Raises:
         PlanError: the devices, the layers, the batch or the warm-up do not fit the stages and
@@ -68,7 +69,7 @@ def identity_plan(
         placement=tuple(tuple(range(first, first + size)) for first in range(0, num_ranks, size)),
         cut=cut,
         schedule=_schedule(config),
-        all_reduce=config.all_reduce,
+        all_reduce=config.all_reduce or AllReduceKind.TREE,
         num_chunks=config.chunks,
         warmup=config.warmup,
         microbatch=config.microbatch,

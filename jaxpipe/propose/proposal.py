@@ -9,7 +9,7 @@ import numpy as np
 import topo
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan, dtfm_cost
-from jaxpipe.plan.cost import Profile, live_limits, read_profile
+from jaxpipe.plan.cost import Profile, live_limits, overfull, read_profile
 from jaxpipe.plan.decide import Effort, Shape, Task, build, decide, dtfm_plan
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.propose.request import Goal, PlanRequest
@@ -21,9 +21,9 @@ from jaxpipe.simulate import (
     StepSplit,
     auto_schedule,
     dtfm_constants,
-    foreseen_step_s,
     plan_job,
     planned_step_s,
+    step_objective,
     step_split,
 )
 from models import GptConfig, load_preset
@@ -57,7 +57,7 @@ class Proposal:
 
 NUM_RANDOM = 5
 CHUNK_BYTES = 4 * 2**20
-"""Of this size are the chunks in which the runtime sums gradients."""
+"""Gradients are simulated in chunks of this size: larger ones than the runtime's, so fewer."""
 
 
 def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal:
@@ -68,13 +68,13 @@ def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal
         PlanError: nothing fits.
     """
     task, conditions = _conditions(request)
-    valued = 0
+    objective, valued = step_objective(conditions), 0
 
     def seconds(plan: Plan) -> float:
         nonlocal valued
         valued += 1
         observe(valued)
-        return foreseen_step_s(plan, conditions)
+        return objective(plan)
 
     def exact_s(plan: Plan) -> float:
         return planned_step_s(plan, conditions)
@@ -85,7 +85,7 @@ def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal
     else:
         effort = Effort(seconds=request.budget, num_changes=10**6)
         decision = decide(task, seconds, seed=request.seed, effort=effort)
-        plan, by_shape = decision.plan, decision.by_shape
+        plan, by_shape = _as_listed_if_faster(decision.plan, task, conditions), decision.by_shape
     if request.measure:
         plan = _made_to_measure(plan, task, conditions)
     used = {device for row in plan.placement for device in row}
@@ -104,6 +104,14 @@ def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal
         larger=next((each for each in by_shape if each[0].num_ranks > plan.num_ranks), None),
         num_valued=valued,
     )
+
+
+def _as_listed_if_faster(plan: Plan, task: Task, conditions: Conditions) -> Plan:
+    """Return the plan on the first devices in their order, if that is faster and fits."""
+    as_listed = _placed(task, plan, np.arange(len(task.cluster)))
+    if overfull(as_listed, task.profile, task.cluster, each=task.bytes_each):
+        return plan
+    return min(plan, as_listed, key=lambda each: planned_step_s(each, conditions))
 
 
 def _made_to_measure(plan: Plan, task: Task, conditions: Conditions) -> Plan:
@@ -197,15 +205,15 @@ def _cluster(request: PlanRequest) -> Cluster:
 
 def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
     """Return the plan with other devices, its sync trees chosen for them."""
-    built = build(
+    return build(
         task,
         devices[: plan.num_ranks].reshape(plan.num_replicas, plan.num_stages),
         microbatch=plan.microbatch,
         schedule=plan.schedule,
         cut=plan.cut,
         warmup=plan.warmup,
+        all_reduce=plan.all_reduce,
     )
-    return replace(built, all_reduce=plan.all_reduce)
 
 
 def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float:

@@ -11,22 +11,27 @@ Buckets = dict[Bucket, Float[Array, " size"]]
 
 def pack(gradients: Parameters, *, shared: bool) -> Buckets:
     """Return the gradients as vectors; with `shared`, the token embedding has its own."""
-    parts = _split(gradients, shared=shared)
+    parts = split(gradients, shared=shared)
     return {bucket: ravel_pytree(part)[0] for bucket, part in parts.items()}
 
 
 def unpack(buckets: Buckets, like: Parameters, *, shared: bool) -> Parameters:
     """Return the gradients in the structure of `like`: the inverse of `pack`."""
-    parts = _split(like, shared=shared)
+    parts = split(like, shared=shared)
     trees = {bucket: ravel_pytree(part)[1](buckets[bucket]) for bucket, part in parts.items()}
-    gradients = trees[Bucket.STAGE]
-    if shared:
-        embed = {**gradients["embed"], **trees[Bucket.SHARED]}
-        gradients = {**gradients, "embed": embed}
-    return gradients
+    return merge(trees)
 
 
-def _split(tree: Parameters, *, shared: bool) -> dict[Bucket, Parameters]:
+def merge(parts: dict[Bucket, Parameters]) -> Parameters:
+    """Return the tree of which `split` has made the parts."""
+    tree = parts[Bucket.STAGE]
+    if Bucket.SHARED not in parts:
+        return tree
+    return {**tree, "embed": {**tree["embed"], **parts[Bucket.SHARED]}}
+
+
+def split(tree: Parameters, *, shared: bool) -> dict[Bucket, Parameters]:
+    """Return the parts of a tree like the parameters, one to a bucket."""
     if not shared:
         return {Bucket.STAGE: tree}
     rest = {name: leaf for name, leaf in tree["embed"].items() if name != "tokens"}

@@ -25,6 +25,10 @@ class CompiledStage:
     `cast` returns its argument where parameters and activations have one dtype. `backwards` has
     those that the schedule asks for, and `split` is there if it splits any; they donate the
     gradients, and `update` the parameters and the moments. All arrays lie as `layout` says.
+
+    Where replicas share the optimizer out, `update` donates the moments alone and returns pieces of
+    the parameters; `join` makes parameters of them and the vector of all pieces. It is None
+    elsewhere.
     """
 
     functions: StageFunctions
@@ -41,6 +45,7 @@ class CompiledStage:
     pack: Callable[..., Any]
     square_norm: Callable[..., Any]
     update: Callable[..., Any]
+    join: Callable[..., Any] | None = None
 
 
 def compile_stage(
@@ -64,12 +69,8 @@ def compile_stage(
     )
     pack, buckets = compile_(functions.pack, gradients, out=whole)
     square_norm, _ = compile_(functions.square_norm, buckets, out=whole)
-    update, _ = compile_(
-        functions.update,
-        *(params, moments, buckets, scalar),
-        donate=(0, 1),
-        out=layout.of((params, moments)),
-    )
+    scalars = (scalar, scalar) if functions.scales_loss else (scalar,)
+    update, join = _compile_update(functions, params, moments, buckets, scalars, layout=layout)
     return CompiledStage(
         functions=functions,
         layout=layout,
@@ -85,6 +86,7 @@ def compile_stage(
         pack=pack,
         square_norm=square_norm,
         update=update,
+        join=join,
     )
 
 
@@ -97,6 +99,28 @@ def _inputs(
     hidden = layout.shape(activation.shape, activation.dtype)
     data = (tokens if stage.is_first else hidden, tokens if stage.is_last else None)
     return data, layout.shape((2,), jnp.int32), layout.shape((), jnp.float32)
+
+
+def _compile_update(
+    functions: StageFunctions,
+    params: Any,
+    moments: Any,
+    buckets: Any,
+    scalars: tuple[Any, ...],
+    *,
+    layout: Layout,
+) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
+    """Compile the update, and what makes parameters of pieces if these are what it makes."""
+    given = (params, moments, buckets, *scalars)
+    if functions.share is None:
+        out = layout.of((params, moments))
+        return _compile(layout, functions.update, *given, donate=(0, 1), out=out)[0], None
+    assert layout.mesh is None, "the devices of a mesh and replicas do not share a stage both"
+    update, (held, _) = _compile(layout, functions.update, *given, donate=(1,))
+    dtype = jax.tree.leaves(params)[0].dtype
+    flat = layout.shape((functions.num_shared_out(),), dtype)
+    join, _ = _compile(layout, functions.join, flat, held)
+    return update, join
 
 
 def _compile_backwards(

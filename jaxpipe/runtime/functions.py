@@ -4,14 +4,16 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from jaxpipe.runtime.buckets import Buckets, pack, unpack
+from jaxpipe.runtime.buckets import Buckets, merge, pack, split, unpack
 from jaxpipe.runtime.model import Parameters
-from jaxpipe.runtime.optimizer import adamw, clip_factor
+from jaxpipe.runtime.optimizer import adamw, clip_factor, matrices
 from jaxpipe.runtime.residuals import Residuals, backward_from_residuals, forward_with_residuals
 from jaxpipe.runtime.settings import OptimizerConfig
+from jaxpipe.runtime.share import Share, joined, size_of, whole_tree
 from jaxpipe.runtime.split import Carried, Crossing, SplitBackward, split_backward
 from jaxpipe.runtime.stage import Input, Output, Stage, Targets, microbatch_key
 from jaxpipe.schedule import Bucket
@@ -36,12 +38,15 @@ class StageFunctions:
     """The functions of one stage.
 
     `params` are in the parameter dtype, as are `gradients`; `compute` is their copy in the dtype
-    of the activations, made once a step.
+    of the activations, made once a step. `scales_loss` tells whether `update` is given a scale.
+    With a `share`, moments are those of its pieces of the parameters alone.
     """
 
     stage: Stage
     work: Work
     optimizer: OptimizerConfig
+    scales_loss: bool = False
+    share: Share | None = None
 
     def activation(self) -> jax.ShapeDtypeStruct:
         """Return what crosses from one stage to the next for one microbatch."""
@@ -57,7 +62,7 @@ class StageFunctions:
     def init(self) -> tuple[Parameters, optax.OptState]:
         """Return fresh parameters and moments."""
         params = self.stage.init(seed=self.work.seed)
-        return params, self._transformation().init(params)
+        return params, self._transformation().init(self.held(params))
 
     def cast(self, params: Parameters) -> Parameters:
         """Return the parameters in the compute dtype, as the stage's loop wants them."""
@@ -97,7 +102,7 @@ class StageFunctions:
         """Return the gradient of the stage's input (None for tokens), and add that of its weights.
 
         `cotangent` is the gradient of the output: at the last stage one over the tokens of a step,
-        which makes the loss a mean over them.
+        which makes the loss a mean over them, times the scale of the loss if it has one.
         """
         of_weights, of_input = backward_from_residuals(residuals, compute, cotangent)
         return self._to_stage_before(of_input), add_gradients(gradients, of_weights)
@@ -147,19 +152,56 @@ class StageFunctions:
         moments: optax.OptState,
         buckets: Buckets,
         square_norm: Float[Array, ""],
+        scale: Float[Array, ""] | None = None,
     ) -> tuple[Parameters, optax.OptState]:
-        """Clip by the global norm, given its square, and apply the optimizer."""
-        gradients = unpack(buckets, params, shared=self.stage.shares_embedding)
+        """Clip by the global norm, given its square, and apply the optimizer to what is held.
+
+        Where the loss is scaled, so are the gradients, by `scale`; the norm is not.
+        """
+        gradients = self.held(unpack(buckets, params, shared=self.stage.shares_embedding))
         factor = clip_factor(self.optimizer, square_norm)
+        factor = factor if scale is None else factor / scale
         clipped = jax.tree.map(lambda gradient: gradient * factor, gradients)
-        changes, moments = self._transformation().update(clipped, moments, params)
-        return jax.tree.map(jnp.add, params, changes), moments
+        held = self.held(params)
+        changes, moments = self._transformation().update(clipped, moments, held)
+        return jax.tree.map(jnp.add, held, changes), moments
+
+    def held(self, tree: Parameters) -> Parameters:
+        """Return what of the parameters, or of a tree like them, this replica updates."""
+        if self.share is None:
+            return tree
+        parts = self.parts(tree)
+        return merge({**parts, Bucket.STAGE: self.share.pieces(parts[Bucket.STAGE])})
+
+    def join(self, flat: Array | np.ndarray, held: Parameters) -> Parameters:
+        """Return the parameters that the pieces of all replicas are together; `held` is one's own.
+
+        The same for moments.
+        """
+        like = self.parts(self._shapes())[Bucket.STAGE]
+        return merge({**self.parts(held), Bucket.STAGE: whole_tree(flat, like)})
+
+    def own(self, held: Parameters) -> np.ndarray:
+        """Return the pieces of this replica as a vector, on the host."""
+        return joined(self.parts(held)[Bucket.STAGE])
+
+    def parts(self, tree: Parameters) -> dict[Bucket, Parameters]:
+        """Return what replicas share out, and a tied embedding apart, which each holds whole."""
+        return split(tree, shared=self.stage.shares_embedding)
+
+    def num_shared_out(self) -> int:
+        """Return how many numbers replicas share out."""
+        return size_of(self.parts(self._shapes())[Bucket.STAGE])
 
     def _to_stage_before(self, of_input: Array) -> Array | None:
         return None if self.stage.is_first else of_input
 
     def _transformation(self) -> optax.GradientTransformation:
-        return adamw(self.optimizer, num_steps=self.work.num_steps)
+        decayed = None if self.share is None else matrices(self._shapes())
+        return adamw(self.optimizer, num_steps=self.work.num_steps, decayed=decayed)
+
+    def _shapes(self) -> Parameters:
+        return jax.eval_shape(lambda: self.stage.init(seed=self.work.seed))
 
 
 def add_gradients(gradients: Parameters, more: Parameters) -> Parameters:

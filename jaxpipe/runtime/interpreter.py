@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+import jax
 import numpy as np
 from jaxtyping import Array, Int
 
@@ -10,9 +12,11 @@ from jaxpipe.comm import CodedTransport, CountedTransport, ReduceWorker, Wire, a
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.buckets import Buckets
 from jaxpipe.runtime.compiled import CompiledStage
+from jaxpipe.runtime.loss_scale import is_finite
 from jaxpipe.runtime.mailbox import Mailbox, Patience
 from jaxpipe.runtime.recorder import Recorder
 from jaxpipe.runtime.reductions import Reductions, reduction_tag
+from jaxpipe.runtime.sharing import Sharing
 from jaxpipe.runtime.stage_pass import StagePass
 from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.train_state import TrainState
@@ -50,14 +54,28 @@ class Interpreter:
     patience: Patience
 
     @property
+    def sharing(self) -> Sharing:
+        """How replicas gather what they share out."""
+        return Sharing(
+            plan=self.plan,
+            transport=self.transport,
+            timeout_s=self.patience.timeout_s,
+            chunk_bytes=self.wire.chunk_bytes,
+        )
+
+    @property
     def replica(self) -> int:
         """The replica that this rank is part of."""
         return self.plan.replica(self.transport.rank)
 
     def train(self, program: Program, state: TrainState, feed: Feed) -> tuple[TrainState, Totals]:
-        """Execute one training step; the arrays of `state` are donated."""
+        """Execute one training step; the arrays of `state` are donated.
+
+        Where the loss is scaled and the totals' norm is not finite, no stage changes.
+        """
         run = self._run(program, state, feed, trains=True)
-        return {number: held.state for number, held in run.stages.items()}, run.totals
+        stages = {number: held.state for number, held in run.stages.items()}
+        return replace(state, stages=stages), run.totals
 
     def gradients(
         self, program: Program, state: TrainState, feed: Feed
@@ -73,21 +91,25 @@ class Interpreter:
 
     def _run(self, program: Program, state: TrainState, feed: Feed, *, trains: bool) -> "_Run":
         self.recorder.begin(feed.step)
+        scale = None if state.loss_scale is None else state.loss_scale.scale
+        any_stage = next(iter(self.compiled.values()))
+        activation = any_stage.activation
         mailbox = Mailbox(
             program,
             transport=self.messages,
             recorder=self.recorder,
             rank_of=lambda stage: self.plan.rank(replica=self.replica, stage=stage),
             num_stages=self.plan.num_stages,
-            like=next(iter(self.compiled.values())).activation,
+            like=any_stage.layout.shape(activation.shape, activation.dtype),
             patience=self.patience,
         )
         stages = {
             number: StagePass(
                 compiled=compiled,
-                state=state[number],
-                compute=compiled.cast(state[number].params),
+                state=state.stages[number],
+                compute=compiled.cast(state.stages[number].params),
                 gradients=compiled.zeros() if trains else None,
+                scale=scale,
             )
             for number, compiled in self.compiled.items()
         }
@@ -96,6 +118,7 @@ class Interpreter:
             mailbox=mailbox,
             feed=feed,
             trains=trains,
+            scale=scale,
             stages=stages,
             reductions=Reductions(
                 plan=self.plan,
@@ -119,6 +142,7 @@ class _Run:
     mailbox: Mailbox
     feed: Feed
     trains: bool
+    scale: float | None
     stages: dict[int, StagePass]
     reductions: Reductions
     totals: Totals = field(default_factory=Totals)
@@ -143,7 +167,7 @@ class _Run:
         held, behind = self.stages[number], (number + 1, number, microbatch)
         compute = held.backward if instruction.op is Op.BACKWARD else held.backward_input
         is_last = held.stage.is_last
-        cotangent = held.compiled.loss_cotangent if is_last else self.mailbox.take(behind)
+        cotangent = held.loss_cotangent if is_last else self.mailbox.take(behind)
         with self.rank.recorder.span(Lane.COMPUTE, instruction):
             of_input = compute(microbatch, cotangent)
         if of_input is not None:
@@ -169,8 +193,17 @@ class _Run:
             self.reductions.begin(instruction, held.pack()[Bucket.STAGE])
 
     def update(self, instruction: Instruction) -> None:
+        if self.scale is not None and not is_finite(self.totals.square_norm):
+            return
+        held = self.stages[instruction.stage]
         with self.rank.recorder.span(Lane.UPDATE, instruction):
-            self.stages[instruction.stage].update(self.totals.square_norm)
+            held.update(self.totals.square_norm)
+        if held.updated is None:
+            return
+        share = held.compiled.functions.parts(held.updated)[Bucket.STAGE]
+        num_bytes = sum(piece.nbytes for piece in jax.tree.leaves(share))
+        with self.rank.recorder.span(Lane.REDUCE, instruction, name="gather", num_bytes=num_bytes):
+            held.gather(partial(self.rank.sharing.gather, stage=instruction.stage))
 
     def _tokens(self, microbatch: int, shift: int) -> Int[np.ndarray, "microbatch seq"]:
         """Return the inputs of a microbatch, or with a shift of 1 its targets."""
@@ -200,7 +233,7 @@ class _Run:
                 tag=reduction_tag(instruction),
                 timeout_s=self.rank.patience.timeout_s,
             )
-        self.totals = Totals.from_array(total)
+        self.totals = Totals.from_array(total).unscaled(self.scale)
 
     def _place(self, done: Instruction, total: Array) -> None:
         """Put a sum where its update looks for it."""

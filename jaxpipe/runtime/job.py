@@ -13,12 +13,14 @@ from jaxpipe.runtime.model import Model
 from jaxpipe.runtime.settings import (
     CheckpointConfig,
     CommConfig,
+    LossScaleConfig,
     MeshConfig,
     OptimizerConfig,
     RunConfig,
     TraceConfig,
     TrainConfig,
 )
+from jaxpipe.runtime.sharing import share_of
 from jaxpipe.runtime.stage import Stage
 
 
@@ -26,8 +28,9 @@ from jaxpipe.runtime.stage import Stage
 class Job:
     """What is trained, how, by whom.
 
-    `flops_per_token` counts the forward and backward of the model without rematerialisation;
-    `description` is saved with each checkpoint and with the metrics: configuration and versions.
+    `loss_scale` is None where the loss is not scaled. `flops_per_token` counts the forward and
+    backward of the model without rematerialisation; `description` is saved with each checkpoint and
+    with the metrics: configuration and versions.
     """
 
     model: Model
@@ -38,6 +41,7 @@ class Job:
     comm: CommConfig
     mesh: MeshConfig
     optimizer: OptimizerConfig
+    loss_scale: LossScaleConfig | None
     checkpoint: CheckpointConfig
     trace: TraceConfig
     flops_per_token: float
@@ -72,8 +76,12 @@ class Job:
         """
         return layout_over(devices, self.mesh, split=self.model.split)
 
-    def functions(self, *, stage: int) -> StageFunctions:
-        """Return what a rank that holds this stage computes."""
+    def functions(self, *, stage: int, rank: int = 0) -> StageFunctions:
+        """Return what a rank that holds this stage computes.
+
+        Which rank it is matters where the optimizer is sharded.
+        """
+        is_sharded = self.optimizer.sharded
         return StageFunctions(
             stage=Stage(
                 model=self.model,
@@ -91,4 +99,6 @@ class Job:
                 seed=self.run.seed,
             ),
             optimizer=self.optimizer,
+            scales_loss=self.loss_scale is not None,
+            share=share_of(self.plan, rank=rank, stage=stage) if is_sharded else None,
         )

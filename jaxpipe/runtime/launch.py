@@ -41,8 +41,18 @@ def seat(environment: Mapping[str, str]) -> Seat | None:
     return None
 
 
-_LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Lets the GNU C library ask for large pages: on CPUs a step takes 5 to 8 % less, measured."""
+MEMORY_SETTINGS = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296"
+    ":glibc.malloc.trim_threshold=1099511627776"
+}
+"""Lets the GNU C library ask for large pages, and keep what a rank frees for what it makes next.
+
+Large pages: of three pairs of alternating runs on two cores, two had 5 to 8 % more tokens/s with
+them, the third less than that. Keeping: memory above 32 MiB goes back to the system whenever it is
+freed, and comes again page by page. A jitted call that returns 160 MiB in four arrays took 22 ms
+with that and 11 without; the processor seconds of a GPipe step went from 10.7 to 9.9 in one pair of
+runs. A rank then holds the most that it ever held until it ends.
+"""
 
 
 def check_seat(here: Seat | None, *, num_ranks: int) -> None:
@@ -53,8 +63,8 @@ def check_seat(here: Seat | None, *, num_ranks: int) -> None:
     """
     if here is not None and here.num_ranks != num_ranks:
         raise ConfigError(
-            f"the ranks fit the plan: `plan.stages` x `plan.replicas` is {num_ranks}, but "
-            f"{here.num_ranks} ranks were started; use mpirun -n {num_ranks}"
+            f"each rank has its part of the plan: `plan` has {num_ranks} ranks, but "
+            f"{here.num_ranks} were started; use mpirun -n {num_ranks}"
         )
 
 
@@ -74,7 +84,7 @@ def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
     end_with_us = partial(die_with_parent, signal.SIGTERM)
     process = subprocess.Popen(
         command,
-        env={**_LARGE_PAGES, **os.environ},
+        env={**MEMORY_SETTINGS, **os.environ},
         preexec_fn=end_with_us,  # noqa: PLW1509  it only calls prctl
     )
     previous = {

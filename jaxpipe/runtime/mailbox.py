@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import jax
 from jaxtyping import Array
 
-from jaxpipe.comm import Receiving, Sending, Transport
+from jaxpipe.comm import Arrival, Sending, Transport, receive_jax
 from jaxpipe.runtime.recorder import Recorder
 from jaxpipe.schedule import Instruction, Op, Program
 from jaxpipe.trace import Lane
@@ -31,8 +31,8 @@ class Mailbox:
     """What has come for the stages of this rank, what they have made, and what is under way.
 
     What one stage of the rank makes for another is handed over without a message: it is put and
-    taken. `like` is the shape and dtype of every message, `rank_of` tells the rank that holds a
-    stage of this pipeline, of which there are `num_stages`.
+    taken. `like` is the shape and dtype of every message, and where it shall lie; `rank_of` tells
+    the rank that holds a stage of this pipeline, of which there are `num_stages`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Mailbox:
         self._patience = patience
         self._arrays: dict[Message, Array] = {}
         self._unposted = deque(i for i in program if i.op is Op.RECEIVE)
-        self._posted: deque[Receiving] = deque()
+        self._posted: deque[Arrival] = deque()
         self._sendings: list[tuple[Instruction, int, float, Sending]] = []
         for _ in range(patience.receive_ahead):
             self._post()
@@ -83,7 +83,7 @@ class Mailbox:
         source, num_bytes = self._rank_of(message[0]), _num_bytes(self._like)
         with self._recorder.span(Lane.RECEIVE, instruction, peer=source, num_bytes=num_bytes):
             array = receiving.wait(timeout_s=self._patience.timeout_s)
-        self._arrays[message] = jax.device_put(array)
+        self._arrays[message] = array
         self._post()
 
     def finish_sends(self) -> None:
@@ -101,7 +101,7 @@ class Mailbox:
             message = _message(self._unposted.popleft())
             source = self._rank_of(message[0])
             self._posted.append(
-                self._transport.receive(self._like, source=source, tag=self._tag(message))
+                receive_jax(self._transport, self._like, source=source, tag=self._tag(message))
             )
 
     def _tag(self, message: Message) -> int:

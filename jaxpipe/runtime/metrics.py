@@ -11,23 +11,27 @@ from typing import Any
 class StepMetrics:
     """One step, as measured on rank 0 and summed over ranks.
 
-    `step` counts updates from 1. `loss` and `eval_loss` are in nats per token, `eval_loss` None
-    where it was not measured. `grad_norm` is that before clipping. `bubble` is the fraction of the
-    pipeline phase in which ranks did not compute; `sent_bytes` is what ranks sent to each
-    other, as codecs have shortened it, gradients included; but not what MPI's library sums.
+    `step` counts from 1. `loss` and `eval_loss` are in nats per token, `eval_loss` None where it
+    was not measured. `grad_norm` is that before clipping, and None of a step that overflowed and
+    was skipped; `skipped_steps` counts these so far, and `loss_scale` is that of the step, None
+    where the loss is not scaled. `bubble` is the fraction of the pipeline phase in which ranks did
+    not compute; `sent_bytes` is what ranks sent to each other, as codecs have shortened it,
+    gradients included; but not what MPI's library sums, nor the parameters that replicas gather.
     `flops_per_s` counts the model's own floating-point operations, over all ranks.
     """
 
     step: int
     loss: float
     eval_loss: float | None
-    grad_norm: float
+    grad_norm: float | None
     learning_rate: float
     step_s: float
     tokens_per_s: float
     bubble: float
     sent_bytes: int
     flops_per_s: float
+    loss_scale: float | None = None
+    skipped_steps: int = 0
 
 
 class MetricsFile:

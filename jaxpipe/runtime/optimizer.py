@@ -20,15 +20,20 @@ def learning_rate(config: OptimizerConfig, *, num_steps: int) -> optax.Schedule:
     )
 
 
-def adamw(config: OptimizerConfig, *, num_steps: int) -> optax.GradientTransformation:
-    """Return the optimizer of one stage, for gradients that are clipped already."""
+def adamw(
+    config: OptimizerConfig, *, num_steps: int, decayed: Parameters | None = None
+) -> optax.GradientTransformation:
+    """Return the optimizer of one stage, for gradients that are clipped already.
+
+    `decayed` tells for each leaf whether it decays, where leaves are not in their shapes.
+    """
     return optax.adamw(
         learning_rate(config, num_steps=num_steps),
         b1=config.beta1,
         b2=config.beta2,
         eps=config.epsilon,
         weight_decay=config.weight_decay,
-        mask=_matrices,
+        mask=matrices if decayed is None else decayed,
     )
 
 
@@ -38,7 +43,7 @@ def clip_factor(config: OptimizerConfig, square_norm: Float[Array, ""]) -> Float
     return jnp.minimum(1.0, config.clip_norm / jnp.maximum(norm, config.clip_norm))
 
 
-def _matrices(params: Parameters) -> Parameters:
+def matrices(params: Parameters) -> Parameters:
     """Tell weight matrices from biases and norms; a block's leaves have one dim more, the layer."""
     return {
         part: jax.tree.map(lambda leaf, extra=part == "blocks": leaf.ndim - extra >= 2, leaves)

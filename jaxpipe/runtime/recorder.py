@@ -36,21 +36,33 @@ class Recorder:
         return self._clock()
 
     @contextmanager
-    def span(self, lane: Lane, instruction: Instruction, **details: int) -> Iterator[None]:
+    def span(
+        self, lane: Lane, instruction: Instruction, *, name: str | None = None, **details: int
+    ) -> Iterator[None]:
         """Record the time that the body takes."""
         start_s = self.now()
         yield
-        self.add(lane, instruction, start_s=start_s, end_s=self.now(), **details)
+        self.add(lane, instruction, start_s=start_s, end_s=self.now(), name=name, **details)
 
     def add(
-        self, lane: Lane, instruction: Instruction, *, start_s: float, end_s: float, **details: int
+        self,
+        lane: Lane,
+        instruction: Instruction,
+        *,
+        start_s: float,
+        end_s: float,
+        name: str | None = None,
+        **details: int,
     ) -> None:
-        """Record a span that has ended; `details` are its `peer` and `num_bytes`."""
+        """Record a span that has ended; `details` are its `peer` and `num_bytes`.
+
+        It has the name of the instruction, if it is not a part of it with a `name` of its own.
+        """
         bucket = f" {instruction.bucket}" if instruction.bucket else ""
         span = Span(
             rank=self._rank,
             lane=lane,
-            name=f"{instruction.op}{bucket}",
+            name=name or f"{instruction.op}{bucket}",
             start_s=start_s,
             end_s=end_s,
             step=self._step,

@@ -130,7 +130,9 @@ class OptimizerConfig:
 
     The learning rate rises linearly over `warmup_steps` to `learning_rate`, and falls along a
     cosine to `final_fraction` of it at the last step. `weight_decay` acts on matrices alone.
-    Gradients are clipped to `clip_norm`, taken over all stages.
+    Gradients are clipped to `clip_norm`, taken over all stages. Where it is `sharded`, each replica
+    of a stage holds the moments of an equal part of the parameters alone, updates these, and gets
+    the others from the other replicas (ZeRO-1): less memory, more messages, the same losses.
     """
 
     learning_rate: float = 1e-3
@@ -141,6 +143,7 @@ class OptimizerConfig:
     epsilon: float = 1e-8
     weight_decay: float = 0.1
     clip_norm: float = 1.0
+    sharded: bool = False
 
     def __post_init__(self) -> None:
         _check(
@@ -155,13 +158,15 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScaleConfig:
-    """How the loss is scaled where activations are float16 (`jaxpipe.runtime.loss_scale`).
+    """How the loss is scaled, lest float16 gradients vanish (`jaxpipe.runtime.loss_scale`).
 
-    It starts at `initial`. A step that overflows divides it by `factor`, but never below 1;
+    It is where `enabled`, or where that is left out and `model.compute_dtype` is float16. The scale
+    starts at `initial`. A step that overflows divides it by `factor`, but never below 1;
     `growth_steps` steps in a row without overflow multiply it by `factor`, but never above
-    `largest`.
+    `largest`. Powers of two change no bit of what is in float32.
     """
 
+    enabled: bool | None = None
     initial: float = 2.0**16
     factor: float = 2.0
     growth_steps: int = 2000

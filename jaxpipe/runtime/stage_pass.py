@@ -4,9 +4,11 @@ What is held goes as soon as it is used: residuals with their backward, or, wher
 part with each half. Each method returns once all is computed, so that its time can be taken.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -23,20 +25,31 @@ from jaxpipe.schedule import Op
 
 @dataclass(slots=True, kw_only=True)
 class StagePass:
-    """A stage, its state, and what its microbatches in flight hold; `gradients` while it trains."""
+    """A stage, its state, and what its microbatches in flight hold; `gradients` while it trains.
+
+    `scale` is that of the loss, if it is scaled.
+    """
 
     compiled: CompiledStage
     state: StageState
     compute: Parameters
     gradients: Parameters | None
+    scale: float | None = None
     buckets: Buckets = field(default_factory=dict)
     residuals: dict[int, Residuals] = field(default_factory=dict)
     carried: dict[int, Carried] = field(default_factory=dict)
+    updated: Parameters | None = None
 
     @property
     def stage(self) -> Stage:
         """What is computed."""
         return self.compiled.functions.stage
+
+    @property
+    def loss_cotangent(self) -> Array:
+        """What the backward of the last stage starts from."""
+        plain = self.compiled.loss_cotangent
+        return plain if self.scale is None else jnp.float32(float(plain) * self.scale)
 
     def forward(
         self,
@@ -98,10 +111,27 @@ class StagePass:
         return float(self.compiled.square_norm(self.buckets))
 
     def update(self, square_norm: float) -> None:
-        """Apply the optimizer, given the squared norm over all stages."""
+        """Apply the optimizer, given the squared norm over all stages, which is not scaled.
+
+        Where replicas share the optimizer out, `gather` the parameters of all of them next.
+        """
+        scale = () if self.scale is None else (np.float32(self.scale),)
         params, moments = jax.block_until_ready(
             self.compiled.update(
-                self.state.params, self.state.moments, self.buckets, np.float32(square_norm)
+                self.state.params, self.state.moments, self.buckets, np.float32(square_norm), *scale
             )
         )
+        if self.compiled.join is not None:
+            self.updated, params = params, self.state.params
         self.state = StageState(params=params, moments=moments)
+
+    def gather(self, gather: Callable[..., np.ndarray]) -> None:
+        """Take the parameters that all replicas have updated, which `gather` makes of shares."""
+        assert self.compiled.join is not None, "each replica has updated everything"
+        assert self.updated is not None, "nothing is updated yet"
+        functions, held, self.updated = self.compiled.functions, self.updated, None
+        flat = gather(functions.own(held), size=functions.num_shared_out())
+        for leaf in jax.tree.leaves(self.state.params):
+            leaf.delete()
+        params = jax.block_until_ready(self.compiled.join(flat, held))
+        self.state = StageState(params=params, moments=self.state.moments)

@@ -1,6 +1,8 @@
 """The state of training in a checkpoint: written stage by stage, read by any cut."""
 
+from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,17 +24,21 @@ from jaxpipe.runtime.checkpoint import (
     write_shard,
 )
 from jaxpipe.runtime.compiled import CompiledStage
+from jaxpipe.runtime.loss_scale import LossScale, initial_loss_scale
 from jaxpipe.runtime.model import Parameters
 from jaxpipe.runtime.train_state import StageState, TrainState
 from jaxpipe.runtime.worker import Worker
 
 _MOMENTS = ("mu", "nu")
+_LOSS_SCALE, _SKIPPED_STEPS = "loss_scale", "skipped_steps"
+"""Where the metadata hold what is not a tensor of the state."""
 
 
 def save_state(worker: Worker, state: TrainState, *, step: int) -> None:
-    """Save what training needs to go on after `step` updates; all ranks call this.
+    """Save what training needs to go on after `step` steps; all ranks call this.
 
     The ranks of replica 0 write, rank 0 commits once all have written, and removes old checkpoints.
+    Moments that replicas share out are gathered first: a checkpoint does not depend on it.
 
     Raises:
         CheckpointError: a file cannot be written, or does not read back as it was written.
@@ -42,34 +48,49 @@ def save_state(worker: Worker, state: TrainState, *, step: int) -> None:
         begin(job.folder, step=step)
     barrier(transport, tag=BARRIER_TAG, timeout_s=timeout_s)
     entries: tuple[TensorEntry, ...] = ()
-    if job.plan.replica(transport.rank) == 0:
-        folder = partial_folder(job.folder, step=step)
-        for stage, held in state.items():
-            first_layer = job.plan.layers(stage).start
-            tensors = _tensors(held, first_layer=first_layer)
+    folder = partial_folder(job.folder, step=step)
+    for stage, held in state.stages.items():
+        moments = _whole_moments(worker, held, stage=stage)
+        if job.plan.replica(transport.rank) == 0:
+            tensors = _tensors(held.params, moments, first_layer=job.plan.layers(stage).start)
             entries += tuple(write_shard(folder, f"stage-{stage}", tensors))
     payloads = gather_bytes(
         transport, encode_entries(entries), root=0, tag=GATHER_TAG, timeout_s=timeout_s
     )
     if payloads is not None:
         everything = [entry for payload in payloads for entry in decode_entries(payload)]
-        commit(partial_folder(job.folder, step=step), everything, job.description)
+        metadata = {**job.description, **_to_metadata(state)}
+        commit(folder, everything, metadata)
         prune(job.folder, keep=job.checkpoint.keep)
 
 
 def restore_state(worker: Worker, checkpoint: Checkpoint | None) -> tuple[TrainState, int]:
-    """Return the state from which training starts, and the number of updates it has seen.
+    """Return the state from which training starts, and the number of steps it has seen.
+
+    A loss that is scaled, and was not in the checkpoint, starts with the initial scale.
 
     Raises:
         CheckpointError: a tensor is missing, corrupt, or of another shape.
     """
+    plan, scaling = worker.job.plan, worker.job.loss_scale
+    loss_scale = None if scaling is None else initial_loss_scale(scaling)
     if checkpoint is None:
-        return {stage: _fresh(compiled) for stage, compiled in worker.compiled.items()}, 0
-    plan = worker.job.plan
-    state = {
-        stage: _restored(checkpoint, compiled, first_layer=plan.layers(stage).start)
+        stages = {stage: _fresh(compiled) for stage, compiled in worker.compiled.items()}
+        return TrainState(stages=stages, loss_scale=loss_scale), 0
+    saved = checkpoint.metadata.get(_LOSS_SCALE)
+    if scaling is not None and saved is not None:
+        loss_scale = LossScale(**saved)
+    skipped_steps = checkpoint.metadata.get(_SKIPPED_STEPS, 0)
+    stages = {
+        stage: _restored(
+            checkpoint,
+            compiled,
+            first_layer=plan.layers(stage).start,
+            num_updates=checkpoint.step - skipped_steps,
+        )
         for stage, compiled in worker.compiled.items()
     }
+    state = TrainState(stages=stages, loss_scale=loss_scale, skipped_steps=skipped_steps)
     return state, checkpoint.step
 
 
@@ -87,13 +108,15 @@ def _fresh(compiled: CompiledStage) -> StageState:
     return StageState(params=params, moments=moments)
 
 
-def _restored(checkpoint: Checkpoint, compiled: CompiledStage, *, first_layer: int) -> StageState:
+def _restored(
+    checkpoint: Checkpoint, compiled: CompiledStage, *, first_layer: int, num_updates: int
+) -> StageState:
     fresh = _fresh(compiled)
     read = partial(_read, checkpoint, fresh.params, first_layer=first_layer)
     moments = optax.tree.set(
         fresh.moments,
-        count=np.int32(checkpoint.step),
-        **{moment: read(prefix=f"{moment}.") for moment in _MOMENTS},
+        count=np.int32(num_updates),
+        **{moment: _held(compiled, read(prefix=f"{moment}.")) for moment in _MOMENTS},
     )
     place = compiled.layout.place  # each count gets an array of its own: they are donated
     return StageState(params=place(read(prefix="")), moments=place(moments))
@@ -106,9 +129,34 @@ def _read(
     return restore(template, found, first_layer=first_layer, prefix=prefix)
 
 
-def _tensors(state: StageState, *, first_layer: int) -> dict[str, np.ndarray]:
-    tensors = flatten(state.params, first_layer=first_layer)
-    for moment in _MOMENTS:
-        tree = optax.tree.get(state.moments, moment)
+def _to_metadata(state: TrainState) -> dict[str, Any]:
+    loss_scale = None if state.loss_scale is None else asdict(state.loss_scale)
+    return {_LOSS_SCALE: loss_scale, _SKIPPED_STEPS: state.skipped_steps}
+
+
+def _held(compiled: CompiledStage, moment: Parameters) -> Parameters:
+    if compiled.functions.share is None:
+        return moment
+    held = compiled.functions.held(moment)
+    return jax.tree.map(np.copy, held)  # a view would keep the whole alive
+
+
+def _whole_moments(worker: Worker, held: StageState, *, stage: int) -> dict[str, Parameters]:
+    moments = {moment: optax.tree.get(held.moments, moment) for moment in _MOMENTS}
+    functions, sharing = worker.compiled[stage].functions, worker.interpreter.sharing
+    if functions.share is None:
+        return moments
+    size = functions.num_shared_out()
+    for moment, tree in moments.items():
+        flat = sharing.gather(functions.own(tree), stage=stage, size=size)
+        moments[moment] = functions.join(flat, tree)
+    return moments
+
+
+def _tensors(
+    params: Parameters, moments: dict[str, Parameters], *, first_layer: int
+) -> dict[str, np.ndarray]:
+    tensors = flatten(params, first_layer=first_layer)
+    for moment, tree in moments.items():
         tensors |= flatten(tree, first_layer=first_layer, prefix=f"{moment}.")
     return tensors

@@ -16,6 +16,7 @@ from jaxpipe.runtime.optimizer import learning_rate
 from jaxpipe.runtime.state_file import restore_state, save_state
 from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.trace_file import gather_trace, write_trace
+from jaxpipe.runtime.train_state import TrainState
 from jaxpipe.runtime.worker import start
 from jaxpipe.trace import Trace
 
@@ -57,6 +58,7 @@ def train(
     reporter = _Reporter(job, transport, first_step=first_step, observe=observe)
     for step in range(first_step, job.train.steps):
         begin_s = time.perf_counter()
+        before = state
         state, totals = worker.train_step(state, step=step)
         step_s = time.perf_counter() - begin_s
         done = step + 1
@@ -64,7 +66,7 @@ def train(
         eval_loss = None
         if is_last or done == 1 or done % job.train.eval_every == 0:
             eval_loss = worker.eval_loss(state)
-        reporter.step(totals, eval_loss, step=done, step_s=step_s)
+        reporter.step(totals, before, state, eval_loss=eval_loss, step=done, step_s=step_s)
         if is_last or done % job.checkpoint.every == 0:
             save_state(worker, state, step=done)
     worker.close()
@@ -110,22 +112,35 @@ class _Reporter:
         if transport.rank == 0:
             self._file = MetricsFile(job.metrics_file, job.description, first_step=first_step)
 
-    def step(self, totals: Totals, eval_loss: float | None, *, step: int, step_s: float) -> None:
-        """Report a step that is done; the first is 1."""
+    def step(
+        self,
+        totals: Totals,
+        before: TrainState,
+        after: TrainState,
+        *,
+        eval_loss: float | None,
+        step: int,
+        step_s: float,
+    ) -> None:
+        """Report a step that is done, which led from one state to another; the first is 1."""
         if self._file is None:
             return
+        is_taken = after.skipped_steps == before.skipped_steps
+        num_updates = step - 1 - before.skipped_steps
         tokens_per_s = self._job.tokens_per_step / step_s
         metrics = StepMetrics(
             step=step,
             loss=totals.loss / self._job.tokens_per_step,
             eval_loss=eval_loss,
-            grad_norm=totals.square_norm**0.5,
-            learning_rate=float(np.asarray(self._rate(step - 1))),
+            grad_norm=totals.square_norm**0.5 if is_taken else None,
+            learning_rate=float(np.asarray(self._rate(num_updates))),
             step_s=step_s,
             tokens_per_s=tokens_per_s,
             bubble=totals.bubble(num_pipeline_ranks=self._job.plan.num_pipeline_ranks),
             sent_bytes=int(totals.sent_bytes),
             flops_per_s=self._job.flops_per_token * tokens_per_s,
+            loss_scale=None if before.loss_scale is None else before.loss_scale.scale,
+            skipped_steps=after.skipped_steps,
         )
         self._file.write(metrics)
         self._observe(metrics)

@@ -1,10 +1,10 @@
 """What a step of training changes, and what of it a rank holds."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import optax
 
+from jaxpipe.runtime.loss_scale import LossScale
 from jaxpipe.runtime.model import Parameters
 
 
@@ -16,5 +16,14 @@ class StageState:
     moments: optax.OptState
 
 
-TrainState: TypeAlias = dict[int, StageState]
-"""The state of each stage that a rank holds, by the number of the stage."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainState:
+    """The state of each stage that a rank holds, by its number, and what all ranks know alike.
+
+    `loss_scale` is None where the loss is not scaled. `skipped_steps` are those of all steps so far
+    that overflowed and changed nothing.
+    """
+
+    stages: dict[int, StageState]
+    loss_scale: LossScale | None = None
+    skipped_steps: int = 0

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 
@@ -18,11 +18,14 @@ from jaxpipe.comm import (
 from jaxpipe.runtime.coding import boundary_codecs, gradient_wire
 from jaxpipe.runtime.compiled import CompiledStage, compile_stage
 from jaxpipe.runtime.feed import eval_feed, train_feed
-from jaxpipe.runtime.interpreter import Interpreter
+from jaxpipe.runtime.feedback import copied_errors, settle_errors
+from jaxpipe.runtime.interpreter import Feed, Interpreter
 from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.loss_scale import adjust, is_finite
 from jaxpipe.runtime.mailbox import Patience
 from jaxpipe.runtime.recorder import Recorder
 from jaxpipe.runtime.reductions import check_all_reduce
+from jaxpipe.runtime.settings import LossScaleConfig
 from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.train_state import TrainState
 from jaxpipe.schedule import Program
@@ -53,7 +56,9 @@ class Worker:
     def train_step(self, state: TrainState, *, step: int) -> tuple[TrainState, Totals]:
         """Train on the batch of a step; steps count from 0. Donates the arrays of `state`."""
         feed = train_feed(self.job, rank=self.transport.rank, step=step)
-        return self.interpreter.train(self.train_program, state, feed)
+        if self.job.loss_scale is None:
+            return self.interpreter.train(self.train_program, state, feed)
+        return self._train_scaled(self.job.loss_scale, state, feed)
 
     def eval_loss(self, state: TrainState) -> float:
         """Return the held-out loss in nats per token, the same on all ranks."""
@@ -64,6 +69,22 @@ class Worker:
         ]
         losses = [self.interpreter.evaluate(self.eval_program, state, f).loss for f in feeds]
         return sum(losses) / (num_batches * self.job.tokens_per_step)
+
+    def _train_scaled(
+        self, config: LossScaleConfig, state: TrainState, feed: Feed
+    ) -> tuple[TrainState, Totals]:
+        """Train with a scaled loss, and adjust the scale."""
+        assert state.loss_scale is not None, config
+        reducer = self.interpreter.reducer
+        errors = copied_errors(reducer)
+        state, totals = self.interpreter.train(self.train_program, state, feed)
+        assert state.loss_scale is not None, config
+        is_taken = is_finite(totals.square_norm)
+        adjusted = adjust(config, state.loss_scale, finite=is_taken)
+        ratio = adjusted.scale / state.loss_scale.scale
+        settle_errors(reducer, errors, is_taken=is_taken, ratio=ratio)
+        skipped_steps = state.skipped_steps + (not is_taken)
+        return replace(state, loss_scale=adjusted, skipped_steps=skipped_steps), totals
 
     def close(self) -> None:
         """End the threads that sum gradients and encode messages, after the last step.
@@ -93,7 +114,7 @@ def start(job: Job, transport: Transport) -> Worker:
         plan=job.plan,
         compiled={
             stage: compile_stage(
-                job.functions(stage=stage),
+                job.functions(stage=stage, rank=transport.rank),
                 ops={i.op for i in train_program if i.stage == stage},
                 layout=layout,
             )

@@ -33,6 +33,14 @@ from jaxpipe.simulate.dtfm import (
 from jaxpipe.simulate.events import (
     simulate,
 )
+from jaxpipe.simulate.fastest_sum import (
+    fastest_all_reduce,
+    sums_s,
+)
+from jaxpipe.simulate.foreseen import (
+    foreseen_step_s,
+    step_objective,
+)
 from jaxpipe.simulate.job import (
     Job,
     Phase,
@@ -49,7 +57,6 @@ from jaxpipe.simulate.planned import (
     IDEAL,
     Conditions,
     Overheads,
-    foreseen_step_s,
     plan_job,
     planned_step_s,
 )
@@ -109,6 +116,7 @@ __all__ = [
     "chain",
     "dtfm_constants",
     "dtfm_job",
+    "fastest_all_reduce",
     "foreseen_step_s",
     "megatron_job",
     "named_schedules",
@@ -120,8 +128,10 @@ __all__ = [
     "sharded_server",
     "share_sum",
     "simulate",
+    "step_objective",
     "step_split",
     "step_time",
+    "sums_s",
     "system_job",
     "tree_sum",
     "unscheduled",

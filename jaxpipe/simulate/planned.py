@@ -6,25 +6,20 @@
     plan + cluster ──► messages between stages, and sums along the plan's own sync trees
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
 
 from jaxpipe.plan import Plan
-from jaxpipe.plan.cost import Part, Profile
-from jaxpipe.schedule import Bucket, SyncTree
-from jaxpipe.simulate.collective import Collective, tree_sum
+from jaxpipe.plan.cost import Profile
 from jaxpipe.simulate.durations import is_remote
 from jaxpipe.simulate.events import simulate
+from jaxpipe.simulate.gradient_sums import gradient_sums
 from jaxpipe.simulate.job import Job, Phase
-from jaxpipe.simulate.summed import all_reduce_messages
 from jaxpipe.simulate.wire import Wire
 from jaxpipe.trace import Trace
 from topo import Cluster
-
-_SCALARS_BYTES = 64
-"""Loss, norm and counters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +59,7 @@ class Conditions:
 def plan_job(plan: Plan, conditions: Conditions) -> Job:
     """Return one step of a plan.
 
-    A tied embedding is summed with that of the last stage instead of with the first stage's own
-    gradients. The optimizer takes no time.
+    The optimizer takes no time.
 
     Raises:
         PlanError: the plan is not one for the cluster.
@@ -85,7 +79,12 @@ def plan_job(plan: Plan, conditions: Conditions) -> Job:
             part.backward_s * f for row in factors for part, f in zip(parts, row, strict=True)
         ),
         activation_bytes=profile.activation_bytes,
-        collectives=_sums(plan, conditions, parts),
+        collectives=gradient_sums(
+            plan,
+            stage_bytes=[part.parameters * conditions.gradient_bytes for part in parts],
+            embed_bytes=profile.embed.parameters * conditions.gradient_bytes,
+            chunk_bytes=conditions.overheads.chunk_bytes,
+        ),
         messages=conditions.overheads.messages,
         gradients=conditions.overheads.gradients,
         nic_efficiency=conditions.overheads.nic_efficiency,
@@ -95,23 +94,6 @@ def plan_job(plan: Plan, conditions: Conditions) -> Job:
 def planned_step_s(plan: Plan, conditions: Conditions) -> float:
     """Return the simulated seconds of one step of a plan, every microbatch of it."""
     return end_s(simulate(plan_job(plan, conditions)))
-
-
-def foreseen_step_s(plan: Plan, conditions: Conditions) -> float:
-    """Return the seconds of a step, of which only the first microbatches are simulated.
-
-    Once a pipeline is full, each further microbatch takes as long as the one before. So two short
-    steps give the long one, in a time that does not grow with the batch; a short one is simulated.
-    """
-    shortest = max(2 * plan.num_stages, *(plan.warmup or ()), 1)
-    if plan.num_microbatches <= 2 * shortest:
-        return planned_step_s(plan, conditions)
-    once_s, twice_s = (
-        planned_step_s(replace(plan, num_microbatches=times * shortest), conditions)
-        for times in (1, 2)
-    )
-    left = plan.num_microbatches - 2 * shortest
-    return twice_s + (twice_s - once_s) / shortest * left
 
 
 def end_s(trace: Trace) -> float:
@@ -134,31 +116,3 @@ def _factors(plan: Plan, conditions: Conditions) -> list[list[float]]:
         ]
         for devices in holders
     ]
-
-
-def _sums(
-    plan: Plan, conditions: Conditions, parts: list[Part]
-) -> dict[Bucket, tuple[Collective, ...]]:
-    shares = plan.tied and plan.num_stages > 1
-    shared = conditions.profile.embed.parameters if shares else 0
-    own = [part.parameters - (shared if stage == 0 else 0) for stage, part in enumerate(parts)]
-
-    def summed(tree: SyncTree, parameters: int) -> Collective:
-        num_bytes = parameters * conditions.gradient_bytes
-        return all_reduce_messages(
-            plan.all_reduce,
-            tree,
-            num_bytes=num_bytes,
-            chunk_bytes=conditions.overheads.chunk_bytes,
-        )
-
-    sums: dict[Bucket, tuple[Collective, ...]] = {
-        Bucket.SCALARS: (tree_sum(plan.sync_all, _SCALARS_BYTES, num_chunks=1),)
-    }
-    if plan.num_replicas > 1:
-        sums[Bucket.STAGE] = tuple(
-            summed(tree, parameters) for tree, parameters in zip(plan.sync, own, strict=True)
-        )
-    if shares:
-        sums[Bucket.SHARED] = (summed(plan.sync_shared, shared),)
-    return sums

@@ -47,7 +47,6 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("comm", {"boundary": "int4"}, "`comm.boundary`: Invalid enum value 'int4'"),
         ("comm", {"boundary": "top_k"}, "in [comm]: an activation left out is lost"),
         ("comm", {"boundary": "top_k"}, "`boundary` must not be top_k; use bf16, int8 or fp8"),
-        ("comm", {"gradients": "int8"}, "`comm.gradients` is int8, `plan.all_reduce` is tree; set"),
         ("comm", {"top_k_fraction": 0.0}, "`top_k_fraction` must be above 0 and at most 1, is 0.0"),
         ("comm", {"top_k_fraction": 1.5}, "`top_k_fraction` must be above 0 and at most 1, is 1.5"),
         ("comm", {"chunk_bytes": 0}, "in [comm]: `chunk_bytes` must be above 0, is 0"),
@@ -91,13 +90,21 @@ def test_a_missing_or_broken_file_is_refused(
     assert "the section `run` is missing" in refusal(capsys, "show", str(missing))
 
 
+def test_a_codec_of_gradients_needs_shares(
+    write_config: WriteConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_config(comm={"gradients": "int8"}, plan={"all_reduce": "tree"})
+    line = refusal(capsys, "train", str(path))
+    assert "`comm.gradients` is int8, `plan.all_reduce` is tree; set" in line
+
+
 def test_ranks_that_do_not_fit_the_plan_are_refused(
     write_config: WriteConfig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
     line = refusal(capsys, "train", str(write_config()))
-    assert "is 4, but 3 ranks were started; use mpirun -n 4" in line
+    assert "has 4 ranks, but 3 were started; use mpirun -n 4" in line
 
 
 def test_a_flipped_bit_in_a_token_file_is_refused(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.config import config_from, load_config, to_tree
+from jaxpipe.config.job import scales_loss
 from jaxpipe.errors import ConfigError
 from jaxpipe.schedule import ScheduleKind
 from models import presets
@@ -51,6 +52,25 @@ def test_words_need_no_quotes():
     config = load_config(QUICKSTART, ["plan.schedule=gpipe", "plan.cluster=laptop"])
     assert config.plan.schedule is ScheduleKind.GPIPE
     assert config.plan.cluster == "laptop"
+
+
+@pytest.mark.parametrize(
+    ("enabled", "compute_dtype", "expected"),
+    [
+        (None, "float16", True),
+        (None, "bfloat16", False),
+        (None, "float32", False),
+        (True, "float32", True),
+        (False, "float16", False),
+    ],
+)
+def test_the_loss_is_scaled_where_activations_are_float16_or_as_told(
+    enabled: bool | None, compute_dtype: str, expected: bool
+):
+    model = {"preset": "tiny", "compute_dtype": compute_dtype}
+    loss_scale = {} if enabled is None else {"enabled": enabled}
+    config = config_from({**LEAST, "model": model, "loss_scale": loss_scale})
+    assert scales_loss(config) == expected
 
 
 def test_a_setting_cannot_open_a_value():

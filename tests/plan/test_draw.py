@@ -15,7 +15,7 @@ replica 1  rank 2 on virginia-0:0   rank 3 on virginia-1:0
 
 activations cross links of up to 1 ms and down to 5 Gbps
 gradients cross links of up to 11 ms and down to 1.12 Gbps
-gradients of stage 0 are summed over ranks (0 2)
+gradients of stage 0 are summed over ranks (0 2): tree
 
 schedule gpipe, 2 microbatches: bubble in theory 40.0% (backward = 2 forwards, equal layers, no \
 network), at most 2, 2 microbatches live

@@ -23,9 +23,11 @@ _COLLECTIVE = re.compile(
 
 
 def main(folder: Path) -> None:
+    dataset = write_dataset(folder)
     layer = compiled_stage(cut=(2, 1, 2), stage=1, tied=False, mesh=MeshConfig(tensor=2))
     report = {
-        "losses": _losses(folder, write_dataset(folder)),
+        "losses": _losses(folder, dataset),
+        "scaled": _scaled_losses(folder, dataset),
         "forward": _collectives(layer.evaluate),
         "backward": _collectives(layer.backwards[Op.BACKWARD]),
         "bytes": _parameter_bytes(layer),
@@ -40,21 +42,7 @@ def _losses(folder: Path, dataset: Path) -> dict[str, list[float]]:
         if resumed_from is not None:
             shutil.copytree(folder / resumed_from, folder / name)
             shutil.rmtree(folder / name / "checkpoints" / "step-00000004")
-        tree = tiny_tree(
-            folder / name,
-            dataset,
-            mesh=mesh,
-            model={"num_layers": 2, "dropout": 0.1},
-            plan={
-                "stages": 2,
-                "chunks": 2,
-                "replicas": 1,
-                "microbatch": 2,
-                "schedule": "interleaved-1f1b",
-            },
-        )
-        metrics = run_tree(tree, resume=resumed_from is not None)
-        return [m.loss for m in metrics] + [m.eval_loss for m in metrics if m.eval_loss is not None]
+        return _run(folder / name, dataset, mesh=mesh, resume=resumed_from is not None)
 
     return {
         "without": run("without", {}),
@@ -62,6 +50,33 @@ def _losses(folder: Path, dataset: Path) -> dict[str, list[float]]:
         "gained": run("gained", MESH, resumed_from="without"),
         "lost": run("lost", {}, resumed_from="with"),
     }
+
+
+def _scaled_losses(folder: Path, dataset: Path) -> list[float]:
+    """Return the losses of a run over the mesh in which the scale of the loss grows."""
+    return _run(
+        folder / "scaled", dataset, mesh=MESH, loss_scale={"enabled": True, "growth_steps": 1}
+    )
+
+
+def _run(
+    folder: Path, dataset: Path, *, resume: bool = False, **sections: dict[str, Any]
+) -> list[float]:
+    tree = tiny_tree(
+        folder,
+        dataset,
+        model={"num_layers": 2, "dropout": 0.1},
+        plan={
+            "stages": 2,
+            "chunks": 2,
+            "replicas": 1,
+            "microbatch": 2,
+            "schedule": "interleaved-1f1b",
+        },
+        **sections,
+    )
+    metrics = run_tree(tree, resume=resume)
+    return [m.loss for m in metrics] + [m.eval_loss for m in metrics if m.eval_loss is not None]
 
 
 def _collectives(compiled: Any) -> dict[str, int]:

@@ -21,7 +21,7 @@ from jaxpipe.runtime.recorder import Recorder
 from jaxpipe.runtime.settings import Loop, MeshConfig, OptimizerConfig
 from jaxpipe.runtime.stage import Stage
 from jaxpipe.runtime.totals import Totals
-from jaxpipe.runtime.train_state import StageState
+from jaxpipe.runtime.train_state import StageState, TrainState
 from jaxpipe.schedule import Op, ScheduleKind
 from tests.runtime.one_device import MICROBATCH, NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
 from topo import load
@@ -107,19 +107,19 @@ def gradients_of_rank(
         recorder=Recorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: False),
         patience=Patience(timeout_s=60.0, receive_ahead=2),
     )
-    state = {}
+    stages = {}
     for stage, each in compiled.items():
         params, moments = each.init()
-        state[stage] = StageState(params=params, moments=moments)
+        stages[stage] = StageState(params=params, moments=moments)
     mine = tokens.reshape(plan.num_replicas, plan.num_microbatches, MICROBATCH, SEQUENCE + 1)
     feed = Feed(step=0, first_microbatch=replica * plan.num_microbatches, tokens=mine[replica])
     program = plan.train_schedule()[transport.rank % plan.num_pipeline_ranks]
-    buckets, totals = interpreter.gradients(program, state, feed)
+    buckets, totals = interpreter.gradients(program, TrainState(stages=stages), feed)
     interpreter.reducer.close(timeout_s=60.0)
     interpreter.messages.stop(timeout_s=60.0)
     gradients: dict[str, np.ndarray] = {}
     for stage, each in compiled.items():
         shared = each.functions.stage.shares_embedding
-        tree = unpack(buckets[stage], state[stage].params, shared=shared)
+        tree = unpack(buckets[stage], stages[stage].params, shared=shared)
         gradients |= flatten(tree, first_layer=plan.layers(stage).start)
     return gradients, totals

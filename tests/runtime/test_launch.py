@@ -33,7 +33,7 @@ def test_seats(environment: dict[str, str], expected: Seat | None):
 def test_a_seat_must_fit_the_plan():
     check_seat(None, num_ranks=4)
     check_seat(Seat(rank=0, num_ranks=4), num_ranks=4)
-    with pytest.raises(ConfigError, match=r"is 4, but 5 ranks were started; use mpirun -n 4"):
+    with pytest.raises(ConfigError, match=r"has 4 ranks, but 5 were started; use mpirun -n 4"):
         check_seat(Seat(rank=0, num_ranks=5), num_ranks=4)
 
 

@@ -46,6 +46,10 @@ def test_losses_and_checkpoints_are_those_of_one_device(report: dict[str, Any], 
     assert losses[name] == pytest.approx(losses["without"], rel=ROUNDING)
 
 
+def test_a_scaled_loss_changes_no_bit(report: dict[str, Any]) -> None:
+    assert report["scaled"] == report["losses"]["with"]
+
+
 def test_a_layer_sums_after_attention_and_after_the_mlp_alone(report: dict[str, Any]) -> None:
     assert report["forward"] == {"all-reduce": 2}
     # The way back has as many, and gathers the gradient of a bias.

@@ -40,39 +40,21 @@ def test_pipelines_without_a_network_take_the_closed_form(
 
 
 @settings(deadline=None)
-@given(SIZES, SIZES, SECONDS, SECONDS, st.floats(0.0, 10.0), st.floats(0.0, 10.0))
-def test_gpipe_over_links_that_carry_one_message_at_a_time(
-    p: int, m: int, f: float, b: float, hop: float, latency: float
+@given(SIZES, SIZES, SECONDS, SECONDS, st.floats(0.0, 10.0), st.floats(0.0, 10.0), st.booleans())
+def test_gpipe_over_links_takes_the_closed_form(
+    p: int, m: int, f: float, b: float, hop: float, latency: float, one_at_a_time: bool
 ):
-    compute = gpipe(num_stages=p, num_microbatches=m)
     job = pipeline_job(
-        lower(compute, tied=False, num_replicas=1),
+        lower(gpipe(num_stages=p, num_microbatches=m), tied=False, num_replicas=1),
         forward_s=(f,) * p,
         backward_s=(b,) * p,
         hop_s=hop,
         latency_s=latency,
-        messages=Wire(window=1),
+        messages=Wire(window=1) if one_at_a_time else Wire(),
     )
-    held = hop + latency if p > 1 else 0.0
-    closed = sum(p * c + (p - 1) * held + (m - 1) * max(c, held) for c in (f, b))
-    assert seconds(simulate(job)) == pytest.approx(closed)
-
-
-@settings(deadline=None)
-@given(SIZES, SIZES, SECONDS, SECONDS, st.floats(0.0, 10.0), st.floats(0.0, 10.0))
-def test_gpipe_over_links_that_send_back_to_back(
-    p: int, m: int, f: float, b: float, hop: float, latency: float
-):
-    compute = gpipe(num_stages=p, num_microbatches=m)
-    job = pipeline_job(
-        lower(compute, tied=False, num_replicas=1),
-        forward_s=(f,) * p,
-        backward_s=(b,) * p,
-        hop_s=hop,
-        latency_s=latency,
-    )
-    slowest = hop if p > 1 else 0.0
-    closed = sum(p * c + (p - 1) * (hop + latency) + (m - 1) * max(c, slowest) for c in (f, b))
+    num_hops = p - 1
+    held = (hop + latency if one_at_a_time else hop) if num_hops else 0.0
+    closed = sum(p * c + num_hops * (hop + latency) + (m - 1) * max(c, held) for c in (f, b))
     assert seconds(simulate(job)) == pytest.approx(closed)
 
 

@@ -18,6 +18,7 @@ from jaxpipe.simulate import (
     plan_job,
     planned_step_s,
     simulate,
+    step_objective,
     step_split,
 )
 from tests.simulate.uniform import cluster
@@ -112,6 +113,21 @@ def test_a_long_step_is_foreseen_from_two_short_ones(stages: int, microbatches: 
     conditions = conditions_of(stages, layers=stages, network=slow)
     plan = plan_of(conditions, stages=stages, replicas=1, batch=microbatches)
     assert foreseen_step_s(plan, conditions) == pytest.approx(planned_step_s(plan, conditions))
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 12)), min_size=1, max_size=5))
+def test_the_plan_that_a_search_values_least_is_valued_exactly(each: list[tuple[int, int]]):
+    conditions = conditions_of(3, layers=3, network=True)
+    plans = [
+        replace(plan_of(conditions, stages=3, replicas=1, batch=40), warmup=(depth, middle, 1))
+        for middle, extra in each
+        for depth in [middle + extra]
+    ]
+    objective = step_objective(conditions)
+    valued = [(objective(plan), plan) for plan in plans]
+    value, best = min(valued, key=lambda pair: pair[0])
+    assert value == planned_step_s(best, conditions)
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -6,6 +6,7 @@ The pipeline has jaxpipe's schedule and as many stages as are best. Nothing here
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ from jaxpipe.simulate.planned import end_s
 
 def measure(bench: Bench) -> list[Row]:
     """Return a row for each latency, batch and bandwidth."""
+    return bench.once({}, partial(_measured, bench))
+
+
+def _measured(bench: Bench) -> list[Row]:
     case = bench.cases["crossover"]
     return [
         _row(case, batch=batch, delay_ms=delay_ms, gbps=gbps)

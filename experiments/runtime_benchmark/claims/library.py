@@ -6,6 +6,7 @@ in the same processes, pass the same token buckets. Bandwidths only: there are n
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -26,6 +27,10 @@ _PROGRAM = "experiments.runtime_benchmark.programs.all_reduce"
 
 def measure(bench: Bench) -> list[Row]:
     """Return a row for each round of each algorithm."""
+    return bench.once({}, partial(_measured, bench))
+
+
+def _measured(bench: Bench) -> list[Row]:
     if bench.mpich_python is None:
         raise CannotMeasureError("`--mpich-python` names no Python that has jaxpipe and MPICH")
     case = bench.cases["library"]

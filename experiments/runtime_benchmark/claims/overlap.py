@@ -5,6 +5,7 @@ simulator gets the same programs, the same links, and the computes as the trace 
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -29,14 +30,15 @@ def measure(bench: Bench) -> list[Row]:
     case, rows = bench.cases["overlap"], []
     for number in range(case["rounds"]):
         for chosen in case["schedules"]:
-            task = _task(case, chosen)
-            plan = plan_of(task, emulated_cluster(task))
-            result = run_ranks("paced", task, num_ranks=plan.num_ranks)
-            rows += [
-                _row(task, plan, result, step) | {"round": number}
-                for step in range(1, len(result["step_s"]))
-            ]
+            columns = {"round": number, "schedule": chosen["schedule"]}
+            rows += bench.once(columns, partial(_steps, _task(case, chosen)))
     return rows
+
+
+def _steps(task: Mapping[str, Any]) -> list[Row]:
+    plan = plan_of(task, emulated_cluster(task))
+    result = run_ranks("paced", task, num_ranks=plan.num_ranks)
+    return [_row(task, plan, result, step) for step in range(1, len(result["step_s"]))]
 
 
 def _task(case: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:

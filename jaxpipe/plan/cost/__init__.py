@@ -10,7 +10,6 @@ from jaxpipe.plan.cost.collective import (
     tree_s,
 )
 from jaxpipe.plan.cost.estimate import Estimate, estimate, slowness
-from jaxpipe.plan.cost.fastest import fastest_algorithm
 from jaxpipe.plan.cost.link import Links, links_between, uniform_links
 from jaxpipe.plan.cost.memory import (
     BytesPerParameter,
@@ -32,7 +31,6 @@ __all__ = [
     "central_s",
     "chain_s",
     "estimate",
-    "fastest_algorithm",
     "flop_profile",
     "halving_s",
     "hierarchical_s",

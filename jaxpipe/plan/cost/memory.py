@@ -12,12 +12,15 @@ from topo import Cluster
 class BytesPerParameter:
     """What is held of each parameter: itself, its gradient, and the optimizer's moments.
 
-    The default is AdamW in fp32, two moments.
+    The default is AdamW in fp32, two moments. Where replicas share the optimizer out (ZeRO-1), each
+    has an equal part of the moments of its stages, but all of those of a tied embedding that two
+    stages hold.
     """
 
     parameter: int = 4
     gradient: int = 4
     optimizer: int = 8
+    shards_optimizer: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +51,20 @@ def stage_memory(
     profile = profile.scaled(microbatch=plan.microbatch)
     live = peak_live(plan.compute_schedule())
     parts = [profile.stage(plan.cut, stage) for stage in range(plan.num_stages)]
+    num_shares = plan.num_replicas if each.shards_optimizer else 1
     parameters = [part.parameters for part in parts]
+    whole = [0] * plan.num_stages
     if plan.tied and plan.num_stages > 1:
         parameters[-1] += profile.embed.parameters
+        whole[0] = whole[-1] = profile.embed.parameters
+    updated = [
+        kept + -(-(held - kept) // num_shares) for held, kept in zip(parameters, whole, strict=True)
+    ]
     return tuple(
         StageMemory(
             parameters=own * each.parameter,
             gradients=own * each.gradient,
-            optimizer=own * each.optimizer,
+            optimizer=sum(updated[stage] for stage in plan.stages(rank)) * each.optimizer,
             activations=count * (kept + profile.activation_bytes),
         )
         for rank, count in enumerate(live)

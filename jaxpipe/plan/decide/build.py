@@ -4,11 +4,11 @@ import numpy as np
 
 from jaxpipe.plan.cut import Cut
 from jaxpipe.plan.decide.balance import balanced_cut
-from jaxpipe.plan.decide.sync_order import fastest_tree
+from jaxpipe.plan.decide.sync_order import suited_tree
 from jaxpipe.plan.decide.task import Task
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.sync import island_tree
-from jaxpipe.schedule import Schedule, ScheduleKind, SyncTree
+from jaxpipe.schedule import AllReduceKind, Schedule, ScheduleKind, SyncTree
 
 
 def build(
@@ -19,8 +19,9 @@ def build(
     schedule: ScheduleKind | Schedule,
     cut: Cut | None = None,
     warmup: tuple[int, ...] | None = None,
+    all_reduce: AllReduceKind = AllReduceKind.TREE,
 ) -> Plan:
-    """Return the plan of a placement, replicas x stages, with the fastest sync trees.
+    """Return the plan of a placement, replicas x stages, with sync trees that suit its all-reduce.
 
     The batch is a multiple of `microbatch` times the replicas. Without `cut` layers are balanced
     for the slowest device of each stage.
@@ -34,7 +35,8 @@ def build(
     ]
 
     def tree(ranks: dict[int, int], parameters: int) -> SyncTree:
-        return fastest_tree(
+        return suited_tree(
+            all_reduce,
             task.cluster,
             ranks,
             num_bytes=parameters * task.bytes_each.gradient,
@@ -46,6 +48,7 @@ def build(
         placement=tuple(tuple(row) for row in placement.tolist()),
         cut=cut,
         schedule=schedule,
+        all_reduce=all_reduce,
         warmup=warmup,
         microbatch=microbatch,
         num_microbatches=task.batch // (num_replicas * microbatch),

@@ -18,7 +18,7 @@ from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost.estimate import estimate
 from jaxpipe.plan.cost.memory import overfull
 from jaxpipe.plan.decide.build import build
-from jaxpipe.plan.decide.neighbours import deepened, neighbour
+from jaxpipe.plan.decide.neighbours import deepened, neighbour, summed_otherwise
 from jaxpipe.plan.decide.starts import by_dtfm_cost, orders
 from jaxpipe.plan.decide.task import Shape, Task, shapes
 from jaxpipe.plan.plan import Plan
@@ -134,7 +134,8 @@ class _Best:
 
 
 def _changes(task: Task, best: _Best, *, effort: Effort, seed: int) -> Iterator[Plan]:
-    """Yield changes of the best plan so far: deeper warm-ups first, then by chance."""
+    """Yield changes of the best plan so far: sums and warm-ups first, then by chance."""
+    yield from islice(summed_otherwise(task, best.plan), effort.num_changes)
     yield from islice(deepened(best.plan), effort.num_changes)
     random = np.random.default_rng(seed)
     for _ in range(effort.num_changes):

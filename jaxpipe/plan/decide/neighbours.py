@@ -1,4 +1,4 @@
-"""Small changes of a plan: other devices, another cut, schedule or microbatch."""
+"""Small changes of a plan: other devices, another cut, schedule, microbatch or all-reduce."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,7 +9,7 @@ from jaxpipe.plan.cut import Cut
 from jaxpipe.plan.decide.build import build
 from jaxpipe.plan.decide.task import Task
 from jaxpipe.plan.plan import Plan
-from jaxpipe.schedule import ScheduleKind
+from jaxpipe.schedule import AllReduceKind, ScheduleKind
 
 _DEEPEST_WARMUP = 4
 _SCHEDULES = (
@@ -17,6 +17,13 @@ _SCHEDULES = (
     ScheduleKind.ONE_F_ONE_B,
     ScheduleKind.EAGER_ONE_F_ONE_B,
     ScheduleKind.EAGER_ONE_F_ONE_B,
+)
+_ALL_REDUCES = (
+    AllReduceKind.TREE,
+    AllReduceKind.HIERARCHICAL,
+    AllReduceKind.SHARDED,
+    AllReduceKind.RING,
+    AllReduceKind.HALVING,
 )
 
 
@@ -49,15 +56,32 @@ def _move_layer(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
 
 def _rebuilt(task: Task, plan: Plan, placement: np.ndarray, *, cut: Cut) -> Plan:
     """Return the plan on other devices or with another cut, its sync trees chosen anew."""
-    built = build(
+    return build(
         task,
         placement,
         microbatch=plan.microbatch,
         schedule=plan.schedule,
         cut=cut,
         warmup=plan.warmup,
+        all_reduce=plan.all_reduce,
     )
-    return replace(built, all_reduce=plan.all_reduce)
+
+
+def summed_otherwise(task: Task, plan: Plan) -> Iterator[Plan]:
+    """Yield the plan with every other way to sum gradients that is worth a try, its trees with it.
+
+    One server for all and a chain are not: a sync tree may be either, where that is best.
+    """
+    sums = plan.num_replicas > 1 or (plan.tied and plan.num_stages > 1)
+    for kind in _ALL_REDUCES if sums else ():
+        if kind is not plan.all_reduce:
+            yield resummed(task, plan, kind)
+
+
+def resummed(task: Task, plan: Plan, kind: AllReduceKind) -> Plan:
+    """Return the plan with another way to sum gradients, and the sync trees that suit it."""
+    placement = np.array(plan.placement)
+    return _rebuilt(task, replace(plan, all_reduce=kind), placement, cut=plan.cut)
 
 
 def deepened(plan: Plan) -> Iterator[Plan]:
@@ -91,10 +115,16 @@ def _change_microbatch(task: Task, plan: Plan, random: np.random.Generator) -> P
     return replace(plan, microbatch=size, num_microbatches=each // size, warmup=warmup)
 
 
+def _change_all_reduce(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
+    """Sum gradients in another way."""
+    return resummed(task, plan, _ALL_REDUCES[random.integers(len(_ALL_REDUCES))])
+
+
 _CHANGES: tuple[Callable[[Task, Plan, np.random.Generator], Plan], ...] = (
     _swap_devices,
     _swap_devices,
     _move_layer,
     _change_schedule,
     _change_microbatch,
+    _change_all_reduce,
 )

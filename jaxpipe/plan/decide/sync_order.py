@@ -1,4 +1,4 @@
-"""Which sync tree sums a stage's gradients fastest: its shape, and its members' order."""
+"""Which sync tree suits a stage's gradients and the way to sum them: its shape and its order."""
 
 from collections.abc import Iterator, Mapping
 from math import inf
@@ -9,7 +9,7 @@ from jaxpipe.plan.cost.collective import hierarchical_s
 from jaxpipe.plan.cost.link import links_between
 from jaxpipe.plan.dtfm.path import cheapest_path
 from jaxpipe.plan.sync import island_tree
-from jaxpipe.schedule import SyncTree
+from jaxpipe.schedule import AllReduceKind, SyncTree
 from jaxpipe.schedule.tree_shape import chain, flat, halves
 from topo import Cluster
 
@@ -44,16 +44,45 @@ def fastest_tree(
     )
 
 
+def suited_tree(
+    kind: AllReduceKind,
+    cluster: Cluster,
+    devices: Mapping[int, int],
+    *,
+    num_bytes: float,
+    chunk_bytes: float = inf,
+) -> SyncTree:
+    """Return the sync tree over ranks along which an all-reduce of this kind is at its best.
+
+    Sums that ascend a tree take the fastest one. All others take hosts inside regions, which
+    follow each other along the cheapest path: shares of a deep tree would be very many.
+
+    >>> import topo
+    >>> cluster, devices = topo.load("two-region"), {0: 0, 1: 2, 2: 1, 3: 3}
+    >>> suited_tree(AllReduceKind.RING, cluster, devices, num_bytes=1e6)
+    ((0, 2), (1, 3))
+    """
+    if kind is AllReduceKind.TREE:
+        return fastest_tree(cluster, devices, num_bytes=num_bytes, chunk_bytes=chunk_bytes)
+    path = _path(cluster, devices, num_bytes=num_bytes)
+    return island_tree({rank: cluster.devices[devices[rank]] for rank in path})
+
+
 def _trees(cluster: Cluster, devices: Mapping[int, int], *, num_bytes: float) -> Iterator[SyncTree]:
-    ranks = list(devices)
-    both = np.ix_(tuple(devices.values()), tuple(devices.values()))
-    hops = cluster.latency_s[both] + num_bytes / cluster.bandwidth_bytes_per_s[both]
-    path = [ranks[index] for index in cheapest_path(hops, largest_exact=_EXACT_PATH)]
+    ranks, path = list(devices), _path(cluster, devices, num_bytes=num_bytes)
     for order in (ranks, path, path[::-1]):
         yield island_tree({rank: cluster.devices[devices[rank]] for rank in order})
         yield flat(order)
         yield chain(order)
         yield halves(order)
+
+
+def _path(cluster: Cluster, devices: Mapping[int, int], *, num_bytes: float) -> list[int]:
+    """Return the ranks along the cheapest path through their devices."""
+    ranks = list(devices)
+    both = np.ix_(tuple(devices.values()), tuple(devices.values()))
+    hops = cluster.latency_s[both] + num_bytes / cluster.bandwidth_bytes_per_s[both]
+    return [ranks[index] for index in cheapest_path(hops, largest_exact=_EXACT_PATH)]
 
 
 def _relabel(tree: SyncTree, places: Mapping[int, int]) -> SyncTree:

@@ -59,14 +59,12 @@ def descend(
     """
     table = tabulate(network, ordered(network, members))
     while not stop():
-        before = table.total
         while _sweep(network, table, random=random, stop=stop):
             pass
         again = tabulate(network, ordered(network, table.stages))
-        if again.total <= table.total:
-            table = again
-        if table.total > before - _TOLERANCE:
-            break
+        if again.total > table.total - _TOLERANCE:
+            break  # in another order as good as this one, a swap might help
+        table = again
     return table
 
 

@@ -16,6 +16,7 @@ from experiments.runtime_benchmark.claims.one_device import ONE_DEVICE
 from experiments.runtime_benchmark.claims.torch import TORCH
 from experiments.runtime_benchmark.ideal import ideal_columns
 from experiments.runtime_benchmark.plans import emulated_cluster, plan_of
+from experiments.runtime_benchmark.raw_table import RawTable
 from experiments.runtime_benchmark.tables import read_csv, write_csv
 from jaxpipe.schedule import AllReduceKind
 
@@ -136,6 +137,31 @@ def test_the_command_writes_tables_and_a_picture(tmp_path: Path):
     slow, fast = read_csv(tmp_path / "crossover_raw.csv")
     assert slow["pipeline_over_zero3"] < 1 < fast["pipeline_over_zero3"]  # pyright: ignore[reportOperatorIssue]
     assert (tmp_path / "crossover.png").stat().st_size > 0
+
+
+def test_a_resumed_run_measures_what_is_missing(tmp_path: Path):
+    measured: list[int] = []
+
+    def measure(number: int) -> list[Row]:
+        measured.append(number)
+        return [{"step": step, "seconds": 0.5} for step in (1, 2)]
+
+    def run_rounds(*numbers: int, resumes: bool) -> list[Row]:
+        table = RawTable(tmp_path / "raw.csv", resumes=resumes)
+        return [
+            row
+            for number in numbers
+            for row in table.once({"round": number}, lambda number=number: measure(number))
+        ]
+
+    first = run_rounds(0, 1, resumes=False)
+    assert read_csv(tmp_path / "raw.csv") == first
+    assert run_rounds(0, 1, 2, resumes=True)[:4] == first
+    assert measured == [0, 1, 2]
+    assert len(read_csv(tmp_path / "raw.csv")) == 6
+    run_rounds(0, resumes=False)
+    assert measured == [0, 1, 2, 0]
+    assert len(read_csv(tmp_path / "raw.csv")) == 2
 
 
 @pytest.mark.parametrize("rows", [[{"a": 1, "b": "x"}], [{"a": 0.5, "b": ""}, {"a": 2, "b": "y"}]])

@@ -128,6 +128,22 @@ def test_memory_of_a_rank_is_that_of_its_chunks():
     assert ranks[0].activations == peak_live(plan.compute_schedule())[0] * (2 * 7 + 3)
 
 
+@pytest.mark.parametrize(
+    ("tied", "num_replicas", "parameters"),
+    [(False, 1, 250), (False, 2, 125), (False, 3, 84), (False, 4, 63), (True, 3, 50 + 67)],
+)
+def test_replicas_that_share_the_optimizer_out_hold_a_part_each(
+    tied: bool, num_replicas: int, parameters: int
+):
+    config = PlanConfig(cluster="case3-universities", stages=2, replicas=num_replicas)
+    cluster = topo.load("case3-universities")
+    plan = identity_plan(config, cluster, num_layers=3, batch=12, tied=tied)
+    first, _ = stage_memory(plan, profile_of(3), each=BytesPerParameter(shards_optimizer=True))
+    whole, _ = stage_memory(plan, profile_of(3), each=BytesPerParameter())
+    assert first.optimizer == parameters * 8
+    assert whole == replace(first, optimizer=250 * 8)
+
+
 def test_devices_that_are_too_small_are_named():
     cluster = topo.load("case3-universities")
     config = PlanConfig(cluster="case3-universities", stages=2, replicas=2)

@@ -3,29 +3,23 @@
 from collections import defaultdict
 from math import log2
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import topo
 from jaxpipe.comm.collective import Act, steps_of
 from jaxpipe.plan.cost import (
     Links,
-    fastest_algorithm,
     halving_s,
-    links_between,
     shares_s,
     uniform_links,
 )
-from jaxpipe.plan.cost.fastest import algorithms_s
 from jaxpipe.schedule import AllReduceKind, SyncTree, ranks
 from jaxpipe.schedule.tree_shape import flat, halves, pruned
 from tests.comm.trees import sync_trees
 from tests.plan.cost.test_collective import random_links
 
 SIZE = 2**12 * 3**4
-ALGORITHMS = tuple(kind for kind in AllReduceKind if kind is not AllReduceKind.LIBRARY)
 
 
 @settings(max_examples=40, deadline=None)
@@ -120,37 +114,3 @@ def test_halving_is_sharing_along_a_tree_of_halves():
     links = random_links(6, seed=1)
     expected = shares_s(links, halves(range(6)), num_bytes=9)
     assert halving_s(links, num_bytes=9) == expected
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    tree=sync_trees(),
-    seed=st.integers(0, 2**32 - 1),
-    num_bytes=st.sampled_from([0.0, 1.0, 1e6]),
-)
-def test_picks_the_least(tree: SyncTree, seed: int, num_bytes: float):
-    links = random_links(len(ranks(tree)), seed=seed)
-    kind, seconds = fastest_algorithm(links, tree, num_bytes=num_bytes)
-    all_of_them = algorithms_s(links, tree, num_bytes=num_bytes)
-    assert set(all_of_them) == set(ALGORITHMS)
-    assert seconds == min(all_of_them.values()) == all_of_them[kind]
-
-
-def test_two_regions_are_summed_hierarchically_unless_the_array_is_tiny():
-    cluster = topo.load("two-region")
-    links = links_between(cluster, (0, 1, 2, 3))
-    tree = ((0, 1), (2, 3))
-    kind, seconds = fastest_algorithm(links, tree, num_bytes=64e6)
-    everything = algorithms_s(links, tree, num_bytes=64e6)
-    assert kind is AllReduceKind.HIERARCHICAL
-    assert seconds < 0.8 * min(everything[AllReduceKind.RING], everything[AllReduceKind.TREE])
-
-
-def test_many_short_messages_are_summed_in_few_rounds():
-    links = Links(
-        latency_s=1.0 - np.eye(8),
-        seconds_per_byte=np.full((8, 8), 1e-12),
-    )
-    kind, seconds = fastest_algorithm(links, tuple(range(8)), num_bytes=8)
-    assert kind in (AllReduceKind.HIERARCHICAL, AllReduceKind.SHARDED)
-    assert seconds == pytest.approx(2.0)

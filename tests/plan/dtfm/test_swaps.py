@@ -4,7 +4,7 @@ import copy
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.plan.dtfm.descent import align, descend, ordered
@@ -63,6 +63,7 @@ def test_twins_swap_without_effect(kinds: list[int], symmetric: bool, seed: int)
 
 @settings(deadline=None, max_examples=30)
 @given(SHAPES, st.integers(0, 2), st.booleans(), SEEDS)
+@example((5, 2), 1, False, 1301)  # another order is as good, and has a swap that helps
 def test_no_swap_improves_what_a_descent_returns(
     shape: tuple[int, int], spare: int, symmetric: bool, seed: int
 ):
