@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import tyro
 
+from jaxpipe.cli.compare import compare
 from jaxpipe.cli.data import prepare
 from jaxpipe.cli.generate import generate
 from jaxpipe.cli.plan import plan
@@ -53,6 +54,7 @@ COMMANDS: Mapping[str, Command] = {
     "show": show,
     "plan": plan,
     "simulate": simulate,
+    "compare": compare,
     "data": data,
     "topo": topo,
 }
