@@ -5,11 +5,12 @@ from pathlib import Path
 
 import msgspec
 
+from jaxpipe.autoshard.spmd.distributed import join, leave
 from jaxpipe.autoshard.strategy import write_strategy
 from jaxpipe.comm import GATHER_TAG, Transport, gather_bytes
 from jaxpipe.compare.measured import Measured, RankPart, Step, write_measured
 from jaxpipe.compare.pipeline_rank import run_pipeline
-from jaxpipe.compare.sharded_rank import run_sharded
+from jaxpipe.compare.sharded_rank import Ranks, run_sharded
 from jaxpipe.compare.strategies import Chosen
 from jaxpipe.compare.system import System
 from jaxpipe.config import Config, cluster_from, job_from
@@ -52,7 +53,10 @@ def _run(
     if system is System.PIPELINE:
         steps, part = run_pipeline(job, transport, cluster=cluster, observe=told)
     else:
-        chosen, steps, part = run_sharded(system, job, transport, cluster=cluster, observe=told)
+        devices = join(transport, timeout_s=config.run.startup_timeout_s)
+        ranks = Ranks(transport=transport, devices=devices, cluster=cluster)
+        chosen, steps, part = run_sharded(system, job, ranks, observe=told)
+        leave()
     parts = _gathered(transport, part, timeout_s=config.run.timeout_s)
     if parts is None:
         return

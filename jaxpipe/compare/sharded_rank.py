@@ -6,6 +6,7 @@ takes the whole batch at once: there are no microbatches to accumulate over.
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import msgspec
 
 from jaxpipe.autoshard.hlo import collectives
 from jaxpipe.autoshard.spmd import placed, sharded_step
-from jaxpipe.autoshard.spmd.distributed import initial_pieces, join, leave, placed_pieces
+from jaxpipe.autoshard.spmd.distributed import initial_pieces, placed_pieces
 from jaxpipe.autoshard.strategy import jax_mesh, parse_strategy, strategy_text
 from jaxpipe.comm import BROADCAST_TAG, Transport, broadcast_bytes
 from jaxpipe.compare.measured import RankPart, Step, peak_bytes
@@ -25,43 +26,48 @@ from jaxpipe.runtime.data import sample
 from jaxpipe.runtime.job import Job
 from topo import Cluster
 
-Observe = Callable[[Step], None]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """All ranks of a run: their transport, the device of each, and the cluster they stand on."""
+
+    transport: Transport
+    devices: tuple[Any, ...]
+    cluster: Cluster
 
 
 def run_sharded(
-    system: System, job: Job, transport: Transport, *, cluster: Cluster, observe: Observe
+    system: System, job: Job, ranks: Ranks, *, observe: Callable[[Step], None]
 ) -> tuple[Chosen, tuple[Step, ...], RankPart]:
-    """Train as one of all ranks, each a process of its own; the same losses on all of them.
+    """Train as one of all ranks, which have joined; the same losses on all of them.
 
     Raises:
         DeadlineError: another rank did not answer in time.
         PlanError: no strategy was found.
     """
-    devices = join(transport, timeout_s=job.run.startup_timeout_s)
     step, arguments = whole_step(job)
     chosen = _agreed(
-        transport,
-        lambda: choose(system, job, step, arguments, cluster=cluster),
+        ranks.transport,
+        lambda: choose(system, job, step, arguments, cluster=ranks.cluster),
         timeout_s=job.run.startup_timeout_s,
     )
     strategy = chosen.strategy
     begin_s = time.perf_counter()
     jitted = sharded_step(
-        step, arguments, strategy, names=NAMES, result_names=RESULT_NAMES, devices=devices
+        step, arguments, strategy, names=NAMES, result_names=RESULT_NAMES, devices=ranks.devices
     )
-    mesh = jax_mesh(strategy.mesh, devices)
+    mesh = jax_mesh(strategy.mesh, ranks.devices)
     shardings = placed(arguments, strategy.arguments, mesh, names=NAMES)
     compiled = _compiled(jitted, arguments, shardings)
     compile_s = time.perf_counter() - begin_s
     sent, slow = sent_in_rings(
         collectives(compiled.as_text()),
         strategy.mesh,
-        regions_of(job.plan, cluster),
-        rank=transport.rank,
+        regions_of(job.plan, ranks.cluster),
+        rank=ranks.transport.rank,
     )
     steps = _train(job, compiled, shardings, observe)
     part = RankPart(compile_s=compile_s, peak_bytes=peak_bytes(), sent_bytes=sent, slow_bytes=slow)
-    leave()
     return chosen, steps, part
 
 
@@ -86,7 +92,9 @@ def _compiled(jitted: Any, arguments: Any, shardings: Any) -> Any:
     return jitted.lower(*abstract).compile()
 
 
-def _train(job: Job, compiled: Any, shardings: Any, observe: Observe) -> tuple[Step, ...]:
+def _train(
+    job: Job, compiled: Any, shardings: Any, observe: Callable[[Step], None]
+) -> tuple[Step, ...]:
     key = jax.random.key(job.run.seed)
     state = initial_pieces(job.model, optimizer_of(job), key, shardings[0])
     steps: list[Step] = []
