@@ -11,9 +11,11 @@ import pytest
 
 from jaxpipe.cli.main import main
 from tests.cli.conftest import WriteConfig
+from tests.compare.test_losses import QUICKLY_COMPILED
 from tests.helpers import mpi_environment
 
-TWO = {"plan": {"stages": 2, "replicas": 1}, "model": {"num_layers": 2}, "train": {"batch": 2}}
+TWO = {"plan": {"stages": 1, "replicas": 2}, "model": {"num_layers": 1}, "train": {"batch": 2}}
+ODD = {"plan": {"stages": 2, "replicas": 1}, "model": {"num_layers": 2}, "train": {"batch": 3}}
 
 
 @pytest.mark.parametrize(
@@ -21,9 +23,8 @@ TWO = {"plan": {"stages": 2, "replicas": 1}, "model": {"num_layers": 2}, "train"
     [
         ("zero33", {}, "`against` has 'zero33'; the nearest is 'zero3', the choices are alpa,"),
         ("ddp,", {}, "`against` has ''"),
-        ("ddp", {"train": {"batch": 3}}, "ddp gives each rank as many samples: `train.batch` is 3"),
+        ("ddp", ODD, "ddp gives each rank as many samples: `train.batch` is 3"),
         ("alpa", {"model": {"dropout": 0.5}}, "`model.dropout` is 0.5; take 0"),
-        ("alpa", {"run": {"transport": "shaped"}}, "`run.transport` is shaped; take mpi"),
         ("ddp", {"train": {"remat": "dots"}}, "`train.remat` is dots; take none or full"),
     ],
 )
@@ -42,6 +43,14 @@ def test_what_cannot_be_compared_is_refused(
     told = capsys.readouterr().err
     assert words in told
     assert told.count("\n") == 1
+
+
+def test_links_that_are_emulated_for_the_pipeline_alone_are_refused(
+    write_config: WriteConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(write_config(**TWO))
+    assert main(["compare", path, "--against", "alpa", "--set", "run.transport=shaped"]) == 2
+    assert "`run.transport` is shaped; take mpi" in capsys.readouterr().err
 
 
 def test_ranks_are_not_started_twice(
@@ -66,12 +75,12 @@ def test_the_pipeline_and_what_was_found_in_one_table(
         capture_output=True,
         text=True,
         timeout=250,
-        env=mpi_environment(),
+        env=mpi_environment() | {"XLA_FLAGS": QUICKLY_COMPILED},
         check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "next: jaxpipe train" in done.stdout
-    rows = list(csv.DictReader((out / "compare.csv").open()))
+    rows = list(csv.DictReader((out / "compare.csv").read_text().splitlines()))
     assert [row["system"] for row in rows] == ["pipeline", "alpa"]
     losses = [float(row["last loss (measured)"]) for row in rows]
     assert losses[0] == pytest.approx(losses[1], abs=2e-5)

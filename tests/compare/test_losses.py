@@ -11,6 +11,8 @@ from tests.helpers import mpi_command, mpi_environment
 from tests.runtime.training import run_tree, tiny_tree
 
 STEPS = 5
+QUICKLY_COMPILED = "--xla_backend_optimization_level=0"
+"""Much less time for the compiler, more for the step."""
 
 
 def test_every_system_has_the_losses_of_one_device(tmp_path: Path, dataset: Path) -> None:
@@ -23,7 +25,12 @@ def test_every_system_has_the_losses_of_one_device(tmp_path: Path, dataset: Path
     (tmp_path / "tree.json").write_text(json.dumps(two))
     command = mpi_command(2, "-m", "tests.compare.mpi_losses", str(tmp_path / "tree.json"))
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=200, env=mpi_environment(), check=False
+        command,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=mpi_environment() | {"XLA_FLAGS": QUICKLY_COMPILED},
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     one = tiny_tree(tmp_path / "one", dataset, **sections, plan={"stages": 1, "replicas": 1})
