@@ -16,6 +16,7 @@ from typing import TypeAlias
 import tyro
 
 from jaxpipe.cli.autoshard import autoshard
+from jaxpipe.cli.compare import compare
 from jaxpipe.cli.data import prepare
 from jaxpipe.cli.generate import generate
 from jaxpipe.cli.plan import plan
@@ -55,6 +56,7 @@ COMMANDS: Mapping[str, Command] = {
     "plan": plan,
     "simulate": simulate,
     "autoshard": autoshard,
+    "compare": compare,
     "data": data,
     "topo": topo,
 }

@@ -137,7 +137,16 @@ def test_show_draws_the_plan(write_config: WriteConfig) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [(), ("train",), ("plan",), ("simulate",), ("data", "prepare"), ("topo",), ("topo", "tc")],
+    [
+        (),
+        ("train",),
+        ("plan",),
+        ("simulate",),
+        ("compare",),
+        ("data", "prepare"),
+        ("topo",),
+        ("topo", "tc"),
+    ],
 )
 def test_help_imports_neither_jax_nor_mpi(command: tuple[str, ...]) -> None:
     code = (

@@ -1,0 +1,163 @@
+"""`jaxpipe compare`: the pipeline and other ways to train, in turn on the same ranks."""
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+if TYPE_CHECKING:  # these import numpy or jax, which `--help` can do without
+    from jaxpipe.compare.measured import Measured, Step
+    from jaxpipe.compare.system import System
+    from jaxpipe.config import Config
+    from jaxpipe.plan import Plan
+
+logger = logging.getLogger(__name__)
+
+
+def compare(
+    config: tyro.conf.Positional[Path],
+    *,
+    against: str = "alpa,megatron,zero3,ddp",
+    settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
+    steps: int = 10,
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("runs/compare"),
+    rank_of: Annotated[str | None, tyro.conf.arg(metavar="SYSTEM")] = None,
+) -> int:
+    """Train with the pipeline, then with each other way, and write one table and one plot.
+
+    Each starts its own ranks on this host, as many as the plan has.
+
+    Args:
+        config: a TOML file, as `jaxpipe train` takes it.
+        against: of alpa (the strategy found for the links of the plan's cluster), megatron, zero3
+            and ddp, with commas.
+        settings: changes to the file, such as `train.batch=8`; give it once for each.
+        steps: how many steps each trains.
+        out: the folder of the results.
+        rank_of: be one rank of this system alone; `compare` starts its ranks so.
+    """
+    from jaxpipe.compare.system import systems_from
+    from jaxpipe.config import load_config, plan_from
+
+    systems = systems_from(against)
+    read = load_config(
+        config, (*settings, f"train.steps={steps}", f"run.folder={out / 'pipeline'}")
+    )
+    plan = plan_from(read)
+    if rank_of is not None:
+        return _be_rank(rank_of, read, plan, out)
+    return _compare(_command(config, settings, steps, out), systems, read, plan, out)
+
+
+def _be_rank(name: str, config: "Config", plan: "Plan", out: Path) -> int:
+    from jaxpipe.compare.system import System
+    from jaxpipe.errors import ConfigError
+    from jaxpipe.runtime.launch import check_seat, seat
+    from jaxpipe.runtime.process import die_with_parent, pin
+
+    here = seat(os.environ)
+    if here is None:
+        raise ConfigError("a rank is started by an MPI: leave out `--rank-of`, or use mpirun")
+    if name not in [system.value for system in System]:
+        choices = ", ".join(System)
+        raise ConfigError(f"`--rank-of` names a system, is {name!r}; choose from {choices}")
+    check_seat(here, num_ranks=plan.num_ranks)
+    die_with_parent()
+    pin(os.environ)
+
+    from jaxpipe.compare.rank import run_system
+
+    run_system(System(name), config, plan, folder=out, observe=_StepLine(config.train.steps))
+    return 0
+
+
+class _StepLine:
+    """Prints every step, and the first one as soon as it is there."""
+
+    def __init__(self, num_steps: int) -> None:
+        self._num_steps = num_steps
+
+    def __call__(self, step: "Step") -> None:
+        """Print a step."""
+        print(
+            f"  step {step.step:>4}/{self._num_steps}   loss {step.loss:.5f}   {step.step_s:.3f} s",
+            flush=True,
+        )
+
+
+def _command(config: Path, settings: Sequence[str], steps: int, out: Path) -> list[str]:
+    changes = [word for setting in settings for word in ("--set", setting)]
+    return ["compare", str(config), *changes, "--steps", str(steps), "--out", str(out)]
+
+
+def _compare(
+    command: list[str], systems: "Sequence[System]", config: "Config", plan: "Plan", out: Path
+) -> int:
+    from jaxpipe.cli.console import console
+    from jaxpipe.compare.check import check_comparison
+    from jaxpipe.compare.measured import read_measured
+    from jaxpipe.compare.system import System
+    from jaxpipe.compare.table import markdown
+    from jaxpipe.errors import ConfigError, RunError
+    from jaxpipe.runtime.launch import launch, seat
+
+    if seat(os.environ) is not None:
+        raise ConfigError("`compare` starts its own ranks, one system after the other: no mpirun")
+    everyone = (System.PIPELINE, *systems)
+    check_comparison(config, plan, everyone, folder=out)
+    all_measured = []
+    for system in everyone:
+        console.print(f"{system}: {plan.num_ranks} ranks, compiling ...", markup=False)
+        code = launch([*command, "--rank-of", system.value], num_ranks=plan.num_ranks)
+        if code == 130:
+            return code
+        if code:
+            raise RunError(f"the ranks of {system} ended with {code}; see what they said above")
+        all_measured.append(read_measured(out, system))
+    console.print(f"\n{markdown(all_measured)}\n\n{_notes(config, plan)}\n", markup=False)
+    files = _write(all_measured, config, plan, command, out)
+    console.print("\n".join(f"{'results':<12}{path}" for path in files), markup=False)
+    console.print(f"\nnext: jaxpipe train {command[1]}", markup=False)
+    return 0
+
+
+def _write(
+    all_measured: "Sequence[Measured]",
+    config: "Config",
+    plan: "Plan",
+    command: list[str],
+    out: Path,
+) -> list[Path]:
+    from jaxpipe.compare.picture import draw
+    from jaxpipe.compare.table import write_table
+    from jaxpipe.config.job import describe
+    from jaxpipe.errors import UserError
+
+    description = {**describe(config), "command": ["jaxpipe", *command]}
+    files = [*write_table(all_measured, description, out, notes=_notes(config, plan))]
+    picture = out / "compare.png"
+    try:
+        draw(all_measured, picture)
+    except UserError as error:
+        logger.warning("the comparison has no picture: %s", error)
+        return files
+    return [*files, picture]
+
+
+def _notes(config: "Config", plan: "Plan") -> str:
+    from jaxpipe.compare.slow_links import regions_of
+    from jaxpipe.config import cluster_from
+
+    regions = dict.fromkeys(regions_of(plan, cluster_from(config)))
+    slow = "between regions" if len(regions) > 1 else "all, for the ranks are in one region"
+    return (
+        f"{plan.num_ranks} ranks, batch {config.train.batch}, {config.train.steps} steps; step "
+        "times are medians of the steps after the first. All but the pipeline take the whole batch "
+        f"at once. Slow links: {slow}. Counted bytes are those of the compiled step's collectives, "
+        "as rings send them. Memory is the most that a rank's process ever held, with Python and "
+        "its libraries, compiling included. Links of this machine, unless others are named: the "
+        f"cluster {config.plan.cluster} says where ranks are, and what alpa's search counts on."
+    )

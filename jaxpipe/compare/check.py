@@ -1,0 +1,68 @@
+"""What a comparison takes, checked before any rank starts: all systems must compute the same."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxpipe.compare.system import System
+from jaxpipe.config import Config, check_run
+from jaxpipe.errors import ConfigError
+from jaxpipe.plan import Plan
+from jaxpipe.runtime.settings import Remat, TransportKind
+
+TABLE = "compare.csv"
+"""The file that makes a folder one of a comparison."""
+
+
+def check_comparison(
+    config: Config, plan: Plan, systems: Sequence[System], *, folder: Path
+) -> None:
+    """Check that every system can run this configuration, and that all would give the same losses.
+
+    Raises:
+        ConfigError: one cannot, or the folder holds a comparison already.
+        DataError: the dataset is missing, corrupt or too small.
+    """
+    if (folder / TABLE).exists():
+        raise ConfigError(
+            f"a comparison does not overwrite another: `out` {folder} holds one; name another"
+        )
+    check_run(config, resume=False)
+    sharded = [system for system in systems if system is not System.PIPELINE]
+    if sharded:
+        _check_same(config)
+    for system in sharded:
+        _check_divides(system, batch=config.train.batch, num_ranks=plan.num_ranks)
+
+
+def _check_same(config: Config) -> None:
+    model = config.model
+    refused = {
+        "model.dropout": (model.dropout, model.dropout == 0, "0"),
+        "model.param_dtype": (model.param_dtype, model.param_dtype == "float32", "float32"),
+        "model.compute_dtype": (
+            model.compute_dtype,
+            model.compute_dtype != "float16",
+            "float32 or bfloat16",
+        ),
+        "train.remat": (config.train.remat, config.train.remat is not Remat.DOTS, "none or full"),
+        "run.transport": (
+            config.run.transport,
+            config.run.transport is not TransportKind.SHAPED,
+            "mpi: gloo's links are not emulated, so shape real ones",
+        ),
+        "mesh": (config.mesh.num_devices, config.mesh.num_devices == 1, "one device to a rank"),
+    }
+    for field, (value, is_right, choices) in refused.items():
+        if not is_right:
+            raise ConfigError(
+                f"all systems train alike, and one program on all ranks cannot do this: `{field}` "
+                f"is {value}; take {choices}"
+            )
+
+
+def _check_divides(system: System, *, batch: int, num_ranks: int) -> None:
+    if system in (System.DDP, System.ZERO3) and batch % num_ranks:
+        raise ConfigError(
+            f"{system} gives each rank as many samples: `train.batch` is {batch}, there are "
+            f"{num_ranks} ranks; take a multiple of {num_ranks}"
+        )

@@ -1,0 +1,118 @@
+"""What a system's ranks have measured, and the files in which it stays."""
+
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from jaxpipe.compare.system import System
+from jaxpipe.errors import RunError
+
+_KIB = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step: its number from 1, its mean loss in nats per token, and what it took."""
+
+    step: int
+    loss: float
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPart:
+    """What one rank says of its run.
+
+    `peak_bytes` is the most memory that its process ever held, Python and libraries included.
+    `sent_bytes` and `slow_bytes` are those of one step: all that it sends, and what of it crosses
+    slow links.
+    """
+
+    compile_s: float
+    peak_bytes: int
+    sent_bytes: float
+    slow_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A system's run, of all ranks.
+
+    `strategy` says in words how it is sharded or cut. `is_counted` tells bytes that are counted in
+    the compiled step, as rings would send them, from bytes that were sent. `search_s` is None where
+    nothing was searched.
+    """
+
+    system: System
+    strategy: str
+    tokens_per_step: int
+    steps: tuple[Step, ...]
+    ranks: tuple[RankPart, ...]
+    is_counted: bool
+    search_s: float | None
+
+    @property
+    def step_s(self) -> float:
+        """The median over the steps after the first, or the first where it is alone."""
+        return median(step.step_s for step in self.steps[1:] or self.steps)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """The tokens of a step over its median time."""
+        return self.tokens_per_step / self.step_s
+
+    @property
+    def compile_s(self) -> float:
+        """The time of the slowest rank."""
+        return max(rank.compile_s for rank in self.ranks)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The memory of the largest rank."""
+        return max(rank.peak_bytes for rank in self.ranks)
+
+    @property
+    def slow_bytes(self) -> float:
+        """What all ranks send over slow links in a step."""
+        return sum(rank.slow_bytes for rank in self.ranks)
+
+    @property
+    def sent_bytes(self) -> float:
+        """What all ranks send in a step."""
+        return sum(rank.sent_bytes for rank in self.ranks)
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has held so far."""
+    status = Path("/proc/self/status")
+    if os.path.exists(status):
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * _KIB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+
+
+def write_measured(measured: Measured, folder: Path) -> None:
+    """Write the file of a system."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _file(folder, measured.system).write_bytes(msgspec.json.encode(measured))
+
+
+def read_measured(folder: Path, system: System) -> Measured:
+    """Read the file of a system.
+
+    Raises:
+        RunError: its ranks have not written it.
+    """
+    path = _file(folder, system)
+    if not path.exists():
+        raise RunError(f"the ranks of {system} ended without {path}; see what they said above")
+    return msgspec.json.decode(path.read_bytes(), type=Measured)
+
+
+def _file(folder: Path, system: System) -> Path:
+    return folder / f"{system}.json"

@@ -1,0 +1,52 @@
+"""A comparison as a picture: a panel to a quantity, a bar to a system.
+
+::
+
+    pipeline ████████ 0.9        pipeline █ 2.1          pipeline ████ 410
+    ddp      ██████████ 1.1      ddp      ████████ 18    ddp      ██████ 620
+             step s                       MiB a step              peak MiB of a rank
+
+Drawn with matplotlib, which the extra `plot` brings.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxpipe.compare.measured import Measured
+from jaxpipe.errors import UserError
+
+_MIB = 2**20
+_COLORS = {False: "#8fc1ea", True: "#f4b860"}
+
+
+def draw(all_measured: Sequence[Measured], path: Path) -> None:
+    """Draw step time, bytes over slow links and peak memory as a PNG.
+
+    Raises:
+        UserError: matplotlib is missing.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserError(
+            "a plot needs matplotlib, which is not installed: run `pip install 'jaxpipe[plot]'`"
+        ) from error
+    panels = {
+        "step, s (measured)": [each.step_s for each in all_measured],
+        "over slow links, MiB a step\n(orange: counted; blue: measured)": [
+            each.slow_bytes / _MIB for each in all_measured
+        ],
+        "peak memory of a rank, MiB (measured)": [each.peak_bytes / _MIB for each in all_measured],
+    }
+    names = [each.system.value for each in all_measured]
+    figure = Figure(figsize=(12, 1.6 + 0.4 * len(names)), dpi=100, layout="constrained")
+    for number, (label, values) in enumerate(panels.items()):
+        axes = figure.add_subplot(1, len(panels), number + 1)
+        colors = [_COLORS[number == 1 and each.is_counted] for each in all_measured]
+        bars = axes.barh(names, values, color=colors)
+        axes.bar_label(bars, [f"{value:.3g}" for value in values], padding=3)
+        axes.set_xlabel(label)
+        axes.margins(x=0.2)
+        axes.invert_yaxis()
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path)

@@ -1,0 +1,45 @@
+"""One rank of the pipeline, as `jaxpipe train` runs it, without evaluations and checkpoints."""
+
+import time
+from collections.abc import Callable
+
+from jaxpipe.comm import Transport
+from jaxpipe.compare.measured import RankPart, Step, peak_bytes
+from jaxpipe.compare.slow_links import LinkCountedTransport, regions_of
+from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.state_file import restore_state
+from jaxpipe.runtime.worker import start
+from topo import Cluster
+
+
+def run_pipeline(
+    job: Job, transport: Transport, *, cluster: Cluster, observe: Callable[[Step], None]
+) -> tuple[tuple[Step, ...], RankPart]:
+    """Train as one of all ranks; the same losses on all of them.
+
+    Raises:
+        ConfigError: this transport cannot sum as the plan wants it.
+        DeadlineError: a rank did not answer in time.
+    """
+    counted = LinkCountedTransport(transport, regions_of(job.plan, cluster))
+    begin_s = time.perf_counter()
+    worker = start(job, counted)
+    compile_s = time.perf_counter() - begin_s
+    state, _ = restore_state(worker, None)
+    sent_before, slow_before = counted.num_bytes_sent, counted.num_bytes_slow
+    steps: list[Step] = []
+    for number in range(job.train.steps):
+        begin_s = time.perf_counter()
+        state, totals = worker.train_step(state, step=number)
+        step_s = time.perf_counter() - begin_s
+        done = Step(step=number + 1, loss=totals.loss / job.tokens_per_step, step_s=step_s)
+        steps.append(done)
+        observe(done)
+    worker.close()
+    part = RankPart(
+        compile_s=compile_s,
+        peak_bytes=peak_bytes(),
+        sent_bytes=(counted.num_bytes_sent - sent_before) / len(steps),
+        slow_bytes=(counted.num_bytes_slow - slow_before) / len(steps),
+    )
+    return tuple(steps), part

@@ -1,0 +1,95 @@
+"""One rank of one system: from its transport to the file of what all ranks have measured."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from jaxpipe.autoshard.spmd.distributed import join, leave
+from jaxpipe.autoshard.strategy import write_strategy
+from jaxpipe.comm import GATHER_TAG, Transport, gather_bytes
+from jaxpipe.compare.measured import Measured, RankPart, Step, write_measured
+from jaxpipe.compare.pipeline_rank import run_pipeline
+from jaxpipe.compare.sharded_rank import Ranks, run_sharded
+from jaxpipe.compare.strategies import Chosen
+from jaxpipe.compare.system import System
+from jaxpipe.config import Config, cluster_from, job_from
+from jaxpipe.plan import Plan
+from jaxpipe.runtime.links import open_transport
+
+
+def run_system(
+    system: System, config: Config, plan: Plan, *, folder: Path, observe: Callable[[Step], None]
+) -> None:
+    """Train as one of the ranks that an MPI has started; rank 0 writes what all have measured.
+
+    `observe` is called on rank 0, after each step. An error ends all ranks.
+
+    Raises:
+        DeadlineError: another rank did not answer in time.
+        PlanError: no strategy was found.
+    """
+    transport = open_transport(config.run, plan, cluster_from(config), is_seated=True)
+    try:
+        _run(system, config, plan, transport, folder=folder, observe=observe)
+    except BaseException as error:
+        transport.close(error=error)
+        raise
+    transport.close()
+
+
+def _run(
+    system: System,
+    config: Config,
+    plan: Plan,
+    transport: Transport,
+    *,
+    folder: Path,
+    observe: Callable[[Step], None],
+) -> None:
+    job, cluster = job_from(config, plan), cluster_from(config)
+    told = observe if transport.rank == 0 else _nobody
+    chosen: Chosen | None = None
+    if system is System.PIPELINE:
+        steps, part = run_pipeline(job, transport, cluster=cluster, observe=told)
+    else:
+        devices = join(transport, timeout_s=config.run.startup_timeout_s)
+        ranks = Ranks(transport=transport, devices=devices, cluster=cluster)
+        chosen, steps, part = run_sharded(system, job, ranks, observe=told)
+        leave()
+    parts = _gathered(transport, part, timeout_s=config.run.timeout_s)
+    if parts is None:
+        return
+    measured = Measured(
+        system=system,
+        strategy=_words(plan) if chosen is None else chosen.words,
+        tokens_per_step=job.tokens_per_step,
+        steps=steps,
+        ranks=parts,
+        is_counted=chosen is not None,
+        search_s=None if chosen is None else chosen.search_s,
+    )
+    write_measured(measured, folder)
+    if chosen is not None:
+        write_strategy(chosen.strategy, folder / f"{system}-strategy.json")
+
+
+def _gathered(
+    transport: Transport, part: RankPart, *, timeout_s: float
+) -> tuple[RankPart, ...] | None:
+    payload = msgspec.json.encode(part)
+    payloads = gather_bytes(transport, payload, root=0, tag=GATHER_TAG, timeout_s=timeout_s)
+    if payloads is None:
+        return None
+    return tuple(msgspec.json.decode(each, type=RankPart) for each in payloads)
+
+
+def _words(plan: Plan) -> str:
+    return (
+        f"{plan.num_stages} stages x {plan.num_replicas} replicas, {plan.schedule_name}, "
+        f"{plan.num_microbatches} microbatches of {plan.microbatch}"
+    )
+
+
+def _nobody(_step: Step) -> None:
+    """See nothing."""

@@ -1,0 +1,116 @@
+"""One rank of a system that runs one program on all ranks: the step sharded by a strategy.
+
+The model, the samples of each step, the optimizer and the seed are those of the pipeline. The step
+takes the whole batch at once: there are no microbatches to accumulate over.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import msgspec
+
+from jaxpipe.autoshard.hlo import collectives
+from jaxpipe.autoshard.spmd import placed, sharded_step
+from jaxpipe.autoshard.spmd.distributed import initial_pieces, placed_pieces
+from jaxpipe.autoshard.strategy import jax_mesh, parse_strategy, strategy_text
+from jaxpipe.comm import BROADCAST_TAG, Transport, broadcast_bytes
+from jaxpipe.compare.measured import RankPart, Step, peak_bytes
+from jaxpipe.compare.slow_links import regions_of, sent_in_rings
+from jaxpipe.compare.strategies import NAMES, RESULT_NAMES, Chosen, choose
+from jaxpipe.compare.system import System
+from jaxpipe.compare.whole_step import optimizer_of, whole_step
+from jaxpipe.runtime.data import sample
+from jaxpipe.runtime.job import Job
+from topo import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """All ranks of a run: their transport, the device of each, and the cluster they stand on."""
+
+    transport: Transport
+    devices: tuple[Any, ...]
+    cluster: Cluster
+
+
+def run_sharded(
+    system: System, job: Job, ranks: Ranks, *, observe: Callable[[Step], None]
+) -> tuple[Chosen, tuple[Step, ...], RankPart]:
+    """Train as one of all ranks, which have joined; the same losses on all of them.
+
+    Raises:
+        DeadlineError: another rank did not answer in time.
+        PlanError: no strategy was found.
+    """
+    step, arguments = whole_step(job)
+    chosen = _agreed(
+        ranks.transport,
+        lambda: choose(system, job, step, arguments, cluster=ranks.cluster),
+        timeout_s=job.run.startup_timeout_s,
+    )
+    strategy = chosen.strategy
+    begin_s = time.perf_counter()
+    jitted = sharded_step(
+        step, arguments, strategy, names=NAMES, result_names=RESULT_NAMES, devices=ranks.devices
+    )
+    mesh = jax_mesh(strategy.mesh, ranks.devices)
+    shardings = placed(arguments, strategy.arguments, mesh, names=NAMES)
+    compiled = _compiled(jitted, arguments, shardings)
+    compile_s = time.perf_counter() - begin_s
+    sent, slow = sent_in_rings(
+        collectives(compiled.as_text()),
+        strategy.mesh,
+        regions_of(job.plan, ranks.cluster),
+        rank=ranks.transport.rank,
+    )
+    steps = _train(job, compiled, shardings, observe)
+    part = RankPart(compile_s=compile_s, peak_bytes=peak_bytes(), sent_bytes=sent, slow_bytes=slow)
+    return chosen, steps, part
+
+
+def _agreed(transport: Transport, choose_here: Callable[[], Chosen], *, timeout_s: float) -> Chosen:
+    """Let rank 0 choose, and tell the others: searches that are timed may differ."""
+    mine = None
+    if transport.rank == 0:
+        here = choose_here()
+        fields = (strategy_text(here.strategy), here.words, here.search_s)
+        mine = msgspec.json.encode(fields)
+    told = broadcast_bytes(transport, mine, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s)
+    text, words, search_s = msgspec.json.decode(told, type=tuple[str, str, float | None])
+    return Chosen(strategy=parse_strategy(text), words=words, search_s=search_s)
+
+
+def _compiled(jitted: Any, arguments: Any, shardings: Any) -> Any:
+    abstract = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        arguments,
+        shardings,
+    )
+    return jitted.lower(*abstract).compile()
+
+
+def _train(
+    job: Job, compiled: Any, shardings: Any, observe: Callable[[Step], None]
+) -> tuple[Step, ...]:
+    key = jax.random.key(job.run.seed)
+    state = initial_pieces(job.model, optimizer_of(job), key, shardings[0])
+    steps: list[Step] = []
+    for number in range(job.train.steps):
+        begin_s = time.perf_counter()
+        rows = sample(
+            job.dataset.train,
+            seed=job.run.seed,
+            step=number,
+            batch=job.train.batch,
+            sequence=job.sequence,
+        )
+        batch = placed_pieces((rows[:, :-1], rows[:, 1:]), shardings[1:])
+        state, loss = compiled(state, *batch)
+        jax.block_until_ready(state)
+        done = Step(step=number + 1, loss=float(loss), step_s=time.perf_counter() - begin_s)
+        steps.append(done)
+        observe(done)
+    return tuple(steps)

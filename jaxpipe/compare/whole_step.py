@@ -1,0 +1,51 @@
+"""The step that strategies shard: model and optimizer of the pipeline, the whole batch at once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxpipe.autoshard.spmd import initial_state, train_step
+from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.model import Parameters
+from jaxpipe.runtime.optimizer import adamw, clip_factor
+from jaxpipe.runtime.settings import OptimizerConfig, Remat
+
+
+def whole_step(job: Job) -> tuple[Callable[..., Any], tuple[Any, Any, Any]]:
+    """Return the step, and the shapes of its state, tokens and targets; the state is in float32."""
+    optimizer = optimizer_of(job)
+    params = _shapes(job)
+    state = {"params": params, "optimizer": jax.eval_shape(optimizer.init, params)}
+    tokens = jax.ShapeDtypeStruct((job.train.batch, job.sequence), jnp.int32)
+    is_full = job.train.remat is Remat.FULL
+    return train_step(job.model, optimizer, remat=is_full), (state, tokens, tokens)
+
+
+def optimizer_of(job: Job) -> optax.GradientTransformation:
+    """Return the optimizer of all stages: it clips by the global norm, and updates by AdamW."""
+    decayed = jax.tree.map(lambda leaf: leaf.ndim >= 2, _shapes(job))
+    return optax.chain(
+        _clipped(job.optimizer),
+        adamw(job.optimizer, num_steps=job.train.steps, decayed=decayed),
+    )
+
+
+def _shapes(job: Job) -> Parameters:
+    """Return the shapes of the parameters, a tree for each layer."""
+
+    def state(key: Any) -> Parameters:
+        return initial_state(job.model, optax.identity(), key, dtype="float32")
+
+    return jax.eval_shape(state, jax.random.key(job.run.seed))["params"]
+
+
+def _clipped(config: OptimizerConfig) -> optax.GradientTransformation:
+    def clip(gradients: Any, _params: Any = None) -> Any:
+        square_norm = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradients))
+        factor = clip_factor(config, jnp.asarray(square_norm))
+        return jax.tree.map(lambda leaf: leaf * factor, gradients)
+
+    return optax.stateless(clip)

@@ -1,0 +1,95 @@
+"""`jaxpipe compare` as a user starts it: what it refuses, and what it writes."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxpipe.cli.main import main
+from tests.cli.conftest import WriteConfig
+from tests.compare.test_losses import QUICKLY_COMPILED
+from tests.helpers import mpi_environment
+
+TWO = {"plan": {"stages": 1, "replicas": 2}, "model": {"num_layers": 1}, "train": {"batch": 2}}
+ODD = {"plan": {"stages": 2, "replicas": 1}, "model": {"num_layers": 2}, "train": {"batch": 3}}
+
+
+@pytest.mark.parametrize(
+    ("against", "changes", "words"),
+    [
+        ("zero33", {}, "`against` has 'zero33'; the nearest is 'zero3', the choices are alpa,"),
+        ("ddp,", {}, "`against` has ''"),
+        ("ddp", ODD, "ddp gives each rank as many samples: `train.batch` is 3"),
+        ("alpa", {"model": {"dropout": 0.5}}, "`model.dropout` is 0.5; take 0"),
+        ("ddp", {"train": {"remat": "dots"}}, "`train.remat` is dots; take none or full"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    write_config: WriteConfig,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    against: str,
+    changes: dict[str, Any],
+    words: str,
+) -> None:
+    sections = {name: {**TWO.get(name, {}), **changes.get(name, {})} for name in {**TWO, **changes}}
+    path = write_config(**sections)
+    arguments = ["compare", str(path), "--against", against, "--out", str(tmp_path / "out")]
+    assert main(arguments) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert told.count("\n") == 1
+
+
+def test_links_that_are_emulated_for_the_pipeline_alone_are_refused(
+    write_config: WriteConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(write_config(**TWO))
+    assert main(["compare", path, "--against", "alpa", "--set", "run.transport=shaped"]) == 2
+    assert "`run.transport` is shaped; take mpi" in capsys.readouterr().err
+
+
+def test_ranks_are_not_started_twice(
+    write_config: WriteConfig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(write_config(**TWO))
+    assert main(["compare", path, "--rank-of", "ddp"]) == 2
+    assert "leave out `--rank-of`" in capsys.readouterr().err
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    assert main(["compare", path]) == 2
+    assert "`compare` starts its own ranks" in capsys.readouterr().err
+
+
+def test_the_pipeline_and_what_was_found_in_one_table(
+    write_config: WriteConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = write_config(**TWO), tmp_path / "out"
+    arguments = ["compare", str(path), "--against", "alpa", "--steps", "2", "--out", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxpipe", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env=mpi_environment() | {"XLA_FLAGS": QUICKLY_COMPILED},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "next: jaxpipe train" in done.stdout
+    rows = list(csv.DictReader((out / "compare.csv").read_text().splitlines()))
+    assert [row["system"] for row in rows] == ["pipeline", "alpa"]
+    losses = [float(row["last loss (measured)"]) for row in rows]
+    assert losses[0] == pytest.approx(losses[1], abs=2e-5)
+    sent = [row["MiB a step over slow links"].split()[1] for row in rows]
+    assert sent == ["measured", "counted"]
+    first, *lines = map(json.loads, (out / "compare.jsonl").read_text().splitlines())
+    assert first["run"]["config"]["train"]["steps"] == 2
+    assert [len(line["steps"]) for line in lines] == [2, 2]
+    assert (out / "alpa-strategy.json").exists()
+    assert (out / "compare.png").exists()
+    assert main(arguments) == 2
+    assert "holds one; name another" in capsys.readouterr().err

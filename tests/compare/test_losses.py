@@ -1,0 +1,45 @@
+"""Whoever trains, the losses are those of one device: each system over MPI, two real ranks."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.compare.mpi_losses import SYSTEMS
+from tests.helpers import mpi_command, mpi_environment
+from tests.runtime.training import run_tree, tiny_tree
+
+STEPS = 5
+QUICKLY_COMPILED = "--xla_backend_optimization_level=0"
+"""Much less time for the compiler, more for the step."""
+
+
+def test_every_system_has_the_losses_of_one_device(tmp_path: Path, dataset: Path) -> None:
+    sections = {
+        "model": {"num_layers": 1},
+        "train": {"steps": STEPS, "batch": 4},
+        "optimizer": {"clip_norm": 0.5, "learning_rate": 3e-2},
+    }
+    two = tiny_tree(tmp_path / "run", dataset, **sections, plan={"stages": 1, "replicas": 2})
+    (tmp_path / "tree.json").write_text(json.dumps(two))
+    command = mpi_command(2, "-m", "tests.compare.mpi_losses", str(tmp_path / "tree.json"))
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=mpi_environment() | {"XLA_FLAGS": QUICKLY_COMPILED},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    one = tiny_tree(tmp_path / "one", dataset, **sections, plan={"stages": 1, "replicas": 1})
+    expected = [step.loss for step in run_tree(one)]
+    assert expected[-1] < expected[0] - 0.1
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        for system in SYSTEMS:
+            steps, part = found[system.value]
+            assert [step["loss"] for step in steps] == pytest.approx(expected, rel=2e-6), system
+            assert part["peak_bytes"] > 0
+            assert part["sent_bytes"] > 0
