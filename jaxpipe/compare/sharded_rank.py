@@ -13,7 +13,7 @@ import jax
 import msgspec
 
 from jaxpipe.autoshard.hlo import collectives
-from jaxpipe.autoshard.spmd import placed, sharded_step
+from jaxpipe.autoshard.spmd import NamedStep, placed, sharded_step
 from jaxpipe.autoshard.spmd.distributed import initial_pieces, placed_pieces
 from jaxpipe.autoshard.strategy import jax_mesh, parse_strategy, strategy_text
 from jaxpipe.comm import BROADCAST_TAG, Transport, broadcast_bytes
@@ -53,9 +53,8 @@ def run_sharded(
     )
     strategy = chosen.strategy
     begin_s = time.perf_counter()
-    jitted = sharded_step(
-        step, arguments, strategy, names=NAMES, result_names=RESULT_NAMES, devices=ranks.devices
-    )
+    named = NamedStep(run=step, names=NAMES, result_names=RESULT_NAMES)
+    jitted = sharded_step(named, arguments, strategy, devices=ranks.devices)
     mesh = jax_mesh(strategy.mesh, ranks.devices)
     shardings = placed(arguments, strategy.arguments, mesh, names=NAMES)
     compiled = _compiled(jitted, arguments, shardings)
