@@ -1,0 +1,1 @@
+"""The pipeline against one program on all ranks, over links that the kernel shapes."""
