@@ -1,13 +1,17 @@
-"""What all tests share: types checked at run time, and one cache of what XLA compiled."""
+"""What all tests share: types checked at run time, one cache of what XLA compiled, no timing."""
 
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import settings
 from jaxtyping import install_import_hook
 
 install_import_hook(["models", "jaxpipe.runtime", "jaxpipe.comm"], typechecker="beartype.beartype")
+
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 _CACHE = pytest.StashKey[TemporaryDirectory[str]]()
 
