@@ -1,6 +1,5 @@
 """What a system's ranks have measured, and the files in which it stays."""
 
-import os
 import resource
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +88,7 @@ class Measured:
 def peak_bytes() -> int:
     """Return the most memory that this process has held so far."""
     status = Path("/proc/self/status")
-    if os.path.exists(status):
+    if status.exists():
         for line in status.read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * _KIB
