@@ -1,13 +1,14 @@
 """Measure claims, and write their tables and pictures.
 
     python -m experiments.runtime_benchmark.run [CLAIM ...] [--torch-python PATH]
-                              [--mpich-python PATH] [--out FOLDER] [--tiny]
-                              [--resume] [--summarise]
+                              [--mpich-python PATH] [--cases NAME] [--out FOLDER]
+                              [--tiny] [--resume] [--summarise]
 
-Without names all claims are measured. `cases.toml` holds all sizes; with `--tiny` those of
-`tiny.toml` are taken, with which everything runs in seconds and no number means anything. With
-`--summarise` nothing is measured: the raw tables in the folder are summarised and drawn anew. With
-`--resume` only what their raw tables do not hold yet is measured.
+Without names all claims are measured. `cases.toml` holds all sizes; `--cases bytes` takes what
+`bytes.toml` says instead, into `results/bytes`; with `--tiny` the sizes of `tiny.toml` are taken,
+with which everything runs in seconds and no number means anything. With `--summarise` nothing is
+measured: the raw tables in the folder are summarised and drawn anew. With `--resume` only what
+their raw tables do not hold yet is measured.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from experiments.runtime_benchmark.claim import Bench, CannotMeasureError, Claim, Row
 from experiments.runtime_benchmark.claims.all_reduce import ALL_REDUCE
@@ -77,9 +79,15 @@ def show(name: str, bench: Bench | None, out: Path) -> None:
         print(f"{name} is left out: {error.filename} is not there", flush=True)
 
 
+def cases_of(name: str) -> dict[str, Any]:
+    """Return the sizes that a file beside this one holds; what it lacks is as in `cases.toml`."""
+    usual, own = (tomllib.loads((_HERE / f"{each}.toml").read_text()) for each in ("cases", name))
+    return {key: {**section, **own.get(key, {})} for key, section in usual.items()}
+
+
 def benches_of(given: argparse.Namespace, names: Sequence[str], out: Path) -> dict[str, Bench]:
     """Return what each claim is measured with; their training runs are made once."""
-    cases = tomllib.loads((_HERE / ("tiny.toml" if given.tiny else "cases.toml")).read_text())
+    cases = cases_of("tiny" if given.tiny else given.cases)
     runs = tuple(dict.fromkeys(run for name in names for run in CLAIMS[name].runs(cases)))
     table = RawTable(out / "training_raw.csv", resumes=given.resume)
     training = partial(measure, cases, runs, torch_python=given.torch_python, once=table.once)
@@ -105,17 +113,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("claims", nargs="*", choices=[[], *CLAIMS], metavar="CLAIM")
     parser.add_argument("--torch-python", type=Path, help="a Python that has PyTorch")
     parser.add_argument("--mpich-python", type=Path, help="a Python that has jaxpipe and MPICH")
+    parser.add_argument("--cases", choices=["cases", "bytes"], default="cases", help="which sizes")
     parser.add_argument("--tiny", action="store_true", help="only check that everything runs")
     parser.add_argument("--resume", action="store_true", help="measure only what is missing")
     parser.add_argument("--summarise", action="store_true", help="measure nothing")
     parser.add_argument("--out", type=Path, help="a folder, instead of results/ or runs/tiny")
     given = parser.parse_args(arguments)
-    out = given.out or (Path("runs/tiny") if given.tiny else _HERE / "results")
+    out = given.out or (Path("runs/tiny") if given.tiny else _results_of(given.cases))
     out.mkdir(parents=True, exist_ok=True)
     names = tuple(given.claims or CLAIMS)
     benches = {} if given.summarise else benches_of(given, names, out)
     for name in names:
         show(name, benches.get(name), out)
+
+
+def _results_of(cases: str) -> Path:
+    return _HERE / "results" / ("" if cases == "cases" else cases)
 
 
 if __name__ == "__main__":

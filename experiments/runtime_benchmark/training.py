@@ -25,7 +25,7 @@ class System(StrEnum):
     JAXPIPE = "jaxpipe"
     """Our runtime, a rank to a core."""
     ONE_DEVICE = "one device"
-    """One jitted step of the same model, without our runtime."""
+    """One jitted step of the same model, without our runtime; on two cores, one on each at once."""
     TORCH = "torch"
     """`torch.distributed.pipelining`, a rank to a core, or plain PyTorch on one."""
 
@@ -76,14 +76,18 @@ def of(rows: Sequence[Row], runs: Sequence[Run]) -> list[Row]:
     Raises:
         CannotMeasureError: one of them was not made.
     """
-    made = {(row["system"], row["how"]) for row in rows}
+    made = {_key(row) for row in rows}
     for run in runs:
-        if (run.system.value, run.how) not in made:
+        if (run.system.value, run.how, str(run.cores)) not in made:
             raise CannotMeasureError(
                 f"there is no run of {run.system}, {run.how}; for torch give `--torch-python`"
             )
-    wanted = {(run.system.value, run.how) for run in runs}
-    return [row for row in rows if (row["system"], row["how"]) in wanted]
+    wanted = {(run.system.value, run.how, str(run.cores)) for run in runs}
+    return [row for row in rows if _key(row) in wanted]
+
+
+def _key(row: Row) -> tuple[Any, Any, str]:
+    return row["system"], row["how"], str(row["cores"])
 
 
 def _result(cases: Mapping[str, Any], run: Run, torch_python: Path | None) -> Any:
@@ -97,11 +101,11 @@ def _result(cases: Mapping[str, Any], run: Run, torch_python: Path | None) -> An
 
 def _task(cases: Mapping[str, Any], run: Run) -> dict[str, Any]:
     work = cases["work"]
-    plan: dict[str, Any] = {"replicas": 1, "microbatch": work["microbatch"], "stages": run.cores}
-    if run.cores > 1:
-        plan |= {"schedule": run.how, "cut": work["cut"]}
+    plan: dict[str, Any] = {"replicas": 1, "microbatch": work["microbatch"]}
+    if run.cores > 1 and run.system is not System.ONE_DEVICE:
+        plan |= {"stages": run.cores, "schedule": run.how, "cut": work["cut"]}
     else:
-        plan |= {"schedule": "gpipe"}
+        plan |= {"stages": 1, "schedule": "gpipe"}
     return {
         "model": cases["model"],
         "plan": plan,
@@ -114,6 +118,7 @@ def _task(cases: Mapping[str, Any], run: Run) -> dict[str, Any]:
 def _rows(cases: Mapping[str, Any], run: Run, torch_python: Path | None) -> list[Row]:
     result = _result(cases, run, torch_python)
     work, rows = cases["work"], []
+    batches = run.cores if run.system is System.ONE_DEVICE else 1
     for step, step_s in enumerate(result["step_s"][1:], start=1):
         ideal = NOTHING
         if run.system is System.JAXPIPE:
@@ -128,7 +133,7 @@ def _rows(cases: Mapping[str, Any], run: Run, torch_python: Path | None) -> list
                 "step_s": step_s,
                 "rank_0_cpu_s": result["cpu_s"][step],
                 "load": os.getloadavg()[0],
-                "tokens_per_s": work["batch"] * cases["model"]["sequence"] / step_s,
+                "tokens_per_s": batches * work["batch"] * cases["model"]["sequence"] / step_s,
                 "loss": result["losses"][step],
                 "compile_s": result.get("compile_s", ""),
                 **ideal,

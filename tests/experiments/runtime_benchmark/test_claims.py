@@ -77,7 +77,7 @@ def test_an_emulated_link_takes_as_long_as_the_real_one_slowed_down():
 def test_what_was_not_run_is_said():
     cases = {"torch": {"schedules": ["gpipe"]}}
     with pytest.raises(CannotMeasureError, match="torch, parts; for torch give `--torch-python`"):
-        training.of([{"system": "one device", "how": "parts"}], TORCH.runs(cases))
+        training.of([{"system": "one device", "how": "parts", "cores": 1}], TORCH.runs(cases))
 
 
 def test_speeds_are_held_against_the_same_on_one_core():
@@ -99,10 +99,17 @@ def test_speeds_are_held_against_the_same_on_one_core():
 
 def test_the_faster_form_on_one_core_is_the_baseline():
     raw: list[Row] = [
-        {"cores": cores, "how": how, "tokens_per_s": speed, "compile_s": 1.0}
-        for cores, how, speed in ((1, "whole", 5.0), (1, "parts", 10.0), (2, "1f1b", 18.0))
+        {"system": system, "cores": cores, "how": how, "tokens_per_s": speed, "compile_s": 1.0}
+        for system, cores, how, speed in (
+            ("one device", 1, "whole", 5.0),
+            ("one device", 1, "parts", 10.0),
+            ("one device", 2, "whole", 19.0),
+            ("jaxpipe", 2, "1f1b", 18.0),
+        )
     ]
-    assert [row["speedup"] for row in ONE_DEVICE.summarise(raw)] == [0.5, 1.0, 1.8]
+    rows = ONE_DEVICE.summarise(raw)
+    assert [row["speedup"] for row in rows] == [0.5, 1.0, 1.9, 1.8]
+    assert [bool(row["aim"]) for row in rows] == [False, False, False, True]
 
 
 def test_all_reduces_are_held_against_the_best_bound():
