@@ -1,10 +1,7 @@
-"""Hand-written strategies as data: data parallelism, Megatron's tensor parallelism, ZeRO, products.
+"""Hand-written strategies of a training step: data parallelism, Megatron, ZeRO, products.
 
-Only the arguments and results are said; how each operator is computed follows from them
-(`jaxpipe.autoshard.spmd.propagate`). What ZeRO shards is split along the first dim that the devices
-of an axis dp divide and no other axis splits, or else along one that another splits already.
-
-Source: Shoeybi et al. 2019, "Megatron-LM", section 3; Rajbhandari et al. 2020, "ZeRO", section 5.
+Only the arguments and results are said (`jaxpipe.autoshard.strategy.by_hand`); how each operator is
+computed follows from them (`jaxpipe.autoshard.spmd.propagate`).
 """
 
 from collections.abc import Mapping
@@ -13,15 +10,7 @@ from typing import Any
 import jax
 
 from jaxpipe.autoshard.graph import path_name
-from jaxpipe.autoshard.strategy import (
-    Axis,
-    MeshShape,
-    Sharding,
-    Strategy,
-    ZeroLevel,
-    replicated,
-    split_along,
-)
+from jaxpipe.autoshard.strategy import MeshShape, Strategy, ZeroLevel, by_hand, replicated
 
 _STATE, _DATA = "state", ("tokens", "targets")
 
@@ -45,18 +34,23 @@ def baseline(
         split: dims by the parameters' names without the layer's number, "blocks.mlp.up.kernel".
         zero: what the devices of axis dp share.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    stored = {
-        path_name(_STATE, keys): _stored(path_name(_STATE, keys), leaf, mesh, split, zero)
-        for keys, leaf in leaves
-    }
-    data = split_along(2, 0, (Axis.DP,) if mesh.dp > 1 else ())
     assert batch[0] % mesh.dp == 0, (batch, mesh)
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    shapes = {path_name(_STATE, keys): tuple(leaf.shape) for keys, leaf in leaves}
+    is_param = {path: path.startswith(f"{_STATE}.params.") for path in shapes}
+    arguments = by_hand(
+        mesh,
+        parameters={path: shape for path, shape in shapes.items() if is_param[path]},
+        optimizer={path: shape for path, shape in shapes.items() if not is_param[path]},
+        batch=dict.fromkeys(_DATA, batch),
+        zero=zero,
+        split=split,
+    ).arguments
     return Strategy(
         name=_name(mesh, zero),
         mesh=mesh,
-        arguments=stored | dict.fromkeys(_DATA, data),
-        results=stored | {"loss": replicated(0)},
+        arguments=arguments,
+        results={**{path: arguments[path] for path in shapes}, "loss": replicated(0)},
         zero=zero,
     )
 
@@ -64,39 +58,3 @@ def baseline(
 def _name(mesh: MeshShape, zero: ZeroLevel) -> str:
     base = f"dp {mesh.dp} x op {mesh.op}"
     return base if zero is ZeroLevel.NONE else f"{base}, ZeRO {zero.value}"
-
-
-def _stored(
-    path: str, leaf: Any, mesh: MeshShape, split: Mapping[str, int], zero: ZeroLevel
-) -> Sharding:
-    dim = _split_dim(path, split)
-    sharding = replicated(len(leaf.shape))
-    if dim is not None and mesh.op > 1 and leaf.shape[dim] % mesh.op == 0:
-        sharding = split_along(len(leaf.shape), dim, (Axis.OP,))
-    is_param = path.startswith(f"{_STATE}.params.")
-    has_master = not is_param or zero is ZeroLevel.PARAMETERS
-    if zero is ZeroLevel.NONE or mesh.dp == 1 or not has_master:
-        return sharding
-    return _shared(sharding, tuple(leaf.shape), mesh)
-
-
-def _split_dim(path: str, split: Mapping[str, int]) -> int | None:
-    """Find whose leaf it is by the end of its path, less the layer's number."""
-    words = [word for word in path.split(".") if not word.isdecimal()]
-    for start in range(len(words)):
-        if (name := ".".join(words[start:])) in split:
-            return split[name]
-    return None
-
-
-def _shared(sharding: Sharding, shape: tuple[int, ...], mesh: MeshShape) -> Sharding:
-    """Split one more dim, over dp, if there is one that divides evenly."""
-    free = [dim for dim, axes in enumerate(sharding.dims) if not axes]
-    taken = [dim for dim, axes in enumerate(sharding.dims) if axes]
-    for dim in (*free, *taken):
-        dims = list(sharding.dims)
-        dims[dim] = (*dims[dim], Axis.DP)
-        grown = Sharding(tuple(dims))
-        if grown.fits(shape, mesh):
-            return grown
-    return sharding

@@ -5,15 +5,16 @@ On a mesh of dp x op, dp splits the batch and op splits layers; each may be 1::
     by_hand(mesh, parameters=.., optimizer=.., batch=..)         DDP
     ... zero=ZeroLevel.OPTIMIZER or GRADIENTS                    ZeRO-1 and 2: moments split over dp
     ... zero=ZeroLevel.PARAMETERS                                ZeRO-3, FSDP: parameters too
-    ... split={"*.up.kernel": -1, "*.down.kernel": -2, ...}      Megatron along op
+    ... split={"up.kernel": -1, "down.kernel": -2, ...}          Megatron along op
 
 ZeRO-1 and 2 pin the same: both scatter the sums of gradients, and differ in when those are freed.
+What ZeRO scatters is split along the first dim that dp divides and op does not split, or else along
+the one that op splits.
 
 Source: Rajbhandari et al., "ZeRO", SC 2020; Shoeybi et al., "Megatron-LM", 2019.
 """
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 
 from jaxpipe.autoshard.strategy.mesh import Axis, MeshShape
 from jaxpipe.autoshard.strategy.pins import Pins
@@ -35,12 +36,13 @@ def by_hand(
 ) -> Pins:
     """Return the pins of a strategy that people write.
 
-    `split` says along which dim (negative: from the last) op splits the arguments that a pattern
-    matches. What does not divide stays whole. The batch is split by examples, in its first dim.
+    `split` says along which dim (negative: from the last) op splits the arguments whose path, less
+    the numbers of layers, ends with a name. What does not divide stays whole. The batch is split by
+    examples, in its first dim.
 
     >>> mesh = MeshShape(dp=2, op=2)
     >>> pins = by_hand(mesh, parameters={"params.up": (4, 8)}, optimizer={"mu.up": (4, 8)},
-    ...                batch={"x": (8,)}, zero=ZeroLevel.OPTIMIZER, split={"*.up": -1})
+    ...                batch={"x": (8,)}, zero=ZeroLevel.OPTIMIZER, split={"up": -1})
     >>> {path: str(sharding) for path, sharding in pins.arguments.items()}
     {'params.up': 'RS1', 'mu.up': 'S0S1', 'x': 'S0'}
     """
@@ -63,23 +65,29 @@ def by_hand(
 def _tensor_parallel(
     path: str, shape: tuple[int, ...], split: Mapping[str, int], mesh: MeshShape
 ) -> Sharding:
-    for pattern, dim in split.items():
-        if mesh.op > 1 and fnmatchcase(path, pattern) and -len(shape) <= dim < len(shape):
-            sharding = split_along(len(shape), dim, (Axis.OP,))
-            if sharding.fits(shape, mesh):
-                return sharding
+    dim = _split_dim(path, split)
+    if mesh.op > 1 and dim is not None and -len(shape) <= dim < len(shape):
+        sharding = split_along(len(shape), dim, (Axis.OP,))
+        if sharding.fits(shape, mesh):
+            return sharding
     return replicated(len(shape))
 
 
+def _split_dim(path: str, split: Mapping[str, int]) -> int | None:
+    """Find whose array it is by the end of its path."""
+    words = [word for word in path.split(".") if not word.isdecimal()]
+    names = (".".join(words[start:]) for start in range(len(words)))
+    return next((split[name] for name in names if name in split), None)
+
+
 def _scattered(sharding: Sharding, shape: tuple[int, ...], mesh: MeshShape) -> Sharding:
-    """Split by dp as well, along the dim of which a device has most."""
+    """Split one more dim, over dp, if there is one that divides evenly."""
     if mesh.dp == 1:
         return sharding
-    local = sharding.local_shape(shape, mesh)
-    dims = sorted(range(len(shape)), key=lambda dim: -local[dim])
-    for dim in dims:
+    for dim in sorted(range(len(shape)), key=lambda dim: bool(sharding.dims[dim])):
         axes = list(sharding.dims)
         axes[dim] = (*axes[dim], Axis.DP)
-        if local[dim] % mesh.dp == 0:
-            return Sharding(tuple(axes))
+        grown = Sharding(tuple(axes))
+        if grown.fits(shape, mesh):
+            return grown
     return sharding

@@ -34,14 +34,14 @@ V100 = Machine(flops_per_s=6e13)
 SLOW = Machine(flops_per_s=1e9, launch_s=1e-6)
 LAN = AxisLink(latency_s=1e-5, bandwidth_bytes_per_s=1e8)
 MEGATRON = {
-    "*.qkv.kernel": -1,
-    "*.qkv.bias": -1,
-    "*.project.kernel": -2,
-    "*.up.kernel": -1,
-    "*.up.bias": -1,
-    "*.down.kernel": -2,
-    "*.embed.tokens": -2,
-    "*.head.kernel": -1,
+    "qkv.kernel": -1,
+    "qkv.bias": -1,
+    "project.kernel": -2,
+    "up.kernel": -1,
+    "up.bias": -1,
+    "down.kernel": -2,
+    "embed.tokens": -2,
+    "head.kernel": -1,
 }
 
 
