@@ -1,5 +1,6 @@
-"""A transport that counts what it sends, around any other."""
+"""A transport that counts what it sends, and to whom, around any other."""
 
+from collections import Counter
 from threading import Lock
 
 import jax
@@ -12,7 +13,7 @@ from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transp
 class CountedTransport:
     """Passes everything on; `num_bytes_sent` grows with each message of this rank.
 
-    Any thread may send.
+    Any thread may send. What a library sums in the transport inside is not counted.
 
     >>> from jaxpipe.comm.local import LocalWorld
     >>> counted = CountedTransport(LocalWorld(1).transport(0))
@@ -23,7 +24,7 @@ class CountedTransport:
 
     def __init__(self, transport: Transport):
         self._transport = transport
-        self._num_bytes_sent = 0
+        self._num_bytes_to: Counter[int] = Counter()
         self._lock = Lock()
 
     @property
@@ -39,18 +40,23 @@ class CountedTransport:
     @property
     def num_bytes_sent(self) -> int:
         """The bytes that this rank has sent to others, and to itself."""
-        return self._num_bytes_sent
+        return self.num_bytes_to().total()
+
+    def num_bytes_to(self) -> Counter[int]:
+        """Return the bytes that this rank has sent to each rank so far."""
+        with self._lock:
+            return self._num_bytes_to.copy()
 
     @property
     def library(self) -> SumsInLibrary | None:
-        """What sums in the transport inside; what it moves is not counted."""
+        """What sums in the transport inside."""
         return library_of(self._transport)
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
         """Count the bytes of `array`, and start to send it to the rank `to`."""
         num_bytes = num_bytes_of(array)
         with self._lock:
-            self._num_bytes_sent += num_bytes
+            self._num_bytes_to[to] += num_bytes
         return self._transport.send(array, to=to, tag=tag)
 
     def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> Receiving:

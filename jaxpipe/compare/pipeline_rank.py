@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from jaxpipe.comm import Transport
 from jaxpipe.compare.measured import RankPart, Step, peak_bytes
-from jaxpipe.compare.slow_links import LinkCountedTransport, regions_of
+from jaxpipe.compare.slow_links import regions_of, sent_in_messages
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.state_file import restore_state
 from jaxpipe.runtime.worker import start
@@ -21,12 +21,12 @@ def run_pipeline(
         ConfigError: this transport cannot sum as the plan wants it.
         DeadlineError: a rank did not answer in time.
     """
-    counted = LinkCountedTransport(transport, regions_of(job.plan, cluster))
     begin_s = time.perf_counter()
-    worker = start(job, counted)
+    worker = start(job, transport)
     compile_s = time.perf_counter() - begin_s
     state, _ = restore_state(worker, None)
-    sent_before, slow_before = counted.num_bytes_sent, counted.num_bytes_slow
+    counted = worker.interpreter.transport
+    before = counted.num_bytes_to()
     steps: list[Step] = []
     for number in range(job.train.steps):
         begin_s = time.perf_counter()
@@ -36,10 +36,13 @@ def run_pipeline(
         steps.append(done)
         observe(done)
     worker.close()
+    sent, slow = sent_in_messages(
+        counted.num_bytes_to() - before, regions_of(job.plan, cluster), rank=transport.rank
+    )
     part = RankPart(
         compile_s=compile_s,
         peak_bytes=peak_bytes(),
-        sent_bytes=(counted.num_bytes_sent - sent_before) / len(steps),
-        slow_bytes=(counted.num_bytes_slow - slow_before) / len(steps),
+        sent_bytes=sent / len(steps),
+        slow_bytes=slow / len(steps),
     )
     return tuple(steps), part

@@ -13,7 +13,7 @@ import jax
 import msgspec
 
 from jaxpipe.autoshard.hlo import collectives
-from jaxpipe.autoshard.spmd import NamedStep, placed, sharded_step
+from jaxpipe.autoshard.spmd import NamedStep, abstract_arrays, placed, sharded_step
 from jaxpipe.autoshard.spmd.distributed import initial_pieces, placed_pieces
 from jaxpipe.autoshard.strategy import jax_mesh, parse_strategy, strategy_text
 from jaxpipe.comm import BROADCAST_TAG, Transport, broadcast_bytes
@@ -54,10 +54,10 @@ def run_sharded(
     strategy = chosen.strategy
     begin_s = time.perf_counter()
     named = NamedStep(run=step, names=NAMES, result_names=RESULT_NAMES)
-    jitted = sharded_step(named, arguments, strategy, devices=ranks.devices)
+    jitted: Any = sharded_step(named, arguments, strategy, devices=ranks.devices)
     mesh = jax_mesh(strategy.mesh, ranks.devices)
     shardings = placed(arguments, strategy.arguments, mesh, names=NAMES)
-    compiled = _compiled(jitted, arguments, shardings)
+    compiled = jitted.lower(*abstract_arrays(arguments, shardings)).compile()
     compile_s = time.perf_counter() - begin_s
     sent, slow = sent_in_rings(
         collectives(compiled.as_text()),
@@ -80,15 +80,6 @@ def _agreed(transport: Transport, choose_here: Callable[[], Chosen], *, timeout_
     told = broadcast_bytes(transport, mine, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s)
     text, words, search_s = msgspec.json.decode(told, type=tuple[str, str, float | None])
     return Chosen(strategy=parse_strategy(text), words=words, search_s=search_s)
-
-
-def _compiled(jitted: Any, arguments: Any, shardings: Any) -> Any:
-    abstract = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        arguments,
-        shardings,
-    )
-    return jitted.lower(*abstract).compile()
 
 
 def _train(

@@ -1,18 +1,12 @@
-"""Which links are slow, what a transport sends over them, and what rings of collectives would.
+"""Which links are slow, what messages send over them, and what rings of collectives would.
 
 Slow links join ranks of different regions; where all ranks are in one region, all links count.
 """
 
-from collections.abc import Iterable
-from threading import Lock
+from collections.abc import Iterable, Mapping
 
-import jax
-
-from jaxpipe.autoshard.hlo import HloCollective, HloKind
+from jaxpipe.autoshard.hlo import HloCollective
 from jaxpipe.autoshard.strategy import MeshShape
-from jaxpipe.comm import HostOrDeviceArray, Receiving, Sending, Transport, library_of
-from jaxpipe.comm.buffer import num_bytes_of
-from jaxpipe.comm.collective.library import SumsInLibrary
 from jaxpipe.plan import Plan
 from topo import Cluster
 
@@ -31,58 +25,17 @@ def is_slow(regions: tuple[str, ...], source: int, to: int) -> bool:
     return source != to and (len(set(regions)) == 1 or regions[source] != regions[to])
 
 
-class LinkCountedTransport:
-    """Passes everything on, and counts what this rank sends to others; any thread may send.
+def sent_in_messages(
+    num_bytes_to: Mapping[int, int], regions: tuple[str, ...], *, rank: int
+) -> tuple[int, int]:
+    """Return the bytes that a rank has sent to others, and those over slow links.
 
-    What MPI's own library sums is not counted.
+    >>> sent_in_messages({0: 9, 1: 2, 2: 3}, ("ohio", "ohio", "virginia"), rank=0)
+    (5, 3)
     """
-
-    def __init__(self, transport: Transport, regions: tuple[str, ...]):
-        self._transport = transport
-        self._regions = regions
-        self._num_bytes_sent = self._num_bytes_slow = 0
-        self._lock = Lock()
-
-    @property
-    def rank(self) -> int:
-        """The rank of the caller."""
-        return self._transport.rank
-
-    @property
-    def num_ranks(self) -> int:
-        """How many ranks there are."""
-        return self._transport.num_ranks
-
-    @property
-    def num_bytes_sent(self) -> int:
-        """The bytes that this rank has sent to others."""
-        return self._num_bytes_sent
-
-    @property
-    def num_bytes_slow(self) -> int:
-        """The bytes that it has sent over slow links."""
-        return self._num_bytes_slow
-
-    @property
-    def library(self) -> SumsInLibrary | None:
-        """What sums in the transport inside."""
-        return library_of(self._transport)
-
-    def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
-        """Count the bytes of `array`, and start to send it to the rank `to`."""
-        num_bytes = num_bytes_of(array) if to != self.rank else 0
-        with self._lock:
-            self._num_bytes_sent += num_bytes
-            self._num_bytes_slow += num_bytes if is_slow(self._regions, self.rank, to) else 0
-        return self._transport.send(array, to=to, tag=tag)
-
-    def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> Receiving:
-        """Start to receive an array of the shape and dtype of `like` from the rank `source`."""
-        return self._transport.receive(like, source=source, tag=tag)
-
-    def close(self, *, error: BaseException | None = None) -> None:
-        """End this rank's part."""
-        self._transport.close(error=error)
+    sent = {to: num_bytes for to, num_bytes in num_bytes_to.items() if to != rank}
+    slow = (num_bytes for to, num_bytes in sent.items() if is_slow(regions, rank, to))
+    return sum(sent.values()), sum(slow)
 
 
 def sent_in_rings(
@@ -90,10 +43,10 @@ def sent_in_rings(
 ) -> tuple[float, float]:
     """Return the bytes that a rank sends in all, and over slow links, if collectives are rings.
 
-    In a ring of p ranks each sends to the next: 2 (p - 1) / p of the bytes of an all-reduce, and
-    (p - 1) / p of those of other collectives. Where the two axes of the mesh are equally long, a
+    In a ring each rank sends to the next. Where the two axes of the mesh are equally long, a
     group of that size is taken as one along dp, whose neighbours are farther apart.
 
+    >>> from jaxpipe.autoshard.hlo import HloKind
     >>> found = HloCollective(kind=HloKind.ALL_REDUCE, num_bytes=100, group=2, dtypes=("f32",))
     >>> sent_in_rings([found], MeshShape(dp=2, op=1), ("ohio", "virginia"), rank=0)
     (100.0, 100.0)
@@ -102,8 +55,7 @@ def sent_in_rings(
     for each in collectives:
         ring = _ring(mesh, each.group or mesh.num_devices, rank)
         following = ring[(ring.index(rank) + 1) % len(ring)]
-        rounds = (2 if each.kind is HloKind.ALL_REDUCE else 1) * (len(ring) - 1)
-        num_bytes = rounds * each.num_bytes / len(ring)
+        num_bytes = each.ring_bytes(mesh.num_devices)
         sent += num_bytes
         slow += num_bytes if is_slow(regions, rank, following) else 0.0
     return sent, slow

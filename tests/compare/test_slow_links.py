@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from jaxpipe.autoshard.hlo import HloCollective, HloKind
 from jaxpipe.autoshard.strategy import MeshShape
-from jaxpipe.comm import Transport, run_ranks
-from jaxpipe.compare.slow_links import LinkCountedTransport, is_slow, sent_in_rings
+from jaxpipe.comm import CountedTransport, Transport, run_ranks
+from jaxpipe.compare.slow_links import is_slow, sent_in_messages, sent_in_rings
 
 KINDS = (HloKind.ALL_REDUCE, HloKind.ALL_GATHER, HloKind.REDUCE_SCATTER)
 FAR = ("ohio", "ohio", "virginia")
@@ -47,13 +47,13 @@ def test_groups_lie_along_an_axis(group: int, expected: float):
 
 def test_messages_to_other_regions_are_counted():
     def work(transport: Transport) -> tuple[int, int]:
-        counted = LinkCountedTransport(transport, FAR)
+        counted = CountedTransport(transport)
         to = (counted.rank + 1) % 3
         sending = counted.send(np.zeros(2, np.float32), to=to, tag=0)
         like = jax.ShapeDtypeStruct((2,), np.float32)
         counted.receive(like, source=(counted.rank - 1) % 3, tag=0).wait(timeout_s=5.0)
         sending.wait(timeout_s=5.0)
-        return counted.num_bytes_sent, counted.num_bytes_slow
+        return sent_in_messages(counted.num_bytes_to(), FAR, rank=counted.rank)
 
     assert run_ranks(3, work) == [(8, 0), (8, 8), (8, 8)]
 
