@@ -226,3 +226,17 @@ def num_parameters(config: GptConfig) -> int:
     tables = 2 * config.vocabulary * dim + config.vocabulary
     ends = tables + num_positions(config) * dim + 2 * dim
     return config.num_layers * (12 * dim + 13) * dim + ends
+
+
+def step_flops(config: GptConfig, *, batch: int, remat: bool) -> float:
+    """Return the FLOP of a step as Alpa counts them, over all devices.
+
+    >>> config = GptConfig(
+    ...     num_layers=4, dim=4096, num_heads=32, sequence=1024, vocabulary=51200, tied=False
+    ... )
+    >>> print(f"{step_flops(config, batch=4, remat=True) / 0.142 / 1e12:.1f} TFLOPS")
+    229.9 TFLOPS
+    """
+    tokens = batch * config.sequence
+    layers = config.num_layers * config.dim**2 * (1 + config.sequence / (6 * config.dim))
+    return tokens * ((72 + 24 * remat) * layers + 6 * config.dim * config.vocabulary)

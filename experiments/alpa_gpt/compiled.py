@@ -16,6 +16,7 @@ from experiments.alpa_gpt.published import Case
 from jaxpipe.autoshard.hlo import Target, compile_step, count_collectives, target_devices
 from jaxpipe.autoshard.spmd import (
     NamedStep,
+    abstract_arrays,
     baseline,
     initial_state,
     placed,
@@ -74,16 +75,12 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         by_layout=by_layout,
     )
     shardings = placed(arguments, strategy.arguments, jax_mesh(mesh, devices), names=_NAMES)
-    abstract = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        arguments,
-        shardings,
-    )
-    compiled = compile_step(run, abstract, target)
+    compiled = compile_step(run, abstract_arrays(arguments, shardings), target)
     return {
         "counts": count_collectives(compiled.collectives),
         "collectives": [
-            [each.kind.value, each.num_bytes, each.group] for each in compiled.collectives
+            [each.ring_bytes(mesh.num_devices), each.group or mesh.num_devices]
+            for each in compiled.collectives
         ],
         "arguments": compiled.memory.arguments,
         "peak": compiled.memory.peak,

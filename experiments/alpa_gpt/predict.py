@@ -21,9 +21,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from experiments.alpa_gpt.compiled import config_of
-from experiments.alpa_gpt.formulas import step_flops
 from experiments.alpa_gpt.published import Case
-from models.alpa_gpt import num_parameters
+from models.alpa_gpt import num_parameters, step_flops
 
 _ALIKE, _SHARED = 6, 50
 
@@ -52,8 +51,9 @@ def work_of(case: Case, compiled: Mapping[str, Any], machine: Mapping[str, Any])
         flops=step_flops(config, batch=case.batch, remat=case.remat) / (case.dp * case.op),
         memory_s=_memory_bytes(case) / machine["memory_bandwidth"],
         link_bytes=sum(
-            _ring_bytes(kind, num_bytes, group) / _links(machine, group)
-            for kind, num_bytes, group in compiled["collectives"]
+            ring_bytes / machine["links"][str(group)]
+            for ring_bytes, group in compiled["collectives"]
+            if group > 1
         ),
     )
 
@@ -94,11 +94,3 @@ def _memory_bytes(case: Case) -> float:
     widths = (_ALIKE + _SHARED / case.op) * passes * width
     tokens = case.batch / case.dp * config.sequence
     return optimizer + tokens * config.dim * config.num_layers * widths
-
-
-def _ring_bytes(kind: str, num_bytes: float, group: int) -> float:
-    return (2 if kind == "all-reduce" else 1) * num_bytes * (group - 1) / group
-
-
-def _links(machine: Mapping[str, Any], group: int) -> int:
-    return machine["links"][str(group)]

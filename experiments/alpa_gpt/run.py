@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from experiments.alpa_gpt.compiled import config_of
-from experiments.alpa_gpt.formulas import GIB, state_gib, step_flops
+from experiments.alpa_gpt.formulas import GIB, state_gib
 from experiments.alpa_gpt.predict import Fitted, Work, fit, predicted_s, work_of
 from experiments.alpa_gpt.published import Case, Row, pipeline_rows, rows
 from experiments.alpa_gpt.tables import markdown, percent, write_csv
 from jaxpipe.autoshard.hlo import Target, has_gpu_compiler, run_python
 from models import GptConfig, load_preset
+from models.alpa_gpt import step_flops
 
 _HERE = Path(__file__).parent
 _RESULTS = _HERE / "results"

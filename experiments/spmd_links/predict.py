@@ -8,6 +8,7 @@ the other: they are added to what was measured.
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import root_scalar
 
 from experiments.spmd_links.links import NUM_RANKS, cluster_name, cluster_of
 from jaxpipe.compare.measured import Measured
@@ -30,12 +31,11 @@ def predicted_s(measured: Measured, config: Path, *, gbps: float, unshaped_gbps:
 
 def _factor(measured: Measured, config: Path, unshaped_gbps: float) -> float:
     """Solve for how much slower than the profile the ranks are; all but the link scales with it."""
-    low, high = 1e-3, 1e3
-    for _ in range(60):
-        middle = (low * high) ** 0.5
-        is_slower = _pipeline_s(config, unshaped_gbps, slow=middle) > measured.step_s
-        low, high = (low, middle) if is_slower else (middle, high)
-    return low
+
+    def excess_s(slow: float) -> float:
+        return _pipeline_s(config, unshaped_gbps, slow=slow) - measured.step_s
+
+    return root_scalar(excess_s, bracket=(1e-3, 1e3)).root
 
 
 def _pipeline_s(path: Path, gbps: float, *, slow: float) -> float:

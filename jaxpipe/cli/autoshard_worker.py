@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import sys
 import time
 import tomllib
@@ -18,8 +19,6 @@ import optax
 from jaxpipe.autoshard.graph import trace_step
 from jaxpipe.autoshard.hlo import (
     CompiledStep,
-    HloCollective,
-    HloKind,
     Target,
     compile_step,
     count_collectives,
@@ -28,6 +27,7 @@ from jaxpipe.autoshard.hlo import (
 from jaxpipe.autoshard.intra_op import GradientSums, Machine, SearchConfig, find_strategy
 from jaxpipe.autoshard.spmd import (
     NamedStep,
+    abstract_arrays,
     baseline,
     initial_state,
     placed,
@@ -36,7 +36,7 @@ from jaxpipe.autoshard.spmd import (
 )
 from jaxpipe.autoshard.strategy import AxisLink, MeshShape, Strategy, ZeroLevel, jax_mesh
 from models import GptConfig, load_preset
-from models.alpa_gpt import AlpaGpt
+from models.alpa_gpt import AlpaGpt, step_flops
 from models.gpt import Gpt
 
 Speeds: TypeAlias = Mapping[str, Any]
@@ -81,16 +81,11 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     shardings = placed(
         arguments, strategy.arguments, jax_mesh(strategy.mesh, devices), names=step.names
     )
-    abstract = jax.tree.map(
-        lambda leaf, lies: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=lies),
-        arguments,
-        shardings,
-    )
     run = sharded_step(
         step, arguments, strategy, devices=devices, by_layout=request["reduce_scatter"]
     )
-    flops = _flops(config, batch=request["batch"], remat=request["remat"])
-    compiled = compile_step(run, abstract, target)
+    flops = step_flops(config, batch=request["batch"], remat=request["remat"])
+    compiled = compile_step(run, abstract_arrays(arguments, shardings), target)
     told = _told(strategy, compiled, flops=flops, dtype=config.compute_dtype, speeds=speeds)
     return told | {"solve_s": solve_s}
 
@@ -120,7 +115,10 @@ def _told(
     strategy: Strategy, compiled: CompiledStep, *, flops: float, dtype: str, speeds: Speeds
 ) -> dict[str, Any]:
     devices = strategy.mesh.num_devices
-    on_links = sum(_ring_s(each, speeds) for each in compiled.collectives)
+    on_links = sum(
+        each.ring_bytes(devices) / _bytes_per_s(each.group or devices, speeds)
+        for each in compiled.collectives
+    )
     in_memory = 2 * compiled.memory.arguments / speeds["memory"]
     seconds = flops / devices / speeds[dtype] + on_links + in_memory
     return {
@@ -138,15 +136,6 @@ def _told(
     }
 
 
-def _ring_s(collective: HloCollective, speeds: Speeds) -> float:
-    group = collective.group
-    if group < 2:
-        return 0.0
-    rounds = 2 if collective.kind is HloKind.ALL_REDUCE else 1
-    link = speeds["link"] * speeds["links"].get(str(group), max(speeds["links"].values()))
-    return rounds * collective.num_bytes * (group - 1) / group / link
-
-
 def _speeds(target: Target) -> Speeds:
     """Return the speeds of a target; a step compiled for the CPU is predicted for V100s."""
     text = (files("jaxpipe.autoshard.hlo") / "targets" / "speeds.toml").read_text(encoding="utf-8")
@@ -155,19 +144,16 @@ def _speeds(target: Target) -> Speeds:
 
 def _mesh(dp: int, op: int, speeds: Speeds) -> MeshShape:
     def link(group: int) -> AxisLink:
-        if group == 1:
-            return AxisLink()
-        links = speeds["links"].get(str(group), max(speeds["links"].values()))
-        return AxisLink(bandwidth_bytes_per_s=links * speeds["link"])
+        return AxisLink(bandwidth_bytes_per_s=_bytes_per_s(group, speeds))
 
     return MeshShape(dp=dp, op=op, dp_link=link(dp), op_link=link(op))
 
 
-def _flops(config: GptConfig, *, batch: int, remat: bool) -> float:
-    """Return the FLOP of a step as Alpa counts them (`experiments/alpa_gpt`)."""
-    tokens = batch * config.sequence
-    layers = config.num_layers * config.dim**2 * (1 + config.sequence / (6 * config.dim))
-    return tokens * ((72 + 24 * remat) * layers + 6 * config.dim * config.vocabulary)
+def _bytes_per_s(group: int, speeds: Speeds) -> float:
+    """Return the rate of a ring through a group: that of its links together; nothing limits one."""
+    if group == 1:
+        return math.inf
+    return speeds["link"] * speeds["links"].get(str(group), max(speeds["links"].values()))
 
 
 if __name__ == "__main__":

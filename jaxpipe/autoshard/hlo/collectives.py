@@ -61,6 +61,20 @@ class HloCollective:
     group: int
     dtypes: tuple[str, ...]
 
+    def ring_bytes(self, num_devices: int) -> float:
+        """Return the bytes that each device sends if it is a ring; `num_devices` are all there are.
+
+        Of p that take part each sends 2 (p - 1) / p of an all-reduce, half of that of the others.
+
+        >>> HloCollective(
+        ...     kind=HloKind.ALL_REDUCE, num_bytes=100, group=0, dtypes=("f32",)
+        ... ).ring_bytes(4)
+        150.0
+        """
+        size = self.group or num_devices
+        times = 2 if self.kind is HloKind.ALL_REDUCE else 1
+        return times * self.num_bytes * (size - 1) / size
+
 
 _KINDS = "|".join(HloKind)
 _LINE = re.compile(

@@ -6,6 +6,7 @@ from jaxpipe.autoshard.spmd.propagate import propagate
 from jaxpipe.autoshard.spmd.sharded import (
     NamedStep,
     ShardedProgram,
+    abstract_arrays,
     partitioned_step,
     placed,
     shard_program,
@@ -23,6 +24,7 @@ __all__ = [
     "Program",
     "ShardedProgram",
     "StepModel",
+    "abstract_arrays",
     "baseline",
     "initial_state",
     "partitioned_step",

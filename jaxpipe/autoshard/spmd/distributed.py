@@ -9,8 +9,10 @@
 Collectives go over gloo's TCP on CPUs and over NCCL on GPUs, past the transport.
 """
 
+import random
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import jax
@@ -25,6 +27,9 @@ from jaxpipe.comm import BROADCAST_TAG, Transport, broadcast_bytes
 from jaxpipe.errors import TransportError
 
 _LOOPBACK: Final = "127.0.0.1"
+_PORTS: Final = range(20000, 32768)
+"""Below those that Linux gives to whoever asks for any: nobody takes one of them by chance."""
+_MAX_TRIALS: Final = 100
 
 
 def join(transport: Transport, *, timeout_s: float) -> tuple[Device, ...]:
@@ -71,17 +76,24 @@ def leave() -> None:
 def coordinator_address() -> str:
     """Return an address of this host, by its name, with a port that is free now.
 
+    Raises:
+        TransportError: none was found.
+
     >>> host, port = coordinator_address().rsplit(":", 1)
-    >>> 0 < int(port) < 65536
+    >>> int(port) in range(20000, 32768)
     True
     """
     try:
         host = socket.gethostbyname(socket.gethostname())
     except OSError:  # a host without a name that others know is alone
         host = _LOOPBACK
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return f"{host}:{probe.getsockname()[1]}"
+    for port in random.SystemRandom().sample(_PORTS, _MAX_TRIALS):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return f"{host}:{port}"
+    raise TransportError(
+        f"no port of {_PORTS.start} to {_PORTS.stop - 1} is free on {host}, of {_MAX_TRIALS} tried"
+    )
 
 
 def placed_pieces(tree: Any, shardings: Any) -> Any:

@@ -163,6 +163,15 @@ def placed(
     )
 
 
+def abstract_arrays(trees: Any, shardings: Any) -> Any:
+    """Return the shapes of arrays that lie so, for a compiler; `placed` gives the shardings."""
+    return jax.tree.map(
+        lambda leaf, lies: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=lies),
+        trees,
+        shardings,
+    )
+
+
 def _paths(trees: Sequence[Any], names: Sequence[str]) -> list[str]:
     return [
         path_name(name, keys)
