@@ -220,6 +220,9 @@ def num_positions(config: GptConfig) -> int:
     return min(POSITIONS, config.sequence)
 
 
+_ALIKE_WIDTHS, _SHARED_WIDTHS = 6, 50
+
+
 def num_parameters(config: GptConfig) -> int:
     """Return how many parameters the whole model has, in closed form."""
     dim = config.dim
@@ -240,3 +243,28 @@ def step_flops(config: GptConfig, *, batch: int, remat: bool) -> float:
     tokens = batch * config.sequence
     layers = config.num_layers * config.dim**2 * (1 + config.sequence / (6 * config.dim))
     return tokens * ((72 + 24 * remat) * layers + 6 * config.dim * config.vocabulary)
+
+
+def step_memory_bytes(
+    config: GptConfig,
+    *,
+    batch: int,
+    dp: int = 1,
+    op: int = 1,
+    remat: bool = False,
+    reduce_scatter: bool = False,
+) -> float:
+    """Return the bytes that a device of dp x op moves through its memory, besides products' own.
+
+    The optimizer: 28 bytes a parameter (gradient, master copy and Adam's moments in, the same and
+    the parameter out). And what is computed element by element: once forward, twice backward, once
+    more with `remat`, over 6 widths a layer that all devices of op repeat and 50 that they share.
+    A model of `experiments/alpa_gpt`, whose form was chosen with the published times at hand.
+    """
+    width = 2 if config.compute_dtype == "float16" else 4
+    params = num_parameters(config) / op
+    optimizer = 28 * params
+    if reduce_scatter:
+        optimizer = optimizer / dp + 2 * width * params
+    widths = (_ALIKE_WIDTHS + _SHARED_WIDTHS / op) * (3 + remat) * width
+    return optimizer + batch / dp * config.sequence * config.dim * config.num_layers * widths

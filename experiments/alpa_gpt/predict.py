@@ -2,14 +2,10 @@
 
     step = FLOP / speed  +  bytes through memory / 900 GB/s  +  bytes on a ring / (links * NVLink)
 
-FLOP are Alpa's, a device's share. Through memory go, besides what products read, the optimizer
-(28 bytes a parameter in float16: gradient, master copy and Adam's states in; the same and the
-parameter out) and what is computed element by element: a pass of 2 bytes each over 6 widths a layer
-that all devices of op repeat, and over 50 that they share, once forward, twice backward, once more
-where it is computed again. Nothing overlaps, as in the scheduled HLO of Alpa's day.
-
-On a ring of p devices a collective of n bytes sends n (p - 1) / p, an all-reduce twice that. How
-many NVLinks a GPU has into a group of p is that of the machine (`cases.toml`).
+FLOP are Alpa's, a device's share, and so are the bytes through memory (`models.alpa_gpt`). Nothing
+overlaps, as in the scheduled HLO of Alpa's day. On a ring of p devices a collective of n bytes
+sends n (p - 1) / p, an all-reduce twice that; how many NVLinks a GPU has into a group of p, and how
+fast its memory is, are those of `jaxpipe.autoshard.hlo`, which keeps what is fitted here as well.
 """
 
 import math
@@ -22,9 +18,8 @@ from scipy.optimize import minimize
 
 from experiments.alpa_gpt.compiled import config_of
 from experiments.alpa_gpt.published import Case
-from models.alpa_gpt import num_parameters, step_flops
-
-_ALIKE, _SHARED = 6, 50
+from jaxpipe.autoshard.hlo import TargetSpeeds
+from models.alpa_gpt import step_flops, step_memory_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +39,22 @@ class Fitted:
     link: float
 
 
-def work_of(case: Case, compiled: Mapping[str, Any], machine: Mapping[str, Any]) -> Work:
+def work_of(case: Case, compiled: Mapping[str, Any], speeds: TargetSpeeds) -> Work:
     """Return the work of a case, with the collectives that were compiled."""
     config = config_of(case)
+    memory_bytes = step_memory_bytes(
+        config,
+        batch=case.batch,
+        dp=case.dp,
+        op=case.op,
+        remat=case.remat,
+        reduce_scatter=case.reduce_scatter,
+    )
     return Work(
         flops=step_flops(config, batch=case.batch, remat=case.remat) / (case.dp * case.op),
-        memory_s=_memory_bytes(case) / machine["memory_bandwidth"],
+        memory_s=memory_bytes / speeds.memory_bytes_per_s,
         link_bytes=sum(
-            ring_bytes / machine["links"][str(group)]
+            ring_bytes / speeds.num_links[group]
             for ring_bytes, group in compiled["collectives"]
             if group > 1
         ),
@@ -80,17 +83,3 @@ def fit(works: Sequence[Work], seconds: Sequence[float]) -> Fitted:
     start = np.log([8e13, 2e10])
     found = minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-12})
     return Fitted(speed=math.exp(found.x[0]), link=math.exp(found.x[1]))
-
-
-def _memory_bytes(case: Case) -> float:
-    config = config_of(case)
-    width = 2 if case.dtype == "float16" else 4
-    params = num_parameters(config) / case.op
-    # Gradient and state in, state out, and in float16 the parameter besides its master copy.
-    optimizer = 28 * params
-    if case.reduce_scatter:
-        optimizer = optimizer / case.dp + 2 * width * params
-    passes = 3 + case.remat
-    widths = (_ALIKE + _SHARED / case.op) * passes * width
-    tokens = case.batch / case.dp * config.sequence
-    return optimizer + tokens * config.dim * config.num_layers * widths

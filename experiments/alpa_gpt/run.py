@@ -20,7 +20,7 @@ from experiments.alpa_gpt.formulas import GIB, state_gib
 from experiments.alpa_gpt.predict import Fitted, Work, fit, predicted_s, work_of
 from experiments.alpa_gpt.published import Case, Row, pipeline_rows, rows
 from experiments.alpa_gpt.tables import markdown, percent, write_csv
-from jaxpipe.autoshard.hlo import Target, has_gpu_compiler, run_python
+from jaxpipe.autoshard.hlo import Target, has_gpu_compiler, run_python, target_speeds
 from models import GptConfig, load_preset
 from models.alpa_gpt import step_flops
 
@@ -38,11 +38,11 @@ def main() -> None:
     _RESULTS.mkdir(exist_ok=True)
     settings = tomllib.loads((_HERE / "cases.toml").read_text())
     if options.layers is None and options.dtype is None and options.batch is None:
-        _published(settings)
+        _published()
         return
     cases = _cases(settings, options)
     fitted = Fitted(**json.loads((_RESULTS / "fitted.json").read_text()))
-    works, found = _worked(cases, settings)
+    works, found = _worked(cases)
     table = [
         _our_row(case, work, each, _in_format(fitted, case))
         for case, work, each in zip(cases, works, found, strict=True)
@@ -79,10 +79,10 @@ def _cases(settings: dict[str, Any], options: argparse.Namespace) -> list[Case]:
     ]
 
 
-def _published(settings: dict[str, Any]) -> None:
+def _published() -> None:
     theirs = rows()
     cases = [row.case for row in theirs]
-    works, found = _worked(cases, settings)
+    works, found = _worked(cases)
     fitted = fit(works, [row.seconds for row in theirs])
     table = [
         _beside(row, _our_row(row.case, work, each, fitted))
@@ -107,9 +107,7 @@ def _published(settings: dict[str, Any]) -> None:
     print(text)
 
 
-def _worked(
-    cases: Sequence[Case], settings: dict[str, Any]
-) -> tuple[list[Work], list[dict[str, Any]]]:
+def _worked(cases: Sequence[Case]) -> tuple[list[Work], list[dict[str, Any]]]:
     """Compile the cases for the CPU in two ways, and for the V100 if its compiler is there."""
     by_layout = _compiled(cases, Target.CPU, by_layout=True)
     flat = by_layout
@@ -118,9 +116,8 @@ def _worked(
     v100: Sequence[dict[str, Any] | None] = [None] * len(cases)
     if has_gpu_compiler():
         v100 = _compiled(cases, Target.V100, by_layout=True)
-    works = [
-        work_of(case, each, settings["v100"]) for case, each in zip(cases, by_layout, strict=True)
-    ]
+    speeds = target_speeds(Target.V100)
+    works = [work_of(case, each, speeds) for case, each in zip(cases, by_layout, strict=True)]
     found = [
         {**each, "flat": other["counts"], "v100": gpu}
         for each, other, gpu in zip(by_layout, flat, v100, strict=True)

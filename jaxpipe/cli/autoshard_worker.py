@@ -4,13 +4,10 @@
 """
 
 import json
-import math
 import sys
 import time
-import tomllib
 from collections.abc import Mapping
-from importlib.resources import files
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +17,11 @@ from jaxpipe.autoshard.graph import trace_step
 from jaxpipe.autoshard.hlo import (
     CompiledStep,
     Target,
+    TargetSpeeds,
     compile_step,
     count_collectives,
     target_devices,
+    target_speeds,
 )
 from jaxpipe.autoshard.intra_op import GradientSums, Machine, SearchConfig, find_strategy
 from jaxpipe.autoshard.spmd import (
@@ -36,11 +35,8 @@ from jaxpipe.autoshard.spmd import (
 )
 from jaxpipe.autoshard.strategy import AxisLink, MeshShape, Strategy, ZeroLevel, jax_mesh
 from models import GptConfig, load_preset
-from models.alpa_gpt import AlpaGpt, step_flops
+from models.alpa_gpt import AlpaGpt, step_flops, step_memory_bytes
 from models.gpt import Gpt
-
-Speeds: TypeAlias = Mapping[str, Any]
-"""One table of `speeds.toml`."""
 
 
 def main() -> None:
@@ -68,7 +64,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
         names=("state", "tokens", "targets"),
         result_names=("state",),
     )
-    speeds = _speeds(target)
+    speeds = target_speeds(target)
     started = time.perf_counter()
     if request["dp"] is None:
         strategy = _found(step, arguments, request, speeds)
@@ -84,18 +80,17 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     run = sharded_step(
         step, arguments, strategy, devices=devices, by_layout=request["reduce_scatter"]
     )
-    flops = step_flops(config, batch=request["batch"], remat=request["remat"])
     compiled = compile_step(run, abstract_arrays(arguments, shardings), target)
-    told = _told(strategy, compiled, flops=flops, dtype=config.compute_dtype, speeds=speeds)
+    told = _told(strategy, compiled, config=config, request=request, speeds=speeds)
     return told | {"solve_s": solve_s}
 
 
 def _found(
-    step: NamedStep, arguments: tuple[Any, ...], request: Mapping[str, Any], speeds: Speeds
+    step: NamedStep, arguments: tuple[Any, ...], request: Mapping[str, Any], speeds: TargetSpeeds
 ) -> Strategy:
     """Search every mesh of so many devices; return what takes least, as predicted."""
     graph = trace_step(step.run, *arguments, names=step.names, result_names=step.result_names)
-    machine = Machine(flops_per_s=speeds[request["dtype"]])
+    machine = Machine(flops_per_s=speeds.products[request["dtype"]])
     sums = GradientSums.REDUCE_SCATTER if request["reduce_scatter"] else GradientSums.ALL_REDUCE
     found = [
         find_strategy(
@@ -112,15 +107,28 @@ def _found(
 
 
 def _told(
-    strategy: Strategy, compiled: CompiledStep, *, flops: float, dtype: str, speeds: Speeds
+    strategy: Strategy,
+    compiled: CompiledStep,
+    *,
+    config: GptConfig,
+    request: Mapping[str, Any],
+    speeds: TargetSpeeds,
 ) -> dict[str, Any]:
-    devices = strategy.mesh.num_devices
-    on_links = sum(
-        each.ring_bytes(devices) / _bytes_per_s(each.group or devices, speeds)
-        for each in compiled.collectives
+    mesh, batch, remat = strategy.mesh, request["batch"], request["remat"]
+    flops = step_flops(config, batch=batch, remat=remat)
+    memory_bytes = step_memory_bytes(
+        config,
+        batch=batch,
+        dp=mesh.dp,
+        op=mesh.op,
+        remat=remat,
+        reduce_scatter=request["reduce_scatter"],
     )
-    in_memory = 2 * compiled.memory.arguments / speeds["memory"]
-    seconds = flops / devices / speeds[dtype] + on_links + in_memory
+    seconds = (
+        flops / mesh.num_devices / speeds.products[config.compute_dtype]
+        + memory_bytes / speeds.memory_bytes_per_s
+        + speeds.on_rings_s(compiled.collectives, num_devices=mesh.num_devices)
+    )
     return {
         "strategy": strategy.name,
         "dp": strategy.mesh.dp,
@@ -136,24 +144,11 @@ def _told(
     }
 
 
-def _speeds(target: Target) -> Speeds:
-    """Return the speeds of a target; a step compiled for the CPU is predicted for V100s."""
-    text = (files("jaxpipe.autoshard.hlo") / "targets" / "speeds.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)["v100" if target is Target.CPU else target.value]
-
-
-def _mesh(dp: int, op: int, speeds: Speeds) -> MeshShape:
+def _mesh(dp: int, op: int, speeds: TargetSpeeds) -> MeshShape:
     def link(group: int) -> AxisLink:
-        return AxisLink(bandwidth_bytes_per_s=_bytes_per_s(group, speeds))
+        return AxisLink(bandwidth_bytes_per_s=speeds.ring_bytes_per_s(group))
 
     return MeshShape(dp=dp, op=op, dp_link=link(dp), op_link=link(op))
-
-
-def _bytes_per_s(group: int, speeds: Speeds) -> float:
-    """Return the rate of a ring through a group: that of its links together; nothing limits one."""
-    if group == 1:
-        return math.inf
-    return speeds["link"] * speeds["links"].get(str(group), max(speeds["links"].values()))
 
 
 if __name__ == "__main__":

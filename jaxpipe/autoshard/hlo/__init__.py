@@ -13,6 +13,7 @@ from jaxpipe.autoshard.hlo.compiled import CompiledStep, compile_step
 from jaxpipe.autoshard.hlo.forced import run_python
 from jaxpipe.autoshard.hlo.memory import StepMemory, step_memory
 from jaxpipe.autoshard.hlo.overlap import AsyncCollective, async_collectives
+from jaxpipe.autoshard.hlo.speeds import TargetSpeeds, target_speeds
 from jaxpipe.autoshard.hlo.target import (
     COMBINE_ALL,
     KEEP_RECOMPUTED,
@@ -33,6 +34,7 @@ __all__ = [
     "HloKind",
     "StepMemory",
     "Target",
+    "TargetSpeeds",
     "async_collectives",
     "bytes_by_kind",
     "collectives",
@@ -43,4 +45,5 @@ __all__ = [
     "step_memory",
     "target_devices",
     "target_environment",
+    "target_speeds",
 ]
