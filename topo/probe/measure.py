@@ -1,9 +1,9 @@
 """Measures the network between the ranks of an MPI job, by small and by large messages.
 
-A small message goes to and fro: half of the time is the latency, in either direction. A large one
-goes, and an empty one comes back; so does one of an eighth of its size. The bandwidth is what the
-difference of the two takes: MPI lets a large message wait until its receiver has agreed, one more
-round trip, and that is in both.
+A small message goes to and fro: half of the time is the latency, in either direction. A quarter of
+a large one goes, and an empty one comes back; then four such quarters go at once. The bandwidth is
+three quarters over the difference of the two: MPI lets a large message wait until its receiver has
+agreed, one more round trip, and that is in both.
 """
 
 import time
@@ -18,7 +18,7 @@ mpi4py.rc(initialize=False, finalize=False)
 from mpi4py import MPI  # noqa: E402  the line above must come first
 
 _HOST_BYTES = 256
-_PARTS = 8
+_PARTS = 4
 _REST_S = 1e-3
 
 
@@ -48,8 +48,7 @@ class _Probe:
         self._rank: int = comm.Get_rank()
         self._settings = settings
         self._small = np.zeros(settings.small_bytes, np.uint8)
-        self._large = np.zeros(settings.large_bytes, np.uint8)
-        self._medium = self._large[: settings.large_bytes // _PARTS]
+        self._part = np.zeros(max(1, settings.large_bytes // _PARTS), np.uint8)
         self._unmoving_s: dict[int, float] = {}  # to each: what a message takes beside its bytes
         self._empty = np.zeros(0, np.uint8)
 
@@ -102,25 +101,26 @@ class _Probe:
         settings = self._settings
         there_and_back = self._times(peer, self._small, self._small, repeats=settings.small_repeats)
         latency = np.array(there_and_back) / 2
-        medium, large = (
-            np.array(self._times(peer, message, self._empty, repeats=settings.large_repeats))
-            for message in (self._medium, self._large)
-        )
-        medium_s = float(np.median(medium))
-        bytes_per_s = _bytes_per_s(large, medium_s, self._large.size, self._medium.size)
-        speed = _median_and_spread(bytes_per_s)
-        self._unmoving_s[peer] = max(0.0, medium_s - self._medium.size / speed[0])
+        one, all_parts = (np.array(self._large_times(peer, count=count)) for count in (1, _PARTS))
+        one_s = float(np.median(one))
+        speed = _median_and_spread(_bytes_per_s(all_parts, one_s, self._part.size))
+        self._unmoving_s[peer] = max(0.0, one_s - self._part.size / speed[0])
         return (*_median_and_spread(latency), *speed)
 
+    def _large_times(self, peer: int, *, count: int) -> list[float]:
+        """Return the seconds of so many parts at once, and the answer."""
+        repeats = self._settings.large_repeats
+        return self._times(peer, self._part, self._empty, repeats=repeats, count=count)
+
     def _times(
-        self, peer: int, message: np.ndarray, answer: np.ndarray, *, repeats: int
+        self, peer: int, message: np.ndarray, answer: np.ndarray, *, repeats: int, count: int = 1
     ) -> list[float]:
-        """Return the seconds of each message and its answer, the warm-up left out."""
+        """Return the seconds of `count` messages at once and their answer, without the warm-up."""
         times: list[float] = []
         answer = answer.copy()
         for _ in range(self._settings.warmup + repeats):
             start_s = time.perf_counter()
-            self._comm.Send(message, peer)
+            MPI.Request.Waitall([self._comm.Isend(message, peer) for _ in range(count)])
             self._comm.Recv(answer, peer)
             times.append(time.perf_counter() - start_s)
         return times[self._settings.warmup :]
@@ -130,13 +130,13 @@ class _Probe:
         for _ in range(self._settings.warmup + self._settings.small_repeats):
             self._comm.Recv(small, peer)
             self._comm.Send(small, peer)
-        self._receive_large(peer)
-        self._receive_large(peer)
+        for count in (1, _PARTS):
+            self._receive_large(peer, count=count)
 
-    def _receive_large(self, peer: int) -> None:
-        large = self._large.copy()
+    def _receive_large(self, peer: int, *, count: int) -> None:
+        parts = [self._part.copy() for _ in range(count)]
         for _ in range(self._settings.warmup + self._settings.large_repeats):
-            self._comm.Recv(large, peer)
+            MPI.Request.Waitall([self._comm.Irecv(part, peer) for part in parts])
             self._comm.Send(self._empty, peer)
 
     def _together(self, host: str, pairs: Round) -> NicSample:
@@ -144,19 +144,16 @@ class _Probe:
 
         Each pair's own, since one of them may have a slower way to go than the others.
         """
-        settings = self._settings
         moved = np.zeros(1)
         self._meet()
         for source, destination in pairs:
             if self._rank == source:
-                times = self._times(
-                    destination, self._large, self._empty, repeats=settings.large_repeats
-                )
+                times = self._large_times(destination, count=_PARTS)
                 mean_s = sum(times) / len(times)
                 moving_s = mean_s - self._unmoving_s[destination]
-                moved[0] = settings.large_bytes / (moving_s if moving_s > 0 else mean_s)
+                moved[0] = _PARTS * self._part.size / (moving_s if moving_s > 0 else mean_s)
             if self._rank == destination:
-                self._receive_large(source)
+                self._receive_large(source, count=_PARTS)
         self._meet()
         self._comm.Allreduce(MPI.IN_PLACE, moved)
         return NicSample(host=host, pairs=pairs, bytes_per_s=float(moved[0]))
@@ -167,15 +164,12 @@ def _median_and_spread(samples: np.ndarray) -> tuple[float, float]:
     return float(middle), float(high - low)
 
 
-def _bytes_per_s(
-    large_s: np.ndarray, medium_s: float, large_bytes: int, medium_bytes: int
-) -> np.ndarray:
-    """Return the speed of large messages, all that medium ones take as well left out.
+def _bytes_per_s(all_s: np.ndarray, one_s: float, part_bytes: int) -> np.ndarray:
+    """Return the speed of all parts at once, without what one of them takes as well.
 
-    A message can be too small for the difference to show; then its whole time counts.
+    A part can be too small for the difference to show; then the whole time counts.
     """
-    longer_s = large_s - medium_s
+    longer_s = all_s - one_s
     is_longer = longer_s > 0
-    return np.where(is_longer, large_bytes - medium_bytes, large_bytes) / np.where(
-        is_longer, longer_s, large_s
-    )
+    num_parts = np.where(is_longer, _PARTS - 1, _PARTS)
+    return num_parts * part_bytes / np.where(is_longer, longer_s, all_s)
