@@ -44,6 +44,7 @@ def _training(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _write(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    _RESULTS.mkdir(exist_ok=True)
     with (_RESULTS / f"{name}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()

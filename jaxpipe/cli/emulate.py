@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
+    from jaxpipe.plan import Plan
     from topo import Cluster
     from topo.emulate import Emulation, Traffic
     from topo.emulate.watch import RankWatch
@@ -102,7 +103,7 @@ def _placement(name: str, command: Sequence[str], plan: Path | None) -> tuple[in
     from jaxpipe.plan import read_plan
 
     if plan is not None:
-        return tuple(d for row in read_plan(plan, topo.load(name)).placement for d in row)
+        return _devices(read_plan(plan, topo.load(name)))
     found = _configuration(command)
     if found is None:
         return None
@@ -115,7 +116,11 @@ def _placement(name: str, command: Sequence[str], plan: Path | None) -> tuple[in
             f"one cluster for both: `plan.cluster` of {path} is {config.plan.cluster!r}, emulated "
             f"is {name!r}"
         )
-    return tuple(device for row in plan_from(config).placement for device in row)
+    return _devices(plan_from(config))
+
+
+def _devices(plan: "Plan") -> tuple[int, ...]:
+    return tuple(plan.device(rank) for rank in range(plan.num_ranks))
 
 
 def _configuration(command: Sequence[str]) -> tuple[Path, tuple[str, ...]] | None:

@@ -110,10 +110,11 @@ def emulated(
     """Make the network of a cluster's hosts, and remove it after, with what still runs in it.
 
     Before that it removes what emulations that were killed have left behind. Without `devices`,
-    rank `r` is on device `r`. Only one emulation at a time can be made by one process.
+    rank `r` is on device `r`.
 
     Raises:
-        ValueError: this is not root, the machine lacks something, or the cluster cannot be.
+        ValueError: this is not root, the machine lacks something, the cluster cannot be emulated,
+            or this process emulates one already.
         EmulationError: a step failed.
     """
     check_machine()
@@ -122,6 +123,8 @@ def emulated(
         raise ValueError(f"at most {addresses.MAX_HOSTS} hosts; the cluster has {len(spec.hosts)}")
     choice = choose(kind)
     owner = this_process()
+    if owner.folder.exists():
+        raise ValueError(f"one emulation at a time: process {owner.pid} has one already; end it")
     placed = tuple(range(len(cluster)) if devices is None else devices)
     engine = None
     try:

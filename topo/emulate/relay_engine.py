@@ -37,9 +37,15 @@ class RelayEngine:
             start_new_session=True,  # Ctrl-C is for the command; the relay ends with its input
         )
         if self._ask(to_json(spec)) != "ready":
-            raise EmulationError(f"the relay did not start: {self._last_words()}")
-        for number in range(len(spec.hosts)):
-            _configure(owner.namespace(number), number, spec)
+            said = self._last_words()
+            self.close()
+            raise EmulationError(f"the relay did not start: {said}")
+        try:
+            for number in range(len(spec.hosts)):
+                _configure(owner.namespace(number), number, spec)
+        except BaseException:
+            self.close()
+            raise
 
     def passed(self) -> tuple[LinkCount, ...]:
         """Return what has passed each link.

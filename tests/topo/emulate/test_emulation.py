@@ -93,7 +93,13 @@ def test_two_emulations_do_not_disturb_each_other():
         theirs = leftovers(other.pid)
         with emulated(topo.load("laptop")):
             assert leftovers(other.pid) == theirs
-            assert leftovers(os.getpid())
+            ours = leftovers(os.getpid())
+            with (
+                pytest.raises(ValueError, match="one emulation at a time"),
+                emulated(topo.load("laptop")),
+            ):
+                raise AssertionError("this was refused")
+            assert leftovers(os.getpid()) == ours
         assert leftovers(other.pid) == theirs
         other.communicate("")
     assert leftovers(other.pid) == []
