@@ -12,10 +12,8 @@ import pytest
 import topo
 from jaxpipe.cli.main import main
 from jaxpipe.plan import PlanConfig, identity_plan, write_plan
-from tests.cli.conftest import WriteConfig
-from tests.cli.test_runs import JAXPIPE, REPOSITORY, measured, run
+from tests.cli.test_runs import JAXPIPE, REPOSITORY, run
 from tests.helpers import mpi_command
-from tests.runtime.training import run_tree, tiny_tree
 from tests.topo.emulate.machine import leftovers, needs_namespaces
 
 _RANK = """
@@ -72,21 +70,6 @@ def test_a_plan_says_where_ranks_run(tmp_path: Path):
     done = emulate("two-region", "--plan", str(path), "--", *job)
     assert done.returncode == 0, done.stderr
     assert places(tmp_path / "ranks") == {0: "virginia-1", 1: "ohio-0"}
-
-
-def test_training_over_namespaces_has_the_losses_of_training_without(
-    write_config: WriteConfig, tmp_path: Path, dataset: Path
-):
-    needs_namespaces()
-    plan = {"cluster": "two-region", "stages": 2, "replicas": 1}
-    config = str(write_config(plan=plan))
-    done = emulate("two-region", "--", *JAXPIPE, "train", config)
-    assert done.returncode == 0, done.stderr
-    seen = [line.split()[-1] for line in done.stderr.splitlines() if line.startswith("ohio-")]
-    assert seen[:2] == ["0", "1"]
-    unshaped = run_tree(tiny_tree(tmp_path / "unshaped", dataset, plan=plan))
-    emulated = measured(tmp_path / "run")
-    assert [step.loss for step in emulated] == [step.loss for step in unshaped]
 
 
 def test_ranks_that_run_elsewhere_end_the_command():
