@@ -12,11 +12,13 @@ from topo.cluster import Cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapedPeer:
-    """How packets to another host are delayed and paced."""
+    """How packets to another host are delayed and paced, and which part of them is lost."""
 
     host: str
     latency_s: float
     bytes_per_s: float
+    jitter_s: float = 0.0
+    loss: float = 0.0
 
 
 def shaped_peers(cluster: Cluster, host: str) -> tuple[ShapedPeer, ...]:

@@ -15,8 +15,8 @@ Sources: tc-htb(8), tc-netem(8), tc-u32(8).
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from math import ceil, inf
 
@@ -27,8 +27,9 @@ from topo.units import ms_from_seconds
 Address = IPv4Address | IPv6Address
 
 _PACKET_BYTES = 1500
-_FIRST_PEER = 0x10
-_MAX_PEERS = 0xFFFF - _FIRST_PEER
+FIRST_PEER = 0x10
+"""The minor number of the class of a host's first peer; its other peers follow."""
+_MAX_PEERS = 0xFFFF - FIRST_PEER
 _DEVICE = re.compile(r"[A-Za-z0-9_.@-]{1,15}")
 
 
@@ -41,9 +42,16 @@ class TcScripts:
 
 
 def tc_scripts(
-    cluster: Cluster, addresses: Mapping[str, Address], *, device: str
+    cluster: Cluster,
+    addresses: Mapping[str, Address],
+    *,
+    device: str,
+    jitter_s: float = 0.0,
+    loss: float = 0.0,
 ) -> dict[str, TcScripts]:
     """Return the scripts of each host; `device` is the network interface to shape, such as eth0.
+
+    Each packet comes up to `jitter_s` earlier or later, and of all packets the part `loss` is lost.
 
     Raises:
         ValueError: a host has no address or shares it, an address has no host, the device's name
@@ -56,7 +64,10 @@ def tc_scripts(
     for host in cluster.hosts:
         about = f"{host.name} ({addresses[host.name]}) of cluster {cluster.name}"
         undo = f"tc qdisc del dev {device} root 2>/dev/null || true"
-        lines = _shape(cluster, host.name, addresses, device, host.egress_bytes_per_s)
+        peers = [
+            replace(peer, jitter_s=jitter_s, loss=loss) for peer in shaped_peers(cluster, host.name)
+        ]
+        lines = _shape(peers, addresses, device, host.egress_bytes_per_s)
         scripts[host.name] = TcScripts(
             setup=_script(f"Shape what leaves {about}.", "set -eu", undo, *lines),
             undo=_script(f"Stop shaping what leaves {about}.", undo),
@@ -116,15 +127,14 @@ def _script(title: str, *lines: str) -> str:
 
 
 def _shape(
-    cluster: Cluster, host: str, addresses: Mapping[str, Address], device: str, nic: float
+    peers: Sequence[ShapedPeer], addresses: Mapping[str, Address], device: str, nic: float
 ) -> Iterator[str]:
-    peers = shaped_peers(cluster, host)
     yield f"tc qdisc add dev {device} root handle 1: htb"
     parent = "1:"
     if nic < inf:
         parent = "1:1"
         yield f"tc class add dev {device} parent 1: classid {parent} htb {_pace(nic, nic)}"
-    for minor, peer in enumerate(peers, start=_FIRST_PEER):
+    for minor, peer in enumerate(peers, start=FIRST_PEER):
         # Children may borrow up to `ceil`; what they are promised must not add up to more than
         # the NIC has, or htb would exceed it.
         promised = min(peer.bytes_per_s, nic / len(peers))
@@ -155,6 +165,8 @@ def _queue(peer: ShapedPeer) -> str:
     """Return what holds the packets of a class: all that are on their way, and as many to wait."""
     on_the_way = ceil(peer.latency_s * peer.bytes_per_s / _PACKET_BYTES)
     limit = 1000 + 2 * on_the_way
-    if peer.latency_s == 0:
+    if not (peer.latency_s or peer.jitter_s or peer.loss):
         return f"pfifo limit {limit}"
-    return f"netem delay {ms_from_seconds(peer.latency_s):.6g}ms limit {limit}"
+    jitter = f" {ms_from_seconds(peer.jitter_s):.6g}ms" if peer.jitter_s else ""
+    loss = f" loss {100 * peer.loss:.6g}%" if peer.loss else ""
+    return f"netem delay {ms_from_seconds(peer.latency_s):.6g}ms{jitter}{loss} limit {limit}"

@@ -1,31 +1,21 @@
 """Starts two ranks, each in a network namespace, over links of a rate.
 
-gloo finds its own address by the host's name, so each rank sees a file of hosts in which that name
-is the address of its namespace. MPI is MPICH, which needs no network to start ranks.
+gloo finds its own address by the host's name: in a namespace it is that on the shaped link.
 """
 
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 import topo
-from experiments.runtime_benchmark.namespaces import MPICH_SETTINGS, enter, joined
 from jaxpipe.runtime.launch import MEMORY_SETTINGS
 from topo import Cluster
 
 NUM_RANKS = 2
-_NAME_THEN_RUN = """
-hosts=$(mktemp)
-address=$(ip -4 -o addr show dev br0 | tr -s ' ' | cut -d' ' -f4 | cut -d/ -f1)
-printf '%s %s\\n127.0.0.1 localhost\\n' "$address" "$(hostname)" > "$hosts"
-mount --bind "$hosts" /etc/hosts && rm "$hosts"
-exec "$@"
-"""
 
 
 def cluster_name(*, gbps: float) -> str:
@@ -39,37 +29,25 @@ def cluster_of(*, gbps: float) -> Cluster:
     return replace(cluster, latency_s=np.zeros_like(cluster.latency_s))
 
 
-@contextmanager
-def linked(cluster: Cluster, *, is_shaped: bool) -> Iterator[None]:
-    """Make the namespaces and their links, without token buckets if the links stay as they are.
-
-    Raises:
-        CannotMeasureError: there are no rights or no programs to do so.
-    """
-    with joined(cluster, scale=1.0):
-        if not is_shaped:
-            for rank in range(NUM_RANKS):
-                other = f"to{NUM_RANKS - 1 - rank}"
-                command = [*enter(), "tc", "qdisc", "del", "dev", other, "root"]
-                subprocess.run(command, check=True, env=os.environ | {"PMI_RANK": str(rank)})
-        yield
-
-
-def run_linked(python: Path, arguments: Sequence[str], *, cache: Path) -> None:
+def run_linked(
+    python: Path, arguments: Sequence[str], *, links: Mapping[str, str], cache: Path
+) -> None:
     """Run `jaxpipe` with these arguments as two ranks; `cache` keeps what they compile.
+
+    `links` are the settings that put the ranks into their namespaces.
 
     Raises:
         RuntimeError: a rank failed; it says what they printed.
     """
     start = (str(python.parent / "mpiexec"), "-n", str(NUM_RANKS), "-bind-to", "none")
-    named = ("sh", "-c", _NAME_THEN_RUN, "sh")
-    settings = MPICH_SETTINGS | {
+    settings = {
+        **links,
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PLATFORMS": "cpu",
     }
     done = subprocess.run(
-        [*start, *enter(), *named, str(python), "-m", "jaxpipe", *arguments],
+        [*start, str(python), "-m", "jaxpipe", *arguments],
         env=os.environ | MEMORY_SETTINGS | settings,
         capture_output=True,
         text=True,

@@ -13,7 +13,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from experiments.spmd_links.links import cluster_name, cluster_of, linked, run_linked
+from experiments.runtime_benchmark.namespaces import joined
+from experiments.spmd_links.links import cluster_name, cluster_of, run_linked
 from experiments.spmd_links.picture import draw
 from experiments.spmd_links.predict import predicted_s
 from jaxpipe.compare.measured import Measured, read_measured
@@ -46,14 +47,14 @@ def _measure(python: Path, cases: Mapping[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as cache:
         for number, gbps in product(range(cases["rounds"]), cases["gbps"]):
             told = gbps or cases["unshaped_gbps"]
-            with linked(cluster_of(gbps=told), is_shaped=gbps > 0):
+            with joined(cluster_of(gbps=told), is_shaped=gbps > 0) as links:
                 for system in cases["systems"]:
                     arguments = ["compare", cases["config"], "--rank-of", system]
                     arguments += ["--set", f"plan.cluster={cluster_name(gbps=told)}"]
                     arguments += ["--steps", str(cases["steps"])]
                     arguments += ["--out", str(_folder(gbps, number))]
                     print(f"round {number}, {gbps or 'unshaped'} Gbps: {system} ...", flush=True)
-                    run_linked(python, arguments, cache=Path(cache))
+                    run_linked(python, arguments, links=links, cache=Path(cache))
 
 
 def _folder(gbps: float, number: int) -> Path:

@@ -18,6 +18,7 @@ import tyro
 from jaxpipe.cli.autoshard import autoshard
 from jaxpipe.cli.compare import compare
 from jaxpipe.cli.data import prepare
+from jaxpipe.cli.emulate import emulate
 from jaxpipe.cli.generate import generate
 from jaxpipe.cli.plan import plan
 from jaxpipe.cli.show import show
@@ -57,6 +58,7 @@ COMMANDS: Mapping[str, Command] = {
     "simulate": simulate,
     "autoshard": autoshard,
     "compare": compare,
+    "emulate": emulate,
     "data": data,
     "topo": topo,
 }

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from topo import Cluster, load
 from topo.draw import draw_cluster
+from topo.emulate import EngineKind
+from topo.emulate.bridge_engine import shaping_scripts
+from topo.emulate.spec import network_spec
 from topo.tc import Address, TcScripts, tc_scripts
 
 FOLDER = Path(__file__).parent / "golden"
@@ -27,6 +30,13 @@ def scripts(name: str, host: str, *, prefix: str = "10.0.0.") -> TcScripts:
     return tc_scripts(cluster, addresses(cluster, prefix=prefix), device="eth0")[host]
 
 
+def emulated(kind: EngineKind, *, jitter_s: float = 0.0, loss: float = 0.0) -> str:
+    """Return what shapes one host in its namespace."""
+    cluster = load("two-region")
+    spec = network_spec(cluster, jitter_s=jitter_s, loss=loss)
+    return shaping_scripts(cluster, spec, kind=kind)["ohio-0"]
+
+
 def texts() -> dict[str, str]:
     """Return the text of each golden file by its name."""
     asymmetric = "fluidstack-3region:hosts=1"
@@ -44,6 +54,8 @@ def texts() -> dict[str, str]:
         "tc_shared_nic_no_delay": scripts("case1-datacenter", "datacenter-3").setup,
         "tc_many_peers": scripts("case2-spot", "datacenter-0").setup,
         "tc_one_host": scripts("laptop", "here-0").setup,
+        "emulate_netem_jitter_loss": emulated(EngineKind.NETEM, jitter_s=5e-4, loss=0.001),
+        "emulate_htb": emulated(EngineKind.HTB),
     }
 
 

@@ -1,7 +1,9 @@
 """Measures the network between the ranks of an MPI job, by small and by large messages.
 
-A small message goes to and fro: half of the time is the latency, in either direction. A large one
-goes, and an empty one comes back: what the round trip does not explain is the bandwidth.
+A small message goes to and fro: half of the time is the latency, in either direction. A quarter of
+a large one goes, and an empty one comes back; then four such quarters go at once. The bandwidth is
+three quarters over the difference of the two: MPI lets a large message wait until its receiver has
+agreed, one more round trip, and that is in both.
 """
 
 import time
@@ -16,6 +18,8 @@ mpi4py.rc(initialize=False, finalize=False)
 from mpi4py import MPI  # noqa: E402  the line above must come first
 
 _HOST_BYTES = 256
+_PARTS = 4
+_REST_S = 1e-3
 
 
 def measure(settings: ProbeSettings) -> Measurements | None:
@@ -44,7 +48,8 @@ class _Probe:
         self._rank: int = comm.Get_rank()
         self._settings = settings
         self._small = np.zeros(settings.small_bytes, np.uint8)
-        self._large = np.zeros(settings.large_bytes, np.uint8)
+        self._part = np.zeros(max(1, settings.large_bytes // _PARTS), np.uint8)
+        self._unmoving_s: dict[int, float] = {}  # to each: what a message takes beside its bytes
         self._empty = np.zeros(0, np.uint8)
 
     def run(self) -> Measurements | None:
@@ -52,7 +57,7 @@ class _Probe:
         numbers = tuple(hosts.index(host) for host in hosts)
         measured = np.zeros((len(hosts), 4))  # from this rank to each: two medians, two spreads
         for pairs in rounds(numbers):
-            self._comm.Barrier()
+            self._meet()
             for source, destination in pairs:
                 if self._rank == source:
                     measured[destination] = self._send_to(destination)
@@ -77,6 +82,12 @@ class _Probe:
             ingress=tuple(ingress),
         )
 
+    def _meet(self) -> None:
+        """Wait for all ranks, and leave the processor to those that still measure."""
+        request = self._comm.Ibarrier()
+        while not request.Test():
+            time.sleep(_REST_S)
+
     def _hosts(self) -> tuple[str, ...]:
         name = np.zeros(_HOST_BYTES, np.uint8)
         letters = MPI.Get_processor_name().encode()[:_HOST_BYTES]
@@ -90,19 +101,26 @@ class _Probe:
         settings = self._settings
         there_and_back = self._times(peer, self._small, self._small, repeats=settings.small_repeats)
         latency = np.array(there_and_back) / 2
-        large = self._times(peer, self._large, self._empty, repeats=settings.large_repeats)
-        bytes_per_s = _bytes_per_s(np.array(large), settings.large_bytes, float(np.median(latency)))
-        return (*_median_and_spread(latency), *_median_and_spread(bytes_per_s))
+        one, all_parts = (np.array(self._large_times(peer, count=count)) for count in (1, _PARTS))
+        one_s = float(np.median(one))
+        speed = _median_and_spread(_bytes_per_s(all_parts, one_s, self._part.size))
+        self._unmoving_s[peer] = max(0.0, one_s - self._part.size / speed[0])
+        return (*_median_and_spread(latency), *speed)
+
+    def _large_times(self, peer: int, *, count: int) -> list[float]:
+        """Return the seconds of so many parts at once, and the answer."""
+        repeats = self._settings.large_repeats
+        return self._times(peer, self._part, self._empty, repeats=repeats, count=count)
 
     def _times(
-        self, peer: int, message: np.ndarray, answer: np.ndarray, *, repeats: int
+        self, peer: int, message: np.ndarray, answer: np.ndarray, *, repeats: int, count: int = 1
     ) -> list[float]:
-        """Return the seconds of each message and its answer, the warm-up left out."""
+        """Return the seconds of `count` messages at once and their answer, without the warm-up."""
         times: list[float] = []
         answer = answer.copy()
         for _ in range(self._settings.warmup + repeats):
             start_s = time.perf_counter()
-            self._comm.Send(message, peer)
+            MPI.Request.Waitall([self._comm.Isend(message, peer) for _ in range(count)])
             self._comm.Recv(answer, peer)
             times.append(time.perf_counter() - start_s)
         return times[self._settings.warmup :]
@@ -112,30 +130,33 @@ class _Probe:
         for _ in range(self._settings.warmup + self._settings.small_repeats):
             self._comm.Recv(small, peer)
             self._comm.Send(small, peer)
-        self._receive_large(peer)
+        for count in (1, _PARTS):
+            self._receive_large(peer, count=count)
 
-    def _receive_large(self, peer: int) -> None:
-        large = self._large.copy()
+    def _receive_large(self, peer: int, *, count: int) -> None:
+        parts = [self._part.copy() for _ in range(count)]
         for _ in range(self._settings.warmup + self._settings.large_repeats):
-            self._comm.Recv(large, peer)
+            MPI.Request.Waitall([self._comm.Irecv(part, peer) for part in parts])
             self._comm.Send(self._empty, peer)
 
     def _together(self, host: str, pairs: Round) -> NicSample:
-        """Return what the pairs move when all of them do at once."""
-        settings = self._settings
-        longest = np.zeros(1)
-        self._comm.Barrier()
+        """Return what the pairs move when all of them do at once: the sum of their bandwidths.
+
+        Each pair's own, since one of them may have a slower way to go than the others.
+        """
+        moved = np.zeros(1)
+        self._meet()
         for source, destination in pairs:
             if self._rank == source:
-                times = self._times(
-                    destination, self._large, self._empty, repeats=settings.large_repeats
-                )
-                longest[0] = sum(times)
+                times = self._large_times(destination, count=_PARTS)
+                mean_s = sum(times) / len(times)
+                moving_s = mean_s - self._unmoving_s[destination]
+                moved[0] = _PARTS * self._part.size / (moving_s if moving_s > 0 else mean_s)
             if self._rank == destination:
-                self._receive_large(source)
-        self._comm.Allreduce(MPI.IN_PLACE, longest, MPI.MAX)
-        num_bytes = len(pairs) * settings.large_repeats * settings.large_bytes
-        return NicSample(host=host, pairs=pairs, bytes_per_s=num_bytes / float(longest[0]))
+                self._receive_large(source, count=_PARTS)
+        self._meet()
+        self._comm.Allreduce(MPI.IN_PLACE, moved)
+        return NicSample(host=host, pairs=pairs, bytes_per_s=float(moved[0]))
 
 
 def _median_and_spread(samples: np.ndarray) -> tuple[float, float]:
@@ -143,10 +164,12 @@ def _median_and_spread(samples: np.ndarray) -> tuple[float, float]:
     return float(middle), float(high - low)
 
 
-def _bytes_per_s(times_s: np.ndarray, num_bytes: int, latency_s: float) -> np.ndarray:
-    """Return the speed of messages, their way there and the answer's way back left out.
+def _bytes_per_s(all_s: np.ndarray, one_s: float, part_bytes: int) -> np.ndarray:
+    """Return the speed of all parts at once, without what one of them takes as well.
 
-    A message can be too small to be told from the round trip; then its whole time counts.
+    A part can be too small for the difference to show; then the whole time counts.
     """
-    moving_s = times_s - 2 * latency_s
-    return num_bytes / np.where(moving_s > 0, moving_s, times_s)
+    longer_s = all_s - one_s
+    is_longer = longer_s > 0
+    num_parts = np.where(is_longer, _PARTS - 1, _PARTS)
+    return num_parts * part_bytes / np.where(is_longer, longer_s, all_s)

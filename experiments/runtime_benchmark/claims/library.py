@@ -1,7 +1,7 @@
 """The MPI library's own all-reduce and ours, over the same links, which the kernel shapes.
 
 MPICH runs over TCP between network namespaces; its own sum and our algorithms, over `MpiTransport`
-in the same processes, pass the same token buckets. Bandwidths only: there are no delays.
+in the same processes, pass the same shaped links. Bandwidths only: there are no delays.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import numpy as np
 import topo
 from experiments.runtime_benchmark.alpha_beta import alpha_beta_s
 from experiments.runtime_benchmark.claim import Bench, CannotMeasureError, Claim, Row
-from experiments.runtime_benchmark.namespaces import MPICH_SETTINGS, enter, joined
+from experiments.runtime_benchmark.namespaces import joined
 from experiments.runtime_benchmark.picture import bars
 from experiments.runtime_benchmark.processes import run_commands
 from experiments.runtime_benchmark.tables import grouped, numbers
@@ -39,9 +39,9 @@ def _measured(bench: Bench) -> list[Row]:
     tree = tuple(tuple(island) for island in case["tree"])
     python = str(bench.mpich_python)
     mpiexec = str(bench.mpich_python.parent / "mpiexec")
-    start = (mpiexec, "-n", str(len(cluster)), "-bind-to", "none", *enter())
-    with joined(cluster, scale=case["scale"]):
-        found = run_commands([[*start, python, "-m", _PROGRAM]], dict(case), MPICH_SETTINGS)
+    start = (mpiexec, "-n", str(len(cluster)), "-bind-to", "none")
+    with joined(cluster, scale=case["scale"]) as settings:
+        found = run_commands([[*start, python, "-m", _PROGRAM]], dict(case), settings)
     return [
         {
             **row,

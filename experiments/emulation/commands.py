@@ -1,0 +1,42 @@
+"""Runs `jaxpipe emulate` and `jaxpipe train` as a user does."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+_JAXPIPE = (sys.executable, "-m", "jaxpipe")
+
+
+def emulate(cluster: str, scale: float, command: Sequence[str], *, engine: str = "relay") -> str:
+    """Run a command over an emulated cluster; return what it prints, errors included.
+
+    Raises:
+        RuntimeError: it failed; the words say how.
+    """
+    options = ("--scale", str(scale), "--engine", engine)
+    return run((*_JAXPIPE, "emulate", cluster, *options, "--", *command))
+
+
+def train(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that trains."""
+    return (*_JAXPIPE, "train", *words)
+
+
+def run(command: Sequence[str]) -> str:
+    """Run a command; return what it prints, errors included.
+
+    Raises:
+        RuntimeError: it failed; the words say how.
+    """
+    done = subprocess.run(
+        command,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout

@@ -1,0 +1,96 @@
+"""Trains the same model by several ways over one cluster, and simulates each with its own computes.
+
+Each stage's forwards and backwards take what they took in the run's trace, in the mean; the links
+are those of the scaled cluster.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+import topo
+from experiments.emulation.commands import emulate, run, train
+from jaxpipe.config import Config, load_config, plan_from
+from jaxpipe.plan import Plan
+from jaxpipe.plan.cost import Profile
+from jaxpipe.plan.cut import layers_of
+from jaxpipe.propose.gpt_profile import gpt_profile
+from jaxpipe.runtime.metrics import read_metrics
+from jaxpipe.simulate import Conditions, planned_step_s
+from jaxpipe.trace import Lane, Span, read_chrome
+from topo.emulate import scaled
+
+WAYS = ("namespaces", "shaped")
+_GRADIENT_BYTES = 4
+
+
+def train_by(way: str, case: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Train in `folder`; return a row: step time, simulated step time, and losses.
+
+    Raises:
+        RuntimeError: the run failed.
+    """
+    words = [case["config"], "--set", f"plan.cluster={case['cluster']}"]
+    words += ["--set", f"run.folder={folder}"]
+    if way == "namespaces":
+        emulate(case["cluster"], case["scale"], train(words))
+    else:
+        shaped = ("run.transport=shaped", f"run.link_scale={case['scale']}")
+        run(train([*words, *(word for setting in shaped for word in ("--set", setting))]))
+    config = load_config(Path(case["config"]), [f"plan.cluster={case['cluster']}"])
+    metrics = read_metrics(folder / "metrics.jsonl")
+    spans = read_chrome(folder / "trace.json").spans
+    traced = {span.step for span in spans}
+    step_s = median(each.step_s for each in metrics if each.step in traced)
+    predicted_s = simulated_s(config, spans, scale=case["scale"])
+    return {
+        "way": way,
+        "step_s_emulated": f"{step_s:.4f}",
+        "step_s_simulated": f"{predicted_s:.4f}",
+        "ratio": f"{step_s / predicted_s:.3f}",
+        "first_loss": repr(metrics[0].loss),
+        "last_loss": repr(metrics[-1].loss),
+    }
+
+
+def simulated_s(config: Config, spans: tuple[Span, ...], *, scale: float) -> float:
+    """Return the simulated seconds of a step with the computes of a trace."""
+    plan = plan_from(config)
+    cluster = scaled(topo.load(config.plan.cluster), scale=scale)
+    profile = gpt_profile(config.model, remat=config.train.remat, flops_per_s=1.0)
+    conditions = Conditions(
+        cluster=cluster,
+        profile=_as_measured(profile, plan, spans),
+        slow=np.ones(len(cluster)),
+        gradient_bytes=_GRADIENT_BYTES,
+    )
+    return planned_step_s(plan, conditions)
+
+
+def _as_measured(profile: Profile, plan: Plan, spans: tuple[Span, ...]) -> Profile:
+    """Return the profile whose layers take their part of what their stage took."""
+    layers = []
+    for stage in range(plan.num_stages):
+        held = layers_of(plan.cut, stage)
+        num_samples = len(held) * plan.microbatch
+        forward_s, backward_s = (
+            _mean_s(spans, stage, name) / num_samples for name in ("forward", "backward")
+        )
+        layers += [
+            replace(layer, forward_s=forward_s, backward_s=backward_s)
+            for layer in profile.layers[held.start : held.stop]
+        ]
+    head = replace(profile.head, forward_s=0.0, backward_s=0.0)
+    return replace(profile, layers=tuple(layers), head=head)
+
+
+def _mean_s(spans: tuple[Span, ...], stage: int, name: str) -> float:
+    return fmean(
+        span.end_s - span.start_s
+        for span in spans
+        if span.lane is Lane.COMPUTE and span.stage == stage and span.name == name
+    )

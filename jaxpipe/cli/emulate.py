@@ -1,0 +1,263 @@
+"""`jaxpipe emulate`: runs a command over a cluster of namespaces, and tells what crossed it."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+if TYPE_CHECKING:  # these import numpy, which `--help` can do without
+    from jaxpipe.plan import Plan
+    from topo import Cluster
+    from topo.emulate import Emulation, Traffic
+    from topo.emulate.watch import RankWatch
+
+_POLL_S = 0.2
+_SECONDS_TO_END = 5.0
+
+
+class Engine(Enum):
+    """How links are emulated; `auto` takes the first of netem, relay and htb that works here."""
+
+    AUTO = "auto"
+    NETEM = "netem"
+    HTB = "htb"
+    RELAY = "relay"
+    UNSHAPED = "unshaped"
+
+
+def emulate(  # noqa: PLR0913  each is an option of the command line
+    cluster: tyro.conf.Positional[str],
+    command: tyro.conf.Positional[tuple[str, ...]],
+    *,
+    scale: float = 1.0,
+    engine: Engine = Engine.AUTO,
+    jitter_ms: float = 0.0,
+    loss: float = 0.0,
+    plan: Path | None = None,
+    inside: Annotated[str | None, tyro.conf.arg(name="in", metavar="HOST")] = None,
+) -> int:
+    """Run a command on this machine over links like a cluster's: a network namespace to a host.
+
+    Every `mpirun` in the command starts its ranks in the namespaces, with Open MPI as with MPICH.
+    Needs root. Latency and bandwidth are emulated, each direction by itself; all is removed after.
+
+    Args:
+        cluster: one of the catalogue, such as `two-region`, or a TOML file.
+        command: after `--`, such as `-- jaxpipe train my.toml` or `-- mpirun -n 4 PROGRAM`.
+        scale: makes latencies, and the seconds of each byte, so many times as long.
+        engine: tc netem; htb (bandwidth alone); a relay over TUN devices; or links as they are.
+        jitter_ms: how much earlier or later packets come, at most.
+        loss: the part of the packets that is lost, such as 0.001.
+        plan: a file that `jaxpipe plan` wrote: rank r runs where it says. Without it, rank r runs
+            beside device r, or where the plan of the configuration that the command trains says.
+        inside: a host, to run the command itself there instead of on the machine.
+    """
+    from jaxpipe.errors import ConfigError, RunError
+    from topo.emulate import EmulationError, EngineKind, emulated
+
+    if not command:
+        raise ConfigError("`jaxpipe emulate CLUSTER` runs a command: add `-- COMMAND`")
+    with _ended_by_signals():
+        try:
+            described = _cluster(cluster, scale=scale)
+            placed = _placement(cluster, command, plan)
+            network = emulated(
+                described,
+                kind=EngineKind(engine.value),
+                jitter_s=jitter_ms / 1e3,
+                loss=loss,
+                devices=placed,
+            )
+            with network as emulation:
+                _introduce(emulation, scale=scale)
+                words = (*(emulation.enter(inside) if inside else ()), *command)
+                return _run(emulation, words)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        except EmulationError as error:
+            raise RunError(str(error)) from error
+
+
+def _cluster(name: str, *, scale: float) -> "Cluster":
+    import topo
+    from topo.emulate import scaled
+
+    return scaled(topo.load(name), scale=scale)
+
+
+def _placement(name: str, command: Sequence[str], plan: Path | None) -> tuple[int, ...] | None:
+    """Return the device of each rank: by the plan, or by the configuration that is to be trained.
+
+    Raises:
+        ValueError: they are for another cluster.
+    """
+    import topo
+    from jaxpipe.plan import read_plan
+
+    if plan is not None:
+        return _devices(read_plan(plan, topo.load(name)))
+    found = _configuration(command)
+    if found is None:
+        return None
+    from jaxpipe.config import load_config, plan_from
+
+    path, settings = found
+    config = load_config(path, settings)
+    if config.plan.cluster != name:
+        raise ValueError(
+            f"one cluster for both: `plan.cluster` of {path} is {config.plan.cluster!r}, emulated "
+            f"is {name!r}"
+        )
+    return _devices(plan_from(config))
+
+
+def _devices(plan: "Plan") -> tuple[int, ...]:
+    return tuple(plan.device(rank) for rank in range(plan.num_ranks))
+
+
+def _configuration(command: Sequence[str]) -> tuple[Path, tuple[str, ...]] | None:
+    """Return the file and the changes of the configuration in `jaxpipe train` or `compare`.
+
+    >>> _configuration(["jaxpipe", "train", "my.toml", "--set", "train.steps=3"])
+    (PosixPath('my.toml'), ('train.steps=3',))
+    >>> _configuration(["mpirun", "-n", "2", "hostname"])
+    """
+    words = list(command)
+    verbs = [i for i, word in enumerate(words) if word in ("train", "compare")]
+    if not any(Path(word).name == "jaxpipe" for word in words) or not verbs:
+        return None
+    path = next((Path(word) for word in words[verbs[0] :] if word.endswith(".toml")), None)
+    changes = tuple(b for a, b in pairwise(words) if a == "--set")
+    return None if path is None else (path, changes)
+
+
+def _introduce(emulation: "Emulation", *, scale: float) -> None:
+    from jaxpipe.cli.console import errors
+    from topo.emulate import EngineKind
+
+    cluster, choice = emulation.cluster, emulation.choice
+    times = "" if scale == 1 else f", {scale:g} x as slow"
+    errors.print(
+        f"emulated: {len(cluster.hosts)} hosts of cluster {cluster.name}{times}, a network "
+        f"namespace to each, joined by {choice.kind.value} ({choice.why})",
+        markup=False,
+    )
+    if choice.kind in (EngineKind.HTB, EngineKind.UNSHAPED):
+        what = "LATENCY IS" if choice.kind is EngineKind.HTB else "LATENCY AND BANDWIDTH ARE"
+        errors.print(f"emulated: {what} NOT EMULATED by {choice.kind.value}", markup=False)
+
+
+def _run(emulation: "Emulation", words: Sequence[str]) -> int:
+    """Run the command; return its exit code, or 1 if its ranks or bytes went elsewhere.
+
+    Raises:
+        RunError: they did.
+    """
+    from jaxpipe.errors import ConfigError
+    from jaxpipe.runtime.process import die_with_parent
+
+    end_with_us = partial(die_with_parent, signal.SIGTERM)
+    with emulation.watch() as watch:
+        try:
+            process = subprocess.Popen(
+                words,
+                env={**os.environ, **emulation.settings},
+                preexec_fn=end_with_us,  # noqa: PLW1509  it only calls prctl
+            )
+        except OSError as error:
+            raise ConfigError(f"`{words[0]}` cannot be run: {error.strerror}") from error
+        try:
+            code = _wait(process, watch)
+        finally:
+            _end(process)
+    _check_places(emulation, watch)
+    traffic = emulation.traffic()
+    _tell(emulation, watch, traffic)
+    _check_bytes(emulation, watch, traffic)
+    return code if code >= 0 else 128 - code
+
+
+def _wait(process: subprocess.Popen[bytes], watch: "RankWatch") -> int:
+    while True:
+        try:
+            return process.wait(_POLL_S)
+        except subprocess.TimeoutExpired:
+            if watch.astray:
+                return 1
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _check_places(emulation: "Emulation", watch: "RankWatch") -> None:
+    from jaxpipe.errors import RunError
+
+    if not watch.astray:
+        return
+    rank, host = next(iter(watch.astray.items()))
+    names = [each.name for each in emulation.cluster.hosts]
+    where = "on the machine itself" if host is None else f"on {names[host]}"
+    devices = emulation.devices
+    device = emulation.cluster.devices[devices[rank]] if rank < len(devices) else None
+    belongs = "nowhere: the plan has no such rank" if device is None else f"on {device.host}"
+    raise RunError(
+        f"ranks must run in their hosts' namespaces: rank {rank} ran {where}, and belongs "
+        f"{belongs}; leave hosts, mapping and launcher out of the options of `mpirun`"
+    )
+
+
+def _tell(emulation: "Emulation", watch: "RankWatch", traffic: "Traffic") -> None:
+    from jaxpipe.cli.console import errors
+    from jaxpipe.cli.traffic import host_lines, link_lines
+
+    hosts = emulation.cluster.host_of
+    ranks: dict[int, list[int]] = {}
+    for rank in sorted(watch.seen):
+        ranks.setdefault(hosts[emulation.devices[rank]], []).append(rank)
+    lines = [*host_lines(traffic, ranks), *link_lines(traffic)]
+    errors.print("\n".join(("", *lines)), markup=False)
+
+
+def _check_bytes(emulation: "Emulation", watch: "RankWatch", traffic: "Traffic") -> None:
+    from jaxpipe.errors import RunError
+
+    hosts = emulation.cluster.host_of
+    used = {hosts[emulation.devices[rank]] for rank in watch.seen}
+    if len(used) > 1 and not traffic.sent_bytes:
+        raise RunError(
+            f"messages must cross the emulated links: ranks ran on {len(used)} hosts, and not one "
+            f"byte left any of them; does this MPI take another way than TCP over `link0`?"
+        )
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: by way of all its `finally`."""
+
+    def stop(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    previous = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

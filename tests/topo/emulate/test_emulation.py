@@ -1,0 +1,170 @@
+"""Namespaces for real: made, crossed by the bytes that are sent and no others, and removed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+import pytest
+
+import topo
+from tests.topo.emulate.machine import leftovers, needs_namespaces
+from topo.emulate import Emulation, EmulationError, EngineKind, emulated, scaled
+from topo.emulate.engine import check_machine, choose
+from topo.emulate.namespaces import processes_in
+
+_ECHO = """
+import socket
+with socket.create_server(("10.63.0.{host}", 5000)) as server:
+    print("ready", flush=True)
+    peer, _ = server.accept()
+    while word := peer.recv(1 << 16):
+        peer.sendall(word)
+"""
+_TALK = """
+import socket, time
+with socket.create_connection(("10.63.0.{host}", 5000)) as peer:
+    for _ in range(3):
+        began = time.perf_counter()
+        peer.sendall(b"x")
+        peer.recv(1)
+        print(time.perf_counter() - began)
+    peer.sendall(bytes({num_bytes}))
+    left = {num_bytes}
+    while left:
+        left -= len(peer.recv(1 << 16))
+"""
+
+
+def python(emulation: Emulation, host: str, code: str) -> Sequence[str]:
+    return (*emulation.enter(host), sys.executable, "-c", code)
+
+
+def talk(emulation: Emulation, *, number: int, num_bytes: int) -> list[float]:
+    """Send bytes from host 0 to another and back; return the seconds of round trips before."""
+    names = [host.name for host in emulation.cluster.hosts]
+    code = _ECHO.format(host=number + 1)
+    command = python(emulation, names[number], code)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        code = _TALK.format(host=number + 1, num_bytes=num_bytes)
+        command = python(emulation, names[0], code)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        return [float(word) for word in done.stdout.split()]
+
+
+@pytest.mark.parametrize("kind", [EngineKind.RELAY, EngineKind.HTB, EngineKind.UNSHAPED])
+def test_what_is_sent_crosses_the_link_and_nothing_is_left_over(kind: EngineKind):
+    needs_namespaces(kind)
+    before = sorted(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else []
+    with emulated(scaled(topo.load("two-region"), scale=2.0), kind=kind) as emulation:
+        assert emulation.choice.kind is kind
+        assert emulation.traffic().sent_bytes < 1000
+        round_trips_s = talk(emulation, number=2, num_bytes=200_000)
+        traffic = emulation.traffic()
+    if kind is EngineKind.RELAY:
+        assert min(round_trips_s) >= 2 * 0.022
+    sent = {host.host: host.sent_bytes for host in traffic.hosts}
+    assert sent["ohio-0"] > 200_000
+    assert sent["virginia-0"] > 200_000
+    assert sent["ohio-1"] + sent["virginia-1"] < 1000
+    crossed = {(c.source, c.destination): c.num_bytes for c in traffic.links if c.num_bytes > 1000}
+    assert set(crossed) == (set() if kind is EngineKind.UNSHAPED else {(0, 2), (2, 0)})
+    assert all(num_bytes > 200_000 for num_bytes in crossed.values())
+    assert leftovers(os.getpid()) == []
+    after = sorted(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else []
+    assert [name for name in after if name not in before and str(os.getpid()) in name] == []
+
+
+def test_two_emulations_do_not_disturb_each_other():
+    needs_namespaces()
+    code = (
+        "import topo, sys; from topo.emulate import emulated\n"
+        "with emulated(topo.load('laptop')): print('made', flush=True); sys.stdin.read()"
+    )
+    command = (sys.executable, "-c", code)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "made\n"
+        theirs = leftovers(other.pid)
+        with emulated(topo.load("laptop")):
+            assert leftovers(other.pid) == theirs
+            ours = leftovers(os.getpid())
+            with (
+                pytest.raises(ValueError, match="one emulation at a time"),
+                emulated(topo.load("laptop")),
+            ):
+                raise AssertionError("this was refused")
+            assert leftovers(os.getpid()) == ours
+        assert leftovers(other.pid) == theirs
+        other.communicate("")
+    assert leftovers(other.pid) == []
+
+
+def test_what_a_killed_emulation_leaves_is_removed_by_the_next():
+    needs_namespaces()
+    code = (
+        "import subprocess, time, topo; from topo.emulate import emulated\n"
+        "with emulated(topo.load('laptop')) as e:\n"
+        "    p = subprocess.Popen([*e.enter('here-0'), 'sleep', '1000'], stdout=2)\n"
+        "    print(e.owner.name, flush=True); time.sleep(1000)"
+    )
+    with subprocess.Popen(
+        (sys.executable, "-c", code), stdout=subprocess.PIPE, text=True
+    ) as killed:
+        assert killed.stdout is not None
+        namespace = f"{killed.stdout.readline().strip()}-0"
+        while not (asleep := processes_in([namespace])):
+            time.sleep(0.05)
+        killed.send_signal(signal.SIGKILL)
+    assert leftovers(killed.pid)
+    with emulated(topo.load("laptop")):
+        assert leftovers(killed.pid) == []
+        for pid in asleep:
+            assert not os.path.exists(f"/proc/{pid}/exe")
+    assert leftovers(os.getpid()) == []
+
+
+def test_an_error_inside_removes_everything():
+    needs_namespaces()
+    with pytest.raises(EmulationError, match="`false` failed with 1"):
+        _run_false()
+    assert leftovers(os.getpid()) == []
+
+
+def _run_false() -> None:
+    from topo.emulate.commands import run
+
+    with emulated(topo.load("laptop")):
+        run("false")
+
+
+def test_root_is_needed_and_programs_are_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(ValueError, match="made by root, and this is user 1000: use sudo"):
+        check_machine()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ValueError, match="the program `ip`: apt-get install iproute2"):
+        check_machine()
+
+
+def test_an_engine_says_what_it_misses(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ValueError, match="`--engine netem` cannot run on this machine: tc says"):
+        choose(EngineKind.NETEM)
+
+
+@pytest.mark.parametrize("kind", [EngineKind.HTB, EngineKind.UNSHAPED])
+def test_an_engine_without_jitter_refuses_it(kind: EngineKind):
+    needs_namespaces(kind)
+    with (
+        pytest.raises(ValueError, match="has no jitter and no loss: leave out `--jitter-ms`"),
+        emulated(topo.load("laptop"), kind=kind, jitter_s=1e-3),
+    ):
+        raise AssertionError("this was refused")
+    assert leftovers(os.getpid()) == []

@@ -1,0 +1,128 @@
+"""The engines that let the kernel move packets: a bridge for all hosts, shaped by tc on each.
+
+::
+
+    namespace of host 0 ─ link0 ═ to0 ─┐
+    namespace of host 1 ─ link0 ═ to1 ─┼─ bridge, in a namespace of its own
+    namespace of host 2 ─ link0 ═ to2 ─┘
+
+What leaves a host is shaped by the scripts of `topo.tc` on its `link0`; what enters a host whose
+NIC limits that, by a token bucket on the bridge's end. Sources: tc-htb(8), tc-tbf(8).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_address
+from math import inf
+
+import numpy as np
+
+from topo.cluster import Cluster
+from topo.emulate import addresses
+from topo.emulate.commands import in_namespace, ip_batch, run
+from topo.emulate.engine import EngineKind, LinkCount
+from topo.emulate.owner import Owner
+from topo.emulate.spec import NetworkSpec
+from topo.tc import FIRST_PEER, tc_scripts
+
+_HUB = "hub"
+_MTU = 9000
+_CLASS = re.compile(r"class htb 1:(\w+) [^\n]*\n Sent (\d+) bytes \d+ pkt \(dropped (\d+),")
+
+
+class BridgeEngine:
+    """Namespaces joined by a bridge, with or without shaping."""
+
+    def __init__(
+        self, owner: Owner, cluster: Cluster, spec: NetworkSpec, *, kind: EngineKind
+    ) -> None:
+        """Join and shape them.
+
+        Raises:
+            ValueError: jitter or loss is asked of an engine that has none.
+            EmulationError: a step failed.
+        """
+        scripts = shaping_scripts(cluster, spec, kind=kind)
+        self._owner, self._spec = owner, spec
+        self._is_counted = bool(scripts)
+        hub = owner.namespace(_HUB)
+        ip_batch((f"netns add {hub}",))
+        ip_batch(("link add br0 type bridge", "link set br0 up"), namespace=hub)
+        for number, host in enumerate(spec.hosts):
+            _join(hub, owner.namespace(number), number)
+            if scripts:
+                in_namespace(owner.namespace(number), scripts[host.name])
+            if scripts and host.ingress_bytes_per_s < inf:
+                run("ip", "netns", "exec", hub, *_bucket(number, host.ingress_bytes_per_s))
+
+    def passed(self) -> tuple[LinkCount, ...]:
+        """Return what has passed each link; nothing where links are not shaped."""
+        return tuple(self._counts()) if self._is_counted else ()
+
+    def close(self) -> None:
+        """Do nothing: the kernel's part ends with the namespaces."""
+
+    def _counts(self) -> Iterator[LinkCount]:
+        for source in range(len(self._spec.hosts)):
+            words = ("tc", "-s", "class", "show", "dev", addresses.DEVICE)
+            text = run("ip", "netns", "exec", self._owner.namespace(source), *words)
+            counted = {found[1]: found for found in _CLASS.finditer(text)}
+            peers = [link.destination for link in self._spec.links if link.source == source]
+            for minor, destination in enumerate(peers, start=FIRST_PEER):
+                found = counted[f"{minor:x}"]
+                yield LinkCount(
+                    source=source,
+                    destination=destination,
+                    num_bytes=int(found[2]),
+                    dropped_packets=int(found[3]),
+                )
+
+
+def shaping_scripts(cluster: Cluster, spec: NetworkSpec, *, kind: EngineKind) -> dict[str, str]:
+    """Return the script that shapes what leaves each host; none for the unshaped engine.
+
+    Raises:
+        ValueError: jitter or loss is asked of an engine that has none.
+    """
+    if kind is not EngineKind.NETEM and (spec.jitter_s or spec.loss):
+        raise ValueError(
+            f"`--engine {kind.value}` has no jitter and no loss: leave out `--jitter-ms` and "
+            f"`--loss`, or use relay or netem"
+        )
+    if kind is EngineKind.UNSHAPED:
+        return {}
+    if kind is EngineKind.HTB:
+        cluster = replace(cluster, latency_s=np.zeros_like(cluster.latency_s))
+    scripts = tc_scripts(
+        cluster,
+        {host.name: ip_address(addresses.data_address(i)) for i, host in enumerate(spec.hosts)},
+        device=addresses.DEVICE,
+        jitter_s=spec.jitter_s,
+        loss=spec.loss,
+    )
+    return {host: script.setup for host, script in scripts.items()}
+
+
+def _join(hub: str, namespace: str, number: int) -> None:
+    device, mtu = addresses.DEVICE, f"mtu {_MTU}"
+    ip_batch(
+        (
+            f"link add to{number} {mtu} type veth peer name {device} netns {namespace}",
+            f"link set to{number} master br0 up",
+        ),
+        namespace=hub,
+    )
+    ip_batch(
+        (
+            f"addr add {addresses.data_address(number)}/16 dev {device}",
+            f"link set {device} {mtu} up",
+        ),
+        namespace=namespace,
+    )
+
+
+def _bucket(number: int, bytes_per_s: float) -> tuple[str, ...]:
+    burst = max(2**16, round(bytes_per_s / 1e3))
+    words = f"rate {round(8 * bytes_per_s)}bit burst {burst} latency 200ms"
+    return ("tc", "qdisc", "add", "dev", f"to{number}", "root", "tbf", *words.split())

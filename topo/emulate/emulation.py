@@ -1,0 +1,184 @@
+"""An emulated cluster: made, offered to commands, counted, and removed whatever happens.
+
+>>> import os, subprocess, topo
+>>> def bytes_between_hosts(command):
+...     with emulated(topo.load("two-region")) as emulation:  # needs root
+...         subprocess.run(command, env=os.environ | emulation.settings, check=True)
+...         return emulation.traffic().sent_bytes
+"""
+
+import json
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from topo.cluster import Cluster
+from topo.emulate import addresses
+from topo.emulate.bridge_engine import BridgeEngine
+from topo.emulate.commands import run
+from topo.emulate.engine import Choice, Engine, EngineKind, LinkCount, check_machine, choose
+from topo.emulate.mpi import available_cores, mpi_settings
+from topo.emulate.namespaces import locked, make, remove, sweep
+from topo.emulate.owner import Owner, this_process
+from topo.emulate.relay_engine import RelayEngine
+from topo.emulate.spec import NetworkSpec, network_spec
+from topo.emulate.watch import RankWatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCount:
+    """What the interface of a host in the emulated network has counted."""
+
+    host: str
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What has crossed the network: by the hosts' interfaces, and by links if the engine knows."""
+
+    hosts: tuple[HostCount, ...]
+    links: tuple[LinkCount, ...]
+
+    @property
+    def sent_bytes(self) -> int:
+        """What all hosts have sent to others."""
+        return sum(host.sent_bytes for host in self.hosts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulation:
+    """A network that stands, and how to use it.
+
+    `settings` are to be added to the environment of a command whose `mpirun` shall start ranks in
+    the namespaces: rank `r` beside device `devices[r]`.
+    """
+
+    owner: Owner
+    cluster: Cluster
+    choice: Choice
+    engine: Engine
+    settings: Mapping[str, str]
+    devices: tuple[int, ...]
+
+    def enter(self, host: str) -> tuple[str, ...]:
+        """Return the words that, before a command, run it on a host.
+
+        Raises:
+            ValueError: there is no such host.
+        """
+        names = [each.name for each in self.cluster.hosts]
+        if host not in names:
+            raise ValueError(f"cluster {self.cluster.name!r} has no host {host!r}: it has {names}")
+        name = self.owner.namespace(names.index(host))
+        return ("ip", "netns", "exec", name, "unshare", "--uts", *_named(host))
+
+    def watch(self) -> RankWatch:
+        """Return what sees where ranks run, to be entered before they start."""
+        hosts = self.cluster.host_of
+        return RankWatch(
+            self.owner, len(self.cluster.hosts), [hosts[device] for device in self.devices]
+        )
+
+    def traffic(self) -> Traffic:
+        """Return what has crossed the network so far.
+
+        Raises:
+            EmulationError: the engine has ended.
+        """
+        return Traffic(
+            hosts=tuple(
+                _count(host.name, self.owner.namespace(number))
+                for number, host in enumerate(self.cluster.hosts)
+            ),
+            links=self.engine.passed(),
+        )
+
+
+@contextmanager
+def emulated(
+    cluster: Cluster,
+    *,
+    kind: EngineKind = EngineKind.AUTO,
+    jitter_s: float = 0.0,
+    loss: float = 0.0,
+    devices: Sequence[int] | None = None,
+) -> Iterator[Emulation]:
+    """Make the network of a cluster's hosts, and remove it after, with what still runs in it.
+
+    Before that it removes what emulations that were killed have left behind. Without `devices`,
+    rank `r` is on device `r`.
+
+    Raises:
+        ValueError: this is not root, the machine lacks something, the cluster cannot be emulated,
+            or this process emulates one already.
+        EmulationError: a step failed.
+    """
+    check_machine()
+    spec = network_spec(cluster, jitter_s=jitter_s, loss=loss)
+    if len(spec.hosts) > addresses.MAX_HOSTS:
+        raise ValueError(f"at most {addresses.MAX_HOSTS} hosts; the cluster has {len(spec.hosts)}")
+    choice = choose(kind)
+    owner = this_process()
+    if owner.folder.exists():
+        raise ValueError(f"one emulation at a time: process {owner.pid} has one already; end it")
+    placed = tuple(range(len(cluster)) if devices is None else devices)
+    engine = None
+    try:
+        with locked():
+            sweep()
+            control = make(owner, [host.name for host in spec.hosts])
+        settings = mpi_settings(owner, cluster, placed, control=control, cores=available_cores())
+        engine = _open(choice.kind, owner, cluster, spec)
+        yield Emulation(
+            owner=owner,
+            cluster=cluster,
+            choice=choice,
+            engine=engine,
+            settings=settings,
+            devices=placed,
+        )
+    finally:
+        with _undisturbed():
+            if engine is not None:
+                engine.close()
+            with locked():
+                remove(owner)
+
+
+def _open(kind: EngineKind, owner: Owner, cluster: Cluster, spec: NetworkSpec) -> Engine:
+    if kind is EngineKind.RELAY:
+        return RelayEngine(owner, spec)
+    return BridgeEngine(owner, cluster, spec, kind=kind)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep signals that would end this process until the work is done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _named(host: str) -> tuple[str, ...]:
+    """Return the words that, before a command, take a host's name."""
+    return ("sh", "-c", 'hostname "$0" && exec "$@"', host)
+
+
+def _count(host: str, namespace: str) -> HostCount:
+    text = run("ip", "-n", namespace, "-s", "-j", "link", "show", "dev", addresses.DEVICE)
+    stats = json.loads(text)[0]["stats64"]
+    return HostCount(
+        host=host,
+        sent_bytes=stats["tx"]["bytes"],
+        received_bytes=stats["rx"]["bytes"],
+    )

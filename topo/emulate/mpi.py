@@ -1,0 +1,116 @@
+"""What makes an `mpirun` on the machine start its ranks in the namespaces: settings and an agent.
+
+Open MPI and MPICH start ranks on other hosts through a program such as ssh; the agent stands in for
+it. Given a host's name and a command, it enters the namespace of the host, takes its name, keeps to
+its processors and runs the command there. Which rank goes where is told by files of hosts, one line
+to a rank, and MPI's messages are told to use TCP over the emulated network: hosts on one machine
+would find each other's shared memory otherwise.
+
+Sources: PRRTE 3, prte-map(1), "seq"; Open MPI 5, "TCP"; MPICH, "Using the Hydra Process Manager";
+UCX and libfabric, "environment variables".
+"""
+
+import os
+from collections.abc import Sequence
+
+from topo.cluster import Cluster
+from topo.emulate import addresses
+from topo.emulate.owner import Owner
+from topo.hostfile import mpich_hostfile
+
+MARK = "JAXPIPE_EMULATION"
+"""Every process of the command has this variable, with the emulation's name."""
+
+_AGENT = """#!/bin/sh
+# Called by mpirun as: agent [OPTION ...] HOST COMMAND. Runs the command on the emulated host.
+while :; do case "$1" in -*) shift ;; *) break ;; esac; done
+host=$1
+shift
+while read -r name number cores; do
+    if [ "$name" = "$host" ]; then
+        exec ip netns exec "{prefix}$number" taskset -c "$cores" unshare --uts \\
+            sh -c 'hostname "$0" && eval "$1"' "$host" "$*"
+    fi
+done < "{table}"
+echo "no emulated host is called $host" >&2
+exit 1
+"""
+
+
+def mpi_settings(
+    owner: Owner, cluster: Cluster, devices: Sequence[int], *, control: int, cores: Sequence[int]
+) -> dict[str, str]:
+    """Write the agent and the files of hosts; return the settings that make MPI use them.
+
+    Rank `r` runs on the host of device `devices[r]`; `control` is the number of the network that
+    starts ranks, and `cores` are the processors to share out among hosts.
+
+    Raises:
+        ValueError: a device is not there, or stands there twice.
+    """
+    mpich = mpich_hostfile(cluster, devices)
+    names = [cluster.devices[device].host for device in devices]
+    folder = owner.folder
+    table, agent = folder / "hosts", folder / "agent"
+    table.write_text(
+        "".join(
+            f"{host.name} {number} {','.join(map(str, chosen))}\n"
+            for number, (host, chosen) in enumerate(
+                zip(
+                    cluster.hosts,
+                    shared_out(cores, [h.name for h in cluster.hosts], names),
+                    strict=True,
+                )
+            )
+        )
+    )
+    agent.write_text(_AGENT.format(prefix=owner.namespace(""), table=table))
+    agent.chmod(0o755)
+    (folder / "mpich.hosts").write_text(mpich)
+    (folder / "openmpi.hosts").write_text("".join(f"{name}\n" for name in names))
+    return {
+        MARK: owner.name,
+        "PRTE_MCA_plm_ssh_agent": str(agent),
+        "PRTE_MCA_prte_if_include": addresses.control_network(control),
+        "PRTE_MCA_prte_default_hostfile": str(folder / "openmpi.hosts"),
+        "PRTE_MCA_rmaps_default_mapping_policy": "seq:oversubscribe",
+        "OMPI_MCA_pml": "ob1",
+        "OMPI_MCA_btl": "self,tcp",
+        "OMPI_MCA_btl_tcp_if_include": addresses.DATA_NETWORK,
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": str(agent),
+        "HYDRA_HOST_FILE": str(folder / "mpich.hosts"),
+        "HYDRA_IFACE": owner.bridge,
+        "MPIR_CVAR_NOLOCAL": "1",
+        "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
+        "UCX_TLS": "tcp,self",
+        "UCX_NET_DEVICES": addresses.DEVICE,
+        "FI_PROVIDER": "tcp",
+        "FI_TCP_IFACE": addresses.DEVICE,
+    }
+
+
+def available_cores() -> list[int]:
+    """Return the processors that this process may use."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def shared_out(
+    cores: Sequence[int], hosts: Sequence[str], hosts_of_ranks: Sequence[str]
+) -> list[list[int]]:
+    """Return the processors of each host: as many for each rank, or one if there are too few.
+
+    Hosts without a rank may use all of them.
+
+    >>> shared_out([0, 1, 2, 3], ["a", "b", "c"], ["a", "b"])
+    [[0, 1], [2, 3], [0, 1, 2, 3]]
+    >>> shared_out([0, 1], ["a", "b"], ["a", "b", "a"])
+    [[0, 1], [0]]
+    """
+    each = max(1, len(cores) // len(hosts_of_ranks))
+    chosen: dict[str, set[int]] = {}
+    for rank, host in enumerate(sorted(hosts_of_ranks, key=list(hosts).index)):
+        mine = [cores[(rank * each + i) % len(cores)] for i in range(each)]
+        chosen.setdefault(host, set()).update(mine)
+    return [sorted(chosen.get(host, cores)) for host in hosts]

@@ -1,0 +1,163 @@
+"""Makes the namespaces of an emulation, with what their ranks are started over, and removes them.
+
+::
+
+    machine ── bridge jpPID ─┬─ control ─ namespace of host 0 ─ link0 ─┐
+                             ├─ control ─ namespace of host 1 ─ link0 ─┼─ the emulated network
+                             └─ control ─ namespace of host 2 ─ link0 ─┘
+
+`mpirun` runs on the machine and reaches its daemons over `control`, at full speed; ranks reach each
+other over `link0`, which an engine joins. Sources: ip-netns(8), tcp(7).
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from topo.emulate import addresses
+from topo.emulate.commands import EmulationError, in_namespace, ip_batch, run
+from topo.emulate.owner import NAMESPACES, Owner, owned
+
+_LOCK = Path("/run/jaxpipe-emulate.lock")
+_FILES = Path("/etc/netns")
+_SECONDS_TO_DIE = 5.0
+
+_SETTINGS = """
+put() { if [ -e "/proc/sys/net/$1" ]; then echo "$2" > "/proc/sys/net/$1"; fi; }
+put ipv6/conf/all/disable_ipv6 1
+put ipv6/conf/default/disable_ipv6 1
+put ipv4/tcp_rmem '4096 16777216 134217728'
+put ipv4/tcp_wmem '4096 1048576 134217728'
+put ipv4/tcp_slow_start_after_idle 0
+put ipv4/tcp_no_metrics_save 1
+put ipv4/tcp_congestion_control reno
+"""
+"""Windows of TCP that hold what a long link does, and no start from a small one after each pause:
+a cluster's tables tell the steady rate of links. Reno is the one control that all kernels let a
+namespace choose; it fills a link whose queue holds as much as the link does."""
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Let one process at a time make or remove namespaces."""
+    with _LOCK.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def sweep() -> list[Owner]:
+    """Remove what owners that are dead have left behind; return them. Needs the lock."""
+    dead = [owner for owner in owned() if not owner.is_alive()]
+    for owner in dead:
+        remove(owner)
+    return dead
+
+
+def make(owner: Owner, hosts: Sequence[str]) -> int:
+    """Make a namespace for each host, and the network that starts ranks; return its number.
+
+    Needs the lock.
+
+    Raises:
+        EmulationError: a step failed; `remove` undoes those before it.
+    """
+    index = _free_network()
+    owner.folder.mkdir(mode=0o700)
+    ip_batch(f"netns add {owner.namespace(host)}" for host in range(len(hosts)))
+    bridge, machine = owner.bridge, addresses.control_address(index, None)
+    ip_batch(
+        (
+            f"link add {bridge} type bridge",
+            f"addr add {machine}/16 dev {bridge}",
+            f"link set {bridge} up",
+        )
+    )
+    for number, name in enumerate(hosts):
+        _join_control(owner, number, addresses.control_address(index, number))
+        _write_files(owner.namespace(number), name, hosts)
+        in_namespace(owner.namespace(number), _SETTINGS)
+    return index
+
+
+def _free_network() -> int:
+    """Return the first control network of which the machine has no address."""
+    used = {
+        ".".join(address["local"].split(".")[:2])
+        for device in json.loads(run("ip", "-4", "-j", "addr", "show"))
+        for address in device.get("addr_info", ())
+    }
+    for index in range(addresses.NUM_CONTROL_NETWORKS):
+        if addresses.control_address(index, None).rpartition(".0.")[0] not in used:
+            return index
+    raise EmulationError("all networks from 10.64.0.0 on are in use; end other emulations")
+
+
+def _join_control(owner: Owner, number: int, address: str) -> None:
+    here, there = f"{owner.bridge}.{number}", owner.namespace(number)
+    ip_batch(
+        (
+            f"link add {here} type veth peer name control netns {there}",
+            f"link set {here} master {owner.bridge} up",
+        )
+    )
+    ip_batch(
+        (f"addr add {address}/16 dev control", "link set control up", "link set lo up"),
+        namespace=there,
+    )
+
+
+def _write_files(namespace: str, name: str, hosts: Sequence[str]) -> None:
+    """Write what the host knows as /etc/hosts and /etc/hostname: `ip netns exec` puts it there."""
+    folder = _FILES / namespace
+    folder.mkdir(parents=True)
+    lines = (f"{addresses.data_address(i)} {host}\n" for i, host in enumerate(hosts))
+    (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(lines))
+    (folder / "hostname").write_text(f"{name}\n")
+
+
+def remove(owner: Owner) -> None:
+    """Kill what runs in an owner's namespaces, and remove all that it owns. Needs the lock."""
+    namespaces = [path.name for path in NAMESPACES.glob(f"{owner.name}-*")]
+    _kill_all(namespaces)
+    devices = [
+        name
+        for name in os.listdir("/sys/class/net")
+        if name == owner.bridge or name.startswith(f"{owner.bridge}.")
+    ]
+    with suppress(EmulationError):  # they would go with the namespaces, but some time later
+        run("ip", "-force", "-batch", "-", text="".join(f"link del {d}\n" for d in devices))
+    for namespace in namespaces:
+        with suppress(EmulationError):
+            run("ip", "netns", "del", namespace)
+    for folder in (*_FILES.glob(f"{owner.name}-*"), owner.folder):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kill_all(namespaces: Sequence[str]) -> None:
+    deadline_s = time.monotonic() + _SECONDS_TO_DIE
+    while (found := processes_in(namespaces)) and time.monotonic() < deadline_s:
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def processes_in(namespaces: Sequence[str]) -> dict[int, int]:
+    """Return for each process in one of the namespaces the index of that."""
+    known = {}
+    for index, namespace in enumerate(namespaces):
+        with suppress(OSError):
+            known[(NAMESPACES / namespace).stat().st_ino] = index
+    found: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            inode = int(os.readlink(path / "ns/net").removeprefix("net:[").removesuffix("]"))
+            if inode in known:
+                found[int(path.name)] = known[inode]
+    return found

@@ -1,0 +1,112 @@
+"""The engine that moves packets itself: starts the relay, and configures the devices it makes."""
+
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from math import ceil
+from pathlib import Path
+
+from topo.emulate import addresses
+from topo.emulate.commands import EmulationError, ip_batch
+from topo.emulate.engine import LinkCount
+from topo.emulate.owner import Owner
+from topo.emulate.spec import LinkSpec, NetworkSpec, to_json
+
+_SECONDS_TO_END = 5.0
+_FEWEST_PACKETS = 10
+_ROOT = Path(__file__).parents[2]
+
+
+class RelayEngine:
+    """A running relay; see `topo.emulate.relay` for what it does and `wire` for how it delays."""
+
+    def __init__(self, owner: Owner, spec: NetworkSpec) -> None:
+        """Start it.
+
+        Raises:
+            EmulationError: it did not start.
+        """
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "topo.emulate.relay", owner.namespace("")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=_ROOT,
+            start_new_session=True,  # Ctrl-C is for the command; the relay ends with its input
+        )
+        if self._ask(to_json(spec)) != "ready":
+            said = self._last_words()
+            self.close()
+            raise EmulationError(f"the relay did not start: {said}")
+        try:
+            for number in range(len(spec.hosts)):
+                _configure(owner.namespace(number), number, spec)
+        except BaseException:
+            self.close()
+            raise
+
+    def passed(self) -> tuple[LinkCount, ...]:
+        """Return what has passed each link.
+
+        Raises:
+            EmulationError: the relay has ended.
+        """
+        answer = self._ask("")
+        if not answer:
+            raise EmulationError(f"the relay has ended: {self._last_words()}")
+        return tuple(
+            LinkCount(source=a, destination=b, num_bytes=num_bytes, dropped_packets=dropped)
+            for a, b, num_bytes, dropped in json.loads(answer)
+        )
+
+    def close(self) -> None:
+        """End the relay."""
+        process = self._process
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            assert pipe is not None
+            with suppress(OSError):
+                pipe.close()
+        try:
+            process.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _ask(self, line: str) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(OSError):
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+        return self._process.stdout.readline().strip()
+
+    def _last_words(self) -> str:
+        assert self._process.stderr
+        self._process.kill()
+        lines = self._process.stderr.read().strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+def _configure(namespace: str, number: int, spec: NetworkSpec) -> None:
+    """Give a host its address and its ways to all others."""
+    device = addresses.DEVICE
+    ip_batch(
+        (
+            f"addr add {addresses.data_address(number)}/32 dev {device}",
+            f"link set {device} mtu {addresses.MTU} txqueuelen 1000 up",
+            *(_route(link) for link in spec.links if link.source == number),
+        ),
+        namespace=namespace,
+    )
+
+
+def _route(link: LinkSpec) -> str:
+    """Return a route on which TCP begins with as much on its way as the link holds."""
+    held = 2 * link.latency_s * link.bytes_per_s / addresses.MTU
+    window = max(_FEWEST_PACKETS, ceil(held))
+    return (
+        f"route add {addresses.data_address(link.destination)}/32 dev {addresses.DEVICE} "
+        f"src {addresses.data_address(link.source)} initcwnd {window} initrwnd {window}"
+    )
