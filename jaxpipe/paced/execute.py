@@ -84,7 +84,7 @@ def execute(
         TransportError: a message could not be moved.
     """
     assert job.num_ranks <= transport.num_ranks, (job.num_ranks, transport.num_ranks)
-    task = Task(job=job, scale=scale or Scale(), sums=sums, timeout_s=timeout_s)
+    task = Task(job=job, scale=(scale or Scale()).fitted(job), sums=sums, timeout_s=timeout_s)
     with _switch(task, transport) as (switch, path):
         report, pace, rank = _Report(), Pace(), None
         if transport.rank < job.num_ranks:
@@ -149,7 +149,7 @@ def _outcome(task: Task, reports: list[_Report], network: Lateness) -> Outcome:
         for rank in range(job.num_ranks)
     )
     spans = tuple(
-        replace(span, num_bytes=round(span.num_bytes / task.scale.message))
+        replace(span, num_bytes=round(task.scale.meant(span.num_bytes)))
         for report in reports
         for span in report.spans
     )

@@ -34,7 +34,7 @@ def connect(path: Path, *, rank: int) -> socket.socket:
 class PacedTransport:
     """Moves arrays over another transport, and lets their receivers wait as emulated links would.
 
-    A message counts as `num_bytes / scale.message` bytes to the links. Who waits for one is due
+    A message counts as `scale.meant(num_bytes)` bytes to the links. Who waits for one is due
     when it arrives. Nothing polls: a rank sleeps until the switch wakes it, and by then the payload
     is long there, if it is so small that its MPI sends it unasked. So it is asked for then, and no
     sooner: what was posted would have to be looked at all along.
@@ -74,7 +74,7 @@ class PacedTransport:
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
         """Start to send `array` to the rank `to`, when the calling thread is due."""
         sending = self._transport.send(array, to=to, tag=tag)
-        due_s, num_bytes = self._pace.now(), num_bytes_of(array) / self._scale.message
+        due_s, num_bytes = self._pace.now(), self._scale.meant(num_bytes_of(array))
         self._tell(Note(Kind.POSTED, self.rank, to, tag, num_bytes, due_s))
         return _PacedSending(sending, due_s)
 
