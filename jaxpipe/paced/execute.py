@@ -117,6 +117,7 @@ def _begin(task: Task, transport: Transport, switch: Switch | None) -> Beat:
 def _step(rank: PacedRank, pace: Pace) -> _Report:
     pace.last(0.0)
     rank.step(number=0)
+    pace.last(0.0)
     end_s, real_s = pace.now(), pace.beat.now()
     spans = rank.interpreter.recorder.kept(clock_offset_s=0.0)
     rank.close()

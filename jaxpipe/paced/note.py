@@ -18,8 +18,8 @@ class Kind(IntEnum):
     """A message is given to its link."""
     JOINED = 2
     """A rank, `source`, has come to the sum `tag`: others may send it their parts."""
-    ARRIVED = 3
-    """The last byte of a message has arrived."""
+    ARRIVES = 3
+    """The last byte of a message arrives at this time."""
 
 
 class Note(NamedTuple):

@@ -5,10 +5,12 @@ mean the same by them; but their clock follows the real one. Payloads go over th
 the switch is told of each, and tells its receiver when it has arrived::
 
     sender ── payload, over MPI ───────────────────────► receiver
-      └─ posted at 2.00 s ─► switch ── arrived at 2.13 s ──┘
+      └─ posted at 2.00 s ─► switch ── arrives at 2.13 s ──┘
 
 The switch stays a little behind the clock, lest it act before it has heard of all that happened
-until then. What it hears too late for that happens when it hears of it: see `Switch.lateness`.
+until then, and tells of an arrival as soon as it is certain, which is a latency before it or more.
+So a rank may wake late by what it computes next, or by the latency, and nothing changes. What the
+switch hears too late happens when it hears of it: see `Switch.lateness`.
 """
 
 import socket
@@ -31,7 +33,7 @@ from jaxpipe.simulate.network import open_links
 from jaxpipe.simulate.queue import EventQueue
 from jaxpipe.simulate.wire import Wire
 
-_BEHIND_S = 3e-3
+_BEHIND_S = 20e-3
 _READ_BYTES = 2**16
 
 
@@ -119,17 +121,15 @@ class Switch:
         if note.tag in self._gathers and receiver not in self._joined:
             self._held[receiver].append(note)
             return
-        self._link(note).send(note.num_bytes, partial(self._arrive, note))
+        self._link(note).send(note.num_bytes, _nothing, foreseen=partial(self._foresee, note))
 
     def _join(self, note: Note) -> None:
         self._joined[note.source, note.tag] = self._queue.now_s
         for held in self._held.pop((note.source, note.tag), ()):
             self._post(held)
 
-    def _arrive(self, note: Note) -> None:
-        self._peers[note.to].tell(
-            note._replace(kind=Kind.ARRIVED, due_s=self._queue.now_s),
-        )
+    def _foresee(self, note: Note, arrives_s: float) -> None:
+        self._peers[note.to].tell(note._replace(kind=Kind.ARRIVES, due_s=arrives_s))
 
     def _link(self, note: Note) -> Link:
         pair = (self._job.device(note.source), self._job.device(note.to))
@@ -139,6 +139,10 @@ class Switch:
         if tag < NUM_MESSAGE_TAGS:
             return self._job.messages
         return self._job.gradients if ALL_REDUCE_TAG <= tag < GATHER_TAG else CONTROL
+
+
+def _nothing() -> None:
+    """Who waits for a message knows already when it arrives."""
 
 
 class _Peer:
