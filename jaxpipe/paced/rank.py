@@ -66,7 +66,8 @@ class PacedRank:
         state = TrainState(
             stages={stage: StageState(params={}, moments=()) for stage in self.interpreter.compiled}
         )
-        microbatches = 1 + max(each.microbatch or 0 for part in self.parts for each in part)
+        numbers = (each.microbatch or 0 for part in self.parts for each in part)
+        microbatches = 1 + max(numbers, default=0)
         tokens = np.broadcast_to(np.zeros((1, 1, 2), np.int32), (microbatches, 1, 2))
         feed = Feed(step=number, first_microbatch=0, tokens=tokens)
         self.interpreter.train_parts(self.parts, state, feed, after=self._meet)
