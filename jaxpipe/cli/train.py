@@ -6,12 +6,16 @@ from typing import Annotated
 
 import tyro
 
+from jaxpipe.runtime.settings import ComputeKind, TransportKind
+
 
 def train(
     config: tyro.conf.Positional[Path],
     *,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
     resume: bool = False,
+    compute: ComputeKind | None = None,
+    transport: TransportKind | None = None,
 ) -> int:
     """Train a model: on this host, or on the ranks of the `mpirun` that starts this command.
 
@@ -19,16 +23,23 @@ def train(
         config: a TOML file.
         settings: changes to it, such as `train.steps=10`; give it once for each.
         resume: go on from the newest checkpoint in the run's folder.
+        compute: `paced` waits instead of computing, over emulated links: any model on any machine.
+            In place of `run.compute`.
+        transport: how messages travel, `shaped` as the cluster's links would let them. In place of
+            `run.transport`.
     """
-    from jaxpipe.config import check_run, load_config, plan_from
+    from jaxpipe.config import check_paced, check_run, load_config, plan_from
     from jaxpipe.runtime.launch import check_seat, launch, seat
 
+    chosen = {"run.compute": compute, "run.transport": transport}
+    settings += tuple(f"{key}={kind}" for key, kind in chosen.items() if kind is not None)
     here = seat(os.environ)
     read = load_config(config, settings)
     plan = plan_from(read)
     check_seat(here, num_ranks=plan.num_ranks)
+    is_paced = read.run.compute is ComputeKind.PACED
     if here is None or here.rank == 0:
-        check_run(read, resume=resume)
+        check_paced(read, resume=resume) if is_paced else check_run(read, resume=resume)
     if here is None and plan.num_ranks > 1:
         return launch(_arguments(config, settings, resume=resume), num_ranks=plan.num_ranks)
 
@@ -37,6 +48,11 @@ def train(
     if here is not None:
         die_with_parent()
         pin(os.environ)
+
+    if is_paced:
+        from jaxpipe.cli.paced import run_paced
+
+        return run_paced(read, plan)
 
     from jaxpipe.cli.rank import run_rank
 

@@ -6,6 +6,8 @@ from jaxpipe.config.read import Config, to_tree
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.runtime.checkpoint import Checkpoint, latest, open_checkpoint
 from jaxpipe.runtime.data import num_eval_batches, open_dataset, sample
+from jaxpipe.runtime.settings import TransportKind
+from jaxpipe.schedule import CodecKind
 
 _MAY_CHANGE = frozenset({"dropout", "compute_dtype"})
 """What may differ between a checkpoint's model and the one that goes on from it."""
@@ -35,6 +37,29 @@ def check_run(config: Config, *, resume: bool) -> None:
             f"a run does not overwrite another: `run.folder` {config.run.folder} holds "
             f"checkpoints; go on with --resume, or name another folder"
         )
+
+
+def check_paced(config: Config, *, resume: bool) -> None:
+    """Check that paced computes and emulated links can stand for all that is configured.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    comm, run = config.comm, config.run
+    wrong = {
+        "run.transport": (run.transport, run.transport is TransportKind.NCCL, "leave it out"),
+        "comm.boundary": (comm.boundary, comm.boundary is not CodecKind.NONE, "set it to none"),
+        "comm.gradients": (comm.gradients, comm.gradients is not CodecKind.NONE, "set it to none"),
+        "mesh": (config.mesh, config.mesh.num_devices > 1, "leave it out"),
+        "optimizer.sharded": (True, config.optimizer.sharded, "set it to false"),
+        "resume": (True, resume, "leave it out"),
+    }
+    for field, (value, is_wrong, fix) in wrong.items():
+        if is_wrong:
+            raise ConfigError(
+                f"paced computes stand for ranks of one device that send what they compute: "
+                f"`{field}` is {value}; {fix}"
+            )
 
 
 def _check_data(config: Config, *, sequence: int) -> None:

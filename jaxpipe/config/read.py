@@ -22,6 +22,7 @@ from jaxpipe.runtime.settings import (
     LossScaleConfig,
     MeshConfig,
     OptimizerConfig,
+    PacedConfig,
     RunConfig,
     SampleConfig,
     TraceConfig,
@@ -46,6 +47,7 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     trace: TraceConfig = field(default_factory=TraceConfig)
     sample: SampleConfig = field(default_factory=SampleConfig)
+    paced: PacedConfig = field(default_factory=PacedConfig)
 
 
 def load_config(path: str | Path, settings: Sequence[str] = ()) -> Config:

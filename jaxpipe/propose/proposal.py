@@ -9,18 +9,16 @@ import numpy as np
 import topo
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan, dtfm_cost
-from jaxpipe.plan.cost import Profile, live_limits, overfull, read_profile
+from jaxpipe.plan.cost import live_limits, overfull
 from jaxpipe.plan.decide import Effort, Shape, Task, build, decide, dtfm_plan
-from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
+from jaxpipe.propose.costed import costed
+from jaxpipe.propose.gpt_profile import bytes_each
 from jaxpipe.propose.request import Goal, PlanRequest
-from jaxpipe.propose.speeds import precision_of, with_speeds
 from jaxpipe.simulate import (
     Conditions,
-    Overheads,
     Search,
     StepSplit,
     auto_schedule,
-    dtfm_constants,
     plan_job,
     planned_step_s,
     step_objective,
@@ -28,7 +26,6 @@ from jaxpipe.simulate import (
 )
 from models import GptConfig, load_preset
 from topo import Cluster
-from topo.gpu import Precision, gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,59 +131,27 @@ def _made_to_measure(plan: Plan, task: Task, conditions: Conditions) -> Plan:
 def _conditions(request: PlanRequest) -> tuple[Task, Conditions]:
     """Return what is decided about, and what its plans are simulated with."""
     model, cluster = _model(request), _cluster(request)
-    precision = precision_of(model, cluster)
-    constants = dtfm_constants()
-    speeds = constants.speeds(precision)
-    local_factor = speeds.remote_fraction / speeds.local_fraction
-    unknown = None if request.tflops is None else request.tflops * 1e12
-    if request.profile is None:
-        cluster = with_speeds(
-            cluster, precision, fraction=speeds.remote_fraction, unknown_flops_per_s=unknown
-        )
-        fastest = max(device.flops_per_s(precision) for device in cluster.devices)
-        profile = gpt_profile(model, remat=request.remat, flops_per_s=fastest)
-    else:
-        profile, local_factor = read_profile(request.profile), 1.0
-        cluster = with_speeds(
-            cluster,
-            precision,
-            fraction=_fraction(profile, precision),
-            unknown_flops_per_s=unknown or profile.flops_per_s,
-        )
+    known = costed(
+        model, cluster, remat=request.remat, profile=request.profile, tflops=request.tflops
+    )
     task = Task(
-        cluster=cluster,
-        profile=profile,
+        cluster=known.cluster,
+        profile=known.profile,
         batch=request.batch,
         tied=model.tied,
-        precision=precision,
+        precision=known.precision,
         bytes_each=bytes_each(model, shards_optimizer=request.sharded_optimizer),
         chunk_bytes=CHUNK_BYTES,
         stages=request.stages,
         replicas=request.replicas,
     )
-    network = constants.network
-    measured = Overheads(
-        messages=network.messages(window=None),
-        nic_efficiency=network.nic_efficiency,
-        local_factor=local_factor,
-        chunk_bytes=CHUNK_BYTES,
-    )
-    ideal = Overheads(chunk_bytes=CHUNK_BYTES, local_factor=local_factor)
     return task, Conditions(
-        cluster=cluster,
-        profile=profile,
+        cluster=known.cluster,
+        profile=known.profile,
         slow=task.slow,
         gradient_bytes=task.bytes_each.gradient,
-        overheads=ideal if request.ideal else measured,
+        overheads=known.overheads(chunk_bytes=CHUNK_BYTES, ideal=request.ideal),
     )
-
-
-def _fraction(profile: Profile, precision: Precision) -> float:
-    """Return the part of its peak that the profiled device reached; 1 if it is no known GPU."""
-    try:
-        return profile.flops_per_s / gpu(profile.device).peak_flops_per_s(precision)
-    except ValueError:
-        return 1.0
 
 
 def _model(request: PlanRequest) -> GptConfig:

@@ -23,7 +23,7 @@ def open_transport(run: RunConfig, plan: Plan, cluster: Cluster, *, is_seated: b
         DeadlineError: another rank is missing after `run.timeout_s`.
         TransportError: the MPI or the communicators cannot begin.
     """
-    return choose_transport(run, plan, cluster, base=_base(is_seated=is_seated))
+    return choose_transport(run, plan, cluster, base=open_base(is_seated=is_seated))
 
 
 def choose_transport(
@@ -88,7 +88,8 @@ def pipeline_pairs(plan: Plan) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(pair for pair in pairs if pair[0] != pair[1]))
 
 
-def _base(*, is_seated: bool) -> Transport:
+def open_base(*, is_seated: bool) -> Transport:
+    """Return this rank over MPI, or the only rank if no MPI has started it."""
     if not is_seated:
         return LocalWorld(1).transport(0)
     from jaxpipe.comm.mpi import MpiTransport

@@ -34,6 +34,26 @@ class StepMetrics:
     skipped_steps: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacedMetrics:
+    """One step with paced computes over emulated links; nothing was trained.
+
+    `step_s` are emulated seconds, `real_s` those that it took here, over the scale of time. Waits
+    ended `late_s` real seconds late on average, and the network heard of messages
+    `network_late_s` emulated seconds late.
+    """
+
+    truth: str
+    step: int
+    step_s: float
+    real_s: float
+    tokens_per_s: float
+    flops_per_s: float
+    bubble: float
+    late_s: float
+    network_late_s: float
+
+
 class MetricsFile:
     """A file of JSON lines: first the description of the run, then a line a step.
 
@@ -49,7 +69,7 @@ class MetricsFile:
         beginning.replace(path)
         self._path = path
 
-    def write(self, metrics: StepMetrics) -> None:
+    def write(self, metrics: StepMetrics | PacedMetrics) -> None:
         """Append a line; it is readable at once."""
         with self._path.open("a") as file:
             file.write(json.dumps(asdict(metrics)) + "\n")

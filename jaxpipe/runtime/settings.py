@@ -44,13 +44,24 @@ class TransportKind(StrEnum):
     """Over MPI, each delayed as the links of the plan's cluster would delay it: emulated."""
 
 
+class ComputeKind(StrEnum):
+    """What a stage function does."""
+
+    REAL = "real"
+    """It computes."""
+    PACED = "paced"
+    """It waits as long as it should take on the cluster's devices, over emulated links: nothing is
+    trained, and any model fits on any machine (`jaxpipe.paced`)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """Where a run lives, and how long its ranks wait for each other.
 
     `timeout_s` bounds every wait within a step, `startup_timeout_s` that for the slowest rank to
     compile its stage. With the transport `shaped`, `link_scale` multiplies the latencies and the
-    seconds per byte of all links.
+    seconds per byte of all links. Where computes are `paced`, links are emulated whatever the
+    transport is, and the section `paced` has their scales.
     """
 
     folder: str
@@ -59,6 +70,7 @@ class RunConfig:
     startup_timeout_s: float = 900.0
     transport: TransportKind = TransportKind.MPI
     link_scale: float = 1.0
+    compute: ComputeKind = ComputeKind.REAL
 
     def __post_init__(self) -> None:
         times = ("timeout_s", "startup_timeout_s", "link_scale")
@@ -68,6 +80,28 @@ class RunConfig:
                 f"only emulated links have a scale: `link_scale` is {self.link_scale}, `transport` "
                 f"{self.transport}; set it to {TransportKind.SHAPED}, or leave out `link_scale`"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacedConfig:
+    """How a run with paced computes fits the machine, and how long its computes last.
+
+    Every message has `message_scale` of the bytes that it stands for, over links of as much less
+    bandwidth; left out, the largest has 2 KiB. An emulated second takes `time_scale` seconds.
+    Computes last as long as the measured `profile` says, or else as their FLOPs take on the
+    cluster's GPUs, and `tflops` are what a device reaches of which the cluster says nothing. Links
+    are what DT-FM's runs found them to be, or with `ideal` what the cluster states.
+    """
+
+    message_scale: float | None = None
+    time_scale: float = 1.0
+    profile: str | None = None
+    tflops: float | None = None
+    ideal: bool = False
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("message_scale", "tflops") if getattr(self, name) is not None]
+        _check(self, above_zero=("time_scale", *given))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,12 @@ from jaxpipe.simulate.queue import EventQueue
 from jaxpipe.simulate.wire import Wire
 
 Arrival = Callable[[], None]
+Foresight = Callable[[float], None]
+"""Is told when a message will arrive."""
+
+
+def _forget(_: float) -> None:
+    """Leave it at the arrival itself."""
 
 
 class Link:
@@ -45,11 +51,14 @@ class Link:
         self._in_flight = 0
         self._unreceived = 0
         self._is_sending = False
-        self._waiting: deque[tuple[float, Arrival]] = deque()
+        self._waiting: deque[tuple[float, Arrival, Foresight]] = deque()
 
-    def send(self, num_bytes: float, arrived: Arrival) -> None:
-        """Post a message now; `arrived()` is called when its last byte is at its destination."""
-        self._waiting.append((num_bytes, arrived))
+    def send(self, num_bytes: float, arrived: Arrival, *, foreseen: Foresight = _forget) -> None:
+        """Post a message now; `arrived()` is called when its last byte is at its destination.
+
+        `foreseen` is called as soon as it is certain when that will be, a latency before or more.
+        """
+        self._waiting.append((num_bytes, arrived, foreseen))
         self._start()
 
     def receive(self) -> None:
@@ -68,32 +77,37 @@ class Link:
 
     def _start(self) -> None:
         while self._waiting and self._may_start():
-            num_bytes, arrived = self._waiting.popleft()
+            num_bytes, arrived, foreseen = self._waiting.popleft()
             self._in_flight += 1
             self._unreceived += 1
             if self._nics:
                 self._is_sending = True
                 start_s = self._queue.now_s + self._wire.overhead_s
-                self._queue.at(start_s, self._share, num_bytes, arrived)
+                self._queue.at(start_s, self._share, num_bytes, arrived, foreseen)
             else:
                 start_s = max(self._queue.now_s, self._free_s) + self._wire.overhead_s
                 self._free_s = start_s + num_bytes / self._bytes_per_s
-                self._queue.at(self._free_s + self._latency_s, self._arrive, arrived)
+                self._leave(self._free_s, arrived, foreseen)
 
-    def _share(self, num_bytes: float, arrived: Arrival) -> None:
+    def _share(self, num_bytes: float, arrived: Arrival, foreseen: Foresight) -> None:
         SharedTransfer(
             self._queue,
             num_bytes=num_bytes,
             link_bytes_per_s=self._bytes_per_s,
             nics=self._nics,
-            done=partial(self._sent, arrived),
+            done=partial(self._sent, arrived, foreseen),
         )
 
-    def _sent(self, arrived: Arrival) -> None:
+    def _sent(self, arrived: Arrival, foreseen: Foresight) -> None:
         self._is_sending = False
-        self._queue.at(self._queue.now_s + self._latency_s, self._arrive, arrived)
+        self._leave(self._queue.now_s, arrived, foreseen)
         if self._waiting:
             self._start()
+
+    def _leave(self, leaves_s: float, arrived: Arrival, foreseen: Foresight) -> None:
+        arrives_s = leaves_s + self._latency_s
+        self._queue.at(arrives_s, self._arrive, arrived)
+        foreseen(arrives_s)
 
     def _arrive(self, arrived: Arrival) -> None:
         self._in_flight -= 1

@@ -1,5 +1,7 @@
 """Shared NICs, and what a wire makes of a link."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,19 +21,30 @@ def arrivals(
     wire: Wire | None = None,
     nic_efficiency: float = 1.0,
 ) -> list[float]:
-    """Return when each message arrives, given when and where it is posted, and its bytes."""
+    """Return when each message arrives, given when and where it is posted, and its bytes.
+
+    A latency before, or sooner, it is certain when that will be.
+    """
     queue, wire = EventQueue(), wire or Wire()
     links = open_links(
         queue, on, {wire: {pair for _, pair, _ in sends}}, nic_efficiency=nic_efficiency
     )
     times = [0.0] * len(sends)
+    foreseen: dict[int, float] = {}
+
+    def foresee(index: int, arrives_s: float) -> None:
+        _, (source, destination), _ = sends[index]
+        latency_s = float(on.latency_s[source, destination])
+        assert queue.now_s <= arrives_s - latency_s + 1e-9
+        foreseen[index] = arrives_s
 
     def note(index: int) -> None:
         times[index] = queue.now_s
+        assert foreseen[index] == queue.now_s
 
     def post(index: int) -> None:
         _, pair, num_bytes = sends[index]
-        links[wire][pair].send(num_bytes, lambda: note(index))
+        links[wire][pair].send(num_bytes, lambda: note(index), foreseen=partial(foresee, index))
 
     for index, (time_s, _, _) in enumerate(sends):
         queue.at(time_s, post, index)

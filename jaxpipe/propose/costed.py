@@ -1,0 +1,85 @@
+"""What a model costs on a cluster: seconds of its layers, what devices reach and links carry."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxpipe.plan.cost import Profile, read_profile
+from jaxpipe.propose.gpt_profile import gpt_profile
+from jaxpipe.propose.speeds import precision_of, with_speeds
+from jaxpipe.runtime.settings import Remat
+from jaxpipe.simulate import Overheads, dtfm_constants
+from models import GptConfig
+from topo import Cluster
+from topo.gpu import Precision, gpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costed:
+    """A cluster whose devices all have a speed, and the profile of the model on one as fast.
+
+    A stage whose messages stay inside its host takes `local_factor` times the seconds.
+    """
+
+    cluster: Cluster
+    profile: Profile
+    precision: Precision
+    local_factor: float
+
+    def overheads(self, *, chunk_bytes: float, ideal: bool) -> Overheads:
+        """Return what links make of messages: as in DT-FM's runs, or as the cluster states them."""
+        if ideal:
+            return Overheads(chunk_bytes=chunk_bytes, local_factor=self.local_factor)
+        network = dtfm_constants().network
+        return Overheads(
+            messages=network.messages(window=None),
+            nic_efficiency=network.nic_efficiency,
+            local_factor=self.local_factor,
+            chunk_bytes=chunk_bytes,
+        )
+
+
+def costed(
+    model: GptConfig,
+    cluster: Cluster,
+    *,
+    remat: Remat,
+    profile: Path | None,
+    tflops: float | None,
+) -> Costed:
+    """Return the costs, counted in FLOPs or as a measured `profile` has them.
+
+    Of devices of which nothing is known `tflops` are reached, or the speed of the profile.
+
+    Raises:
+        ConfigError: nothing is known of a device.
+    """
+    precision = precision_of(model, cluster)
+    speeds = dtfm_constants().speeds(precision)
+    unknown = None if tflops is None else tflops * 1e12
+    if profile is not None:
+        measured = read_profile(profile)
+        known = with_speeds(
+            cluster,
+            precision,
+            fraction=_fraction(measured, precision),
+            unknown_flops_per_s=unknown or measured.flops_per_s,
+        )
+        return Costed(cluster=known, profile=measured, precision=precision, local_factor=1.0)
+    known = with_speeds(
+        cluster, precision, fraction=speeds.remote_fraction, unknown_flops_per_s=unknown
+    )
+    fastest = max(device.flops_per_s(precision) for device in known.devices)
+    return Costed(
+        cluster=known,
+        profile=gpt_profile(model, remat=remat, flops_per_s=fastest),
+        precision=precision,
+        local_factor=speeds.remote_fraction / speeds.local_fraction,
+    )
+
+
+def _fraction(profile: Profile, precision: Precision) -> float:
+    """Return the part of its peak that the profiled device reached; 1 if it is no known GPU."""
+    try:
+        return profile.flops_per_s / gpu(profile.device).peak_flops_per_s(precision)
+    except ValueError:
+        return 1.0

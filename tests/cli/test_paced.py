@@ -1,0 +1,53 @@
+"""Paced computes: any model, nothing trained, and it says so."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jaxpipe.cli.main import main
+from jaxpipe.trace import Truth, read_chrome
+from tests.cli.conftest import WriteConfig
+from tests.cli.test_runs import JAXPIPE, run
+
+PLAN = {"cluster": "two-region", "stages": 2, "replicas": 2}
+
+
+def test_a_large_model_runs_without_its_data(write_config: WriteConfig, tmp_path: Path) -> None:
+    config = write_config(
+        model={"num_layers": 4, "dim": 4096, "num_heads": 32, "sequence": 64},
+        plan=PLAN,
+        data={"folder": "nowhere"},
+        train={"steps": 1, "batch": 4},
+        paced={"tflops": 500.0, "ideal": True},
+    )
+    job = run([*JAXPIPE, "train", str(config), "--compute", "paced"])
+    assert job.returncode == 0, job.stderr
+    assert "emulated, paced" in job.stdout
+    assert "loss" not in job.stdout
+    _, step = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert step["truth"] == "emulated, paced"
+    assert step["step_s"] > 0
+    trace = read_chrome(tmp_path / "run" / "trace.json")
+    assert trace.truth is Truth.EMULATED
+    assert {span.rank for span in trace.spans} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("sections", "flags", "words"),
+    [
+        ({"comm": {"boundary": "int8"}}, (), "`comm.boundary` is int8"),
+        ({}, ("--transport", "nccl"), "`run.transport` is nccl"),
+        ({}, ("--resume",), "`resume`"),
+    ],
+)
+def test_what_cannot_be_paced_is_refused(
+    write_config: WriteConfig,
+    capsys: pytest.CaptureFixture[str],
+    sections: dict[str, dict[str, str]],
+    flags: tuple[str, ...],
+    words: str,
+) -> None:
+    config = write_config(plan=PLAN, **sections)
+    assert main(["train", str(config), "--compute", "paced", *flags]) == 2
+    assert words in capsys.readouterr().err

@@ -1,0 +1,206 @@
+"""A job that is executed does what the same job does in the simulator, and none of it sooner."""
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import topo
+from jaxpipe.comm import run_ranks
+from jaxpipe.errors import DeadlineError
+from jaxpipe.paced import Outcome, PlannedSums, Scale, execute, planned_sums
+from jaxpipe.plan import Plan, PlanConfig, identity_plan
+from jaxpipe.plan.cost import flop_profile
+from jaxpipe.schedule import AllReduceKind, Bucket, ScheduleKind
+from jaxpipe.simulate import (
+    Conditions,
+    Job,
+    Overheads,
+    Phase,
+    Workload,
+    dtfm_constants,
+    dtfm_job,
+    plan_job,
+    simulate,
+)
+from jaxpipe.trace import Lane, Span, Trace, Truth
+
+TIMEOUT_S = 60.0
+CLUSTER = topo.load("two-region")
+AS_IT_IS = Scale(message=1.0)
+
+
+def run(
+    job: Job, *, num_ranks: int = 0, scale: Scale = AS_IT_IS, sums: PlannedSums | None = None
+) -> Outcome:
+    """Execute a job in threads, as many as it has ranks or more."""
+    outcomes = run_ranks(
+        num_ranks or job.num_ranks,
+        lambda transport: execute(job, transport, scale=scale, sums=sums, timeout_s=TIMEOUT_S),
+    )
+    first, *others = outcomes
+    assert first is not None
+    assert others == [None] * len(others)
+    return first
+
+
+def published_job(*, batch: int, num_stages: int = 2, num_replicas: int = 2) -> Job:
+    """Return a small job in the manner of DT-FM: GPipe, a meeting of all, chains at the end."""
+    placement = tuple(
+        tuple(range(replica * num_stages, (replica + 1) * num_stages))
+        for replica in range(num_replicas)
+    )
+    cluster = replace(
+        CLUSTER, devices=tuple(replace(d, effective_flops_per_s=1e11) for d in CLUSTER.devices)
+    )
+    workload = Workload(num_layers=4, batch=batch, dim=32, sequence=32, vocabulary=64)
+    return dtfm_job(cluster, placement, workload=workload, constants=dtfm_constants())
+
+
+def planned_job(
+    *, schedule: ScheduleKind, all_reduce: AllReduceKind, tied: bool, num_chunks: int = 1
+) -> tuple[Job, PlannedSums, Plan]:
+    """Return a small planned job of 2 stages x 2 replicas, and its sums."""
+    config = PlanConfig(
+        cluster="two-region", stages=2, replicas=2, chunks=num_chunks, schedule=schedule
+    )
+    plan = identity_plan(config, CLUSTER, num_layers=4, batch=8, tied=tied)
+    plan = replace(plan, all_reduce=all_reduce)
+    profile = flop_profile(
+        num_layers=4,
+        layer_flop=1e6,
+        layer_parameters=1000,
+        layer_kept_bytes=0,
+        activation_bytes=4000,
+        embed_parameters=500,
+        flops_per_s=1e9,
+    )
+    conditions = Conditions(
+        cluster=CLUSTER,
+        profile=profile,
+        slow=np.ones(len(CLUSTER)),
+        gradient_bytes=4,
+        overheads=Overheads(chunk_bytes=1024),
+    )
+    return plan_job(plan, conditions), planned_sums(plan, conditions), plan
+
+
+def computes(trace: Trace) -> dict[int, list[Span]]:
+    """Return the computes of each rank, in the order in which they began."""
+    found: defaultdict[int, list[Span]] = defaultdict(list)
+    for span in sorted(trace.spans, key=lambda span: (span.start_s, span.end_s)):
+        if span.lane is Lane.COMPUTE:
+            found[span.rank].append(span)
+    return dict(found)
+
+
+def assert_like_simulated(job: Job, outcome: Outcome) -> None:
+    """The same computes in the same order, each as long as simulated, and none sooner."""
+    simulated, emulated = simulate(job), outcome.trace
+    assert emulated.truth is Truth.EMULATED
+    expected, found = computes(simulated), computes(emulated)
+    assert found.keys() == expected.keys()
+    for rank, spans in expected.items():
+        assert [(s.name, s.stage, s.microbatch) for s in found[rank]] == [
+            (s.name, s.stage, s.microbatch) for s in spans
+        ]
+        for ours, theirs in zip(found[rank], spans, strict=True):
+            assert ours.start_s >= theirs.start_s - 1e-9
+            assert ours.end_s - ours.start_s == pytest.approx(theirs.end_s - theirs.start_s)
+    assert outcome.step_s >= max(spans[-1].end_s for spans in expected.values()) - 1e-9
+
+
+def messages(trace: Trace, lane: Lane) -> Counter[tuple[int, int | None, int, int | None]]:
+    """Return who sends what to whom, or receives it, and how often."""
+    return Counter(
+        (span.rank, span.peer, span.stage, span.microbatch)
+        for span in trace.spans
+        if span.lane is lane
+    )
+
+
+@pytest.mark.parametrize("batch", [2, 6])
+def test_a_published_job_runs_as_simulated(batch: int):
+    job = published_job(batch=batch)
+    outcome = run(job)
+    assert_like_simulated(job, outcome)
+    for lane in (Lane.SEND, Lane.RECEIVE):
+        assert messages(outcome.trace, lane) == messages(simulate(job), lane)
+
+
+def test_all_ranks_meet_between_forwards_and_backwards():
+    trace = run(published_job(batch=6)).trace
+    last_forward_s = max(s.end_s for s in trace.spans if s.name == "forward")
+    assert min(s.start_s for s in trace.spans if s.name == "backward") >= last_forward_s
+
+
+def test_replicas_sum_at_the_end():
+    trace = run(published_job(batch=4)).trace
+    reduced = {span.rank for span in trace.spans if span.name == "reduce stage"}
+    assert reduced == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(("num_stages", "num_replicas"), [(1, 2), (2, 1), (4, 1)])
+def test_other_shapes(num_stages: int, num_replicas: int):
+    job = published_job(batch=2 * num_replicas, num_stages=num_stages, num_replicas=num_replicas)
+    # In a simulated meeting of two, who comes last waits until the other has heard of it.
+    job = replace(job, phases=tuple(replace(phase, meets=False) for phase in job.phases))
+    assert_like_simulated(job, run(job, num_ranks=5))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "all_reduce", "tied", "num_chunks"),
+    [
+        (ScheduleKind.EAGER_ONE_F_ONE_B, AllReduceKind.HIERARCHICAL, True, 1),
+        (ScheduleKind.ZB_H1, AllReduceKind.CHAIN, False, 1),
+        (ScheduleKind.INTERLEAVED, AllReduceKind.RING, False, 2),
+    ],
+)
+def test_a_planned_job_runs_with_the_sums_of_the_runtime(
+    schedule: ScheduleKind, all_reduce: AllReduceKind, tied: bool, num_chunks: int
+):
+    job, sums, _ = planned_job(
+        schedule=schedule, all_reduce=all_reduce, tied=tied, num_chunks=num_chunks
+    )
+    outcome = run(job, sums=sums)
+    assert_like_simulated(job, outcome)
+    stages = {span.stage for span in outcome.trace.spans if span.name == "reduce stage"}
+    assert stages == set(range(job.num_stages))
+    shared = {span.rank for span in outcome.trace.spans if span.name == "reduce shared"}
+    assert shared == ({0, 1, 2, 3} if tied else set())
+
+
+def test_sums_have_the_bytes_of_the_job():
+    job, sums, plan = planned_job(
+        schedule=ScheduleKind.ONE_F_ONE_B, all_reduce=AllReduceKind.CHAIN, tied=False
+    )
+    for stage, collective in enumerate(job.collectives[Bucket.STAGE]):
+        down = sum(
+            each.num_bytes
+            for each in collective
+            if each.source == plan.rank(replica=0, stage=stage)
+        )
+        assert down == pytest.approx(sums.num_bytes(Bucket.STAGE, stage=stage))
+
+
+def test_messages_may_be_smaller_and_time_slower():
+    job = published_job(batch=2)
+    whole, scaled = run(job), run(job, scale=Scale(message=0.25, time=2.0))
+    assert_like_simulated(job, whole)
+    assert_like_simulated(job, scaled)
+    assert messages(whole.trace, Lane.SEND) == messages(scaled.trace, Lane.SEND)
+    assert {s.num_bytes for s in scaled.trace.spans if s.lane is Lane.SEND} == {
+        round(job.activation_bytes)
+    }
+    assert scaled.real_s >= scaled.step_s - 1e-3
+
+
+def test_a_message_that_never_comes_is_missed_in_time():
+    job = published_job(batch=2)
+    ((receiving, sending), *_) = [phase.schedule for phase in job.phases[:1]]
+    silent = replace(job, phases=(Phase(schedule=((), sending)),))
+    assert receiving
+
+    with pytest.raises(DeadlineError, match="in vain"):
+        run_ranks(job.num_ranks, lambda transport: execute(silent, transport, timeout_s=0.5))
