@@ -23,6 +23,7 @@ from jaxpipe.cli.plan import plan
 from jaxpipe.cli.show import show
 from jaxpipe.cli.simulate import simulate
 from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, write_tc
+from jaxpipe.cli.trace import trace
 from jaxpipe.cli.train import train
 from jaxpipe.errors import RunError, UserError
 from jaxpipe.runtime.launch import seat
@@ -53,6 +54,7 @@ COMMANDS: Mapping[str, Command] = {
     "train": train,
     "generate": generate,
     "show": show,
+    "trace": trace,
     "plan": plan,
     "simulate": simulate,
     "autoshard": autoshard,
