@@ -18,8 +18,10 @@ import tyro
 from jaxpipe.cli.autoshard import autoshard
 from jaxpipe.cli.compare import compare
 from jaxpipe.cli.data import prepare
+from jaxpipe.cli.doctor import doctor
 from jaxpipe.cli.generate import generate
 from jaxpipe.cli.plan import plan
+from jaxpipe.cli.profile import profile
 from jaxpipe.cli.show import show
 from jaxpipe.cli.simulate import simulate
 from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, write_tc
@@ -55,10 +57,12 @@ COMMANDS: Mapping[str, Command] = {
     "generate": generate,
     "show": show,
     "trace": trace,
+    "profile": profile,
     "plan": plan,
     "simulate": simulate,
     "autoshard": autoshard,
     "compare": compare,
+    "doctor": doctor,
     "data": data,
     "topo": topo,
 }
