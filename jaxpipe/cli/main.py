@@ -20,6 +20,7 @@ from jaxpipe.cli.compare import compare
 from jaxpipe.cli.data import prepare
 from jaxpipe.cli.doctor import doctor
 from jaxpipe.cli.generate import generate
+from jaxpipe.cli.interchange import export, import_model
 from jaxpipe.cli.plan import plan
 from jaxpipe.cli.profile import profile
 from jaxpipe.cli.show import show
@@ -62,6 +63,8 @@ COMMANDS: Mapping[str, Command] = {
     "simulate": simulate,
     "autoshard": autoshard,
     "compare": compare,
+    "import": import_model,
+    "export": export,
     "doctor": doctor,
     "data": data,
     "topo": topo,

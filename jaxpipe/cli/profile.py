@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # these import jax, which `--help` can do without
 def profile(
     *,
     model: str,
-    layers: tuple[int, ...] = (),
+    layers: str | None = None,
     microbatch: int = 1,
     sequence: int | None = None,
     remat: Remat = Remat.FULL,
@@ -29,7 +29,7 @@ def profile(
 
     Args:
         model: a preset, such as `gpt2`.
-        layers: the layers of each stage to measure as a whole, such as `2 2`: the first stage holds
+        layers: the layers of each stage to measure as a whole, such as `2,2`: the first stage holds
             the embedding, the last the head; without it, each kind of layer alone.
         microbatch: samples in a microbatch.
         sequence: tokens in a sample, if fewer than the model's.
@@ -60,7 +60,7 @@ def profile(
     )
     with stage_of() as observe:
         measured = measure_gpt(
-            config, cut=layers, settings=settings, clock=time.perf_counter, observe=observe
+            config, cut=_cut(layers), settings=settings, clock=time.perf_counter, observe=observe
         )
     print_table(_table(measured))
     console.print("\n" + "\n".join(_words(measured, model)), markup=False)
@@ -74,6 +74,15 @@ def profile(
     else:
         console.print(f"\nnext: jaxpipe profile --model {model} -o profile.json", markup=False)
     return 0
+
+
+def _cut(layers: str | None) -> tuple[int, ...]:
+    from jaxpipe.errors import ConfigError
+
+    words = [] if layers is None else layers.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise ConfigError(f"`--layers` must be numbers such as 2,2, is {layers!r}")
+    return tuple(int(word) for word in words)
 
 
 def _table(measured: "GptCosts") -> "Table":

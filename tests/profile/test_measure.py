@@ -106,7 +106,7 @@ def test_more_than_the_model_has_is_refused(cut: tuple[int, ...], sequence: int 
 @pytest.mark.parametrize("field", ["microbatch", "repeats", "sequence", "budget_s"])
 def test_settings_without_work_are_refused(field: str):
     with pytest.raises(ConfigError, match=f"`{field}`"):
-        MeasureSettings(**{field: 0})
+        replace(SETTINGS, **{field: 0})
 
 
 @pytest.mark.parametrize(("budget_s", "expected"), [(0.5, 3), (4.5, 5), (100.0, 7)])
