@@ -21,6 +21,7 @@ from jaxpipe.cli.data import prepare
 from jaxpipe.cli.doctor import doctor
 from jaxpipe.cli.generate import generate
 from jaxpipe.cli.interchange import export, import_model
+from jaxpipe.cli.launch import launch
 from jaxpipe.cli.plan import plan
 from jaxpipe.cli.profile import profile
 from jaxpipe.cli.show import show
@@ -65,6 +66,7 @@ COMMANDS: Mapping[str, Command] = {
     "compare": compare,
     "import": import_model,
     "export": export,
+    "launch": launch,
     "doctor": doctor,
     "data": data,
     "topo": topo,
