@@ -22,7 +22,7 @@ def counter(unit: str) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
-def stage_of() -> Iterator[Callable[[str], None]]:
+def under_way() -> Iterator[Callable[[str], None]]:
     """Show what is under way; its words are given to the function that this yields."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True) as progress:

@@ -29,8 +29,8 @@ def profile(
 
     Args:
         model: a preset, such as `gpt2`.
-        layers: the layers of each stage to measure as a whole, such as `2,2`: the first stage holds
-            the embedding, the last the head; without it, each kind of layer alone.
+        layers: also measure whole stages of so many layers each, such as `2,2`: the first holds the
+            embedding, the last the head.
         microbatch: samples in a microbatch.
         sequence: tokens in a sample, if fewer than the model's.
         remat: what a stage keeps of each layer's forward: `none`, `dots` or `full`
@@ -38,7 +38,7 @@ def profile(
         repeats: how often each call is repeated; fewer times once 10 s have gone, but at least 3.
         out: the JSON file to write, for `jaxpipe plan --profile`.
     """
-    from jaxpipe.cli.console import console, print_table, stage_of
+    from jaxpipe.cli.console import console, print_table, under_way
     from jaxpipe.errors import ConfigError
     from jaxpipe.profile import MeasureSettings, measure_gpt, write_costs
     from models import GptConfig, load_preset
@@ -58,7 +58,7 @@ def profile(
         remat=remat,
         repeats=repeats,
     )
-    with stage_of() as observe:
+    with under_way() as observe:
         measured = measure_gpt(
             config, cut=_cut(layers), settings=settings, clock=time.perf_counter, observe=observe
         )

@@ -21,13 +21,8 @@ class Launch:
 
     @property
     def name(self) -> str:
-        """What schedulers call it: the last part of the folder, in their alphabet.
-
-        >>> re.sub(r"[^a-z0-9]+", "-", "My run_2".lower())
-        'my-run-2'
-        """
-        last = self.folder.rstrip("/").rpartition("/")[2].lower()
-        return re.sub(r"[^a-z0-9]+", "-", last).strip("-")[:40] or "jaxpipe"
+        """What schedulers call it."""
+        return scheduler_name(self.folder)
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -79,3 +74,13 @@ class Launch:
             '  if [[ -e "$manifest" ]]; then resume=(--resume); fi',
             "done",
         ]
+
+
+def scheduler_name(folder: str) -> str:
+    """Return the last part of a folder in the alphabet of schedulers, at most 40 characters.
+
+    >>> scheduler_name("runs/My run_2/"), scheduler_name("..")
+    ('my-run-2', 'jaxpipe')
+    """
+    last = folder.rstrip("/").rpartition("/")[2].lower()
+    return re.sub(r"[^a-z0-9]+", "-", last).strip("-")[:40] or "jaxpipe"

@@ -19,6 +19,7 @@ from jaxpipe.runtime.functions import StageFunctions, Work
 from jaxpipe.runtime.model import Model
 from jaxpipe.runtime.settings import OptimizerConfig
 from jaxpipe.runtime.stage import Stage
+from jaxpipe.schedule import Op
 from models import GptConfig
 from models import gpt_costs as costs
 
@@ -118,11 +119,17 @@ def as_profile(measured: GptCosts) -> Profile:
 
 
 def _part(measured: PartCosts, *, parameters: int) -> Part:
+    of_input_s, of_weights_s = (
+        measured.timings[op].median_s for op in (Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT)
+    )
+    # The halves, one after the other, may take longer than the whole: what counts is their share.
+    later = of_weights_s / (of_input_s + of_weights_s)
     return Part(
         forward_s=measured.forward_s,
         backward_s=measured.backward_s,
         parameters=parameters,
         kept_bytes=measured.kept_bytes,
+        backward_weight_s=later * measured.backward_s,
     )
 
 

@@ -53,6 +53,16 @@ def test_every_part_is_timed_in_every_way(measured: GptCosts):
         assert part.live_bytes >= 4 * 4 * part.parameters + part.kept_bytes
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_parameters_of_16_bits_are_updated_again_and_again(dtype: str):
+    config = replace(TINY, param_dtype=dtype, compute_dtype=dtype)
+    ticks = ticking_clock()
+    measured = measure_gpt(
+        config, settings=SETTINGS, clock=lambda: next(ticks), observe=lambda _: None
+    )
+    assert measured.kinds[1].timings[Op.UPDATE].repeats == 3
+
+
 def test_what_is_counted_is_what_the_closed_forms_say(measured: GptCosts):
     embedding, block, head = measured.kinds
     assert embedding.parameters == num_parameters(TINY, layers=0, embed=True, head=False)
@@ -75,6 +85,7 @@ def test_the_profile_has_the_sizes_of_the_one_that_is_counted(measured: GptCosts
             here, there = profile.stage(cut, stage), counted.stage(cut, stage)
             assert here.parameters == there.parameters
             assert min(here.forward_s, here.backward_s) > 0
+            assert 0 < here.later_s < here.backward_s
 
 
 def test_the_planner_reads_the_file(measured: GptCosts, tmp_path: Path):
