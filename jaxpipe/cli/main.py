@@ -18,12 +18,17 @@ import tyro
 from jaxpipe.cli.autoshard import autoshard
 from jaxpipe.cli.compare import compare
 from jaxpipe.cli.data import prepare
+from jaxpipe.cli.doctor import doctor
 from jaxpipe.cli.emulate import emulate
 from jaxpipe.cli.generate import generate
+from jaxpipe.cli.interchange import export, import_model
+from jaxpipe.cli.launch import launch
 from jaxpipe.cli.plan import plan
+from jaxpipe.cli.profile import profile
 from jaxpipe.cli.show import show
 from jaxpipe.cli.simulate import simulate
 from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, write_tc
+from jaxpipe.cli.trace import trace
 from jaxpipe.cli.train import train
 from jaxpipe.errors import RunError, UserError
 from jaxpipe.runtime.launch import seat
@@ -54,11 +59,17 @@ COMMANDS: Mapping[str, Command] = {
     "train": train,
     "generate": generate,
     "show": show,
+    "trace": trace,
+    "profile": profile,
     "plan": plan,
     "simulate": simulate,
     "autoshard": autoshard,
     "compare": compare,
     "emulate": emulate,
+    "import": import_model,
+    "export": export,
+    "launch": launch,
+    "doctor": doctor,
     "data": data,
     "topo": topo,
 }

@@ -161,7 +161,7 @@ class StageFunctions:
         gradients = self.held(unpack(buckets, params, shared=self.stage.shares_embedding))
         factor = clip_factor(self.optimizer, square_norm)
         factor = factor if scale is None else factor / scale
-        clipped = jax.tree.map(lambda gradient: gradient * factor, gradients)
+        clipped = jax.tree.map(lambda each: (each * factor).astype(each.dtype), gradients)
         held = self.held(params)
         changes, moments = self._transformation().update(clipped, moments, held)
         return jax.tree.map(jnp.add, held, changes), moments

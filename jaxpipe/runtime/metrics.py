@@ -81,6 +81,13 @@ def read_metrics(path: Path) -> list[StepMetrics]:
     return [StepMetrics(**row) for row in rows if "run" not in row]
 
 
+def read_description(path: Path) -> dict[str, Any] | None:
+    """Return what the last run that wrote the file says of itself, or None if none has."""
+    rows = [json.loads(line) for line in _lines(path)]
+    described = [row["run"] for row in rows if "run" in row]
+    return described[-1] if described else None
+
+
 def _lines(path: Path) -> list[str]:
     if not path.exists():
         return []

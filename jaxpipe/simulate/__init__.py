@@ -49,6 +49,10 @@ from jaxpipe.simulate.megatron import (
     Split,
     megatron_job,
 )
+from jaxpipe.simulate.other_links import (
+    with_slower_links,
+    without_network,
+)
 from jaxpipe.simulate.own import (
     Choices,
     own_job,
@@ -59,6 +63,9 @@ from jaxpipe.simulate.planned import (
     Overheads,
     plan_job,
     planned_step_s,
+)
+from jaxpipe.simulate.replay import (
+    replay_job,
 )
 from jaxpipe.simulate.split import (
     StepSplit,
@@ -123,6 +130,7 @@ __all__ = [
     "own_job",
     "plan_job",
     "planned_step_s",
+    "replay_job",
     "ring",
     "scheduled",
     "sharded_server",
@@ -135,5 +143,7 @@ __all__ = [
     "system_job",
     "tree_sum",
     "unscheduled",
+    "with_slower_links",
+    "without_network",
     "zero_job",
 ]

@@ -6,13 +6,14 @@
     plan + cluster ──► messages between stages, and sums along the plan's own sync trees
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
 
 from jaxpipe.plan import Plan
-from jaxpipe.plan.cost import Profile
+from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.simulate.durations import is_remote
 from jaxpipe.simulate.events import simulate
 from jaxpipe.simulate.gradient_sums import gradient_sums
@@ -78,6 +79,7 @@ def plan_job(plan: Plan, conditions: Conditions) -> Job:
         backward_s=tuple(
             part.backward_s * f for row in factors for part, f in zip(parts, row, strict=True)
         ),
+        backward_weight_s=_weights_s(parts, factors),
         activation_bytes=profile.activation_bytes,
         collectives=gradient_sums(
             plan,
@@ -89,6 +91,13 @@ def plan_job(plan: Plan, conditions: Conditions) -> Job:
         gradients=conditions.overheads.gradients,
         nic_efficiency=conditions.overheads.nic_efficiency,
     )
+
+
+def _weights_s(parts: Sequence[Part], factors: list[list[float]]) -> tuple[float, ...] | None:
+    """Return the seconds of each backward-weight, if the profile says them; else it is half."""
+    if all(part.backward_weight_s is None for part in parts):
+        return None
+    return tuple(part.later_s * f for row in factors for part, f in zip(parts, row, strict=True))
 
 
 def planned_step_s(plan: Plan, conditions: Conditions) -> float:

@@ -10,13 +10,11 @@ Four parts that add up, each the difference of two simulations::
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from jaxpipe.plan import Plan
 from jaxpipe.simulate.events import simulate
+from jaxpipe.simulate.other_links import without_network
 from jaxpipe.simulate.planned import Conditions, Overheads, end_s, plan_job
 from jaxpipe.trace import Lane, Trace
-from topo import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +38,7 @@ def step_split(plan: Plan, conditions: Conditions) -> StepSplit:
     job = plan_job(plan, conditions)
     trace = simulate(job)
     alone_s = end_s(simulate(replace(job, collectives={})))
-    free = replace(conditions, cluster=_without_network(conditions.cluster))
+    free = replace(conditions, cluster=without_network(conditions.cluster))
     free = replace(free, overheads=Overheads(local_factor=conditions.overheads.local_factor))
     free_s = end_s(simulate(replace(plan_job(plan, free), collectives={})))
     busy_s = sum(span.end_s - span.start_s for span in trace.spans if span.lane is Lane.COMPUTE)
@@ -51,14 +49,4 @@ def step_split(plan: Plan, conditions: Conditions) -> StepSplit:
         activations_s=alone_s - free_s,
         gradients_s=end_s(trace) - alone_s,
         trace=trace,
-    )
-
-
-def _without_network(cluster: Cluster) -> Cluster:
-    size = (len(cluster), len(cluster))
-    return Cluster(
-        name=cluster.name,
-        devices=cluster.devices,
-        latency_s=np.zeros(size),
-        bandwidth_bytes_per_s=np.full(size, np.inf),
     )

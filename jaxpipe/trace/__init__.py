@@ -1,22 +1,40 @@
 """What happened: spans and traces, as Perfetto JSON, in numbers and as pictures."""
 
+from jaxpipe.trace.account import (
+    RankAccount,
+    Spent,
+    StepAccount,
+    account,
+    mean_account,
+    mean_spent_s,
+)
 from jaxpipe.trace.chrome import read_chrome, to_chrome, write_chrome
 from jaxpipe.trace.messages import messages
-from jaxpipe.trace.plot import plot
+from jaxpipe.trace.overlay import one_step, write_overlay
+from jaxpipe.trace.plot import plot, plot_beside
 from jaxpipe.trace.span import Lane, Span, Trace, Truth
 from jaxpipe.trace.summary import RankSummary, StepSummary, summarise
 
 __all__ = [
     "Lane",
+    "RankAccount",
     "RankSummary",
     "Span",
+    "Spent",
+    "StepAccount",
     "StepSummary",
     "Trace",
     "Truth",
+    "account",
+    "mean_account",
+    "mean_spent_s",
     "messages",
+    "one_step",
     "plot",
+    "plot_beside",
     "read_chrome",
     "summarise",
     "to_chrome",
     "write_chrome",
+    "write_overlay",
 ]

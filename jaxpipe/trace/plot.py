@@ -1,4 +1,4 @@
-"""A step of a trace as a picture: one band to a rank, time to the right.
+"""A step of a trace, or of several beside each other, as a picture: one band to a rank.
 
 ::
 
@@ -8,11 +8,12 @@
                                                 ━━━━    reduce
              └─────────┴─────────┴─────────┴─────────►  seconds since the step began
 
-Drawn with matplotlib, which the extra `plot` brings.
+Several traces stand under each other, over the same seconds. Drawn with matplotlib, which the extra
+`plot` brings.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +67,15 @@ def plot(trace: Trace, path: Path, *, step: int) -> None:
     Raises:
         UserError: matplotlib is missing, or the trace has no such step.
     """
+    plot_beside((trace,), path, step=step)
+
+
+def plot_beside(traces: Sequence[Trace], path: Path, *, step: int) -> None:
+    """Draw one step of each trace, one under the other, as a PNG at `path`; see `plot`.
+
+    Raises:
+        UserError: matplotlib is missing, or a trace has no such step.
+    """
     try:
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -74,29 +84,41 @@ def plot(trace: Trace, path: Path, *, step: int) -> None:
         raise UserError(
             "a plot needs matplotlib, which is not installed: run `pip install 'jaxpipe[plot]'`"
         ) from error
+    drawn = [_drawn_spans(trace, step=step) for trace in traces]
+    labels = {_style(span).label for spans in drawn for span in spans}
+    handles = [
+        Patch(facecolor=style.color, label=style.label)
+        for style in _STYLES
+        if style.label in labels
+    ]
+    num_ranks = [len(trace.rank_names) for trace in traces]
+    height_in = 0.6 + sum(0.7 + 0.85 * number for number in num_ranks)
+    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
+    figure = Figure(figsize=(_WIDTH_IN, height_in), dpi=_DPI, layout=layout)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    grid = figure.subplots(len(traces), 1, height_ratios=num_ranks, squeeze=False)
+    seconds = max(max(s.end_s for s in spans) - _start_s(spans) for spans in drawn)
+    for axes, trace in zip(grid[:, 0], traces, strict=True):
+        _frame(axes, trace, step=step, seconds=seconds)
+    figure.draw_without_rendering()  # settles the layout, which says how wide a second is
+    for axes, spans in zip(grid[:, 0], drawn, strict=True):
+        for box in _boxes(spans, start_s=_start_s(spans)):
+            _draw(axes, box)
+    figure.savefig(path)
+
+
+def _drawn_spans(trace: Trace, *, step: int) -> list[Span]:
     spans = [span for span in trace.spans if span.step == step]
     if not spans:
         steps = sorted({span.step for span in trace.spans})
         raise UserError(
             f"a plot shows a step of its trace: `step` is {step}; the trace has {steps}"
         )
-    labels = {_style(span).label for span in spans}
-    handles = [
-        Patch(facecolor=style.color, label=style.label)
-        for style in _STYLES
-        if style.label in labels
-    ]
-    height_in = 1.3 + 0.85 * len(trace.rank_names)
-    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
-    figure = Figure(figsize=(_WIDTH_IN, height_in), dpi=_DPI, layout=layout)
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
-    axes = figure.add_subplot()
-    start_s = min(span.start_s for span in spans)
-    _frame(axes, trace, step=step, seconds=max(span.end_s for span in spans) - start_s)
-    figure.draw_without_rendering()  # settles the layout, which says how wide a second is
-    for box in _boxes(spans, start_s=start_s):
-        _draw(axes, box)
-    figure.savefig(path)
+    return spans
+
+
+def _start_s(spans: list[Span]) -> float:
+    return min(span.start_s for span in spans)
 
 
 def _style(span: Span) -> _Style:

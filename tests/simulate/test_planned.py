@@ -157,3 +157,15 @@ def test_messages_have_their_overhead():
     extra_s = planned_step_s(plan, heavier) - planned_step_s(plan, conditions)
     assert extra_s == pytest.approx(2.0)  # an activation and a gradient
     assert simulate(plan_job(plan, heavier)).rank_names[0] == "stage 0 on h0:0"
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+def test_a_split_backward_takes_the_parts_that_the_profile_says(share: float):
+    conditions = conditions_of(2, layers=2, network=False)
+    layers = tuple(
+        replace(layer, backward_weight_s=share * layer.backward_s)
+        for layer in conditions.profile.layers
+    )
+    conditions = replace(conditions, profile=replace(conditions.profile, layers=layers))
+    job = plan_job(plan_of(conditions, stages=2, replicas=1, batch=4), conditions)
+    assert job.backward_weight_s == pytest.approx((2.0 * share, 2.0 * share))

@@ -13,7 +13,8 @@ A measured profile is a JSON file::
     }
 
 `parameters` are counted, not weighed; `kept_bytes` is what the backward needs of one forward, under
-the rematerialisation policy that was measured.
+the rematerialisation policy that was measured. A part may have `backward_weight_s` too: what of its
+backward a schedule that splits it leaves for later; left out, it is half.
 """
 
 from dataclasses import dataclass
@@ -33,19 +34,35 @@ class Part:
     backward_s: float = 0.0
     parameters: int = 0
     kept_bytes: int = 0
+    backward_weight_s: float | None = None
 
     def __post_init__(self) -> None:
+        if (
+            self.backward_weight_s is not None
+            and not 0 <= self.backward_weight_s <= self.backward_s
+        ):
+            raise ValueError(
+                f"a part is no more than the whole: `backward_weight_s` is "
+                f"{self.backward_weight_s}, `backward_s` {self.backward_s}"
+            )
         for field in ("forward_s", "backward_s", "parameters", "kept_bytes"):
             if not getattr(self, field) >= 0:
                 raise ValueError(f"`{field}` must not be negative, is {getattr(self, field)}")
 
     def __add__(self, other: "Part") -> "Part":
+        neither = self.backward_weight_s is None and other.backward_weight_s is None
         return Part(
             forward_s=self.forward_s + other.forward_s,
             backward_s=self.backward_s + other.backward_s,
             parameters=self.parameters + other.parameters,
             kept_bytes=self.kept_bytes + other.kept_bytes,
+            backward_weight_s=None if neither else self.later_s + other.later_s,
         )
+
+    @property
+    def later_s(self) -> float:
+        """What of the backward can wait: the gradients of the weights."""
+        return self.backward_s / 2 if self.backward_weight_s is None else self.backward_weight_s
 
     def scaled(self, factor: float) -> "Part":
         """Return the part for so many times the samples: the parameters stay."""
@@ -54,6 +71,9 @@ class Part:
             backward_s=self.backward_s * factor,
             parameters=self.parameters,
             kept_bytes=round(self.kept_bytes * factor),
+            backward_weight_s=None
+            if self.backward_weight_s is None
+            else self.backward_weight_s * factor,
         )
 
 
@@ -144,7 +164,7 @@ def flop_profile(  # noqa: PLR0913 - the numbers that define a uniform model
     ...     activation_bytes=1, flops_per_s=2e9, recomputes=True,
     ... )
     >>> profile.stage((2,), 0)
-    Part(forward_s=6.0, backward_s=18.0, parameters=20, kept_bytes=2)
+    Part(forward_s=6.0, backward_s=18.0, parameters=20, kept_bytes=2, backward_weight_s=None)
     """
     forwards = 3 if recomputes else 2
     layer_s, head_s = layer_flop / flops_per_s, head_flop / flops_per_s

@@ -181,3 +181,22 @@ def test_as_many_microbatches_live_as_fit_beside_the_parameters():
     assert live_limits(plan, profile, cluster, each=nowhere) == (0, 0)
     laptop = topo.load("laptop")
     assert live_limits(plan, profile, laptop, each=each) == (99, 99)
+
+
+@given(st.floats(0, 10), st.none() | st.floats(0, 1), st.floats(0, 10), st.none() | st.floats(0, 1))
+def test_what_can_wait_adds_up_and_scales(
+    one_s: float, one_share: float | None, other_s: float, other_share: float | None
+):
+    one, other = (
+        Part(backward_s=seconds, backward_weight_s=None if share is None else share * seconds)
+        for seconds, share in ((one_s, one_share), (other_s, other_share))
+    )
+    both = one + other
+    assert both.later_s == pytest.approx(one.later_s + other.later_s)
+    assert both.scaled(3.0).later_s == pytest.approx(3.0 * both.later_s)
+    assert (both.backward_weight_s is None) == (one_share is None and other_share is None)
+
+
+def test_a_weight_part_longer_than_its_backward_is_refused():
+    with pytest.raises(ValueError, match=r"`backward_weight_s` is 3\.0"):
+        Part(backward_s=2.0, backward_weight_s=3.0)

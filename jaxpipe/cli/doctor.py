@@ -1,0 +1,63 @@
+"""`jaxpipe doctor`: is this machine, or this job, fit to train?"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # it imports jax, which `--help` can do without
+    from jaxpipe.doctor import Finding
+    from jaxpipe.runtime.launch import Seat
+
+
+def doctor(*, folder: Path = Path("."), seconds: float = 60.0) -> int:
+    """Look at MPI, ranks, cores, devices, versions, links and disk; say how to mend them.
+
+    Alone, it starts two ranks of its own. Under `mpirun`, it looks at the ranks of that job. The
+    exit code is 1 if something is broken.
+
+    Args:
+        folder: where runs are to be written.
+        seconds: how long ranks may take to answer.
+    """
+    from jaxpipe.cli.console import console
+    from jaxpipe.doctor import Health, judge_disk, say_hello
+    from jaxpipe.runtime.launch import seat
+
+    here = seat(os.environ)
+    if here is None:
+        findings = say_hello(timeout_s=seconds)
+    else:
+        findings = _of_this_job(here, timeout_s=seconds)
+        if findings is None:
+            return 0
+    findings = (*findings, judge_disk(folder))
+    for finding in findings:
+        console.print(f"{finding.health.value:<8}{finding.about:<10}{finding.words}", markup=False)
+        if finding.fix:
+            console.print(f"{'':<18}fix: {finding.fix}", markup=False)
+    is_broken = any(finding.health is Health.BROKEN for finding in findings)
+    ending = "something is broken: mend it first" if is_broken else "next: make train"
+    console.print(f"\n{ending}", markup=False)
+    return int(is_broken)
+
+
+def _of_this_job(here: "Seat", *, timeout_s: float) -> "tuple[Finding, ...] | None":
+    """Return on rank 0 what all ranks of this job found, and None elsewhere."""
+    from jaxpipe.runtime.process import die_with_parent, pin
+
+    die_with_parent()
+    pin(os.environ)  # before jax, which makes as many threads as there are cores
+
+    from jaxpipe.comm.mpi import MpiTransport
+    from jaxpipe.doctor import gather_facts, judge_job
+
+    transport = MpiTransport()
+    try:
+        facts = gather_facts(transport, timeout_s=timeout_s)
+    except BaseException as error:
+        transport.close(error=error)
+        raise
+    transport.close()
+    if facts is None or here.rank > 0:
+        return None
+    return judge_job(facts, num_started=here.num_ranks)

@@ -1,0 +1,97 @@
+"""`jaxpipe import` and `jaxpipe export`: GPT-2 weights, as Hugging Face keeps them on disk."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+if TYPE_CHECKING:  # they import numpy, which `--help` can do without
+    from models import GptConfig
+
+
+def import_model(
+    folder: tyro.conf.Positional[Path],
+    *,
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    data: Path = Path("data/imported"),
+) -> int:
+    """Make a run of a GPT-2 that Hugging Face's `save_pretrained` wrote, to train on or to ask.
+
+    Nothing is downloaded.
+
+    Args:
+        folder: it holds config.json and model.safetensors.
+        out: the folder of the run to begin.
+        data: the dataset to go on with; prepare it with the model's own tokenizer.json.
+    """
+    from jaxpipe.cli.console import console
+    from jaxpipe.config import config_from, describe
+    from jaxpipe.interchange import begin_run, read_gpt2
+
+    model, tensors = read_gpt2(folder)
+    tree, path = _tree(model, run=out, data=data), out / "config.toml"
+    begin_run(out, tensors, describe(config_from(tree)))
+    path.write_text(_toml(tree))
+    tokenizer = folder / "tokenizer.json"
+    console.print(
+        f"{len(tensors)} tensors, {sum(each.size for each in tensors.values()):,} parameters, "
+        f"dropout 0\n\nconfiguration  {path}\ncheckpoint     {out / 'checkpoints'}\n\n"
+        f"next: jaxpipe data prepare --out {data} --source TEXTS --tokenizer {tokenizer}\n"
+        f"      jaxpipe train {path} --resume",
+        markup=False,
+    )
+    return 0
+
+
+def export(
+    run: tyro.conf.Positional[Path],
+    *,
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+) -> int:
+    """Write the newest checkpoint of a run as a GPT-2 that Hugging Face's `from_pretrained` opens.
+
+    Args:
+        run: the folder of a run.
+        out: the folder to write: config.json and model.safetensors.
+    """
+    from jaxpipe.cli.console import console
+    from jaxpipe.config import config_from
+    from jaxpipe.interchange import our_names, write_gpt2
+    from jaxpipe.runtime.checkpoint import latest, open_checkpoint
+
+    checkpoint = open_checkpoint(latest(run))
+    model = config_from(checkpoint.metadata["config"]).model
+    write_gpt2(out, model, checkpoint.read(our_names(model)))
+    console.print(
+        f"step {checkpoint.step} of {run} -> {out}\n"
+        f"next: transformers.GPT2LMHeadModel.from_pretrained({str(out)!r})",
+        markup=False,
+    )
+    return 0
+
+
+def _tree(model: "GptConfig", *, run: Path, data: Path) -> dict[str, dict[str, Any]]:
+    """Return a configuration of one stage, to be changed by who goes on with it."""
+    fields = {
+        field.name: getattr(model, field.name)
+        for field in dataclasses.fields(model)
+        if getattr(model, field.name) != field.default
+    }
+    return {
+        "run": {"folder": str(run)},
+        "data": {"folder": str(data)},
+        "model": fields,
+        "plan": {"cluster": "laptop", "stages": 1, "replicas": 1, "microbatch": 1},
+        "train": {"batch": 8},
+        "optimizer": {"learning_rate": 3e-5},
+    }
+
+
+def _toml(tree: dict[str, dict[str, Any]]) -> str:
+    lines = ["# An imported GPT-2; `plan` and `train` are a start, to be changed."]
+    for name, values in tree.items():
+        lines += ["", f"[{name}]"]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+    return "\n".join(lines) + "\n"

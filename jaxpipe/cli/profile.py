@@ -1,0 +1,129 @@
+"""`jaxpipe profile`: what the parts of a model take on this machine's device."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from jaxpipe.runtime.settings import Remat
+
+if TYPE_CHECKING:  # these import jax, which `--help` can do without
+    from rich.table import Table
+
+    from jaxpipe.profile import GptCosts, PartCosts
+    from jaxpipe.schedule import Op
+
+
+def profile(
+    *,
+    model: str,
+    layers: str | None = None,
+    microbatch: int = 1,
+    sequence: int | None = None,
+    remat: Remat = Remat.FULL,
+    repeats: int = 10,
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+) -> int:
+    """Measure forward, backward, its halves and the optimizer of each part of a model.
+
+    Args:
+        model: a preset, such as `gpt2`.
+        layers: also measure whole stages of so many layers each, such as `2,2`: the first holds the
+            embedding, the last the head.
+        microbatch: samples in a microbatch.
+        sequence: tokens in a sample, if fewer than the model's.
+        remat: what a stage keeps of each layer's forward: `none`, `dots` or `full`
+            rematerialisation; what `jaxpipe plan --remat` is given, too.
+        repeats: how often each call is repeated; fewer times once 10 s have gone, but at least 3.
+        out: the JSON file to write, for `jaxpipe plan --profile`.
+    """
+    from jaxpipe.cli.console import console, print_table, under_way
+    from jaxpipe.errors import ConfigError
+    from jaxpipe.profile import MeasureSettings, measure_gpt, write_costs
+    from models import GptConfig, load_preset
+
+    try:
+        config = GptConfig(**load_preset(model))
+    except ValueError as error:
+        raise ConfigError(f"`--model`: {error}") from error
+    if out is not None and sequence not in (None, config.sequence):
+        raise ConfigError(
+            f"a profile is of the model's own sequence, {config.sequence}: `--sequence` is "
+            f"{sequence}; leave it out, or leave out `--out`"
+        )
+    settings = MeasureSettings(
+        microbatch=microbatch,
+        sequence=sequence,
+        remat=remat,
+        repeats=repeats,
+    )
+    with under_way() as observe:
+        measured = measure_gpt(
+            config, cut=_cut(layers), settings=settings, clock=time.perf_counter, observe=observe
+        )
+    print_table(_table(measured))
+    console.print("\n" + "\n".join(_words(measured, model)), markup=False)
+    if out is not None:
+        write_costs(measured, out)
+        console.print(
+            f"\nprofile -> {out}\nnext: jaxpipe plan --profile {out} --model {model} "
+            f"--remat {remat} --batch 64 --cluster CLUSTER",
+            markup=False,
+        )
+    else:
+        console.print(f"\nnext: jaxpipe profile --model {model} -o profile.json", markup=False)
+    return 0
+
+
+def _cut(layers: str | None) -> tuple[int, ...]:
+    from jaxpipe.errors import ConfigError
+
+    words = [] if layers is None else layers.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise ConfigError(f"`--layers` must be numbers such as 2,2, is {layers!r}")
+    return tuple(int(word) for word in words)
+
+
+def _table(measured: "GptCosts") -> "Table":
+    from rich.table import Table
+
+    from jaxpipe.profile import TIMED
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("milliseconds, median (p10-p90)")
+    for name in (*TIMED, "GFLOP/s", "of peak", "kept MB", "compiled MB", "live MB"):
+        table.add_column(str(name), justify="right", no_wrap=True)
+    for part in (*measured.kinds, *measured.stages):
+        table.add_row(
+            part.name,
+            *(_spread(part, op) for op in TIMED),
+            *_speed(part, measured.peak_flops_per_s),
+            *(f"{size / 1e6:,.1f}" for size in (part.kept_bytes, part.compiled_bytes)),
+            f"{part.live_bytes / 1e6:,.1f}",
+        )
+    return table
+
+
+def _spread(part: "PartCosts", op: "Op") -> str:
+    timing = part.timings[op]
+    low, high = 1e3 * timing.p10_s, 1e3 * timing.p90_s
+    return f"{1e3 * timing.median_s:.2f} ({low:.2f}-{high:.2f})"
+
+
+def _speed(part: "PartCosts", peak_flops_per_s: float) -> tuple[str, str]:
+    if not part.forward_flops:
+        return "-", "-"
+    return f"{part.flops_per_s / 1e9:,.1f}", f"{part.flops_per_s / peak_flops_per_s:.1%}"
+
+
+def _words(measured: "GptCosts", model: str) -> list[str]:
+    settings = measured.settings
+    return [
+        f"{model} on {measured.device}, microbatch {settings.microbatch}, {measured.sequence} "
+        f"tokens, {measured.config.compute_dtype}, remat {settings.remat}: measured on this "
+        f"machine, {settings.repeats} calls at most",
+        f"matrix products reach {measured.peak_flops_per_s / 1e9:,.1f} GFLOP/s here: the peak",
+        "kept: residuals of one microbatch; compiled: the most that one function needs; live: "
+        "parameters, moments, gradients and residuals",
+    ]

@@ -1,0 +1,192 @@
+"""`jaxpipe trace`: where the time of a run's steps went, beside what its plan says."""
+
+import json
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+if TYPE_CHECKING:  # these import numpy, which `--help` can do without
+    from jaxpipe.config import Config
+    from jaxpipe.trace import RankAccount, StepAccount, Trace
+    from topo import Cluster
+
+
+class Links(StrEnum):
+    """Over which links the plan is simulated."""
+
+    CLUSTER = "cluster"
+    """Those of the run's cluster, as emulated if the run emulated them."""
+    FREE = "free"
+    """Links that take no time: what is left is the order of the schedule."""
+
+
+def trace(
+    run: tyro.conf.Positional[Path],
+    *,
+    step: int | None = None,
+    links: Links = Links.CLUSTER,
+    png: Path | None = None,
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> int:
+    """Say how large the bubble of a run is, who waits for whom, and what the plan foresaw.
+
+    Args:
+        run: the folder of a run; or a trace file, which is then shown alone.
+        step: one step of the trace, instead of the mean of all; counted from 0.
+        links: lay the plan over the `cluster`'s links, or over `free` ones.
+        png: a picture to draw: the measured step above the simulated one.
+        out: a file to write with both, for Perfetto.
+        json_: print one JSON object and nothing else.
+    """
+    from jaxpipe.cli.console import console
+    from jaxpipe.trace import account, mean_account, one_step, plot_beside, write_overlay
+
+    path = run / "trace.json" if run.is_dir() else run
+    measured = _chosen(path, step)
+    last = max(span.step for span in measured.spans)
+    traces, assumed = [one_step(measured, step=last)], ""
+    if run.is_dir():
+        simulated, assumed = _simulated(_config(run), measured, links)
+        traces.append(one_step(simulated, step=0, called=last))
+    steps = mean_account(account(measured))
+    foreseen = [account(each)[0] for each in traces[1:]]
+    if json_:
+        print(json.dumps(_json(measured, steps, foreseen)))
+    else:
+        count = len({span.step for span in measured.spans})
+        console.print("\n".join(_lines(measured, steps, count, foreseen, assumed)), markup=False)
+    if png is not None:
+        plot_beside(traces, png, step=last)
+    if out is not None:
+        write_overlay(traces[::-1], out)
+    if not json_:
+        written = {"picture": png, "overlay": out}
+        ends = [f"{name} -> {file}" for name, file in written.items() if file is not None]
+        ends.append(f"next: open {out or path} in ui.perfetto.dev")
+        console.print("\n" + "\n".join(ends), markup=False)
+    return 0
+
+
+def _chosen(path: Path, step: int | None) -> "Trace":
+    """Return the trace, of which one step alone if one is asked for."""
+    from jaxpipe.errors import UserError
+    from jaxpipe.trace import one_step, read_chrome
+
+    measured = read_chrome(path)
+    if not measured.spans:
+        raise UserError(f"a trace has spans: `{path}` has none; train with `trace.steps` above 0")
+    return measured if step is None else one_step(measured, step=step)
+
+
+def _config(run: Path) -> "Config":
+    from jaxpipe.config import config_from
+    from jaxpipe.errors import UserError
+    from jaxpipe.runtime.metrics import read_description
+
+    description = read_description(run / "metrics.jsonl")
+    if description is None:
+        raise UserError(
+            f"a run says what it ran: {run / 'metrics.jsonl'} has no configuration; "
+            f"give the folder of a run, or {run / 'trace.json'} alone"
+        )
+    return config_from(description["config"])
+
+
+def _simulated(config: "Config", measured: "Trace", links: Links) -> tuple["Trace", str]:
+    """Return the plan of the run with the computes that were measured, and what is assumed."""
+    import numpy as np
+
+    from jaxpipe.config import plan_from
+    from jaxpipe.propose.gpt_profile import gpt_profile
+    from jaxpipe.simulate import Conditions, replay_job, simulate
+    from models import DTYPE_BYTES, activation_bytes
+
+    cluster, model = _cluster(config, links), config.model
+    sequence = config.train.sequence or model.sequence
+    profile = replace(
+        gpt_profile(model, remat=config.train.remat, flops_per_s=1.0),
+        activation_bytes=activation_bytes(model, batch=1, sequence=sequence),
+    )
+    conditions = Conditions(
+        cluster=cluster,
+        profile=profile,
+        slow=np.ones(len(cluster)),
+        gradient_bytes=DTYPE_BYTES[model.param_dtype],
+    )
+    network = "free links" if links is Links.FREE else f"the links of {cluster.name}"
+    job = replay_job(plan_from(config), conditions, measured)
+    return simulate(job), f"the plan over {network}, computes as measured"
+
+
+def _cluster(config: "Config", links: Links) -> "Cluster":
+    """Return the cluster of the run, with the links over which it is simulated."""
+    from jaxpipe.config import cluster_from
+    from jaxpipe.simulate import with_slower_links, without_network
+
+    cluster = cluster_from(config)
+    if links is Links.FREE:
+        return without_network(cluster)
+    return with_slower_links(cluster, scale=config.run.link_scale)
+
+
+def _lines(
+    measured: "Trace",
+    steps: "StepAccount",
+    count: int,
+    foreseen: "list[StepAccount]",
+    assumed: str,
+) -> list[str]:
+    from jaxpipe.trace import Spent, mean_spent_s
+
+    head = "".join(f"{kind.value:>13}" for kind in Spent)
+    which = f"step {steps.step}" if count == 1 else f"mean of {count} steps"
+    lines = [
+        f"a step takes {steps.seconds:.4g} s ({measured.truth}, {which})",
+        "",
+        f"rank {head}   waits most for",
+        *(_row(str(rank.rank), rank, steps.seconds) for rank in steps.ranks),
+    ]
+    for step, truth in ((steps, measured.truth.value), *((each, "") for each in foreseen)):
+        mean = mean_spent_s(step)
+        shares = "".join(_share(mean[kind], step.seconds) for kind in Spent)
+        if not truth:
+            lines += ["", f"simulated: {step.seconds:.4g} s ({assumed})"]
+        lines.append(f"mean {shares}")
+    return lines
+
+
+def _row(name: str, rank: "RankAccount", seconds: float) -> str:
+    from jaxpipe.trace import Spent
+
+    shares = "".join(_share(rank.spent_s[kind], seconds) for kind in Spent)
+    waits = sorted(rank.waited_s.items(), key=lambda each: -each[1])[:1]
+    worst = "".join(f"   rank {who}, {waited_s / seconds:.1%}" for who, waited_s in waits)
+    return f"{name:<5}{shares}{worst}"
+
+
+def _share(part_s: float, whole_s: float) -> str:
+    return f"{part_s / whole_s if whole_s > 0 else 0.0:>13.1%}"
+
+
+def _json(measured: "Trace", steps: "StepAccount", foreseen: "list[StepAccount]") -> dict[str, Any]:
+    from jaxpipe.trace import mean_spent_s
+
+    return {
+        "truth": measured.truth.value,
+        "seconds": steps.seconds,
+        "mean": mean_spent_s(steps),
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "name": measured.rank_names[rank.rank],
+                "spent": rank.spent_s,
+                "waited_for": rank.waited_s,
+            }
+            for rank in steps.ranks
+        ],
+        "simulated": [{"seconds": s.seconds, "mean": mean_spent_s(s)} for s in foreseen],
+    }

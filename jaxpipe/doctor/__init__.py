@@ -1,0 +1,23 @@
+"""Is this machine, or this job, fit to train? Findings, each with its fix.
+
+::
+
+    no mpirun      a hello of 2 ranks is started ──┐
+    under mpirun   every rank says its facts ──────┴──► judge ──► findings
+"""
+
+from jaxpipe.doctor.disk import judge_disk
+from jaxpipe.doctor.facts import RankFacts, gather_facts
+from jaxpipe.doctor.finding import Finding, Health
+from jaxpipe.doctor.hello import say_hello
+from jaxpipe.doctor.judge import judge_job
+
+__all__ = [
+    "Finding",
+    "Health",
+    "RankFacts",
+    "gather_facts",
+    "judge_disk",
+    "judge_job",
+    "say_hello",
+]

@@ -1,0 +1,102 @@
+"""What each rank knows of itself, gathered on rank 0: host, cores, versions, devices, links."""
+
+import os
+import platform
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from statistics import median
+
+import jax
+import msgspec
+import numpy as np
+
+from jaxpipe.comm import GATHER_TAG, Transport, gather_bytes
+
+_PACKAGES = ("jaxpipe", "jax", "jaxlib", "flax", "optax", "numpy", "mpi4py")
+_SMALL_BYTES, _LARGE_BYTES = 8, 4 * 2**20
+_SMALL_REPEATS, _LARGE_REPEATS = 20, 5
+_TAG = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFacts:
+    """One rank; `latency_s` and `bytes_per_s` are of its link with rank 0, which has none."""
+
+    rank: int
+    num_ranks: int
+    host: str
+    cores: tuple[int, ...]
+    versions: dict[str, str]
+    devices: tuple[str, ...]
+    latency_s: float | None = None
+    bytes_per_s: float | None = None
+
+
+def gather_facts(transport: Transport, *, timeout_s: float) -> tuple[RankFacts, ...] | None:
+    """Return the facts of all ranks on rank 0, and None elsewhere; all ranks call this.
+
+    Raises:
+        DeadlineError: a rank did not answer in time.
+        TransportError: a message could not be moved.
+    """
+    latency_s, bytes_per_s = _link(transport, timeout_s=timeout_s)
+    own = RankFacts(
+        rank=transport.rank,
+        num_ranks=transport.num_ranks,
+        host=platform.node(),
+        cores=_cores(),
+        versions={"python": platform.python_version()}
+        | {name: metadata.version(name) for name in _PACKAGES},
+        devices=tuple(device.device_kind for device in jax.local_devices()),
+        latency_s=latency_s,
+        bytes_per_s=bytes_per_s,
+    )
+    payloads = gather_bytes(
+        transport, msgspec.json.encode(own), root=0, tag=GATHER_TAG, timeout_s=timeout_s
+    )
+    if payloads is None:
+        return None
+    return tuple(msgspec.json.decode(payload, type=RankFacts) for payload in payloads)
+
+
+def _cores() -> tuple[int, ...]:
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def _link(transport: Transport, *, timeout_s: float) -> tuple[float | None, float | None]:
+    """Play ping-pong with rank 0, one rank after the other: half of a round trip, and bytes/s."""
+    if transport.rank == 0:
+        for other in range(1, transport.num_ranks):
+            _rounds(transport, other, timeout_s=timeout_s)
+        return None, None
+    small_s, large_s = _rounds(transport, 0, timeout_s=timeout_s)
+    return small_s, _LARGE_BYTES / max(large_s - small_s, 1e-9)
+
+
+def _rounds(transport: Transport, other: int, *, timeout_s: float) -> tuple[float, float]:
+    """Return the median seconds one way of a small and of a large message."""
+    medians = []
+    for num_bytes, repeats in ((_SMALL_BYTES, _SMALL_REPEATS), (_LARGE_BYTES, _LARGE_REPEATS)):
+        array = np.zeros(num_bytes, np.uint8)
+        taken_s = []
+        for _ in range(repeats):
+            start_s = time.perf_counter()
+            _exchange(transport, array, other=other, timeout_s=timeout_s)
+            taken_s.append((time.perf_counter() - start_s) / 2)
+        medians.append(median(taken_s))
+    return medians[0], medians[1]
+
+
+def _exchange(transport: Transport, array: np.ndarray, *, other: int, timeout_s: float) -> None:
+    """Send and wait for the echo; rank 0 is the one that echoes."""
+    like = jax.ShapeDtypeStruct(array.shape, array.dtype)
+    receiving = transport.receive(like, source=other, tag=_TAG)
+    if transport.rank == 0:
+        receiving.wait(timeout_s=timeout_s)
+    sending = transport.send(array, to=other, tag=_TAG)
+    sending.wait(timeout_s=timeout_s)
+    if transport.rank != 0:
+        receiving.wait(timeout_s=timeout_s)

@@ -1,0 +1,127 @@
+"""What the facts of a job's ranks mean: versions, cores, devices and links."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+
+from jaxpipe.doctor.facts import RankFacts
+from jaxpipe.doctor.finding import Finding, Health
+
+_SLOW_BYTES_PER_S = 100e6
+"""Within one host even an old machine copies faster than this."""
+
+
+def judge_job(ranks: Sequence[RankFacts], *, num_started: int) -> tuple[Finding, ...]:
+    """Return the findings of a job of which so many ranks were started.
+
+    `ranks` are those that met; fewer than were started, if the MPIs do not fit each other.
+    """
+    if len(ranks) != num_started:
+        return (
+            Finding(
+                about="ranks",
+                health=Health.BROKEN,
+                words=f"{num_started} ranks were started, but {len(ranks)} met: mpi4py uses "
+                "another MPI than the `mpirun` that started them",
+                fix="start with the `mpirun` of the environment that mpi4py is in, or pip install "
+                "--no-binary mpi4py mpi4py with the cluster's MPI loaded",
+            ),
+        )
+    return (
+        Finding(about="ranks", health=Health.OK, words=f"{len(ranks)} ranks met"),
+        _versions(ranks),
+        _cores(ranks),
+        _devices(ranks),
+        *_links(ranks),
+    )
+
+
+def _versions(ranks: Sequence[RankFacts]) -> Finding:
+    expected = ranks[0].versions
+    for facts in ranks:
+        for name, version in facts.versions.items():
+            if version != expected.get(name):
+                return Finding(
+                    about="versions",
+                    health=Health.BROKEN,
+                    words=f"rank {facts.rank} on {facts.host} has {name} {version}, rank 0 "
+                    f"on {ranks[0].host} has {expected.get(name)}",
+                    fix=f"install {name}=={expected.get(name)} on {facts.host}, or one environment "
+                    "on a disk that all hosts share",
+                )
+    words = ", ".join(f"{name} {version}" for name, version in expected.items())
+    return Finding(about="versions", health=Health.OK, words=f"the same on all ranks: {words}")
+
+
+def _cores(ranks: Sequence[RankFacts]) -> Finding:
+    for one, other in combinations(ranks, 2):
+        shared = sorted(set(one.cores) & set(other.cores))
+        if one.host == other.host and shared:
+            return Finding(
+                about="cores",
+                health=Health.SLOW,
+                words=f"ranks {one.rank} and {other.rank} share {len(shared)} cores of {one.host}",
+                fix="start no more ranks than cores, or let the launcher bind them: "
+                "mpirun --bind-to core, srun --cpu-bind=cores",
+            )
+    counts = _counted(str(len(facts.cores)) for facts in ranks)
+    return Finding(
+        about="cores", health=Health.OK, words=f"no rank shares a core; each has {counts}"
+    )
+
+
+def _devices(ranks: Sequence[RankFacts]) -> Finding:
+    kinds = _counted(" + ".join(facts.devices) or "none" for facts in ranks)
+    for facts in ranks:
+        if not facts.devices:
+            return Finding(
+                about="devices",
+                health=Health.BROKEN,
+                words=f"rank {facts.rank} on {facts.host} sees no device",
+                fix="check what CUDA_VISIBLE_DEVICES and JAX_PLATFORMS leave to it",
+            )
+    if len({facts.devices for facts in ranks}) > 1:
+        return Finding(
+            about="devices",
+            health=Health.SLOW,
+            words=f"ranks see unlike devices: {kinds}",
+            fix="that is fine if the plan's cluster says so; if it does not, `jaxpipe plan` anew",
+        )
+    return Finding(about="devices", health=Health.OK, words=f"each rank sees {kinds}")
+
+
+def _links(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    linked = [
+        (facts.bytes_per_s, facts.latency_s, facts)
+        for facts in ranks
+        if facts.bytes_per_s is not None and facts.latency_s is not None
+    ]
+    if not linked:
+        return
+    bytes_per_s, latency_s, slowest = min(linked, key=lambda each: each[0])
+    words = (
+        f"the slowest with rank 0 is that of rank {slowest.rank} on {slowest.host}: "
+        f"{1e3 * latency_s:.3g} ms, {8 * bytes_per_s / 1e9:.3g} Gbps"
+    )
+    if slowest.host == ranks[0].host and bytes_per_s < _SLOW_BYTES_PER_S:
+        yield Finding(
+            about="links",
+            health=Health.SLOW,
+            words=words,
+            fix="messages within a host should take its memory: check that the MPI has shared "
+            "memory (Open MPI: --mca btl self,sm), and that /dev/shm has room",
+        )
+    else:
+        yield Finding(about="links", health=Health.OK, words=words)
+
+
+def _counted(names: Iterable[str]) -> str:
+    """Return the different names, and how often each is there if they differ.
+
+    >>> _counted(["cpu", "cpu"]), _counted(["cpu", "H200", "cpu"])
+    ('cpu', '2x cpu, 1x H200')
+    """
+    counts = Counter(names)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{count}x {name}" for name, count in counts.items())

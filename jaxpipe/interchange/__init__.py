@@ -1,0 +1,23 @@
+"""Models that others have trained, and ours for others: GPT-2 as Hugging Face keeps it on disk.
+
+::
+
+    FOLDER/config.json, model.safetensors ──► read_gpt2 ──► GptConfig, tensors ──► begin_run ──► RUN
+    RUN ──► checkpoint ──► write_gpt2 ──► FOLDER/config.json, model.safetensors
+"""
+
+from jaxpipe.interchange.folder import read_gpt2, write_gpt2
+from jaxpipe.interchange.gpt2_config import config_of_gpt2, gpt2_config_of
+from jaxpipe.interchange.gpt2_tensors import our_names, tensors_of_gpt2, to_gpt2_tensors
+from jaxpipe.interchange.start import begin_run
+
+__all__ = [
+    "begin_run",
+    "config_of_gpt2",
+    "gpt2_config_of",
+    "our_names",
+    "read_gpt2",
+    "tensors_of_gpt2",
+    "to_gpt2_tensors",
+    "write_gpt2",
+]

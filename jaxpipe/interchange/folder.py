@@ -1,0 +1,82 @@
+"""A folder as Hugging Face lays it out: `config.json` beside one or several safetensors files."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from jaxpipe.errors import CheckpointError, ConfigError
+from jaxpipe.interchange.gpt2_config import config_of_gpt2, gpt2_config_of
+from jaxpipe.interchange.gpt2_tensors import tensors_of_gpt2, to_gpt2_tensors
+from models import GptConfig
+
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+
+
+def read_gpt2(folder: Path) -> tuple[GptConfig, dict[str, np.ndarray]]:
+    """Return the configuration of a GPT-2 on disk, and its tensors under our names, in float32.
+
+    Raises:
+        ConfigError: the folder has no `config.json`, or one that cannot be computed.
+        CheckpointError: a file is missing or corrupt, or does not fit the configuration.
+    """
+    config = config_of_gpt2(_json(folder / _CONFIG, ConfigError))
+    tensors: dict[str, np.ndarray] = {}
+    for file in _files(folder):
+        tensors |= _read(folder / file)
+    return config, tensors_of_gpt2(tensors, config)
+
+
+def write_gpt2(folder: Path, config: GptConfig, tensors: dict[str, np.ndarray]) -> None:
+    """Write a model's tensors, under our names, as a folder that `transformers` opens.
+
+    Raises:
+        CheckpointError: the folder cannot be written.
+    """
+    theirs = {
+        name: np.ascontiguousarray(tensor)
+        for name, tensor in to_gpt2_tensors(tensors, config).items()
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(theirs, folder / _WEIGHTS, metadata={"format": "pt"})
+        (folder / _CONFIG).write_bytes(
+            msgspec.json.format(msgspec.json.encode(gpt2_config_of(config)), indent=2) + b"\n"
+        )
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"an export needs a folder to write: {folder} takes no files: {error}; name another"
+        ) from error
+
+
+def _files(folder: Path) -> list[str]:
+    """Return the names of the files with tensors: those of the index, if there is one."""
+    if not (folder / _INDEX).exists():
+        return [_WEIGHTS]
+    index = _json(folder / _INDEX, CheckpointError)
+    return sorted(set(index.get("weight_map", {}).values()))
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, AttributeError) as error:
+        raise CheckpointError(
+            f"tensors come as safetensors: {path} cannot be read ({error}); save the model with "
+            "`save_pretrained`, which writes that"
+        ) from error
+
+
+def _json(path: Path, error_type: type[ConfigError] | type[CheckpointError]) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise error_type(
+            f"a model is a folder with {path.name}: {path} cannot be read ({error}); give the "
+            "folder that `save_pretrained` wrote"
+        ) from error

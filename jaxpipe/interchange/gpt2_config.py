@@ -1,0 +1,94 @@
+"""Hugging Face's `config.json` of a GPT-2, and the `GptConfig` that computes the same.
+
+`models.gpt` is GPT-2's architecture: LayerNorm first with epsilon 1e-5, GELU in its tanh form,
+biases everywhere, learned positions, scores divided by the root of a head's width. What a file says
+beyond that cannot be computed, and is refused by name. Dropout changes no logit: it is left to the
+configuration of the run that goes on.
+
+Source of the fields: the documentation of `transformers.GPT2Config`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxpipe.errors import ConfigError
+from models import GptConfig
+
+_SIZES = {
+    "num_layers": "n_layer",
+    "dim": "n_embd",
+    "num_heads": "n_head",
+    "sequence": "n_positions",
+    "vocabulary": "vocab_size",
+}
+
+_ONLY: dict[str, tuple[Any, ...]] = {
+    "model_type": ("gpt2",),
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+    "layer_norm_epsilon": (1e-5,),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+}
+"""The values that can be computed; where the field is missing, GPT-2's default is the first."""
+
+
+def config_of_gpt2(fields: Mapping[str, Any]) -> GptConfig:
+    """Return the configuration that computes what the fields of a `config.json` describe.
+
+    >>> sizes = {"n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 16, "vocab_size": 32}
+    >>> config_of_gpt2({"model_type": "gpt2", **sizes}).hidden
+    32
+
+    Raises:
+        ConfigError: a size is missing, or a field has a value that `models.gpt` does not compute.
+    """
+    if "model_type" not in fields:
+        raise ConfigError(
+            "a `config.json` names its `model_type`, and this one does not; give gpt2"
+        )
+    for name, values in _ONLY.items():
+        _check(name, fields.get(name, values[0]), values)
+    sizes: dict[str, int] = {}
+    for ours, theirs in _SIZES.items():
+        if not isinstance(fields.get(theirs), int):
+            raise ConfigError(
+                f"a GPT-2 has its sizes: `{theirs}` is {fields.get(theirs)!r} in `config.json`; "
+                "give a whole number"
+            )
+        sizes[ours] = fields[theirs]
+    inner = fields.get("n_inner")
+    _check("n_inner", inner, (None, 4 * sizes["dim"]))
+    try:
+        return GptConfig(**sizes, tied=fields.get("tie_word_embeddings", True))
+    except ValueError as error:
+        raise ConfigError(f"in `config.json`: {error}") from error
+
+
+def gpt2_config_of(config: GptConfig) -> dict[str, Any]:
+    """Return the fields of a `config.json`: the inverse of `config_of_gpt2`."""
+    sizes = {theirs: getattr(config, ours) for ours, theirs in _SIZES.items()}
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        **{name: values[0] for name, values in _ONLY.items()},
+        **sizes,
+        "n_ctx": config.sequence,
+        "n_inner": None,
+        "tie_word_embeddings": config.tied,
+        "embd_pdrop": config.dropout,
+        "resid_pdrop": config.dropout,
+        "attn_pdrop": 0.0,
+        "initializer_range": 0.02,
+        "use_cache": True,
+        "dtype": "float32",
+        "torch_dtype": "float32",
+    }
+
+
+def _check(name: str, value: Any, values: tuple[Any, ...]) -> None:
+    if value not in values:
+        choices = " or ".join(map(repr, values))
+        raise ConfigError(
+            f"jaxpipe computes GPT-2 alone: `{name}` is {value!r} in `config.json`; only {choices} "
+            "can be imported"
+        )

@@ -1,0 +1,15 @@
+"""What starts a run elsewhere, as text: scripts for mpirun and SLURM, a manifest for Kubernetes.
+
+::
+
+    plan + cluster ──► Launch ──► mpirun_script | slurm_script | mpijob_manifest
+
+Nothing is submitted.
+"""
+
+from jaxpipe.launch.job import Launch
+from jaxpipe.launch.mpijob import mpijob_manifest
+from jaxpipe.launch.mpirun import mpirun_script
+from jaxpipe.launch.slurm import slurm_script
+
+__all__ = ["Launch", "mpijob_manifest", "mpirun_script", "slurm_script"]

@@ -1,0 +1,233 @@
+"""One part of a model, measured as the runtime runs it: the compiled functions of a stage.
+
+::
+
+    forward ──► residuals ─┬─► backward                            gradients
+                           └─► backward-input ──► backward-weight  the same, in two halves
+                                                                   gradients ──► update
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpipe.profile.settings import MeasureSettings
+from jaxpipe.profile.timing import Clock, Timing, time_calls
+from jaxpipe.runtime.compiled import CompiledStage, compile_stage
+from jaxpipe.runtime.functions import StageFunctions
+from jaxpipe.schedule import Op
+
+_OPS = (Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT)
+TIMED = (*_OPS, Op.UPDATE)
+"""What is timed of a part, in this order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartCosts:
+    """What a part takes for one microbatch.
+
+    `forward_flops` and `backward_flops` are counted, recomputation included. `kept_bytes` is what
+    its backward needs of one forward; `compiled_bytes` the most that one of its compiled functions
+    needs, arguments and results included; `live_bytes` what is held between a forward and its
+    backward: parameters, moments, gradients and residuals. Where the device says so,
+    `device_peak_bytes` is the most that this process has held on it so far.
+    """
+
+    name: str
+    timings: dict[Op, Timing]
+    parameters: int
+    kept_bytes: int
+    compiled_bytes: int
+    live_bytes: int
+    device_peak_bytes: int | None
+    forward_flops: int
+    backward_flops: int
+
+    @property
+    def forward_s(self) -> float:
+        """The median seconds of a forward."""
+        return self.timings[Op.FORWARD].median_s
+
+    @property
+    def backward_s(self) -> float:
+        """The median seconds of a whole backward."""
+        return self.timings[Op.BACKWARD].median_s
+
+    @property
+    def flops_per_s(self) -> float:
+        """What a forward and a backward reach together."""
+        return (self.forward_flops + self.backward_flops) / (self.forward_s + self.backward_s)
+
+
+def measure_part(
+    functions: StageFunctions,
+    *,
+    name: str,
+    forward_flops: int,
+    backward_flops: int,
+    settings: MeasureSettings,
+    clock: Clock,
+    observe: Callable[[str], None],
+) -> PartCosts:
+    """Compile the functions of a stage, and measure them on random input.
+
+    `observe` is told what is about to be measured. Cost: one compilation of each function, and
+    `warmup + repeats` calls of each.
+    """
+    observe(f"{name}: compiling")
+    before = _live_bytes()
+    compiled = compile_stage(functions, ops=_OPS)
+    held = _hold(compiled, seed=settings.seed)
+    timed = partial(
+        time_calls,
+        warmup=settings.warmup,
+        repeats=settings.repeats,
+        budget_s=settings.budget_s,
+        clock=clock,
+    )
+    live_bytes = _live_bytes() - before
+    parameters, kept_bytes = _size(held.params), _num_bytes(held.residuals)
+    timings: dict[Op, Timing] = {}
+    for op in TIMED:
+        observe(f"{name}: {op}")
+        timings[op] = timed(_CALLS[op](compiled, held))
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return PartCosts(
+        name=name,
+        timings=timings,
+        parameters=parameters,
+        kept_bytes=kept_bytes,
+        compiled_bytes=_compiled_bytes(compiled),
+        live_bytes=live_bytes,
+        device_peak_bytes=stats.get("peak_bytes_in_use"),
+        forward_flops=forward_flops,
+        backward_flops=backward_flops,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Held:
+    """What a rank holds between the forward and the backward of a microbatch."""
+
+    params: Any
+    moments: Any
+    compute: Any
+    given: tuple[Any, Any, Any]
+    residuals: Any
+    cotangent: Any
+    gradients: Any
+
+
+def _hold(compiled: CompiledStage, *, seed: int) -> _Held:
+    stage, work = compiled.functions.stage, compiled.functions.work
+    random = np.random.default_rng(seed)
+    shape = (work.microbatch, work.sequence)
+    tokens, targets = (
+        jnp.asarray(random.integers(0, stage.model.vocabulary, shape), jnp.int32) for _ in range(2)
+    )
+    activation = compiled.activation
+    hidden = jnp.asarray(random.normal(size=activation.shape), activation.dtype)
+    params, moments = compiled.init()
+    compute = compiled.cast(params)
+    given = (
+        tokens if stage.is_first else hidden,
+        targets if stage.is_last else None,
+        jnp.zeros(2, jnp.int32),
+    )
+    output, residuals = compiled.forward(compute, *given)
+    return _Held(
+        params=params,
+        moments=moments,
+        compute=compute,
+        given=given,
+        residuals=residuals,
+        cotangent=compiled.loss_cotangent if stage.is_last else output,
+        gradients=compiled.zeros(),
+    )
+
+
+def _forward(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
+    return lambda: compiled.forward(held.compute, *held.given)
+
+
+def _backward(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
+    def call() -> Any:
+        of_input, held.gradients = compiled.backwards[Op.BACKWARD](
+            held.compute, held.residuals, held.cotangent, held.gradients
+        )
+        return of_input, held.gradients
+
+    return call
+
+
+def _backward_input(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
+    backward = compiled.backwards[Op.BACKWARD_INPUT]
+    return lambda: backward(held.compute, held.residuals, held.cotangent)
+
+
+def _backward_weight(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
+    assert compiled.split is not None, "compiled with halves"
+    _, crossing = _backward_input(compiled, held)()
+    carried = compiled.split.carry(held.residuals, held.cotangent, crossing)
+
+    def call() -> Any:
+        held.gradients = compiled.backwards[Op.BACKWARD_WEIGHT](
+            held.compute, carried, held.gradients
+        )
+        return held.gradients
+
+    return call
+
+
+def _update(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
+    """Return the call that comes last: it donates the parameters."""
+    buckets = compiled.pack(held.gradients)
+    square_norm = np.float32(compiled.square_norm(buckets))
+    held.compute = held.residuals = None
+
+    def call() -> Any:
+        held.params, held.moments = compiled.update(held.params, held.moments, buckets, square_norm)
+        return held.params, held.moments
+
+    return call
+
+
+_CALLS: dict[Op, Callable[[CompiledStage, _Held], Callable[[], Any]]] = {
+    Op.FORWARD: _forward,
+    Op.BACKWARD: _backward,
+    Op.BACKWARD_INPUT: _backward_input,
+    Op.BACKWARD_WEIGHT: _backward_weight,
+    Op.UPDATE: _update,
+}
+
+
+def _compiled_bytes(compiled: CompiledStage) -> int:
+    functions = (compiled.forward, compiled.update, *compiled.backwards.values())
+    return max(_needed_bytes(function) for function in functions)
+
+
+def _needed_bytes(function: Any) -> int:
+    analysis = function.memory_analysis()
+    return (
+        analysis.argument_size_in_bytes
+        + analysis.output_size_in_bytes
+        + analysis.temp_size_in_bytes
+        - analysis.alias_size_in_bytes
+    )
+
+
+def _live_bytes() -> int:
+    return sum(array.nbytes for array in jax.live_arrays())
+
+
+def _num_bytes(tree: Any) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def _size(tree: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))

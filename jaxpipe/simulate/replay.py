@@ -1,0 +1,79 @@
+"""A measured step as its plan has it: the same computes, as long as they were, in simulated time.
+
+::
+
+    plan + links of the cluster ──┐
+                                  ├──► job ──► simulated trace, to lay over the measured one
+    measured trace: median of ────┘
+    each rank's computes
+
+What is left between the two is not compute: links that are not what the cluster says, messages
+that were not hidden, and the time of the host between instructions.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import median
+from typing import TypeAlias
+
+from jaxpipe.errors import PlanError
+from jaxpipe.plan import Plan
+from jaxpipe.schedule import Op
+from jaxpipe.simulate.job import Job
+from jaxpipe.simulate.planned import Conditions, plan_job
+from jaxpipe.trace import Lane, Trace
+
+_Seconds: TypeAlias = Mapping[tuple[int, int, str], float]
+"""The median seconds of what a rank does for a stage, by its name."""
+
+
+def replay_job(plan: Plan, conditions: Conditions, measured: Trace) -> Job:
+    """Return a step of the plan whose computes and updates take what they took, at the median.
+
+    Of the profile in `conditions` only the sizes count: parameters and activations.
+
+    Raises:
+        PlanError: the trace is not one of this plan: a rank lacks the computes of a stage.
+    """
+    took_s = _medians(measured)
+    seats = [
+        (plan.rank(replica=replica, stage=stage), stage)
+        for replica in range(plan.num_replicas)
+        for stage in range(plan.num_stages)
+    ]
+    weights_s = [took_s.get((*seat, Op.BACKWARD_WEIGHT), 0.0) for seat in seats]
+    updates_s = [seconds for (_, _, name), seconds in took_s.items() if name == Op.UPDATE]
+    return replace(
+        plan_job(plan, conditions),
+        forward_s=tuple(_seconds(took_s, seat, Op.FORWARD) for seat in seats),
+        backward_s=tuple(_backward_s(took_s, seat) for seat in seats),
+        backward_weight_s=tuple(weights_s) if all(weights_s) else None,
+        update_s=median(updates_s) if updates_s else 0.0,
+    )
+
+
+def _backward_s(took_s: _Seconds, seat: tuple[int, int]) -> float:
+    """Return the seconds of a whole backward, or those of its halves together."""
+    if (*seat, Op.BACKWARD) in took_s:
+        return took_s[*seat, Op.BACKWARD]
+    weight_s = _seconds(took_s, seat, Op.BACKWARD_WEIGHT)
+    return _seconds(took_s, seat, Op.BACKWARD_INPUT) + weight_s
+
+
+def _seconds(took_s: _Seconds, seat: tuple[int, int], op: Op) -> float:
+    rank, stage = seat
+    if (rank, stage, op) not in took_s:
+        raise PlanError(
+            f"a trace is laid over the plan of its run: rank {rank} of the trace has no `{op}` of "
+            f"stage {stage}; give the run and the configuration that belong together"
+        )
+    return took_s[rank, stage, op]
+
+
+def _medians(trace: Trace) -> _Seconds:
+    took_s: dict[tuple[int, int, str], list[float]] = defaultdict(list)
+    for span in trace.spans:
+        if span.lane in (Lane.COMPUTE, Lane.UPDATE):
+            took_s[span.rank, span.stage, span.name].append(span.end_s - span.start_s)
+    return {key: median(each) for key, each in took_s.items()}

@@ -1,0 +1,63 @@
+"""`jaxpipe import`, a run that goes on from there, and `jaxpipe export`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from jaxpipe.cli.main import main
+from jaxpipe.config import load_config, to_tree
+from jaxpipe.interchange import gpt2_config_of
+from models import GptConfig
+from tests.interchange.numpy_gpt2 import random_tensors
+from tests.runtime.training import run_tree
+
+CONFIG = GptConfig(num_layers=2, dim=8, num_heads=2, sequence=16, vocabulary=256)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    given = tmp_path / "given"
+    given.mkdir()
+    save_file(random_tensors(CONFIG), given / "model.safetensors")
+    (given / "config.json").write_text(json.dumps(gpt2_config_of(CONFIG)))
+    return given
+
+
+def test_a_model_comes_in_is_trained_and_goes_out(
+    folder: Path, tmp_path: Path, dataset: Path, capsys: pytest.CaptureFixture[str]
+):
+    run, out = tmp_path / "run", tmp_path / "out"
+    assert main(["import", str(folder), "-o", str(run), "--data", str(dataset)]) == 0
+    assert f"jaxpipe train {run / 'config.toml'} --resume" in capsys.readouterr().out
+
+    assert main(["export", str(run), "-o", str(out)]) == 0
+    before, after = load_file(folder / "model.safetensors"), load_file(out / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+    small = ("train.steps=2", "train.batch=2", "train.eval_batches=1", "optimizer.warmup_steps=0")
+    settings = [*small, "plan.stages=2", "optimizer.learning_rate=0.1"]
+    metrics = run_tree(to_tree(load_config(run / "config.toml", settings)), resume=True)
+    assert [each.step for each in metrics] == [1, 2]
+
+    assert main(["export", str(run), "-o", str(tmp_path / "trained")]) == 0
+    assert "step 2 of" in capsys.readouterr().out
+    trained = load_file(tmp_path / "trained" / "model.safetensors")
+    assert not np.array_equal(before["transformer.wte.weight"], trained["transformer.wte.weight"])
+
+
+def test_a_run_is_not_overwritten(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["import", str(folder), "-o", str(tmp_path / "run")]
+    assert main(words) == 0
+    assert main(words) == 2
+    assert "holds step-00000000; name another folder" in capsys.readouterr().err
+
+
+def test_a_run_without_a_checkpoint_is_not_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["export", str(tmp_path), "-o", str(tmp_path / "out")]) == 2
+    assert "has none" in capsys.readouterr().err

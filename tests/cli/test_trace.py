@@ -1,0 +1,61 @@
+"""`jaxpipe trace`, called as from a terminal, on a run of threads."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jaxpipe.cli.main import main
+from tests.runtime.training import run_tree, tiny_tree
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
+    folder = tmp_path_factory.mktemp("traced") / "run"
+    run_tree(tiny_tree(folder, dataset))
+    return folder
+
+
+def test_the_parts_of_a_run_and_of_its_plan_add_up(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["trace", str(run_folder), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["truth"] == "measured"
+    assert len(printed["ranks"]) == 4
+    for rank in printed["ranks"]:
+        assert sum(rank["spent"].values()) == pytest.approx(printed["seconds"])
+    (simulated,) = printed["simulated"]
+    assert sum(simulated["mean"].values()) == pytest.approx(simulated["seconds"])
+    assert 0 < simulated["seconds"] < 2 * printed["seconds"]
+
+
+def test_it_says_who_waits_and_draws_plan_and_run(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    picture, overlay = tmp_path / "both.png", tmp_path / "both.json"
+    files = ["--png", str(picture), "-o", str(overlay)]
+    assert main(["trace", str(run_folder), "--links", "free", "--step", "3", *files]) == 0
+    said = capsys.readouterr().out
+    for words in ("(measured, step 3)", "waits most for", "simulated: ", "over free links"):
+        assert words in said
+    assert said.endswith(f"next: open {overlay} in ui.perfetto.dev\n")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert len(json.loads(overlay.read_text())["traceEvents"]) > 100
+
+
+def test_a_trace_file_is_shown_alone(run_folder: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["trace", str(run_folder / "trace.json")]) == 0
+    assert "simulated" not in capsys.readouterr().out
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["trace", str(tmp_path)]) == 2
+    assert "give one that jaxpipe wrote" in capsys.readouterr().err
+
+
+def test_a_step_that_the_trace_lacks_is_refused(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["trace", str(run_folder), "--step", "99"]) == 2
+    assert "choose from [1, 2, 3]" in capsys.readouterr().err

@@ -1,0 +1,78 @@
+"""What facts mean: every finding that is not well names what to do."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jaxpipe.comm import run_ranks
+from jaxpipe.doctor import Finding, Health, RankFacts, gather_facts, judge_disk, judge_job
+
+ZERO = RankFacts(
+    rank=0, num_ranks=2, host="a", cores=(0,), versions={"jax": "1.0"}, devices=("cpu",)
+)
+ONE = replace(ZERO, rank=1, cores=(1,), latency_s=1e-5, bytes_per_s=4e9)
+
+
+def unwell(findings: tuple[Finding, ...]) -> list[tuple[str, Health, str]]:
+    return [(f.about, f.health, f.fix) for f in findings if f.health is not Health.OK]
+
+
+def test_equal_ranks_with_cores_of_their_own_are_well():
+    findings = judge_job([ZERO, ONE], num_started=2)
+    assert unwell(findings) == []
+    assert [f.about for f in findings] == ["ranks", "versions", "cores", "devices", "links"]
+    assert findings[-1].words.endswith("rank 1 on a: 0.01 ms, 32 Gbps")
+
+
+def test_one_rank_has_no_links():
+    findings = judge_job([replace(ZERO, num_ranks=1)], num_started=1)
+    assert unwell(findings) == []
+    assert [f.about for f in findings] == ["ranks", "versions", "cores", "devices"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "about", "health", "fix"),
+    [
+        ({"versions": {"jax": "1.1"}}, "versions", Health.BROKEN, "install jax==1.0 on a"),
+        ({"cores": (0, 1)}, "cores", Health.SLOW, "mpirun --bind-to core"),
+        ({"devices": ()}, "devices", Health.BROKEN, "CUDA_VISIBLE_DEVICES"),
+        ({"devices": ("H200",)}, "devices", Health.SLOW, "`jaxpipe plan` anew"),
+        ({"bytes_per_s": 1e6}, "links", Health.SLOW, "shared memory"),
+    ],
+)
+def test_what_is_not_well_is_told_with_its_fix(
+    changes: dict[str, object], about: str, health: Health, fix: str
+):
+    ((found, how, mend),) = unwell(judge_job([ZERO, replace(ONE, **changes)], num_started=2))
+    assert (found, how) == (about, health)
+    assert fix in mend
+
+
+def test_cores_and_slow_links_of_different_hosts_are_their_own():
+    far = replace(ONE, host="b", cores=(0,), bytes_per_s=1e6)
+    assert unwell(judge_job([ZERO, far], num_started=2)) == []
+
+
+def test_ranks_that_do_not_meet_have_two_mpis():
+    ((about, health, fix),) = unwell(judge_job([ZERO], num_started=2))
+    assert (about, health) == ("ranks", Health.BROKEN)
+    assert "mpi4py" in fix
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+def test_all_ranks_say_their_facts_over_any_transport(num_ranks: int):
+    facts, *others = run_ranks(num_ranks, lambda t: gather_facts(t, timeout_s=30.0))
+    assert others == [None] * (num_ranks - 1)
+    assert isinstance(facts, tuple)
+    assert [each.rank for each in facts] == list(range(num_ranks))
+    assert all((each.bytes_per_s or 0) > 0 and (each.latency_s or 0) > 0 for each in facts[1:])
+
+
+def test_a_disk_is_tried(tmp_path: Path):
+    assert judge_disk(tmp_path, room_bytes=0).health is Health.OK
+    assert judge_disk(tmp_path, room_bytes=2**80).health is Health.SLOW
+    assert list(tmp_path.iterdir()) == []
+    missing = judge_disk(tmp_path / "missing")
+    assert missing.health is Health.BROKEN
+    assert "`run.folder`" in missing.fix

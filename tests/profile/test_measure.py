@@ -1,0 +1,145 @@
+"""Measured costs: what is counted is exact, what is timed is there, and the planner reads it."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jaxpipe.errors import ConfigError
+from jaxpipe.plan.cost import read_profile
+from jaxpipe.profile import (
+    TIMED,
+    GptCosts,
+    MeasureSettings,
+    as_profile,
+    matrix_peak_flops_per_s,
+    measure_gpt,
+    time_calls,
+    write_costs,
+)
+from jaxpipe.propose.gpt_profile import gpt_profile
+from jaxpipe.runtime.settings import Remat
+from jaxpipe.schedule import Op
+from models import GptConfig, layer_residual_bytes, num_parameters
+
+TINY = GptConfig(num_layers=3, dim=16, num_heads=2, sequence=8, vocabulary=32)
+SETTINGS = MeasureSettings(microbatch=2, repeats=3, remat=Remat.FULL)
+
+
+def ticking_clock() -> "itertools.count[float]":
+    """Return a clock by which every call takes a second."""
+    return itertools.count(0.0, 1.0)
+
+
+@pytest.fixture(scope="module")
+def measured() -> GptCosts:
+    ticks = ticking_clock()
+    return measure_gpt(
+        TINY, cut=(1, 1), settings=SETTINGS, clock=lambda: next(ticks), observe=lambda _: None
+    )
+
+
+def test_every_part_is_timed_in_every_way(measured: GptCosts):
+    assert [part.name for part in measured.kinds] == ["embedding", "block", "head and loss"]
+    assert [part.name for part in measured.stages] == [
+        "stage 0: 1 layers and embedding",
+        "stage 1: 1 layers and head",
+    ]
+    for part in (*measured.kinds, *measured.stages):
+        assert list(part.timings) == list(TIMED)
+        assert {timing.median_s for timing in part.timings.values()} == {1.0}
+        assert part.compiled_bytes >= 4 * part.parameters
+        assert part.live_bytes >= 4 * 4 * part.parameters + part.kept_bytes
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_parameters_of_16_bits_are_updated_again_and_again(dtype: str):
+    config = replace(TINY, param_dtype=dtype, compute_dtype=dtype)
+    ticks = ticking_clock()
+    measured = measure_gpt(
+        config, settings=SETTINGS, clock=lambda: next(ticks), observe=lambda _: None
+    )
+    assert measured.kinds[1].timings[Op.UPDATE].repeats == 3
+
+
+def test_what_is_counted_is_what_the_closed_forms_say(measured: GptCosts):
+    embedding, block, head = measured.kinds
+    assert embedding.parameters == num_parameters(TINY, layers=0, embed=True, head=False)
+    assert block.parameters == num_parameters(TINY, layers=1, embed=False, head=False)
+    assert head.parameters == num_parameters(TINY, layers=0, embed=False, head=True)
+    assert block.kept_bytes == layer_residual_bytes(TINY, batch=2, sequence=8).full
+    assert (embedding.forward_flops, embedding.backward_flops) == (0, 0)
+    first, last = measured.stages
+    assert first.forward_flops == block.forward_flops
+    assert last.backward_flops == block.backward_flops + head.backward_flops
+
+
+def test_the_profile_has_the_sizes_of_the_one_that_is_counted(measured: GptCosts):
+    profile = as_profile(measured)
+    counted = gpt_profile(TINY, remat=Remat.FULL, flops_per_s=1.0).scaled(microbatch=2)
+    assert profile.activation_bytes == counted.activation_bytes
+    assert len(profile.layers) == len(counted.layers)
+    for cut in ((3,), (1, 2)):
+        for stage in range(len(cut)):
+            here, there = profile.stage(cut, stage), counted.stage(cut, stage)
+            assert here.parameters == there.parameters
+            assert min(here.forward_s, here.backward_s) > 0
+            assert 0 < here.later_s < here.backward_s
+
+
+def test_the_planner_reads_the_file(measured: GptCosts, tmp_path: Path):
+    path = tmp_path / "profile.json"
+    write_costs(measured, path)
+    assert read_profile(path) == as_profile(measured)
+    assert '"p90_s"' in path.read_text()
+
+
+def test_a_shorter_sequence_makes_no_profile(measured: GptCosts):
+    with pytest.raises(ConfigError, match=r"`sequence` is 4, the model's 8"):
+        as_profile(replace(measured, sequence=4))
+
+
+@pytest.mark.parametrize(
+    ("cut", "sequence"), [((2, 2), None), ((1, 0), None), ((), 9)], ids=["layers", "none", "long"]
+)
+def test_more_than_the_model_has_is_refused(cut: tuple[int, ...], sequence: int | None):
+    with pytest.raises(ConfigError, match="a part is one of the model"):
+        measure_gpt(
+            TINY,
+            cut=cut,
+            settings=replace(SETTINGS, sequence=sequence),
+            clock=float,
+            observe=lambda _: None,
+        )
+
+
+@pytest.mark.parametrize("field", ["microbatch", "repeats", "sequence", "budget_s"])
+def test_settings_without_work_are_refused(field: str):
+    with pytest.raises(ConfigError, match=f"`{field}`"):
+        replace(SETTINGS, **{field: 0})
+
+
+@pytest.mark.parametrize(("budget_s", "expected"), [(0.5, 3), (4.5, 5), (100.0, 7)])
+def test_a_call_is_repeated_as_long_as_there_is_time(budget_s: float, expected: int):
+    calls: list[None] = []
+    ticks = ticking_clock()
+    timing = time_calls(
+        lambda: calls.append(None),
+        warmup=2,
+        repeats=7,
+        budget_s=budget_s,
+        clock=lambda: next(ticks),
+    )
+    assert timing.repeats == expected
+    assert len(calls) == 2 + expected
+    assert timing.p10_s <= timing.median_s <= timing.p90_s
+
+
+def test_the_peak_is_that_of_the_largest_product_by_a_clock_that_ticks():
+    ticks = ticking_clock()
+    assert matrix_peak_flops_per_s(dtype="float32", clock=lambda: next(ticks)) == 2 * 512.0**3
+
+
+def test_the_optimizer_is_measured_last():
+    assert TIMED[-1] is Op.UPDATE
