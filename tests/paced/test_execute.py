@@ -26,7 +26,7 @@ from jaxpipe.simulate import (
 )
 from jaxpipe.trace import Lane, Span, Trace, Truth
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = 60.0
 CLUSTER = topo.load("two-region")
 AS_IT_IS = Scale(message=1.0)
 
