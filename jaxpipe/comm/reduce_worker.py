@@ -11,7 +11,7 @@ A bucket begins when its last backward has been dispatched and ends under those 
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
@@ -27,6 +27,7 @@ from jaxpipe.schedule.sync_tree import SyncTree
 ArrayT = TypeVar("ArrayT", np.ndarray, jax.Array)
 
 
+@runtime_checkable
 class Sum(Protocol[ArrayT]):
     """A sum under way; the array may not be changed before it is over."""
 
@@ -45,6 +46,7 @@ class Sum(Protocol[ArrayT]):
         ...
 
 
+@runtime_checkable
 class Reducer(Protocol):
     """Begins the sums of one rank; `errors[tag]` is what their codec has lost so far."""
 

@@ -93,7 +93,11 @@ def execute(
         barrier(transport, tag=BARRIER_TAG, timeout_s=timeout_s)
         pace.begin(_begin(task, transport, switch))
         if rank is not None:
-            report = _step(rank, pace)
+            try:
+                report = _step(rank, pace)
+            except BaseException:
+                rank.transport.close()
+                raise
         gathered = gather_bytes(
             transport, msgspec.json.encode(report), root=0, tag=GATHER_TAG, timeout_s=timeout_s
         )

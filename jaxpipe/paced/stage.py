@@ -12,7 +12,7 @@ from jaxpipe.runtime.mesh import ONE_DEVICE
 from jaxpipe.schedule import Bucket, Instruction, Op
 from jaxpipe.simulate.job import Job
 
-_NO_LOSS = np.float32(0)
+_NO_LOSS = np.zeros((), np.float32)
 
 
 def paced_stage(

@@ -1,12 +1,13 @@
 """Gradients as flat vectors, one a bucket: a reduction moves one array, not one for each leaf."""
 
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from jaxpipe.runtime.model import Parameters
 from jaxpipe.schedule import Bucket
 
-Buckets = dict[Bucket, Float[Array, " size"]]
+Buckets = dict[Bucket, Float[Array | np.ndarray, " size"]]
 
 
 def pack(gradients: Parameters, *, shared: bool) -> Buckets:

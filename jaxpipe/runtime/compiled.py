@@ -7,7 +7,7 @@ again: a compiled function refuses what it was not made for.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from jaxpipe.runtime.split import SplitBackward
 from jaxpipe.schedule import Op
 
 
+@runtime_checkable
 class Carries(Protocol):
     """What lies between the halves of a backward, as `SplitBackward` knows it."""
 

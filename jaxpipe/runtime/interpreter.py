@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Int
 
 from jaxpipe.comm import CodedTransport, CountedTransport, Reducer, Wire, all_reduce, receive_jax
 from jaxpipe.plan import Plan
@@ -245,7 +246,7 @@ class _Run:
         tokens = self.feed.tokens[microbatch]
         return tokens[:, shift : tokens.shape[1] - 1 + shift]
 
-    def _shared(self) -> Array:
+    def _shared(self) -> Any:
         """Return the gradient of the tied embedding, summed over the stages held here."""
         packed = [held.pack() for held in self.stages.values()]
         first, *others = [each[Bucket.SHARED] for each in packed if Bucket.SHARED in each]
@@ -269,7 +270,7 @@ class _Run:
             )
         self.totals = Totals.from_array(total).unscaled(self.scale)
 
-    def _place(self, done: Instruction, total: Array) -> None:
+    def _place(self, done: Instruction, total: Any) -> None:
         """Put a sum where its update looks for it."""
         bucket = done.bucket
         assert bucket is not None, done

@@ -6,7 +6,7 @@ A message is known by the stages that it joins and its microbatch, in the progra
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 
@@ -27,6 +27,7 @@ class Patience:
     receive_ahead: int = 8
 
 
+@runtime_checkable
 class Arriving(Protocol):
     """A message on its way in, to become an array that computes take."""
 
@@ -40,6 +41,7 @@ class Arriving(Protocol):
         ...
 
 
+@runtime_checkable
 class Receive(Protocol):
     """Starts to receive an array, as `jaxpipe.comm.receive_jax` does."""
 

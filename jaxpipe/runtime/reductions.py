@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-
-from jaxtyping import Array
+from typing import Any
 
 from jaxpipe.comm import ALL_REDUCE_TAG, Reducer, Sum, Transport, Wire, library_of
 from jaxpipe.errors import ConfigError
@@ -58,7 +57,7 @@ class _Begun:
     """A sum under way, and when it began and ended on the rank's clock."""
 
     instruction: Instruction
-    reducing: Sum[Array]
+    reducing: Sum[Any]
     num_bytes: int
     start_s: float
     end_s: float = 0.0
@@ -78,7 +77,7 @@ class Reductions:
     timeout_s: float
     begun: list[_Begun] = field(default_factory=list)
 
-    def begin(self, instruction: Instruction, array: Array) -> None:
+    def begin(self, instruction: Instruction, array: Any) -> None:
         """Begin the reduction that `instruction` names, and return at once."""
         bucket = instruction.bucket
         assert bucket is not None, instruction
@@ -97,7 +96,7 @@ class Reductions:
         reducing.future.add_done_callback(partial(self._note_end, begun))
         self.begun.append(begun)
 
-    def finish(self) -> Iterator[tuple[Instruction, Array]]:
+    def finish(self) -> Iterator[tuple[Instruction, Any]]:
         """Wait for all that were begun, and yield each with its sum.
 
         Raises:
@@ -120,5 +119,5 @@ class Reductions:
             yield each.instruction, total
         self.begun.clear()
 
-    def _note_end(self, begun: _Begun, _: Future[Array]) -> None:
+    def _note_end(self, begun: _Begun, _: Future[Any]) -> None:
         begun.end_s = self.recorder.now()

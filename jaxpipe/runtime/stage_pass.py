@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from jaxpipe.comm import HostOrDeviceArray
 from jaxpipe.runtime.buckets import Buckets
@@ -18,7 +17,6 @@ from jaxpipe.runtime.compiled import CompiledStage
 from jaxpipe.runtime.model import Parameters
 from jaxpipe.runtime.residuals import Residuals
 from jaxpipe.runtime.split import Carried
-from jaxpipe.runtime.stage import Output
 from jaxpipe.runtime.train_state import StageState
 from jaxpipe.schedule import Op
 
@@ -52,7 +50,7 @@ class StagePass:
         x: HostOrDeviceArray,
         targets: HostOrDeviceArray | None,
         position: np.ndarray,
-    ) -> Output:
+    ) -> HostOrDeviceArray:
         """Return the output for a microbatch; residuals stay while the stage trains."""
         if self.gradients is None:
             return jax.block_until_ready(self.compiled.evaluate(self.compute, x, targets))
@@ -61,7 +59,7 @@ class StagePass:
         )
         return output
 
-    def backward(self, microbatch: int, cotangent: HostOrDeviceArray) -> Array | None:
+    def backward(self, microbatch: int, cotangent: HostOrDeviceArray) -> HostOrDeviceArray | None:
         """Add the gradients of the weights; return that of the input, which tokens have not.
 
         `cotangent` is the gradient of the output.
@@ -73,7 +71,9 @@ class StagePass:
         )
         return of_input
 
-    def backward_input(self, microbatch: int, cotangent: HostOrDeviceArray) -> Array | None:
+    def backward_input(
+        self, microbatch: int, cotangent: HostOrDeviceArray
+    ) -> HostOrDeviceArray | None:
         """Return the gradient of the input alone, and hold what `backward_weight` needs."""
         split, residuals = self.compiled.split, self.residuals.pop(microbatch)
         assert split is not None, "compiled for a schedule that splits no backward"
