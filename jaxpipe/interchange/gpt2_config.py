@@ -49,7 +49,7 @@ def config_of_gpt2(fields: Mapping[str, Any]) -> GptConfig:
         )
     for name, values in _ONLY.items():
         _check(name, fields.get(name, values[0]), values)
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Any] = {}
     for ours, theirs in _SIZES.items():
         if not isinstance(fields.get(theirs), int):
             raise ConfigError(

@@ -82,7 +82,7 @@ def measure_part(
     observe(f"{name}: compiling")
     before = _live_bytes()
     compiled = compile_stage(functions, ops=_OPS)
-    held = _hold(compiled, seed=settings.seed)
+    held = _hold(functions, compiled, seed=settings.seed)
     timed = partial(
         time_calls,
         warmup=settings.warmup,
@@ -123,8 +123,8 @@ class _Held:
     gradients: Any
 
 
-def _hold(compiled: CompiledStage, *, seed: int) -> _Held:
-    stage, work = compiled.functions.stage, compiled.functions.work
+def _hold(functions: StageFunctions, compiled: CompiledStage, *, seed: int) -> _Held:
+    stage, work = functions.stage, functions.work
     random = np.random.default_rng(seed)
     shape = (work.microbatch, work.sequence)
     tokens, targets = (

@@ -1,5 +1,6 @@
 """Gradients as flat vectors, one a bucket: a reduction moves one array, not one for each leaf."""
 
+import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
@@ -19,7 +20,10 @@ def pack(gradients: Parameters, *, shared: bool) -> Buckets:
 def unpack(buckets: Buckets, like: Parameters, *, shared: bool) -> Parameters:
     """Return the gradients in the structure of `like`: the inverse of `pack`."""
     parts = split(like, shared=shared)
-    trees = {bucket: ravel_pytree(part)[1](buckets[bucket]) for bucket, part in parts.items()}
+    trees = {
+        bucket: ravel_pytree(part)[1](jnp.asarray(buckets[bucket]))
+        for bucket, part in parts.items()
+    }
     return merge(trees)
 
 
