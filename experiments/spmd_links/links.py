@@ -55,22 +55,19 @@ def linked(cluster: Cluster, *, is_shaped: bool) -> Iterator[None]:
         yield
 
 
-def run_linked(python: Path, arguments: Sequence[str], *, cache: Path) -> None:
-    """Run `jaxpipe` with these arguments as two ranks; `cache` keeps what they compile.
+def run_linked(
+    python: Path, arguments: Sequence[str], *, cache: Path, num_ranks: int = NUM_RANKS
+) -> None:
+    """Run `jaxpipe` with these arguments as ranks of namespaces; `cache` keeps what they compile.
 
     Raises:
         RuntimeError: a rank failed; it says what they printed.
     """
-    start = (str(python.parent / "mpiexec"), "-n", str(NUM_RANKS), "-bind-to", "none")
+    start = (str(python.parent / "mpiexec"), "-n", str(num_ranks), "-bind-to", "none")
     named = ("sh", "-c", _NAME_THEN_RUN, "sh")
-    settings = MPICH_SETTINGS | {
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PLATFORMS": "cpu",
-    }
     done = subprocess.run(
         [*start, *enter(), *named, str(python), "-m", "jaxpipe", *arguments],
-        env=os.environ | MEMORY_SETTINGS | settings,
+        env=os.environ | MEMORY_SETTINGS | MPICH_SETTINGS | cached(cache),
         capture_output=True,
         text=True,
         check=False,
@@ -80,3 +77,12 @@ def run_linked(python: Path, arguments: Sequence[str], *, cache: Path) -> None:
         raise RuntimeError(
             f"{done.args} exited with {done.returncode}:\n{done.stdout}{done.stderr}"
         )
+
+
+def cached(folder: Path) -> dict[str, str]:
+    """Return the settings of ranks on CPUs that keep all that they compile in a folder."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PLATFORMS": "cpu",
+    }
