@@ -14,7 +14,7 @@ from jaxpipe.comm.collective.library import library_of
 from jaxpipe.comm.counted import CountedTransport
 from jaxpipe.comm.gather import barrier, broadcast_bytes, gather_bytes
 from jaxpipe.comm.local import LocalTransport, LocalWorld, run_ranks
-from jaxpipe.comm.reduce_worker import ReduceWorker, Reducing
+from jaxpipe.comm.reduce_worker import Reducer, ReduceWorker, Reducing, Sum
 from jaxpipe.comm.shaped import ShapedTransport
 from jaxpipe.comm.tags import (
     ALL_REDUCE_TAG,
@@ -40,9 +40,11 @@ __all__ = [
     "LocalWorld",
     "Receiving",
     "ReduceWorker",
+    "Reducer",
     "Reducing",
     "Sending",
     "ShapedTransport",
+    "Sum",
     "Transport",
     "Wire",
     "all_gather",

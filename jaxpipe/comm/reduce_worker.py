@@ -11,7 +11,7 @@ A bucket begins when its last backward has been dispatched and ends under those 
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -25,6 +25,51 @@ from jaxpipe.schedule.all_reduce_kind import AllReduceKind
 from jaxpipe.schedule.sync_tree import SyncTree
 
 ArrayT = TypeVar("ArrayT", np.ndarray, jax.Array)
+
+
+class Sum(Protocol[ArrayT]):
+    """A sum under way; the array may not be changed before it is over."""
+
+    @property
+    def future(self) -> Future[ArrayT]:
+        """The sum, once it is over."""
+        ...
+
+    def wait(self, *, timeout_s: float) -> ArrayT:
+        """Return the sum.
+
+        Raises:
+            DeadlineError: it is not there after `timeout_s`.
+            TransportError: a message of it or of an earlier one could not be moved.
+        """
+        ...
+
+
+class Reducer(Protocol):
+    """Begins the sums of one rank; `errors[tag]` is what their codec has lost so far."""
+
+    errors: dict[int, np.ndarray]
+
+    def begin(
+        self,
+        array: ArrayT,
+        tree: SyncTree,
+        *,
+        tag: int,
+        timeout_s: float,
+        algorithm: AllReduceKind,
+        wire: Wire | None,
+    ) -> Sum[ArrayT]:
+        """Begin to sum `array` over the ranks of `tree`, and return at once."""
+        ...
+
+    def close(self, *, timeout_s: float) -> None:
+        """End once all is summed.
+
+        Raises:
+            DeadlineError: it was not after `timeout_s`.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

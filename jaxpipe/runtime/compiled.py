@@ -7,45 +7,58 @@ again: a compiled function refuses what it was not made for.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 
+from jaxpipe.comm import HostOrDeviceArray
 from jaxpipe.runtime.functions import StageFunctions
 from jaxpipe.runtime.mesh import ONE_DEVICE, Layout
 from jaxpipe.runtime.split import SplitBackward
 from jaxpipe.schedule import Op
 
 
+class Carries(Protocol):
+    """What lies between the halves of a backward, as `SplitBackward` knows it."""
+
+    def carry(self, residuals: Any, cotangent: Any, crossing: Any) -> Any:
+        """Return what the backward-weight needs of all that the backward-input had and made."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledStage:
     """What a rank calls: the methods of `StageFunctions`, compiled.
+
+    The first stage reads tokens, the last one computes the loss.
 
     `cast` returns its argument where parameters and activations have one dtype. `backwards` has
     those that the schedule asks for, and `split` is there if it splits any; they donate the
     gradients, and `update` the parameters and the moments. All arrays lie as `layout` says.
 
     Where replicas share the optimizer out, `update` donates the moments alone and returns pieces of
-    the parameters; `join` makes parameters of them and the vector of all pieces. It is None
-    elsewhere.
+    the parameters; `join` makes parameters of them and the vector of all pieces, and `shared_out`
+    knows the pieces. Both are None elsewhere.
     """
 
-    functions: StageFunctions
+    is_first: bool
+    is_last: bool
     layout: Layout
     activation: jax.ShapeDtypeStruct
-    loss_cotangent: jax.Array
+    loss_cotangent: HostOrDeviceArray
     init: Callable[..., Any]
     cast: Callable[..., Any]
     zeros: Callable[..., Any]
     forward: Callable[..., Any]
     evaluate: Callable[..., Any]
     backwards: dict[Op, Callable[..., Any]]
-    split: SplitBackward | None
+    split: Carries | None
     pack: Callable[..., Any]
     square_norm: Callable[..., Any]
     update: Callable[..., Any]
     join: Callable[..., Any] | None = None
+    shared_out: StageFunctions | None = None
 
 
 def compile_stage(
@@ -72,7 +85,8 @@ def compile_stage(
     scalars = (scalar, scalar) if functions.scales_loss else (scalar,)
     update, join = _compile_update(functions, params, moments, buckets, scalars, layout=layout)
     return CompiledStage(
-        functions=functions,
+        is_first=functions.stage.is_first,
+        is_last=functions.stage.is_last,
         layout=layout,
         activation=activation,
         loss_cotangent=functions.loss_cotangent(),
@@ -87,6 +101,7 @@ def compile_stage(
         square_norm=square_norm,
         update=update,
         join=join,
+        shared_out=None if functions.share is None else functions,
     )
 
 

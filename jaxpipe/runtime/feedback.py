@@ -8,16 +8,16 @@ step, and it is the copies that stay if it is skipped.
 
 import numpy as np
 
-from jaxpipe.comm import ReduceWorker
+from jaxpipe.comm import Reducer
 
 
-def copied_errors(reducer: ReduceWorker) -> dict[int, np.ndarray]:
+def copied_errors(reducer: Reducer) -> dict[int, np.ndarray]:
     """Return copies of what has been left out so far, by the tag of the sum."""
     return {tag: errors.copy() for tag, errors in reducer.errors.items()}
 
 
 def settle_errors(
-    reducer: ReduceWorker, before: dict[int, np.ndarray], *, is_taken: bool, ratio: float
+    reducer: Reducer, before: dict[int, np.ndarray], *, is_taken: bool, ratio: float
 ) -> None:
     """Let errors be those of the steps taken, times `ratio`: the next scale over that of the step.
 

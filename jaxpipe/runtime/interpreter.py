@@ -1,6 +1,6 @@
 """Executes the program of one rank: instruction by instruction, knowing no schedule by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -8,12 +8,12 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int
 
-from jaxpipe.comm import CodedTransport, CountedTransport, ReduceWorker, Wire, all_reduce
+from jaxpipe.comm import CodedTransport, CountedTransport, Reducer, Wire, all_reduce, receive_jax
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.buckets import Buckets
 from jaxpipe.runtime.compiled import CompiledStage
 from jaxpipe.runtime.loss_scale import is_finite
-from jaxpipe.runtime.mailbox import Mailbox, Patience
+from jaxpipe.runtime.mailbox import Content, Mailbox, Patience, Receive
 from jaxpipe.runtime.recorder import Recorder
 from jaxpipe.runtime.reductions import Reductions, reduction_tag
 from jaxpipe.runtime.sharing import Sharing
@@ -37,21 +37,27 @@ class Feed:
     tokens: Int[np.ndarray, "microbatches microbatch tokens"] | None
 
 
+def _nothing(_: int) -> None:
+    """Do nothing between two parts."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
     """One rank: its stages by their number, its transport, and its place in the plan.
 
-    Messages between stages go through `messages`, gradients travel as `wire` says.
+    Messages between stages go through `messages`, and `receive` makes arrays of them; gradients
+    travel as `wire` says.
     """
 
     plan: Plan
     compiled: Mapping[int, CompiledStage]
     transport: CountedTransport
     messages: CodedTransport
-    reducer: ReduceWorker
+    reducer: Reducer
     wire: Wire
     recorder: Recorder
     patience: Patience
+    receive: Receive = receive_jax
 
     @property
     def sharing(self) -> Sharing:
@@ -73,7 +79,18 @@ class Interpreter:
 
         Where the loss is scaled and the totals' norm is not finite, no stage changes.
         """
-        run = self._run(program, state, feed, trains=True)
+        return self.train_parts((program,), state, feed, after=_nothing)
+
+    def train_parts(
+        self,
+        parts: Sequence[Program],
+        state: TrainState,
+        feed: Feed,
+        *,
+        after: Callable[[int], None],
+    ) -> tuple[TrainState, Totals]:
+        """Execute one training step in parts; `after` is called with the number of each of them."""
+        run = self._run(parts, state, feed, trains=True, after=after)
         stages = {number: held.state for number, held in run.stages.items()}
         return replace(state, stages=stages), run.totals
 
@@ -82,14 +99,30 @@ class Interpreter:
     ) -> tuple[dict[int, Buckets], Totals]:
         """Execute a training step but for its update; return each stage's reduced gradients."""
         without_update = tuple(i for i in program if i.op is not Op.UPDATE)
-        run = self._run(without_update, state, feed, trains=True)
+        run = self._run((without_update,), state, feed, trains=True)
         return {number: held.buckets for number, held in run.stages.items()}, run.totals
 
     def evaluate(self, program: Program, state: TrainState, feed: Feed) -> Totals:
         """Execute a program of forwards without dropout, which changes nothing."""
-        return self._run(program, state, feed, trains=False).totals
+        return self._run((program,), state, feed, trains=False).totals
 
-    def _run(self, program: Program, state: TrainState, feed: Feed, *, trains: bool) -> "_Run":
+    def _run(
+        self,
+        parts: Sequence[Program],
+        state: TrainState,
+        feed: Feed,
+        *,
+        trains: bool,
+        after: Callable[[int], None] = _nothing,
+    ) -> "_Run":
+        run = self._begin(sum(parts, ()), state, feed, trains=trains)
+        for number, part in enumerate(parts):
+            for instruction in part:
+                _HANDLERS[instruction.op](run, instruction)
+            after(number)
+        return run
+
+    def _begin(self, program: Program, state: TrainState, feed: Feed, *, trains: bool) -> "_Run":
         self.recorder.begin(feed.step)
         scale = None if state.loss_scale is None else state.loss_scale.scale
         any_stage = next(iter(self.compiled.values()))
@@ -100,7 +133,10 @@ class Interpreter:
             recorder=self.recorder,
             rank_of=lambda stage: self.plan.rank(replica=self.replica, stage=stage),
             num_stages=self.plan.num_stages,
-            like=any_stage.layout.shape(activation.shape, activation.dtype),
+            content=Content(
+                like=any_stage.layout.shape(activation.shape, activation.dtype),
+                receive=self.receive,
+            ),
             patience=self.patience,
         )
         stages = {
@@ -113,7 +149,7 @@ class Interpreter:
             )
             for number, compiled in self.compiled.items()
         }
-        run = _Run(
+        return _Run(
             rank=self,
             mailbox=mailbox,
             feed=feed,
@@ -129,9 +165,6 @@ class Interpreter:
             ),
             num_bytes_before=self.transport.num_bytes_sent,
         )
-        for instruction in program:
-            _HANDLERS[instruction.op](run, instruction)
-        return run
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,12 +185,12 @@ class _Run:
         number, microbatch = instruction.stage, _microbatch(instruction)
         held = self.stages[number]
         before = (number - 1, number, microbatch)
-        x = self._tokens(microbatch, 0) if held.stage.is_first else self.mailbox.take(before)
-        targets = self._tokens(microbatch, 1) if held.stage.is_last else None
+        x = self._tokens(microbatch, 0) if held.compiled.is_first else self.mailbox.take(before)
+        targets = self._tokens(microbatch, 1) if held.compiled.is_last else None
         position = np.array((self.feed.step, self.feed.first_microbatch + microbatch), np.int32)
         with self.rank.recorder.span(Lane.COMPUTE, instruction):
             output = held.forward(microbatch, x, targets, position)
-        if held.stage.is_last:
+        if held.compiled.is_last:
             self.totals = replace(self.totals, loss=self.totals.loss + float(output))
         else:
             self.mailbox.put((number, number + 1, microbatch), output)
@@ -166,7 +199,7 @@ class _Run:
         number, microbatch = instruction.stage, _microbatch(instruction)
         held, behind = self.stages[number], (number + 1, number, microbatch)
         compute = held.backward if instruction.op is Op.BACKWARD else held.backward_input
-        is_last = held.stage.is_last
+        is_last = held.compiled.is_last
         cotangent = held.loss_cotangent if is_last else self.mailbox.take(behind)
         with self.rank.recorder.span(Lane.COMPUTE, instruction):
             of_input = compute(microbatch, cotangent)
@@ -198,9 +231,10 @@ class _Run:
         held = self.stages[instruction.stage]
         with self.rank.recorder.span(Lane.UPDATE, instruction):
             held.update(self.totals.square_norm)
-        if held.updated is None:
+        functions = held.compiled.shared_out
+        if functions is None or held.updated is None:
             return
-        share = held.compiled.functions.parts(held.updated)[Bucket.STAGE]
+        share = functions.parts(held.updated)[Bucket.STAGE]
         num_bytes = sum(piece.nbytes for piece in jax.tree.leaves(share))
         with self.rank.recorder.span(Lane.REDUCE, instruction, name="gather", num_bytes=num_bytes):
             held.gather(partial(self.rank.sharing.gather, stage=instruction.stage))
@@ -245,7 +279,7 @@ class _Run:
 
     def _own_totals(self) -> Totals:
         counts_norm = self.trains and self.rank.replica == 0
-        holds_first = any(held.stage.is_first for held in self.stages.values())
+        holds_first = any(held.compiled.is_first for held in self.stages.values())
         recorder = self.rank.recorder
         return replace(
             self.totals,

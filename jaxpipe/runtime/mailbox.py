@@ -6,11 +6,11 @@ A message is known by the stages that it joins and its microbatch, in the progra
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import jax
-from jaxtyping import Array
 
-from jaxpipe.comm import Arrival, Sending, Transport, receive_jax
+from jaxpipe.comm import HostOrDeviceArray, Sending, Transport
 from jaxpipe.runtime.recorder import Recorder
 from jaxpipe.schedule import Instruction, Op, Program
 from jaxpipe.trace import Lane
@@ -27,12 +27,43 @@ class Patience:
     receive_ahead: int = 8
 
 
+class Arriving(Protocol):
+    """A message on its way in, to become an array that computes take."""
+
+    def wait(self, *, timeout_s: float) -> HostOrDeviceArray:
+        """Return the array.
+
+        Raises:
+            DeadlineError: it took longer than `timeout_s`.
+            TransportError: the message could not be moved, or the job was aborted.
+        """
+        ...
+
+
+class Receive(Protocol):
+    """Starts to receive an array, as `jaxpipe.comm.receive_jax` does."""
+
+    def __call__(
+        self, transport: Transport, like: jax.ShapeDtypeStruct, *, source: int, tag: int
+    ) -> Arriving:
+        """Start, and return at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What every message holds, and where it shall lie; `receive` makes arrays of messages."""
+
+    like: jax.ShapeDtypeStruct
+    receive: Receive
+
+
 class Mailbox:
     """What has come for the stages of this rank, what they have made, and what is under way.
 
     What one stage of the rank makes for another is handed over without a message: it is put and
-    taken. `like` is the shape and dtype of every message, and where it shall lie; `rank_of` tells
-    the rank that holds a stage of this pipeline, of which there are `num_stages`.
+    taken. `rank_of` tells the rank that holds a stage of this pipeline, of which there are
+    `num_stages`.
     """
 
     def __init__(
@@ -43,27 +74,27 @@ class Mailbox:
         recorder: Recorder,
         rank_of: Callable[[int], int],
         num_stages: int,
-        like: jax.ShapeDtypeStruct,
+        content: Content,
         patience: Patience,
     ) -> None:
         self._transport = transport
         self._recorder = recorder
         self._rank_of = rank_of
         self._num_stages = num_stages
-        self._like = like
+        self._content = content
         self._patience = patience
-        self._arrays: dict[Message, Array] = {}
+        self._arrays: dict[Message, HostOrDeviceArray] = {}
         self._unposted = deque(i for i in program if i.op is Op.RECEIVE)
-        self._posted: deque[Arrival] = deque()
+        self._posted: deque[Arriving] = deque()
         self._sendings: list[tuple[Instruction, int, float, Sending]] = []
         for _ in range(patience.receive_ahead):
             self._post()
 
-    def put(self, message: Message, array: Array) -> None:
+    def put(self, message: Message, array: HostOrDeviceArray) -> None:
         """Keep an array that was computed until it is sent, or taken by another stage held here."""
         self._arrays[message] = array
 
-    def take(self, message: Message) -> Array:
+    def take(self, message: Message) -> HostOrDeviceArray:
         """Return an array that was received, or put by another stage held here."""
         return self._arrays.pop(message)
 
@@ -80,7 +111,7 @@ class Mailbox:
         """Wait for the next message in the order of the program, and post one more."""
         receiving = self._posted.popleft()
         message = _message(instruction)
-        source, num_bytes = self._rank_of(message[0]), _num_bytes(self._like)
+        source, num_bytes = self._rank_of(message[0]), _num_bytes(self._content.like)
         with self._recorder.span(Lane.RECEIVE, instruction, peer=source, num_bytes=num_bytes):
             array = receiving.wait(timeout_s=self._patience.timeout_s)
         self._arrays[message] = array
@@ -100,8 +131,9 @@ class Mailbox:
         if self._unposted:
             message = _message(self._unposted.popleft())
             source = self._rank_of(message[0])
+            receive, like = self._content.receive, self._content.like
             self._posted.append(
-                receive_jax(self._transport, self._like, source=source, tag=self._tag(message))
+                receive(self._transport, like, source=source, tag=self._tag(message))
             )
 
     def _tag(self, message: Message) -> int:

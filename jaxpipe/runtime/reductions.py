@@ -14,7 +14,7 @@ from functools import partial
 
 from jaxtyping import Array
 
-from jaxpipe.comm import ALL_REDUCE_TAG, ReduceWorker, Reducing, Transport, Wire, library_of
+from jaxpipe.comm import ALL_REDUCE_TAG, Reducer, Sum, Transport, Wire, library_of
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.recorder import Recorder
@@ -58,7 +58,7 @@ class _Begun:
     """A sum under way, and when it began and ended on the rank's clock."""
 
     instruction: Instruction
-    reducing: Reducing[Array]
+    reducing: Sum[Array]
     num_bytes: int
     start_s: float
     end_s: float = 0.0
@@ -72,7 +72,7 @@ class Reductions:
     """
 
     plan: Plan
-    worker: ReduceWorker
+    worker: Reducer
     wire: Wire
     recorder: Recorder
     timeout_s: float

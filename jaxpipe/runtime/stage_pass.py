@@ -18,7 +18,7 @@ from jaxpipe.runtime.compiled import CompiledStage
 from jaxpipe.runtime.model import Parameters
 from jaxpipe.runtime.residuals import Residuals
 from jaxpipe.runtime.split import Carried
-from jaxpipe.runtime.stage import Output, Stage
+from jaxpipe.runtime.stage import Output
 from jaxpipe.runtime.train_state import StageState
 from jaxpipe.schedule import Op
 
@@ -41,12 +41,7 @@ class StagePass:
     updated: Parameters | None = None
 
     @property
-    def stage(self) -> Stage:
-        """What is computed."""
-        return self.compiled.functions.stage
-
-    @property
-    def loss_cotangent(self) -> Array:
+    def loss_cotangent(self) -> HostOrDeviceArray:
         """What the backward of the last stage starts from."""
         plain = self.compiled.loss_cotangent
         return plain if self.scale is None else jnp.float32(float(plain) * self.scale)
@@ -66,7 +61,7 @@ class StagePass:
         )
         return output
 
-    def backward(self, microbatch: int, cotangent: Array) -> Array | None:
+    def backward(self, microbatch: int, cotangent: HostOrDeviceArray) -> Array | None:
         """Add the gradients of the weights; return that of the input, which tokens have not.
 
         `cotangent` is the gradient of the output.
@@ -78,7 +73,7 @@ class StagePass:
         )
         return of_input
 
-    def backward_input(self, microbatch: int, cotangent: Array) -> Array | None:
+    def backward_input(self, microbatch: int, cotangent: HostOrDeviceArray) -> Array | None:
         """Return the gradient of the input alone, and hold what `backward_weight` needs."""
         split, residuals = self.compiled.split, self.residuals.pop(microbatch)
         assert split is not None, "compiled for a schedule that splits no backward"
@@ -127,9 +122,11 @@ class StagePass:
 
     def gather(self, gather: Callable[..., np.ndarray]) -> None:
         """Take the parameters that all replicas have updated, which `gather` makes of shares."""
+        functions, held = self.compiled.shared_out, self.updated
+        assert functions is not None, "each replica has updated everything"
         assert self.compiled.join is not None, "each replica has updated everything"
-        assert self.updated is not None, "nothing is updated yet"
-        functions, held, self.updated = self.compiled.functions, self.updated, None
+        assert held is not None, "nothing is updated yet"
+        self.updated = None
         flat = gather(functions.own(held), size=functions.num_shared_out())
         for leaf in jax.tree.leaves(self.state.params):
             leaf.delete()

@@ -135,16 +135,16 @@ def _to_metadata(state: TrainState) -> dict[str, Any]:
 
 
 def _held(compiled: CompiledStage, moment: Parameters) -> Parameters:
-    if compiled.functions.share is None:
+    if compiled.shared_out is None:
         return moment
-    held = compiled.functions.held(moment)
+    held = compiled.shared_out.held(moment)
     return jax.tree.map(np.copy, held)  # a view would keep the whole alive
 
 
 def _whole_moments(worker: Worker, held: StageState, *, stage: int) -> dict[str, Parameters]:
     moments = {moment: optax.tree.get(held.moments, moment) for moment in _MOMENTS}
-    functions, sharing = worker.compiled[stage].functions, worker.interpreter.sharing
-    if functions.share is None:
+    functions, sharing = worker.compiled[stage].shared_out, worker.interpreter.sharing
+    if functions is None:
         return moments
     size = functions.num_shared_out()
     for moment, tree in moments.items():

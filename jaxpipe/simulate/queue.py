@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Callable
 from itertools import count
+from math import inf
 from typing import Any
 
 
@@ -28,9 +29,14 @@ class EventQueue:
         """Call `act(*arguments)` once the clock shows `time_s`, which is not in the past."""
         heapq.heappush(self._heap, (time_s, next(self._order), act, arguments))
 
-    def run(self) -> None:
-        """Let everything happen; ends when nothing is left to happen."""
+    @property
+    def next_s(self) -> float:
+        """When something happens next; infinite if nothing is left to happen."""
+        return self._heap[0][0] if self._heap else inf
+
+    def run(self, *, until_s: float = inf) -> None:
+        """Let everything happen that happens until then; ends when nothing is left of it."""
         heap, pop = self._heap, heapq.heappop
-        while heap:
+        while heap and heap[0][0] <= until_s:
             self.now_s, _, act, arguments = pop(heap)
             act(*arguments)

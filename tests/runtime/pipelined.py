@@ -119,7 +119,7 @@ def gradients_of_rank(
     interpreter.messages.stop(timeout_s=60.0)
     gradients: dict[str, np.ndarray] = {}
     for stage, each in compiled.items():
-        shared = each.functions.stage.shares_embedding
+        shared = plan.tied and plan.num_stages > 1 and (each.is_first or each.is_last)
         tree = unpack(buckets[stage], stages[stage].params, shared=shared)
         gradients |= flatten(tree, first_layer=plan.layers(stage).start)
     return gradients, totals

@@ -1,0 +1,104 @@
+"""One rank's part of a collective: its messages, each sent once those before it have arrived.
+
+::
+
+    transfer       needs                 ready
+    0: 3 -> 2      rank 3 has come       at once
+    1: 2 -> 1      0, rank 2 has come    when 0 arrives
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
+
+import jax
+import numpy as np
+
+from jaxpipe.comm import Receiving
+from jaxpipe.paced.pace import Pace
+from jaxpipe.paced.scale import Scale
+from jaxpipe.paced.transport import PacedTransport
+from jaxpipe.simulate.collective import Collective
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """A collective while it runs, as far as one rank has to do with it.
+
+    `done` is called with the time at which all that the rank receives is there and all that it
+    sends is posted, `failed` with the error of a message that could not be moved; by any thread.
+    """
+
+    collective: Collective
+    transport: PacedTransport
+    pace: Pace
+    scale: Scale
+    tag: int
+    timeout_s: float
+    done: Callable[[float], None]
+    failed: Callable[[BaseException], None]
+    _lock: Lock = field(default_factory=Lock)
+    _needs: dict[int, int] = field(default_factory=dict)
+    _ready_s: dict[int, float] = field(default_factory=dict)
+    _users: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _num_open: int = 0
+    _due_s: float = 0.0
+
+    def begin(self) -> None:
+        """Come to the collective, and return at once."""
+        rank, due_s = self.transport.rank, self.pace.now()
+        sends = [n for n, each in enumerate(self.collective) if each.source == rank]
+        receives = [n for n, each in enumerate(self.collective) if each.destination == rank]
+        assert sends or receives, f"rank {rank} has no part in this collective"
+        for number in sends:
+            after = self.collective[number].after
+            self._needs[number] = 1 + len(after)
+            for need in after:
+                self._users[need].append(number)
+        self._num_open = len(sends) + len(receives)
+        self.transport.join(tag=self.tag)
+        for number in receives:
+            transfer = self.collective[number]
+            num_bytes = self.scale.num_bytes(transfer.num_bytes)
+            self.transport.receive_then(
+                jax.ShapeDtypeStruct((num_bytes,), np.dtype(np.uint8)),
+                source=transfer.source,
+                tag=self.tag,
+                then=partial(self._take, number),
+            )
+        for number in sends:
+            self._satisfy(number, due_s=due_s)
+
+    def _take(self, number: int, message: Receiving, due_s: float) -> None:
+        try:
+            message.wait(timeout_s=self.timeout_s)
+            for user in self._users[number]:
+                self._satisfy(user, due_s=due_s)
+            self._close_one(due_s=due_s)
+        except BaseException as error:
+            self.failed(error)
+            raise
+
+    def _satisfy(self, number: int, *, due_s: float) -> None:
+        """Send a transfer if this was the last thing that it waited for."""
+        with self._lock:
+            self._needs[number] -= 1
+            ready_s = max(due_s, self._ready_s.get(number, 0.0))
+            self._ready_s[number] = ready_s
+            if self._needs[number]:
+                return
+        transfer = self.collective[number]
+        payload = np.zeros(self.scale.num_bytes(transfer.num_bytes), np.uint8)
+        with self.pace.at(ready_s):
+            self.transport.send(payload, to=transfer.destination, tag=self.tag)
+        self._close_one(due_s=ready_s)
+
+    def _close_one(self, *, due_s: float) -> None:
+        with self._lock:
+            self._num_open -= 1
+            self._due_s = max(self._due_s, due_s)
+            is_over = not self._num_open
+        if is_over:
+            self.done(self._due_s)

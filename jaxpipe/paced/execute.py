@@ -1,0 +1,164 @@
+"""Execute a simulator's job for real: real ranks and messages, paced computes, emulated links.
+
+::
+
+    job ──► simulate ──► Trace, simulated
+       └──► execute  ──► Trace, emulated: the interpreter with its messages and sums, right here
+"""
+
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from jaxpipe.comm import (
+    BARRIER_TAG,
+    BROADCAST_TAG,
+    GATHER_TAG,
+    Transport,
+    barrier,
+    broadcast_bytes,
+    gather_bytes,
+)
+from jaxpipe.paced.lateness import NEVER_LATE, Lateness, added
+from jaxpipe.paced.pace import Beat, Pace
+from jaxpipe.paced.rank import Task, open_rank
+from jaxpipe.paced.reduction import PlannedSums, gathered_tags
+from jaxpipe.paced.scale import Scale
+from jaxpipe.paced.switch import Switch
+from jaxpipe.paced.transport import connect
+from jaxpipe.simulate.job import Job
+from jaxpipe.trace import Span, Trace, Truth
+
+_AHEAD_S = 0.3
+"""Until emulated time begins, so that by then all ranks have heard when it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One emulated step.
+
+    `step_s` is until the last rank is done, in emulated seconds, and `real_s` what it took this
+    machine, over the scale of time: longer, and much longer if the machine cannot keep up. `waits`
+    says how late waits ended, in real seconds, and `network` how late messages were for their
+    links, in emulated seconds.
+    """
+
+    step_s: float
+    real_s: float
+    waits: Lateness
+    network: Lateness
+    trace: Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Report:
+    """What a rank tells of a step."""
+
+    end_s: float = 0.0
+    real_s: float = 0.0
+    waits: Lateness = NEVER_LATE
+    spans: tuple[Span, ...] = ()
+
+
+def execute(
+    job: Job,
+    transport: Transport,
+    *,
+    scale: Scale | None = None,
+    sums: PlannedSums | None = None,
+    timeout_s: float = 600.0,
+) -> Outcome | None:
+    """Execute one step of a job; rank 0 returns what it took.
+
+    All ranks of the transport call this, with the same job, on one machine; the job may have fewer,
+    and then the others wait for it. With `sums`, gradients are summed by the runtime's own
+    all-reduces; without, the messages of the job's collectives are sent, and nothing is added up.
+
+    Raises:
+        DeadlineError: a wait lasted longer than `timeout_s`.
+        TransportError: a message could not be moved.
+    """
+    assert job.num_ranks <= transport.num_ranks, (job.num_ranks, transport.num_ranks)
+    task = Task(job=job, scale=scale or Scale(), sums=sums, timeout_s=timeout_s)
+    with _switch(task, transport) as (switch, path):
+        report = _Report()
+        connection = None
+        if transport.rank < job.num_ranks:
+            connection = connect(path, rank=transport.rank)
+        barrier(transport, tag=BARRIER_TAG, timeout_s=timeout_s)
+        beat = _begin(task, transport, switch)
+        if connection is not None:
+            report = _step(task, transport, Pace(beat), connection)
+        gathered = gather_bytes(
+            transport, msgspec.json.encode(report), root=0, tag=GATHER_TAG, timeout_s=timeout_s
+        )
+        if gathered is None or switch is None:
+            return None
+        reports = [msgspec.json.decode(each, type=_Report) for each in gathered]
+        return _outcome(task, reports, switch.lateness)
+
+
+def _begin(task: Task, transport: Transport, switch: Switch | None) -> Beat:
+    """Agree on when time begins."""
+    said = None
+    if switch is not None:
+        beat = Beat(origin_s=time.perf_counter() + _AHEAD_S, stretch=task.scale.time)
+        switch.start(beat)
+        said = msgspec.json.encode(beat)
+    heard = broadcast_bytes(transport, said, root=0, tag=BROADCAST_TAG, timeout_s=task.timeout_s)
+    return msgspec.json.decode(heard, type=Beat)
+
+
+def _step(task: Task, transport: Transport, pace: Pace, connection: socket.socket) -> _Report:
+    rank = open_rank(task, transport, connection, pace=pace)
+    pace.last(0.0)
+    rank.step(number=0)
+    end_s, real_s = pace.now(), pace.beat.now()
+    spans = rank.interpreter.recorder.kept(clock_offset_s=0.0)
+    rank.close()
+    return _Report(end_s=end_s, real_s=real_s, waits=pace.lateness, spans=spans)
+
+
+@contextmanager
+def _switch(task: Task, transport: Transport) -> Iterator[tuple[Switch | None, Path]]:
+    """Yield the switch on rank 0, and to all ranks where it listens."""
+    with tempfile.TemporaryDirectory() as folder:
+        switch, said = None, None
+        if transport.rank == 0:
+            path = Path(folder) / "switch"
+            switch = Switch(task.job, path, gathers=gathered_tags(task.job))
+            said = str(path).encode()
+        try:
+            heard = broadcast_bytes(
+                transport, said, root=0, tag=BROADCAST_TAG, timeout_s=task.timeout_s
+            )
+            yield switch, Path(heard.decode())
+        finally:
+            if switch is not None:
+                switch.close()
+
+
+def _outcome(task: Task, reports: list[_Report], network: Lateness) -> Outcome:
+    job = task.job
+    names = tuple(
+        f"rank {rank} on {job.cluster.devices[job.device(rank)].name}"
+        for rank in range(job.num_ranks)
+    )
+    spans = tuple(
+        replace(span, num_bytes=round(span.num_bytes / task.scale.message))
+        for report in reports
+        for span in report.spans
+    )
+    return Outcome(
+        step_s=max(report.end_s for report in reports),
+        real_s=max(report.real_s for report in reports),
+        waits=added(report.waits for report in reports),
+        network=network,
+        trace=Trace(truth=Truth.EMULATED, rank_names=names, spans=spans),
+    )

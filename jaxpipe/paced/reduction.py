@@ -1,0 +1,71 @@
+"""Which sums a rank begins in a step, and what their arrays are."""
+
+from dataclasses import dataclass
+
+from jaxpipe.plan import Plan
+from jaxpipe.runtime.reductions import reduction_tag
+from jaxpipe.schedule import Bucket, Instruction, Op
+from jaxpipe.simulate.collective import Collective
+from jaxpipe.simulate.job import Job
+from jaxpipe.simulate.planned import Conditions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSums:
+    """How the runtime sums the gradients of a planned job: bytes, along the trees of the plan.
+
+    `stage_bytes` are those of each stage's gradients, without what a tied embedding shares, which
+    has `shared_bytes`; a message has `chunk_bytes` at most.
+    """
+
+    plan: Plan
+    stage_bytes: tuple[float, ...]
+    shared_bytes: float
+    chunk_bytes: float
+
+    def num_bytes(self, bucket: Bucket, *, stage: int) -> float:
+        """Return the bytes of a bucket of a stage."""
+        return self.stage_bytes[stage] if bucket is Bucket.STAGE else self.shared_bytes
+
+
+def planned_sums(plan: Plan, conditions: Conditions) -> PlannedSums:
+    """Return the sums of the job `plan_job(plan, conditions)`."""
+    profile, each = conditions.profile, conditions.gradient_bytes
+    embed_bytes = float(profile.embed.parameters * each)
+    shares = plan.tied and plan.num_stages > 1
+    stage_bytes = (
+        profile.stage(plan.cut, stage).parameters * each
+        - (embed_bytes if shares and not stage else 0)
+        for stage in range(plan.num_stages)
+    )
+    return PlannedSums(
+        plan=plan,
+        stage_bytes=tuple(map(float, stage_bytes)),
+        shared_bytes=embed_bytes,
+        chunk_bytes=conditions.overheads.chunk_bytes,
+    )
+
+
+def collectives_of(job: Job, rank: int) -> dict[int, Collective]:
+    """Return the collectives in which a rank has a part, by the tag of their sum."""
+    found: dict[int, Collective] = {}
+    for reduction in _reductions(job, rank):
+        for collective in job.meant_by(reduction).values():
+            if any(rank in (each.source, each.destination) for each in collective):
+                found[reduction_tag(reduction)] = collective
+    return found
+
+
+def gathered_tags(job: Job) -> frozenset[int]:
+    """Return the tags of the sums to whose ranks nobody may send before they have come."""
+    return frozenset(
+        reduction_tag(each)
+        for rank in range(job.num_pipeline_ranks)
+        for each in _reductions(job, rank)
+        if each.bucket is not Bucket.SCALARS
+    )
+
+
+def _reductions(job: Job, rank: int) -> set[Instruction]:
+    number = rank % job.num_pipeline_ranks
+    return {each for phase in job.phases for each in phase.schedule[number] if each.op is Op.REDUCE}
