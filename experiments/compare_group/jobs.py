@@ -9,7 +9,7 @@ from experiments.compare_group.plans import conditions_of, read_found, unschedul
 from experiments.compare_group.published import MEGATRON, published_layout
 from experiments.compare_group.setting import Setting
 from jaxpipe.plan import Plan
-from jaxpipe.simulate import Constants, Job, System, plan_job, simulate, system_job
+from jaxpipe.simulate import Conditions, Constants, Job, System, plan_job, simulate, system_job
 from jaxpipe.simulate.planned import end_s
 from topo import Cluster
 
@@ -35,6 +35,11 @@ class Group:
         """The devices that train."""
         return cluster_of(self.case, batch=self.cases.batch)
 
+    @cached_property
+    def conditions(self) -> Conditions:
+        """What our plans are simulated with."""
+        return conditions_of(self.cluster, self.cases.workload, self.constants)
+
     def job(self, setting: Setting) -> Job:
         """Return a step of a setting.
 
@@ -43,8 +48,7 @@ class Group:
         """
         plan = self.plan(setting)
         if plan is not None:
-            conditions = conditions_of(self.cluster, self.cases.workload, self.constants)
-            return plan_job(plan, conditions)
+            return plan_job(plan, self.conditions)
         system = self.layout if setting is Setting.MEGATRON_OPTIMAL else _SYSTEMS[setting]
         return self._theirs(system)
 
