@@ -12,27 +12,27 @@ from pathlib import Path
 from experiments.compare_group.cases import Cases
 from experiments.compare_group.setting import Setting
 from experiments.compare_group.simulated import TABLE as SIMULATED
+from experiments.dtfm_iteration_time.table import write_csv
 from jaxpipe.runtime.launch import find_mpirun, launch_command
 from jaxpipe.simulate import System
 
 TABLE = "paced.csv"
+LATE_COLUMN = "messages late, mean ms"
 _TIMEOUT_S = 3600.0
 
 Todo = tuple[str, Setting]
 """The name of a case, and a setting."""
 
 
-def run_paced(
-    jobs: Sequence[Todo], folder: Path, *, num_ranks: int, time_scale: float, resume: bool
-) -> None:
-    """Execute jobs that the simulated table has; with a `time_scale` below 1 time passes faster.
+def run_paced(jobs: Sequence[Todo], folder: Path, *, num_ranks: int, seconds: float) -> None:
+    """Execute jobs that the simulated table has, each stretched or squeezed into so many `seconds`.
+
+    Jobs have about as many messages each, so that is what this machine can keep up with.
 
     Raises:
         RuntimeError: a rank failed.
     """
     path = folder / TABLE
-    if path.exists() and not resume:
-        path.unlink()
     left = [each for each in jobs if each not in done(path)]
     print(f"{len(left)} jobs, each a whole step: emulated, paced", flush=True)
     if not left:
@@ -40,12 +40,29 @@ def run_paced(
     command = [
         *launch_command(find_mpirun(), num_ranks=num_ranks),
         *(sys.executable, "-m", "experiments.compare_group.paced_rank"),
-        *("--folder", str(folder), "--time-scale", str(time_scale)),
+        *("--folder", str(folder), "--seconds", str(seconds)),
         *[f"{name}:{setting.value}" for name, setting in left],
     ]
     code = subprocess.run(command, check=False, timeout=_TIMEOUT_S).returncode
     if code:
         raise RuntimeError(f"the ranks ended with {code}; see what they said above")
+
+
+def keep_rows(folder: Path, *, resume: bool, late_ms: float | None) -> None:
+    """Drop the rows of a table that are measured again: all, or those that were too fast.
+
+    Too fast for this machine are those whose messages were later than `late_ms` on average, of
+    emulated time.
+    """
+    path = folder / TABLE
+    rows = read_rows(path)
+    kept = [
+        row for row in rows if resume and (late_ms is None or float(row[LATE_COLUMN]) <= late_ms)
+    ]
+    if kept:
+        write_csv(kept, path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def todo(cases: Cases, folder: Path, *, only: Sequence[str] | None = None) -> list[Todo]:

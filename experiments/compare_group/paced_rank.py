@@ -2,11 +2,12 @@
 
 import argparse
 import csv
+from collections.abc import Mapping
 from pathlib import Path
 
 from experiments.compare_group.cases import Cases, read_cases
 from experiments.compare_group.jobs import Group
-from experiments.compare_group.paced import TABLE, read_rows
+from experiments.compare_group.paced import LATE_COLUMN, TABLE, read_rows
 from experiments.compare_group.setting import Setting
 from experiments.compare_group.simulated import TABLE as SIMULATED
 from experiments.dtfm_iteration_time.table import Row
@@ -16,29 +17,31 @@ from jaxpipe.runtime.process import die_with_parent
 from jaxpipe.simulate import dtfm_constants
 
 _TIMEOUT_S = 600.0
+_FASTEST = 0.2
+"""Of a second that is emulated, at least so much passes."""
 
 
 def main() -> None:
     """Execute all jobs of the command line; rank 0 writes a row after each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--time-scale", type=float, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("jobs", nargs="+", metavar="CASE:SETTING")
     options = parser.parse_args()
     die_with_parent()
     cases, transport = read_cases(), MpiTransport()
-    scale = Scale(time=options.time_scale)
     for number, name in enumerate(options.jobs, 1):
         case_name, _, setting_name = name.partition(":")
         setting = Setting(setting_name)
         group = _group(cases, case_name, options.folder)
-        plan = group.plan(setting)
+        plan, simulated = group.plan(setting), _simulated(group, setting, options.folder)
+        scale = Scale(time=max(_FASTEST, options.seconds / float(simulated["simulated_s"])))
         sums = None if plan is None else planned_sums(plan, group.conditions)
         outcome = execute(
             group.job(setting), transport, scale=scale, sums=sums, timeout_s=_TIMEOUT_S
         )
         if outcome is not None:
-            row = _row(outcome, group, setting, options.folder, scale=scale)
+            row = _row(outcome, simulated, scale=scale)
             _append(row, options.folder / TABLE)
             print(f"{number}/{len(options.jobs)}", *row.values(), sep=" | ", flush=True)
     transport.close()
@@ -49,16 +52,20 @@ def _group(cases: Cases, name: str, folder: Path) -> Group:
     return Group(case=case, cases=cases, constants=dtfm_constants(), plans=folder / "plans")
 
 
-def _row(outcome: Outcome, group: Group, setting: Setting, folder: Path, *, scale: Scale) -> Row:
-    (simulated,) = [
+def _simulated(group: Group, setting: Setting, folder: Path) -> dict[str, str]:
+    (row,) = [
         row
         for row in read_rows(folder / SIMULATED)
         if (row["case"], row["setting"]) == (group.case.name, setting.value)
     ]
+    return row
+
+
+def _row(outcome: Outcome, simulated: Mapping[str, str], *, scale: Scale) -> Row:
     published, seconds = simulated["published_s"], outcome.step_s
     return {
-        "case": group.case.name,
-        "setting": setting.value,
+        "case": simulated["case"],
+        "setting": simulated["setting"],
         "runs": simulated["runs"],
         "truth": "emulated, paced",
         "published_s": published,
@@ -69,7 +76,7 @@ def _row(outcome: Outcome, group: Group, setting: Setting, folder: Path, *, scal
         "machine_s": outcome.real_s,
         "time_scale": scale.time,
         "waits late, mean ms": 1e3 * outcome.waits.mean_s,
-        "messages late, mean ms": 1e3 * outcome.network.mean_s,
+        LATE_COLUMN: 1e3 * outcome.network.mean_s,
         "messages late, most ms": 1e3 * outcome.network.largest_s,
     }
 

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from experiments.compare_group.cases import read_cases
-from experiments.compare_group.paced import run_paced, todo
+from experiments.compare_group.paced import keep_rows, run_paced, todo
 from experiments.compare_group.plans import find
 from experiments.compare_group.real import measure
 from experiments.compare_group.simulated import simulate_all
@@ -31,9 +31,14 @@ def main() -> None:
     commands.add_parser("simulate")
     paced = commands.add_parser("paced")
     paced.add_argument("--ranks", type=int, default=64)
-    paced.add_argument("--time-scale", type=float, default=0.5, help="below 1: faster than real")
+    paced.add_argument("--seconds", type=float, default=14.0, help="what each step shall take")
     paced.add_argument("--case", action="append", help="one of the cases alone; all if left out")
     paced.add_argument("--resume", action="store_true", help="keep the rows that are there")
+    paced.add_argument(
+        "--late-ms",
+        type=float,
+        help="with --resume: redo rows whose messages were later on average",
+    )
     real = commands.add_parser("real")
     real.add_argument("--python", type=Path, help="a Python with MPICH: runs in namespaces too")
     commands.add_parser("tables")
@@ -44,12 +49,12 @@ def main() -> None:
         case "simulate":
             simulate_all(read_cases(), RESULTS)
         case "paced":
+            keep_rows(RESULTS, resume=options.resume, late_ms=options.late_ms)
             run_paced(
                 todo(read_cases(), RESULTS, only=options.case),
                 RESULTS,
                 num_ranks=options.ranks,
-                time_scale=options.time_scale,
-                resume=options.resume,
+                seconds=options.seconds,
             )
             write_tables(RESULTS)
         case "real":
