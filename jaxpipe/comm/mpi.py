@@ -5,6 +5,7 @@ memory, a receive fills a buffer of its own that `jax.device_put` takes as it is
 """
 
 import logging
+import os
 import sys
 import time
 from typing import NoReturn
@@ -16,7 +17,14 @@ from jaxpipe.comm.abort import one_line
 from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.gather import barrier
-from jaxpipe.comm.mpi_border import NUDGE_TAG, abort_mpi, begin_mpi, end_mpi, translated
+from jaxpipe.comm.mpi_border import (
+    NUDGE_TAG,
+    abort_mpi,
+    begin_mpi,
+    count_neighbours,
+    end_mpi,
+    translated,
+)
 from jaxpipe.comm.mpi_message import (
     MpiMessage,
     MpiProgress,
@@ -27,7 +35,7 @@ from jaxpipe.comm.mpi_message import (
 )
 from jaxpipe.comm.mpi_sum import MpiGroups, MpiSum
 from jaxpipe.comm.pool import BufferPool
-from jaxpipe.comm.progress import Progress
+from jaxpipe.comm.progress import Progress, longest_pause_s
 from jaxpipe.comm.tags import CLOSE_TAG, GROUP_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray
 
@@ -53,7 +61,13 @@ class MpiTransport:
         self._closed = False
         self._pool = BufferPool()
         self._groups = MpiGroups(self._comm)
-        self._progress: MpiProgress = Progress(self._nudge, clock=time.monotonic)
+        self._progress: MpiProgress = Progress(
+            self._nudge,
+            clock=time.monotonic,
+            longest_pause_s=longest_pause_s(
+                num_ranks=count_neighbours(self._comm), num_cores=os.cpu_count() or 1
+            ),
+        )
 
     @property
     def rank(self) -> int:

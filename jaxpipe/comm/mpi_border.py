@@ -18,7 +18,15 @@ from mpi4py import MPI  # noqa: E402  the line above must come first
 
 NUDGE_TAG = LARGEST_TAG + 1  # nobody sends with it
 
-__all__ = ["MPI", "NUDGE_TAG", "abort_mpi", "begin_mpi", "end_mpi", "translated"]
+__all__ = [
+    "MPI",
+    "NUDGE_TAG",
+    "abort_mpi",
+    "begin_mpi",
+    "count_neighbours",
+    "end_mpi",
+    "translated",
+]
 
 
 @contextmanager
@@ -58,6 +66,15 @@ def end_mpi(comm: MPI.Intracomm, *, ours: bool) -> None:
         comm.Free()
         if ours:
             MPI.Finalize()
+
+
+def count_neighbours(comm: MPI.Intracomm) -> int:
+    """Return how many ranks share this host, this one included; every rank calls this."""
+    with translated("count the ranks of this host"):
+        host = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        num_ranks = host.Get_size()
+        host.Free()
+    return num_ranks
 
 
 def abort_mpi(comm: MPI.Intracomm) -> NoReturn:

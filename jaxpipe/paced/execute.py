@@ -6,7 +6,6 @@
        └──► execute  ──► Trace, emulated: the interpreter with its messages and sums, right here
 """
 
-import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from jaxpipe.comm import (
 )
 from jaxpipe.paced.lateness import NEVER_LATE, Lateness, added
 from jaxpipe.paced.pace import Beat, Pace
-from jaxpipe.paced.rank import Task, open_rank
+from jaxpipe.paced.rank import PacedRank, Task, open_rank
 from jaxpipe.paced.reduction import PlannedSums, gathered_tags
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.switch import Switch
@@ -87,14 +86,14 @@ def execute(
     assert job.num_ranks <= transport.num_ranks, (job.num_ranks, transport.num_ranks)
     task = Task(job=job, scale=scale or Scale(), sums=sums, timeout_s=timeout_s)
     with _switch(task, transport) as (switch, path):
-        report = _Report()
-        connection = None
+        report, pace, rank = _Report(), Pace(), None
         if transport.rank < job.num_ranks:
             connection = connect(path, rank=transport.rank)
+            rank = open_rank(task, transport, connection, pace=pace)
         barrier(transport, tag=BARRIER_TAG, timeout_s=timeout_s)
-        beat = _begin(task, transport, switch)
-        if connection is not None:
-            report = _step(task, transport, Pace(beat), connection)
+        pace.begin(_begin(task, transport, switch))
+        if rank is not None:
+            report = _step(rank, pace)
         gathered = gather_bytes(
             transport, msgspec.json.encode(report), root=0, tag=GATHER_TAG, timeout_s=timeout_s
         )
@@ -115,8 +114,7 @@ def _begin(task: Task, transport: Transport, switch: Switch | None) -> Beat:
     return msgspec.json.decode(heard, type=Beat)
 
 
-def _step(task: Task, transport: Transport, pace: Pace, connection: socket.socket) -> _Report:
-    rank = open_rank(task, transport, connection, pace=pace)
+def _step(rank: PacedRank, pace: Pace) -> _Report:
     pace.last(0.0)
     rank.step(number=0)
     end_s, real_s = pace.now(), pace.beat.now()

@@ -40,19 +40,32 @@ class Beat:
 
 
 class Pace:
-    """The emulated time of each thread of one rank, in seconds since the beat began.
+    """The emulated time of each thread of one rank, in seconds since the `beat` began.
 
-    >>> pace = Pace(Beat(origin_s=time.perf_counter(), stretch=0.001))
+    It is there before the beat is known: nothing lasts until then.
+
+    >>> pace = Pace()
+    >>> pace.begin(Beat(origin_s=time.perf_counter(), stretch=0.001))
     >>> pace.last(2.0)
     >>> pace.reach(1.5)
     >>> pace.now()
     2.0
     """
 
-    def __init__(self, beat: Beat) -> None:
-        self.beat = beat
+    def __init__(self) -> None:
+        self._beat: Beat | None = None
         self._thread = local()
         self._late = Latenesses()
+
+    @property
+    def beat(self) -> Beat:
+        """When emulated time began."""
+        assert self._beat is not None, "time has not begun"
+        return self._beat
+
+    def begin(self, beat: Beat) -> None:
+        """Let time begin with a beat."""
+        self._beat = beat
 
     @property
     def lateness(self) -> Lateness:
