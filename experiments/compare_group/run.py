@@ -31,7 +31,7 @@ def main() -> None:
     commands.add_parser("simulate")
     paced = commands.add_parser("paced")
     paced.add_argument("--ranks", type=int, default=64)
-    paced.add_argument("--seconds", type=float, default=14.0, help="what each step shall take")
+    paced.add_argument("--seconds", type=float, default=16.0, help="what each step shall take")
     paced.add_argument("--case", action="append", help="one of the cases alone; all if left out")
     paced.add_argument("--resume", action="store_true", help="keep the rows that are there")
     paced.add_argument(
