@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from experiments.compare_group.real_runs import (
     run_shaped,
 )
 from experiments.compare_group.setting import Setting
-from experiments.compare_group.small import Small, scaled_cluster, small_plans
+from experiments.compare_group.small import Network, Small, scaled_cluster, small_plans
 from jaxpipe.compare.system import System
 from jaxpipe.plan import Plan
 
@@ -36,18 +36,23 @@ class Measured:
     run: Run
 
 
-def measure(small: Small, folder: Path, *, python: Path | None) -> list[Measured]:
+def measure(
+    small: Small, folder: Path, *, python: Path | None, only: Sequence[str] | None = None
+) -> list[Measured]:
     """Measure everything, and write `real.json` anew after each run.
 
-    `python` is one with MPICH beside it; without it nothing runs in namespaces.
+    `python` is one with MPICH beside it; without it nothing runs in namespaces. Where `only` names
+    networks, what was measured of the others stays.
 
     Raises:
         CannotMeasureError: namespaces need rights or programs that are missing.
         RuntimeError: a rank failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    all_measured: list[Measured] = []
-    for measured in _runs(small, folder, python):
+    networks = [each for each in small.networks if not only or each.name in only]
+    names = [network.name for network in networks]
+    all_measured = [each for each in read_measured(folder) if each.network not in names]
+    for measured in _runs(small, networks, folder, python):
         all_measured.append(measured)
         text = json.dumps([asdict(each) for each in all_measured], indent=1)
         (folder / FILE).write_text(text + "\n")
@@ -61,13 +66,17 @@ def measure(small: Small, folder: Path, *, python: Path | None) -> list[Measured
 
 
 def read_measured(folder: Path) -> list[Measured]:
-    """Read what was measured."""
+    """Read what was measured, if anything was."""
+    if not (folder / FILE).exists():
+        return []
     return msgspec.json.decode((folder / FILE).read_bytes(), type=list[Measured])
 
 
-def _runs(small: Small, folder: Path, python: Path | None) -> Iterator[Measured]:
+def _runs(
+    small: Small, networks: Sequence[Network], folder: Path, python: Path | None
+) -> Iterator[Measured]:
     with tempfile.TemporaryDirectory() as scratch:
-        for network in small.networks:
+        for network in networks:
             bench = Bench(
                 cluster=scaled_cluster(network, small),
                 config=Path(small.config),

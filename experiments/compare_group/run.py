@@ -31,7 +31,7 @@ def main() -> None:
     commands.add_parser("simulate")
     paced = commands.add_parser("paced")
     paced.add_argument("--ranks", type=int, default=64)
-    paced.add_argument("--seconds", type=float, default=16.0, help="what each step shall take")
+    paced.add_argument("--seconds", type=float, default=14.0, help="what each step shall take")
     paced.add_argument("--case", action="append", help="one of the cases alone; all if left out")
     paced.add_argument("--resume", action="store_true", help="keep the rows that are there")
     paced.add_argument(
@@ -41,6 +41,7 @@ def main() -> None:
     )
     real = commands.add_parser("real")
     real.add_argument("--python", type=Path, help="a Python with MPICH: runs in namespaces too")
+    real.add_argument("--network", action="append", help="one of them alone; all if left out")
     commands.add_parser("tables")
     options = parser.parse_args()
     match options.command:
@@ -58,7 +59,7 @@ def main() -> None:
             )
             write_tables(RESULTS)
         case "real":
-            measure(read_small(), RESULTS, python=options.python)
+            measure(read_small(), RESULTS, python=options.python, only=options.network)
             write_tables(RESULTS)
         case "tables":
             write_tables(RESULTS)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from experiments.compare_group.outcome import read_results
 from experiments.compare_group.picture import draw_real, draw_settings
-from experiments.compare_group.real import FILE, read_measured
+from experiments.compare_group.real import read_measured
 from experiments.compare_group.real_table import real_rows
 from experiments.compare_group.reports import (
     against_published,
@@ -36,8 +36,9 @@ def write_tables(folder: Path) -> None:
         "against_theirs": ("Ours and DT-FM's, both scheduled, seconds", against_theirs(results)),
     }
     draw_settings(results, folder / "settings.png")
-    if (folder / FILE).exists():
-        rows = real_rows(read_measured(folder))
+    measured = read_measured(folder)
+    if measured:
+        rows = real_rows(measured)
         tables["real"] = ("The small model, trained", rows)
         draw_real(rows, folder / "real.png")
     for name, (_, rows) in tables.items():
