@@ -61,7 +61,7 @@ def draw_real(rows: Sequence[Row], path: Path) -> None:
         bars = axes.barh(names, seconds, color=[_COLORS[Setting(name)] for name in names])
         axes.bar_label(bars, [f"{value:.2f}" for value in seconds], padding=3)
         axes.set_title(f"{panel[0]}; links emulated by {panel[1]}", loc="left", fontsize=9)
+        axes.set_xlabel("seconds a step (measured)", fontsize=8)
         axes.invert_yaxis()
         axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel("seconds a step (measured)")
     figure.savefig(path)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.compare_group.cases import cluster_of, read_cases
+from experiments.compare_group.cases import Case, cluster_of, read_cases
 from experiments.compare_group.jobs import Group
 from experiments.compare_group.part import part
 from experiments.compare_group.plans import find, placed, read_found, unscheduled_plan
@@ -20,7 +20,7 @@ PLANS = Path("experiments/compare_group/results/plans")
 
 
 @pytest.mark.parametrize("case", CASES.cases, ids=lambda case: case.name)
-def test_all_settings_run_on_devices_of_the_case_and_take_all_samples(case):
+def test_all_settings_run_on_devices_of_the_case_and_take_all_samples(case: Case):
     group = Group(case=case, cases=CASES, constants=dtfm_constants(), plans=PLANS)
     for setting in (Setting.MEGATRON_P8, Setting.OURS, Setting.OURS_UNSCHEDULED, Setting.DTFM):
         job = group.job(setting)
@@ -49,10 +49,12 @@ def test_without_a_scheduler_only_places_and_trees_change():
         sync_all=ours.sync_all,
     )
     assert kept == ours
-    assert [sorted(ranks(tree)) for tree in other.sync] == [list(tree) for tree in other.sync]
+    assert [sorted(ranks(tree)) for tree in other.sync] == [
+        list(ranks(tree)) for tree in other.sync
+    ]
 
 
-def test_a_plan_that_is_found_is_read_back(tmp_path):
+def test_a_plan_that_is_found_is_read_back(tmp_path: Path):
     case = CASES.cases[2]
     seconds = find(case, CASES, dtfm_constants(), folder=tmp_path, cpu_s=0.01)
     cluster = cluster_of(case, batch=CASES.batch)

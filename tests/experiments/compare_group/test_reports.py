@@ -62,7 +62,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_ratios_are_of_what_was_executed(folder):
+def test_ratios_are_of_what_was_executed(folder: Path):
     results = read_results(folder)
     (row,) = end_to_end(results)
     assert (row["(a)/(c) simulated"], row["(a)/(c) paced"]) == (2.0, 2.2)
@@ -75,13 +75,13 @@ def test_ratios_are_of_what_was_executed(folder):
     assert implementation(results, "case 1")[-1]["simulated"] == pytest.approx(20 / 15)
 
 
-def test_bounds_are_judged_where_there_is_something_to_judge(folder):
+def test_bounds_are_judged_where_there_is_something_to_judge(folder: Path):
     scheduled, unscheduled = against_published(read_results(folder))
     assert (scheduled["within 15 %"], scheduled["within 10 %"]) == ("no", "yes")
     assert (unscheduled["within 15 %"], unscheduled["within 10 %"]) == ("", "")
 
 
-def test_only_what_is_left_is_executed(folder):
+def test_only_what_is_left_is_executed(folder: Path):
     cases = read_cases()
     jobs = todo(cases, folder, only=["case 1"])
     assert Setting.ZERO3 not in [setting for _, setting in jobs]
