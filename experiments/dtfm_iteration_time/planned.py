@@ -82,7 +82,7 @@ def _row(each: Planned) -> Row:
 
 def _search(name: str, *, constants: Constants) -> Planned:
     cluster = topo.load(name)
-    task, conditions = _told(cluster, constants=constants)
+    task, conditions = told(cluster, workload=SIZE, constants=constants)
     effort = Effort(seconds=_SECONDS, num_changes=10**6)
     plan = decide(
         task,
@@ -106,26 +106,27 @@ def _search(name: str, *, constants: Constants) -> Planned:
     )
 
 
-def _told(cluster: Cluster, *, constants: Constants) -> tuple[Task, Conditions]:
-    speeds, network = constants.speeds(SIZE.precision), constants.network
+def told(cluster: Cluster, *, workload: Workload, constants: Constants) -> tuple[Task, Conditions]:
+    """Return what the planner decides about, and what its plans are simulated with."""
+    speeds, network = constants.speeds(workload.precision), constants.network
     known = with_speeds(
-        cluster, SIZE.precision, fraction=speeds.remote_fraction, unknown_flops_per_s=None
+        cluster, workload.precision, fraction=speeds.remote_fraction, unknown_flops_per_s=None
     )
     profile = flop_profile(
-        num_layers=SIZE.num_layers,
-        layer_flop=SIZE.layer_forward_flop,
-        layer_parameters=SIZE.gradient_bytes(1, is_first=False) // SIZE.bytes_per_value,
-        layer_kept_bytes=SIZE.activation_bytes,
-        activation_bytes=SIZE.activation_bytes,
-        embed_parameters=SIZE.gradient_bytes(0, is_first=True) // SIZE.bytes_per_value,
+        num_layers=workload.num_layers,
+        layer_flop=workload.layer_forward_flop,
+        layer_parameters=workload.gradient_bytes(1, is_first=False) // workload.bytes_per_value,
+        layer_kept_bytes=workload.activation_bytes,
+        activation_bytes=workload.activation_bytes,
+        embed_parameters=workload.gradient_bytes(0, is_first=True) // workload.bytes_per_value,
         recomputes=True,
-        flops_per_s=max(device.flops_per_s(SIZE.precision) for device in known.devices),
+        flops_per_s=max(device.flops_per_s(workload.precision) for device in known.devices),
     )
-    each = SIZE.bytes_per_value
+    each = workload.bytes_per_value
     task = Task(
         cluster=known,
         profile=profile,
-        batch=SIZE.batch,
+        batch=workload.batch,
         bytes_each=BytesPerParameter(parameter=each, gradient=each, optimizer=0),
         chunk_bytes=CHUNK_BYTES,
     )

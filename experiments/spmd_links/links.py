@@ -30,25 +30,24 @@ def cluster_of(*, gbps: float) -> Cluster:
 
 
 def run_linked(
-    python: Path, arguments: Sequence[str], *, links: Mapping[str, str], cache: Path
+    python: Path,
+    arguments: Sequence[str],
+    *,
+    links: Mapping[str, str],
+    cache: Path,
+    num_ranks: int = NUM_RANKS,
 ) -> None:
-    """Run `jaxpipe` with these arguments as two ranks; `cache` keeps what they compile.
+    """Run `jaxpipe` with these arguments as ranks of namespaces; `cache` keeps what they compile.
 
     `links` are the settings that put the ranks into their namespaces.
 
     Raises:
         RuntimeError: a rank failed; it says what they printed.
     """
-    start = (str(python.parent / "mpiexec"), "-n", str(NUM_RANKS), "-bind-to", "none")
-    settings = {
-        **links,
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PLATFORMS": "cpu",
-    }
+    start = (str(python.parent / "mpiexec"), "-n", str(num_ranks), "-bind-to", "none")
     done = subprocess.run(
         [*start, str(python), "-m", "jaxpipe", *arguments],
-        env=os.environ | MEMORY_SETTINGS | settings,
+        env=os.environ | MEMORY_SETTINGS | dict(links) | cached(cache),
         capture_output=True,
         text=True,
         check=False,
@@ -58,3 +57,12 @@ def run_linked(
         raise RuntimeError(
             f"{done.args} exited with {done.returncode}:\n{done.stdout}{done.stderr}"
         )
+
+
+def cached(folder: Path) -> dict[str, str]:
+    """Return the settings of ranks on CPUs that keep all that they compile in a folder."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PLATFORMS": "cpu",
+    }

@@ -1,0 +1,77 @@
+"""Our plans: what the planner finds for each case, kept as files; and one without a scheduler."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from experiments.compare_group.cases import Case, Cases, cluster_of
+from experiments.dtfm_iteration_time.planned import told
+from jaxpipe.plan import Plan, read_plan, write_plan
+from jaxpipe.plan.decide import Effort, decide
+from jaxpipe.simulate import Conditions, Constants, Workload, planned_step_s, step_objective
+from jaxpipe.simulate.launch import launch_order, shuffled
+from topo import Cluster
+
+_CHUNK_BYTES = 32 * 2**20
+
+
+def conditions_of(cluster: Cluster, workload: Workload, constants: Constants) -> Conditions:
+    """Return what our plans are simulated with: the profile by FLOPs, the fitted constants.
+
+    Gradients travel in larger chunks than the planner was told: a fifth of the messages, for two
+    cores to keep up with 64 ranks, and at most 1.5 % longer steps.
+    """
+    conditions = told(cluster, workload=workload, constants=constants)[1]
+    return replace(conditions, overheads=replace(conditions.overheads, chunk_bytes=_CHUNK_BYTES))
+
+
+def find(case: Case, cases: Cases, constants: Constants, *, folder: Path, cpu_s: float) -> float:
+    """Search the plan of a case, write its file, and return its simulated seconds."""
+    cluster = cluster_of(case, batch=cases.batch)
+    task, conditions = told(cluster, workload=cases.workload, constants=constants)
+    effort = Effort(seconds=cpu_s, num_changes=10**6)
+    # Processor time, so that other work on the machine changes nothing.
+    found = decide(task, step_objective(conditions), effort=effort, clock=time.process_time)
+    seconds = planned_step_s(found.plan, conditions)
+    about = f"Found for {case.name}, {cases.layers} layers, batch {cases.batch}: {seconds:.2f} s a "
+    folder.mkdir(parents=True, exist_ok=True)
+    write_plan(found.plan, cluster, _file(case, folder), about=about + "step, simulated.")
+    return seconds
+
+
+def read_found(case: Case, cluster: Cluster, folder: Path) -> Plan:
+    """Read the plan that was found for a case.
+
+    Raises:
+        PlanError: it is missing, or is for another cluster.
+    """
+    return read_plan(_file(case, folder), cluster)
+
+
+def unscheduled_plan(plan: Plan, cluster: Cluster, *, seed: int) -> Plan:
+    """Return the plan with ranks on devices as DT-FM drew them, and sums in the order of ranks.
+
+    Stages, schedule, warm-up and the kind of all-reduce stay; nothing knows the network any more.
+    """
+    return placed(plan, shuffled(launch_order(cluster), seed=seed)[: plan.num_ranks])
+
+
+def placed(plan: Plan, devices: Sequence[int]) -> Plan:
+    """Return the plan with a device for each rank, and sums in the order of ranks."""
+    size = plan.num_pipeline_ranks
+    everyone = range(plan.num_ranks)
+    return replace(
+        plan,
+        placement=tuple(tuple(devices[first : first + size]) for first in everyone[::size]),
+        sync=tuple(
+            tuple(plan.rank(replica=replica, stage=stage) for replica in range(plan.num_replicas))
+            for stage in range(plan.num_stages)
+        ),
+        sync_shared=tuple(rank for rank in everyone if rank % size in (0, size - 1)),
+        sync_all=tuple(everyone),
+    )
+
+
+def _file(case: Case, folder: Path) -> Path:
+    return folder / f"{case.name.replace(' ', '-')}.toml"

@@ -1,0 +1,142 @@
+"""The small runs: a few devices of a published case, with links scaled to a small model; plans."""
+
+import time
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+import topo
+from experiments.compare_group.part import part
+from experiments.compare_group.plans import placed, unscheduled_plan
+from experiments.compare_group.setting import Setting
+from jaxpipe.config import load_config
+from jaxpipe.plan import Plan, even_cut
+from jaxpipe.plan.decide import Effort, Task, decide
+from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
+from jaxpipe.schedule import AllReduceKind, ScheduleKind
+from jaxpipe.simulate import Conditions, step_objective
+from topo import Cluster
+
+_FILE = Path(__file__).parent / "real.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Some devices of a cluster, and the shape of the pipelines on them."""
+
+    name: str
+    cluster: str
+    devices: tuple[int, ...]
+    stages: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Small:
+    """What is measured; `real.toml` says what each one means."""
+
+    config: str
+    steps: int
+    rounds: int
+    seed: int
+    bytes_scale: float
+    time_scale: float
+    rank_gflops: float
+    search_s: float
+    networks: tuple[Network, ...]
+
+
+def read_small(path: Path = _FILE) -> Small:
+    """Read what is measured.
+
+    >>> [network.name for network in read_small().networks]
+    ['case 3', 'case 5']
+    """
+    return msgspec.convert(tomllib.loads(path.read_text()), Small)
+
+
+def scaled_cluster(network: Network, small: Small) -> Cluster:
+    """Return the network's devices, links slower as messages are smaller and time is longer.
+
+    >>> small = read_small()
+    >>> link = scaled_cluster(small.networks[0], small).link(0, 4)
+    >>> round(link.latency_s, 4), round(link.bandwidth_bytes_per_s)
+    (0.0138, 1750000)
+    """
+    whole = topo.load(network.cluster)
+    chosen = part(whole, network.devices, name=network.name.replace(" ", "-"))
+    slower = small.bytes_scale * small.time_scale
+    return replace(
+        chosen,
+        devices=tuple(
+            replace(device, effective_flops_per_s=small.rank_gflops * 1e9)
+            for device in chosen.devices
+        ),
+        latency_s=small.time_scale * chosen.latency_s,
+        bandwidth_bytes_per_s=chosen.bandwidth_bytes_per_s / slower,
+        alone_bytes_per_s=chosen.alone_bytes_per_s / slower,
+    )
+
+
+def small_plans(network: Network, small: Small) -> dict[Setting, Plan]:
+    """Return ours as the planner finds it, ours without it, and Megatron's pipeline."""
+    cluster = scaled_cluster(network, small)
+    ours = _found(network, small, cluster)
+    return {
+        Setting.OURS: ours,
+        Setting.OURS_UNSCHEDULED: unscheduled_plan(ours, cluster, seed=small.seed),
+        Setting.MEGATRON_P8: _megatron(ours),
+    }
+
+
+def _found(network: Network, small: Small, cluster: Cluster) -> Plan:
+    config = load_config(small.config)
+    flops_per_s = small.rank_gflops * 1e9
+    profile = gpt_profile(config.model, remat=config.train.remat, flops_per_s=flops_per_s)
+    each = bytes_each(config.model)
+    task = Task(
+        cluster=cluster,
+        profile=profile,
+        batch=config.train.batch,
+        tied=config.model.tied,
+        bytes_each=each,
+        stages=network.stages,
+        replicas=network.replicas,
+    )
+    conditions = Conditions(
+        cluster=cluster,
+        profile=profile,
+        slow=np.ones(len(cluster)),
+        gradient_bytes=each.gradient,
+    )
+    effort = Effort(seconds=small.search_s, num_changes=10**6, microbatches=(1,))
+    objective = step_objective(conditions)
+    plan = decide(task, objective, effort=effort, clock=time.process_time).plan
+    # Of the same stages all losses can agree in all bits.
+    return replace(plan, cut=even_cut(num_layers=task.num_layers, num_stages=network.stages))
+
+
+def _megatron(ours: Plan) -> Plan:
+    """Return 1F1B and a ring; stages are blocks of consecutive devices, as Megatron numbers them.
+
+    ::
+
+                    stage 0    stage 1    stage 2    stage 3
+        replica 0   device 0   device 2   device 4   device 6
+        replica 1   device 1   device 3   device 5   device 7
+    """
+    devices = range(ours.num_ranks)
+    order = [
+        device
+        for first in range(ours.num_replicas)
+        for device in devices[first :: ours.num_replicas]
+    ]
+    return replace(
+        placed(ours, order),
+        schedule=ScheduleKind.ONE_F_ONE_B,
+        warmup=None,
+        all_reduce=AllReduceKind.RING,
+    )

@@ -1,0 +1,85 @@
+"""The jobs of all settings: the same devices and samples, placed as they should be."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments.compare_group.cases import Case, cluster_of, read_cases
+from experiments.compare_group.jobs import Group
+from experiments.compare_group.part import part
+from experiments.compare_group.plans import find, placed, read_found, unscheduled_plan
+from experiments.compare_group.setting import Setting
+from experiments.compare_group.small import read_small, scaled_cluster
+from jaxpipe.plan import check_plan
+from jaxpipe.schedule import Op, ranks
+from jaxpipe.simulate import dtfm_constants
+
+CASES = read_cases()
+PLANS = Path("experiments/compare_group/results/plans")
+
+
+@pytest.mark.parametrize("case", CASES.cases, ids=lambda case: case.name)
+def test_all_settings_run_on_devices_of_the_case_and_take_all_samples(case: Case):
+    group = Group(case=case, cases=CASES, constants=dtfm_constants(), plans=PLANS)
+    for setting in (Setting.MEGATRON_P8, Setting.OURS, Setting.OURS_UNSCHEDULED, Setting.DTFM):
+        job = group.job(setting)
+        forwards = [
+            instruction
+            for phase in job.phases
+            for instruction in phase.schedule[0]
+            if instruction.op is Op.FORWARD
+        ]
+        assert len(forwards) * len(job.placement) == CASES.batch, setting
+        assert job.num_ranks <= len(group.cluster) <= 64
+
+
+def test_without_a_scheduler_only_places_and_trees_change():
+    case = CASES.cases[4]
+    cluster = cluster_of(case, batch=CASES.batch)
+    ours = read_found(case, cluster, PLANS)
+    other = unscheduled_plan(ours, cluster, seed=CASES.seed)
+    check_plan(other, num_devices=len(cluster))
+    assert other != ours
+    kept = replace(
+        other,
+        placement=ours.placement,
+        sync=ours.sync,
+        sync_shared=ours.sync_shared,
+        sync_all=ours.sync_all,
+    )
+    assert kept == ours
+    assert [sorted(ranks(tree)) for tree in other.sync] == [
+        list(ranks(tree)) for tree in other.sync
+    ]
+
+
+def test_a_plan_that_is_found_is_read_back(tmp_path: Path):
+    case = CASES.cases[2]
+    seconds = find(case, CASES, dtfm_constants(), folder=tmp_path, cpu_s=0.01)
+    cluster = cluster_of(case, batch=CASES.batch)
+    plan = read_found(case, cluster, tmp_path)
+    assert seconds > 0
+    assert placed(plan, range(64)).device(5) == 5
+
+
+def test_scaled_links_keep_the_ratio_of_messages_to_time():
+    small = read_small()
+    network = small.networks[0]
+    cluster = scaled_cluster(network, small)
+    whole = cluster_of(CASES.cases[2], batch=CASES.batch)
+    there = whole.link(network.devices[0], network.devices[-1])
+    here = cluster.link(0, len(cluster) - 1)
+    published_s = 2**23 / there.bandwidth_bytes_per_s
+    ours_s = 2**23 / small.bytes_scale / here.bandwidth_bytes_per_s
+    assert ours_s == pytest.approx(small.time_scale * published_s)
+    assert here.latency_s == pytest.approx(small.time_scale * there.latency_s)
+
+
+def test_a_part_of_a_cluster_keeps_links_and_order():
+    whole = cluster_of(CASES.cases[4], batch=CASES.batch)
+    few = part(whole, (40, 8, 9), name="few")
+    assert few.name == "few"
+    assert [device.region for device in few.devices] == ["london", "virginia", "virginia"]
+    assert few.link(0, 1) == whole.link(40, 8)
+    assert few.link(1, 0) == whole.link(8, 40)
