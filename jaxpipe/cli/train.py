@@ -27,8 +27,8 @@ def train(
     read = load_config(config, settings)
     plan = plan_from(read)
     check_seat(here, num_ranks=plan.num_ranks)
-    if here is None or here.rank == 0:
-        check_run(read, resume=resume)
+    is_first = here is None or here.rank == 0
+    checkpoint = check_run(read, resume=resume) if is_first else None
     if here is None and plan.num_ranks > 1:
         return launch(_arguments(config, settings, resume=resume), num_ranks=plan.num_ranks)
 
@@ -40,7 +40,7 @@ def train(
 
     from jaxpipe.cli.rank import run_rank
 
-    return run_rank(read, plan, resume=resume)
+    return run_rank(read, plan, checkpoint, resume=resume)
 
 
 def _arguments(config: Path, settings: tuple[str, ...], *, resume: bool) -> list[str]:

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from jaxpipe.comm import Transport
+from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import Checkpoint, latest
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics import MetricsFile, StepMetrics
 from jaxpipe.runtime.optimizer import learning_rate
-from jaxpipe.runtime.state_file import restore_state, save_state
+from jaxpipe.runtime.saver import Saver
+from jaxpipe.runtime.state_file import restore_state, snapshot
 from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.trace_file import gather_trace, write_trace
 from jaxpipe.runtime.train_state import TrainState
@@ -48,13 +50,17 @@ def train(
 
     Raises:
         ConfigError: this transport cannot sum as the plan wants it.
-        CheckpointError: the checkpoint is corrupt, or of another model.
+        CheckpointError: the checkpoint is corrupt, or of another model; or the last one could not
+            be saved.
         DeadlineError: a rank did not answer in time.
     """
     worker = start(job, transport)
     state, first_step = restore_state(worker, checkpoint)
     if checkpoint is not None and transport.rank == 0:
         _warn_of_feedback(job, first_step=first_step)
+    saver = Saver(
+        transport, folder=job.folder, keep=job.checkpoint.keep, timeout_s=job.run.timeout_s
+    )
     reporter = _Reporter(job, transport, first_step=first_step, observe=observe)
     for step in range(first_step, job.train.steps):
         begin_s = time.perf_counter()
@@ -68,10 +74,20 @@ def train(
             eval_loss = worker.eval_loss(state)
         reporter.step(totals, before, state, eval_loss=eval_loss, step=done, step_s=step_s)
         if is_last or done % job.checkpoint.every == 0:
-            save_state(worker, state, step=done)
+            saver.begin(snapshot(worker, state, step=done))
+    _finish(saver)
     worker.close()
     trace = gather_trace(worker)
     return None if trace is None else _outcome(job, trace)
+
+
+def _finish(saver: Saver) -> None:
+    """Wait for the last checkpoint, without which a run has no result."""
+    if (failure := saver.finish()) is not None:
+        raise CheckpointError(
+            f"`checkpoint` must be writable when a run ends; it is not: {failure}; make room, and "
+            "go on with --resume from the newest one"
+        )
 
 
 def _warn_of_feedback(job: Job, *, first_step: int) -> None:
