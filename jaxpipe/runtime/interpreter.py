@@ -20,6 +20,7 @@ from jaxpipe.runtime.sharing import Sharing
 from jaxpipe.runtime.stage_pass import StagePass
 from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.train_state import TrainState
+from jaxpipe.runtime.watch import Watch
 from jaxpipe.schedule import Bucket, Instruction, Op, Program
 from jaxpipe.trace import Lane
 
@@ -52,6 +53,7 @@ class Interpreter:
     wire: Wire
     recorder: Recorder
     patience: Patience
+    watch: Watch
 
     @property
     def sharing(self) -> Sharing:
@@ -71,7 +73,7 @@ class Interpreter:
     def train(self, program: Program, state: TrainState, feed: Feed) -> tuple[TrainState, Totals]:
         """Execute one training step; the arrays of `state` are donated.
 
-        Where the loss is scaled and the totals' norm is not finite, no stage changes.
+        Where the totals' norm is not finite, no stage of any rank changes.
         """
         run = self._run(program, state, feed, trains=True)
         stages = {number: held.state for number, held in run.stages.items()}
@@ -130,6 +132,7 @@ class Interpreter:
             num_bytes_before=self.transport.num_bytes_sent,
         )
         for instruction in program:
+            self.watch.at(instruction)
             _HANDLERS[instruction.op](run, instruction)
         return run
 
@@ -193,7 +196,7 @@ class _Run:
             self.reductions.begin(instruction, held.pack()[Bucket.STAGE])
 
     def update(self, instruction: Instruction) -> None:
-        if self.scale is not None and not is_finite(self.totals.square_norm):
+        if not is_finite(self.totals.square_norm):
             return
         held = self.stages[instruction.stage]
         with self.rank.recorder.span(Lane.UPDATE, instruction):
@@ -253,6 +256,7 @@ class _Run:
             compute_s=recorder.compute_s(),
             pipeline_s=recorder.pipeline_s() if holds_first else 0.0,
             sent_bytes=float(self.rank.transport.num_bytes_sent - self.num_bytes_before),
+            stops=float(self.rank.watch.is_told_to_stop),
         )
 
 

@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +23,18 @@ from jaxpipe.runtime.settings import Loop, MeshConfig, OptimizerConfig
 from jaxpipe.runtime.stage import Stage
 from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.train_state import StageState, TrainState
+from jaxpipe.runtime.watch import Deadlines, Seen, Watch
 from jaxpipe.schedule import Op, ScheduleKind
 from tests.runtime.one_device import MICROBATCH, NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
 from topo import load
 
 NO_MESH = MeshConfig()
+
+
+def unwatched(rank: int) -> Watch:
+    """Return a watch that is never started."""
+    seen = Seen(rank=rank, stage=0, num_ranks=1, folder=Path(), waits_for=lambda _: ())
+    return Watch(seen, Deadlines(least_s=1.0, unlearned_s=1.0))
 
 
 def make_plan(
@@ -106,6 +114,7 @@ def gradients_of_rank(
         wire=Wire(),
         recorder=Recorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: False),
         patience=Patience(timeout_s=60.0, receive_ahead=2),
+        watch=unwatched(transport.rank),
     )
     stages = {}
     for stage, each in compiled.items():
