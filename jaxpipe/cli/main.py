@@ -20,6 +20,7 @@ from jaxpipe.cli.compare import compare
 from jaxpipe.cli.data import prepare
 from jaxpipe.cli.generate import generate
 from jaxpipe.cli.plan import plan
+from jaxpipe.cli.run import run
 from jaxpipe.cli.show import show
 from jaxpipe.cli.simulate import simulate
 from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, write_tc
@@ -51,6 +52,7 @@ def topo() -> int:
 
 COMMANDS: Mapping[str, Command] = {
     "train": train,
+    "run": run,
     "generate": generate,
     "show": show,
     "plan": plan,
