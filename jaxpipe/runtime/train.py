@@ -129,7 +129,7 @@ class _Training:
         self.watch.phase("report", step=step)
         self.reporter.step(totals, before, state, eval_loss=eval_loss, step=done, step_s=step_s)
         if is_last or is_stopped or done % job.checkpoint.every == 0:
-            self.watch.phase("save", step=step, is_learned=False)
+            self.watch.phase("save", step=step)
             self.saver.begin(snapshot(self.worker, state, step=done))
         return state, is_stopped
 

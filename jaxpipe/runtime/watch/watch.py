@@ -38,7 +38,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Doing:
-    """What a rank is at since when; `kind` is None where its length cannot be learned."""
+    """What a rank is at, since when; `kind` is None where its length is not learned."""
 
     kind: Hashable
     what: Instruction | str
@@ -73,9 +73,12 @@ class Watch:
         """Tell that the rank begins an instruction, in the step of the last phase."""
         self._turn((instruction.op, instruction.bucket), instruction, self._doing.step)
 
-    def phase(self, name: str, *, step: int, is_learned: bool = True) -> None:
-        """Tell that the rank begins something outside of its program; steps count from 0."""
-        self._turn(name if is_learned else None, name, step)
+    def phase(self, name: str, *, step: int) -> None:
+        """Tell that the rank begins something outside of its program; steps count from 0.
+
+        How long that takes depends on disks and terminals, and is not learned.
+        """
+        self._turn(None, name, step)
 
     def cause(self, kind: CauseKind, message: str) -> Cause:
         """Return a cause that lies where the rank is now."""

@@ -88,9 +88,9 @@ def test_ranks_that_go_on_are_left_alone(tmp_path: Path) -> None:
     assert list((tmp_path / "watch").iterdir()) == []
 
 
-def test_what_takes_long_for_once_is_not_learned_yet(tmp_path: Path) -> None:
+def test_a_disk_may_take_its_time(tmp_path: Path) -> None:
     with watching(tmp_path, CHAIN) as (watches, causes):
-        watches[0].phase("save", step=6, is_learned=False)
+        watches[0].phase("save", step=6)
         with pytest.raises(Empty):
             causes.get(timeout=3.0)
 
