@@ -13,7 +13,7 @@ def watch_over(job: Job, *, rank: int, end: Callable[[Cause], object] | None = N
         stage=job.plan.stages(rank)[0],
         num_ranks=job.plan.num_ranks,
         folder=job.folder,
-        waits_for=waits_for(job.plan, rank=rank),
+        waits_for=waits_for(job.plan, rank=rank, shares_updates=job.optimizer.sharded),
     )
     deadlines = Deadlines(least_s=job.run.hang_s, unlearned_s=job.run.timeout_s)
     return Watch(seen, deadlines, end=end)
