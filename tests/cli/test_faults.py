@@ -113,7 +113,7 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on(
 def test_a_supervised_run_goes_on_after_a_rank_was_killed(
     write_config: WriteConfig, tmp_path: Path
 ) -> None:
-    config = write_config(train={"steps": 400, "eval_every": 400}, checkpoint={"every": 1})
+    config = write_config(train={"steps": 150, "eval_every": 150}, checkpoint={"every": 1})
     with training(config, command="run") as process:
         wait_for_steps(tmp_path / "run", steps=3)
         ranks(config)[1].kill()
@@ -123,7 +123,7 @@ def test_a_supervised_run_goes_on_after_a_rank_was_killed(
     assert "attempt 2 goes on from step" in told
     assert "attempt 2 is done" in told
     metrics = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    assert [m.step for m in metrics] == list(range(1, 401))
+    assert [m.step for m in metrics] == list(range(1, 151))
 
 
 @pytest.mark.parametrize("differs", ["versions", "config"])
