@@ -37,28 +37,39 @@ def run_rank(config: Config, plan: Plan, begin: Begin) -> int:
     """Train as one rank; an error ends all ranks, with this rank's words first."""
     cluster, is_seated = cluster_from(config), seat(os.environ) is not None
     transport = open_transport(config.run, plan, cluster, is_seated=is_seated)
-    job = job_from(config, plan)
-    watch = watch_over(job, rank=transport.rank, end=lambda cause: _end(job.folder, cause))
     try:
-        if transport.rank == 0:
-            _introduce(config, plan)
-        description = {**job.description, "resume": begin.resume}
-        del description["hardware"]  # hosts may differ in it
-        timeout_s = job.run.startup_timeout_s
-        check_agreement(transport, description, timeout_s=timeout_s)
-        checkpoint = None
-        if begin.resume:
-            checkpoint = agree_on_checkpoint(transport, begin.found, timeout_s=timeout_s)
-        report = StepReport(console, config.train, plan)
-        with _stopping_when_told(watch):
-            outcome = train(job, transport, checkpoint=checkpoint, observe=report, watch=watch)
+        outcome = _train(config, plan, begin, transport)
     except BaseException as error:
-        _write_error(job.folder, transport, watch, error)
+        _write_traceback(Path(config.run.folder), transport.rank)
         transport.close(error=error)
         raise
     transport.close()
     _report(config, plan, outcome)
     return 0
+
+
+def _train(
+    config: Config, plan: Plan, begin: Begin, transport: Transport
+) -> Outcome | Stopped | None:
+    if transport.rank == 0:
+        _introduce(config, plan)
+    job = job_from(config, plan)
+    watch = watch_over(job, rank=transport.rank, end=lambda cause: _end(job.folder, cause))
+    description = {**job.description, "resume": begin.resume}
+    del description["hardware"]  # hosts may differ in it
+    timeout_s = job.run.startup_timeout_s
+    report = StepReport(console, config.train, plan)
+    try:
+        check_agreement(transport, description, timeout_s=timeout_s)
+        checkpoint = None
+        if begin.resume:
+            checkpoint = agree_on_checkpoint(transport, begin.found, timeout_s=timeout_s)
+        with _stopping_when_told(watch):
+            return train(job, transport, checkpoint=checkpoint, observe=report, watch=watch)
+    except BaseException as error:
+        words = one_line(transport.rank, error).partition(": ")[2]
+        write_cause(job.folder, watch.cause(CauseKind.ERROR, words))
+        raise
 
 
 def _introduce(config: Config, plan: Plan) -> None:
@@ -104,9 +115,7 @@ def _end(folder: Path, cause: Cause) -> None:
     os._exit(1)
 
 
-def _write_error(folder: Path, transport: Transport, watch: Watch, error: BaseException) -> None:
+def _write_traceback(folder: Path, rank: int) -> None:
     """Keep where the error came from; the terminal shows its one line."""
-    words = one_line(transport.rank, error).partition(": ")[2]
-    write_cause(folder, watch.cause(CauseKind.ERROR, words))
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"rank-{transport.rank}-error.txt").write_text(traceback.format_exc())
+    (folder / f"rank-{rank}-error.txt").write_text(traceback.format_exc())
