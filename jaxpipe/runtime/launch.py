@@ -108,8 +108,8 @@ def run_child(command: Sequence[str], *, first_signal: int | None = None) -> int
 
     def tell(number: int, _: object) -> None:
         told.append(number)
-        is_first = len(told) == 1 and first_signal is not None
-        process.send_signal(first_signal if is_first else number)
+        is_first = len(told) == 1
+        process.send_signal(first_signal if is_first and first_signal is not None else number)
 
     numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     previous = {number: signal.signal(number, tell) for number in numbers}
