@@ -25,6 +25,7 @@ from jaxpipe.cli.interchange import export, import_model
 from jaxpipe.cli.launch import launch
 from jaxpipe.cli.plan import plan
 from jaxpipe.cli.profile import profile
+from jaxpipe.cli.run import run
 from jaxpipe.cli.show import show
 from jaxpipe.cli.simulate import simulate
 from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, write_tc
@@ -57,6 +58,7 @@ def topo() -> int:
 
 COMMANDS: Mapping[str, Command] = {
     "train": train,
+    "run": run,
     "generate": generate,
     "show": show,
     "trace": trace,

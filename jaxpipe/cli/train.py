@@ -30,6 +30,7 @@ def train(
     """
     from jaxpipe.config import check_paced, check_run, load_config, plan_from
     from jaxpipe.runtime.launch import check_seat, launch, seat
+    from jaxpipe.runtime.watch import clear_cause
 
     chosen = {"run.compute": compute, "run.transport": transport}
     settings += tuple(f"{key}={kind}" for key, kind in chosen.items() if kind is not None)
@@ -38,10 +39,18 @@ def train(
     plan = plan_from(read)
     check_seat(here, num_ranks=plan.num_ranks)
     is_paced = read.run.compute is ComputeKind.PACED
-    if here is None or here.rank == 0:
-        check_paced(read, resume=resume) if is_paced else check_run(read, resume=resume)
+    is_first = here is None or here.rank == 0
+    checkpoint = None
+    if is_first and is_paced:
+        check_paced(read, resume=resume)
+    elif is_first:
+        checkpoint = check_run(read, resume=resume)
+    if is_first:
+        clear_cause(Path(read.run.folder))
     if here is None and plan.num_ranks > 1:
-        return launch(_arguments(config, settings, resume=resume), num_ranks=plan.num_ranks)
+        code = launch(_arguments(config, settings, resume=resume), num_ranks=plan.num_ranks)
+        _say_if_killed(Path(read.run.folder), code=code)
+        return code
 
     from jaxpipe.runtime.process import die_with_parent, pin
 
@@ -54,9 +63,19 @@ def train(
 
         return run_paced(read, plan)
 
-    from jaxpipe.cli.rank import run_rank
+    from jaxpipe.cli.rank import Begin, run_rank
 
-    return run_rank(read, plan, resume=resume)
+    return run_rank(read, plan, Begin(resume=resume, found=checkpoint))
+
+
+def _say_if_killed(folder: Path, *, code: int) -> None:
+    """Write a cause where no rank could, because it was killed."""
+    from jaxpipe.runtime.launch import TOLD_TO_STOP
+    from jaxpipe.runtime.watch import Cause, CauseKind, write_cause
+
+    if code not in (0, 2, *TOLD_TO_STOP):
+        message = f"mpirun ended with exit code {code}, and no rank has said why"
+        write_cause(folder, Cause(kind=CauseKind.KILLED, message=message))
 
 
 def _arguments(config: Path, settings: tuple[str, ...], *, resume: bool) -> list[str]:

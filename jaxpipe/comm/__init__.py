@@ -22,6 +22,7 @@ from jaxpipe.comm.tags import (
     BROADCAST_TAG,
     GATHER_TAG,
     NUM_MESSAGE_TAGS,
+    SAVE_TAG,
 )
 from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
 
@@ -31,6 +32,7 @@ __all__ = [
     "BROADCAST_TAG",
     "GATHER_TAG",
     "NUM_MESSAGE_TAGS",
+    "SAVE_TAG",
     "Arrival",
     "Codec",
     "CodedTransport",

@@ -4,7 +4,7 @@
 
     0 ............ 2**20 - 1    messages of the pipeline, chosen by the program
     2**20 ........ 2**21 - 1    all-reduces: `ALL_REDUCE_TAG` + bucket
-    2**21 ........              one tag each: gather, broadcast, barrier, clock, group, close
+    2**21 ........              one tag each: gather, broadcast, barrier, clock, group, close, save
     `NCCL_TAG`                  the notes of `NcclTransport`
     2**22 ........              the tokens of `ShapedTransport`: `TOKEN_TAG` + tag of the message
 
@@ -20,7 +20,8 @@ BARRIER_TAG = GATHER_TAG + 2
 CLOCK_TAG = GATHER_TAG + 3
 GROUP_TAG = GATHER_TAG + 4
 CLOSE_TAG = GATHER_TAG + 5
-MAX_TAG = CLOSE_TAG
+SAVE_TAG = GATHER_TAG + 6
+MAX_TAG = SAVE_TAG
 NCCL_TAG = MAX_TAG + 1
 TOKEN_TAG = 2**22
 LARGEST_TAG = TOKEN_TAG + MAX_TAG

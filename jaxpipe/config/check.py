@@ -4,7 +4,7 @@ from pathlib import Path
 
 from jaxpipe.config.read import Config, to_tree
 from jaxpipe.errors import CheckpointError, ConfigError
-from jaxpipe.runtime.checkpoint import Checkpoint, latest, open_checkpoint
+from jaxpipe.runtime.checkpoint import Checkpoint, latest, newest_valid
 from jaxpipe.runtime.data import num_eval_batches, open_dataset, sample
 from jaxpipe.runtime.settings import TransportKind
 from jaxpipe.schedule import CodecKind
@@ -13,8 +13,10 @@ _MAY_CHANGE = frozenset({"dropout", "compute_dtype"})
 """What may differ between a checkpoint's model and the one that goes on from it."""
 
 
-def check_run(config: Config, *, resume: bool) -> None:
+def check_run(config: Config, *, resume: bool) -> Checkpoint | None:
     """Check all that a run will read before any rank computes; it reads every byte once.
+
+    Return the checkpoint from which a run resumes: the newest that is intact.
 
     Raises:
         ConfigError: the sequence or the vocabulary does not fit the model, or the run's folder
@@ -31,12 +33,15 @@ def check_run(config: Config, *, resume: bool) -> None:
     _check_data(config, sequence=sequence)
     folder = Path(config.run.folder)
     if resume:
-        _check_checkpoint(config, open_checkpoint(latest(folder)))
-    elif _has_checkpoint(folder):
+        checkpoint = newest_valid(folder)
+        _check_model(config, checkpoint)
+        return checkpoint
+    if _has_checkpoint(folder):
         raise ConfigError(
             f"a run does not overwrite another: `run.folder` {config.run.folder} holds "
             f"checkpoints; go on with --resume, or name another folder"
         )
+    return None
 
 
 def check_paced(config: Config, *, resume: bool) -> None:
@@ -87,7 +92,7 @@ def _has_checkpoint(folder: Path) -> bool:
     return True
 
 
-def _check_checkpoint(config: Config, checkpoint: Checkpoint) -> None:
+def _check_model(config: Config, checkpoint: Checkpoint) -> None:
     saved, wanted = checkpoint.metadata["config"]["model"], to_tree(config)["model"]
     for field in set(wanted) - _MAY_CHANGE:
         if saved[field] != wanted[field]:
@@ -95,5 +100,3 @@ def _check_checkpoint(config: Config, checkpoint: Checkpoint) -> None:
                 f"a run goes on with its own model: `model.{field}` is {wanted[field]!r}, the "
                 f"checkpoint {checkpoint.folder} has {saved[field]!r}; set it to that"
             )
-    for name in checkpoint.tensors:
-        checkpoint.read([name])

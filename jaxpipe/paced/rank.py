@@ -30,6 +30,7 @@ from jaxpipe.runtime.mailbox import Patience
 from jaxpipe.runtime.recorder import Recorder
 from jaxpipe.runtime.reductions import reduction_tag
 from jaxpipe.runtime.train_state import StageState, TrainState
+from jaxpipe.runtime.watched import unwatched
 from jaxpipe.schedule import Bucket, Program
 from jaxpipe.simulate.collective import Collective
 from jaxpipe.simulate.job import Job
@@ -120,6 +121,7 @@ def open_rank(
         wire=_wire(task),
         recorder=Recorder(rank=rank, clock=pace.now, keep=lambda _: True),
         patience=Patience(timeout_s=task.timeout_s),
+        watch=unwatched(rank),
         receive=_receive,
     )
     return PacedRank(

@@ -21,6 +21,7 @@ from jaxpipe.runtime.sharing import Sharing
 from jaxpipe.runtime.stage_pass import StagePass
 from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.train_state import TrainState
+from jaxpipe.runtime.watch import Watch
 from jaxpipe.schedule import Bucket, Instruction, Op, Program
 from jaxpipe.trace import Lane
 
@@ -58,6 +59,7 @@ class Interpreter:
     wire: Wire
     recorder: Recorder
     patience: Patience
+    watch: Watch
     receive: Receive = receive_jax
 
     @property
@@ -78,7 +80,7 @@ class Interpreter:
     def train(self, program: Program, state: TrainState, feed: Feed) -> tuple[TrainState, Totals]:
         """Execute one training step; the arrays of `state` are donated.
 
-        Where the loss is scaled and the totals' norm is not finite, no stage changes.
+        Where the totals' norm is not finite, no stage of any rank changes.
         """
         return self.train_parts((program,), state, feed, after=_nothing)
 
@@ -119,6 +121,7 @@ class Interpreter:
         run = self._begin(sum(parts, ()), state, feed, trains=trains)
         for number, part in enumerate(parts):
             for instruction in part:
+                self.watch.at(instruction)
                 _HANDLERS[instruction.op](run, instruction)
             after(number)
         return run
@@ -227,7 +230,7 @@ class _Run:
             self.reductions.begin(instruction, held.pack()[Bucket.STAGE])
 
     def update(self, instruction: Instruction) -> None:
-        if self.scale is not None and not is_finite(self.totals.square_norm):
+        if not is_finite(self.totals.square_norm):
             return
         held = self.stages[instruction.stage]
         with self.rank.recorder.span(Lane.UPDATE, instruction):
@@ -288,6 +291,7 @@ class _Run:
             compute_s=recorder.compute_s(),
             pipeline_s=recorder.pipeline_s() if holds_first else 0.0,
             sent_bytes=float(self.rank.transport.num_bytes_sent - self.num_bytes_before),
+            stops=float(self.rank.watch.is_told_to_stop),
         )
 
 

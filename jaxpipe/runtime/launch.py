@@ -71,7 +71,10 @@ def check_seat(here: Seat | None, *, num_ranks: int) -> None:
 def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
     """Run `jaxpipe` with these arguments on `num_ranks` ranks of this host; return the exit code.
 
-    The MPI is the one of this Python's environment, or else the one on the path.
+    The MPI is the one of this Python's environment, or else the one on the path. A signal that
+    asks this process to end tells the ranks to stop after their step, with a checkpoint; it goes to
+    them as SIGUSR1, which each `mpirun` passes on and leaves them time for; the exit code is 128
+    plus the signal. The second one ends them.
 
     Raises:
         ConfigError: there is no `mpirun`.
@@ -81,18 +84,38 @@ def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
         *(sys.executable, "-m", "jaxpipe"),
         *arguments,
     ]
-    end_with_us = partial(die_with_parent, signal.SIGTERM)
+    return run_child(command, first_signal=signal.SIGUSR1)
+
+
+TOLD_TO_STOP = frozenset(
+    128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
+)
+"""The exit codes of a run that was told to stop."""
+
+
+def run_child(command: Sequence[str], *, first_signal: int | None = None) -> int:
+    """Run a command that ends with this process, and return its exit code.
+
+    The signals that ask this process to end go to the child; the first of them as `first_signal`,
+    if there is one. A child that then ends in order has the exit code 128 plus the signal.
+    """
     process = subprocess.Popen(
         command,
         env={**MEMORY_SETTINGS, **os.environ},
-        preexec_fn=end_with_us,  # noqa: PLW1509  it only calls prctl
+        preexec_fn=partial(die_with_parent, signal.SIGTERM),  # noqa: PLW1509  it only calls prctl
     )
-    previous = {
-        number: signal.signal(number, lambda number, _: process.send_signal(number))
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-    }
+    told: list[int] = []
+
+    def tell(number: int, _: object) -> None:
+        told.append(number)
+        is_first = len(told) == 1
+        process.send_signal(first_signal if is_first and first_signal is not None else number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    previous = {number: signal.signal(number, tell) for number in numbers}
     try:
-        return process.wait()
+        code = process.wait()
+        return 128 + told[0] if told and code == 0 else code
     except KeyboardInterrupt:
         process.send_signal(signal.SIGTERM)
         process.wait()

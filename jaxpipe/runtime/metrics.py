@@ -1,10 +1,14 @@
 """What a run says of each step, and the JSON lines in which it stays."""
 
 import json
+import logging
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +74,14 @@ class MetricsFile:
         self._path = path
 
     def write(self, metrics: StepMetrics | PacedMetrics) -> None:
-        """Append a line; it is readable at once."""
-        with self._path.open("a") as file:
-            file.write(json.dumps(asdict(metrics)) + "\n")
+        """Append a line; it is readable at once. On a full disk, it is lost, with a warning."""
+        size = self._path.stat().st_size
+        try:
+            with self._path.open("a") as file:
+                file.write(json.dumps(asdict(metrics)) + "\n")
+        except OSError as error:
+            os.truncate(self._path, size)
+            logger.warning("no metrics of step %d, training goes on: %s", metrics.step, error)
 
 
 def read_metrics(path: Path) -> list[StepMetrics]:

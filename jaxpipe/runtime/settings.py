@@ -59,21 +59,23 @@ class RunConfig:
     """Where a run lives, and how long its ranks wait for each other.
 
     `timeout_s` bounds every wait within a step, `startup_timeout_s` that for the slowest rank to
-    compile its stage. With the transport `shaped`, `link_scale` multiplies the latencies and the
-    seconds per byte of all links. Where computes are `paced`, links are emulated whatever the
-    transport is, and the section `paced` has their scales.
+    compile its stage. A rank that does one thing for longer than `hang_s`, and than five times what
+    99 % of the like have taken, hangs, and ends the run. With the transport `shaped`, `link_scale`
+    multiplies the latencies and the seconds per byte of all links. Where computes are `paced`,
+    links are emulated whatever the transport is, and the section `paced` has their scales.
     """
 
     folder: str
     seed: int = 0
     timeout_s: float = 120.0
     startup_timeout_s: float = 900.0
+    hang_s: float = 2.5
     transport: TransportKind = TransportKind.MPI
     link_scale: float = 1.0
     compute: ComputeKind = ComputeKind.REAL
 
     def __post_init__(self) -> None:
-        times = ("timeout_s", "startup_timeout_s", "link_scale")
+        times = ("timeout_s", "startup_timeout_s", "hang_s", "link_scale")
         _check(self, above_zero=times, not_negative=("seed",))
         if self.link_scale != 1 and self.transport is not TransportKind.SHAPED:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The state of training in a checkpoint: written stage by stage, read by any cut."""
+"""The state of training in a checkpoint: copied stage by stage, read by any cut."""
 
 from dataclasses import asdict
 from functools import partial
@@ -8,24 +8,11 @@ import jax
 import numpy as np
 import optax
 
-from jaxpipe.comm import BARRIER_TAG, GATHER_TAG, barrier, gather_bytes
-from jaxpipe.runtime.checkpoint import (
-    Checkpoint,
-    TensorEntry,
-    begin,
-    commit,
-    decode_entries,
-    encode_entries,
-    flatten,
-    names,
-    partial_folder,
-    prune,
-    restore,
-    write_shard,
-)
+from jaxpipe.runtime.checkpoint import Checkpoint, flatten, names, restore
 from jaxpipe.runtime.compiled import CompiledStage
 from jaxpipe.runtime.loss_scale import LossScale, initial_loss_scale
 from jaxpipe.runtime.model import Parameters
+from jaxpipe.runtime.saver import Snapshot
 from jaxpipe.runtime.train_state import StageState, TrainState
 from jaxpipe.runtime.worker import Worker
 
@@ -34,34 +21,22 @@ _LOSS_SCALE, _SKIPPED_STEPS = "loss_scale", "skipped_steps"
 """Where the metadata hold what is not a tensor of the state."""
 
 
-def save_state(worker: Worker, state: TrainState, *, step: int) -> None:
-    """Save what training needs to go on after `step` steps; all ranks call this.
+def snapshot(worker: Worker, state: TrainState, *, step: int) -> Snapshot:
+    """Copy to the host what training needs to go on after `step` steps; all ranks call this.
 
-    The ranks of replica 0 write, rank 0 commits once all have written, and removes old checkpoints.
-    Moments that replicas share out are gathered first: a checkpoint does not depend on it.
-
-    Raises:
-        CheckpointError: a file cannot be written, or does not read back as it was written.
+    The ranks of replica 0 hold what is saved, the others nothing. Moments that replicas share out
+    are gathered first: a checkpoint does not depend on it. On the CPU, each array is copied once,
+    since the next step takes over its memory.
     """
-    job, transport, timeout_s = worker.job, worker.transport, worker.job.run.timeout_s
-    if transport.rank == 0:
-        begin(job.folder, step=step)
-    barrier(transport, tag=BARRIER_TAG, timeout_s=timeout_s)
-    entries: tuple[TensorEntry, ...] = ()
-    folder = partial_folder(job.folder, step=step)
+    job, rank = worker.job, worker.transport.rank
+    shards: dict[str, dict[str, np.ndarray]] = {}
     for stage, held in state.stages.items():
         moments = _whole_moments(worker, held, stage=stage)
-        if job.plan.replica(transport.rank) == 0:
+        if job.plan.replica(rank) == 0:
             tensors = _tensors(held.params, moments, first_layer=job.plan.layers(stage).start)
-            entries += tuple(write_shard(folder, f"stage-{stage}", tensors))
-    payloads = gather_bytes(
-        transport, encode_entries(entries), root=0, tag=GATHER_TAG, timeout_s=timeout_s
-    )
-    if payloads is not None:
-        everything = [entry for payload in payloads for entry in decode_entries(payload)]
-        metadata = {**job.description, **_to_metadata(state)}
-        commit(folder, everything, metadata)
-        prune(job.folder, keep=job.checkpoint.keep)
+            shards[f"stage-{stage}"] = {name: np.array(each) for name, each in tensors.items()}
+    metadata = {**job.description, **_to_metadata(state)}
+    return Snapshot(step=step, shards=shards, metadata=metadata)
 
 
 def restore_state(worker: Worker, checkpoint: Checkpoint | None) -> tuple[TrainState, int]:

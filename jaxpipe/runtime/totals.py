@@ -14,7 +14,8 @@ class Totals:
     `loss` is in nats, summed over tokens. `square_norm` is that of the gradient before clipping,
     times the square of the loss's scale until they are `unscaled`.
     `pipeline_s` is the time of the pipeline phase, added over first stages; `compute_s` that of
-    all forwards and backwards; `sent_bytes` what ranks sent before this sum, gradients included.
+    all forwards and backwards; `sent_bytes` what ranks sent before this sum, gradients included;
+    `stops` counts the ranks that were told to stop.
     """
 
     loss: float = 0.0
@@ -22,6 +23,7 @@ class Totals:
     compute_s: float = 0.0
     pipeline_s: float = 0.0
     sent_bytes: float = 0.0
+    stops: float = 0.0
 
     def to_array(self) -> np.ndarray:
         """Return the fields as float64."""

@@ -9,15 +9,20 @@ from pathlib import Path
 import numpy as np
 
 from jaxpipe.comm import Transport
+from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import Checkpoint, latest
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics import MetricsFile, StepMetrics
 from jaxpipe.runtime.optimizer import learning_rate
-from jaxpipe.runtime.state_file import restore_state, save_state
+from jaxpipe.runtime.overflows import Overflows
+from jaxpipe.runtime.saver import Saver
+from jaxpipe.runtime.state_file import restore_state, snapshot
 from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.trace_file import gather_trace, write_trace
 from jaxpipe.runtime.train_state import TrainState
-from jaxpipe.runtime.worker import start
+from jaxpipe.runtime.watch import Watch
+from jaxpipe.runtime.watched import watch_over
+from jaxpipe.runtime.worker import Worker, start
 from jaxpipe.trace import Trace
 
 logger = logging.getLogger(__name__)
@@ -33,45 +38,109 @@ class Outcome:
     picture: Path | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """A run that was told to stop after a step, and may go on from its checkpoint."""
+
+    step: int
+    checkpoint: Path
+
+
 def train(
     job: Job,
     transport: Transport,
     *,
     checkpoint: Checkpoint | None,
     observe: Callable[[StepMetrics], None],
-) -> Outcome | None:
+    watch: Watch | None = None,
+) -> Outcome | Stopped | None:
     """Train to the last step, as one of all ranks of the job; rank 0 returns where results lie.
 
     With a `checkpoint` training goes on from there, exactly as if it had not stopped; but where the
     codec of gradients feeds errors back, it starts with zero errors, and a warning says so.
-    `observe` is called on rank 0 after each step.
+    `observe` is called on rank 0 after each step. A `watch` is started once all is compiled. Where
+    any rank's is told to stop, all ranks save after the step and stop.
 
     Raises:
         ConfigError: this transport cannot sum as the plan wants it.
-        CheckpointError: the checkpoint is corrupt, or of another model.
+        CheckpointError: the checkpoint is corrupt, or of another model; or the last one could not
+            be saved.
         DeadlineError: a rank did not answer in time.
+        RunError: three steps in a row had gradients that are not finite.
     """
-    worker = start(job, transport)
+    watch = watch or watch_over(job, rank=transport.rank)
+    worker = start(job, transport, watch)
     state, first_step = restore_state(worker, checkpoint)
     if checkpoint is not None and transport.rank == 0:
         _warn_of_feedback(job, first_step=first_step)
-    reporter = _Reporter(job, transport, first_step=first_step, observe=observe)
-    for step in range(first_step, job.train.steps):
-        begin_s = time.perf_counter()
-        before = state
-        state, totals = worker.train_step(state, step=step)
-        step_s = time.perf_counter() - begin_s
-        done = step + 1
-        is_last = done == job.train.steps
-        eval_loss = None
-        if is_last or done == 1 or done % job.train.eval_every == 0:
-            eval_loss = worker.eval_loss(state)
-        reporter.step(totals, before, state, eval_loss=eval_loss, step=done, step_s=step_s)
-        if is_last or done % job.checkpoint.every == 0:
-            save_state(worker, state, step=done)
+    saver = Saver(
+        transport, folder=job.folder, keep=job.checkpoint.keep, timeout_s=job.run.timeout_s
+    )
+    training = _Training(
+        worker=worker,
+        watch=watch,
+        saver=saver,
+        reporter=_Reporter(job, transport, first_step=first_step, observe=observe),
+    )
+    watch.start()
+    last_step = training.run(state, first_step=first_step)
+    _finish(saver)
+    watch.stop()
     worker.close()
     trace = gather_trace(worker)
-    return None if trace is None else _outcome(job, trace)
+    if trace is None:
+        return None
+    if last_step < job.train.steps:
+        return Stopped(step=last_step, checkpoint=latest(job.folder))
+    return _outcome(job, trace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Training:
+    """The steps of one rank, and what it does between them."""
+
+    worker: Worker
+    watch: Watch
+    saver: Saver
+    reporter: "_Reporter"
+
+    def run(self, state: TrainState, *, first_step: int) -> int:
+        """Train, and return after how many steps it ended: all, or as many as it was told."""
+        overflows = Overflows()
+        for step in range(first_step, self.worker.job.train.steps):
+            before = state
+            state, is_stopped = self._step(state, step=step)
+            overflows.check(self.worker.transport, before, state, step=step + 1)
+            if is_stopped:
+                return step + 1
+        return self.worker.job.train.steps
+
+    def _step(self, state: TrainState, *, step: int) -> tuple[TrainState, bool]:
+        """Train on a step, and return whether a rank was told to stop."""
+        job, before, done = self.worker.job, state, step + 1
+        self.watch.phase("read samples", step=step)
+        begin_s = time.perf_counter()
+        state, totals = self.worker.train_step(state, step=step)
+        step_s = time.perf_counter() - begin_s
+        is_stopped, is_last = totals.stops > 0, done == job.train.steps
+        eval_loss = None
+        if is_last or done == 1 or (done % job.train.eval_every == 0 and not is_stopped):
+            eval_loss = self.worker.eval_loss(state)
+        self.watch.phase("report", step=step)
+        self.reporter.step(totals, before, state, eval_loss=eval_loss, step=done, step_s=step_s)
+        if is_last or is_stopped or done % job.checkpoint.every == 0:
+            self.watch.phase("save", step=step)
+            self.saver.begin(snapshot(self.worker, state, step=done))
+        return state, is_stopped
+
+
+def _finish(saver: Saver) -> None:
+    """Wait for the last checkpoint, without which a run has no result."""
+    if (failure := saver.finish()) is not None:
+        raise CheckpointError(
+            f"`checkpoint` must be writable when a run ends; it is not: {failure}; make room, and "
+            "go on with --resume from the newest one"
+        )
 
 
 def _warn_of_feedback(job: Job, *, first_step: int) -> None:

@@ -19,15 +19,16 @@ from jaxpipe.runtime.coding import boundary_codecs, gradient_wire
 from jaxpipe.runtime.compiled import CompiledStage, compile_stage
 from jaxpipe.runtime.feed import eval_feed, train_feed
 from jaxpipe.runtime.feedback import copied_errors, settle_errors
-from jaxpipe.runtime.interpreter import Feed, Interpreter
+from jaxpipe.runtime.interpreter import Interpreter
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.loss_scale import adjust, is_finite
+from jaxpipe.runtime.loss_scale import LossScale, adjust, is_finite
 from jaxpipe.runtime.mailbox import Patience
 from jaxpipe.runtime.recorder import Recorder
 from jaxpipe.runtime.reductions import check_all_reduce
-from jaxpipe.runtime.settings import LossScaleConfig
 from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.train_state import TrainState
+from jaxpipe.runtime.watch import Watch
+from jaxpipe.runtime.watched import watch_over
 from jaxpipe.schedule import Program
 
 _CLOCK_ROUNDS = 20
@@ -54,11 +55,19 @@ class Worker:
         return self.interpreter.compiled
 
     def train_step(self, state: TrainState, *, step: int) -> tuple[TrainState, Totals]:
-        """Train on the batch of a step; steps count from 0. Donates the arrays of `state`."""
+        """Train on the batch of a step; steps count from 0. Donates the arrays of `state`.
+
+        A step whose gradients are not finite changes nothing on any rank.
+        """
         feed = train_feed(self.job, rank=self.transport.rank, step=step)
-        if self.job.loss_scale is None:
-            return self.interpreter.train(self.train_program, state, feed)
-        return self._train_scaled(self.job.loss_scale, state, feed)
+        reducer = self.interpreter.reducer
+        errors = copied_errors(reducer)
+        state, totals = self.interpreter.train(self.train_program, state, feed)
+        is_taken = is_finite(totals.square_norm)
+        loss_scale, ratio = self._adjusted(state, is_taken=is_taken)
+        settle_errors(reducer, errors, is_taken=is_taken, ratio=ratio)
+        skipped_steps = state.skipped_steps + (not is_taken)
+        return replace(state, loss_scale=loss_scale, skipped_steps=skipped_steps), totals
 
     def eval_loss(self, state: TrainState) -> float:
         """Return the held-out loss in nats per token, the same on all ranks."""
@@ -70,21 +79,12 @@ class Worker:
         losses = [self.interpreter.evaluate(self.eval_program, state, f).loss for f in feeds]
         return sum(losses) / (num_batches * self.job.tokens_per_step)
 
-    def _train_scaled(
-        self, config: LossScaleConfig, state: TrainState, feed: Feed
-    ) -> tuple[TrainState, Totals]:
-        """Train with a scaled loss, and adjust the scale."""
-        assert state.loss_scale is not None, config
-        reducer = self.interpreter.reducer
-        errors = copied_errors(reducer)
-        state, totals = self.interpreter.train(self.train_program, state, feed)
-        assert state.loss_scale is not None, config
-        is_taken = is_finite(totals.square_norm)
-        adjusted = adjust(config, state.loss_scale, finite=is_taken)
-        ratio = adjusted.scale / state.loss_scale.scale
-        settle_errors(reducer, errors, is_taken=is_taken, ratio=ratio)
-        skipped_steps = state.skipped_steps + (not is_taken)
-        return replace(state, loss_scale=adjusted, skipped_steps=skipped_steps), totals
+    def _adjusted(self, state: TrainState, *, is_taken: bool) -> tuple[LossScale | None, float]:
+        """Return the scale of the next step's loss, and its ratio to that of this step."""
+        if self.job.loss_scale is None or state.loss_scale is None:
+            return None, 1.0
+        adjusted = adjust(self.job.loss_scale, state.loss_scale, finite=is_taken)
+        return adjusted, adjusted.scale / state.loss_scale.scale
 
     def close(self) -> None:
         """End the threads that sum gradients and encode messages, after the last step.
@@ -96,7 +96,7 @@ class Worker:
         self.interpreter.messages.stop(timeout_s=self.job.run.timeout_s)
 
 
-def start(job: Job, transport: Transport) -> Worker:
+def start(job: Job, transport: Transport, watch: Watch | None = None) -> Worker:
     """Compile this rank's stages, and return when all ranks have compiled theirs.
 
     Raises:
@@ -128,6 +128,7 @@ def start(job: Job, transport: Transport) -> Worker:
             rank=transport.rank, clock=time.perf_counter, keep=lambda step: step >= keep_from
         ),
         patience=Patience(timeout_s=job.run.timeout_s),
+        watch=watch or watch_over(job, rank=transport.rank),
     )
     barrier(transport, tag=BARRIER_TAG, timeout_s=job.run.startup_timeout_s)
     num_microbatches = job.plan.num_microbatches

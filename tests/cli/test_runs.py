@@ -140,6 +140,7 @@ def test_show_draws_the_plan(write_config: WriteConfig) -> None:
     [
         (),
         ("train",),
+        ("run",),
         ("plan",),
         ("simulate",),
         ("compare",),

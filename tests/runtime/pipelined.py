@@ -22,6 +22,7 @@ from jaxpipe.runtime.settings import Loop, MeshConfig, OptimizerConfig
 from jaxpipe.runtime.stage import Stage
 from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.train_state import StageState, TrainState
+from jaxpipe.runtime.watched import unwatched
 from jaxpipe.schedule import Op, ScheduleKind
 from tests.runtime.one_device import MICROBATCH, NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
 from topo import load
@@ -106,6 +107,7 @@ def gradients_of_rank(
         wire=Wire(),
         recorder=Recorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: False),
         patience=Patience(timeout_s=60.0, receive_ahead=2),
+        watch=unwatched(transport.rank),
     )
     stages = {}
     for stage, each in compiled.items():

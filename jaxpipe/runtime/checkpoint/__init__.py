@@ -5,12 +5,14 @@
     one rank          begin ──► broadcast "go"
     every rank        flatten ──► write_shard ──► encode_entries ──► gather
     one rank          decode_entries ──► commit ──► prune
-    every rank        latest ──► open_checkpoint ──► read(names(...)) ──► restore
+    one rank          newest_valid
+    every rank        open_checkpoint ──► read(names(...)) ──► restore
 """
 
-from jaxpipe.runtime.checkpoint.checkpoint import Checkpoint, commit, open_checkpoint
+from jaxpipe.runtime.checkpoint.checkpoint import Checkpoint, commit, open_checkpoint, verify
 from jaxpipe.runtime.checkpoint.entry import TensorEntry, decode_entries, encode_entries
-from jaxpipe.runtime.checkpoint.folders import begin, latest, partial_folder, prune
+from jaxpipe.runtime.checkpoint.fallback import newest_valid
+from jaxpipe.runtime.checkpoint.folders import begin, discard, latest, partial_folder, prune
 from jaxpipe.runtime.checkpoint.naming import flatten, names, restore
 from jaxpipe.runtime.checkpoint.shard import write_shard
 
@@ -20,13 +22,16 @@ __all__ = [
     "begin",
     "commit",
     "decode_entries",
+    "discard",
     "encode_entries",
     "flatten",
     "latest",
     "names",
+    "newest_valid",
     "open_checkpoint",
     "partial_folder",
     "prune",
     "restore",
+    "verify",
     "write_shard",
 ]

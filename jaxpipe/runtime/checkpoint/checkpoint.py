@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxpipe.errors import CheckpointError
+from jaxpipe.runtime.checkpoint.corruption import corrupt
 from jaxpipe.runtime.checkpoint.entry import TensorEntry
 from jaxpipe.runtime.checkpoint.folders import put_in_place, step_of
 from jaxpipe.runtime.checkpoint.manifest import Manifest, read_manifest, write_manifest
@@ -55,8 +56,13 @@ def commit(folder: Path, entries: Iterable[TensorEntry], metadata: Mapping[str, 
     warning. A committed checkpoint of the same step is replaced. `metadata` is of JSON: dicts,
     lists, strings, finite numbers.
 
+    The manifest is read back, as `write_shard` has read the tensors: nothing is committed that
+    was not verified.
+
     Raises:
-        CheckpointError: a shard is not in the folder, because the hosts do not share it.
+        CheckpointError: a shard is not in the folder, because the hosts do not share it, or the
+            manifest does not read back as it was written.
+        OSError: the disk is full.
     """
     tensors: dict[str, TensorEntry] = {}
     for entry in entries:
@@ -65,11 +71,23 @@ def commit(folder: Path, entries: Iterable[TensorEntry], metadata: Mapping[str, 
             _log.warning("%s differs: kept of %s, not of %s", entry.name, kept.file, entry.file)
     for file in sorted({entry.file for entry in tensors.values()}):
         check_shard(folder, file, [entry for entry in tensors.values() if entry.file == file])
-    write_manifest(
-        folder,
-        Manifest(step=step_of(folder), metadata=dict(metadata), tensors=tuple(tensors.values())),
+    manifest = Manifest(
+        step=step_of(folder), metadata=dict(metadata), tensors=tuple(tensors.values())
     )
+    write_manifest(folder, manifest)
+    if read_manifest(folder).tensors != manifest.tensors:
+        raise corrupt(folder, "the manifest does not read back as it was written")
     return put_in_place(folder)
+
+
+def verify(checkpoint: Checkpoint) -> None:
+    """Read all that a checkpoint holds, a tensor at a time, and keep nothing.
+
+    Raises:
+        CheckpointError: a file is missing, truncated or changed.
+    """
+    for name in checkpoint.tensors:
+        checkpoint.read([name])
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:

@@ -88,8 +88,25 @@ def latest(run_folder: Path) -> Path:
     return committed[max(committed)]
 
 
-def prune(run_folder: Path, *, keep: int) -> None:
-    """Remove all committed checkpoints but the `keep` of the highest steps.
+def newest_first(run_folder: Path) -> tuple[Path, ...]:
+    """Return all folders that should hold a checkpoint, whether or not they hold a whole one.
+
+    Of one step, the one that stepped aside comes last.
+    """
+    ours = [(step, path) for path, step in _ours(run_folder) if path.suffix != _PARTIAL]
+    return tuple(path for _, path in sorted(ours, key=lambda found: found[0]))[::-1]
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder that `begin` made, and give back its place on the disk."""
+    _remove([folder])
+
+
+def prune(run_folder: Path, *, keep: int, newest: int) -> None:
+    """Remove the committed checkpoints before step `newest`, verified just now, but `keep` - 1.
+
+    Later steps stay, and are not counted: a run that could not resume from a broken one goes on
+    from an older, and comes by them again.
 
     Raises:
         CheckpointError: `keep` is below 1.
@@ -97,7 +114,8 @@ def prune(run_folder: Path, *, keep: int) -> None:
     if keep < 1:
         raise CheckpointError(f"`keep` must be at least 1, not {keep}; raise it")
     committed = _committed(run_folder)
-    _remove(committed[step] for step in sorted(committed)[:-keep])
+    steps = sorted(step for step in committed if step <= newest)
+    _remove(committed[step] for step in steps[:-keep])
 
 
 def _committed(run_folder: Path) -> dict[int, Path]:

@@ -160,7 +160,7 @@ def test_folders_of_the_user_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "notes.txt").write_text("fine")
     save(tmp_path, step=2)
     save(tmp_path, step=3)
-    prune(tmp_path, keep=1)
+    prune(tmp_path, keep=1, newest=3)
     assert names(tmp_path) == ["notes.txt", "step-00000001-best", "step-00000003"]
 
 
@@ -168,14 +168,21 @@ def test_folders_of_the_user_are_left_alone(tmp_path: Path) -> None:
 def test_prune_keeps_the_highest_steps(tmp_path: Path, keep: int, kept: list[int]) -> None:
     for step in (10, 4, 30, 20):
         save(tmp_path, step=step)
-    prune(tmp_path, keep=keep)
+    prune(tmp_path, keep=keep, newest=30)
     assert names(tmp_path) == [f"step-{step:08d}" for step in kept]
+
+
+def test_prune_counts_no_later_steps(tmp_path: Path) -> None:
+    for step in (10, 20, 99):
+        save(tmp_path, step=step)
+    prune(tmp_path, keep=1, newest=20)
+    assert names(tmp_path) == ["step-00000020", "step-00000099"]
 
 
 def test_prune_must_keep_one(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="`keep` must be at least 1, not 0"):
-        prune(tmp_path, keep=0)
+        prune(tmp_path, keep=0, newest=1)
 
 
 def test_prune_of_nothing(tmp_path: Path) -> None:
-    prune(tmp_path, keep=1)
+    prune(tmp_path, keep=1, newest=1)

@@ -1,0 +1,59 @@
+"""What a rank says of itself while it trains, in a small file of its own that others read.
+
+The file is written in place and always of one length, so a full disk does not silence a rank.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+_NUM_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """Where a rank is: what it does in which step, for whom it waits, and whether for too long.
+
+    `beat` counts how often it has said so: one that does not grow any more is of a process that is
+    stopped. `step` counts from 1.
+    """
+
+    rank: int
+    stage: int
+    step: int
+    doing: str
+    waits_for: tuple[int, ...]
+    overdue: bool
+    beat: int
+
+
+def pulse_file(folder: Path, rank: int) -> Path:
+    """Return where a rank of the run in a folder says where it is.
+
+    >>> pulse_file(Path("run"), 3).as_posix()
+    'run/watch/rank-3.json'
+    """
+    return folder / "watch" / f"rank-{rank}.json"
+
+
+def write_pulse(descriptor: int, pulse: Pulse) -> None:
+    """Overwrite an open file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    os.pwrite(descriptor, msgspec.json.encode(pulse)[:_NUM_BYTES].ljust(_NUM_BYTES), 0)
+
+
+def read_pulses(folder: Path, ranks: range) -> dict[int, Pulse]:
+    """Return the pulses of ranks; without those that have none, or were being written."""
+    pulses: dict[int, Pulse] = {}
+    for rank in ranks:
+        try:
+            data = pulse_file(folder, rank).read_bytes()
+            pulses[rank] = msgspec.json.decode(data, type=Pulse)
+        except (OSError, msgspec.DecodeError):
+            continue
+    return pulses

@@ -1,0 +1,147 @@
+"""What becomes of a run, started as a user starts it, whose ranks stop, die, differ or must end."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jaxpipe.runtime.checkpoint import newest_valid
+from jaxpipe.runtime.launch import seat
+from jaxpipe.runtime.metrics import read_metrics
+from jaxpipe.runtime.watch import CauseKind, read_cause
+from tests.cli.conftest import WriteConfig
+from tests.helpers import mpi_command, mpi_environment
+
+REPOSITORY = Path(__file__).parents[2]
+ENDLESS = {"steps": 100_000, "eval_every": 100_000}
+SETTLED = 15
+"""After how many steps a rank has learned how long they take."""
+
+
+@contextmanager
+def training(config: Path, *, command: str = "train") -> Iterator[subprocess.Popen[str]]:
+    """Start a run of which nothing is left afterwards."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "jaxpipe", command, str(config)],
+        cwd=REPOSITORY,
+        env=mpi_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+    assert_gone(config)
+
+
+def wait_for_steps(folder: Path, *, steps: int = SETTLED) -> None:
+    deadline = time.monotonic() + 200.0
+    while len(read_metrics(folder / "metrics.jsonl")) < steps:
+        assert time.monotonic() < deadline, "it does not train"
+        time.sleep(0.1)
+
+
+def rank_of(process: psutil.Process) -> int | None:
+    here = seat(process.environ())
+    return None if here is None else here.rank
+
+
+def ranks(config: Path) -> dict[int, psutil.Process]:
+    """Return the processes of the ranks; launchers have no seat."""
+    found = {rank_of(p): p for p in processes(config)}
+    return {rank: process for rank, process in found.items() if rank is not None}
+
+
+def processes(config: Path) -> list[psutil.Process]:
+    everything = psutil.process_iter(["cmdline"])
+    return [p for p in everything if str(config) in (p.info["cmdline"] or ())]
+
+
+def assert_gone(config: Path) -> None:
+    _, alive = psutil.wait_procs(processes(config), timeout=5.0)
+    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_a_stopped_rank_is_named_and_the_job_ends(
+    write_config: WriteConfig, tmp_path: Path
+) -> None:
+    config = write_config(train=ENDLESS)
+    with training(config) as process:
+        wait_for_steps(tmp_path / "run")
+        ranks(config)[2].send_signal(signal.SIGSTOP)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode not in (0, 2)
+    cause = read_cause(tmp_path / "run")
+    assert cause is not None, errors
+    assert (cause.rank, cause.stage, cause.kind) == (2, 0, CauseKind.STOPPED), cause
+    assert "jaxpipe: rank 2, stage 0, step " in errors
+
+
+def test_a_killed_rank_leaves_a_cause(write_config: WriteConfig, tmp_path: Path) -> None:
+    config = write_config(train=ENDLESS)
+    with training(config) as process:
+        wait_for_steps(tmp_path / "run", steps=1)
+        ranks(config)[1].kill()
+        process.communicate(timeout=60)
+    assert process.returncode not in (0, 2)
+    assert read_cause(tmp_path / "run") is not None
+
+
+def test_a_run_that_is_told_to_stop_saves_and_goes_on(
+    write_config: WriteConfig, tmp_path: Path
+) -> None:
+    config = write_config(train=ENDLESS, checkpoint={"every": 100_000})
+    with training(config) as process:
+        wait_for_steps(tmp_path / "run", steps=1)
+        process.terminate()
+        told, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    done = len(read_metrics(tmp_path / "run" / "metrics.jsonl"))
+    assert f"stopped, as told, after step {done} of 100000" in told
+    assert newest_valid(tmp_path / "run").step == done
+    assert read_cause(tmp_path / "run") is None
+
+
+def test_a_supervised_run_goes_on_after_a_rank_was_killed(
+    write_config: WriteConfig, tmp_path: Path
+) -> None:
+    config = write_config(train={"steps": 150, "eval_every": 150}, checkpoint={"every": 1})
+    with training(config, command="run") as process:
+        wait_for_steps(tmp_path / "run", steps=3)
+        ranks(config)[1].kill()
+        told, errors = process.communicate(timeout=250)
+    assert process.returncode == 0, errors
+    assert "attempt 1 failed with exit code" in told
+    assert "attempt 2 goes on from step" in told
+    assert "attempt 2 is done" in told
+    metrics = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [m.step for m in metrics] == list(range(1, 151))
+
+
+@pytest.mark.parametrize("differs", ["versions", "config"])
+def test_ranks_that_differ_are_refused(
+    write_config: WriteConfig, tmp_path: Path, differs: str
+) -> None:
+    config = write_config()
+    command = mpi_command(4, "-m", "tests.cli.differing_rank", str(config), differs)
+    job = subprocess.run(
+        command, cwd=REPOSITORY, env=mpi_environment(), capture_output=True, text=True, check=False
+    )
+    assert job.returncode != 0
+    words = {
+        "versions": "`versions.jax` is '0.0' on rank 3",
+        "config": "`config.run.seed` is 99 on",
+    }
+    assert job.stderr.count(words[differs]) == 1, job.stderr
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    cause = read_cause(tmp_path / "run")
+    assert cause is not None
+    assert cause.message.startswith("ConfigError: all ranks run alike")
