@@ -31,6 +31,10 @@ from jaxpipe.runtime.settings import (
 from models import GptConfig, load_preset
 
 
+_BESIDE_FILE = ("file", "cluster")
+"""What of the section `plan` a plan file does not decide."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything that decides a run; `model` holds the preset and what the file changes in it."""
@@ -84,7 +88,10 @@ def config_from(tree: Mapping[str, Any]) -> Config:
 
 def to_tree(config: Config) -> dict[str, Any]:
     """Return the configuration as nested dictionaries: the inverse of `config_from`."""
-    return msgspec.to_builtins(config)
+    tree = msgspec.to_builtins(config)
+    if config.plan.file is not None:
+        tree["plan"] = {key: tree["plan"][key] for key in _BESIDE_FILE}
+    return tree
 
 
 def _section(name: str, section: Any, values: Any) -> Any:
@@ -108,7 +115,7 @@ def _refuse_beside_file(plan: Any) -> None:
     if not isinstance(plan, dict) or plan.get("file") is None:
         return
     for key in plan:
-        if key not in ("file", "cluster"):
+        if key not in _BESIDE_FILE:
             raise ConfigError(
                 f"`plan.file` decides `plan.{key}`: they are {plan['file']!r} and {plan[key]!r}; "
                 "remove the one or the other"

@@ -29,7 +29,10 @@ def test_a_preset_can_be_changed(preset: str):
     assert config.model.num_layers == same.model.num_layers
 
 
-@pytest.mark.parametrize("tree", [LEAST, tomllib.loads(QUICKSTART.read_text())])
+@pytest.mark.parametrize(
+    "tree",
+    [LEAST, {**LEAST, "plan": {"file": "plan.toml"}}, tomllib.loads(QUICKSTART.read_text())],
+)
 def test_trees_and_configurations_are_two_forms_of_one_thing(tree: dict):
     config = config_from(tree)
     assert config_from(to_tree(config)) == config
