@@ -30,7 +30,6 @@ from jaxpipe.runtime.settings import (
 )
 from models import GptConfig, load_preset
 
-
 _BESIDE_FILE = ("file", "cluster")
 """What of the section `plan` a plan file does not decide."""
 
