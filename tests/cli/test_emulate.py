@@ -12,8 +12,10 @@ import pytest
 import topo
 from jaxpipe.cli.main import main
 from jaxpipe.plan import PlanConfig, identity_plan, write_plan
-from tests.cli.test_runs import JAXPIPE, REPOSITORY, run
+from tests.cli.conftest import WriteConfig
+from tests.cli.test_runs import JAXPIPE, REPOSITORY, measured, run
 from tests.helpers import mpi_command
+from tests.runtime.training import run_tree, tiny_tree
 from tests.topo.emulate.machine import leftovers, needs_namespaces
 
 _RANK = """
@@ -72,6 +74,21 @@ def test_a_plan_says_where_ranks_run(tmp_path: Path):
     assert places(tmp_path / "ranks") == {0: "virginia-1", 1: "ohio-0"}
 
 
+def test_training_over_namespaces_has_the_losses_of_training_without(
+    write_config: WriteConfig, tmp_path: Path, dataset: Path
+):
+    needs_namespaces()
+    plan = {"cluster": "two-region", "stages": 2, "replicas": 1}
+    config = str(write_config(plan=plan))
+    done = emulate("two-region", "--", *JAXPIPE, "train", config)
+    assert done.returncode == 0, done.stderr
+    seen = [line.split()[-1] for line in done.stderr.splitlines() if line.startswith("ohio-")]
+    assert seen[:2] == ["0", "1"]
+    unshaped = run_tree(tiny_tree(tmp_path / "unshaped", dataset, plan=plan))
+    emulated = measured(tmp_path / "run")
+    assert [step.loss for step in emulated] == [step.loss for step in unshaped]
+
+
 def test_ranks_that_run_elsewhere_end_the_command():
     needs_namespaces()
     sleeper = "import time; time.sleep(60)"
@@ -113,7 +130,6 @@ def test_a_signal_ends_the_command_and_removes_everything(number: signal.Signals
         (["laptop", "--loss", "1", "--", "true"], "`loss` must be a part of the packets below 1"),
         (["laptop"], "runs a command: add `-- COMMAND`"),
         (["laptop", "--in", "tokyo", "--", "true"], "has no host 'tokyo': it has ['here-0']"),
-        (["laptop", "--", "/no/such"], "`/no/such` cannot be run: No such file"),
     ],
 )
 def test_mistakes_take_one_line(capfd: pytest.CaptureFixture[str], words: list[str], said: str):
@@ -123,6 +139,13 @@ def test_mistakes_take_one_line(capfd: pytest.CaptureFixture[str], words: list[s
     last = capfd.readouterr().err.splitlines()[-1]
     assert last.startswith("jaxpipe: ")
     assert said in last
+
+
+def test_a_command_that_is_not_there_takes_one_line():
+    needs_namespaces()
+    done = emulate("laptop", "--", "/no/such")
+    assert done.returncode == 2
+    assert "jaxpipe: `/no/such` cannot be run: No such file" in done.stderr.splitlines()[-1]
 
 
 def test_who_is_not_root_is_told_so(
