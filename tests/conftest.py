@@ -1,4 +1,8 @@
-"""What all tests share: types checked at run time, one cache of what XLA compiled, no timing."""
+"""What all tests share: types checked at run time, one cache of what XLA compiled, no timing.
+
+They may run in several processes at once (`pytest --numprocesses 2 --dist loadgroup`): those of a
+file in one process, and all that make network namespaces in one too.
+"""
 
 import os
 from pathlib import Path
@@ -17,11 +21,24 @@ _CACHE = pytest.StashKey[TemporaryDirectory[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let ranks, replicas and tests that compile the same stage do it once; jax reads these."""
+    """Let ranks, replicas and tests that compile the same stage do it once; jax reads these.
+
+    Processes that run a part of the tests inherit the environment of the one that starts them.
+    """
+    if hasattr(config, "workerinput"):
+        return
     config.stash[_CACHE] = TemporaryDirectory()
     os.environ["JAX_COMPILATION_CACHE_DIR"] = config.stash[_CACHE].name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests one process is to run."""
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        group = "namespaces" if "emulat" in file else file
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
@@ -34,4 +51,5 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the cache."""
-    config.stash[_CACHE].cleanup()
+    if _CACHE in config.stash:
+        config.stash[_CACHE].cleanup()
