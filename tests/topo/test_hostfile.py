@@ -101,11 +101,17 @@ def test_mpirun_takes_the_files(tmp_path: Path):
     (tmp_path / "ranks").write_text(openmpi_rankfile(cluster, (2, 0, 1)))
     program, *root = mpi_command(1)[: mpi_command(1).index("-n")]
     command = [
-        *(program, *root, "--hostfile", str(tmp_path / "hosts"), "--bind-to", "none"),
-        *("--map-by", f"rankfile:FILE={tmp_path / 'ranks'}", "-n", "3"),
+        *(program, *root, "--hostfile", "hosts", "--bind-to", "none"),
+        *("--map-by", "rankfile:FILE=ranks", "-n", "3"),  # a path with "pe" in it is taken for PE=
         *("sh", "-c", "echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"),
     ]
     done = subprocess.run(
-        command, capture_output=True, text=True, env=mpi_environment(), timeout=60, check=False
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=mpi_environment(),
+        timeout=60,
+        check=False,
     )
     assert sorted(done.stdout.split("\n")) == ["", "0 of 3", "1 of 3", "2 of 3"], done.stderr
