@@ -1,0 +1,54 @@
+"""One trial of chaos: something was broken on purpose, and the run was, or was not, as it must be."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What was broken, whether all was as it must be, and if not, why.
+
+    `figures` are measurements by name and unit, such as `detection_s`.
+    """
+
+    name: str
+    passed: bool
+    why: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Where the trials of a family are done, how many, and from which seed what is random is drawn.
+
+    `folder` is the family's own, and is empty at first; `dataset` is a folder of prepared data.
+    """
+
+    folder: Path
+    dataset: Path
+    num_trials: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One way to break a run: what is done, what must come out, and how often it is tried.
+
+    `trials` does them one after the other and yields each result as it is known. `num_trials` are
+    those of the subset, `num_trials_full` those of the whole.
+
+    >>> def none(setup: Setup) -> Iterator[Trial]:
+    ...     yield from ()
+    >>> family = Family(name="kill", does="kill -9 of a rank", aim="weights bitwise equal",
+    ...                 num_trials=4, num_trials_full=100, trials=none)
+    >>> list(family.trials(Setup(folder=Path(), dataset=Path(), num_trials=4, seed=0)))
+    []
+    """
+
+    name: str
+    does: str
+    aim: str
+    num_trials: int
+    num_trials_full: int
+    trials: Callable[[Setup], Iterator[Trial]]
