@@ -1,4 +1,4 @@
-"""One trial of chaos: something was broken on purpose, and the run was, or was not, as it must be."""
+"""One trial of chaos: what was broken on purpose, and whether the run came out as it must."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
