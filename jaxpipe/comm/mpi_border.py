@@ -4,6 +4,7 @@ Each call to MPI goes through `Progress`, which lets in one thread at a time, so
 `MPI_THREAD_SERIALIZED` is enough, the level that asks least of an MPI.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -17,6 +18,15 @@ mpi4py.rc(initialize=False, finalize=False)
 from mpi4py import MPI  # noqa: E402  the line above must come first
 
 NUDGE_TAG = LARGEST_TAG + 1  # nobody sends with it
+
+_EAGER_BYTES = 32 * 2**20
+_AT_ONCE = {
+    "OMPI_MCA_btl_tcp_eager_limit": f"{_EAGER_BYTES}",
+    "OMPI_MCA_btl_tcp_rndv_eager_limit": f"{_EAGER_BYTES}",
+    "UCX_RNDV_THRESH": f"{_EAGER_BYTES}",
+}
+"""Up to this size, messages over TCP are sent without asking the receiver first, a round trip that
+far links make long, and which would be in vain: receives are posted ahead."""
 
 __all__ = [
     "MPI",
@@ -49,6 +59,8 @@ def begin_mpi() -> tuple[MPI.Intracomm, bool]:
     ours = not MPI.Is_initialized()
     with translated("begin"):
         if ours:
+            for name, value in _AT_ONCE.items():
+                os.environ.setdefault(name, value)
             MPI.Init_thread(MPI.THREAD_SERIALIZED)
         comm = MPI.COMM_WORLD.Dup()
         comm.Set_errhandler(MPI.ERRORS_RETURN)

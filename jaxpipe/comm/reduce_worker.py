@@ -1,11 +1,13 @@
-"""All-reduces beside the computation: each runs in one thread of the rank, in the order begun.
+"""All-reduces beside the computation: those of one tag in one thread, in the order begun.
 
 ::
 
     compute thread   backward  backward  begin A  backward  begin B  ...  wait A  wait B  update
-    reduce thread                        └── sum A ─────────┴── sum B ──┘
+    thread of tag A                      └── sum A ─────────────┘
+    thread of tag B                                         └── sum B ──────┘
 
-A bucket begins when its last backward has been dispatched and ends under those that remain.
+A bucket begins when its last backward has been dispatched and ends under those that remain. Over
+far links a small sum is all latency: it does not wait for a large one that began before it.
 """
 
 from concurrent.futures import Future
@@ -26,6 +28,8 @@ from jaxpipe.schedule.sync_tree import SyncTree
 
 ArrayT = TypeVar("ArrayT", np.ndarray, jax.Array)
 
+_LIBRARY = -1  # no tag is negative
+
 
 @runtime_checkable
 class Sum(Protocol[ArrayT]):
@@ -41,7 +45,7 @@ class Sum(Protocol[ArrayT]):
 
         Raises:
             DeadlineError: it is not there after `timeout_s`.
-            TransportError: a message of it or of an earlier one could not be moved.
+            TransportError: a message of it or of an earlier one with its tag could not be moved.
         """
         ...
 
@@ -102,7 +106,10 @@ class Reducing(Generic[ArrayT]):
 
 
 class ReduceWorker:
-    """Begins all-reduces of one rank; all ranks of a tree begin theirs in the same order.
+    """Begins all-reduces of one rank; all ranks of a tree begin those of a tag in the same order.
+
+    Sums of different tags go on together; but sums by a library are done in the order begun, for
+    MPI and NCCL tell them apart by nothing else.
 
     A jax array may still be computed when its sum begins: the thread waits for it. With
     `feeds_back`, a hierarchical all-reduce with a codec adds to what it sends far what the codec
@@ -123,7 +130,7 @@ class ReduceWorker:
 
     def __init__(self, transport: Transport, *, feeds_back: bool = False):
         self._transport = transport
-        self._thread = InOrder(name=f"reduce {transport.rank}")
+        self._threads: dict[int, InOrder] = {}
         self._feeds_back = feeds_back
         self.errors: dict[int, np.ndarray] = {}
 
@@ -147,15 +154,23 @@ class ReduceWorker:
         else:
             reduce = partial(all_reduce, self._transport, array, tree, tag=tag)
             work = partial(reduce, timeout_s=timeout_s, algorithm=algorithm, wire=wire)
-        return Reducing(self._thread.begin(work), tag)
+        by_library = algorithm is AllReduceKind.LIBRARY
+        return Reducing(self._thread(_LIBRARY if by_library else tag).begin(work), tag)
 
     def close(self, *, timeout_s: float) -> None:
-        """End the thread once all is summed.
+        """End the threads once all is summed.
 
         Raises:
-            DeadlineError: it was not after `timeout_s`.
+            DeadlineError: one had not after `timeout_s`.
         """
-        self._thread.close(timeout_s=timeout_s)
+        for thread in self._threads.values():
+            thread.close(timeout_s=timeout_s)
+
+    def _thread(self, key: int) -> InOrder:
+        """Return the thread of a tag, or of the library."""
+        if key not in self._threads:
+            self._threads[key] = InOrder(name=f"reduce {key} of rank {self._transport.rank}")
+        return self._threads[key]
 
     def _with_feedback(
         self, array: ArrayT, tree: SyncTree, wire: Wire, *, tag: int, timeout_s: float

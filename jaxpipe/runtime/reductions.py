@@ -67,7 +67,8 @@ class _Begun:
 class Reductions:
     """Sums over the ranks that hold a bucket, each along its tree of the plan, and as it says.
 
-    They go on beside the computation, one after the other, as begun.
+    They go on beside the computation and each other; of two at once, a span shows what the
+    second takes longer.
     """
 
     plan: Plan

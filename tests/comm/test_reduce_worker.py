@@ -74,13 +74,34 @@ def test_the_caller_goes_on_while_another_rank_is_late():
     run_ranks(2, work)
 
 
-def test_after_an_error_all_that_follow_fail_with_it():
+def test_a_sum_does_not_wait_for_one_of_another_tag():
+    come = threading.Event()
+
     def work(transport: Transport) -> None:
         worker = ReduceWorker(transport)
-        first = worker.begin(
-            np.ones(3), (0, 1), tag=0, timeout_s=10.0, algorithm=AllReduceKind.LIBRARY
+        first = None
+        if transport.rank == 0:
+            first = worker.begin(np.ones(3), (0, 1), tag=0, timeout_s=10.0)
+        second = worker.begin(np.ones(2), (0, 1), tag=1, timeout_s=10.0)
+        np.testing.assert_array_equal(second.wait(timeout_s=10.0), np.full(2, 2.0))
+        if transport.rank == 0:
+            come.set()
+        assert come.wait(10.0)
+        first = first or worker.begin(np.ones(3), (0, 1), tag=0, timeout_s=10.0)
+        np.testing.assert_array_equal(first.wait(timeout_s=10.0), np.full(3, 2.0))
+        worker.close(timeout_s=10.0)
+
+    run_ranks(2, work)
+
+
+def test_after_an_error_all_that_follow_with_its_tag_fail_with_it():
+    def work(transport: Transport) -> None:
+        worker = ReduceWorker(transport)
+        kind = AllReduceKind.LIBRARY
+        first, second = (
+            worker.begin(np.ones(3), (0, 1), tag=tag, timeout_s=10.0, algorithm=kind)
+            for tag in (0, 1)
         )
-        second = worker.begin(np.ones(3), (0, 1), tag=1, timeout_s=10.0)
         for reducing in (second, first):
             with pytest.raises(ConfigError, match="has no library that sums"):
                 reducing.wait(timeout_s=10.0)
@@ -109,7 +130,7 @@ def test_close_gives_up_on_what_does_not_end():
             return
         worker = ReduceWorker(transport)
         reducing = worker.begin(np.ones(3), (0, 1), tag=0, timeout_s=0.5)
-        with pytest.raises(DeadlineError, match="in vain for the thread reduce 0"):
+        with pytest.raises(DeadlineError, match="in vain for the thread reduce 0 of rank 0"):
             worker.close(timeout_s=0.1)
         with pytest.raises(DeadlineError):
             reducing.wait(timeout_s=10.0)
