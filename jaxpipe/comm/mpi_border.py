@@ -23,7 +23,6 @@ _EAGER_BYTES = 32 * 2**20
 _AT_ONCE = {
     "OMPI_MCA_btl_tcp_eager_limit": f"{_EAGER_BYTES}",
     "OMPI_MCA_btl_tcp_rndv_eager_limit": f"{_EAGER_BYTES}",
-    "UCX_RNDV_THRESH": f"{_EAGER_BYTES}",
 }
 """Up to this size, messages over TCP are sent without asking the receiver first, a round trip that
 far links make long, and which would be in vain: receives are posted ahead."""
