@@ -1,9 +1,10 @@
 """Trains the small model on every network with every setting, and writes what was measured."""
 
+import gzip
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,12 +15,11 @@ from experiments.compare_group.real_runs import (
     Links,
     Run,
     in_namespaces,
-    run_kernel,
-    run_shaped,
+    run_pipeline,
+    run_zero3,
 )
 from experiments.compare_group.setting import Setting
 from experiments.compare_group.small import Network, Small, scaled_cluster, small_plans
-from jaxpipe.compare.system import System
 from jaxpipe.plan import Plan
 
 FILE = "real.json"
@@ -37,12 +37,11 @@ class Measured:
 
 
 def measure(
-    small: Small, folder: Path, *, python: Path | None, only: Sequence[str] | None = None
+    small: Small, folder: Path, *, links: Sequence[Links], only: Sequence[str] | None = None
 ) -> list[Measured]:
-    """Measure everything, and write `real.json` anew after each run.
+    """Measure over these kinds of links, and write `real.json` anew after each run.
 
-    `python` is one with MPICH beside it; without it nothing runs in namespaces. Where `only` names
-    networks, what was measured of the others stays.
+    What was measured over other links stays, and of other networks where `only` names some.
 
     Raises:
         CannotMeasureError: namespaces need rights or programs that are missing.
@@ -51,8 +50,12 @@ def measure(
     folder.mkdir(parents=True, exist_ok=True)
     networks = [each for each in small.networks if not only or each.name in only]
     names = [network.name for network in networks]
-    all_measured = [each for each in read_measured(folder) if each.network not in names]
-    for measured in _runs(small, networks, folder, python):
+    all_measured = [
+        each
+        for each in read_measured(folder)
+        if each.network not in names or each.links not in links
+    ]
+    for measured in _runs(small, networks, folder, links):
         all_measured.append(measured)
         text = json.dumps([asdict(each) for each in all_measured], indent=1)
         (folder / FILE).write_text(text + "\n")
@@ -73,7 +76,7 @@ def read_measured(folder: Path) -> list[Measured]:
 
 
 def _runs(
-    small: Small, networks: Sequence[Network], folder: Path, python: Path | None
+    small: Small, networks: Sequence[Network], folder: Path, links: Sequence[Links]
 ) -> Iterator[Measured]:
     with tempfile.TemporaryDirectory() as scratch:
         for network in networks:
@@ -85,27 +88,42 @@ def _runs(
             )
             plans = small_plans(network, small)
             for number in range(small.rounds):
-                for links, setting, run in _round(bench, plans, folder, python):
-                    yield Measured(
-                        network=network.name, links=links, setting=setting, round=number, run=run
-                    )
+                for kind in links:
+                    run_all = _over_transport if kind is Links.SHAPED else _over_namespaces
+                    for setting, run in run_all(bench, plans, folder):
+                        yield Measured(
+                            network=network.name,
+                            links=kind,
+                            setting=setting,
+                            round=number,
+                            run=run,
+                        )
 
 
-def _round(
-    bench: Bench, plans: dict[Setting, Plan], folder: Path, python: Path | None
-) -> Iterator[tuple[Links, Setting, Run]]:
+def _over_transport(
+    bench: Bench, plans: Mapping[Setting, Plan], _: Path
+) -> Iterator[tuple[Setting, Run]]:
     for setting, plan in plans.items():
-        run_folder = bench.scratch / f"{bench.cluster.name}-{setting.letter}"
-        shutil.rmtree(run_folder, ignore_errors=True)
-        yield Links.SHAPED, setting, run_shaped(bench, plan, folder=run_folder)
-        picture = folder / f"real-{bench.cluster.name}-{setting.letter}.png"
-        shutil.copyfile(run_folder / "timeline.png", picture)
-    if python is None:
-        return
+        yield setting, run_pipeline(bench, plan, folder=_fresh(bench, setting), links=None)
+
+
+def _over_namespaces(
+    bench: Bench, plans: Mapping[Setting, Plan], folder: Path
+) -> Iterator[tuple[Setting, Run]]:
     for setting, plan in plans.items():
+        run_folder = _fresh(bench, setting)
         with in_namespaces(bench.cluster, plan) as links:
-            run = run_kernel(bench, plan, System.PIPELINE, python=python, links=links)
-            yield Links.KERNEL, setting, run
+            yield setting, run_pipeline(bench, plan, folder=run_folder, links=links)
             if setting is Setting.OURS:
-                run = run_kernel(bench, plan, System.ZERO3, python=python, links=links)
-                yield Links.KERNEL, Setting.ZERO3, run
+                yield Setting.ZERO3, run_zero3(bench, plan, links=links)
+        name = f"real-{bench.cluster.name}-{setting.letter}"
+        shutil.copyfile(run_folder / "timeline.png", folder / f"{name}.png")
+        with gzip.open(folder / f"{name}.trace.json.gz", "wb") as file:
+            file.write((run_folder / "trace.json").read_bytes())
+
+
+def _fresh(bench: Bench, setting: Setting) -> Path:
+    """Return a folder for a run that is not there yet."""
+    folder = bench.scratch / f"{bench.cluster.name}-{setting.letter}"
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder

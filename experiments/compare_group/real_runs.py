@@ -1,4 +1,4 @@
-"""One real run: ranks with real compute, over links delayed in the transport or by the kernel."""
+"""One real run: ranks with real compute, over links emulated by the transport or in namespaces."""
 
 import os
 import subprocess
@@ -9,25 +9,27 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from experiments.compare_group.part import part
-from experiments.runtime_benchmark.namespaces import joined
-from experiments.spmd_links.links import cached, run_linked
+from experiments.runtime_benchmark.claim import CannotMeasureError
+from experiments.spmd_links.links import cached
 from jaxpipe.compare.measured import read_measured
 from jaxpipe.compare.system import System
 from jaxpipe.plan import Plan, write_plan
 from jaxpipe.runtime.launch import MEMORY_SETTINGS, find_mpirun, launch_command
 from jaxpipe.runtime.metrics import read_metrics
 from topo import Cluster
+from topo.emulate import EmulationError, EngineKind, emulated
 from topo.write import cluster_toml
+
+_TIMEOUT_S = 900.0
 
 
 class Links(StrEnum):
-    """What stands for the network."""
+    """What stands for the network; both emulate latency and bandwidth."""
 
-    SHAPED = "transport: latency and bandwidth"
+    SHAPED = "transport"
     """jaxpipe's shaped transport: each message is late by its latency and its bytes."""
-    KERNEL = "kernel: bandwidth"
-    """Network namespaces whose links the kernel's token bucket shapes; no latency."""
+    NAMESPACES = "namespaces"
+    """A network namespace to a host; a relay delays and paces packets, whosever they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,27 +60,37 @@ class Bench:
         return self.scratch / "cache"
 
 
-def run_shaped(bench: Bench, plan: Plan, *, folder: Path) -> Run:
-    """Train over the shaped transport; the trace and the timeline stay in `folder`.
+def run_pipeline(bench: Bench, plan: Plan, *, folder: Path, links: Mapping[str, str] | None) -> Run:
+    """Train by a plan over the links of namespaces, or over the shaped transport where None.
+
+    The trace and the timeline stay in `folder`.
 
     Raises:
         RuntimeError: a rank failed; it says what they printed.
     """
     settings = _settings(bench, plan)
-    settings |= {"run.folder": str(folder), "run.transport": "shaped"}
-    settings |= {"train.steps": str(bench.steps)}
-    command = [
-        *launch_command(find_mpirun(), num_ranks=plan.num_ranks),
-        *(sys.executable, "-m", "jaxpipe", "train", str(bench.config)),
-        *_set(settings),
-    ]
-    environment = os.environ | MEMORY_SETTINGS | cached(bench.cache)
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=900
-    )
-    if done.returncode:
-        raise RuntimeError(f"{command} exited with {done.returncode}:\n{done.stdout}{done.stderr}")
+    settings |= {"run.folder": str(folder), "train.steps": str(bench.steps)}
+    if links is None:
+        settings |= {"run.transport": "shaped"}
+    _run(bench, ["train", str(bench.config), *_set(settings)], plan.num_ranks, links or {})
     steps = read_metrics(folder / "metrics.jsonl")
+    return Run(
+        losses=tuple(step.loss for step in steps), step_s=tuple(step.step_s for step in steps)
+    )
+
+
+def run_zero3(bench: Bench, plan: Plan, *, links: Mapping[str, str]) -> Run:
+    """Train as one sharded program over the namespaces of a plan's ranks.
+
+    Raises:
+        RuntimeError: a rank failed; it says what they printed.
+    """
+    folder = bench.scratch / "zero3"
+    arguments = ["compare", str(bench.config), "--rank-of", System.ZERO3.value]
+    arguments += _set(_settings(bench, plan))
+    arguments += ["--steps", str(bench.steps), "--out", str(folder)]
+    _run(bench, arguments, plan.num_ranks, links)
+    steps = read_measured(folder, System.ZERO3).steps
     return Run(
         losses=tuple(step.loss for step in steps), step_s=tuple(step.step_s for step in steps)
     )
@@ -86,32 +98,33 @@ def run_shaped(bench: Bench, plan: Plan, *, folder: Path) -> Run:
 
 @contextmanager
 def in_namespaces(cluster: Cluster, plan: Plan) -> Iterator[Mapping[str, str]]:
-    """Make a namespace for each rank of a plan, with the links of its device; yield its settings.
+    """Make a namespace for each host; yield the settings that put a plan's ranks where it says.
 
     Raises:
         CannotMeasureError: there are no rights or no programs to do so.
     """
-    with joined(part(cluster, [plan.device(rank) for rank in range(plan.num_ranks)])) as links:
-        yield links
+    devices = [plan.device(rank) for rank in range(plan.num_ranks)]
+    try:
+        with emulated(cluster, kind=EngineKind.RELAY, devices=devices) as emulation:
+            yield emulation.settings
+    except (ValueError, EmulationError) as error:
+        raise CannotMeasureError(str(error)) from error
 
 
-def run_kernel(
-    bench: Bench, plan: Plan, system: System, *, python: Path, links: Mapping[str, str]
-) -> Run:
-    """Train in the namespaces of a plan: the plan itself, or one program on all its ranks.
-
-    Raises:
-        RuntimeError: a rank failed; it says what they printed.
-    """
-    folder = bench.scratch / "kernel"
-    arguments = ["compare", str(bench.config), "--rank-of", system.value]
-    arguments += _set(_settings(bench, plan))
-    arguments += ["--steps", str(bench.steps), "--out", str(folder)]
-    run_linked(python, arguments, links=links, cache=bench.cache, num_ranks=plan.num_ranks)
-    steps = read_measured(folder, system).steps
-    return Run(
-        losses=tuple(step.loss for step in steps), step_s=tuple(step.step_s for step in steps)
+def _run(bench: Bench, arguments: Sequence[str], num_ranks: int, links: Mapping[str, str]) -> None:
+    start = launch_command(find_mpirun(), num_ranks=num_ranks)
+    done = subprocess.run(
+        [*start, sys.executable, "-m", "jaxpipe", *arguments],
+        env=os.environ | MEMORY_SETTINGS | cached(bench.cache) | dict(links),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_TIMEOUT_S,
     )
+    if done.returncode:
+        raise RuntimeError(
+            f"{done.args} exited with {done.returncode}:\n{done.stdout}{done.stderr}"
+        )
 
 
 def _settings(bench: Bench, plan: Plan) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """The comparison's commands: `python -m experiments.compare_group.run COMMAND`.
 
-`plans` searches our plans (minutes of processor time), `simulate` simulates every setting, `paced`
-executes them with paced compute, `real` trains a small model, and `tables` writes tables and plots
-from what is in `results/`.
+`plans` searches our plans (minutes of processor time), `simulate` simulates every setting,
+`symmetry` simulates them with computes that are a little uneven, `paced` executes them with paced
+compute, `real` trains a small model, and `tables` writes tables and plots from what is in
+`results/`.
 """
 
 import argparse
@@ -12,8 +13,10 @@ from experiments.compare_group.cases import read_cases
 from experiments.compare_group.paced import keep_rows, run_paced, todo
 from experiments.compare_group.plans import find
 from experiments.compare_group.real import measure
+from experiments.compare_group.real_runs import Links
 from experiments.compare_group.simulated import simulate_all
 from experiments.compare_group.small import read_small
+from experiments.compare_group.symmetry import measure_symmetry
 from experiments.compare_group.tables import write_tables
 from jaxpipe.simulate import dtfm_constants
 
@@ -29,6 +32,7 @@ def main() -> None:
     plans = commands.add_parser("plans")
     plans.add_argument("--cpu-s", type=float, default=30.0, help="processor seconds for each case")
     commands.add_parser("simulate")
+    commands.add_parser("symmetry")
     paced = commands.add_parser("paced")
     paced.add_argument("--ranks", type=int, default=64)
     paced.add_argument("--seconds", type=float, default=14.0, help="what each step shall take")
@@ -40,7 +44,12 @@ def main() -> None:
         help="with --resume: redo rows whose messages were later on average",
     )
     real = commands.add_parser("real")
-    real.add_argument("--python", type=Path, help="a Python with MPICH: runs in namespaces too")
+    real.add_argument(
+        "--links",
+        action="append",
+        choices=[each.value for each in Links],
+        help="what emulates links; both if left out, and namespaces take root",
+    )
     real.add_argument("--network", action="append", help="one of them alone; all if left out")
     commands.add_parser("tables")
     options = parser.parse_args()
@@ -49,6 +58,8 @@ def main() -> None:
             _plans(cpu_s=options.cpu_s)
         case "simulate":
             simulate_all(read_cases(), RESULTS)
+        case "symmetry":
+            measure_symmetry(read_cases(), RESULTS)
         case "paced":
             keep_rows(RESULTS, resume=options.resume, late_ms=options.late_ms)
             run_paced(
@@ -59,7 +70,8 @@ def main() -> None:
             )
             write_tables(RESULTS)
         case "real":
-            measure(read_small(), RESULTS, python=options.python, only=options.network)
+            links = [Links(each) for each in options.links or Links]
+            measure(read_small(), RESULTS, links=links, only=options.network)
             write_tables(RESULTS)
         case "tables":
             write_tables(RESULTS)

@@ -11,6 +11,7 @@ from experiments.compare_group.part import part
 from experiments.compare_group.plans import find, placed, read_found, unscheduled_plan
 from experiments.compare_group.setting import Setting
 from experiments.compare_group.small import read_small, scaled_cluster
+from experiments.compare_group.symmetry import uneven
 from jaxpipe.plan import check_plan
 from jaxpipe.schedule import Op, ranks
 from jaxpipe.simulate import dtfm_constants
@@ -83,3 +84,13 @@ def test_a_part_of_a_cluster_keeps_links_and_order():
     assert [device.region for device in few.devices] == ["london", "virginia", "virginia"]
     assert few.link(0, 1) == whole.link(40, 8)
     assert few.link(1, 0) == whole.link(8, 40)
+
+
+def test_uneven_computes_are_those_of_the_job_but_for_a_little():
+    group = Group(case=CASES.cases[0], cases=CASES, constants=dtfm_constants(), plans=PLANS)
+    job = group.job(Setting.MEGATRON_P8)
+    other = uneven(job, by=1e-3, seed=0)
+    assert other.forward_s == pytest.approx(job.forward_s, rel=0.01)
+    assert len({round(s / o, 9) for s, o in zip(job.forward_s, other.forward_s, strict=True)}) > 1
+    assert replace(other, forward_s=job.forward_s, backward_s=job.backward_s) == job
+    assert uneven(job, by=0.0, seed=0) == job
