@@ -37,9 +37,9 @@ class Measured:
 
 
 def measure(
-    small: Small, folder: Path, *, links: Sequence[Links], only: Sequence[str] | None = None
+    small: Small, folder: Path, *, links: Links, only: Sequence[str] | None = None
 ) -> list[Measured]:
-    """Measure over these kinds of links, and write `real.json` anew after each run.
+    """Measure over one kind of links, and write `real.json` anew after each run.
 
     What was measured over other links stays, and of other networks where `only` names some.
 
@@ -51,9 +51,7 @@ def measure(
     networks = [each for each in small.networks if not only or each.name in only]
     names = [network.name for network in networks]
     all_measured = [
-        each
-        for each in read_measured(folder)
-        if each.network not in names or each.links not in links
+        each for each in read_measured(folder) if each.network not in names or each.links != links
     ]
     for measured in _runs(small, networks, folder, links):
         all_measured.append(measured)
@@ -76,8 +74,9 @@ def read_measured(folder: Path) -> list[Measured]:
 
 
 def _runs(
-    small: Small, networks: Sequence[Network], folder: Path, links: Sequence[Links]
+    small: Small, networks: Sequence[Network], folder: Path, links: Links
 ) -> Iterator[Measured]:
+    run_all = _over_transport if links is Links.SHAPED else _over_namespaces
     with tempfile.TemporaryDirectory() as scratch:
         for network in networks:
             bench = Bench(
@@ -88,16 +87,10 @@ def _runs(
             )
             plans = small_plans(network, small)
             for number in range(small.rounds):
-                for kind in links:
-                    run_all = _over_transport if kind is Links.SHAPED else _over_namespaces
-                    for setting, run in run_all(bench, plans, folder):
-                        yield Measured(
-                            network=network.name,
-                            links=kind,
-                            setting=setting,
-                            round=number,
-                            run=run,
-                        )
+                for setting, run in run_all(bench, plans, folder):
+                    yield Measured(
+                        network=network.name, links=links, setting=setting, round=number, run=run
+                    )
 
 
 def _over_transport(
