@@ -11,13 +11,17 @@
 # %% [markdown]
 # # 2. Plan a cluster, and look at it
 #
-# 64 V100s in four regions of North America, as DT-FM measured them, and GPT-3 XL. Who holds what,
-# in which order, and how long will a step take? Nothing runs: every time here is simulated.
+# 64 V100s in four regions of North America, as DT-FM measured them, and GPT-3 XL. Between some of
+# them lie 80 ms and 0.9 Gbps. Who holds what, in which order does each compute, and how long will
+# a step take?
+#
+# Nothing runs here: every time is simulated, and no GPU is needed.
 
 # %%
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
+import matplotlib.pyplot as plt
 from IPython.display import Image
 
 import topo
@@ -28,31 +32,37 @@ from jaxpipe.trace import plot
 from topo.draw import draw_cluster
 from topo.picture import draw_picture
 
-folder = Path(mkdtemp())
+scratch = TemporaryDirectory()
+folder = Path(scratch.name)
 cluster = topo.load("case4-regional")
 print(draw_cluster(cluster))
 
 # %% [markdown]
-# Latency and bandwidth of every pair; a row is a sender.
+# Latency and bandwidth of every pair; a row is a sender. The squares along the diagonal are
+# regions, and a good plan keeps what is heavy inside of them.
 
 # %%
 draw_picture(cluster, folder / "cluster.png")
 Image(folder / "cluster.png")
 
 # %% [markdown]
-# A few seconds of search. `jaxpipe plan` searches for 30 by default, and writes the plan as a
-# file.
+# ## The search
+#
+# Three seconds of it; `jaxpipe plan` takes 30 by default. What is made small is the simulated time
+# of a step, not a stand-in for it.
 
 # %%
 request = PlanRequest(
-    cluster="case4-regional", model="gpt-xl-24", batch=256, stages=8, replicas=8, budget=5.0
+    cluster="case4-regional", model="gpt-xl-24", batch=256, stages=8, replicas=8, budget=3.0
 )
 proposal = propose(request, observe=lambda count: None)
 print(draw_plan(proposal.plan, proposal.cluster))
 
 # %% [markdown]
-# Where the seconds go, and what the placement is worth: the same plan on devices as they are
-# listed, and on devices drawn at random.
+# ## Where the seconds go, and what the placement is worth
+#
+# On the left the parts of a step. On the right the same plan on devices as they are listed, and on
+# devices drawn at random.
 
 # %%
 split = proposal.split
@@ -62,14 +72,37 @@ parts = {
     "activations": split.activations_s,
     "gradients": split.gradients_s,
 }
-for name, seconds in parts.items():
-    print(f"{name:<12} {seconds:7.3f} s {seconds / split.step_s:6.1%}")
-print(f"as listed    {proposal.identity_s:7.3f} s, {proposal.identity_s / split.step_s:.2f}x")
-print(f"at random    {proposal.random_median_s:7.3f} s, median of {len(proposal.random_s)}")
+placed = {
+    "planned": split.step_s,
+    "as listed": proposal.identity_s,
+    "at random": proposal.random_median_s,
+}
+figure, (left, right) = plt.subplots(1, 2, figsize=(11, 2.6), layout="constrained")
+for axes, bars, title in (
+    (left, parts, "seconds of a step"),
+    (right, placed, "seconds of a step, by placement"),
+):
+    drawn = axes.barh(list(bars), list(bars.values()), color="#8fc1ea")
+    axes.bar_label(drawn, fmt="%.1f", padding=3)
+    axes.margins(x=0.15)
+    axes.invert_yaxis()
+    axes.set_title(title)
 
 # %% [markdown]
-# The simulated step, one band to a rank. It is a trace like that of a run.
+# ## The step itself
+#
+# One band to a rank; what is white is the bubble. It is a trace like that of a run, so whatever
+# reads the one reads the other.
 
 # %%
 plot(split.trace, folder / "step.png", step=0)
 Image(folder / "step.png")
+
+# %% [markdown]
+# ## Next
+#
+# - `jaxpipe plan --cluster case4-regional --model gpt-xl-24 --batch 256` writes `plan.toml`, and
+#   `[plan] file = "plan.toml"` makes `jaxpipe train` run it.
+# - `jaxpipe topo list` names the clusters that are known; `mpirun ... jaxpipe topo probe -o FILE`
+#   measures yours.
+# - [3. Find the bubble](3_find_the_bubble.ipynb) looks at a step that was really run.
