@@ -12,7 +12,7 @@
 # # 2. Plan a cluster, and look at it
 #
 # 64 V100s in four regions of North America, as DT-FM measured them, and GPT-3 XL. Between some of
-# them lie 80 ms and 0.9 Gbps. Who holds what, in which order does each compute, and how long will
+# them lie 67 ms and 1 Gbps. Who holds what, in which order does each compute, and how long will
 # a step take?
 #
 # Nothing runs here: every time is simulated, and no GPU is needed.
