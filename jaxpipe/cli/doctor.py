@@ -43,10 +43,12 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0) -> int:
 
 def _of_this_job(here: "Seat", *, timeout_s: float) -> "tuple[Finding, ...] | None":
     """Return on rank 0 what all ranks of this job found, and None elsewhere."""
+    from jaxpipe.runtime.local_devices import take_devices
     from jaxpipe.runtime.process import die_with_parent, pin
 
     die_with_parent()
     pin(os.environ)  # before jax, which makes as many threads as there are cores
+    take_devices(os.environ, each=1)
 
     from jaxpipe.comm.mpi import MpiTransport
     from jaxpipe.doctor import gather_facts, judge_job

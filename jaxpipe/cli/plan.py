@@ -62,6 +62,7 @@ def _lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
         drawn = _summary(proposal)
     parts = {
         "compute": split.compute_s,
+        **({"update": split.update_s} if split.update_s else {}),
         "bubble": split.bubble_s,
         "activations": split.activations_s,
         "gradients": split.gradients_s,
@@ -141,6 +142,7 @@ def _json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str, An
         "seconds": split.step_s,
         "breakdown": {
             "compute": split.compute_s,
+            "update": split.update_s,
             "bubble": split.bubble_s,
             "activations": split.activations_s,
             "gradients": split.gradients_s,

@@ -52,11 +52,13 @@ def train(
         _say_if_killed(Path(read.run.folder), code=code)
         return code
 
+    from jaxpipe.runtime.local_devices import take_devices
     from jaxpipe.runtime.process import die_with_parent, pin
 
     if here is not None:
         die_with_parent()
         pin(os.environ)
+        take_devices(os.environ, each=read.mesh.num_devices)
 
     if is_paced:
         from jaxpipe.cli.paced import run_paced

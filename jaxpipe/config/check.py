@@ -7,6 +7,7 @@ from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.runtime.checkpoint import Checkpoint, latest, newest_valid
 from jaxpipe.runtime.data import num_eval_batches, open_dataset, sample
 from jaxpipe.runtime.settings import TransportKind
+from jaxpipe.runtime.trackers import check_installed
 from jaxpipe.schedule import CodecKind
 
 _MAY_CHANGE = frozenset({"dropout", "compute_dtype"})
@@ -19,8 +20,8 @@ def check_run(config: Config, *, resume: bool) -> Checkpoint | None:
     Return the checkpoint from which a run resumes: the newest that is intact.
 
     Raises:
-        ConfigError: the sequence or the vocabulary does not fit the model, or the run's folder
-            holds a run already.
+        ConfigError: the sequence or the vocabulary does not fit the model, a tracker is not
+            installed, or the run's folder holds a run already.
         DataError: the dataset is missing, corrupt or too small.
         CheckpointError: there is nothing to resume from, it is corrupt, or of another model.
     """
@@ -30,6 +31,7 @@ def check_run(config: Config, *, resume: bool) -> Checkpoint | None:
             f"a sequence fits the positions: `train.sequence` is {sequence}, `model.sequence` "
             f"{config.model.sequence}; shorten the one or lengthen the other"
         )
+    check_installed(config.run.trackers)
     _check_data(config, sequence=sequence)
     folder = Path(config.run.folder)
     if resume:
@@ -58,6 +60,7 @@ def check_paced(config: Config, *, resume: bool) -> None:
         "mesh": (config.mesh, config.mesh.num_devices > 1, "leave it out"),
         "optimizer.sharded": (True, config.optimizer.sharded, "set it to false"),
         "resume": (True, resume, "leave it out"),
+        "run.trackers": (", ".join(config.run.trackers), bool(config.run.trackers), "leave it out"),
     }
     for field, (value, is_wrong, fix) in wrong.items():
         if is_wrong:

@@ -8,8 +8,9 @@ import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import EnumType
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -106,6 +107,7 @@ def _section(name: str, section: Any, values: Any) -> Any:
         if not where:  # the section refused itself, and has named the field
             raise ConfigError(f"in [{name}]: {words}") from error
         key = where.rstrip("`")
+        words += _choices(section, key) if words.startswith("Invalid enum") else ""
         raise ConfigError(f"`{name}{key}`: {words}" + _value_at(values, key)) from error
 
 
@@ -148,6 +150,14 @@ def _refuse_unknown(
 def _value_at(values: Mapping[str, Any], key: str) -> str:
     name = key.removeprefix(".")
     return f"; it is {values[name]!r}" if name in values else ""
+
+
+def _choices(section: Any, key: str) -> str:
+    """Return what a field, or each of a list, may be, if it is one of an enumeration."""
+    field_name = key.removeprefix(".").partition("[")[0]
+    kind = next(f.type for f in dataclasses.fields(section) if f.name == field_name)
+    enums = [each for each in (kind, *get_args(kind)) if isinstance(each, EnumType)]
+    return "".join(f"; choose from {', '.join(each)}" for each in enums)
 
 
 def _apply(tree: dict[str, Any], setting: str) -> None:

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from jaxpipe.comm import GATHER_TAG, Transport, gather_bytes
+from jaxpipe.runtime.local_devices import gpu_name
 
 _PACKAGES = ("jaxpipe", "jax", "jaxlib", "flax", "optax", "numpy", "mpi4py")
 _SMALL_BYTES, _LARGE_BYTES = 8, 4 * 2**20
@@ -21,7 +22,10 @@ _TAG = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
-    """One rank; `latency_s` and `bytes_per_s` are of its link with rank 0, which has none."""
+    """One rank; `latency_s` and `bytes_per_s` are of its link with rank 0, which has none.
+
+    `devices` are the kinds that it uses; `gpus` the names of its GPUs among those of its host.
+    """
 
     rank: int
     num_ranks: int
@@ -29,6 +33,7 @@ class RankFacts:
     cores: tuple[int, ...]
     versions: dict[str, str]
     devices: tuple[str, ...]
+    gpus: tuple[str, ...] = ()
     latency_s: float | None = None
     bytes_per_s: float | None = None
 
@@ -49,6 +54,11 @@ def gather_facts(transport: Transport, *, timeout_s: float) -> tuple[RankFacts, 
         versions={"python": platform.python_version()}
         | {name: metadata.version(name) for name in _PACKAGES},
         devices=tuple(device.device_kind for device in jax.local_devices()),
+        gpus=tuple(
+            gpu_name(device.local_hardware_id, os.environ)
+            for device in jax.local_devices()
+            if device.platform == "gpu"
+        ),
         latency_s=latency_s,
         bytes_per_s=bytes_per_s,
     )

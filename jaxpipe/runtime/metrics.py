@@ -62,14 +62,25 @@ class MetricsFile:
     """A file of JSON lines: first the description of the run, then a line a step.
 
     A run that is resumed goes on in the same file; lines of steps that are done again are dropped.
+    `key` tells the run from any other, and is that of the file where it is resumed; `told_step` is
+    the last step that the run has ever had a line of, those that were dropped included.
     """
 
-    def __init__(self, path: Path, description: Mapping[str, Any], *, first_step: int) -> None:
-        kept = [line for line in _lines(path) if json.loads(line).get("step", 0) <= first_step]
+    def __init__(
+        self, path: Path, description: Mapping[str, Any], *, first_step: int, key: str = ""
+    ) -> None:
+        lines = _lines(path)
+        rows = [json.loads(line) for line in lines]
+        before = rows if first_step > 0 else []
+        self.key = next((row["key"] for row in before if row.get("key")), key)
+        told = (max(row.get("step", 0), row.get("told_step", 0)) for row in before)
+        self.told_step = max(told, default=0)
+        pairs = zip(lines, rows, strict=True)
+        kept = [line for line, row in pairs if row.get("step", 0) <= first_step]
         path.parent.mkdir(parents=True, exist_ok=True)
         beginning = path.with_suffix(".tmp")
-        lines = [*kept, json.dumps({"run": description})]
-        beginning.write_text("".join(f"{line}\n" for line in lines))
+        begun = {"run": description, "key": self.key, "told_step": self.told_step}
+        beginning.write_text("".join(f"{line}\n" for line in (*kept, json.dumps(begun))))
         beginning.replace(path)
         self._path = path
 

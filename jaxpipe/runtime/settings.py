@@ -54,6 +54,20 @@ class ComputeKind(StrEnum):
     trained, and any model fits on any machine (`jaxpipe.paced`)."""
 
 
+class TrackerKind(StrEnum):
+    """What shows the metrics of a run, beside `metrics.jsonl` (`jaxpipe.runtime.trackers`).
+
+    Each is an extra of this name. One that fails is told once, and training goes on without it.
+    """
+
+    TENSORBOARD = "tensorboard"
+    """TensorBoard's files, in the folder `tensorboard` of the run."""
+    TRACKIO = "trackio"
+    """trackio, on this machine or where its environment variables say."""
+    WANDB = "wandb"
+    """Weights & Biases, online or as `WANDB_MODE` says."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """Where a run lives, and how long its ranks wait for each other.
@@ -63,6 +77,9 @@ class RunConfig:
     99 % of the like have taken, hangs, and ends the run. With the transport `shaped`, `link_scale`
     multiplies the latencies and the seconds per byte of all links. Where computes are `paced`,
     links are emulated whatever the transport is, and the section `paced` has their scales.
+
+    Each of the `trackers` is told of every step by rank 0; `project` is where trackio and W&B put
+    the run.
     """
 
     folder: str
@@ -73,10 +90,17 @@ class RunConfig:
     transport: TransportKind = TransportKind.MPI
     link_scale: float = 1.0
     compute: ComputeKind = ComputeKind.REAL
+    trackers: tuple[TrackerKind, ...] = ()
+    project: str = "jaxpipe"
 
     def __post_init__(self) -> None:
         times = ("timeout_s", "startup_timeout_s", "hang_s", "link_scale")
         _check(self, above_zero=times, not_negative=("seed",))
+        if len(set(self.trackers)) < len(self.trackers):
+            raise ValueError(
+                f"each tracker is told once: `trackers` is {', '.join(self.trackers)}; name each "
+                "once"
+            )
         if self.link_scale != 1 and self.transport is not TransportKind.SHAPED:
             raise ValueError(
                 f"only emulated links have a scale: `link_scale` is {self.link_scale}, `transport` "

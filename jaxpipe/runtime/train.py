@@ -1,6 +1,7 @@
 """Training, as each rank does it: steps, held-out loss, metrics, checkpoints, and the trace."""
 
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from jaxpipe.runtime.saver import Saver
 from jaxpipe.runtime.state_file import restore_state, snapshot
 from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.trace_file import gather_trace, write_trace
+from jaxpipe.runtime.trackers import Tracked, Trackers
 from jaxpipe.runtime.train_state import TrainState
 from jaxpipe.runtime.watch import Watch
 from jaxpipe.runtime.watched import watch_over
@@ -88,6 +90,7 @@ def train(
     watch.stop()
     worker.close()
     trace = gather_trace(worker)
+    training.reporter.close()
     if trace is None:
         return None
     if last_step < job.train.steps:
@@ -179,7 +182,13 @@ class _Reporter:
         self._rate = learning_rate(job.optimizer, num_steps=job.train.steps)
         self._file = None
         if transport.rank == 0:
-            self._file = MetricsFile(job.metrics_file, job.description, first_step=first_step)
+            self._file = MetricsFile(
+                job.metrics_file,
+                job.description,
+                first_step=first_step,
+                key=secrets.token_hex(4),
+            )
+            self._trackers = Trackers(job.run.trackers, _tracked(job, self._file, first_step))
 
     def step(
         self,
@@ -212,4 +221,21 @@ class _Reporter:
             skipped_steps=after.skipped_steps,
         )
         self._file.write(metrics)
+        self._trackers.tell(metrics)
         self._observe(metrics)
+
+    def close(self) -> None:
+        """Let trackers come to their end."""
+        if self._file is not None:
+            self._trackers.close()
+
+
+def _tracked(job: Job, file: MetricsFile, first_step: int) -> Tracked:
+    return Tracked(
+        folder=job.folder,
+        project=job.run.project,
+        key=file.key,
+        first_step=first_step,
+        told_step=file.told_step,
+        description=job.description,
+    )

@@ -29,7 +29,8 @@ class Job:
     `forward_s` and `backward_s` are the seconds of a microbatch on each stage of each replica, all
     stages of the first replica first, so with one chunk by rank; of a split backward the
     backward-weight takes `backward_weight_s`, by default half. `update_s` are those of the
-    optimizer for a stage; `activation_bytes` is the size of every message between stages.
+    optimizer for each stage, left out where it takes no time; `activation_bytes` is the size of
+    every message between stages.
 
     `collectives[bucket]` are the collectives, over ranks, that a reduction of the bucket means:
     of `Bucket.STAGE` one to a stage, in their order, of the others disjoint ones; a bucket without
@@ -44,7 +45,7 @@ class Job:
     phases: tuple[Phase, ...]
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
-    update_s: float = 0.0
+    update_s: tuple[float, ...] | None = None
     activation_bytes: float = 0.0
     collectives: Mapping[Bucket, tuple[Collective, ...]] = field(default_factory=dict)
     messages: Wire = field(default_factory=Wire)
@@ -86,11 +87,12 @@ class Job:
 
     def _check_durations(self) -> None:
         num_durations = len(self.placement) * self.num_stages
-        for name in ("forward_s", "backward_s", "backward_weight_s"):
+        for name in ("forward_s", "backward_s", "backward_weight_s", "update_s"):
             seconds = getattr(self, name)
             if seconds is None:
                 continue
-            if len(seconds) != num_durations or not all(each > 0 for each in seconds):
+            least = 0.0 if name == "update_s" else 5e-324  # an optimizer may take no time
+            if len(seconds) != num_durations or not all(each >= least for each in seconds):
                 raise PlanError(
                     f"every stage takes its time: `{name}` has {len(seconds)} durations for "
                     f"{num_durations} stages of all replicas; give a positive one to each"
@@ -136,7 +138,7 @@ class Job:
             case Op.BACKWARD_WEIGHT:
                 return weight
             case _:
-                return self.update_s
+                return 0.0 if self.update_s is None else self.update_s[place]
 
     def meant_by(self, reduction: Instruction) -> Mapping[int, Collective]:
         """Return the collectives that a reduction means, by their position in their bucket."""

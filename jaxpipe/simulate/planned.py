@@ -2,7 +2,7 @@
 
 ::
 
-    plan + profile ──► seconds of each rank's forward and backward
+    plan + profile ──► seconds of each rank's forward, backward and update
     plan + cluster ──► messages between stages, and sums along the plan's own sync trees
 """
 
@@ -60,8 +60,6 @@ class Conditions:
 def plan_job(plan: Plan, conditions: Conditions) -> Job:
     """Return one step of a plan.
 
-    The optimizer takes no time.
-
     Raises:
         PlanError: the plan is not one for the cluster.
     """
@@ -80,6 +78,7 @@ def plan_job(plan: Plan, conditions: Conditions) -> Job:
             part.backward_s * f for row in factors for part, f in zip(parts, row, strict=True)
         ),
         backward_weight_s=_weights_s(parts, factors),
+        update_s=_updates_s(plan, conditions),
         activation_bytes=profile.activation_bytes,
         collectives=gradient_sums(
             plan,
@@ -100,6 +99,19 @@ def _weights_s(parts: Sequence[Part], factors: list[list[float]]) -> tuple[float
     return tuple(part.later_s * f for row in factors for part, f in zip(parts, row, strict=True))
 
 
+def _updates_s(plan: Plan, conditions: Conditions) -> tuple[float, ...] | None:
+    """Return the seconds of each stage's optimizer, if the profile says them; they send nothing."""
+    profile = conditions.profile
+    each_s = [profile.update_s(plan.cut, s, tied=plan.tied) for s in range(plan.num_stages)]
+    if not any(each_s):
+        return None
+    return tuple(
+        update_s * float(conditions.slow[device])
+        for row in plan.placement
+        for update_s, device in zip(each_s, _holders(plan, row), strict=True)
+    )
+
+
 def planned_step_s(plan: Plan, conditions: Conditions) -> float:
     """Return the simulated seconds of one step of a plan, every microbatch of it."""
     return end_s(simulate(plan_job(plan, conditions)))
@@ -113,10 +125,7 @@ def end_s(trace: Trace) -> float:
 def _factors(plan: Plan, conditions: Conditions) -> list[list[float]]:
     """Return, for each replica, how many times the profile's seconds each stage takes."""
     local = conditions.overheads.local_factor
-    holders = [
-        tuple(row[stage % plan.num_pipeline_ranks] for stage in range(plan.num_stages))
-        for row in plan.placement
-    ]
+    holders = [_holders(plan, row) for row in plan.placement]
     return [
         [
             float(conditions.slow[device])
@@ -125,3 +134,8 @@ def _factors(plan: Plan, conditions: Conditions) -> list[list[float]]:
         ]
         for devices in holders
     ]
+
+
+def _holders(plan: Plan, devices: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the device of each stage of a replica."""
+    return tuple(devices[stage % plan.num_pipeline_ranks] for stage in range(plan.num_stages))

@@ -43,13 +43,13 @@ def replay_job(plan: Plan, conditions: Conditions, measured: Trace) -> Job:
         for stage in range(plan.num_stages)
     ]
     weights_s = [took_s.get((*seat, Op.BACKWARD_WEIGHT), 0.0) for seat in seats]
-    updates_s = [seconds for (_, _, name), seconds in took_s.items() if name == Op.UPDATE]
+    updates_s = [took_s.get((*seat, Op.UPDATE), 0.0) for seat in seats]
     return replace(
         plan_job(plan, conditions),
         forward_s=tuple(_seconds(took_s, seat, Op.FORWARD) for seat in seats),
         backward_s=tuple(_backward_s(took_s, seat) for seat in seats),
         backward_weight_s=tuple(weights_s) if all(weights_s) else None,
-        update_s=median(updates_s) if updates_s else 0.0,
+        update_s=tuple(updates_s) if any(updates_s) else None,
     )
 
 

@@ -25,6 +25,24 @@ def test_equal_ranks_with_cores_of_their_own_are_well():
     assert findings[-1].words.endswith("rank 1 on a: 0.01 ms, 32 Gbps")
 
 
+def test_each_rank_is_told_which_gpu_it_uses():
+    zero, one = (
+        replace(facts, devices=("H200",), gpus=(name,))
+        for facts, name in ((ZERO, "GPU 4"), (ONE, "GPU 6"))
+    )
+    (found,) = (f for f in judge_job([zero, one], num_started=2) if f.about == "devices")
+    assert found.health is Health.OK
+    assert found.words == "each rank uses H200: rank 0 GPU 4 of a, rank 1 GPU 6 of a"
+
+
+def test_ranks_of_one_host_that_share_a_gpu_are_named():
+    zero, one = (replace(facts, devices=("H200",), gpus=("GPU 0",)) for facts in (ZERO, ONE))
+    ((about, health, fix),) = unwell(judge_job([zero, one], num_started=2))
+    assert (about, health) == ("devices", Health.SLOW)
+    assert "no more ranks on a host than it has GPUs" in fix
+    assert unwell(judge_job([zero, replace(one, host="b")], num_started=2)) == []
+
+
 def test_one_rank_has_no_links():
     findings = judge_job([replace(ZERO, num_ranks=1)], num_started=1)
     assert unwell(findings) == []

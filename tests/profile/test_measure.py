@@ -88,6 +88,14 @@ def test_the_profile_has_the_sizes_of_the_one_that_is_counted(measured: GptCosts
             assert 0 < here.later_s < here.backward_s
 
 
+def test_the_profile_has_the_seconds_of_the_optimizer(measured: GptCosts):
+    profile = as_profile(measured)
+    assert (profile.embed.update_s, profile.layers[0].update_s) == (1.0, 1.0)
+    assert profile.head.update_s == pytest.approx(
+        profile.head.parameters / measured.kinds[2].parameters
+    )
+
+
 def test_the_planner_reads_the_file(measured: GptCosts, tmp_path: Path):
     path = tmp_path / "profile.json"
     write_costs(measured, path)

@@ -224,7 +224,7 @@ def chunked_job(*num_bytes: float) -> Job:
         phases=(Phase(schedule=lower(compute, tied=False, num_replicas=2)),),
         forward_s=(1.0,) * 8,
         backward_s=(2.0,) * 8,
-        update_s=0.5,
+        update_s=(0.5,) * 8,
         num_chunks=2,
         collectives={
             Bucket.STAGE: tuple(

@@ -49,6 +49,15 @@ def conditions_of(
     )
 
 
+def with_updates(conditions: Conditions, *layers_s: float) -> Conditions:
+    """Return conditions in which the optimizer of each layer takes so many seconds."""
+    layers = tuple(
+        replace(layer, update_s=update_s)
+        for layer, update_s in zip(conditions.profile.layers, layers_s, strict=True)
+    )
+    return replace(conditions, profile=replace(conditions.profile, layers=layers))
+
+
 def plan_of(
     conditions: Conditions, *, stages: int, replicas: int, batch: int, tied: bool = False
 ) -> Plan:
@@ -105,6 +114,42 @@ def test_the_parts_of_a_step_are_there_and_add_up(
     assert min(split.bubble_s, split.activations_s, split.gradients_s) >= -1e-9
     assert (split.activations_s > 0) == (stages > 1)
     assert (split.gradients_s > 0) == (stages * replicas > 1)
+
+
+@settings(deadline=None, max_examples=30)
+@given(SIZES, SIZES, st.integers(1, 4), st.floats(0, 5), st.booleans())
+def test_equal_optimizers_make_a_step_longer_by_themselves(
+    stages: int, replicas: int, microbatches: int, update_s: float, network: bool
+):
+    without = conditions_of(stages * replicas, layers=stages, network=network)
+    conditions = with_updates(without, *[update_s] * stages)
+    plan = plan_of(without, stages=stages, replicas=replicas, batch=replicas * microbatches)
+    step_s = planned_step_s(plan, without) + update_s
+    assert planned_step_s(plan, conditions) == pytest.approx(step_s)
+    split, before = step_split(plan, conditions), step_split(plan, without)
+    assert (split.update_s, before.update_s) == pytest.approx((update_s, 0.0))
+    assert split.step_s == pytest.approx(step_s)
+    assert split.bubble_s == pytest.approx(before.bubble_s)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.floats(0, 5), min_size=1, max_size=4), st.integers(1, 3))
+def test_an_optimizer_never_makes_a_step_shorter_nor_longer_than_by_the_slowest(
+    updates_s: list[float], replicas: int
+):
+    stages = len(updates_s)
+    without = conditions_of(stages * replicas, layers=stages, network=True)
+    plan = plan_of(without, stages=stages, replicas=replicas, batch=replicas * 2)
+    step_s = planned_step_s(plan, without)
+    longer_s = planned_step_s(plan, with_updates(without, *updates_s)) - step_s
+    assert min(updates_s) - 1e-9 <= longer_s <= max(updates_s) + 1e-9
+
+
+def test_a_slow_device_updates_as_many_times_longer():
+    conditions = with_updates(conditions_of(2, layers=2, network=False), 1.0, 1.0)
+    conditions = replace(conditions, slow=np.array([1.0, 3.0]))
+    plan = plan_of(conditions, stages=2, replicas=1, batch=1)
+    assert plan_job(plan, conditions).update_s == (1.0, 3.0)
 
 
 @settings(deadline=None, max_examples=30)

@@ -18,7 +18,7 @@ from jaxpipe.simulate import (
     without_network,
 )
 from jaxpipe.trace import Lane, Spent, account, mean_spent_s
-from tests.simulate.test_planned import conditions_of, plan_of
+from tests.simulate.test_planned import conditions_of, plan_of, with_updates
 from tests.simulate.uniform import cluster
 
 SIZES = st.integers(1, 3)
@@ -31,6 +31,7 @@ def test_a_simulated_step_is_played_again_as_it_was(
     kind: ScheduleKind, stages: int, replicas: int, microbatches: int
 ):
     conditions = conditions_of(stages * replicas, layers=stages, network=True)
+    conditions = with_updates(conditions, *(0.5 * stage for stage in range(stages)))
     config = PlanConfig(stages=stages, replicas=replicas, schedule=kind)
     plan = identity_plan(
         config,

@@ -15,16 +15,17 @@ from topo.gpu import Precision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The seconds of a step, and its parts: the first microbatch's way, all others, the sync."""
+    """The seconds of a step: the first microbatch's way, all others, the sync and the update."""
 
     fill_s: float
     steady_s: float
     sync_s: float
+    update_s: float
 
     @property
     def step_s(self) -> float:
         """All of them."""
-        return self.fill_s + self.steady_s + self.sync_s
+        return self.fill_s + self.steady_s + self.sync_s + self.update_s
 
 
 def slowness(cluster: Cluster, profile: Profile, precision: Precision) -> np.ndarray:
@@ -56,6 +57,7 @@ def estimate(
         fill      the slowest replica's sum over stages of (forward + backward + both messages)
         steady    (microbatches - 1) times its slowest stage, or wire in one direction
         sync      the slowest stage's sum along its sync tree
+        update    the slowest optimizer, which begins when all have met
 
     Exact for GPipe and 1F1B on equal stages if messages take no time; a bound below otherwise,
     since it knows neither the waits of a shallow warm-up nor shared NICs.
@@ -76,6 +78,9 @@ def estimate(
     worst = int((fill + steady).argmax())
     devices = tuple(plan.device(rank) for rank in range(plan.num_ranks))
     links = links_between(cluster, devices)
+    updates = slow[placement] * np.array(
+        [profile.update_s(plan.cut, stage, tied=plan.tied) for stage in range(plan.num_stages)]
+    )
     return Estimate(
         fill_s=float(fill[worst]),
         steady_s=float(steady[worst]),
@@ -85,4 +90,5 @@ def estimate(
             )
             for tree, part in zip(plan.sync, parts, strict=True)
         ),
+        update_s=float(updates.max()),
     )

@@ -14,7 +14,8 @@ A measured profile is a JSON file::
 
 `parameters` are counted, not weighed; `kept_bytes` is what the backward needs of one forward, under
 the rematerialisation policy that was measured. A part may have `backward_weight_s` too: what of its
-backward a schedule that splits it leaves for later; left out, it is half.
+backward a schedule that splits it leaves for later; left out, it is half. It may have `update_s`:
+what the optimizer takes for its parameters, once a step; left out, it takes no time.
 """
 
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ class Part:
     parameters: int = 0
     kept_bytes: int = 0
     backward_weight_s: float | None = None
+    update_s: float = 0.0
 
     def __post_init__(self) -> None:
         if (
@@ -45,7 +47,7 @@ class Part:
                 f"a part is no more than the whole: `backward_weight_s` is "
                 f"{self.backward_weight_s}, `backward_s` {self.backward_s}"
             )
-        for field in ("forward_s", "backward_s", "parameters", "kept_bytes"):
+        for field in ("forward_s", "backward_s", "parameters", "kept_bytes", "update_s"):
             if not getattr(self, field) >= 0:
                 raise ValueError(f"`{field}` must not be negative, is {getattr(self, field)}")
 
@@ -57,6 +59,7 @@ class Part:
             parameters=self.parameters + other.parameters,
             kept_bytes=self.kept_bytes + other.kept_bytes,
             backward_weight_s=None if neither else self.later_s + other.later_s,
+            update_s=self.update_s + other.update_s,
         )
 
     @property
@@ -65,7 +68,7 @@ class Part:
         return self.backward_s / 2 if self.backward_weight_s is None else self.backward_weight_s
 
     def scaled(self, factor: float) -> "Part":
-        """Return the part for so many times the samples: the parameters stay."""
+        """Return the part for so many times the samples: parameters and their update stay."""
         return Part(
             forward_s=self.forward_s * factor,
             backward_s=self.backward_s * factor,
@@ -74,6 +77,7 @@ class Part:
             backward_weight_s=None
             if self.backward_weight_s is None
             else self.backward_weight_s * factor,
+            update_s=self.update_s,
         )
 
 
@@ -105,6 +109,11 @@ class Profile:
         if stage == 0:
             total += self.embed
         return total + self.head if stage == len(cut) - 1 else total
+
+    def update_s(self, cut: Cut, stage: int, *, tied: bool) -> float:
+        """Return what the optimizer takes for a stage; a tied embedding is at both ends."""
+        twice = tied and 0 < stage == len(cut) - 1
+        return self.stage(cut, stage).update_s + (self.embed.update_s if twice else 0.0)
 
     def scaled(self, *, microbatch: int) -> "Profile":
         """Return the profile of microbatches of another size, as if a device were as busy."""
@@ -163,8 +172,9 @@ def flop_profile(  # noqa: PLR0913 - the numbers that define a uniform model
     ...     num_layers=2, layer_flop=6e9, layer_parameters=10, layer_kept_bytes=1,
     ...     activation_bytes=1, flops_per_s=2e9, recomputes=True,
     ... )
-    >>> profile.stage((2,), 0)
-    Part(forward_s=6.0, backward_s=18.0, parameters=20, kept_bytes=2, backward_weight_s=None)
+    >>> whole = profile.stage((2,), 0)
+    >>> whole.forward_s, whole.backward_s, whole.parameters, whole.kept_bytes
+    (6.0, 18.0, 20, 2)
     """
     forwards = 3 if recomputes else 2
     layer_s, head_s = layer_flop / flops_per_s, head_flop / flops_per_s

@@ -1,5 +1,7 @@
 """The closed form of a step against the ideal timetable, and its terms."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -57,7 +59,12 @@ def test_devices_slow_down_their_stage_and_links_fill_and_sync():
         for a, b in ((0, 2), (1, 3))
     ]
     assert found.sync_s == pytest.approx(max(syncs))
+    assert found.update_s == 0
     assert found.step_s == found.fill_s + found.steady_s + found.sync_s
+    layers = tuple(replace(layer, update_s=0.25) for layer in profile.layers)
+    updated = estimate(plan, cluster, replace(profile, layers=layers), slow=slow)
+    assert updated == replace(found, update_s=0.5)  # of the slow device
+    assert updated.step_s == found.step_s + 0.5
 
 
 def test_a_device_of_unknown_speed_is_like_the_profiled_one():

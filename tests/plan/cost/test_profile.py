@@ -29,6 +29,7 @@ PARTS = st.builds(
     backward_s=st.floats(0, 10),
     parameters=st.integers(0, 2**40),
     kept_bytes=st.integers(0, 2**40),
+    update_s=st.floats(0, 10),
 )
 PROFILES = st.builds(
     Profile,
@@ -57,6 +58,29 @@ def test_the_stages_of_every_cut_add_up_to_the_model(profile: Profile):
             both = profile.stage(cut, 0) + profile.stage(cut, 1)
             assert both.parameters == whole.parameters
             assert both.backward_s == pytest.approx(whole.backward_s)
+            assert both.update_s == pytest.approx(whole.update_s)
+
+
+@given(PROFILES, st.integers(1, 8))
+def test_an_update_is_one_of_a_step_whatever_the_microbatch(profile: Profile, microbatch: int):
+    cut = (len(profile.layers),)
+    whole_s = profile.update_s(cut, 0, tied=True)
+    assert whole_s == profile.stage(cut, 0).update_s
+    assert profile.scaled(microbatch=microbatch).update_s(cut, 0, tied=True) == whole_s
+
+
+@pytest.mark.parametrize(("tied", "last_s"), [(False, 6.0), (True, 7.0)])
+def test_both_ends_of_a_tied_model_update_the_embedding(tied: bool, last_s: float):
+    uncosted = profile_of(2)
+    profile = replace(
+        uncosted,
+        embed=Part(update_s=1.0),
+        layers=tuple(replace(layer, update_s=2.0) for layer in uncosted.layers),
+        head=Part(update_s=4.0),
+    )
+    assert profile.update_s((1, 1), 0, tied=tied) == 3.0
+    assert profile.update_s((1, 1), 1, tied=tied) == last_s
+    assert profile.update_s((2,), 0, tied=tied) == 9.0
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,24 @@
 # %% [markdown]
 # # 6. Bring your own model
 #
-# The runtime knows no GPT. It asks for a stack of equal layers between an embedding and a head
-# (`jaxpipe.runtime.model.Model`). Here is another: layers that mix each token with the mean of
-# those before it. It has parameters as nested dictionaries, and no framework.
+# The runtime knows no GPT. It asks for a stack of equal layers between an embedding and a head, by
+# five methods (`jaxpipe.runtime.model.Model`):
+#
+#     tokens ──► embed ──► block, num_layers times ──► head ──► logits, or loss
+#
+# Whatever has them can be cut, placed, scheduled, traced and saved. Here is a model that is no
+# transformer: layers that mix each token with the mean of those before it. It has parameters as
+# nested dictionaries, and no framework.
 
 # %%
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 
 from jaxpipe.comm import run_ranks
 from jaxpipe.config import config_from, job_from, plan_from
@@ -82,11 +88,17 @@ class Means:
 isinstance(Means(), Model)
 
 # %% [markdown]
+# `init` is asked for some of the layers, and has to draw the same numbers for a layer whoever asks:
+# then a cut changes who computes, and not what.
+#
+# ## Train it
+#
 # The rest is as for any model: a dataset, a plan, and a job, whose model is exchanged. First on
 # one rank, then cut into two stages, twice.
 
 # %%
-folder = Path(mkdtemp())
+scratch = TemporaryDirectory()
+folder = Path(scratch.name)
 (folder / "text.txt").write_text("".join(f"{i} plus {i} is {2 * i}; " for i in range(1000)))
 prepare(Source(path=folder / "text.txt"), folder / "data")
 
@@ -113,11 +125,27 @@ def losses(stages: int, replicas: int) -> list[float]:
 
 
 alone, pipelined = losses(1, 1), losses(2, 2)
-for step, (one, four) in enumerate(zip(alone, pipelined, strict=True), start=1):
-    print(f"step {step}  one rank {one:.5f}  2 stages x 2 replicas {four:.5f}")
+figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
+numbers = range(1, len(alone) + 1)
+axes.plot(numbers, alone, "o-", markersize=10, alpha=0.5, label="one rank")
+axes.plot(numbers, pipelined, ".-", label="2 stages x 2 replicas")
+axes.set_xlabel("step")
+axes.set_ylabel("loss, nats per token")
+axes.legend()
+axes.grid(alpha=0.3)
 
 # %% [markdown]
-# The losses are the same up to rounding: the cut changes who computes, not what.
+# The losses are the same up to rounding. That is the test which every model of your own should
+# pass.
 
 # %%
-assert max(abs(one - four) for one, four in zip(alone, pipelined, strict=True)) < 1e-3
+largest = max(abs(one - four) for one, four in zip(alone, pipelined, strict=True))
+print(f"the largest difference is {largest:.1e} nats")
+assert largest < 1e-3
+
+# %% [markdown]
+# ## Next
+#
+# - `Means.split` may name parameters that the devices of a rank share (`[mesh] tensor = 2`).
+# - `models/gpt.py` is the model of the examples: the same five methods.
+# - `jaxpipe.profile` measures the parts of a GPT; [1. Profile a stage](1_profile_a_stage.ipynb).
