@@ -92,7 +92,10 @@ def test_a_killed_rank_leaves_a_cause(write_config: WriteConfig, tmp_path: Path)
         ranks(config)[1].kill()
         process.communicate(timeout=60)
     assert process.returncode not in (0, 2)
-    assert read_cause(tmp_path / "run") is not None
+    cause = read_cause(tmp_path / "run")
+    assert cause is not None
+    assert (cause.rank, cause.stage, cause.kind) == (1, 1, CauseKind.KILLED), cause
+    assert "signal 9 (SIGKILL)" in cause.message
 
 
 def test_a_run_that_is_told_to_stop_saves_and_goes_on(
