@@ -1,0 +1,148 @@
+"""kill -9 of any rank, anywhere: the run goes on, and ends as if nothing had been."""
+
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from jaxpipe.chaos.job import (
+    NUM_RANKS,
+    Started,
+    started,
+    wait_for_ranks,
+    wait_for_steps,
+    wait_until,
+    write_config,
+)
+from jaxpipe.chaos.orders import Kill, Orders, Struck, note_struck, read_struck, write_orders
+from jaxpipe.chaos.point import Point
+from jaxpipe.chaos.processes import wait_for_ends
+from jaxpipe.chaos.result import expect_equal
+from jaxpipe.chaos.trial import Family, Setup, Trial
+from jaxpipe.chaos.tried import expect, tried
+
+GONE_WITHIN_S = 0.5
+_NUM_STEPS = 10
+_SECTIONS = {"train": {"steps": _NUM_STEPS}}
+_ENDS_WITHIN_S = 600.0
+_START_S = 4.0
+_STEP_S = 0.3
+_ROUND = 100
+_STRIDE = 37
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Which rank is killed: at a point, not before a step, or where there is none at any time.
+
+    That is `after_s` after so many steps are done, or where there are none, after it was started.
+    """
+
+    victim: int
+    point: Point | None
+    step: int
+    after_s: float
+
+    @property
+    def name(self) -> str:
+        """What the trial is called."""
+        since = f"step {self.step}" if self.step else "its start"
+        where = f"at {self.point}" if self.point else f"{self.after_s:.2f} s after {since}"
+        return f"rank {self.victim} {where}"
+
+
+def target(seed: int) -> Target:
+    """Draw what to kill: a hundred seeds in a row have each rank at each point, and random times.
+
+    >>> hundred = [target(seed) for seed in range(100)]
+    >>> len({(each.victim, each.point) for each in hundred if each.point})
+    68
+    >>> target(1).name, target(2).name
+    ('rank 1 at scalar-sum', 'rank 0 0.34 s after its start')
+    """
+    chance = random.Random(seed)
+    number, rank = divmod(seed * _STRIDE % _ROUND, NUM_RANKS)
+    points = tuple(Point)
+    if number < len(points):
+        step = chance.randint(3, _NUM_STEPS - 1)
+        return Target(victim=rank, point=points[number], step=step, after_s=0.0)
+    rank, step = chance.randrange(NUM_RANKS), max(0, chance.randint(-3, _NUM_STEPS - 1))
+    after_s = chance.uniform(0.0, _STEP_S if step else _START_S)
+    return Target(victim=rank, point=None, step=step, after_s=after_s)
+
+
+def _trials(setup: Setup) -> Iterator[Trial]:
+    reference = _undisturbed(setup, "undisturbed")
+    for seed in range(setup.seed, setup.seed + setup.num_trials):
+        aimed = target(seed)
+        config = write_config(setup.folder / f"seed-{seed}", setup.dataset, **_SECTIONS)
+        yield tried(aimed.name, partial(_trial, aimed, config, setup.dataset, reference))
+
+
+def _undisturbed(setup: Setup, name: str) -> Path:
+    """Train without any harm, and return the run's folder."""
+    config = write_config(setup.folder / name, setup.dataset, **_SECTIONS)
+    with started(config, setup.dataset) as run:
+        code = run.wait(timeout_s=_ENDS_WITHIN_S)
+    expect(code == 0, f"an undisturbed run has ended with exit code {code}: {run.stderr}")
+    return run.folder
+
+
+def _trial(
+    aimed: Target, config: Path, dataset: Path, reference: Path, figures: dict[str, float]
+) -> None:
+    point = aimed.point
+    kill = None if point is None else Kill(point=point, victim=aimed.victim, step=aimed.step)
+    write_orders(config, Orders(kill=kill))
+    words = ("--restarts", "1", "--rank-module", "jaxpipe.chaos.rank")
+    with started(config, dataset, command="run", words=words) as run:
+        if point is None:
+            job = _kill(run, aimed)
+        else:
+            wait_for_ranks(run)
+            job = run.job()
+        gone_s = wait_for_ends(job, timeout_s=_ENDS_WITHIN_S) - _struck_s(config)
+        figures["gone_s"] = gone_s
+        code = run.wait(timeout_s=_ENDS_WITHIN_S)
+    expect(code == 0, f"the run ends with exit code {code}: {run.stdout[-600:]}")
+    expect_equal(run.folder, reference)
+    named = re.search(r"^attempt 1 failed .*: rank (\d+)", run.stdout, flags=re.MULTILINE)
+    figures["rank_named"] = float(named is not None and int(named[1]) == aimed.victim)
+    expect(gone_s <= GONE_WITHIN_S, f"the job was gone after {gone_s:.2f} s, not {GONE_WITHIN_S} s")
+
+
+def _kill(run: Started, aimed: Target) -> list[int]:
+    """Kill a rank when its time has come; return its job."""
+    victim, what = aimed.victim, f"rank {aimed.victim} is killed"
+    wait_until(lambda: victim in run.ranks(), run, what=what, timeout_s=_ENDS_WITHIN_S)
+    wait_for_steps(run, steps=aimed.step)
+    until_s = time.monotonic() + aimed.after_s
+    wait_until(lambda: time.monotonic() >= until_s, run, what=what, timeout_s=_ENDS_WITHIN_S)
+    job, process = run.job(), run.ranks().get(victim)
+    if process is not None:
+        note_struck(run.config, Struck(victim=victim, doing="anything", at_s=time.monotonic()))
+        os.kill(process.pid, signal.SIGKILL)
+    return job
+
+
+def _struck_s(config: Path) -> float:
+    struck = read_struck(config)
+    expect(struck is not None, "the run has ended before its rank was killed")
+    assert struck is not None
+    return struck.at_s
+
+
+KILL = Family(
+    name="kill",
+    does="kill -9 of one of 4 ranks, at 17 named points or at any time, under `jaxpipe run`",
+    aim="weights, moments and losses bitwise equal to those of an undisturbed run; "
+    f"the job gone within {GONE_WITHIN_S} s; nothing left behind",
+    num_trials=4,
+    num_trials_full=100,
+    trials=_trials,
+)
