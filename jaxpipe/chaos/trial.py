@@ -23,6 +23,7 @@ class Setup:
     """Where the trials of a family are done, how many, and from which seed what is random is drawn.
 
     `folder` is the family's own, and is empty at first; `dataset` is a folder of prepared data.
+    Trial i of seed s is trial 0 of seed s + i, so that each can be repeated alone.
     """
 
     folder: Path

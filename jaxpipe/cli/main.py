@@ -16,6 +16,7 @@ from typing import TypeAlias
 import tyro
 
 from jaxpipe.cli.autoshard import autoshard
+from jaxpipe.cli.chaos import chaos
 from jaxpipe.cli.compare import compare
 from jaxpipe.cli.data import prepare
 from jaxpipe.cli.doctor import doctor
@@ -72,6 +73,7 @@ COMMANDS: Mapping[str, Command] = {
     "export": export,
     "launch": launch,
     "doctor": doctor,
+    "chaos": chaos,
     "data": data,
     "topo": topo,
 }

@@ -16,6 +16,7 @@ def run(
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
     resume: bool = False,
     restarts: int = 3,
+    rank_module: str = "jaxpipe",
 ) -> int:
     """Train a model on this host, and go on from the newest intact checkpoint after a failure.
 
@@ -27,6 +28,7 @@ def run(
         settings: changes to it, such as `train.steps=10`; give it once for each.
         resume: begin with the newest checkpoint in the run's folder.
         restarts: how many times to start again, at most.
+        rank_module: as in `jaxpipe train`.
     """
     from jaxpipe.errors import ConfigError
     from jaxpipe.runtime.launch import run_child
@@ -36,7 +38,8 @@ def run(
         raise ConfigError(f"`--restarts` must not be negative, is {restarts}; 0 starts once")
 
     def start(attempt: "Attempt") -> int:
-        return run_child([sys.executable, "-m", "jaxpipe", *_arguments(config, attempt)])
+        words = (*_arguments(config, attempt), "--rank-module", rank_module)
+        return run_child([sys.executable, "-m", "jaxpipe", *words])
 
     supervised = Run(config=config, settings=settings, max_restarts=restarts, start=start, say=_say)
     code = supervise(supervised, resume=resume)

@@ -2,11 +2,14 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from jaxpipe.runtime.settings import ComputeKind, TransportKind
+
+if TYPE_CHECKING:
+    from jaxpipe.plan import Plan
 
 
 def train(
@@ -16,6 +19,7 @@ def train(
     resume: bool = False,
     compute: ComputeKind | None = None,
     transport: TransportKind | None = None,
+    rank_module: str = "jaxpipe",
 ) -> int:
     """Train a model: on this host, or on the ranks of the `mpirun` that starts this command.
 
@@ -27,6 +31,8 @@ def train(
             In place of `run.compute`.
         transport: how messages travel, `shaped` as the cluster's links would let them. In place of
             `run.transport`.
+        rank_module: the Python module that is run as each rank, with the same arguments; one of
+            your own can change what it likes before it runs `jaxpipe`.
     """
     from jaxpipe.config import check_paced, check_run, load_config, plan_from
     from jaxpipe.runtime.launch import check_seat, launch, seat
@@ -48,8 +54,10 @@ def train(
     if is_first:
         clear_cause(Path(read.run.folder))
     if here is None and plan.num_ranks > 1:
-        code = launch(_arguments(config, settings, resume=resume), num_ranks=plan.num_ranks)
-        _say_if_killed(Path(read.run.folder), code=code)
+        arguments = _arguments(config, settings, resume=resume)
+        words: list[str] = []
+        code = launch(arguments, num_ranks=plan.num_ranks, module=rank_module, hear=words.append)
+        _say_if_killed(Path(read.run.folder), plan, code=code, words="".join(words))
         return code
 
     from jaxpipe.runtime.process import die_with_parent, pin
@@ -68,14 +76,23 @@ def train(
     return run_rank(read, plan, Begin(resume=resume, found=checkpoint))
 
 
-def _say_if_killed(folder: Path, *, code: int) -> None:
-    """Write a cause where no rank could, because it was killed."""
+def _say_if_killed(folder: Path, plan: "Plan", *, code: int, words: str) -> None:
+    """Write a cause where no rank could, because it was killed; its launcher may have named it."""
+    from jaxpipe.runtime.death import find_death
     from jaxpipe.runtime.launch import TOLD_TO_STOP
-    from jaxpipe.runtime.watch import Cause, CauseKind, write_cause
+    from jaxpipe.runtime.watch import Cause, CauseKind, read_pulses, write_cause
 
-    if code not in (0, 2, *TOLD_TO_STOP):
-        message = f"mpirun ended with exit code {code}, and no rank has said why"
-        write_cause(folder, Cause(kind=CauseKind.KILLED, message=message))
+    if code in (0, 2, *TOLD_TO_STOP):
+        return
+    message = f"mpirun ended with exit code {code}, and no rank has said why"
+    rank = stage = None
+    if (death := find_death(words)) is not None:
+        message = f"{death}"
+        pulses = read_pulses(folder, range(plan.num_ranks)).values()
+        of_process = [pulse.rank for pulse in pulses if pulse.process == death.process]
+        rank = death.rank if death.rank is not None else next(iter(of_process), None)
+        stage = None if rank is None else plan.stages(rank)[0]
+    write_cause(folder, Cause(kind=CauseKind.KILLED, message=message, rank=rank, stage=stage))
 
 
 def _arguments(config: Path, settings: tuple[str, ...], *, resume: bool) -> list[str]:

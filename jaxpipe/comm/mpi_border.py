@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import mpi4py
 
+from jaxpipe.comm.mpi_memory import forget_names
 from jaxpipe.comm.tags import LARGEST_TAG
 from jaxpipe.errors import TransportError
 
@@ -52,6 +53,8 @@ def begin_mpi() -> tuple[MPI.Intracomm, bool]:
             MPI.Init_thread(MPI.THREAD_SERIALIZED)
         comm = MPI.COMM_WORLD.Dup()
         comm.Set_errhandler(MPI.ERRORS_RETURN)
+        comm.Barrier()
+        forget_names()
         level, max_tag = MPI.Query_thread(), comm.Get_attr(MPI.TAG_UB)
     if level < MPI.THREAD_SERIALIZED:
         raise TransportError("MPI must be initialised with MPI_THREAD_SERIALIZED or above")

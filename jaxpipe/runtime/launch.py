@@ -5,12 +5,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.runtime.listener import Listener
 from jaxpipe.runtime.process import die_with_parent
 
 _RANK_AND_SIZE = (
@@ -68,23 +69,30 @@ def check_seat(here: Seat | None, *, num_ranks: int) -> None:
         )
 
 
-def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
-    """Run `jaxpipe` with these arguments on `num_ranks` ranks of this host; return the exit code.
+def launch(
+    arguments: Sequence[str],
+    *,
+    num_ranks: int,
+    module: str = "jaxpipe",
+    hear: Callable[[str], object] | None = None,
+) -> int:
+    """Run a module with these arguments on `num_ranks` ranks of this host; return the exit code.
 
     The MPI is the one of this Python's environment, or else the one on the path. A signal that
     asks this process to end tells the ranks to stop after their step, with a checkpoint; it goes to
     them as SIGUSR1, which each `mpirun` passes on and leaves them time for; the exit code is 128
-    plus the signal. The second one ends them.
+    plus the signal. The second one ends them. `hear` is given the last that `mpirun` has written,
+    when it has ended.
 
     Raises:
         ConfigError: there is no `mpirun`.
     """
     command = [
         *launch_command(find_mpirun(), num_ranks=num_ranks),
-        *(sys.executable, "-m", "jaxpipe"),
+        *(sys.executable, "-m", module),
         *arguments,
     ]
-    return run_child(command, first_signal=signal.SIGUSR1)
+    return run_child(command, first_signal=signal.SIGUSR1, hear=hear)
 
 
 TOLD_TO_STOP = frozenset(
@@ -93,17 +101,27 @@ TOLD_TO_STOP = frozenset(
 """The exit codes of a run that was told to stop."""
 
 
-def run_child(command: Sequence[str], *, first_signal: int | None = None) -> int:
+def run_child(
+    command: Sequence[str],
+    *,
+    first_signal: int | None = None,
+    hear: Callable[[str], object] | None = None,
+) -> int:
     """Run a command that ends with this process, and return its exit code.
 
     The signals that ask this process to end go to the child; the first of them as `first_signal`,
-    if there is one. A child that then ends in order has the exit code 128 plus the signal.
+    if there is one. A child that then ends in order has the exit code 128 plus the signal. `hear`
+    is given the last that the child has written, when it has ended.
     """
+    pipe = None if hear is None else subprocess.PIPE
     process = subprocess.Popen(
         command,
+        stdout=pipe,
+        stderr=pipe,
         env={**MEMORY_SETTINGS, **os.environ},
         preexec_fn=partial(die_with_parent, signal.SIGTERM),  # noqa: PLW1509  it only calls prctl
     )
+    listener = Listener(process)
     told: list[int] = []
 
     def tell(number: int, _: object) -> None:
@@ -115,6 +133,8 @@ def run_child(command: Sequence[str], *, first_signal: int | None = None) -> int
     previous = {number: signal.signal(number, tell) for number in numbers}
     try:
         code = process.wait()
+        if hear is not None:
+            hear(listener.words())
         return 128 + told[0] if told and code == 0 else code
     except KeyboardInterrupt:
         process.send_signal(signal.SIGTERM)

@@ -17,7 +17,7 @@ class Pulse:
     """Where a rank is: what it does in which step, for whom it waits, and whether for too long.
 
     `beat` counts how often it has said so: one that does not grow any more is of a process that is
-    stopped. `step` counts from 1.
+    stopped. `step` counts from 1. `process` is its process on its host.
     """
 
     rank: int
@@ -27,6 +27,7 @@ class Pulse:
     waits_for: tuple[int, ...]
     overdue: bool
     beat: int
+    process: int | None = None
 
 
 def pulse_file(folder: Path, rank: int) -> Path:

@@ -149,6 +149,7 @@ class Watch:
             waits_for=() if isinstance(what, str) else seen.waits_for(what),
             overdue=self._waited_s > self._deadlines.limit_s(doing.kind),
             beat=self._beat,
+            process=os.getpid(),
         )
 
     def _look(self, mine: Pulse, elapsed_s: float) -> None:

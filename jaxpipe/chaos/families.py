@@ -1,0 +1,26 @@
+"""All families of chaos, in the order in which they are tried."""
+
+from jaxpipe.chaos.kill import KILL
+from jaxpipe.chaos.stop import CALM, STOP
+from jaxpipe.chaos.trial import Family
+from jaxpipe.errors import ConfigError
+
+FAMILIES: tuple[Family, ...] = (KILL, STOP, CALM)
+
+
+def families(names: tuple[str, ...]) -> tuple[Family, ...]:
+    """Return the families with these names, all of them where there are no names.
+
+    Raises:
+        ConfigError: there is no such family.
+
+    >>> [family.name for family in families(("stop", "kill"))]
+    ['stop', 'kill']
+    """
+    known = {family.name: family for family in FAMILIES}
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"`FAMILY` is one of what chaos can do, is {name!r}; choose from {', '.join(known)}"
+            )
+    return tuple(known[name] for name in names) if names else FAMILIES

@@ -1,0 +1,119 @@
+"""A rank that is stopped and says nothing any more is found, and named; and nobody else ever is."""
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from jaxpipe.chaos.job import (
+    NUM_RANKS,
+    Started,
+    started,
+    wait_for_ranks,
+    wait_for_steps,
+    wait_until,
+    write_config,
+)
+from jaxpipe.chaos.orders import Orders, write_orders
+from jaxpipe.chaos.processes import wait_for_ends
+from jaxpipe.chaos.trial import Family, Setup, Trial
+from jaxpipe.chaos.tried import expect, tried
+from jaxpipe.runtime.metrics import read_metrics
+from jaxpipe.runtime.watch import CauseKind, read_cause
+
+_FOUND_WITHIN_S = 3.0
+_TIMES = 5.0
+_SETTLED_STEPS = 15
+"""After how many steps a rank has learned how long they take."""
+_CALM_STEPS = 5000
+_COMPILE_S = 10.0
+_NEVER = 10**6
+
+
+def _trials(setup: Setup) -> Iterator[Trial]:
+    for seed in range(setup.seed, setup.seed + setup.num_trials):
+        chance = random.Random(seed)
+        victim, after_s = chance.randrange(NUM_RANKS), chance.uniform(0.0, 2.0)
+        endless = {"steps": _NEVER, "eval_every": _NEVER}
+        folder = setup.folder / f"seed-{seed}"
+        config = write_config(folder, setup.dataset, train=endless, checkpoint={"every": _NEVER})
+        work = partial(_trial, config, setup.dataset, victim, after_s=after_s)
+        yield tried(f"rank {victim}, {after_s:.2f} s after step {_SETTLED_STEPS}", work)
+
+
+def _trial(
+    config: Path, dataset: Path, victim: int, figures: dict[str, float], *, after_s: float
+) -> None:
+    with started(config, dataset) as run:
+        ranks = wait_for_ranks(run)
+        wait_for_steps(run, steps=_SETTLED_STEPS)
+        time.sleep(after_s)
+        run.ranks()  # notes the memory that they share
+        job, limit_s = run.job(), _limit_s(run)
+        ranks[victim].send_signal(signal.SIGSTOP)
+        begin_s = time.monotonic()
+        wait_until(
+            lambda: read_cause(run.folder) is not None, run, what="it is found", timeout_s=60.0
+        )
+        figures["found_s"] = found_s = time.monotonic() - begin_s
+        figures["gone_s"] = wait_for_ends(job, timeout_s=60.0) - begin_s
+        code = run.wait(timeout_s=60.0)
+    cause = read_cause(run.folder)
+    assert cause is not None, "it was there"
+    expect(code not in (0, 2), f"the run ends with exit code {code}")
+    is_right = (cause.rank, cause.kind) == (victim, CauseKind.STOPPED)
+    expect(is_right, f"rank {victim} was stopped, and this was said: {cause}")
+    expect(found_s <= limit_s, f"it was found after {found_s:.2f} s, not {limit_s:.2f} s")
+
+
+def _limit_s(run: Started) -> float:
+    """Return how long it may take: five of the longest waits; a wait ends within its step."""
+    steps_s = [each.step_s for each in read_metrics(run.folder / "metrics.jsonl")]
+    return max(_FOUND_WITHIN_S, _TIMES * float(np.percentile(steps_s[1:], 99)))
+
+
+def _calm(setup: Setup) -> Iterator[Trial]:
+    for seed in range(setup.seed, setup.seed + setup.num_trials):
+        config = write_config(
+            setup.folder / f"seed-{seed}",
+            setup.dataset,
+            run={"seed": seed},
+            train={"steps": _CALM_STEPS, "eval_every": 500},
+            checkpoint={"every": 500},
+        )
+        write_orders(config, Orders(compile_s=_COMPILE_S))
+        yield tried(f"{_CALM_STEPS} steps", partial(_stay_calm, config, setup.dataset))
+
+
+def _stay_calm(config: Path, dataset: Path, figures: dict[str, float]) -> None:
+    begin_s = time.monotonic()
+    with started(config, dataset, words=("--rank-module", "jaxpipe.chaos.rank")) as run:
+        code = run.wait(timeout_s=3600.0)
+    figures["run_s"] = time.monotonic() - begin_s
+    expect(code == 0, f"the run ends with exit code {code}: {read_cause(run.folder)}")
+    expect(read_cause(run.folder) is None, f"a false alarm: {read_cause(run.folder)}")
+    expect(run.num_steps() == _CALM_STEPS, f"the metrics hold {run.num_steps()} steps")
+
+
+STOP = Family(
+    name="stop",
+    does="SIGSTOP of one of 4 ranks at any time of a run that has settled",
+    aim=f"found within max({_FOUND_WITHIN_S:g} s, {_TIMES:g} x p99 of a step), the right rank "
+    "named, the job gone, nothing left behind",
+    num_trials=1,
+    num_trials_full=30,
+    trials=_trials,
+)
+
+CALM = Family(
+    name="calm",
+    does=f"nothing, for {_CALM_STEPS:,} steps after a compilation of {_COMPILE_S:g} s",
+    aim="no false alarm",
+    num_trials=0,
+    num_trials_full=1,
+    trials=_calm,
+)

@@ -1,0 +1,101 @@
+"""`jaxpipe chaos`: breaks runs on purpose, and says whether they came out as they must."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+if TYPE_CHECKING:  # these import numpy and psutil, which `--help` can do without
+    from jaxpipe.chaos.scorecard import Score
+    from jaxpipe.chaos.trial import Family
+
+
+def chaos(
+    families: tyro.conf.Positional[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="FAMILY ...")]
+    ] = (),
+    *,
+    full: bool = False,
+    report: Path | None = None,
+    seed: int = 0,
+    trials: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+) -> int:
+    """Kill, stop and damage runs on this machine, and see that they survive it.
+
+    It trains tiny models of its own. The exit code is 1 if a trial has failed; what is left of it
+    stays for you to look at.
+
+    Args:
+        families: what to do, all of it by default: kill, stop, calm.
+        full: as often as it takes to believe it, which takes hours; else a few times.
+        report: a folder for `scorecard.md` and `trials.csv`.
+        seed: what is random is drawn from it.
+        trials: how often to do each, in place of what `--full` says.
+    """
+    import shutil
+    from tempfile import mkdtemp
+
+    from jaxpipe.chaos.families import families as families_named
+    from jaxpipe.chaos.job import write_dataset
+    from jaxpipe.cli.console import console
+    from jaxpipe.errors import ConfigError
+
+    if trials is not None and trials < 1:
+        raise ConfigError(f"`--trials` must be at least 1, is {trials}; leave it out for a few")
+    chosen = families_named(families)
+    folder = Path(mkdtemp(prefix="jaxpipe-chaos-"))
+    dataset = write_dataset(folder / "data")
+    scores: list[Score] = []
+    for family in chosen:
+        num_trials = trials or (family.num_trials_full if full else family.num_trials)
+        if num_trials:
+            scores.append(_try(family, folder, dataset, num_trials=num_trials, seed=seed))
+            if report is not None:
+                _write(scores, report)
+    _show(scores)
+    if all(score.has_passed for score in scores):
+        shutil.rmtree(folder, ignore_errors=True)
+        return 0
+    for score in scores:
+        console.print("\n".join(f"again  {line}" for line in score.repeats()), markup=False)
+    console.print(f"\nwhat is left of it: {folder}", markup=False)
+    return 1
+
+
+def _try(family: "Family", folder: Path, dataset: Path, *, num_trials: int, seed: int) -> "Score":
+    from jaxpipe.chaos.scorecard import Score
+    from jaxpipe.chaos.trial import Setup
+    from jaxpipe.cli.console import console, under_way
+
+    own = folder / family.name
+    own.mkdir()
+    setup = Setup(folder=own, dataset=dataset, num_trials=num_trials, seed=seed)
+    done = []
+    with under_way() as say:
+        say(f"{family.name}: 1 of {num_trials}")
+        for trial in family.trials(setup):
+            done.append(trial)
+            if not trial.passed:
+                console.print(f"{family.name}, {trial.name}: {trial.why}", markup=False)
+            num_failed = sum(not each.passed for each in done)
+            failed = f", {num_failed} failed" if num_failed else ""
+            say(f"{family.name}: {len(done) + 1} of {num_trials}{failed}")
+    return Score(family=family, seed=seed, trials=tuple(done))
+
+
+def _write(scores: "list[Score]", report: Path) -> None:
+    from jaxpipe.chaos.scorecard import write_scorecard
+
+    write_scorecard(scores, report)
+
+
+def _show(scores: "list[Score]") -> None:
+    from rich.table import Table
+
+    from jaxpipe.chaos.scorecard import COLUMNS, rows
+    from jaxpipe.cli.console import print_table
+
+    table = Table(*COLUMNS, box=None)
+    for row in rows(scores):
+        table.add_row(*row)
+    print_table(table)

@@ -1,0 +1,25 @@
+"""A rank that is killed at a named point, as `jaxpipe chaos` does it: nothing of it remains."""
+
+from pathlib import Path
+
+from jaxpipe.chaos import Setup
+from jaxpipe.chaos.job import write_dataset
+from jaxpipe.chaos.kill import KILL
+
+SCALAR_SUM_OF_RANK_1 = 1
+"""The seed of this target."""
+
+
+def test_a_run_ends_as_if_no_rank_had_been_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "kill"
+    folder.mkdir()
+    setup = Setup(
+        folder=folder,
+        dataset=write_dataset(tmp_path / "data"),
+        num_trials=1,
+        seed=SCALAR_SUM_OF_RANK_1,
+    )
+    (trial,) = KILL.trials(setup)
+    assert trial.name == "rank 1 at scalar-sum"
+    assert trial.passed, trial.why
+    assert trial.figures["rank_named"] == 1
