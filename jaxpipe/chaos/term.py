@@ -2,11 +2,6 @@
 
 The one that started it, `mpirun`, or one rank is told; the run has to commit a checkpoint of the
 step that it is in, end with exit code 143, and go on from there, so that no step is done twice.
-
-Open MPI's `mpirun` kills its ranks 0.2 s after a SIGTERM of its own, whatever they do, and has no
-setting for it (version 5.0; its predecessors had `odls_base_sigkill_timeout`). A tiny model gets a
-step and a save into that time, or loses what came after its last checkpoint; so the trials save
-every few steps, as a run does that can be told in such a way, and count what is lost.
 """
 
 import random
