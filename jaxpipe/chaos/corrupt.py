@@ -56,7 +56,7 @@ class Content:
         )
 
 
-def trials(setup: Setup) -> Iterator[Trial]:
+def _trials(setup: Setup) -> Iterator[Trial]:
     """Break one file after the other, each in a fresh copy."""
     saved = setup.folder / "saved"
     _train(saved, setup.dataset)
@@ -153,5 +153,5 @@ CORRUPT = Family(
     aim="found, said, and the newest intact one taken",
     num_trials=36,
     num_trials_full=300,
-    trials=trials,
+    trials=_trials,
 )

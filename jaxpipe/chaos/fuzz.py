@@ -39,7 +39,7 @@ _COMMANDS: tuple[tuple[str, ...], ...] = (
     *(("train", _FILE),) * 3,
     ("topo", "show", _FILE),
     ("simulate", "--system", "jaxpipe", "--cluster", _FILE, "--batch", "64"),
-    ("plan", "--cluster", _FILE, "--model", "tiny", "--batch", "8", "--budget", "1"),
+    ("plan", "--cluster", _FILE, "--model", "tiny", "--batch", "8", "--budget", "0.2"),
 )
 """As many configurations as cluster files."""
 
@@ -62,7 +62,7 @@ class Ending:
     err: str
 
 
-def trials(setup: Setup) -> Iterator[Trial]:
+def _trials(setup: Setup) -> Iterator[Trial]:
     """Give one input after the other to its command, two at a time."""
     fuzzer = _Fuzzer(setup)
     with ThreadPoolExecutor(_NUM_AT_ONCE) as executor:
@@ -207,5 +207,5 @@ FUZZ = Family(
     aim="no traceback; exit code 2 and one line within 2 s of a wrong input",
     num_trials=60,
     num_trials_full=2000,
-    trials=trials,
+    trials=_trials,
 )

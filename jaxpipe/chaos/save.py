@@ -67,7 +67,7 @@ class Said:
         )
 
 
-def trials(setup: Setup) -> Iterator[Trial]:
+def _trials(setup: Setup) -> Iterator[Trial]:
     """Kill at each named point and at random times in turn, and fill the disk now and then."""
     points = list(SavePoint)
     for number in range(setup.seed, setup.seed + setup.num_trials):
@@ -261,5 +261,5 @@ SAVE = Family(
     aim="resumable, bit by bit; the save in flight lost at most; a full disk stops nothing",
     num_trials=5,
     num_trials_full=60,
-    trials=trials,
+    trials=_trials,
 )
