@@ -12,7 +12,6 @@ from topo.listed import ReadBeside
 from topo.nvidia import gpu_link_speed
 from topo.units import bytes_per_s_from_gbps, seconds_from_ms
 
-
 _LINK_COLUMNS = frozenset(("region_a", "region_b", "latency_ms", "bandwidth_gbps"))
 
 
