@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _LARGEST = 2**63 - 1
-_LONG_KEY = re.compile(r"(?:[\w-]+\s*\.\s*){100}")
+_LONG_KEY = re.compile(r"(?<![\w-])(?:[\w-]++\s*+\.\s*+){100}")
 """A key of a hundred parts: nobody writes it, and `tomllib` takes the square of its length."""
 
 
