@@ -57,12 +57,12 @@ def measure(rounds: int) -> list[Block]:
 
 
 def main() -> None:
-    """Measure, print the table, and keep it in `results/saving.csv`."""
+    """Measure, print the table, and keep it in `results/saving/`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     table = rows(measure(parser.parse_args().rounds))
-    out = HERE / "results" / "saving.csv"
-    out.parent.mkdir(exist_ok=True)
+    out = HERE / "results" / "saving" / "steps.csv"
+    out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("w", newline="") as file:
         writer = csv.DictWriter(file, table[0], lineterminator="\n")
         writer.writeheader()

@@ -10,12 +10,14 @@ All that belongs to a run lies in one folder: `config.toml`, `run/`, `stdout.txt
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from jaxpipe.chaos.processes import (
     shared_memory_of,
 )
 from jaxpipe.errors import RunError
+from jaxpipe.runtime.process import die_with_parent
 
 NUM_RANKS = 4
 _GONE_WITHIN_S = 5.0
@@ -171,6 +174,7 @@ def started(
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
+            preexec_fn=partial(die_with_parent, signal.SIGTERM),  # noqa: PLW1509  only prctl
         )
     run = Started(config=config, command=command, process=process)
     try:

@@ -1,5 +1,6 @@
 """`jaxpipe chaos`: breaks runs on purpose, and says whether they came out as they must."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,7 +8,7 @@ import tyro
 
 if TYPE_CHECKING:  # these import numpy and psutil, which `--help` can do without
     from jaxpipe.chaos.scorecard import Score
-    from jaxpipe.chaos.trial import Family
+    from jaxpipe.chaos.trial import Family, Trial
 
 
 def chaos(
@@ -34,10 +35,12 @@ def chaos(
         trials: how often to do each, in place of what `--full` says.
     """
     import shutil
+    from dataclasses import replace
     from tempfile import mkdtemp
 
     from jaxpipe.chaos.families import families as families_named
     from jaxpipe.chaos.job import write_dataset
+    from jaxpipe.chaos.scorecard import Score, write_scorecard
     from jaxpipe.cli.console import console
     from jaxpipe.errors import ConfigError
 
@@ -50,44 +53,43 @@ def chaos(
     for family in chosen:
         num_trials = trials or (family.num_trials_full if full else family.num_trials)
         if num_trials:
-            scores.append(_try(family, folder, dataset, num_trials=num_trials, seed=seed))
+            scores.append(Score(family=family, seed=seed, trials=()))
+        for trial in _try(family, folder, dataset, num_trials=num_trials, seed=seed):
+            scores[-1] = replace(scores[-1], trials=(*scores[-1].trials, trial))
             if report is not None:
-                _write(scores, report)
+                write_scorecard(scores, report)
     _show(scores)
     if all(score.has_passed for score in scores):
         shutil.rmtree(folder, ignore_errors=True)
         return 0
-    for score in scores:
-        console.print("\n".join(f"again  {line}" for line in score.repeats()), markup=False)
+    for command in (line for score in scores for line in score.repeats()):
+        console.print(f"again  {command}", markup=False)
     console.print(f"\nwhat is left of it: {folder}", markup=False)
     return 1
 
 
-def _try(family: "Family", folder: Path, dataset: Path, *, num_trials: int, seed: int) -> "Score":
-    from jaxpipe.chaos.scorecard import Score
+def _try(
+    family: "Family", folder: Path, dataset: Path, *, num_trials: int, seed: int
+) -> Iterator["Trial"]:
+    """Do trials of a family, and show how far it is."""
     from jaxpipe.chaos.trial import Setup
     from jaxpipe.cli.console import console, under_way
 
+    if num_trials == 0:
+        return
     own = folder / family.name
     own.mkdir()
     setup = Setup(folder=own, dataset=dataset, num_trials=num_trials, seed=seed)
-    done = []
+    num_failed = 0
     with under_way() as say:
         say(f"{family.name}: 1 of {num_trials}")
-        for trial in family.trials(setup):
-            done.append(trial)
+        for number, trial in enumerate(family.trials(setup), start=1):
             if not trial.passed:
+                num_failed += 1
                 console.print(f"{family.name}, {trial.name}: {trial.why}", markup=False)
-            num_failed = sum(not each.passed for each in done)
             failed = f", {num_failed} failed" if num_failed else ""
-            say(f"{family.name}: {len(done) + 1} of {num_trials}{failed}")
-    return Score(family=family, seed=seed, trials=tuple(done))
-
-
-def _write(scores: "list[Score]", report: Path) -> None:
-    from jaxpipe.chaos.scorecard import write_scorecard
-
-    write_scorecard(scores, report)
+            say(f"{family.name}: {min(number + 1, num_trials)} of {num_trials}{failed}")
+            yield trial
 
 
 def _show(scores: "list[Score]") -> None:

@@ -1,16 +1,14 @@
 """One rank of a training run, from its transport to its last word."""
 
 import os
-import signal
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from jaxpipe.cli.console import console
 from jaxpipe.cli.report import StepReport, report_end
+from jaxpipe.cli.told import stopping_when_told
 from jaxpipe.comm import Transport
 from jaxpipe.comm.abort import one_line
 from jaxpipe.config import Config, cluster_from, job_from
@@ -21,7 +19,7 @@ from jaxpipe.runtime.launch import seat
 from jaxpipe.runtime.links import open_transport, say_links
 from jaxpipe.runtime.resume import agree_on_checkpoint
 from jaxpipe.runtime.train import Outcome, Stopped, train
-from jaxpipe.runtime.watch import Cause, CauseKind, Watch, write_cause
+from jaxpipe.runtime.watch import Cause, CauseKind, write_cause
 from jaxpipe.runtime.watched import watch_over
 
 
@@ -64,7 +62,7 @@ def _train(
         checkpoint = None
         if begin.resume:
             checkpoint = agree_on_checkpoint(transport, begin.found, timeout_s=timeout_s)
-        with _stopping_when_told(watch):
+        with stopping_when_told(watch):
             return train(job, transport, checkpoint=checkpoint, observe=report, watch=watch)
     except BaseException as error:
         words = one_line(transport.rank, error).partition(": ")[2]
@@ -89,22 +87,6 @@ def _report(config: Config, plan: Plan, outcome: Outcome | Stopped | None) -> No
         )
     elif outcome is not None:
         report_end(console, config, plan, outcome)
-
-
-@contextmanager
-def _stopping_when_told(watch: Watch) -> Iterator[None]:
-    """Let a signal end the run after the step, with a checkpoint."""
-
-    def tell(*_: object) -> None:
-        watch.is_told_to_stop = True
-
-    numbers = (signal.SIGTERM, signal.SIGUSR1)
-    previous = {number: signal.signal(number, tell) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _end(folder: Path, cause: Cause) -> None:

@@ -23,3 +23,8 @@ def test_a_run_ends_as_if_no_rank_had_been_killed(tmp_path: Path) -> None:
     assert trial.name == "rank 1 at scalar-sum"
     assert trial.passed, trial.why
     assert trial.figures["rank_named"] == 1
+    told = (folder / f"seed-{setup.seed}" / "stdout.txt").read_text()
+    assert "attempt 1 failed with exit code" in told
+    assert "signal 9 (SIGKILL)" in told
+    assert "attempt 2 goes on from step" in told
+    assert "attempt 2 is done" in told

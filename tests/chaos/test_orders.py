@@ -1,6 +1,8 @@
 """Orders reach the ranks, and are carried out once."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,13 @@ def test_families_are_chosen_by_name() -> None:
     assert families(()) == FAMILIES
     with pytest.raises(ConfigError, match=r"`FAMILY` .* is 'kil'; choose from kill, stop, calm"):
         families(("stop", "kil"))
+
+
+def test_without_psutil_one_line_says_how_to_get_it() -> None:
+    code = "import sys; sys.modules['psutil'] = None; from jaxpipe.cli.main import main; "
+    command = [sys.executable, "-c", code + "sys.exit(main(['chaos']))"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.returncode == 2
+    assert said.stderr.startswith("jaxpipe: ")
+    assert said.stderr.endswith("pip install 'jaxpipe[chaos]'\n")
+    assert said.stderr.count("\n") == 1

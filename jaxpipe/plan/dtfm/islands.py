@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.cluster.hierarchy import linkage
-from scipy.spatial.distance import squareform
 
 _EQUAL = 1e-6
 """Islands that merge at distances closer than this fraction merge at once."""
@@ -38,6 +36,9 @@ def find_islands(distance: np.ndarray) -> Islands:
     num_devices = len(distance)
     if num_devices == 1:
         return Islands(1, ((0,),))
+    from scipy.cluster.hierarchy import linkage  # slow to import, and ranks have no use for it
+    from scipy.spatial.distance import squareform
+
     both = (distance + distance.T) / 2
     np.fill_diagonal(both, 0.0)
     merges = linkage(squareform(both, checks=False), "average")

@@ -10,8 +10,6 @@ from itertools import combinations
 from math import comb
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_bipartite_matching
 
 LARGEST_SUBSET_SIZE = 10
 """Up to this size of group the subsets, 2 ** size of them, are fewer than Hopcroft-Karp's steps."""
@@ -83,6 +81,9 @@ def bottleneck_values(weights: np.ndarray) -> np.ndarray:
 
 def _match(allowed: np.ndarray) -> tuple[int, ...] | None:
     """Return the column of each row in a perfect matching of allowed joins, if there is one."""
+    from scipy.sparse import csr_array  # slow to import, and ranks have no use for it
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
     columns = maximum_bipartite_matching(csr_array(allowed), perm_type="column")
     return None if (columns < 0).any() else tuple(columns.tolist())
 

@@ -31,7 +31,7 @@ def find_culprit(pulses: Mapping[int, Pulse], *, start: int, stale: Set[int]) ->
 
     >>> def pulse(rank, waits_for, overdue=True):
     ...     return Pulse(rank=rank, stage=0, step=1, doing=f"{waits_for}", waits_for=waits_for,
-    ...                  overdue=overdue, beat=0)
+    ...                  overdue=overdue, beat=0, process=1, host="a")
     >>> chain = {2: pulse(2, (1,)), 1: pulse(1, (0,)), 0: pulse(0, ())}
     >>> found = find_culprit(chain, start=2, stale=set())
     >>> found.rank, found.kind.value, found.chain

@@ -4,6 +4,7 @@ The file is written in place and always of one length, so a full disk does not s
 """
 
 import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ class Pulse:
     """Where a rank is: what it does in which step, for whom it waits, and whether for too long.
 
     `beat` counts how often it has said so: one that does not grow any more is of a process that is
-    stopped. `step` counts from 1. `process` is its process on its host.
+    stopped. `step` counts from 1. `process` is its process on its `host`.
     """
 
     rank: int
@@ -27,7 +28,29 @@ class Pulse:
     waits_for: tuple[int, ...]
     overdue: bool
     beat: int
-    process: int | None = None
+    process: int
+    host: str
+
+
+def is_gone(pulse: Pulse) -> bool:
+    """Return whether the process of a pulse has ended; those of other hosts are not known of.
+
+    Whoever ends in order takes its pulse along.
+
+    >>> mine = Pulse(rank=0, stage=0, step=1, doing="update", waits_for=(), overdue=False, beat=1,
+    ...              process=os.getpid(), host=socket.gethostname())
+    >>> is_gone(mine)
+    False
+    """
+    if pulse.host != socket.gethostname():
+        return False
+    try:
+        os.kill(pulse.process, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # it is another user's, and there
+        return False
+    return False
 
 
 def pulse_file(folder: Path, rank: int) -> Path:

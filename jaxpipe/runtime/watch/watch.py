@@ -5,6 +5,7 @@ crowded host, where all threads starve, a rank waits no longer than its watchdog
 """
 
 import os
+import socket
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
@@ -14,7 +15,13 @@ from threading import Event, Thread
 from jaxpipe.runtime.watch.cause import Cause, CauseKind
 from jaxpipe.runtime.watch.culprit import Verdict, find_culprit
 from jaxpipe.runtime.watch.deadline import Deadlines
-from jaxpipe.runtime.watch.pulse import Pulse, pulse_file, read_pulses, write_pulse
+from jaxpipe.runtime.watch.pulse import (
+    Pulse,
+    is_gone,
+    pulse_file,
+    read_pulses,
+    write_pulse,
+)
 from jaxpipe.schedule import Instruction, describe
 
 INTERVAL_S = 0.2
@@ -61,6 +68,7 @@ class Watch:
         self._deadlines = deadlines
         self._end = end
         self._doing = _Doing(kind=None, what="start", step=0, since_s=time.monotonic())
+        self._host = socket.gethostname()
         self._stopped = Event()
         self._thread = Thread(target=self._run, name=f"watch of rank {seen.rank}", daemon=True)
         self._last = self._doing
@@ -79,6 +87,16 @@ class Watch:
         How long that takes depends on disks and terminals, and is not learned.
         """
         self._turn(None, name, step)
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether it has been started, and not stopped."""
+        return self._thread.is_alive() and not self._stopped.is_set()
+
+    def has_lost_a_rank(self) -> bool:
+        """Return whether a rank of this host is gone, and not in order; any thread may ask."""
+        pulses = read_pulses(self._seen.folder, range(self._seen.num_ranks))
+        return any(is_gone(pulse) for pulse in pulses.values())
 
     def cause(self, kind: CauseKind, message: str) -> Cause:
         """Return a cause that lies where the rank is now."""
@@ -150,6 +168,7 @@ class Watch:
             overdue=self._waited_s > self._deadlines.limit_s(doing.kind),
             beat=self._beat,
             process=os.getpid(),
+            host=self._host,
         )
 
     def _look(self, mine: Pulse, elapsed_s: float) -> None:

@@ -12,7 +12,15 @@ from jaxpipe.runtime.watch import CauseKind, Deadlines, Pulse, Verdict, find_cul
 def pulse(rank: int, *waits_for: int, overdue: bool = True, step: int = 7) -> Pulse:
     doing = "reduce scalars" if len(waits_for) > 1 else f"receive from {waits_for}"
     return Pulse(
-        rank=rank, stage=0, step=step, doing=doing, waits_for=waits_for, overdue=overdue, beat=0
+        rank=rank,
+        stage=0,
+        step=step,
+        doing=doing,
+        waits_for=waits_for,
+        overdue=overdue,
+        beat=0,
+        process=1,
+        host="a",
     )
 
 
