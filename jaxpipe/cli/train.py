@@ -85,9 +85,13 @@ def _has_stopped(folder: Path, *, steps: int) -> bool:
 
     Who tells this process needs no such proof; but a signal to a rank, or to `mpirun`, passes by.
     """
+    from jaxpipe.errors import CheckpointError
     from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 
-    return open_checkpoint(latest(folder)).step < steps
+    try:
+        return open_checkpoint(latest(folder)).step < steps
+    except CheckpointError:  # who removes it meanwhile, asks for nothing
+        return False
 
 
 def _say_if_killed(folder: Path, plan: "Plan", *, code: int, words: str) -> None:
