@@ -31,15 +31,20 @@ _ENDS_WITHIN_S = 300.0
 
 
 def _trials(setup: Setup) -> Iterator[Trial]:
-    train = {"steps": _STEPS, "eval_every": _STEPS}
-    reference = write_config(setup.folder / "undisturbed", setup.dataset, train=train)
+    reference = _config(setup.folder / "undisturbed", setup.dataset)
     with started(reference, setup.dataset) as run:
         code = run.wait(timeout_s=_ENDS_WITHIN_S)
     expect(code == 0, f"an undisturbed run has ended with exit code {code}: {run.stderr}")
     for seed in range(setup.seed, setup.seed + setup.num_trials):
-        config = write_config(setup.folder / f"seed-{seed}", setup.dataset, train=train)
+        config = _config(setup.folder / f"seed-{seed}", setup.dataset)
         work = partial(_trial, config, setup.dataset, run.folder, random.Random(seed))
         yield tried(f"ranks lost, seed {seed}", work)
+
+
+def _config(folder: Path, dataset: Path) -> Path:
+    """Write the configuration of a run that three ranks can do, too: a layer on each."""
+    train = {"steps": _STEPS, "eval_every": _STEPS}
+    return write_config(folder, dataset, model={"num_layers": 3}, train=train)
 
 
 def _trial(
