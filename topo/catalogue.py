@@ -31,7 +31,6 @@ What a table `parameters` names may be set behind the name: `load("homogeneous:h
 """
 
 import difflib
-import tomllib
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -40,6 +39,7 @@ from topo.build import build
 from topo.cluster import Cluster
 from topo.cluster_file import parse
 from topo.parameters import split_settings, substitute
+from topo.toml_text import parse_toml
 
 
 def names() -> tuple[str, ...]:
@@ -55,13 +55,13 @@ def load(name_or_path: str) -> Cluster:
     ('ohio', 'tokyo')
 
     Raises:
-        ValueError: there is no such cluster, or the file does not describe one.
+        ValueError: there is no such cluster, or the file cannot be read or does not describe one.
     """
     name, settings = split_settings(name_or_path)
     if name in names():
         folder = resources.files("topo") / "data"
         file = folder / f"{name}.toml"
-    elif Path(name).is_file():
+    elif _is_file(Path(name)):
         folder, file = Path(name).parent, Path(name)
     else:
         near = difflib.get_close_matches(name, names(), n=1)
@@ -69,11 +69,20 @@ def load(name_or_path: str) -> Cluster:
         choices = ", ".join(names())
         raise ValueError(f"no cluster {name!r}: {hint}give a TOML file or one of {choices}")
     try:
-        parsed = parse(substitute(tomllib.loads(file.read_text()), settings))
+        parsed = parse(substitute(parse_toml(file.read_text()), settings))
         full_name = parsed.name + name_or_path.removeprefix(name)
         return build(parsed, name=full_name, read_beside=lambda beside: _read(folder, beside))
+    except OSError as error:
+        raise ValueError(f"cluster {name_or_path!r} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ValueError(f"cluster {name_or_path!r}: {error}") from error
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # the name is too long, for example
+        return False
 
 
 def _read(folder: Traversable, beside: str) -> bytes:

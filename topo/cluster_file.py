@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass, field
 from math import inf
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from topo.parameters import Value
+
+MAX_DEVICES = 2**13
+"""Of more, the matrices of links take gigabytes each."""
 
 Rows: TypeAlias = tuple[tuple[float, ...], ...]
 
@@ -68,8 +71,8 @@ class Speed:
     alone_gbps: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.latency_ms >= 0:
-            raise ValueError(f"`latency_ms` must not be negative, is {self.latency_ms}")
+        if not 0 <= self.latency_ms < inf:
+            raise ValueError(f"`latency_ms` must be from 0 to below infinity, is {self.latency_ms}")
         if not self.bandwidth_gbps > 0:
             raise ValueError(f"`bandwidth_gbps` must be above 0, is {self.bandwidth_gbps}")
         if self.alone_gbps is not None and not self.alone_gbps >= self.bandwidth_gbps:
@@ -122,7 +125,8 @@ class Measured:
 class ClusterFile:
     """A cluster file: hosts, and their links by region, by a table of regions, or pair by pair.
 
-    What is nearer wins: `links` over `link_table`, over `inside_region` and `across_regions`.
+    There are `MAX_DEVICES` at most, since links are matrices. What is nearer wins: `links` over
+    `link_table`, over `inside_region` and `across_regions`.
     """
 
     name: str
@@ -139,6 +143,12 @@ class ClusterFile:
         by_region = bool(self.links or self.link_table or self.inside_region)
         if self.pairs is not None and by_region:
             raise ValueError("`pairs` tells all links: leave out `links`, `link_table` and so on")
+        num_devices = sum(len(g.regions) * g.count * g.devices for g in self.hosts)
+        if num_devices > MAX_DEVICES:
+            raise ValueError(
+                f"a cluster has at most {MAX_DEVICES:,} devices, `hosts` has {num_devices:,}: "
+                "lower `count` or `devices`"
+            )
 
 
 def parse(file: dict[str, Value]) -> ClusterFile:
@@ -147,8 +157,19 @@ def parse(file: dict[str, Value]) -> ClusterFile:
     Raises:
         ValueError: a field is missing, unknown, or not what it should be.
     """
-    unknown = sorted(set(file) - set(ClusterFile.__dataclass_fields__))
-    if unknown:
-        choices = ", ".join(ClusterFile.__dataclass_fields__)
-        raise ValueError(f"there is no field `{unknown[0]}`: give {choices}")
+    _refuse_unknown(file, ClusterFile, "")
+    parts = {"hosts": HostGroup, "links": RegionLink, "pairs": Pairs, "measured": Measured}
+    parts |= dict.fromkeys(("inside_region", "across_regions", "inside_host"), Speed)
+    for name, kind in parts.items():
+        part = file.get(name)
+        for each in part if isinstance(part, list | tuple) else [part]:
+            _refuse_unknown(each, kind, f"{name}.")
     return msgspec.convert(file, ClusterFile)
+
+
+def _refuse_unknown(part: Any, kind: Any, prefix: str) -> None:
+    fields = list(kind.__dataclass_fields__)
+    unknown = sorted(set(part) - set(fields)) if isinstance(part, dict) else []
+    if unknown:
+        choices = ", ".join(fields)
+        raise ValueError(f"there is no field `{prefix}{unknown[0]}`: give {choices}")

@@ -8,6 +8,16 @@ def csv_rows(text: str) -> list[dict[str, str]]:
 
     >>> csv_rows("# seen in May\nregion,hosts\nohio,2\n")
     [{'region': 'ohio', 'hosts': '2'}]
+
+    Raises:
+        ValueError: it is not CSV, or a row is shorter or longer than the header.
     """
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    return list(csv.DictReader(lines))
+    try:
+        rows = list(csv.DictReader(lines))
+    except csv.Error as error:
+        raise ValueError(f"it is not CSV: {error}") from None
+    for row in rows:
+        if None in row or None in row.values():
+            raise ValueError(f"a row has as many cells as the header: {list(row.values())!r:.80}")
+    return rows

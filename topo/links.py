@@ -12,6 +12,8 @@ from topo.listed import ReadBeside
 from topo.nvidia import gpu_link_speed
 from topo.units import bytes_per_s_from_gbps, seconds_from_ms
 
+_LINK_COLUMNS = frozenset(("region_a", "region_b", "latency_ms", "bandwidth_gbps"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Matrices:
@@ -106,6 +108,8 @@ def _link_table(text: str) -> dict[tuple[str, str], Speed]:
     """Read region_a, region_b, latency_ms, bandwidth_gbps: both directions alike."""
     known: dict[tuple[str, str], Speed] = {}
     for row in csv_rows(text):
+        if missing := _LINK_COLUMNS - row.keys():
+            raise ValueError(f"a `link_table` has a column `{min(missing)}`; this one has not")
         speed = Speed(
             latency_ms=float(row["latency_ms"]), bandwidth_gbps=float(row["bandwidth_gbps"])
         )

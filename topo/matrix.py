@@ -16,7 +16,10 @@ def parse_matrix(content: bytes, *, suffix: str) -> np.ndarray:
         ValueError: it is neither CSV nor NPY, or does not hold numbers.
     """
     if suffix == ".npy":
-        return np.load(io.BytesIO(content), allow_pickle=False).astype(float)
+        try:
+            return np.asarray(np.load(io.BytesIO(content), allow_pickle=False), float)
+        except (EOFError, OSError, TypeError) as error:
+            raise ValueError(f"it is not a matrix in NPY: {error}") from None
     if suffix == ".csv":
         return np.loadtxt(io.StringIO(content.decode()), delimiter=",", ndmin=2)
     raise ValueError(f"a matrix is a .csv or a .npy file; this one ends in {suffix!r}")

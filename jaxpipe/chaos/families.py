@@ -1,11 +1,16 @@
 """All families of chaos, in the order in which they are tried."""
 
+from jaxpipe.chaos.corrupt import CORRUPT
+from jaxpipe.chaos.fuzz import FUZZ
 from jaxpipe.chaos.kill import KILL
+from jaxpipe.chaos.save import SAVE
+from jaxpipe.chaos.shrink import SHRINK
 from jaxpipe.chaos.stop import CALM, STOP
+from jaxpipe.chaos.term import TERM
 from jaxpipe.chaos.trial import Family
 from jaxpipe.errors import ConfigError
 
-FAMILIES: tuple[Family, ...] = (KILL, STOP, CALM)
+FAMILIES: tuple[Family, ...] = (KILL, STOP, CALM, CORRUPT, SAVE, TERM, SHRINK, FUZZ)
 
 
 def families(names: tuple[str, ...]) -> tuple[Family, ...]:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.measure import Measurement
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 console = Console(highlight=False, soft_wrap=True)
@@ -16,7 +16,7 @@ errors = Console(stderr=True, highlight=False, soft_wrap=True)
 def counter(unit: str) -> Iterator[Callable[[int], None]]:
     """Show a number that grows; it is given to the function that this yields."""
     columns = (SpinnerColumn(), TextColumn("{task.completed:,} " + unit), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True) as progress:
+    with _progress(*columns) as progress:
         task = progress.add_task(unit, total=None)
         yield lambda count: progress.update(task, completed=count)
 
@@ -25,9 +25,14 @@ def counter(unit: str) -> Iterator[Callable[[int], None]]:
 def under_way() -> Iterator[Callable[[str], None]]:
     """Show what is under way; its words are given to the function that this yields."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True) as progress:
+    with _progress(*columns) as progress:
         task = progress.add_task("", total=None)
         yield lambda words: progress.update(task, description=words)
+
+
+def _progress(*columns: ProgressColumn) -> Progress:
+    """Return what shows progress on a terminal, and nothing in a file, which would keep it all."""
+    return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
 
 
 def print_table(table: Table) -> None:

@@ -81,6 +81,8 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {"data": _DATA, "topo": _TOPO}
 
 _DESCRIPTION = "Train large models in JAX on the GPUs you can get: pipelines of MPI ranks, placed."
 _SECONDS_TO_BE_ENDED = 10.0
+_LONGEST_LINE = 1500
+"""Characters; names and values in files may be of any length."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -124,6 +126,17 @@ def _explain(error: Exception, *, code: int) -> int:
     if here is not None and here.rank > 0:
         time.sleep(_SECONDS_TO_BE_ENDED)
         return code
-    sys.stderr.write(f"jaxpipe: {' '.join(str(error).split())}\n")
+    sys.stderr.write(f"jaxpipe: {_one_line(str(error))}\n")
     sys.stderr.flush()
     return code
+
+
+def _one_line(words: str) -> str:
+    r"""Return words that a terminal shows on one line, and people read to the end.
+
+    >>> _one_line("`a` is\n  wrong: \x1b[2J")
+    '`a` is wrong: \\x1b[2J'
+    """
+    line = " ".join(words.split())
+    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
+    return shown if len(shown) <= _LONGEST_LINE else f"{shown[:_LONGEST_LINE]} ..."

@@ -1,6 +1,7 @@
 """`jaxpipe train`: starts the ranks if it has to, and is a rank if it was started as one."""
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,7 +58,10 @@ def train(
         arguments = _arguments(config, settings, resume=resume)
         words: list[str] = []
         code = launch(arguments, num_ranks=plan.num_ranks, module=rank_module, hear=words.append)
-        _say_if_killed(Path(read.run.folder), plan, code=code, words="".join(words))
+        folder = Path(read.run.folder)
+        _say_if_killed(folder, plan, code=code, words="".join(words))
+        if code == 0 and not is_paced and _has_stopped(folder, steps=read.train.steps):
+            return 128 + signal.SIGTERM
         return code
 
     from jaxpipe.runtime.local_devices import take_devices
@@ -76,6 +80,20 @@ def train(
     from jaxpipe.cli.rank import Begin, run_rank
 
     return run_rank(read, plan, Begin(resume=resume, found=checkpoint))
+
+
+def _has_stopped(folder: Path, *, steps: int) -> bool:
+    """Return whether a run that ended in order has steps left: one of its ranks was told to stop.
+
+    Who tells this process needs no such proof; but a signal to a rank, or to `mpirun`, passes by.
+    """
+    from jaxpipe.errors import CheckpointError
+    from jaxpipe.runtime.checkpoint import latest, open_checkpoint
+
+    try:
+        return open_checkpoint(latest(folder)).step < steps
+    except CheckpointError:  # who removes it meanwhile, asks for nothing
+        return False
 
 
 def _say_if_killed(folder: Path, plan: "Plan", *, code: int, words: str) -> None:

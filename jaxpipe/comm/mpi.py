@@ -38,6 +38,7 @@ from jaxpipe.comm.pool import BufferPool
 from jaxpipe.comm.progress import Progress, longest_pause_s
 from jaxpipe.comm.tags import CLOSE_TAG, GROUP_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray
+from jaxpipe.errors import UserError
 
 _PATIENCE_S = 1.0
 _TELLING_S = 0.1
@@ -126,7 +127,8 @@ class MpiTransport:
         """End this rank's part together with all others; with an `error`, end the job at once.
 
         Without an error: waits until its sends are done and all ranks have come here. With one:
-        says it on one line of stderr and makes MPI end all ranks with exit code 1.
+        says it on one line of stderr and makes MPI end all ranks, with exit code 2 if it is a
+        user's mistake, else 1.
 
         Raises:
             DeadlineError: a send or a rank is missing after the `close_timeout_s` of the
@@ -166,4 +168,4 @@ class MpiTransport:
         sys.stderr.flush()
         time.sleep(_TELLING_S)  # the launcher passes this on by another way than what MPI says
         self._progress.stop(timeout_s=_PATIENCE_S)
-        abort_mpi(self._comm)
+        abort_mpi(self._comm, code=2 if isinstance(error, UserError) else 1)

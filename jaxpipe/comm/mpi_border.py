@@ -91,7 +91,7 @@ def count_neighbours(comm: MPI.Intracomm) -> int:
     return num_ranks
 
 
-def abort_mpi(comm: MPI.Intracomm) -> NoReturn:
-    """End all ranks of the job with exit code 1."""
-    comm.Abort(1)
+def abort_mpi(comm: MPI.Intracomm, *, code: int) -> NoReturn:
+    """End all ranks of the job with this exit code."""
+    comm.Abort(code)
     raise AssertionError("MPI_Abort returned")

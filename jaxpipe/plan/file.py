@@ -25,7 +25,6 @@ A key `warmup` follows where it was decided. A schedule without a name is an arr
 schedule file (`jaxpipe.schedule.csv_file`). Sync trees are ranks, or arrays of trees.
 """
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +46,7 @@ from jaxpipe.schedule import (
     schedule_rows,
 )
 from topo import Cluster
+from topo.toml_text import parse_toml
 
 _FORMAT = 1
 
@@ -107,7 +107,7 @@ def read_plan(path: Path, cluster: Cluster) -> Plan:
         PlanError: the file cannot be read, is not a plan, or is for another cluster.
     """
     try:
-        file = msgspec.convert(tomllib.loads(path.read_text()), _File)
+        file = msgspec.convert(parse_toml(path.read_text()), _File)
     except OSError as error:
         raise PlanError(f"cannot read the plan {path}: {error.strerror}") from error
     except ValueError as error:

@@ -11,6 +11,9 @@ from jaxpipe.plan.sync import island_tree
 from jaxpipe.schedule import AllReduceKind, Schedule, ScheduleKind, read_schedule
 from topo import Cluster
 
+MAX_MICROBATCHES = 2**13
+"""A schedule is made and checked instruction by instruction."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanConfig:
@@ -110,4 +113,9 @@ def _num_microbatches(config: PlanConfig, *, batch: int) -> int:
             f"{config.replicas} x {config.microbatch} = {each}: it is {batch}; use "
             + " or ".join(map(str, fitting))
         )
-    return batch // each
+    if (count := batch // each) > MAX_MICROBATCHES:
+        raise PlanError(
+            f"a step has at most {MAX_MICROBATCHES:,} microbatches: `train.batch` = {batch} makes "
+            f"{count:,} of them; lower it, or raise `plan.microbatch`"
+        )
+    return count

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from threading import Event
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.runtime.held import call_when_held, can_hold, hold
 from jaxpipe.runtime.listener import Listener
 from jaxpipe.runtime.process import die_with_parent
 
@@ -81,18 +83,21 @@ def launch(
     The MPI is the one of this Python's environment, or else the one on the path. A signal that
     asks this process to end tells the ranks to stop after their step, with a checkpoint; it goes to
     them as SIGUSR1, which each `mpirun` passes on and leaves them time for; the exit code is 128
-    plus the signal. The second one ends them. `hear` is given the last that `mpirun` has written,
-    when it has ended.
+    plus the signal. The second one ends them. A SIGTERM to Open MPI's `mpirun` is held back from
+    it, and taken for one to this process. `hear` is given the last that `mpirun` has written, when
+    it has ended.
 
     Raises:
         ConfigError: there is no `mpirun`.
     """
+    mpirun = find_mpirun()
     command = [
-        *launch_command(find_mpirun(), num_ranks=num_ranks),
+        *launch_command(mpirun, num_ranks=num_ranks),
         *(sys.executable, "-m", module),
         *arguments,
     ]
-    return run_child(command, first_signal=signal.SIGUSR1, hear=hear)
+    holds = can_hold() and _is_open_mpi(mpirun)
+    return run_child(command, first_signal=signal.SIGUSR1, hear=hear, holds_sigterm=holds)
 
 
 TOLD_TO_STOP = frozenset(
@@ -106,29 +111,35 @@ def run_child(
     *,
     first_signal: int | None = None,
     hear: Callable[[str], object] | None = None,
+    holds_sigterm: bool = False,
 ) -> int:
     """Run a command that ends with this process, and return its exit code.
 
     The signals that ask this process to end go to the child; the first of them as `first_signal`,
     if there is one. A child that then ends in order has the exit code 128 plus the signal. `hear`
-    is given the last that the child has written, when it has ended.
+    is given the last that the child has written, when it has ended. With `holds_sigterm` the child
+    never gets a SIGTERM: one that waits for it counts as one to this process, and SIGINT ends it.
     """
+    deadly = signal.SIGINT if holds_sigterm else signal.SIGTERM
     pipe = None if hear is None else subprocess.PIPE
     process = subprocess.Popen(
         command,
         stdout=pipe,
         stderr=pipe,
         env={**MEMORY_SETTINGS, **os.environ},
-        preexec_fn=partial(die_with_parent, signal.SIGTERM),  # noqa: PLW1509  it only calls prctl
+        preexec_fn=partial(_begin_child, deadly),  # noqa: PLW1509  two calls to the system
     )
     listener = Listener(process)
     told: list[int] = []
 
-    def tell(number: int, _: object) -> None:
+    def tell(number: int, _: object = None) -> None:
         told.append(number)
-        is_first = len(told) == 1
-        process.send_signal(first_signal if is_first and first_signal is not None else number)
+        if len(told) == 1 and first_signal is not None:
+            process.send_signal(first_signal)
+        else:
+            process.send_signal(deadly if number == signal.SIGTERM else number)
 
+    ended = call_when_held(process.pid, signal.SIGTERM, tell) if holds_sigterm else Event()
     numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     previous = {number: signal.signal(number, tell) for number in numbers}
     try:
@@ -137,12 +148,20 @@ def run_child(
             hear(listener.words())
         return 128 + told[0] if told and code == 0 else code
     except KeyboardInterrupt:
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(deadly)
         process.wait()
         return 130
     finally:
+        ended.set()
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _begin_child(deadly: int) -> None:
+    """Let a child get this signal when its parent dies, and no SIGTERM if it is another one."""
+    die_with_parent(deadly)
+    if deadly != signal.SIGTERM:
+        hold(signal.SIGTERM)
 
 
 def launch_command(mpirun: str, *, num_ranks: int) -> tuple[str, ...]:
@@ -150,11 +169,16 @@ def launch_command(mpirun: str, *, num_ranks: int) -> tuple[str, ...]:
 
     Ranks pin themselves (see `runtime.process`), so that both MPIs do it alike.
     """
-    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)
-    if "Open MPI" not in version.stdout:
+    if not _is_open_mpi(mpirun):
         return (mpirun, "-n", str(num_ranks), "-bind-to", "none")
     as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
     return (mpirun, *as_root, "-n", str(num_ranks), "--oversubscribe", "--bind-to", "none")
+
+
+@cache
+def _is_open_mpi(mpirun: str) -> bool:
+    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)
+    return "Open MPI" in version.stdout
 
 
 def find_mpirun() -> str:

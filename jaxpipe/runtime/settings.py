@@ -5,9 +5,16 @@ It imports no jax, so that a configuration is checked before anything slow begin
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import Any
 
 from jaxpipe.schedule import CodecKind
+
+_LONGEST_WAIT_S = 1e9
+"""Thirty years; far longer waits are more than clocks can count."""
+_LONGEST_PATH = 4000
+_LONGEST_NAME = 255
+"""Of a file, in bytes: what most file systems take."""
 
 
 class Remat(StrEnum):
@@ -101,6 +108,12 @@ class RunConfig:
                 f"each tracker is told once: `trackers` is {', '.join(self.trackers)}; name each "
                 "once"
             )
+        for name in ("timeout_s", "startup_timeout_s", "hang_s"):
+            if getattr(self, name) > _LONGEST_WAIT_S:
+                raise ValueError(
+                    f"`{name}` must be at most {_LONGEST_WAIT_S:.0e}, is {getattr(self, name)}"
+                )
+        check_path("folder", self.folder)
         if self.link_scale != 1 and self.transport is not TransportKind.SHAPED:
             raise ValueError(
                 f"only emulated links have a scale: `link_scale` is {self.link_scale}, `transport` "
@@ -135,6 +148,9 @@ class DataConfig:
     """Which prepared dataset to train on: a folder written by `jaxpipe data prepare`."""
 
     folder: str
+
+    def __post_init__(self) -> None:
+        check_path("folder", self.folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,3 +337,25 @@ def _check(
     for name in not_negative:
         if not getattr(section, name) >= 0:
             raise ValueError(f"`{name}` must not be negative, is {getattr(section, name)}")
+    for name in (*above_zero, *not_negative):
+        if getattr(section, name) == inf:
+            raise ValueError(f"`{name}` must be finite, is {getattr(section, name)}")
+
+
+def check_path(name: str, path: str) -> None:
+    """Check that a text can be the path of a file or a folder.
+
+    Raises:
+        ValueError: it is empty, too long, or holds a character that no path may.
+    """
+    parts = path.encode(errors="surrogateescape").split(b"/")
+    if (
+        not path
+        or "\0" in path
+        or len(path) > _LONGEST_PATH
+        or max(map(len, parts)) > _LONGEST_NAME
+    ):
+        raise ValueError(
+            f"`{name}` must be a path of 1 to {_LONGEST_PATH} characters, {_LONGEST_NAME} bytes "
+            f"between slashes and no NUL, is {path!r:.80}"
+        )

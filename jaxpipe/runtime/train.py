@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpipe.comm import Transport
-from jaxpipe.errors import CheckpointError
+from jaxpipe.errors import RunError
 from jaxpipe.runtime.checkpoint import Checkpoint, latest
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics import MetricsFile, StepMetrics
@@ -65,10 +65,10 @@ def train(
 
     Raises:
         ConfigError: this transport cannot sum as the plan wants it.
-        CheckpointError: the checkpoint is corrupt, or of another model; or the last one could not
-            be saved.
+        CheckpointError: the checkpoint is corrupt, or of another model.
         DeadlineError: a rank did not answer in time.
-        RunError: three steps in a row had gradients that are not finite.
+        RunError: three steps in a row had gradients that are not finite, or the last checkpoint
+            could not be saved.
     """
     watch = watch or watch_over(job, rank=transport.rank)
     worker = start(job, transport, watch)
@@ -140,9 +140,9 @@ class _Training:
 def _finish(saver: Saver) -> None:
     """Wait for the last checkpoint, without which a run has no result."""
     if (failure := saver.finish()) is not None:
-        raise CheckpointError(
-            f"`checkpoint` must be writable when a run ends; it is not: {failure}; make room, and "
-            "go on with --resume from the newest one"
+        raise RunError(
+            f"the last checkpoint could not be saved: {failure}; make room, and go on with "
+            "--resume from the newest one"
         )
 
 

@@ -77,7 +77,7 @@ def read_schedule(path: Path, *, num_stages: int) -> Schedule:
     """
     try:
         lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise PlanError(f"cannot read the schedule {path}: {error}") from error
     return parse_schedule(lines, source=str(path), num_stages=num_stages)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxpipe.comm import Transport, run_ranks
-from jaxpipe.errors import CheckpointError
+from jaxpipe.errors import RunError
 from jaxpipe.runtime import saver as saver_module
 from jaxpipe.runtime.checkpoint import TensorEntry, newest_valid, write_shard
 from jaxpipe.runtime.saver import Saver, Snapshot
@@ -98,7 +98,7 @@ def test_a_run_whose_last_checkpoint_is_lost_fails(
 ) -> None:
     fill_disk(monkeypatch, shard="stage-0", step=2)
     tree = tiny_tree(tmp_path, dataset, train={"steps": 2}, plan={"stages": 1, "replicas": 1})
-    with pytest.raises(CheckpointError, match=r"writable when a run ends; it is not: .*Errno 28"):
+    with pytest.raises(RunError, match=r"last checkpoint could not be saved: .*Errno 28"):
         run_tree(tree)
 
 

@@ -130,7 +130,7 @@ def test_the_name_says_the_parameters_and_loads_again():
         ("homogeneous:hosts=few", "`hosts` must be a number like 64, is 'few'"),
         ("homogeneous:hosts", "'hosts' must be settings such as `hosts=4,delay_ms=20`"),
         ("homogeneous:hosts=0", "`count` must be at least 1, is 0"),
-        ("homogeneous:delay_ms=-1", "`latency_ms` must not be negative, is -1"),
+        ("homogeneous:delay_ms=-1", "`latency_ms` must be from 0 to below infinity, is -1"),
         ("homogeneous:bandwidth_gbps=0", "`bandwidth_gbps` must be above 0, is 0"),
         ("two-region:hosts=1", "there is no parameter `hosts`; there are: none"),
         ("aws:regions=ohio+paris", "no entry in `links` leads from 'ohio' to 'paris'"),

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint.checkpoint import Checkpoint, open_checkpoint, verify
-from jaxpipe.runtime.checkpoint.folders import newest_first
+from jaxpipe.runtime.checkpoint.corruption import corrupt
+from jaxpipe.runtime.checkpoint.folders import newest_first, step_of
 
 _log = logging.getLogger(__name__)
 
@@ -13,8 +14,9 @@ _log = logging.getLogger(__name__)
 def newest_valid(run_folder: Path) -> Checkpoint:
     """Return the checkpoint of the highest step that verifies; one rank calls it.
 
-    Every byte is read. A warning names each newer one that is broken, and says what is wrong
-    with it; what such a folder holds stays there until the run comes by its step again.
+    Every byte is read, and a folder has to hold the step that it is called by. A warning names
+    each newer one that is broken, and says what is wrong with it; what such a folder holds stays
+    there until the run comes by its step again.
 
     Raises:
         CheckpointError: there is none, or all are broken.
@@ -23,6 +25,7 @@ def newest_valid(run_folder: Path) -> Checkpoint:
     for folder in newest_first(run_folder):
         try:
             checkpoint = open_checkpoint(folder)
+            _check_step(checkpoint)
             verify(checkpoint)
         except CheckpointError as error:
             _log.warning("the checkpoint %s is broken, an older one is tried: %s", folder, error)
@@ -40,3 +43,8 @@ def newest_valid(run_folder: Path) -> Checkpoint:
         f"`resume` must name a run with a checkpoint; {run_folder} has none; start the run"
         " without `resume`, or name another folder"
     )
+
+
+def _check_step(checkpoint: Checkpoint) -> None:
+    if checkpoint.step != step_of(checkpoint.folder):
+        raise corrupt(checkpoint.folder, f"it holds what was saved at step {checkpoint.step}")

@@ -5,7 +5,8 @@
     {"checksum": "9f..", "format": 1, "step": 100, ...}
                          └──── the checksum is of this, with sorted keys and without blanks
 
-A flip that leaves every value as it was, as the case of a digit in an escaped letter, is not found.
+A flip that leaves every value as it was, as the case of a digit in an escaped letter, is found too:
+the text has to be, byte by byte, what `seal` writes.
 """
 
 import json
@@ -26,7 +27,7 @@ def seal(content: Mapping[str, Any], *, version: int) -> bytes:
     {'step': 3}
     """
     body = {"format": version, **content}
-    return json.dumps({"checksum": _checksum(body), **body}, indent=1).encode()
+    return _text({"checksum": _checksum(body), **body})
 
 
 def unseal(data: bytes, *, version: int) -> dict[str, Any]:
@@ -50,8 +51,14 @@ def unseal(data: bytes, *, version: int) -> dict[str, Any]:
     expected = body.pop("checksum", None)
     if _checksum(body) != expected:
         raise ValueError("its content does not match its checksum")
+    if _text({"checksum": expected, **body}) != data:
+        raise ValueError("its text is not what was sealed")
     del body["format"]
     return body
+
+
+def _text(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, indent=1).encode()
 
 
 def _checksum(body: Mapping[str, Any]) -> str:

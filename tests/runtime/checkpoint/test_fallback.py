@@ -90,6 +90,16 @@ def test_the_broken_ones_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert last == f"the run goes on from step 1, in {folders}/step-00000001"
 
 
+def test_a_checkpoint_of_another_step_is_none(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save(tmp_path, step=step)
+    folders = tmp_path / "checkpoints"
+    (folders / "step-00000003").rename(folders / "third")
+    (folders / "step-00000002").rename(folders / "step-00000003")
+    (folders / "third").rename(folders / "step-00000002")
+    assert newest_valid(tmp_path).step == 1
+
+
 def test_nothing_intact(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="has none; start the run"):
         newest_valid(tmp_path)

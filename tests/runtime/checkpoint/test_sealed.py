@@ -24,19 +24,14 @@ def test_unseal_inverts_seal(content: dict) -> None:
     assert unseal(seal(content, version=3), version=3) == content
 
 
-def test_every_flipped_bit_is_found_or_changes_no_value() -> None:
-    content = {"step": 100, "ok": True, "rate": [1e-3, 0.5e7], "name": "né", "none": None}
+def test_every_flipped_bit_is_found() -> None:
+    content = {"step": 100, "ok": True, "rate": [1e-5, 0.5e7], "name": "né", "none": None}
     sealed = seal(content, version=1)
-    num_missed = 0
     for position, bit in np.ndindex(len(sealed), 8):
         flipped = bytearray(sealed)
         flipped[position] ^= 1 << bit
-        try:
-            assert unseal(bytes(flipped), version=1) == content
-        except ValueError:
-            continue
-        num_missed += 1
-    assert num_missed == 1  # the letter of the escaped "é"
+        with pytest.raises(ValueError, match=r"it is not JSON|format`|not match|what was sealed"):
+            unseal(bytes(flipped), version=1)
 
 
 @pytest.mark.parametrize(

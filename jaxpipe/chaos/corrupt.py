@@ -1,0 +1,157 @@
+"""Chaos in the files of a checkpoint: what is broken is found, and the newest intact one is taken.
+
+A tiny run of 2 stages x 2 replicas is trained, its ranks threads of one process, and leaves three
+checkpoints. Each trial breaks a file of the newest in a copy of them and asks, as `--resume` does,
+for the newest that is intact: it has to be the newest of those that nothing was done to, bit by bit
+as it was saved, and a warning has to name each one that was passed over.
+
+There is no flip that may pass. A manifest is compared byte by byte with what its content would be
+written as, so not even a blank may differ. In a shard, the header is JSON without blanks but for
+its end, its offsets have to cover the file, and every tensor has a checksum. Were the embedding
+tied, the copy of it that the last stage saves as well would be read by nobody, and a flip in it
+would change nothing; so it is not tied here.
+"""
+
+import logging
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from jaxpipe.chaos.damage import BREAKS, Break, Damage, Folders
+from jaxpipe.chaos.job import tree
+from jaxpipe.chaos.trial import Family, Setup, Trial
+from jaxpipe.comm import run_ranks
+from jaxpipe.errors import CheckpointError
+from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid, open_checkpoint
+
+_STEPS = (1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """All that a checkpoint gives back."""
+
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, np.ndarray]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "Content":
+        """Read it."""
+        return cls(metadata=checkpoint.metadata, tensors=dict(checkpoint.read(checkpoint.tensors)))
+
+    def equals(self, other: "Content") -> bool:
+        """Return whether both are the same, bit by bit."""
+        mine, others = self.tensors, other.tensors
+        return (
+            self.metadata == other.metadata
+            and mine.keys() == others.keys()
+            and all(_bits(mine[name]) == _bits(others[name]) for name in mine)
+        )
+
+
+def _trials(setup: Setup) -> Iterator[Trial]:
+    """Break one file after the other, each in a fresh copy."""
+    saved = setup.folder / "saved"
+    _train(saved, setup.dataset)
+    contents = {step: Content.of(open_checkpoint(path)) for step, path in _folders(saved).items()}
+    assert tuple(contents) == _STEPS, tuple(contents)
+    for seed in range(setup.seed, setup.seed + setup.num_trials):
+        copy = shutil.copytree(saved, setup.folder / f"seed-{seed}")
+        trial = _trial(copy, BREAKS[seed % len(BREAKS)], Random(seed), contents)
+        if trial.passed:
+            shutil.rmtree(copy)
+        yield trial
+
+
+def _train(run: Path, dataset: Path) -> None:
+    """Train as all ranks of a run, each a thread of this process, saving after each step."""
+    from jaxpipe.config import config_from, job_from, plan_from
+    from jaxpipe.runtime.train import train
+
+    steps = len(_STEPS)
+    config = config_from(
+        tree(
+            run,
+            dataset,
+            model={"tied": False},
+            train={"steps": steps, "eval_every": steps},
+            checkpoint={"keep": steps},
+        )
+    )
+    plan = plan_from(config)
+    job = job_from(config, plan)
+    run_ranks(
+        plan.num_ranks, lambda rank: train(job, rank, checkpoint=None, observe=lambda _: None)
+    )
+
+
+def _trial(run: Path, break_it: Break, random: Random, contents: Mapping[int, Content]) -> Trial:
+    damage = break_it(_folders(run), random)
+    begin_s = time.perf_counter()
+    with _warnings() as warned:
+        why = _judge(run, damage, contents, warned)
+    figures = {"verification_s": time.perf_counter() - begin_s}
+    return Trial(name=damage.what, passed=not why, why=why, figures=figures)
+
+
+def _judge(run: Path, damage: Damage, contents: Mapping[int, Content], warned: list[str]) -> str:
+    """Return what is wrong with what a resume would take, nothing if it is right."""
+    intact = max(contents.keys() - damage.steps)
+    try:
+        found = newest_valid(run)
+        content = Content.of(found)
+    except CheckpointError as error:
+        return f"nothing was found to resume from: {error}"
+    except Exception as error:  # whatever it is, a user would see its traceback
+        return f"{type(error).__name__} instead of a verdict: {error}"
+    if found.step != intact:
+        return f"step {found.step} was taken, not {intact}"
+    if not content.equals(contents[intact]):
+        return f"step {intact} is not what was saved"
+    silent = [step for step in contents if step > intact and not _is_named(step, warned)]
+    return f"no warning names step {silent[0]}" if silent else ""
+
+
+def _is_named(step: int, warned: list[str]) -> bool:
+    return any(f"step-{step:08d} is broken" in line for line in warned)
+
+
+def _folders(run: Path) -> Folders:
+    return {step: run / "checkpoints" / f"step-{step:08d}" for step in _STEPS}
+
+
+def _bits(array: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
+    return array.dtype.name, array.shape, array.tobytes()
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """Collect what is logged of checkpoints, instead of showing it."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("jaxpipe.runtime.checkpoint")
+    logger.addHandler(handler)
+    propagates, logger.propagate = logger.propagate, False
+    try:
+        yield lines
+    finally:
+        logger.propagate = propagates
+        logger.removeHandler(handler)
+
+
+CORRUPT = Family(
+    name="corrupt",
+    does="flip, cut, remove, exchange or zero parts of a checkpoint's files",
+    aim="found, said, and the newest intact one taken",
+    num_trials=36,
+    num_trials_full=300,
+    trials=_trials,
+)

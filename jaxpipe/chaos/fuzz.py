@@ -1,0 +1,211 @@
+"""Chaos in what users write: wrong configurations, cluster files and paths, to four commands.
+
+Each input goes to a process of its own. Wrong ones have to end within two seconds with exit code 2
+and one line on standard error; none may end with a traceback, be killed or take for ever. Two
+seconds are those of a process on an idle core: one that takes longer is given a second chance, on a
+machine that may be less busy then.
+"""
+
+import dataclasses
+import resource
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from random import Random
+
+import topo
+from jaxpipe.chaos.fuzz_input import Broken, File, mutate, odd_paths
+from jaxpipe.chaos.job import tree
+from jaxpipe.chaos.trial import Family, Setup, Trial
+from jaxpipe.config import Config
+from models import GptConfig
+from topo.cluster_file import ClusterFile, HostGroup, Pairs, RegionLink, Speed
+
+_REFUSED_WITHIN_S = 2.0
+_ENDS_WITHIN_S = 60.0
+_MEMORY_BYTES = 6 * 2**30
+_NUM_AT_ONCE = 2
+_ODD_PATHS = 0.04
+_LONG = 2000
+"""Characters of a line that somebody still reads."""
+_FILE = "FILE"
+_COMMANDS: tuple[tuple[str, ...], ...] = (
+    *(("train", _FILE),) * 3,
+    ("topo", "show", _FILE),
+    ("simulate", "--system", "jaxpipe", "--cluster", _FILE, "--batch", "64"),
+    ("plan", "--cluster", _FILE, "--model", "tiny", "--batch", "8", "--budget", "0.2"),
+)
+"""As many configurations as cluster files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """A command and what is wrong with its file."""
+
+    name: str
+    words: tuple[str, ...]
+    surely_wrong: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a command ended, after so many seconds; `code` is None if it did not."""
+
+    code: int | None
+    seconds: float
+    err: str
+
+
+def _trials(setup: Setup) -> Iterator[Trial]:
+    """Give one input after the other to its command, two at a time."""
+    fuzzer = _Fuzzer(setup)
+    with ThreadPoolExecutor(_NUM_AT_ONCE) as executor:
+        try:
+            seeds = range(setup.seed, setup.seed + setup.num_trials)
+            yield from executor.map(fuzzer.trial, seeds)
+        finally:
+            executor.shutdown(cancel_futures=True)
+
+
+class _Fuzzer:
+    """The valid files, and where the wrong ones are written."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._folder = setup.folder / "files"
+        self._folder.mkdir()
+        self._configs = (_config(setup),)
+        self._clusters = tuple(_cluster(name) for name in topo.names())
+        self._paths = odd_paths(self._folder)
+        data = resources.files("topo") / "data"
+        for file in data.iterdir():
+            if file.name.endswith(".csv"):  # cluster files name them
+                (self._folder / file.name).write_bytes(file.read_bytes())
+
+    def trial(self, number: int) -> Trial:
+        """Do the trial of a number, from which all that is random is drawn."""
+        given = self._input(number)
+        ending = _run(given, self._setup.folder)
+        if ending.code == 2 and ending.seconds > _REFUSED_WITHIN_S:
+            ending = _run(given, self._setup.folder)
+        why = judge(ending, surely_wrong=given.surely_wrong)
+        figures = {"refused_s": ending.seconds} if ending.code == 2 else {}
+        if not why:
+            (self._folder / f"{number}.toml").unlink(missing_ok=True)
+        return Trial(name=given.name, passed=not why, why=why, figures=figures)
+
+    def _input(self, number: int) -> Input:
+        random = Random(number)
+        command = _COMMANDS[number % len(_COMMANDS)]
+        if random.random() < _ODD_PATHS:
+            path, what, surely_wrong = random.choice(self._paths), "odd path", True
+        else:
+            file = random.choice(self._configs if command[0] == "train" else self._clusters)
+            broken = mutate(file, random)
+            path, what = self._write(broken, number), broken.what
+            surely_wrong = broken.surely_wrong
+        words = tuple(path if word == _FILE else word for word in command)
+        if command[0] == "plan":
+            words += ("--out", str(self._folder / f"plan-{number}.toml"))
+        return Input(name=f"{command[0]}: {what}", words=words, surely_wrong=surely_wrong)
+
+    def _write(self, broken: Broken, number: int) -> str:
+        path = self._folder / f"{number}.toml"
+        path.write_bytes(broken.data)
+        return str(path)
+
+
+def judge(ending: Ending, *, surely_wrong: bool) -> str:
+    r"""Return what is wrong with how a command ended, nothing if it is right.
+
+    >>> judge(Ending(code=2, seconds=0.5, err="jaxpipe: no\n"), surely_wrong=True)
+    ''
+    >>> judge(Ending(code=0, seconds=0.5, err=""), surely_wrong=True)
+    'exit code 0: it was not refused'
+    """
+    if ending.code is None:
+        return f"it does not end within {_ENDS_WITHIN_S:g} s"
+    if "Traceback" in ending.err:
+        return f"traceback: {ending.err.splitlines()[-1]:.200}"
+    if ending.code == 0:
+        return "exit code 0: it was not refused" if surely_wrong else ""
+    return _judge_refusal(ending)
+
+
+def _judge_refusal(ending: Ending) -> str:
+    lines = ending.err.splitlines()
+    if ending.code != 2:
+        return f"exit code {ending.code}: {ending.err[-200:]}"
+    if len(lines) != 1 or not lines[0].startswith("jaxpipe: ") or len(lines[0]) > _LONG:
+        return f"not one line that can be read, but {len(lines)}: {ending.err:.200}"
+    if ending.seconds > _REFUSED_WITHIN_S:
+        return f"refused after {ending.seconds:.1f} s"
+    return ""
+
+
+def _run(given: Input, folder: Path) -> Ending:
+    command = [sys.executable, "-m", "jaxpipe.chaos.fuzz_command", *given.words]
+    begin_s = time.perf_counter()
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_ENDS_WITHIN_S,
+            preexec_fn=_limit_memory,
+        )
+    except subprocess.TimeoutExpired:
+        return Ending(code=None, seconds=_ENDS_WITHIN_S, err="")
+    seconds = time.perf_counter() - begin_s
+    return Ending(code=done.returncode, seconds=seconds, err=done.stderr)
+
+
+def _limit_memory() -> None:
+    """Let a command that asks for too much fail, and not the machine."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+
+
+def _config(setup: Setup) -> File:
+    sections = {field.name: field.type for field in dataclasses.fields(Config)}
+    sections["model"] = GptConfig
+    fields = {name: _names(section) for name, section in sections.items()}
+    return File(tree=dict(tree(setup.folder / "run", setup.dataset)), fields=fields)
+
+
+def _cluster(name: str) -> File:
+    text = (resources.files("topo") / "data" / f"{name}.toml").read_text()
+    sections: Mapping[str, type] = {
+        "": ClusterFile,
+        "hosts": HostGroup,
+        "links": RegionLink,
+        "inside_region": Speed,
+        "across_regions": Speed,
+        "inside_host": Speed,
+        "pairs": Pairs,
+    }
+    fields = {section: _names(kind) for section, kind in sections.items()}
+    return File(tree=tomllib.loads(text), fields=fields)
+
+
+def _names(section: object) -> Sequence[str]:
+    assert dataclasses.is_dataclass(section), section
+    return [field.name for field in dataclasses.fields(section)]
+
+
+FUZZ = Family(
+    name="fuzz",
+    does="wrong configurations, cluster files and paths, to train, plan, simulate and topo show",
+    aim="no traceback; exit code 2 and one line within 2 s of a wrong input",
+    num_trials=60,
+    num_trials_full=2000,
+    trials=_trials,
+)

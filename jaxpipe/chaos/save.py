@@ -1,0 +1,265 @@
+"""Chaos in saving: a process that saves is killed, or finds the disk full.
+
+Killed at a named point or at a random time, it has to leave a checkpoint to resume from, bit by bit
+what was to be saved, and of no save before the last that it had finished: what is lost is the save
+in flight, at most. The next save has to find its way through what was left behind. Where the disk
+is full, the process goes on, and saves again once there is place.
+
+A kill ends a process, not the machine: what the kernel has been given, it still writes. That a
+crash of the machine loses nothing either rests on the order of flushes, which no kill can test.
+"""
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import IO
+
+import msgspec
+import numpy as np
+
+from jaxpipe.chaos.save_loop import KEEP, NUM_RANKS, Loop, content, snapshot, step_of_save
+from jaxpipe.chaos.save_point import SavePoint
+from jaxpipe.chaos.trial import Family, Setup, Trial
+from jaxpipe.comm import Transport, run_ranks
+from jaxpipe.errors import CheckpointError
+from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid
+from jaxpipe.runtime.saver import Saver
+
+_ENDLESS = 1_000_000
+_LARGE_BYTES = 1 << 23
+_MOST_S = 1.0
+_TIMEOUT_S = 60.0
+_FULL_SAVES = range(3, 6)
+_NUM_WITH_FULL = 8
+_PER_SHARD_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a process has said before its end: the saves begun last and on the disk last."""
+
+    began: int
+    saved: int
+    failed: tuple[int, ...]
+
+    @classmethod
+    def of(cls, lines: list[str]) -> "Said":
+        r"""Read it from its lines; of a last one that was cut off, nothing is taken.
+
+        >>> Said.of(["began 0\n", "saved 0\n", "began 1\n", "failed 1\n", "began 2"])
+        Said(began=1, saved=0, failed=(1,))
+        """
+        numbers: dict[str, list[int]] = {"began": [-1], "saved": [-1], "failed": []}
+        for line in lines:
+            if line.endswith("\n"):
+                word, number = line.split()
+                numbers[word].append(int(number))
+        return cls(
+            began=numbers["began"][-1],
+            saved=numbers["saved"][-1],
+            failed=tuple(numbers["failed"]),
+        )
+
+
+def _trials(setup: Setup) -> Iterator[Trial]:
+    """Kill at each named point and at random times in turn, and fill the disk now and then."""
+    points = list(SavePoint)
+    for number in range(setup.seed, setup.seed + setup.num_trials):
+        folder = setup.folder / f"seed-{number}"
+        folder.mkdir()
+        random = Random(number)
+        match number % 5:
+            case 0 | 3:
+                trial = _at_point(folder, points[(number * 2 // 5) % len(points)], random)
+            case 1 | 4:
+                trial = _at_random_time(folder, random)
+            case _:
+                trial = _full_disk(folder, mounted=number % 2 == 0)
+        if trial.passed:
+            shutil.rmtree(folder)
+        yield trial
+
+
+def _at_point(folder: Path, point: SavePoint, random: Random) -> Trial:
+    loop = Loop(
+        folder=str(folder / "run"),
+        num_saves=_ENDLESS,
+        asynchronous=random.random() < 1 / 2,
+        point=point.name,
+        fatal=random.choice(_fatal_saves(point)),
+    )
+    name = f"kill at {point.name.lower().replace('_', ' ')}, {_how(loop)}"
+    with _saving(loop) as process:
+        lines = _rest(process)
+    said = Said.of(lines)
+    why = _judge_killed(loop, said, code=process.returncode)
+    if not why and said.began != loop.fatal:
+        why = f"it was killed in save {said.began}, not in {loop.fatal}"
+    return Trial(name=name, passed=not why, why=why)
+
+
+def _fatal_saves(point: SavePoint) -> tuple[int, ...]:
+    """Return saves that come by a point: of a step the second alone replaces the first."""
+    both = range(4, 8)
+    replacing = tuple(number for number in both if number % 2)
+    return replacing if point is SavePoint.OLDER_OF_SAME_STEP_NOT_ASIDE else tuple(both)
+
+
+def _at_random_time(folder: Path, random: Random) -> Trial:
+    shard_bytes = random.choice((_PER_SHARD_BYTES, _LARGE_BYTES))
+    loop = Loop(
+        folder=str(folder / "run"),
+        num_saves=_ENDLESS,
+        shard_bytes=shard_bytes,
+        asynchronous=random.random() < 1 / 2,
+    )
+    after_s = random.uniform(0, _MOST_S)
+    with _saving(loop) as process:
+        begin = [_stdout(process).readline() for _ in range(2)]
+        time.sleep(after_s)
+        process.kill()
+        said = Said.of([*begin, *_rest(process)])
+    why = _judge_killed(loop, said, code=process.returncode)
+    name = f"kill after {after_s:.3f} s of saving {shard_bytes} bytes a rank, {_how(loop)}"
+    return Trial(name=name, passed=not why, why=why, figures={"saves": said.began + 1})
+
+
+def _full_disk(folder: Path, *, mounted: bool) -> Trial:
+    """Let the disk be full for some saves: a disk of its own where that is allowed, or files."""
+    with _small_disk(folder / "disk") as disk:
+        own = mounted and disk is not None
+        loop = Loop(
+            folder=str((disk if own and disk else folder) / "run"),
+            num_saves=_NUM_WITH_FULL,
+            shard_bytes=_PER_SHARD_BYTES,
+            full_from=_FULL_SAVES.start,
+            full_until=_FULL_SAVES.stop,
+            filler=str(disk / "filler") if own and disk else None,
+        )
+        with _saving(loop) as process:
+            said = Said.of(_rest(process))
+        why = _judge_full(loop, said, code=process.returncode)
+    place = "a disk of its own" if own else "a limit on files"
+    return Trial(name=f"full disk, by {place}", passed=not why, why=why)
+
+
+def _judge_killed(loop: Loop, said: Said, *, code: int) -> str:
+    """Return what is wrong with what a killed process has left, nothing if it is right."""
+    if code != -9:
+        return f"the process was not killed, it ended with exit code {code}"
+    if said.saved < 0:
+        return "it was killed before its first save was done"
+    return _judge_found(loop, range(said.saved, said.began + 1)) or _judge_next(loop)
+
+
+def _judge_full(loop: Loop, said: Said, *, code: int) -> str:
+    if code != 0:
+        return f"the process did not go on, it ended with exit code {code}"
+    if said.failed != tuple(_FULL_SAVES):
+        return f"the disk was full in saves {tuple(_FULL_SAVES)}, {said.failed} failed"
+    last = _NUM_WITH_FULL - 1
+    return _judge_found(loop, range(last, last + 1))
+
+
+def _judge_found(loop: Loop, allowed: range) -> str:
+    """Return what is wrong with the newest checkpoint, which has to be of an allowed save."""
+    try:
+        found = newest_valid(Path(loop.folder))
+    except CheckpointError as error:
+        return str(error)
+    number = found.metadata["save"]
+    if number not in allowed:
+        return f"save {number} was found, not one of {allowed.start} to {allowed.stop - 1}"
+    if found.step != step_of_save(number) or not _is_as_saved(found, loop, number):
+        return f"save {number} is not what was to be saved"
+    return ""
+
+
+def _judge_next(loop: Loop) -> str:
+    """Save once more, as a run does that goes on, and look at what is there then."""
+    run = Path(loop.folder)
+    number = newest_valid(run).metadata["save"] + 1
+
+    def save(transport: Transport) -> str | None:
+        saver = Saver(transport, folder=run, keep=KEEP, timeout_s=_TIMEOUT_S)
+        saver.begin(snapshot(number, rank=transport.rank, shard_bytes=loop.shard_bytes))
+        return saver.finish()
+
+    failure = run_ranks(NUM_RANKS, save)[0]
+    if failure is not None:
+        return f"the next save failed: {failure}"
+    left = [path.name for path in (run / "checkpoints").iterdir() if path.suffix]
+    if left:
+        return f"{left[0]} is still there after the next save"
+    return _judge_found(loop, range(number, number + 1))
+
+
+def _is_as_saved(found: Checkpoint, loop: Loop, number: int) -> bool:
+    wanted: dict[str, np.ndarray] = {}
+    for rank in range(NUM_RANKS):
+        wanted |= content(number, rank=rank, shard_bytes=loop.shard_bytes)
+    tensors = found.read(found.tensors)
+    return tensors.keys() == wanted.keys() and all(
+        tensors[name].tobytes() == wanted[name].tobytes() for name in wanted
+    )
+
+
+def _how(loop: Loop) -> str:
+    return "asynchronous" if loop.asynchronous else "one after the other"
+
+
+@contextmanager
+def _saving(loop: Loop) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "jaxpipe.chaos.save_loop", msgspec.json.encode(loop).decode()]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _rest(process: subprocess.Popen[str]) -> list[str]:
+    """Wait for the end of a process, and return the lines that it has yet to say."""
+    lines = _stdout(process).readlines()
+    process.wait(timeout=_TIMEOUT_S)
+    return lines
+
+
+def _stdout(process: subprocess.Popen[str]) -> IO[str]:
+    assert process.stdout is not None
+    return process.stdout
+
+
+@contextmanager
+def _small_disk(folder: Path) -> Iterator[Path | None]:
+    """Mount a disk with place for a few checkpoints; None where that is not allowed."""
+    folder.mkdir()
+    size = 6 * NUM_RANKS * _PER_SHARD_BYTES
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        mounted = False
+    try:
+        yield folder if mounted else None
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(folder)], check=True)
+
+
+SAVE = Family(
+    name="save",
+    does="kill -9 while checkpoints are saved, at named points and random times; fill the disk",
+    aim="resumable, bit by bit; the save in flight lost at most; a full disk stops nothing",
+    num_trials=5,
+    num_trials_full=60,
+    trials=_trials,
+)

@@ -1,0 +1,129 @@
+"""Chaos in good order: SIGTERM to whoever belongs to a run, which has to save and end.
+
+The one that started it, `mpirun`, or one rank is told; the run has to commit a checkpoint of the
+step that it is in, end with exit code 143, and go on from there, so that no step is done twice.
+"""
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+
+from jaxpipe.chaos.job import (
+    NUM_RANKS,
+    Started,
+    started,
+    wait_for_ranks,
+    wait_for_steps,
+    write_config,
+)
+from jaxpipe.chaos.processes import psutil
+from jaxpipe.chaos.trial import Family, Setup, Trial
+from jaxpipe.chaos.tried import expect, tried
+from jaxpipe.errors import RunError
+from jaxpipe.runtime.checkpoint import latest, newest_valid
+from jaxpipe.runtime.metrics import read_metrics
+
+_SAVED_WITHIN_S = 5.0
+_MOST_LOST = 1
+_MORE_STEPS = 2
+_NEVER = 10**6
+_ENDS_WITHIN_S = 60.0
+_POLL_S = 0.01
+
+
+class Told(StrEnum):
+    """Who gets the signal."""
+
+    PARENT = "jaxpipe train"
+    RANK = "a rank"
+    LAUNCHER = "mpirun"
+
+
+def _trials(setup: Setup) -> Iterator[Trial]:
+    for seed in range(setup.seed, setup.seed + setup.num_trials):
+        chance = random.Random(seed)
+        told, victim = list(Told)[seed % len(Told)], chance.randrange(NUM_RANKS)
+        after_s = chance.uniform(0.0, 1.0)
+        config = _config(setup.folder / f"seed-{seed}", setup.dataset)
+        work = partial(_trial, config, setup.dataset, told, victim=victim, after_s=after_s)
+        who = f"{told} {victim}" if told is Told.RANK else told.value
+        yield tried(f"SIGTERM to {who}", work)
+
+
+def _config(folder: Path, dataset: Path) -> Path:
+    never = {"steps": _NEVER, "eval_every": _NEVER}
+    return write_config(folder, dataset, train=never, checkpoint={"every": _NEVER})
+
+
+def _trial(
+    config: Path,
+    dataset: Path,
+    told: Told,
+    figures: dict[str, float],
+    *,
+    victim: int,
+    after_s: float,
+) -> None:
+    with started(config, dataset) as run:
+        ranks = wait_for_ranks(run)
+        wait_for_steps(run, steps=3)
+        time.sleep(after_s)
+        run.ranks()  # notes the memory that they share
+        process = ranks[victim] if told is Told.RANK else _process(run, told)
+        process.send_signal(signal.SIGTERM)
+        figures["saved_s"] = _wait_for_checkpoint(run)
+        code = run.wait(timeout_s=_ENDS_WITHIN_S)
+    done, saved = len(read_metrics(run.folder / "metrics.jsonl")), newest_valid(run.folder).step
+    figures["lost_steps"] = done - saved
+    limit_s, saved_s = _SAVED_WITHIN_S, figures["saved_s"]
+    expect(abs(done - saved) <= _MOST_LOST, f"{done} steps were done, {saved} saved")
+    expect(saved_s <= limit_s, f"a checkpoint was there after {saved_s:.1f} s, not {limit_s} s")
+    expect(code == 128 + signal.SIGTERM, f"exit code {code}: {run.stderr[-300:]}")
+    _go_on(config, dataset, steps=saved + _MORE_STEPS)
+
+
+def _process(run: Started, told: Told) -> psutil.Process:
+    """Return the process that started the run, or the launcher that it has started."""
+    parent = psutil.Process(run.process.pid)
+    return parent if told is Told.PARENT else parent.children()[0]
+
+
+def _wait_for_checkpoint(run: Started) -> float:
+    """Return the seconds until there is a checkpoint.
+
+    Raises:
+        CheckpointError: the run has ended, and there is none.
+        RunError: it takes too long.
+    """
+    begin_s = time.monotonic()
+    while time.monotonic() - begin_s < _ENDS_WITHIN_S:
+        has_ended = run.process.poll() is not None
+        if any((run.folder / "checkpoints").glob("step-*[0-9]/manifest.json")) or has_ended:
+            latest(run.folder)
+            return time.monotonic() - begin_s
+        time.sleep(_POLL_S)
+    raise RunError(f"there is no checkpoint after {_ENDS_WITHIN_S:g} s")
+
+
+def _go_on(config: Path, dataset: Path, *, steps: int) -> None:
+    """Resume up to a step, and see that each step was done once."""
+    words = ("--resume", "--set", f"train.steps={steps}")
+    with started(config, dataset, words=words) as run:
+        code = run.wait(timeout_s=4 * _ENDS_WITHIN_S)
+    expect(code == 0, f"resumed, it ends with exit code {code}: {run.stderr[-300:]}")
+    done = [metrics.step for metrics in read_metrics(run.folder / "metrics.jsonl")]
+    expect(done == list(range(1, steps + 1)), f"{len(done)} steps up to {done[-1]}, not {steps}")
+
+
+TERM = Family(
+    name="term",
+    does="SIGTERM to `jaxpipe train`, to mpirun and to a rank",
+    aim="a checkpoint within 5 s, at most one step lost, exit code 143; goes on from there",
+    num_trials=1,
+    num_trials_full=12,
+    trials=_trials,
+)
