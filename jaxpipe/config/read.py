@@ -8,7 +8,7 @@ import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import EnumType
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_args
 
@@ -156,7 +156,8 @@ def _choices(section: Any, key: str) -> str:
     """Return what a field, or each of a list, may be, if it is one of an enumeration."""
     field_name = key.removeprefix(".").partition("[")[0]
     kind = next(f.type for f in dataclasses.fields(section) if f.name == field_name)
-    enums = [each for each in (kind, *get_args(kind)) if isinstance(each, EnumType)]
+    kinds = [each for each in (kind, *get_args(kind)) if isinstance(each, type)]
+    enums = [each for each in kinds if issubclass(each, StrEnum)]
     return "".join(f"; choose from {', '.join(each)}" for each in enums)
 
 
