@@ -16,7 +16,10 @@ class TensorBoardFile:
 
     def __init__(self, tracked: Tracked) -> None:
         self._writer: Any = import_module("tensorboardX").SummaryWriter(
-            str(tracked.folder / "tensorboard"), purge_step=tracked.first_step + 1
+            str(tracked.folder / "tensorboard"),
+            purge_step=tracked.first_step + 1,
+            # Names are seconds and the host: two attempts within a second would have one file.
+            filename_suffix=f".{tracked.first_step:08d}",
         )
 
     def tell(self, step: int, values: Mapping[str, float]) -> None:
