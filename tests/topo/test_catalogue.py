@@ -154,7 +154,8 @@ HOSTS = 'name = "mine"\n[[hosts]]\nregion = "lab"\ncount = 2\n'
         (HOSTS, "no entry in `links` leads from 'lab' to 'lab': add one, or `inside_region`"),
         (HOSTS + "[hostss]\n", "there is no field `hostss`: give name, hosts, links"),
         (HOSTS + "[inside_region]\nspeed = 3\n", "there is no field `inside_region.speed`: give "),
-        (HOSTS + 'link_table = "no.csv"\n', "no.csv"),
+        ('link_table = "no.csv"\n' + HOSTS, "there is no file 'no.csv'"),
+        (HOSTS + 'link_table = "a.csv"\n', "there is no field `hosts.link_table`: give region"),
         (HOSTS + "[inside_region]\nlatency_ms = 1\n", "required field `bandwidth_gbps`"),
         (
             HOSTS + "[inside_region]\nlatency_ms = 1\nbandwidth_gbps = 2\nalone_gbps = 1\n",
