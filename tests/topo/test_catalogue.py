@@ -130,6 +130,8 @@ def test_the_name_says_the_parameters_and_loads_again():
         ("homogeneous:hosts=few", "`hosts` must be a number like 64, is 'few'"),
         ("homogeneous:hosts", "'hosts' must be settings such as `hosts=4,delay_ms=20`"),
         ("homogeneous:hosts=0", "`count` must be at least 1, is 0"),
+        ("homogeneous:hosts=99999", "at most 8,192 devices, `hosts` has 99,999: lower `count`"),
+        ("x" * 300, "no cluster 'xxx"),
         ("homogeneous:delay_ms=-1", "`latency_ms` must be from 0 to below infinity, is -1"),
         ("homogeneous:bandwidth_gbps=0", "`bandwidth_gbps` must be above 0, is 0"),
         ("two-region:hosts=1", "there is no parameter `hosts`; there are: none"),
@@ -151,6 +153,9 @@ HOSTS = 'name = "mine"\n[[hosts]]\nregion = "lab"\ncount = 2\n'
         ('name = "mine"\nhosts = []\n', "`hosts` is empty, add one"),
         (HOSTS, "no entry in `links` leads from 'lab' to 'lab': add one, or `inside_region`"),
         (HOSTS + "[hostss]\n", "there is no field `hostss`: give name, hosts, links"),
+        (HOSTS + "[inside_region]\nspeed = 3\n", "there is no field `inside_region.speed`: give "),
+        ('link_table = "no.csv"\n' + HOSTS, "there is no file 'no.csv'"),
+        (HOSTS + 'link_table = "a.csv"\n', "there is no field `hosts.link_table`: give region"),
         (HOSTS + "[inside_region]\nlatency_ms = 1\n", "required field `bandwidth_gbps`"),
         (
             HOSTS + "[inside_region]\nlatency_ms = 1\nbandwidth_gbps = 2\nalone_gbps = 1\n",
