@@ -5,7 +5,6 @@ Each section is a frozen dataclass beside the code that it steers; here they are
 
 import dataclasses
 import difflib
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -30,6 +29,7 @@ from jaxpipe.runtime.settings import (
     TrainConfig,
 )
 from models import GptConfig, load_preset
+from topo.toml_text import parse_toml
 
 _BESIDE_FILE = ("file", "cluster")
 """What of the section `plan` a plan file does not decide."""
@@ -61,7 +61,7 @@ def load_config(path: str | Path, settings: Sequence[str] = ()) -> Config:
         ConfigError: the file cannot be read, or a key or a value is wrong.
     """
     try:
-        tree = tomllib.loads(Path(path).read_text())
+        tree = parse_toml(Path(path).read_text())
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     except ValueError as error:
@@ -96,7 +96,7 @@ def to_tree(config: Config) -> dict[str, Any]:
 
 def _section(name: str, section: Any, values: Any) -> Any:
     if not isinstance(values, dict):
-        raise ConfigError(f"`{name}` must be a section, is {values!r}; write [{name}]")
+        raise ConfigError(f"`{name}` must be a section, is {values!r:.80}; write [{name}]")
     if section is GptConfig:
         values = _with_preset(values)
     _refuse_unknown(values, section, f"{name}.")
@@ -128,6 +128,8 @@ def _with_preset(values: dict[str, Any]) -> dict[str, Any]:
         return values
     _refuse_unknown(values, GptConfig, "model.", also=("preset",))
     changes = {key: value for key, value in values.items() if key != "preset"}
+    if not isinstance(values["preset"], str):
+        raise ConfigError(f"`model.preset` must be a name, is {values['preset']!r:.80}")
     try:
         return {**load_preset(values["preset"]), **changes}
     except ValueError as error:
@@ -149,15 +151,18 @@ def _refuse_unknown(
 
 def _value_at(values: Mapping[str, Any], key: str) -> str:
     name = key.removeprefix(".")
-    return f"; it is {values[name]!r}" if name in values else ""
+    return f"; it is {values[name]!r:.80}" if name in values else ""
 
 
 def _choices(section: Any, key: str) -> str:
     """Return what a field, or each of a list, may be, if it is one of an enumeration."""
     field_name = key.removeprefix(".").partition("[")[0]
     kind = next(f.type for f in dataclasses.fields(section) if f.name == field_name)
-    kinds = [each for each in (kind, *get_args(kind)) if isinstance(each, type)]
-    enums = [each for each in kinds if issubclass(each, StrEnum)]
+    enums = [
+        each
+        for each in (kind, *get_args(kind))
+        if isinstance(each, type) and issubclass(each, StrEnum)
+    ]
     return "".join(f"; choose from {', '.join(each)}" for each in enums)
 
 
@@ -171,6 +176,6 @@ def _apply(tree: dict[str, Any], setting: str) -> None:
         if not isinstance(tree, dict):
             raise ConfigError(f"`--set {setting}`: `{section}` is a value, not a section")
     try:
-        tree[key] = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        tree[key] = parse_toml(f"value = {text}")["value"]
+    except ValueError:
         tree[key] = text
