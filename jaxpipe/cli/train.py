@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from jaxpipe.runtime.settings import ComputeKind, TransportKind
+from jaxpipe.runtime.settings import ComputeKind, Survival, TransportKind
 
 
 def train(
@@ -30,7 +30,8 @@ def train(
     """
     from jaxpipe.config import check_paced, check_run, load_config, plan_from
     from jaxpipe.runtime.launch import check_seat, launch, seat
-    from jaxpipe.runtime.watch import clear_cause
+    from jaxpipe.runtime.survival import check_survival
+    from jaxpipe.runtime.watch import clear_cause, clear_ended
 
     chosen = {"run.compute": compute, "run.transport": transport}
     settings += tuple(f"{key}={kind}" for key, kind in chosen.items() if kind is not None)
@@ -39,6 +40,9 @@ def train(
     plan = plan_from(read)
     check_seat(here, num_ranks=plan.num_ranks)
     is_paced = read.run.compute is ComputeKind.PACED
+    survives = read.run.survive is Survival.SHRINK
+    if here is not None and survives:
+        check_survival(os.environ)
     is_first = here is None or here.rank == 0
     checkpoint = None
     if is_first and is_paced:
@@ -47,10 +51,11 @@ def train(
         checkpoint = check_run(read, resume=resume)
     if is_first:
         clear_cause(Path(read.run.folder))
+        clear_ended(Path(read.run.folder))
     if here is None and plan.num_ranks > 1:
-        code = launch(_arguments(config, settings, resume=resume), num_ranks=plan.num_ranks)
-        _say_if_killed(Path(read.run.folder), code=code)
-        return code
+        words = _arguments(config, settings, resume=resume)
+        code = launch(words, num_ranks=plan.num_ranks, survives=survives)
+        return _judge(Path(read.run.folder), code=code, survives=survives)
 
     from jaxpipe.runtime.process import die_with_parent, pin
 
@@ -68,14 +73,17 @@ def train(
     return run_rank(read, plan, Begin(resume=resume, found=checkpoint))
 
 
-def _say_if_killed(folder: Path, *, code: int) -> None:
-    """Write a cause where no rank could, because it was killed."""
+def _judge(folder: Path, *, code: int, survives: bool) -> int:
+    """Return the exit code of the run; write a cause where no rank could, because it was killed."""
     from jaxpipe.runtime.launch import TOLD_TO_STOP
-    from jaxpipe.runtime.watch import Cause, CauseKind, write_cause
+    from jaxpipe.runtime.watch import Cause, CauseKind, has_ended, write_cause
 
-    if code not in (0, 2, *TOLD_TO_STOP):
-        message = f"mpirun ended with exit code {code}, and no rank has said why"
-        write_cause(folder, Cause(kind=CauseKind.KILLED, message=message))
+    is_over = code in (2, *TOLD_TO_STOP) or (code == 0 and (not survives or has_ended(folder)))
+    if is_over:
+        return code
+    message = f"mpirun ended with exit code {code}, and no rank has said why"
+    write_cause(folder, Cause(kind=CauseKind.KILLED, message=message))
+    return code or 1
 
 
 def _arguments(config: Path, settings: tuple[str, ...], *, resume: bool) -> list[str]:

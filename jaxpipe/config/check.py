@@ -6,7 +6,7 @@ from jaxpipe.config.read import Config, to_tree
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.runtime.checkpoint import Checkpoint, latest, newest_valid
 from jaxpipe.runtime.data import num_eval_batches, open_dataset, sample
-from jaxpipe.runtime.settings import TransportKind
+from jaxpipe.runtime.settings import Survival, TransportKind
 from jaxpipe.schedule import CodecKind
 
 _MAY_CHANGE = frozenset({"dropout", "compute_dtype"})
@@ -19,8 +19,8 @@ def check_run(config: Config, *, resume: bool) -> Checkpoint | None:
     Return the checkpoint from which a run resumes: the newest that is intact.
 
     Raises:
-        ConfigError: the sequence or the vocabulary does not fit the model, or the run's folder
-            holds a run already.
+        ConfigError: the sequence or the vocabulary does not fit the model, the run's folder holds a
+            run already, or there is no smaller plan for ranks to shrink to.
         DataError: the dataset is missing, corrupt or too small.
         CheckpointError: there is nothing to resume from, it is corrupt, or of another model.
     """
@@ -29,6 +29,12 @@ def check_run(config: Config, *, resume: bool) -> Checkpoint | None:
         raise ConfigError(
             f"a sequence fits the positions: `train.sequence` is {sequence}, `model.sequence` "
             f"{config.model.sequence}; shorten the one or lengthen the other"
+        )
+    if config.run.survive is Survival.SHRINK and config.plan.file is not None:
+        raise ConfigError(
+            f"a plan from a file is for its ranks alone: `run.survive` is {config.run.survive}, "
+            f"`plan.file` {config.plan.file}; leave out the file, or set `run.survive` to "
+            f"{Survival.RESTART}"
         )
     _check_data(config, sequence=sequence)
     folder = Path(config.run.folder)

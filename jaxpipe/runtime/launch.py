@@ -12,6 +12,7 @@ from pathlib import Path
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process import die_with_parent
+from jaxpipe.runtime.survival import SURVIVAL_OPTIONS, cannot_survive
 
 _RANK_AND_SIZE = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -68,19 +69,20 @@ def check_seat(here: Seat | None, *, num_ranks: int) -> None:
         )
 
 
-def launch(arguments: Sequence[str], *, num_ranks: int) -> int:
+def launch(arguments: Sequence[str], *, num_ranks: int, survives: bool = False) -> int:
     """Run `jaxpipe` with these arguments on `num_ranks` ranks of this host; return the exit code.
 
     The MPI is the one of this Python's environment, or else the one on the path. A signal that
     asks this process to end tells the ranks to stop after their step, with a checkpoint; it goes to
     them as SIGUSR1, which each `mpirun` passes on and leaves them time for; the exit code is 128
-    plus the signal. The second one ends them.
+    plus the signal. The second one ends them. With `survives`, those that are left when a rank is
+    lost may go on.
 
     Raises:
-        ConfigError: there is no `mpirun`.
+        ConfigError: there is no `mpirun`, or it cannot let ranks survive.
     """
     command = [
-        *launch_command(find_mpirun(), num_ranks=num_ranks),
+        *launch_command(find_mpirun(), num_ranks=num_ranks, survives=survives),
         *(sys.executable, "-m", "jaxpipe"),
         *arguments,
     ]
@@ -125,16 +127,24 @@ def run_child(command: Sequence[str], *, first_signal: int | None = None) -> int
             signal.signal(number, handler)
 
 
-def launch_command(mpirun: str, *, num_ranks: int) -> tuple[str, ...]:
+def launch_command(mpirun: str, *, num_ranks: int, survives: bool = False) -> tuple[str, ...]:
     """Return the command that starts `num_ranks` ranks on this host, without their program.
 
     Ranks pin themselves (see `runtime.process`), so that both MPIs do it alike.
+
+    Raises:
+        ConfigError: they are to survive lost ranks, and this is not Open MPI.
     """
     version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)
-    if "Open MPI" not in version.stdout:
+    is_open_mpi = "Open MPI" in version.stdout
+    if survives and not is_open_mpi:
+        raise cannot_survive(mpirun)
+    if not is_open_mpi:
         return (mpirun, "-n", str(num_ranks), "-bind-to", "none")
     as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
-    return (mpirun, *as_root, "-n", str(num_ranks), "--oversubscribe", "--bind-to", "none")
+    with_ft = SURVIVAL_OPTIONS if survives else ()
+    here = ("-n", str(num_ranks), "--oversubscribe", "--bind-to", "none")
+    return (mpirun, *as_root, *with_ft, *here)
 
 
 def find_mpirun() -> str:

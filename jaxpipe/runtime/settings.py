@@ -54,6 +54,15 @@ class ComputeKind(StrEnum):
     trained, and any model fits on any machine (`jaxpipe.paced`)."""
 
 
+class Survival(StrEnum):
+    """What becomes of a run that has lost a rank."""
+
+    RESTART = "restart"
+    """It ends, and `jaxpipe run` starts it again."""
+    SHRINK = "shrink"
+    """The others go on in the same job, with a smaller plan: Open MPI alone, which has ULFM."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """Where a run lives, and how long its ranks wait for each other.
@@ -63,6 +72,10 @@ class RunConfig:
     99 % of the like have taken, hangs, and ends the run. With the transport `shaped`, `link_scale`
     multiplies the latencies and the seconds per byte of all links. Where computes are `paced`,
     links are emulated whatever the transport is, and the section `paced` has their scales.
+
+    Where lost ranks are survived by `shrink`, the others train again within `recover_s`, compiled
+    anew, or the job ends as it would with `restart`. They take the state of a lost stage from its
+    replica; with `optimizer.sharded`, or without a replica, all go back to the newest checkpoint.
     """
 
     folder: str
@@ -73,10 +86,19 @@ class RunConfig:
     transport: TransportKind = TransportKind.MPI
     link_scale: float = 1.0
     compute: ComputeKind = ComputeKind.REAL
+    survive: Survival = Survival.RESTART
+    recover_s: float = 120.0
 
     def __post_init__(self) -> None:
-        times = ("timeout_s", "startup_timeout_s", "hang_s", "link_scale")
+        times = ("timeout_s", "startup_timeout_s", "hang_s", "link_scale", "recover_s")
         _check(self, above_zero=times, not_negative=("seed",))
+        is_plain = self.transport is TransportKind.MPI and self.compute is ComputeKind.REAL
+        if self.survive is Survival.SHRINK and not is_plain:
+            raise ValueError(
+                f"ranks shrink over MPI alone, where they compute: `survive` is {self.survive}, "
+                f"`transport` {self.transport}, `compute` {self.compute}; leave out the others, or "
+                f"set `survive` to {Survival.RESTART}"
+            )
         if self.link_scale != 1 and self.transport is not TransportKind.SHAPED:
             raise ValueError(
                 f"only emulated links have a scale: `link_scale` is {self.link_scale}, `transport` "

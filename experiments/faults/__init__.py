@@ -1,0 +1,1 @@
+"""What becomes of runs whose ranks fail."""
