@@ -63,8 +63,11 @@ def _run(folder: Path, kills: Sequence[int], chance: random.Random) -> dict[str,
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as p:
-        seconds = [_kill(p, folder, rank, chance, number) for number, rank in enumerate(kills)]
-        told, _ = p.communicate(timeout=_PATIENCE_S)
+        try:
+            seconds = [_kill(p, folder, rank, chance, number) for number, rank in enumerate(kills)]
+            told, _ = p.communicate(timeout=_PATIENCE_S)
+        finally:
+            p.kill()  # and its ranks with it, if it is not over
     metrics = read_metrics(folder / "metrics.jsonl")
     return {
         "killed": list(kills),

@@ -30,7 +30,7 @@ def train(
     """
     from jaxpipe.config import check_paced, check_run, load_config, plan_from
     from jaxpipe.runtime.launch import check_seat, launch, seat
-    from jaxpipe.runtime.survival import check_survival
+    from jaxpipe.runtime.ulfm import check_survival
     from jaxpipe.runtime.watch import clear_cause, clear_ended
 
     chosen = {"run.compute": compute, "run.transport": transport}

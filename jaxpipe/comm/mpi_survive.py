@@ -33,6 +33,7 @@ def shrink(comm: MPI.Intracomm) -> tuple[MPI.Intracomm, tuple[int, ...]]:
     """
     with translated("leave lost ranks behind"):
         left = comm.Shrink()
+        assert isinstance(left, MPI.Intracomm), left
         left.Set_errhandler(MPI.ERRORS_RETURN)
         members = left.Get_group().Translate_ranks(None, comm.Get_group())
     return left, tuple(int(rank) for rank in members)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process import die_with_parent
-from jaxpipe.runtime.survival import SURVIVAL_OPTIONS, cannot_survive
+from jaxpipe.runtime.ulfm import SURVIVAL_OPTIONS, cannot_survive
 
 _RANK_AND_SIZE = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),

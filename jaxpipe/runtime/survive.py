@@ -15,6 +15,7 @@ consistency of a replicated database", 1990.
 """
 
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -74,12 +75,13 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """With what a survivor goes on; `saved` is None where training begins anew."""
+    """With what a survivor goes on, after `took_s`; `saved` is None where training begins anew."""
 
     transport: SurvivingTransport
     job: Job
     saved: Saved | None
     left: Left
+    took_s: float
 
     def __str__(self) -> str:
         """Return it in words."""
@@ -90,7 +92,7 @@ class Resumed:
             beginning += " by those that are left" if is_held else " from the newest checkpoint"
         return (
             f"{self.left}; {plan.num_ranks} go on {beginning}, with {plan.num_stages} stages x "
-            f"{plan.num_replicas} replicas"
+            f"{plan.num_replicas} replicas (agreed in {self.took_s:.2f} s)"
         )
 
 
@@ -114,6 +116,7 @@ class Survivor:
             RankLostError: another rank was lost.
             RunError: the job ends, for another reason, or because too few ranks are left.
         """
+        start_s = time.monotonic()
         self._set_deadline()
         folder, timeout_s = Path(self._run.folder), self._run.timeout_s
         if (cause := read_cause(folder)) is not None:
@@ -132,7 +135,8 @@ class Survivor:
             self._clear_deadline()
             return None
         self.transport = narrowed
-        return Resumed(transport=narrowed, job=job, saved=saved, left=left)
+        took_s = time.monotonic() - start_s
+        return Resumed(transport=narrowed, job=job, saved=saved, left=left, took_s=took_s)
 
     def _share_out(self, job: Job) -> Saved | None:
         """Return what this rank goes on with, from the others or from the disk."""

@@ -42,12 +42,3 @@ def test_the_others_go_on_with_what_they_hold(
     assert newest_valid(tmp_path / "run").step == STEPS
     expected = run_tree(tiny_tree(tmp_path / "undisturbed", dataset, train=TRAIN))
     assert [m.loss for m in metrics] == pytest.approx([m.loss for m in expected], rel=ROUNDING)
-
-
-@pytest.mark.skipif(is_open_mpi, reason="Open MPI has ULFM")
-def test_another_mpi_is_refused(write_config: WriteConfig) -> None:
-    config = write_config(run={"survive": "shrink"})
-    with training(config) as process:
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert "ranks survive others in Open MPI alone" in errors
