@@ -11,6 +11,7 @@
     └── RunError                 the input is right, the run failed
         ├── DeadlineError        a wait outlasted its deadline
         └── TransportError       a message could not be moved
+            └── RankLostError    because a rank is gone; the others may go on without it
 
 A `UserError` ends a command with its message on one line and exit code 2, before any rank computes.
 A `RunError` ends the whole job with exit code 1. The packages `topo` and `models`, which know
@@ -52,3 +53,7 @@ class DeadlineError(RunError):
 
 class TransportError(RunError):
     """A message could not be moved between ranks."""
+
+
+class RankLostError(TransportError):
+    """A message could not be moved because a rank is gone; the others may go on without it."""

@@ -3,24 +3,33 @@
 import os
 import sys
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from jaxpipe.cli.console import console
 from jaxpipe.cli.report import StepReport, report_end
 from jaxpipe.cli.told import stopping_when_told
-from jaxpipe.comm import Transport
+from jaxpipe.comm import SurvivingTransport, Transport
 from jaxpipe.comm.abort import one_line
-from jaxpipe.config import Config, cluster_from, job_from
+from jaxpipe.comm.end_launcher import end_launcher
+from jaxpipe.config import Config, cluster_from, job_from, plan_from
+from jaxpipe.errors import RankLostError
 from jaxpipe.plan import Plan, draw_plan
 from jaxpipe.runtime.agreement import check_agreement
 from jaxpipe.runtime.checkpoint import Checkpoint
+from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.launch import seat
 from jaxpipe.runtime.links import open_transport, say_links
 from jaxpipe.runtime.resume import agree_on_checkpoint
+from jaxpipe.runtime.settings import Survival
+from jaxpipe.runtime.standing import Standing
+from jaxpipe.runtime.state_file import Saved
+from jaxpipe.runtime.survive import Survivor
 from jaxpipe.runtime.train import Outcome, Stopped, train
-from jaxpipe.runtime.watch import Cause, CauseKind, write_cause
+from jaxpipe.runtime.watch import Cause, CauseKind, Watch, has_ended, mark_ended, write_cause
 from jaxpipe.runtime.watched import watch_over
+from jaxpipe.supervise import within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,43 +40,135 @@ class Begin:
     found: Checkpoint | None
 
 
+@dataclass(slots=True, kw_only=True)
+class _Place:
+    """This process in its job: all of it changes where the job goes on without a lost rank.
+
+    A rank that a smaller plan has no use for is `spare`.
+    """
+
+    config: Config
+    transport: Transport
+    watch: Watch | None = None
+    standing: Standing = field(default_factory=Standing)
+    is_spare: bool = False
+
+    @property
+    def survives(self) -> bool:
+        """Whether the job goes on without lost ranks."""
+        return self.config.run.survive is Survival.SHRINK
+
+    def watched(self) -> Watch:
+        """Return the watch that is told what this rank does."""
+        assert self.watch is not None, "nothing is trained yet"
+        return self.watch
+
+    def watch_over(self, job: Job) -> Watch:
+        """Let a new watch be told what this rank does; what the user wants stays."""
+        end = partial(_end, job.folder, survives=self.survives)
+        before, self.watch = self.watch, watch_over(job, rank=self.transport.rank, end=end)
+        if before is not None and before.is_told_to_stop:
+            self.watch.is_told_to_stop = True
+        return self.watch
+
+
 def run_rank(config: Config, plan: Plan, begin: Begin) -> int:
     """Train as one rank; an error ends all ranks, with this rank's words first."""
     cluster, is_seated = cluster_from(config), seat(os.environ) is not None
     transport = open_transport(config.run, plan, cluster, is_seated=is_seated)
+    place = _Place(config=config, transport=transport)
     try:
-        outcome = _train(config, plan, begin, transport)
+        if transport.rank == 0:
+            _introduce(config, plan)
+        job = job_from(config, plan)
+        place.watch_over(job)
+        with stopping_when_told(place.watched):
+            outcome = _train_to_the_end(place, job, begin)
     except BaseException as error:
-        _write_traceback(Path(config.run.folder), transport.rank)
-        transport.close(error=error)
+        _tell(place, error)
+        place.transport.close(error=error)
         raise
-    transport.close()
+    if not place.survives:
+        transport.close()
     _report(config, plan, outcome)
     return 0
 
 
-def _train(
-    config: Config, plan: Plan, begin: Begin, transport: Transport
-) -> Outcome | Stopped | None:
-    if transport.rank == 0:
-        _introduce(config, plan)
-    job = job_from(config, plan)
-    watch = watch_over(job, rank=transport.rank, end=lambda cause: _end(job.folder, cause))
+def _train_to_the_end(place: _Place, job: Job, begin: Begin) -> Outcome | Stopped | None:
+    """Train as a rank of the whole plan, or of a smaller one after each loss of a rank."""
+    survivor: Survivor | None = None
+    while True:
+        try:
+            if survivor is None:
+                outcome = _train_first(place, job, begin)
+            else:
+                outcome = _train_on(place, survivor)
+            if place.survives and not place.is_spare:
+                _leave(place, is_over=outcome is not None)
+            return outcome
+        except RankLostError:
+            if not place.survives:
+                raise
+            assert isinstance(place.transport, SurvivingTransport), place.transport
+            survivor = survivor or Survivor(place.transport, place.config.run, place.standing)
+
+
+def _leave(place: _Place, *, is_over: bool) -> None:
+    """Wait for the others, so that all go on if a rank is lost now; `is_over` is for rank 0 to say.
+
+    From then on a rank that seems lost may just have left.
+    """
+    folder = Path(place.config.run.folder)
+    if is_over:
+        mark_ended(folder)
+    try:
+        place.transport.close()
+    except RankLostError:
+        if not has_ended(folder):
+            raise
+
+
+def _train_first(place: _Place, job: Job, begin: Begin) -> Outcome | Stopped | None:
+    transport = place.transport
     description = {**job.description, "resume": begin.resume}
     del description["hardware"]  # hosts may differ in it
     timeout_s = job.run.startup_timeout_s
-    report = StepReport(console, config.train, plan)
-    try:
-        check_agreement(transport, description, timeout_s=timeout_s)
-        checkpoint = None
-        if begin.resume:
-            checkpoint = agree_on_checkpoint(transport, begin.found, timeout_s=timeout_s)
-        with stopping_when_told(watch):
-            return train(job, transport, checkpoint=checkpoint, observe=report, watch=watch)
-    except BaseException as error:
-        words = one_line(transport.rank, error).partition(": ")[2]
-        write_cause(job.folder, watch.cause(CauseKind.ERROR, words))
-        raise
+    check_agreement(transport, description, timeout_s=timeout_s)
+    checkpoint = None
+    if begin.resume:
+        checkpoint = agree_on_checkpoint(transport, begin.found, timeout_s=timeout_s)
+    return _train(place, job, checkpoint)
+
+
+def _train_on(place: _Place, survivor: Survivor) -> Outcome | Stopped | None:
+    """Leave lost ranks behind, and train with a smaller plan."""
+    resumed = survivor.recover(partial(_smaller_job, place.config))
+    if resumed is None:
+        place.is_spare = True
+        return None
+    place.transport = resumed.transport
+    place.watch_over(resumed.job)
+    if resumed.transport.rank == 0:
+        console.print(f"\n{resumed}\n", markup=False)
+        _introduce(place.config, resumed.job.plan)
+    return _train(place, resumed.job, resumed.saved)
+
+
+def _train(place: _Place, job: Job, saved: Saved | None) -> Outcome | Stopped | None:
+    return train(
+        job,
+        place.transport,
+        checkpoint=saved,
+        observe=StepReport(console, job.train, job.plan),
+        watch=place.watch,
+        standing=place.standing,
+    )
+
+
+def _smaller_job(config: Config, num_ranks: int) -> Job | None:
+    """Return the job for as many ranks, or the most below that a plan fits."""
+    found = within(config, num_ranks=num_ranks)
+    return None if found is None else job_from(found, plan_from(found))
 
 
 def _introduce(config: Config, plan: Plan) -> None:
@@ -89,15 +190,21 @@ def _report(config: Config, plan: Plan, outcome: Outcome | Stopped | None) -> No
         report_end(console, config, plan, outcome)
 
 
-def _end(folder: Path, cause: Cause) -> None:
+def _end(folder: Path, cause: Cause, *, survives: bool) -> None:
     """End this process, and with it the job: the main thread may never come back."""
     if write_cause(folder, cause):
         sys.stderr.write(f"jaxpipe: {cause}\n")
         sys.stderr.flush()
+    if survives:  # the others would go on
+        end_launcher()
     os._exit(1)
 
 
-def _write_traceback(folder: Path, rank: int) -> None:
-    """Keep where the error came from; the terminal shows its one line."""
+def _tell(place: _Place, error: BaseException) -> None:
+    """Keep why the job ends, and where the error came from; the terminal shows its one line."""
+    folder, rank = Path(place.config.run.folder), place.transport.rank
+    if place.watch is not None:
+        words = one_line(rank, error).partition(": ")[2]
+        write_cause(folder, place.watch.cause(CauseKind.ERROR, words))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"rank-{rank}-error.txt").write_text(traceback.format_exc())

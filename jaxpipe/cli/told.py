@@ -12,7 +12,7 @@ whoever stays for one delays the next attempt until it is killed: 0.25 s with Op
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Thread
 
@@ -22,8 +22,11 @@ _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 @contextmanager
-def stopping_when_told(watch: Watch) -> Iterator[None]:
-    """Let a signal end the run after the step, with a checkpoint; for the main thread."""
+def stopping_when_told(watch: Callable[[], Watch]) -> Iterator[None]:
+    """Let a signal end the run after the step, with a checkpoint; for the main thread.
+
+    `watch` returns the one of now: there is another when ranks go on without one that was lost.
+    """
     hearing, telling = socket.socketpair()
     telling.setblocking(False)
     thread = Thread(target=_hear, args=(hearing, watch), name="told to stop", daemon=True)
@@ -45,10 +48,11 @@ def _leave_to_thread(*_: object) -> None:
     """Do nothing: the thread has been woken."""
 
 
-def _hear(hearing: socket.socket, watch: Watch) -> None:
+def _hear(hearing: socket.socket, watch: Callable[[], Watch]) -> None:
     while numbers := hearing.recv(64):
         if not set(numbers) & set(_SIGNALS):
             continue
-        if signal.SIGTERM in numbers and (not watch.is_watching or watch.has_lost_a_rank()):
+        here = watch()
+        if signal.SIGTERM in numbers and (not here.is_watching or here.has_lost_a_rank()):
             os._exit(1)
-        watch.is_told_to_stop = True
+        here.is_told_to_stop = True

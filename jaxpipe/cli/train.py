@@ -2,14 +2,16 @@
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxpipe.runtime.settings import ComputeKind, TransportKind
+from jaxpipe.runtime.settings import ComputeKind, Survival, TransportKind
 
 if TYPE_CHECKING:
+    from jaxpipe.config import Config
     from jaxpipe.plan import Plan
 
 
@@ -36,8 +38,9 @@ def train(
             your own can change what it likes before it runs `jaxpipe`.
     """
     from jaxpipe.config import check_paced, check_run, load_config, plan_from
-    from jaxpipe.runtime.launch import check_seat, launch, seat
-    from jaxpipe.runtime.watch import clear_cause
+    from jaxpipe.runtime.launch import check_seat, seat
+    from jaxpipe.runtime.ulfm import check_survival
+    from jaxpipe.runtime.watch import clear_cause, clear_ended
 
     chosen = {"run.compute": compute, "run.transport": transport}
     settings += tuple(f"{key}={kind}" for key, kind in chosen.items() if kind is not None)
@@ -46,6 +49,8 @@ def train(
     plan = plan_from(read)
     check_seat(here, num_ranks=plan.num_ranks)
     is_paced = read.run.compute is ComputeKind.PACED
+    if here is not None and read.run.survive is Survival.SHRINK:
+        check_survival(os.environ)
     is_first = here is None or here.rank == 0
     checkpoint = None
     if is_first and is_paced:
@@ -54,15 +59,10 @@ def train(
         checkpoint = check_run(read, resume=resume)
     if is_first:
         clear_cause(Path(read.run.folder))
+        clear_ended(Path(read.run.folder))
     if here is None and plan.num_ranks > 1:
         arguments = _arguments(config, settings, resume=resume)
-        words: list[str] = []
-        code = launch(arguments, num_ranks=plan.num_ranks, module=rank_module, hear=words.append)
-        folder = Path(read.run.folder)
-        _say_if_killed(folder, plan, code=code, words="".join(words))
-        if code == 0 and not is_paced and _has_stopped(folder, steps=read.train.steps):
-            return 128 + signal.SIGTERM
-        return code
+        return _start_ranks(read, plan, arguments, module=rank_module)
 
     from jaxpipe.runtime.local_devices import take_devices
     from jaxpipe.runtime.process import die_with_parent, pin
@@ -80,6 +80,25 @@ def train(
     from jaxpipe.cli.rank import Begin, run_rank
 
     return run_rank(read, plan, Begin(resume=resume, found=checkpoint))
+
+
+def _start_ranks(read: "Config", plan: "Plan", arguments: Sequence[str], *, module: str) -> int:
+    """Run all ranks, and return the exit code; keep why they ended where none of them could."""
+    from jaxpipe.runtime.launch import launch
+    from jaxpipe.runtime.watch import has_ended
+
+    folder, survives = Path(read.run.folder), read.run.survive is Survival.SHRINK
+    words: list[str] = []
+    code = launch(
+        arguments, num_ranks=plan.num_ranks, module=module, hear=words.append, survives=survives
+    )
+    if code == 0 and survives and not has_ended(folder):
+        code = 1  # those that were left have gone, too
+    _say_if_killed(folder, plan, code=code, words="".join(words))
+    is_real = read.run.compute is ComputeKind.REAL
+    if code == 0 and is_real and _has_stopped(folder, steps=read.train.steps):
+        return 128 + signal.SIGTERM
+    return code
 
 
 def _has_stopped(folder: Path, *, steps: int) -> bool:

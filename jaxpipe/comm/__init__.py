@@ -16,11 +16,13 @@ from jaxpipe.comm.gather import barrier, broadcast_bytes, gather_bytes
 from jaxpipe.comm.local import LocalTransport, LocalWorld, run_ranks
 from jaxpipe.comm.reduce_worker import Reducer, ReduceWorker, Reducing, Sum
 from jaxpipe.comm.shaped import ShapedTransport
+from jaxpipe.comm.surviving import SurvivingTransport
 from jaxpipe.comm.tags import (
     ALL_REDUCE_TAG,
     BARRIER_TAG,
     BROADCAST_TAG,
     GATHER_TAG,
+    HAND_OVER_TAG,
     NUM_MESSAGE_TAGS,
     SAVE_TAG,
 )
@@ -31,6 +33,7 @@ __all__ = [
     "BARRIER_TAG",
     "BROADCAST_TAG",
     "GATHER_TAG",
+    "HAND_OVER_TAG",
     "NUM_MESSAGE_TAGS",
     "SAVE_TAG",
     "Arrival",
@@ -47,6 +50,7 @@ __all__ = [
     "Sending",
     "ShapedTransport",
     "Sum",
+    "SurvivingTransport",
     "Transport",
     "Wire",
     "all_gather",

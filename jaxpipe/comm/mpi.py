@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+from contextlib import suppress
 from typing import NoReturn
 
 import jax
@@ -15,9 +16,11 @@ import numpy as np
 
 from jaxpipe.comm.abort import one_line
 from jaxpipe.comm.buffer import num_bytes_of
+from jaxpipe.comm.end_launcher import end_launcher
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.gather import barrier
 from jaxpipe.comm.mpi_border import (
+    MPI,
     NUDGE_TAG,
     abort_mpi,
     begin_mpi,
@@ -34,11 +37,12 @@ from jaxpipe.comm.mpi_message import (
     begin_send,
 )
 from jaxpipe.comm.mpi_sum import MpiGroups, MpiSum
+from jaxpipe.comm.mpi_survive import first_ranks, revoke, shrink
 from jaxpipe.comm.pool import BufferPool
 from jaxpipe.comm.progress import Progress, longest_pause_s
 from jaxpipe.comm.tags import CLOSE_TAG, GROUP_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray
-from jaxpipe.errors import UserError
+from jaxpipe.errors import RankLostError, UserError
 
 _PATIENCE_S = 1.0
 _TELLING_S = 0.1
@@ -51,12 +55,23 @@ class MpiTransport:
 
     Make and close it in the main thread; any thread may send, receive and wait.
 
+    Where the job `survives` lost ranks (Open MPI, started `--with-ft ulfm`), a message that fails
+    because of one raises a `RankLostError`; those that are left call `revoke`, then `shrink`.
+    `comm` is a communicator of some ranks of such a job; all ranks where it is left out.
+
     Raises:
         TransportError: this MPI has too few tags, or was initialised for one thread only.
     """
 
-    def __init__(self, *, close_timeout_s: float = 60.0):
-        self._comm, self._ours = begin_mpi()
+    def __init__(
+        self,
+        *,
+        close_timeout_s: float = 60.0,
+        survives: bool = False,
+        comm: MPI.Intracomm | None = None,
+    ):
+        self._comm, self._ours = begin_mpi() if comm is None else (comm, False)
+        self._survives = survives
         self._rank, self._num_ranks = self._comm.Get_rank(), self._comm.Get_size()
         self._close_timeout_s = close_timeout_s
         self._closed = False
@@ -123,6 +138,45 @@ class MpiTransport:
         summing.raise_if_failed()
         return array
 
+    def revoke(self, *, timeout_s: float) -> None:
+        """Let all that is under way fail, here and on all ranks, and wait until it has.
+
+        Whatever is sent or received afterwards fails as well, with a `RankLostError`.
+
+        Raises:
+            DeadlineError: something has neither ended nor failed after `timeout_s`.
+        """
+        self._progress.alone(lambda: revoke((self._comm, *self._groups.all())))
+        for operation in self._progress.unfinished():
+            self._progress.wait(operation, timeout_s=timeout_s)
+
+    def shrink(self) -> tuple["MpiTransport", tuple[int, ...]]:
+        """Return the transport of all that are left, and which ranks of this one they are.
+
+        All of them call this, after `revoke`, and it waits for them without a deadline.
+
+        Raises:
+            TransportError: MPI cannot do it.
+        """
+        self._progress.stop(timeout_s=_PATIENCE_S)
+        comm, members = self._progress.alone(lambda: shrink(self._comm))
+        return self._over(comm), members
+
+    def narrow(self, *, num_ranks: int) -> "MpiTransport | None":
+        """Return the transport of the first ranks, and None on the others: they are not needed.
+
+        All call this, and use this transport no more.
+
+        Raises:
+            RankLostError: one of them is gone.
+        """
+        if num_ranks == self._num_ranks:
+            return self
+        self._progress.stop(timeout_s=_PATIENCE_S)
+        if self._rank >= num_ranks:
+            return None
+        return self._over(self._progress.alone(lambda: first_ranks(self._comm, num_ranks)))
+
     def close(self, *, error: BaseException | None = None) -> None:
         """End this rank's part together with all others; with an `error`, end the job at once.
 
@@ -130,10 +184,14 @@ class MpiTransport:
         says it on one line of stderr and makes MPI end all ranks, with exit code 2 if it is a
         user's mistake, else 1.
 
+        A job that `survives` has no further end than that: MPI's own can wait for a lost rank.
+        Whoever goes first may look lost to the others.
+
         Raises:
             DeadlineError: a send or a rank is missing after the `close_timeout_s` of the
                 constructor; the transport may still be closed with this error.
             TransportError: a send failed.
+            RankLostError: a rank is gone.
         """
         if self._closed:
             return
@@ -142,14 +200,18 @@ class MpiTransport:
         self._drain()
         barrier(self, tag=CLOSE_TAG, timeout_s=self._close_timeout_s)
         self._progress.stop(timeout_s=self._close_timeout_s)
-        self._forget_receives()
-        self._groups.free()
-        end_mpi(self._comm, ours=self._ours)
+        if not self._survives:
+            self._forget_receives()
+            self._groups.free()
+            end_mpi(self._comm, ours=self._ours)
         self._closed = True
 
+    def _over(self, comm: MPI.Intracomm) -> "MpiTransport":
+        return MpiTransport(close_timeout_s=self._close_timeout_s, survives=True, comm=comm)
+
     def _nudge(self) -> None:
-        with translated("look for messages"):
-            self._comm.Iprobe(self._rank, NUDGE_TAG)
+        with suppress(RankLostError), translated("look for messages"):
+            self._comm.Iprobe(self._rank, NUDGE_TAG)  # if one is lost, each message says so itself
 
     def _drain(self) -> None:
         for operation in self._progress.unfinished():
@@ -168,4 +230,6 @@ class MpiTransport:
         sys.stderr.flush()
         time.sleep(_TELLING_S)  # the launcher passes this on by another way than what MPI says
         self._progress.stop(timeout_s=_PATIENCE_S)
+        if self._survives:
+            end_launcher()
         abort_mpi(self._comm, code=2 if isinstance(error, UserError) else 1)

@@ -13,7 +13,7 @@ import mpi4py
 
 from jaxpipe.comm.mpi_memory import forget_names
 from jaxpipe.comm.tags import LARGEST_TAG
-from jaxpipe.errors import TransportError
+from jaxpipe.errors import RankLostError, TransportError
 
 mpi4py.rc(initialize=False, finalize=False)
 from mpi4py import MPI  # noqa: E402  the line above must come first
@@ -35,8 +35,11 @@ __all__ = [
     "begin_mpi",
     "count_neighbours",
     "end_mpi",
+    "moving_error",
     "translated",
 ]
+
+_LOST = frozenset({MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED})
 
 
 @contextmanager
@@ -45,7 +48,13 @@ def translated(doing: str) -> Iterator[None]:
     try:
         yield
     except MPI.Exception as error:
-        raise TransportError(f"MPI could not {doing}: {error}") from error
+        raise moving_error(f"MPI could not {doing}", error) from error
+
+
+def moving_error(words: str, error: Exception) -> TransportError:
+    """Return the error of a message that MPI could not move, which knows whether a rank is lost."""
+    is_lost = isinstance(error, MPI.Exception) and error.Get_error_class() in _LOST
+    return (RankLostError if is_lost else TransportError)(f"{words}: {error}")
 
 
 def begin_mpi() -> tuple[MPI.Intracomm, bool]:

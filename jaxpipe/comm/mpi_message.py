@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxpipe.comm.buffer import as_bytes, is_ready
 from jaxpipe.comm.envelope import Envelope
-from jaxpipe.comm.mpi_border import MPI
+from jaxpipe.comm.mpi_border import MPI, moving_error
 from jaxpipe.comm.mpi_sum import MpiSum
 from jaxpipe.comm.progress import Progress
 from jaxpipe.comm.transport import HostOrDeviceArray
@@ -94,10 +94,10 @@ class MpiMessage:
 
     def _fail(self, error: RuntimeError) -> None:
         longer = isinstance(error, MPI.Exception) and error.Get_error_class() == MPI.ERR_TRUNCATE
-        self._error = TransportError(
-            f"got a longer message instead of {self.envelope}"
+        self._error = (
+            TransportError(f"got a longer message instead of {self.envelope}")
             if longer
-            else f"could not move {self.envelope}: {error}"
+            else moving_error(f"could not move {self.envelope}", error)
         )
         self._error.__cause__ = error
         self._begin = None

@@ -6,7 +6,7 @@ of it, without a deadline; so they first meet in a barrier that has one.
 
 import numpy as np
 
-from jaxpipe.comm.mpi_border import MPI, translated
+from jaxpipe.comm.mpi_border import MPI, moving_error, translated
 from jaxpipe.errors import DeadlineError, TransportError
 
 
@@ -58,7 +58,7 @@ class MpiSum:
             raise self._error
 
     def _fail(self, error: Exception) -> None:
-        self._error = TransportError(f"could not make {self._words()}: {error}")
+        self._error = moving_error(f"could not make {self._words()}", error)
         self._error.__cause__ = error
         self.is_over = True
 
@@ -84,6 +84,10 @@ class MpiGroups:
         with translated(f"make a communicator of the ranks {members}"):
             group = self._comm.Get_group().Incl(members)
             self._groups[members] = self._comm.Create_group(group)
+
+    def all(self) -> tuple[MPI.Intracomm, ...]:
+        """Return all communicators that this rank has made."""
+        return tuple(self._groups.values())
 
     def free(self) -> None:
         """Free all of them; every rank calls this."""

@@ -4,7 +4,8 @@
 
     0 ............ 2**20 - 1    messages of the pipeline, chosen by the program
     2**20 ........ 2**21 - 1    all-reduces: `ALL_REDUCE_TAG` + bucket
-    2**21 ........              one tag each: gather, broadcast, barrier, clock, group, close, save
+    2**21 ........              one tag each: gather, broadcast, barrier, clock, group, close, save,
+                                and what survivors of a lost rank hand over
     `NCCL_TAG`                  the notes of `NcclTransport`
     2**22 ........              the tokens of `ShapedTransport`: `TOKEN_TAG` + tag of the message
 
@@ -21,7 +22,8 @@ CLOCK_TAG = GATHER_TAG + 3
 GROUP_TAG = GATHER_TAG + 4
 CLOSE_TAG = GATHER_TAG + 5
 SAVE_TAG = GATHER_TAG + 6
-MAX_TAG = SAVE_TAG
+HAND_OVER_TAG = GATHER_TAG + 7
+MAX_TAG = HAND_OVER_TAG
 NCCL_TAG = MAX_TAG + 1
 TOKEN_TAG = 2**22
 LARGEST_TAG = TOKEN_TAG + MAX_TAG

@@ -6,7 +6,7 @@ from jaxpipe.config.read import Config, to_tree
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.runtime.checkpoint import Checkpoint, latest, newest_valid
 from jaxpipe.runtime.data import num_eval_batches, open_dataset, sample
-from jaxpipe.runtime.settings import TransportKind
+from jaxpipe.runtime.settings import Survival, TransportKind
 from jaxpipe.runtime.trackers import check_installed
 from jaxpipe.schedule import CodecKind
 
@@ -21,7 +21,8 @@ def check_run(config: Config, *, resume: bool) -> Checkpoint | None:
 
     Raises:
         ConfigError: the sequence or the vocabulary does not fit the model, a tracker is not
-            installed, or the run's folder holds a run already.
+            installed, the run's folder holds a run already, or there is no smaller plan for ranks
+            to shrink to.
         DataError: the dataset is missing, corrupt or too small.
         CheckpointError: there is nothing to resume from, it is corrupt, or of another model.
     """
@@ -32,6 +33,12 @@ def check_run(config: Config, *, resume: bool) -> Checkpoint | None:
             f"{config.model.sequence}; shorten the one or lengthen the other"
         )
     check_installed(config.run.trackers)
+    if config.run.survive is Survival.SHRINK and config.plan.file is not None:
+        raise ConfigError(
+            f"a plan from a file is for its ranks alone: `run.survive` is {config.run.survive}, "
+            f"`plan.file` {config.plan.file}; leave out the file, or set `run.survive` to "
+            f"{Survival.RESTART}"
+        )
     _check_data(config, sequence=sequence)
     folder = Path(config.run.folder)
     if resume:

@@ -15,6 +15,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.held import call_when_held, can_hold, hold
 from jaxpipe.runtime.listener import Listener
 from jaxpipe.runtime.process import die_with_parent
+from jaxpipe.runtime.ulfm import SURVIVAL_OPTIONS, cannot_survive
 
 _RANK_AND_SIZE = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -77,6 +78,7 @@ def launch(
     num_ranks: int,
     module: str = "jaxpipe",
     hear: Callable[[str], object] | None = None,
+    survives: bool = False,
 ) -> int:
     """Run a module with these arguments on `num_ranks` ranks of this host; return the exit code.
 
@@ -85,14 +87,14 @@ def launch(
     them as SIGUSR1, which each `mpirun` passes on and leaves them time for; the exit code is 128
     plus the signal. The second one ends them. A SIGTERM to Open MPI's `mpirun` is held back from
     it, and taken for one to this process. `hear` is given the last that `mpirun` has written, when
-    it has ended.
+    it has ended. With `survives`, those that are left when a rank is lost may go on.
 
     Raises:
-        ConfigError: there is no `mpirun`.
+        ConfigError: there is no `mpirun`, or it cannot let ranks survive.
     """
     mpirun = find_mpirun()
     command = [
-        *launch_command(mpirun, num_ranks=num_ranks),
+        *launch_command(mpirun, num_ranks=num_ranks, survives=survives),
         *(sys.executable, "-m", module),
         *arguments,
     ]
@@ -164,15 +166,23 @@ def _begin_child(deadly: int) -> None:
         hold(signal.SIGTERM)
 
 
-def launch_command(mpirun: str, *, num_ranks: int) -> tuple[str, ...]:
+def launch_command(mpirun: str, *, num_ranks: int, survives: bool = False) -> tuple[str, ...]:
     """Return the command that starts `num_ranks` ranks on this host, without their program.
 
     Ranks pin themselves (see `runtime.process`), so that both MPIs do it alike.
+
+    Raises:
+        ConfigError: they are to survive lost ranks, and this is not Open MPI.
     """
-    if not _is_open_mpi(mpirun):
+    is_open_mpi = _is_open_mpi(mpirun)
+    if survives and not is_open_mpi:
+        raise cannot_survive(mpirun)
+    if not is_open_mpi:
         return (mpirun, "-n", str(num_ranks), "-bind-to", "none")
     as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
-    return (mpirun, *as_root, "-n", str(num_ranks), "--oversubscribe", "--bind-to", "none")
+    with_ft = SURVIVAL_OPTIONS if survives else ()
+    here = ("-n", str(num_ranks), "--oversubscribe", "--bind-to", "none")
+    return (mpirun, *as_root, *with_ft, *here)
 
 
 @cache

@@ -8,7 +8,7 @@ from jaxpipe.comm import LocalWorld, ShapedTransport, Transport, broadcast_bytes
 from jaxpipe.comm.nccl import NcclBinding, NcclTransport, local_binding
 from jaxpipe.comm.tags import BROADCAST_TAG, GATHER_TAG
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.settings import RunConfig, TransportKind
+from jaxpipe.runtime.settings import RunConfig, Survival, TransportKind
 from topo import Cluster
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,8 @@ def open_transport(run: RunConfig, plan: Plan, cluster: Cluster, *, is_seated: b
         DeadlineError: another rank is missing after `run.timeout_s`.
         TransportError: the MPI or the communicators cannot begin.
     """
-    return choose_transport(run, plan, cluster, base=open_base(is_seated=is_seated))
+    base = open_base(is_seated=is_seated, survives=run.survive is Survival.SHRINK)
+    return choose_transport(run, plan, cluster, base=base)
 
 
 def choose_transport(
@@ -88,13 +89,16 @@ def pipeline_pairs(plan: Plan) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(pair for pair in pairs if pair[0] != pair[1]))
 
 
-def open_base(*, is_seated: bool) -> Transport:
-    """Return this rank over MPI, or the only rank if no MPI has started it."""
+def open_base(*, is_seated: bool, survives: bool = False) -> Transport:
+    """Return this rank over MPI, or the only rank if no MPI has started it.
+
+    With `survives`, those that are left when a rank is lost may shrink the transport.
+    """
     if not is_seated:
         return LocalWorld(1).transport(0)
     from jaxpipe.comm.mpi import MpiTransport
 
-    return MpiTransport()
+    return MpiTransport(survives=survives)
 
 
 def _with_nccl(

@@ -75,6 +75,15 @@ class TrackerKind(StrEnum):
     """Weights & Biases, online or as `WANDB_MODE` says."""
 
 
+class Survival(StrEnum):
+    """What becomes of a run that has lost a rank."""
+
+    RESTART = "restart"
+    """It ends, and `jaxpipe run` starts it again."""
+    SHRINK = "shrink"
+    """The others go on in the same job, with a smaller plan: Open MPI alone, which has ULFM."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """Where a run lives, and how long its ranks wait for each other.
@@ -87,6 +96,10 @@ class RunConfig:
 
     Each of the `trackers` is told of every step by rank 0; `project` is where trackio and W&B put
     the run.
+
+    Where lost ranks are survived by `shrink`, the others train again within `recover_s`, compiled
+    anew, or the job ends as it would with `restart`. They take the state of a lost stage from its
+    replica; with `optimizer.sharded`, or without a replica, all go back to the newest checkpoint.
     """
 
     folder: str
@@ -99,21 +112,30 @@ class RunConfig:
     compute: ComputeKind = ComputeKind.REAL
     trackers: tuple[TrackerKind, ...] = ()
     project: str = "jaxpipe"
+    survive: Survival = Survival.RESTART
+    recover_s: float = 120.0
 
     def __post_init__(self) -> None:
-        times = ("timeout_s", "startup_timeout_s", "hang_s", "link_scale")
+        times = ("timeout_s", "startup_timeout_s", "hang_s", "link_scale", "recover_s")
         _check(self, above_zero=times, not_negative=("seed",))
         if len(set(self.trackers)) < len(self.trackers):
             raise ValueError(
                 f"each tracker is told once: `trackers` is {', '.join(self.trackers)}; name each "
                 "once"
             )
-        for name in ("timeout_s", "startup_timeout_s", "hang_s"):
+        for name in ("timeout_s", "startup_timeout_s", "hang_s", "recover_s"):
             if getattr(self, name) > _LONGEST_WAIT_S:
                 raise ValueError(
                     f"`{name}` must be at most {_LONGEST_WAIT_S:.0e}, is {getattr(self, name)}"
                 )
         check_path("folder", self.folder)
+        is_plain = self.transport is TransportKind.MPI and self.compute is ComputeKind.REAL
+        if self.survive is Survival.SHRINK and not is_plain:
+            raise ValueError(
+                f"ranks shrink over MPI alone, where they compute: `survive` is {self.survive}, "
+                f"`transport` {self.transport}, `compute` {self.compute}; leave out the others, or "
+                f"set `survive` to {Survival.RESTART}"
+            )
         if self.link_scale != 1 and self.transport is not TransportKind.SHAPED:
             raise ValueError(
                 f"only emulated links have a scale: `link_scale` is {self.link_scale}, `transport` "

@@ -1,15 +1,17 @@
 """The state of training in a checkpoint: copied stage by stage, read by any cut."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 import optax
 
-from jaxpipe.runtime.checkpoint import Checkpoint, flatten, names, restore
+from jaxpipe.runtime.checkpoint import flatten, names, restore
 from jaxpipe.runtime.compiled import CompiledStage
+from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.loss_scale import LossScale, initial_loss_scale
 from jaxpipe.runtime.model import Parameters
 from jaxpipe.runtime.saver import Snapshot
@@ -19,6 +21,29 @@ from jaxpipe.runtime.worker import Worker
 _MOMENTS = ("mu", "nu")
 _LOSS_SCALE, _SKIPPED_STEPS = "loss_scale", "skipped_steps"
 """Where the metadata hold what is not a tensor of the state."""
+
+
+@runtime_checkable
+class Saved(Protocol):
+    """The state of training after some steps: a `Checkpoint`, or what survivors handed over."""
+
+    @property
+    def step(self) -> int:
+        """How many steps it has seen."""
+        ...
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What is not a tensor."""
+        ...
+
+    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Return some tensors by their names.
+
+        Raises:
+            CheckpointError: one of them is missing or corrupt.
+        """
+        ...
 
 
 def snapshot(worker: Worker, state: TrainState, *, step: int) -> Snapshot:
@@ -35,11 +60,47 @@ def snapshot(worker: Worker, state: TrainState, *, step: int) -> Snapshot:
         if job.plan.replica(rank) == 0:
             tensors = _tensors(held.params, moments, first_layer=job.plan.layers(stage).start)
             shards[f"stage-{stage}"] = {name: np.array(each) for name, each in tensors.items()}
-    metadata = {**job.description, **_to_metadata(state)}
+    metadata = {**job.description, **to_metadata(state)}
     return Snapshot(step=step, shards=shards, metadata=metadata)
 
 
-def restore_state(worker: Worker, checkpoint: Checkpoint | None) -> tuple[TrainState, int]:
+def held_tensors(worker: Worker, state: TrainState) -> dict[str, np.ndarray] | None:
+    """Return all tensors of the state that this rank holds, by their names, without a message.
+
+    Return None where it holds parts of them alone, because replicas share the optimizer out, or
+    nothing, because an update that took over its arrays was interrupted.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    for stage, held in state.stages.items():
+        if worker.compiled[stage].shared_out is not None:
+            return None
+        first_layer = worker.job.plan.layers(stage).start
+        moments = {moment: optax.tree.get(held.moments, moment) for moment in _MOMENTS}
+        try:
+            tensors |= _tensors(held.params, moments, first_layer=first_layer)
+        except RuntimeError:  # jax's, of an array that was donated
+            return None
+    return tensors
+
+
+def needed_tensors(job: Job, *, rank: int) -> tuple[str, ...]:
+    """Return the names of all tensors that a rank reads to go on; compiles nothing."""
+    needed: dict[str, None] = {}
+    for stage in job.plan.stages(rank):
+        params, _ = jax.eval_shape(job.functions(stage=stage, rank=rank).init)
+        for prefix in ("", *(f"{moment}." for moment in _MOMENTS)):
+            first_layer = job.plan.layers(stage).start
+            needed |= dict.fromkeys(names(params, first_layer=first_layer, prefix=prefix))
+    return tuple(needed)
+
+
+def to_metadata(state: TrainState) -> dict[str, Any]:
+    """Return what of the state is not a tensor."""
+    loss_scale = None if state.loss_scale is None else asdict(state.loss_scale)
+    return {_LOSS_SCALE: loss_scale, _SKIPPED_STEPS: state.skipped_steps}
+
+
+def restore_state(worker: Worker, checkpoint: Saved | None) -> tuple[TrainState, int]:
     """Return the state from which training starts, and the number of steps it has seen.
 
     A loss that is scaled, and was not in the checkpoint, starts with the initial scale.
@@ -69,7 +130,7 @@ def restore_state(worker: Worker, checkpoint: Checkpoint | None) -> tuple[TrainS
     return state, checkpoint.step
 
 
-def restore_params(checkpoint: Checkpoint, template: Parameters, *, first_layer: int) -> Parameters:
+def restore_params(checkpoint: Saved, template: Parameters, *, first_layer: int) -> Parameters:
     """Return parameters in the structure of `template`, as jax arrays.
 
     Raises:
@@ -84,7 +145,7 @@ def _fresh(compiled: CompiledStage) -> StageState:
 
 
 def _restored(
-    checkpoint: Checkpoint, compiled: CompiledStage, *, first_layer: int, num_updates: int
+    checkpoint: Saved, compiled: CompiledStage, *, first_layer: int, num_updates: int
 ) -> StageState:
     fresh = _fresh(compiled)
     read = partial(_read, checkpoint, fresh.params, first_layer=first_layer)
@@ -97,16 +158,9 @@ def _restored(
     return StageState(params=place(read(prefix="")), moments=place(moments))
 
 
-def _read(
-    checkpoint: Checkpoint, template: Parameters, *, first_layer: int, prefix: str
-) -> Parameters:
+def _read(checkpoint: Saved, template: Parameters, *, first_layer: int, prefix: str) -> Parameters:
     found = checkpoint.read(names(template, first_layer=first_layer, prefix=prefix))
     return restore(template, found, first_layer=first_layer, prefix=prefix)
-
-
-def _to_metadata(state: TrainState) -> dict[str, Any]:
-    loss_scale = None if state.loss_scale is None else asdict(state.loss_scale)
-    return {_LOSS_SCALE: loss_scale, _SKIPPED_STEPS: state.skipped_steps}
 
 
 def _held(compiled: CompiledStage, moment: Parameters) -> Parameters:

@@ -7,18 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from jaxpipe.comm import Transport
 from jaxpipe.errors import RunError
-from jaxpipe.runtime.checkpoint import Checkpoint, latest
+from jaxpipe.runtime.checkpoint import latest
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics import MetricsFile, StepMetrics
 from jaxpipe.runtime.optimizer import learning_rate
 from jaxpipe.runtime.overflows import Overflows
 from jaxpipe.runtime.saver import Saver
-from jaxpipe.runtime.state_file import restore_state, snapshot
-from jaxpipe.runtime.totals import Totals
+from jaxpipe.runtime.standing import Standing, Trained
+from jaxpipe.runtime.state_file import Saved, restore_state, snapshot
+from jaxpipe.runtime.step_end import StepEnd
 from jaxpipe.runtime.trace_file import gather_trace, write_trace
 from jaxpipe.runtime.trackers import Tracked, Trackers
 from jaxpipe.runtime.train_state import TrainState
@@ -52,16 +51,18 @@ def train(
     job: Job,
     transport: Transport,
     *,
-    checkpoint: Checkpoint | None,
+    checkpoint: Saved | None,
     observe: Callable[[StepMetrics], None],
     watch: Watch | None = None,
+    standing: Standing | None = None,
 ) -> Outcome | Stopped | None:
     """Train to the last step, as one of all ranks of the job; rank 0 returns where results lie.
 
     With a `checkpoint` training goes on from there, exactly as if it had not stopped; but where the
     codec of gradients feeds errors back, it starts with zero errors, and a warning says so.
     `observe` is called on rank 0 after each step. A `watch` is started once all is compiled. Where
-    any rank's is told to stop, all ranks save after the step and stop.
+    any rank's is told to stop, all ranks save after the step and stop. `standing` is told where
+    training stands, and what it says is to be done again is done first.
 
     Raises:
         ConfigError: this transport cannot sum as the plan wants it.
@@ -71,6 +72,7 @@ def train(
             could not be saved.
     """
     watch = watch or watch_over(job, rank=transport.rank)
+    standing = standing or Standing()
     worker = start(job, transport, watch)
     state, first_step = restore_state(worker, checkpoint)
     if checkpoint is not None and transport.rank == 0:
@@ -78,12 +80,16 @@ def train(
     saver = Saver(
         transport, folder=job.folder, keep=job.checkpoint.keep, timeout_s=job.run.timeout_s
     )
+    num_reported = first_step if standing.again is None else first_step - 1
     training = _Training(
         worker=worker,
         watch=watch,
         saver=saver,
-        reporter=_Reporter(job, transport, first_step=first_step, observe=observe),
+        reporter=_Reporter(job, transport, first_step=num_reported, observe=observe),
+        standing=standing,
     )
+    trained = Trained(worker=worker, state=state, step=first_step, ended=standing.again)
+    standing.begin(trained, watch=watch, saver=saver)
     watch.start()
     last_step = training.run(state, first_step=first_step)
     _finish(saver)
@@ -106,35 +112,54 @@ class _Training:
     watch: Watch
     saver: Saver
     reporter: "_Reporter"
+    standing: Standing
 
     def run(self, state: TrainState, *, first_step: int) -> int:
         """Train, and return after how many steps it ended: all, or as many as it was told."""
         overflows = Overflows()
+        again = self.standing.again
+        if again is not None:
+            self._follow(state, again)
+            if again.is_stopped:
+                return again.step
         for step in range(first_step, self.worker.job.train.steps):
             before = state
-            state, is_stopped = self._step(state, step=step)
+            state, ended = self._step(state, step=step)
             overflows.check(self.worker.transport, before, state, step=step + 1)
-            if is_stopped:
+            if ended.is_stopped:
                 return step + 1
         return self.worker.job.train.steps
 
-    def _step(self, state: TrainState, *, step: int) -> tuple[TrainState, bool]:
-        """Train on a step, and return whether a rank was told to stop."""
-        job, before, done = self.worker.job, state, step + 1
+    def _step(self, before: TrainState, *, step: int) -> tuple[TrainState, StepEnd]:
+        """Train on a step, and do what follows it."""
         self.watch.phase("read samples", step=step)
         begin_s = time.perf_counter()
-        state, totals = self.worker.train_step(state, step=step)
-        step_s = time.perf_counter() - begin_s
-        is_stopped, is_last = totals.stops > 0, done == job.train.steps
+        state, totals = self.worker.train_step(before, step=step)
+        ended = StepEnd(
+            step=step + 1,
+            totals=totals,
+            step_s=time.perf_counter() - begin_s,
+            loss_scale=None if before.loss_scale is None else before.loss_scale.scale,
+            skipped_before=before.skipped_steps,
+            skipped_after=state.skipped_steps,
+            num_pipeline_ranks=self.worker.job.plan.num_pipeline_ranks,
+        )
+        self.standing.hold(state, ended)
+        self._follow(state, ended)
+        return state, ended
+
+    def _follow(self, state: TrainState, ended: StepEnd) -> None:
+        """Do what follows a step: held-out loss, report, checkpoint."""
+        job, done = self.worker.job, ended.step
+        is_last = done == job.train.steps
         eval_loss = None
-        if is_last or done == 1 or (done % job.train.eval_every == 0 and not is_stopped):
+        if is_last or done == 1 or (done % job.train.eval_every == 0 and not ended.is_stopped):
             eval_loss = self.worker.eval_loss(state)
-        self.watch.phase("report", step=step)
-        self.reporter.step(totals, before, state, eval_loss=eval_loss, step=done, step_s=step_s)
-        if is_last or is_stopped or done % job.checkpoint.every == 0:
-            self.watch.phase("save", step=step)
+        self.watch.phase("report", step=done - 1)
+        self.reporter.step(ended, eval_loss=eval_loss)
+        if is_last or ended.is_stopped or done % job.checkpoint.every == 0:
+            self.watch.phase("save", step=done - 1)
             self.saver.begin(snapshot(self.worker, state, step=done))
-        return state, is_stopped
 
 
 def _finish(saver: Saver) -> None:
@@ -190,36 +215,11 @@ class _Reporter:
             )
             self._trackers = Trackers(job.run.trackers, _tracked(job, self._file, first_step))
 
-    def step(
-        self,
-        totals: Totals,
-        before: TrainState,
-        after: TrainState,
-        *,
-        eval_loss: float | None,
-        step: int,
-        step_s: float,
-    ) -> None:
-        """Report a step that is done, which led from one state to another; the first is 1."""
+    def step(self, ended: StepEnd, *, eval_loss: float | None) -> None:
+        """Report a step that is done."""
         if self._file is None:
             return
-        is_taken = after.skipped_steps == before.skipped_steps
-        num_updates = step - 1 - before.skipped_steps
-        tokens_per_s = self._job.tokens_per_step / step_s
-        metrics = StepMetrics(
-            step=step,
-            loss=totals.loss / self._job.tokens_per_step,
-            eval_loss=eval_loss,
-            grad_norm=totals.square_norm**0.5 if is_taken else None,
-            learning_rate=float(np.asarray(self._rate(num_updates))),
-            step_s=step_s,
-            tokens_per_s=tokens_per_s,
-            bubble=totals.bubble(num_pipeline_ranks=self._job.plan.num_pipeline_ranks),
-            sent_bytes=int(totals.sent_bytes),
-            flops_per_s=self._job.flops_per_token * tokens_per_s,
-            loss_scale=None if before.loss_scale is None else before.loss_scale.scale,
-            skipped_steps=after.skipped_steps,
-        )
+        metrics = ended.metrics(self._job, self._rate, eval_loss=eval_loss)
         self._file.write(metrics)
         self._trackers.tell(metrics)
         self._observe(metrics)

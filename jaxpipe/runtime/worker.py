@@ -86,14 +86,17 @@ class Worker:
         adjusted = adjust(self.job.loss_scale, state.loss_scale, finite=is_taken)
         return adjusted, adjusted.scale / state.loss_scale.scale
 
-    def close(self) -> None:
+    def close(self, *, timeout_s: float | None = None) -> None:
         """End the threads that sum gradients and encode messages, after the last step.
 
+        Each may take `timeout_s`, which is that of the run unless said otherwise.
+
         Raises:
-            DeadlineError: one does not end within `timeout_s`.
+            DeadlineError: one does not end in time.
         """
-        self.interpreter.reducer.close(timeout_s=self.job.run.timeout_s)
-        self.interpreter.messages.stop(timeout_s=self.job.run.timeout_s)
+        timeout_s = self.job.run.timeout_s if timeout_s is None else timeout_s
+        self.interpreter.reducer.close(timeout_s=timeout_s)
+        self.interpreter.messages.stop(timeout_s=timeout_s)
 
 
 def start(job: Job, transport: Transport, watch: Watch | None = None) -> Worker:

@@ -9,7 +9,7 @@
 
 from jaxpipe.supervise.attempt import Attempt, Ending, EndKind
 from jaxpipe.supervise.decide import Decision, decide
-from jaxpipe.supervise.smaller import smaller
+from jaxpipe.supervise.smaller import smaller, within
 from jaxpipe.supervise.supervise import Run, supervise
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "decide",
     "smaller",
     "supervise",
+    "within",
 ]

@@ -1,4 +1,4 @@
-"""The next smaller plan of a run, for when ranks are gone."""
+"""A smaller plan for a run, for when ranks are gone."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,23 +17,33 @@ def smaller(config: Config, settings: Sequence[str]) -> tuple[str, ...] | None:
     A plan from a file is for its ranks alone.
     """
     plan = config.plan
+    found = within(config, num_ranks=plan.stages // plan.chunks * plan.replicas - 1)
+    if found is None:
+        return None
+    kept = [each for each in settings if each.split("=")[0] not in _SIZES]
+    return (*kept, f"plan.stages={found.plan.stages}", f"plan.replicas={found.plan.replicas}")
+
+
+def within(config: Config, *, num_ranks: int) -> Config | None:
+    """Return the configuration with a plan of `num_ranks` ranks, or of as many as can be below.
+
+    It is None if no plan fits. Of several, the one with the most stages is taken.
+    """
+    plan = config.plan
     if plan.file is not None:
         return None
-    num_ranks = plan.stages // plan.chunks * plan.replicas
-    lengths = range(1, num_ranks)
-    sizes = [(length, count) for length in lengths for count in lengths]
-    fewer = [(n * m, n, m) for n, m in sizes if n * m < num_ranks]
-    kept = [each for each in settings if each.split("=")[0] not in _SIZES]
-    for _, length, count in sorted(fewer, reverse=True):
-        if _fits(config, num_stages=length * plan.chunks, num_replicas=count):
-            return (*kept, f"plan.stages={length * plan.chunks}", f"plan.replicas={count}")
+    lengths = range(1, num_ranks + 1)
+    sizes = [(n * m, n, m) for n in lengths for m in lengths if n * m <= num_ranks]
+    for _, length, count in sorted(sizes, reverse=True):
+        sized = replace(plan, stages=length * plan.chunks, replicas=count)
+        if _fits(found := replace(config, plan=sized)):
+            return found
     return None
 
 
-def _fits(config: Config, *, num_stages: int, num_replicas: int) -> bool:
-    plan = replace(config.plan, stages=num_stages, replicas=num_replicas)
+def _fits(config: Config) -> bool:
     try:
-        plan_from(replace(config, plan=plan))
+        plan_from(config)
     except UserError:
         return False
     return True

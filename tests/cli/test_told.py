@@ -23,7 +23,7 @@ from jaxpipe.cli.told import stopping_when_told
 watch = watch_of(Path(sys.argv[1]))
 if sys.argv[2] == "trains":
     watch.start()
-with stopping_when_told(watch):
+with stopping_when_told(lambda: watch):
     print("ready", flush=True)
     for _ in range(200):
         if watch.is_told_to_stop:
@@ -92,7 +92,7 @@ def test_a_rank_ends_or_stops_after_its_step(
 def test_handlers_are_as_before_afterwards(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGUSR1)
     watch = watch_of(tmp_path)
-    with stopping_when_told(watch):
+    with stopping_when_told(lambda: watch):
         os.kill(os.getpid(), signal.SIGUSR1)
         deadline_s = time.monotonic() + 20
         while not watch.is_told_to_stop and time.monotonic() < deadline_s:

@@ -21,7 +21,7 @@ def write_dataset(folder: Path) -> Path:
     return folder / "dataset"
 
 
-def tiny_tree(run: Path, dataset: Path, **sections: dict[str, Any]) -> Tree:
+def tiny_tree(run: Path, dataset: Path, /, **sections: dict[str, Any]) -> Tree:
     """Return a configuration of 2 stages x 2 replicas, changed by `sections`."""
     tree: Tree = {
         "run": {"folder": str(run), "seed": 1, "timeout_s": 60.0},

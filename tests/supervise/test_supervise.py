@@ -10,7 +10,7 @@ import pytest
 from jaxpipe.config import load_config, plan_from
 from jaxpipe.runtime.checkpoint import begin, commit, write_shard
 from jaxpipe.runtime.watch import Cause, CauseKind, clear_cause, write_cause
-from jaxpipe.supervise import Attempt, Run, smaller, supervise
+from jaxpipe.supervise import Attempt, Run, smaller, supervise, within
 from tests.cli.toml import to_toml
 from tests.runtime.training import tiny_tree
 
@@ -134,3 +134,15 @@ def test_smaller_plans(
     made = plan_from(load_config(path, settings))
     assert (made.num_stages, made.num_replicas) == expected
     assert made.num_ranks < stages * replicas
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "expected"), [(4, (2, 2)), (3, (3, 1)), (2, (2, 1)), (0, None)]
+)
+def test_the_largest_plan_for_so_many_ranks(
+    tmp_path: Path, num_ranks: int, expected: tuple[int, int] | None
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml(tiny_tree(tmp_path, tmp_path)))
+    found = within(load_config(path), num_ranks=num_ranks)
+    assert expected == (None if found is None else (found.plan.stages, found.plan.replicas))

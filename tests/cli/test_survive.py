@@ -1,0 +1,44 @@
+"""A run whose ranks survive each other goes on in the same job when one is killed."""
+
+from pathlib import Path
+
+import pytest
+
+from jaxpipe.runtime.checkpoint import newest_valid
+from jaxpipe.runtime.metrics import read_description, read_metrics
+from jaxpipe.runtime.watch import read_cause
+from tests.cli.conftest import WriteConfig
+from tests.cli.test_faults import ranks, training, wait_for_steps
+from tests.helpers import mpi_command
+from tests.runtime.training import run_tree, tiny_tree
+
+STEPS = 60
+ROUNDING = 1e-5
+TRAIN = {"steps": STEPS, "eval_every": STEPS}
+NO_CHECKPOINT = {"every": 100_000}
+
+is_open_mpi = "--oversubscribe" in mpi_command(1)
+
+
+@pytest.mark.skipif(not is_open_mpi, reason="ULFM is Open MPI's")
+def test_the_others_go_on_with_what_they_hold(
+    write_config: WriteConfig, tmp_path: Path, dataset: Path
+) -> None:
+    config = write_config(run={"survive": "shrink"}, train=TRAIN, checkpoint=NO_CHECKPOINT)
+    with training(config) as process:
+        wait_for_steps(tmp_path / "run", steps=3)
+        ranks(config)[0].kill()
+        told, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    assert "rank 0 of 4 is gone; 3 go on after step " in told
+    assert "held by those that are left, with 3 stages x 1 replicas" in told
+    assert read_cause(tmp_path / "run") is None
+    file = tmp_path / "run" / "metrics.jsonl"
+    metrics = read_metrics(file)
+    assert [m.step for m in metrics] == list(range(1, STEPS + 1))
+    described = read_description(file)
+    assert described is not None
+    assert described["config"]["plan"]["stages"] == 3
+    assert newest_valid(tmp_path / "run").step == STEPS
+    expected = run_tree(tiny_tree(tmp_path / "undisturbed", dataset, train=TRAIN))
+    assert [m.loss for m in metrics] == pytest.approx([m.loss for m in expected], rel=ROUNDING)
