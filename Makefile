@@ -11,7 +11,7 @@ train: venv
 	$(BIN)/jaxpipe train $(CONFIG) --set run.folder=$(RUN)
 
 test: venv lint
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
 
 lint: venv
 	$(BIN)/ruff format --check .
