@@ -61,12 +61,11 @@ def test_pieces_are_equal_parts_of_the_whole(shapes: list[tuple[int, ...]], coun
     ("plan", "more"),
     [
         ({}, {"model": {"tied": True}}),
-        # compiled once for this and for `test_checkpoints_do_not_depend_on_it`
-        ({"stages": 1, "replicas": 4}, {}),
+        ({"stages": 1, "replicas": 4}, {"model": {"tied": False}}),
         (
             {"chunks": 2, "schedule": "interleaved-1f1b", "all_reduce": "hierarchical"},
             {
-                "model": {"compute_dtype": "float16", "tied": False},
+                "model": {"compute_dtype": "float16"},
                 "loss_scale": {"initial": 2.0**21},
                 "comm": {"gradients": "top_k", "top_k_fraction": 0.25, "chunk_bytes": 1000},
             },
