@@ -11,7 +11,7 @@ train: venv
 	$(BIN)/jaxpipe train $(CONFIG) --set run.folder=$(RUN)
 
 test: venv lint
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
 	$(BIN)/pytest -o addopts= -q --nbmake --nbmake-timeout=120 --numprocesses 2 experiments/notebooks
 
 lint: venv

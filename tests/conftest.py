@@ -1,16 +1,18 @@
 """What all tests share: types checked at run time, one cache of what XLA compiled, no timing.
 
-They may run in several processes at once (`pytest --numprocesses 2 --dist loadgroup`): those of a
+They may run in several processes at once (`pytest --numprocesses 2 --dist loadscope`): those of a
 file in one process, and all that make network namespaces in one too.
 """
 
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
+from xdist.scheduler import LoadScopeScheduling
 
 install_import_hook(["models", "jaxpipe.runtime", "jaxpipe.comm"], typechecker="beartype.beartype")
 
@@ -33,12 +35,20 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests one process is to run."""
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        group = "namespaces" if "emulat" in file else file
-        item.add_marker(pytest.mark.xdist_group(group))
+class _ByFile(LoadScopeScheduling):
+    """Gives all tests of a file to one process; those that make network namespaces are as one file.
+
+    What a file computes for several of its tests is then computed once.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "namespaces" if "emulat" in file else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Say which tests one process is to run; the marks of `loadgroup` are lost on some pytests."""
+    return _ByFile(config, log)
 
 
 @pytest.fixture(scope="session")

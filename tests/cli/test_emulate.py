@@ -79,12 +79,12 @@ def test_training_over_namespaces_has_the_losses_of_training_without(
 ):
     needs_namespaces()
     plan = {"cluster": "two-region", "stages": 2, "replicas": 1}
+    unshaped = run_tree(tiny_tree(tmp_path / "unshaped", dataset, plan=plan))
     config = str(write_config(plan=plan))
     done = emulate("two-region", "--", *JAXPIPE, "train", config)
     assert done.returncode == 0, done.stderr
     seen = [line.split()[-1] for line in done.stderr.splitlines() if line.startswith("ohio-")]
     assert seen[:2] == ["0", "1"]
-    unshaped = run_tree(tiny_tree(tmp_path / "unshaped", dataset, plan=plan))
     emulated = measured(tmp_path / "run")
     assert [step.loss for step in emulated] == [step.loss for step in unshaped]
 

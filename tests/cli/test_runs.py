@@ -79,10 +79,10 @@ def test_codecs_and_libraries_carry_a_run_over_mpi(
         "comm": {"boundary": "bf16", "gradients": "int8"},
         "sample": {"tokens": 0},
     }
+    in_threads = run_tree(tiny_tree(tmp_path / "threads", dataset, **sections))
     config = write_config(**sections)
     coded = run([*JAXPIPE, "train", str(config)])
     assert coded.returncode == 0, coded.stderr
-    in_threads = run_tree(tiny_tree(tmp_path / "threads", dataset, **sections))
     assert [m.loss for m in measured(tmp_path / "run")] == [m.loss for m in in_threads]
     assert [m.sent_bytes for m in measured(tmp_path / "run")] == [m.sent_bytes for m in in_threads]
 
@@ -104,7 +104,7 @@ def test_a_rank_that_raises_ends_the_job(write_config: WriteConfig, tmp_path: Pa
 
 
 def test_a_killed_run_leaves_no_process_behind(write_config: WriteConfig, tmp_path: Path) -> None:
-    config = write_config(train={"steps": 100_000, "eval_every": 100_000})
+    config = write_config(plan={"replicas": 1}, train={"steps": 100_000, "eval_every": 100_000})
     with subprocess.Popen([*JAXPIPE, "train", str(config)], cwd=REPOSITORY) as process:
         deadline = time.monotonic() + 120.0
         while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
@@ -121,8 +121,8 @@ def assert_gone(config: Path) -> None:
 
 
 def test_a_mistake_that_all_ranks_find_is_told_once(write_config: WriteConfig) -> None:
-    config = write_config(train={"batch": 7})
-    job = run(mpi_command(4, "-m", "jaxpipe", "train", str(config)))
+    config = write_config(plan={"stages": 1}, train={"batch": 7})
+    job = run(mpi_command(2, "-m", "jaxpipe", "train", str(config)))
     assert job.returncode == 2
     assert job.stderr.count("jaxpipe: ") == 1
     assert job.stderr.startswith("jaxpipe: `train.batch` must be divisible by")

@@ -14,6 +14,7 @@ def test_links_are_emulated_and_losses_stay_the_same(
     write_config: WriteConfig, tmp_path: Path, dataset: Path
 ) -> None:
     plan = {"cluster": "two-region", "stages": 2, "replicas": 1}
+    unshaped = run_tree(tiny_tree(tmp_path / "unshaped", dataset, plan=plan))
     shaped = ("--set", "run.transport=shaped")
     config = str(write_config(plan=plan))
     job = run([*JAXPIPE, "train", config, *shaped])
@@ -22,6 +23,4 @@ def test_links_are_emulated_and_losses_stay_the_same(
     emulated = measured(tmp_path / "run")
     latency_s = topo.load("two-region").latency_s[0, 1]
     assert all(m.step_s >= 2 * latency_s for m in emulated)  # one way and back
-
-    unshaped = run_tree(tiny_tree(tmp_path / "unshaped", dataset, plan=plan))
     assert [m.loss for m in emulated] == [m.loss for m in unshaped]

@@ -24,7 +24,9 @@ _COLLECTIVE = re.compile(
 
 def main(folder: Path) -> None:
     dataset = write_dataset(folder)
-    layer = compiled_stage(cut=(2, 1, 2), stage=1, tied=False, mesh=MeshConfig(tensor=2))
+    layer = compiled_stage(
+        cut=(2, 1, 2), stage=1, tied=False, mesh=MeshConfig(tensor=2), ops=(Op.BACKWARD,)
+    )
     report = {
         "losses": _losses(folder, dataset),
         "scaled": _scaled_losses(folder, dataset),

@@ -39,7 +39,10 @@ def _error(transport: MpiTransport, mesh: MeshConfig, schedule: ScheduleKind) ->
         tied=True,
     )
     tokens = draw_tokens(num_samples=NUM_MICROBATCHES * MICROBATCH)
-    gradients, totals = gradients_of_rank(transport, plan, tokens, mesh=mesh, loop=Loop.SCAN)
+    ops = {instruction.op for program in plan.train_schedule() for instruction in program}
+    gradients, totals = gradients_of_rank(
+        transport, plan, tokens, mesh=mesh, loop=Loop.SCAN, ops=ops
+    )
     return worst_error(gradients, totals, tokens, tied=True)
 
 

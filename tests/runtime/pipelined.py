@@ -1,8 +1,8 @@
 """Runs one training step of a small model through a pipeline, and collects its gradients."""
 
 import time
+from collections.abc import Collection
 from dataclasses import replace
-from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jaxpipe.comm import CodedTransport, CountedTransport, ReduceWorker, Transpo
 from jaxpipe.plan import Plan, PlanConfig, identity_plan
 from jaxpipe.runtime.buckets import unpack
 from jaxpipe.runtime.checkpoint import flatten
-from jaxpipe.runtime.compiled import CompiledStage, compile_stage
+from jaxpipe.runtime.compiled import CompiledStage
 from jaxpipe.runtime.functions import StageFunctions, Work
 from jaxpipe.runtime.interpreter import Feed, Interpreter
 from jaxpipe.runtime.mailbox import Patience
@@ -24,6 +24,7 @@ from jaxpipe.runtime.totals import Totals
 from jaxpipe.runtime.train_state import StageState, TrainState
 from jaxpipe.runtime.watched import unwatched
 from jaxpipe.schedule import Op, ScheduleKind
+from tests.runtime.compiled_once import compile_stage_once
 from tests.runtime.one_device import MICROBATCH, NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
 from topo import load
 
@@ -53,7 +54,6 @@ def make_plan(
     return identity_plan(config, load("laptop"), num_layers=NUM_LAYERS, batch=batch, tied=tied)
 
 
-@cache
 def compiled_stage(
     *,
     cut: tuple[int, ...],
@@ -61,6 +61,7 @@ def compiled_stage(
     tied: bool,
     mesh: MeshConfig = NO_MESH,
     loop: Loop = Loop.UNROLLED,
+    ops: Collection[Op] = Op,
 ) -> CompiledStage:
     """Return the compiled stage, for any schedule; only `loss_cotangent` depends on the batch."""
     start = sum(cut[:stage])
@@ -76,7 +77,7 @@ def compiled_stage(
         optimizer=OptimizerConfig(),
     )
     layout = layout_over(jax.local_devices(), mesh, split=functions.stage.model.split)
-    return compile_stage(functions, ops=Op, layout=layout)
+    return compile_stage_once(functions, ops=ops, layout=layout)
 
 
 def gradients_of_rank(
@@ -86,13 +87,19 @@ def gradients_of_rank(
     *,
     mesh: MeshConfig = NO_MESH,
     loop: Loop = Loop.UNROLLED,
+    ops: Collection[Op] = Op,
 ) -> tuple[dict[str, np.ndarray], Totals]:
-    """Return this rank's reduced gradients by name, and the totals of the step."""
+    """Return this rank's reduced gradients by name, and the totals of the step.
+
+    What is compiled for all of `ops` serves every schedule; each takes time to compile.
+    """
     replica = plan.replica(transport.rank)
     cotangent = jnp.float32(1 / (len(tokens) * SEQUENCE))
     compiled = {
         stage: replace(
-            compiled_stage(cut=plan.cut, stage=stage, tied=plan.tied, mesh=mesh, loop=loop),
+            compiled_stage(
+                cut=plan.cut, stage=stage, tied=plan.tied, mesh=mesh, loop=loop, ops=ops
+            ),
             loss_cotangent=cotangent,
         )
         for stage in plan.stages(transport.rank)

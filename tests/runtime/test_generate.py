@@ -1,26 +1,34 @@
 """Sampling continues a prompt with what the model finds likely."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxpipe.runtime.generate import Sampling, continuation
+from jaxpipe.runtime.model import Parameters
 from jaxpipe.runtime.stage import Stage
 from tests.runtime.one_device import NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
 
 PROMPT = np.array([3, 1, 4], np.int32)
 
 
+@cache
+def drawn() -> Parameters:
+    whole = Stage(model=tiny_gpt(tied=True), index=0, num_stages=1, layers=range(NUM_LAYERS))
+    return jax.jit(lambda: whole.init(seed=SEED))()
+
+
 def words(num_tokens: int, sampling: Sampling) -> list[int]:
     model = tiny_gpt(tied=True)
-    params = model.init(jax.random.key(SEED), layers=range(NUM_LAYERS), embed=True, head=True)
-    return list(continuation(model, params, PROMPT, num_tokens=num_tokens, sampling=sampling))
+    return list(continuation(model, drawn(), PROMPT, num_tokens=num_tokens, sampling=sampling))
 
 
 def test_temperature_zero_takes_the_likeliest_token_beyond_the_longest_sequence():
     model = tiny_gpt(tied=True)
-    params = model.init(jax.random.key(SEED), layers=range(NUM_LAYERS), embed=True, head=True)
+    params = drawn()
     whole = Stage(model=model, index=0, num_stages=1, layers=range(NUM_LAYERS))
     text = PROMPT.tolist()
     for _ in range(2 * SEQUENCE):

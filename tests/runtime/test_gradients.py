@@ -13,7 +13,7 @@ from jaxpipe.schedule import AllReduceKind, ScheduleKind
 from tests.helpers import mpi_command, mpi_environment
 from tests.runtime.mpi_gradients import CASES
 from tests.runtime.one_device import MICROBATCH, draw_tokens, loss_and_gradients
-from tests.runtime.pipelined import compiled_stage, gradients_of_rank, make_plan
+from tests.runtime.pipelined import gradients_of_rank, make_plan
 from tests.runtime.verdict import TOLERANCE, worst_error
 
 CUTS = ((5,), (1, 4), (2, 1, 2), (1, 2, 1, 1))
@@ -83,8 +83,6 @@ def test_gradients_of_every_all_reduce_equal_those_of_one_device(kind: AllReduce
 
 
 def assert_gradients_of_one_device(plan: Plan) -> None:
-    for stage in range(plan.num_stages):
-        compiled_stage(cut=plan.cut, stage=stage, tied=plan.tied)
     tokens = draw_tokens(num_samples=plan.num_replicas * plan.num_microbatches * MICROBATCH)
     results = run_ranks(plan.num_ranks, lambda t: gradients_of_rank(t, plan, tokens))
     for gradients, totals in results:

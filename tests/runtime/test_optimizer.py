@@ -53,6 +53,7 @@ def reference(params: Parameters) -> optax.GradientTransformation:
     )
 
 
+@jax.jit
 def draw_gradients(params: Parameters, step: int) -> Parameters:
     leaves, structure = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(step), len(leaves))
@@ -63,7 +64,7 @@ def draw_gradients(params: Parameters, step: int) -> Parameters:
 
 def part(whole: Parameters, functions: StageFunctions) -> Parameters:
     """Return what a stage holds of a tree over the whole model."""
-    held = functions.stage.init(seed=SEED)
+    held = jax.eval_shape(lambda: functions.stage.init(seed=SEED))
     layers = functions.stage.layers
     blocks = jax.tree.map(lambda leaf: leaf[layers.start : layers.stop], whole["blocks"])
     ends = {
@@ -78,19 +79,23 @@ def part(whole: Parameters, functions: StageFunctions) -> Parameters:
 def test_stages_together_update_as_optax_does(tied: bool):
     cut = (2, 3)
     stages = [stage_functions(index=i, cut=cut, tied=tied) for i in range(2)]
-    whole = stage_functions(index=0, cut=(NUM_LAYERS,), tied=tied).stage.init(seed=SEED)
+    one = stage_functions(index=0, cut=(NUM_LAYERS,), tied=tied).stage
+    whole = jax.jit(lambda: one.init(seed=SEED))()
     optimizer = reference(whole)
     moments = optimizer.init(whole)
-    states = [functions.init() for functions in stages]
+    states = [jax.jit(functions.init)() for functions in stages]
+    packs = [jax.jit(lambda g, f=f: f.pack(f.stage.spread(part(g, f)))) for f in stages]
+    updates = [jax.jit(f.update) for f in stages]
+    expected = jax.jit(optimizer.update)
     for step in range(NUM_STEPS):
         gradients = draw_gradients(whole, step)
-        buckets = [f.pack(f.stage.spread(part(gradients, f))) for f in stages]
+        buckets = [pack_(gradients) for pack_ in packs]
         square_norm = sum(f.square_norm(b) for f, b in zip(stages, buckets, strict=True))
         states = [
-            f.update(params, moment, bucket, jnp.float32(square_norm))
-            for f, (params, moment), bucket in zip(stages, states, buckets, strict=True)
+            update(params, moment, bucket, jnp.float32(square_norm))
+            for update, (params, moment), bucket in zip(updates, states, buckets, strict=True)
         ]
-        changes, moments = optimizer.update(gradients, moments, whole)
+        changes, moments = expected(gradients, moments, whole)
         whole = jax.tree.map(jnp.add, whole, changes)
     for functions, (params, _) in zip(stages, states, strict=True):
         jax.tree.map(
@@ -123,7 +128,7 @@ def test_the_learning_rate_rises_to_its_peak_and_falls_to_its_end(
 @pytest.mark.parametrize("tied", [True, False])
 def test_buckets_hold_every_gradient_once(index: int, cut: tuple[int, ...], tied: bool):
     functions = stage_functions(index=index, cut=cut, tied=tied)
-    params = functions.stage.init(seed=SEED)
+    params = jax.jit(lambda: functions.stage.init(seed=SEED))()
     gradients = draw_gradients(params, 0)
     shared = functions.stage.shares_embedding
     buckets = pack(gradients, shared=shared)

@@ -42,7 +42,7 @@ def test_weights_and_repeats_do_not_travel():
 @pytest.mark.parametrize("remat", Remat)
 def test_rematerialisation_changes_memory_and_not_gradients(remat: Remat):
     stage, kept = whole(remat), whole(Remat.NONE)
-    params = stage.init(seed=SEED)
+    params = jax.jit(lambda: stage.init(seed=SEED))()
     tokens = jnp.asarray(draw_tokens(num_samples=2))
 
     def forward(stage: Stage):
@@ -54,7 +54,8 @@ def test_rematerialisation_changes_memory_and_not_gradients(remat: Remat):
 
     loss, residuals = forward(stage)
     (gradients,) = jax.jit(backward_from_residuals)(residuals, params, jnp.float32(1))
-    expected = jax.grad(lambda p: kept.apply(p, tokens[:, :-1], tokens[:, 1:], None))(params)
+    of_kept = jax.grad(lambda p: kept.apply(p, tokens[:, :-1], tokens[:, 1:], None))
+    expected = jax.jit(of_kept)(params)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), gradients, expected
     )
@@ -66,7 +67,7 @@ def test_policies_keep_less_and_less():
     sizes = []
     for remat in (Remat.NONE, Remat.DOTS, Remat.FULL):
         stage = whole(remat)
-        params = stage.init(seed=SEED)
+        params = jax.jit(lambda stage=stage: stage.init(seed=SEED))()
         _, residuals = jax.jit(
             lambda p, stage=stage: forward_with_residuals(
                 lambda p: stage.apply(p, tokens[:, :-1], tokens[:, 1:], None), p

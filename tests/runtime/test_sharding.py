@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import jax
 import numpy as np
@@ -13,12 +14,13 @@ from hypothesis import strategies as st
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import config_from, job_from, plan_from
 from jaxpipe.errors import ConfigError
+from jaxpipe.runtime import worker
 from jaxpipe.runtime.checkpoint import open_checkpoint
 from jaxpipe.runtime.metrics import read_metrics
 from jaxpipe.runtime.share import Share, size_of, whole_tree
 from jaxpipe.runtime.state_file import restore_state
-from jaxpipe.runtime.worker import start
 from jaxpipe.trace import Lane, read_chrome
+from tests.runtime.compiled_once import compile_stage_once
 from tests.runtime.training import Tree, run_tree, tiny_tree
 
 ROUNDING = 1e-5
@@ -101,18 +103,19 @@ def moment_bytes(tree: Tree) -> list[int]:
     job = job_from(config, plan)
 
     def work(transport: Transport) -> int:
-        worker = start(job, transport)
-        state, _ = restore_state(worker, None)
-        worker.close()
+        started = worker.start(job, transport)
+        state, _ = restore_state(started, None)
+        started.close()
         leaves = jax.tree.leaves([held.moments for held in state.stages.values()])
         return sum(leaf.nbytes for leaf in leaves if leaf.ndim)
 
-    return run_ranks(plan.num_ranks, work)
+    with patch.object(worker, "compile_stage", compile_stage_once):
+        return run_ranks(plan.num_ranks, work)
 
 
 def test_a_rank_holds_its_part_of_the_moments(tmp_path: Path, dataset: Path) -> None:
-    three = {"replicas": 3}, {"loop": "scan", "batch": 6}
-    one = {"replicas": 1}, {"loop": "scan"}
+    three = {"replicas": 3}, {"batch": 6}
+    one: tuple[dict[str, Any], dict[str, Any]] = {"replicas": 1}, {}
     whole, alone, sharded = (
         moment_bytes(
             tiny_tree(

@@ -24,12 +24,12 @@ def stage(*, loop: Loop, index: int = 0, cut: tuple[int, ...] = (NUM_LAYERS,)) -
 @pytest.mark.parametrize(("index", "cut"), [(0, (5,)), (0, (1, 4)), (1, (2, 3))])
 def test_stacking_undoes_spreading(loop: Loop, index: int, cut: tuple[int, ...]) -> None:
     one = stage(loop=loop, index=index, cut=cut)
-    params = one.init(seed=SEED)
+    params = jax.jit(lambda: one.init(seed=SEED))()
     jax.tree.map(np.testing.assert_array_equal, one.stack(one.spread(params)), params)
 
 
 def test_unrolled_layers_have_a_tree_each_and_scanned_ones_share_theirs() -> None:
-    params = stage(loop=Loop.SCAN).init(seed=SEED)
+    params = jax.jit(lambda: stage(loop=Loop.SCAN).init(seed=SEED))()
     assert stage(loop=Loop.SCAN).spread(params) is params
     assert len(stage(loop=Loop.UNROLLED).spread(params)["blocks"]) == NUM_LAYERS
 
@@ -52,7 +52,8 @@ def test_scanned_and_unrolled_layers_agree(remat: Remat, dropout: float) -> None
         def loss(params: dict, one: Stage = one) -> jax.Array:
             return one.apply(params, tokens[:, :-1], tokens[:, 1:], jax.random.key(1))
 
-        value, gradients = jax.jit(jax.value_and_grad(loss))(one.spread(one.init(seed=SEED)))
+        params = jax.jit(lambda one=one: one.spread(one.init(seed=SEED)))()
+        value, gradients = jax.jit(jax.value_and_grad(loss))(params)
         found[loop] = (value, one.stack(gradients))
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *found.values()

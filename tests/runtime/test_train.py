@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxpipe.runtime.compiled import compile_stage
 from jaxpipe.runtime.metrics import StepMetrics
 from jaxpipe.trace import Lane, read_chrome, summarise
 from tests.runtime.training import run_tree, tiny_tree
@@ -147,10 +148,14 @@ def compilations() -> Iterator[list[str]]:
 
 
 def test_nothing_compiles_twice(tmp_path: Path, dataset: Path):
-    plan = {"stages": 1, "replicas": 1}
+    def run(name: str, *, steps: int) -> None:
+        plan = {"stages": 1, "replicas": 1}
+        tree = tiny_tree(tmp_path / name, dataset, plan=plan, train={"steps": steps})
+        run_tree(tree, compile_stage=compile_stage)
+
     with compilations() as short:
-        run_tree(tiny_tree(tmp_path / "short", dataset, plan=plan, train={"steps": 2}))
+        run("short", steps=2)
     with compilations() as long:
-        run_tree(tiny_tree(tmp_path / "long", dataset, plan=plan, train={"steps": 6}))
+        run("long", steps=6)
     assert sorted(short) == sorted(f"jit({name})" for name in COMPILED)
     assert sorted(long) == sorted(short)

@@ -1,14 +1,19 @@
 """Trains a tiny model on the `local` transport, from a configuration to the files of the run."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from jaxpipe.comm import run_ranks
 from jaxpipe.config import config_from, job_from, plan_from
+from jaxpipe.runtime import worker
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
+from jaxpipe.runtime.compiled import CompiledStage
 from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.runtime.metrics import StepMetrics, read_metrics
 from jaxpipe.runtime.train import train
+from tests.runtime.compiled_once import compile_stage_once
 
 Tree = dict[str, dict[str, Any]]
 
@@ -41,14 +46,23 @@ def tiny_tree(run: Path, dataset: Path, /, **sections: dict[str, Any]) -> Tree:
     return {name: {**tree.get(name, {}), **sections.get(name, {})} for name in {**tree, **sections}}
 
 
-def run_tree(tree: Tree, *, resume: bool = False) -> list[StepMetrics]:
-    """Train as all ranks of the configuration, in threads, and return the metrics file."""
+def run_tree(
+    tree: Tree,
+    *,
+    resume: bool = False,
+    compile_stage: Callable[..., CompiledStage] = compile_stage_once,
+) -> list[StepMetrics]:
+    """Train as all ranks of the configuration, in threads, and return the metrics file.
+
+    What another run of this process has compiled is not compiled again.
+    """
     config = config_from(tree)
     plan = plan_from(config)
     job = job_from(config, plan)
     checkpoint = open_checkpoint(latest(job.folder)) if resume else None
-    run_ranks(
-        plan.num_ranks,
-        lambda transport: train(job, transport, checkpoint=checkpoint, observe=lambda _: None),
-    )
+    with patch.object(worker, "compile_stage", compile_stage):
+        run_ranks(
+            plan.num_ranks,
+            lambda transport: train(job, transport, checkpoint=checkpoint, observe=lambda _: None),
+        )
     return read_metrics(job.metrics_file)

@@ -1,0 +1,29 @@
+"""Compiles each stage once in a process, whichever ranks and runs ask for it."""
+
+from collections.abc import Collection
+from functools import cache
+from threading import Lock
+
+from jax.sharding import Mesh
+
+from jaxpipe.runtime.compiled import CompiledStage, compile_stage
+from jaxpipe.runtime.functions import StageFunctions
+from jaxpipe.runtime.mesh import ONE_DEVICE, Layout
+from jaxpipe.schedule import Op
+
+_ONE_AT_A_TIME = Lock()
+
+
+def compile_stage_once(
+    functions: StageFunctions, *, ops: Collection[Op], layout: Layout = ONE_DEVICE
+) -> CompiledStage:
+    """Return what `compile_stage` returns; of replicas that start together the first compiles."""
+    with _ONE_AT_A_TIME:
+        return _compiled(functions, ops=frozenset(ops), mesh=layout.mesh)
+
+
+@cache
+def _compiled(functions: StageFunctions, *, ops: frozenset[Op], mesh: Mesh | None) -> CompiledStage:
+    split = functions.stage.model.split
+    layout = ONE_DEVICE if mesh is None else Layout(mesh=mesh, split=split)
+    return compile_stage(functions, ops=ops, layout=layout)
