@@ -23,7 +23,7 @@ from jaxpipe.runtime.launch import seat
 from jaxpipe.runtime.metrics import read_metrics
 
 SIZES = (4, 3, 2)
-_STEPS = 400
+_STEPS = 150
 _STEPS_EACH = 5
 _RESTARTS = 12
 _TOLERANCE = 1e-3
