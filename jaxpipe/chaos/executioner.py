@@ -69,7 +69,7 @@ class Executioner:
         if self._kill.point is Point.PRUNE:
             removal = SimpleNamespace(rmtree=shutil.rmtree)
             _before(removal, "rmtree", self._at_removal)
-            vars(folders_module)["shutil"] = removal
+            _replace(folders_module, "shutil", removal)
 
     def _at(self, point: Point, owner: Any, name: str) -> None:
         if self._kill.point is point:
@@ -125,6 +125,10 @@ def _is_at(point: Point, instruction: Instruction) -> bool:
     return instruction.op is _OPS.get(point)
 
 
+def _replace(owner: Any, name: str, new: Any) -> None:
+    setattr(owner, name, new)
+
+
 def _before(owner: Any, name: str, hook: Callable[..., object]) -> None:
     """Make `owner.name` call a hook with its arguments first."""
     function = getattr(owner, name)
@@ -134,4 +138,4 @@ def _before(owner: Any, name: str, hook: Callable[..., object]) -> None:
         hook(*args, **kwargs)
         return function(*args, **kwargs)
 
-    setattr(owner, name, wrapped)
+    _replace(owner, name, wrapped)

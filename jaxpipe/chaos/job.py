@@ -52,7 +52,7 @@ def tree(run: Path, dataset: Path, **sections: Mapping[str, Any]) -> dict[str, d
     base: dict[str, dict[str, Any]] = {
         "run": {"folder": str(run), "seed": 1, "timeout_s": 60.0},
         "data": {"folder": str(dataset)},
-        "model": {"num_layers": 3, "dim": 16, "num_heads": 2, "sequence": 16, "vocabulary": 256},
+        "model": {"num_layers": 2, "dim": 16, "num_heads": 2, "sequence": 16, "vocabulary": 256},
         "plan": {
             "cluster": "laptop",
             "stages": 2,

@@ -1,5 +1,6 @@
 """kill -9 of any rank, anywhere: the run goes on, and ends as if nothing had been."""
 
+import os
 import random
 import re
 import signal
@@ -14,6 +15,7 @@ from jaxpipe.chaos.job import (
     Started,
     started,
     wait_for_ranks,
+    wait_for_steps,
     wait_until,
     write_config,
 )
@@ -27,7 +29,9 @@ from jaxpipe.chaos.tried import expect, tried
 GONE_WITHIN_S = 0.5
 _NUM_STEPS = 10
 _SECTIONS = {"train": {"steps": _NUM_STEPS}}
-_ENDS_WITHIN_S = 200.0
+_ENDS_WITHIN_S = 600.0
+_START_S = 4.0
+_STEP_S = 0.3
 _ROUND = 100
 _STRIDE = 37
 
@@ -36,19 +40,20 @@ _STRIDE = 37
 class Target:
     """Which rank is killed: at a point, not before a step, or where there is none at any time.
 
-    `part` says when, of how long an undisturbed run takes.
+    That is `after_s` after so many steps are done, or where there are none, after it was started.
     """
 
     victim: int
     point: Point | None
     step: int
-    part: float
+    after_s: float
 
     @property
     def name(self) -> str:
         """What the trial is called."""
-        where = self.point or f"{self.part:.0%} of the time"
-        return f"rank {self.victim} at {where}"
+        since = f"step {self.step}" if self.step else "its start"
+        where = f"at {self.point}" if self.point else f"{self.after_s:.2f} s after {since}"
+        return f"rank {self.victim} {where}"
 
 
 def target(seed: int) -> Target:
@@ -57,36 +62,26 @@ def target(seed: int) -> Target:
     >>> hundred = [target(seed) for seed in range(100)]
     >>> len({(each.victim, each.point) for each in hundred if each.point})
     68
-    >>> target(1).name
-    'rank 1 at scalar-sum'
+    >>> target(1).name, target(2).name
+    ('rank 1 at scalar-sum', 'rank 0 0.34 s after its start')
     """
     chance = random.Random(seed)
-    step, part, any_rank = chance.randint(3, _NUM_STEPS - 1), chance.random(), chance.randrange(4)
     number, rank = divmod(seed * _STRIDE % _ROUND, NUM_RANKS)
     points = tuple(Point)
     if number < len(points):
-        return Target(victim=rank, point=points[number], step=step, part=part)
-    return Target(victim=any_rank, point=None, step=step, part=part)
+        step = chance.randint(3, _NUM_STEPS - 1)
+        return Target(victim=rank, point=points[number], step=step, after_s=0.0)
+    rank, step = chance.randrange(NUM_RANKS), max(0, chance.randint(-3, _NUM_STEPS - 1))
+    after_s = chance.uniform(0.0, _STEP_S if step else _START_S)
+    return Target(victim=rank, point=None, step=step, after_s=after_s)
 
 
 def _trials(setup: Setup) -> Iterator[Trial]:
     reference = _undisturbed(setup, "undisturbed")
-    aims = {seed: target(seed) for seed in range(setup.seed, setup.seed + setup.num_trials)}
-    needs_length = any(aimed.point is None for aimed in aims.values())
-    length_s = _length_s(setup, reference) if needs_length else 0.0
-    for seed, aimed in aims.items():
+    for seed in range(setup.seed, setup.seed + setup.num_trials):
+        aimed = target(seed)
         config = write_config(setup.folder / f"seed-{seed}", setup.dataset, **_SECTIONS)
-        work = partial(_trial, aimed, config, setup.dataset, reference, length_s=length_s)
-        yield tried(aimed.name, work)
-
-
-def _length_s(setup: Setup, reference: Path) -> float:
-    """Return how long a run takes when all is compiled, which must change nothing else."""
-    begin_s = time.monotonic()
-    again = _undisturbed(setup, "again")
-    length_s = time.monotonic() - begin_s
-    expect_equal(again, reference)
-    return length_s
+        yield tried(aimed.name, partial(_trial, aimed, config, setup.dataset, reference))
 
 
 def _undisturbed(setup: Setup, name: str) -> Path:
@@ -99,13 +94,7 @@ def _undisturbed(setup: Setup, name: str) -> Path:
 
 
 def _trial(
-    aimed: Target,
-    config: Path,
-    dataset: Path,
-    reference: Path,
-    figures: dict[str, float],
-    *,
-    length_s: float,
+    aimed: Target, config: Path, dataset: Path, reference: Path, figures: dict[str, float]
 ) -> None:
     point = aimed.point
     kill = None if point is None else Kill(point=point, victim=aimed.victim, step=aimed.step)
@@ -113,7 +102,7 @@ def _trial(
     words = ("--restarts", "1", "--rank-module", "jaxpipe.chaos.rank")
     with started(config, dataset, command="run", words=words) as run:
         if point is None:
-            job = _kill(run, aimed.victim, after_s=aimed.part * length_s)
+            job = _kill(run, aimed)
         else:
             wait_for_ranks(run)
             job = run.job()
@@ -127,14 +116,17 @@ def _trial(
     expect(gone_s <= GONE_WITHIN_S, f"the job was gone after {gone_s:.2f} s, not {GONE_WITHIN_S} s")
 
 
-def _kill(run: Started, victim: int, *, after_s: float) -> list[int]:
-    """Kill a rank so many seconds from now, or as soon as it is there; return its job."""
-    until_s, what = time.monotonic() + after_s, f"rank {victim} is killed"
-    wait_until(lambda: time.monotonic() > until_s, run, what=what, timeout_s=after_s + 10.0)
+def _kill(run: Started, aimed: Target) -> list[int]:
+    """Kill a rank when its time has come; return its job."""
+    victim, what = aimed.victim, f"rank {aimed.victim} is killed"
     wait_until(lambda: victim in run.ranks(), run, what=what, timeout_s=_ENDS_WITHIN_S)
-    job, process = run.job(), run.ranks()[victim]
-    note_struck(run.config, Struck(victim=victim, doing="anything", at_s=time.monotonic()))
-    process.send_signal(signal.SIGKILL)
+    wait_for_steps(run, steps=aimed.step)
+    until_s = time.monotonic() + aimed.after_s
+    wait_until(lambda: time.monotonic() >= until_s, run, what=what, timeout_s=_ENDS_WITHIN_S)
+    job, process = run.job(), run.ranks().get(victim)
+    if process is not None:
+        note_struck(run.config, Struck(victim=victim, doing="anything", at_s=time.monotonic()))
+        os.kill(process.pid, signal.SIGKILL)
     return job
 
 
