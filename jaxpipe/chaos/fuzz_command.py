@@ -4,11 +4,11 @@ A file that is valid after all would train for long; whether it is valid has bee
 Run as `python -m jaxpipe.chaos.fuzz_command WORDS`, instead of `jaxpipe WORDS`.
 """
 
+import runpy
 import sys
 from types import ModuleType
 
 import jaxpipe.runtime.launch as launch_module
-from jaxpipe.cli.main import main
 
 
 def stop_before_training() -> None:
@@ -29,4 +29,4 @@ def stop_before_training() -> None:
 
 if __name__ == "__main__":
     stop_before_training()
-    sys.exit(main())
+    runpy.run_module("jaxpipe", run_name="__main__", alter_sys=True)

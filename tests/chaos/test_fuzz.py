@@ -4,6 +4,7 @@ import math
 import tomllib
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 import jaxpipe.runtime.launch as launch_module
 from jaxpipe.chaos.fuzz import Ending, judge
-from jaxpipe.chaos.fuzz_input import MUTATIONS, File, mutate
+from jaxpipe.chaos.fuzz_input import MUTATIONS, File, Mutation, mutate
 from jaxpipe.chaos.fuzz_toml import Value, awkward_values, to_toml
 from jaxpipe.chaos.job import tree
 from jaxpipe.cli.main import main
@@ -36,7 +37,7 @@ def test_awkward_values_are_toml(value: Value) -> None:
 
 
 def config_file(dataset: Path) -> File:
-    sections = dict(tree(Path("run"), dataset))
+    sections: dict[str, Any] = dict(tree(Path("run"), dataset))
     config_from(sections)
     return File(tree=sections, fields={name: list(fields) for name, fields in sections.items()})
 
@@ -54,7 +55,7 @@ def test_a_seed_gives_one_input(dataset: Path) -> None:
 def test_surely_wrong_configurations_are_refused(
     tmp_path: Path,
     dataset: Path,
-    mutation: object,
+    mutation: Mutation,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -62,7 +63,6 @@ def test_surely_wrong_configurations_are_refused(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "config.toml"
     for seed in range(3):
-        assert callable(mutation)
         broken = mutation(config_file(dataset), Random(seed))
         path.write_bytes(broken.data)
         code = main(["show", str(path)])

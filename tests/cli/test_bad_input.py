@@ -31,9 +31,6 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("train", {"steps": 0}, "in [train]: `steps` must be above 0, is 0"),
         ("train", {"batch": 2**40}, "at most 8,192 microbatches: `train.batch` = 1099511627776"),
         ("train", {"batch": 2**63}, "an integer must fit into 64 bits"),
-        ("run", {"timeout_s": 1e10}, "in [run]: `timeout_s` must be at most 1e+09, is 1"),
-        ("run", {"folder": ""}, "in [run]: `folder` must be a path of 1 to"),
-        ("run", {"folder": "a\0b"}, "no NUL, is 'a\\x00b'"),
         ("data", {"folder": "x" * 256}, "255 bytes between slashes"),
         ("model", {"preset": 3}, "`model.preset` must be a name, is 3"),
         ("plan", {"schedule": "2f2b"}, "`plan.schedule`: Invalid enum value '2f2b'"),
@@ -82,6 +79,9 @@ def test_a_wrong_configuration_is_refused(
         ("run.transport=tcp", "`run.transport`: Invalid enum value 'tcp'"),
         ("run.link_scale=2.0", "`link_scale` is 2.0, `transport` mpi; set it to shaped"),
         ("train.steps=x", "`train.steps`: Expected `int`, got `str`; it is 'x'"),
+        ("run.timeout_s=1e10", "in [run]: `timeout_s` must be at most 1e+09, is 1"),
+        ("run.folder=", "in [run]: `folder` must be a path of 1 to"),
+        ("run.folder=a\0b", "no NUL, is 'a\\x00b'"),
     ],
 )
 def test_a_wrong_setting_is_refused(
