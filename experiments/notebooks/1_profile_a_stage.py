@@ -76,7 +76,8 @@ print(f"and between the two {block.live_bytes / 1e6:.0f} MB are held, moments in
 # ## From parts to stages
 #
 # A stage is the sum of its parts, so one profile is good for any cut. Here are the stages of an
-# even cut, and of one that gives the last rank a block less, since it has the head.
+# even cut, and of one that gives the last rank a block less, since it has the head. With the small
+# vocabulary the head is light, and the even cut is the better one.
 
 # %%
 profile = as_profile(measured)
