@@ -56,6 +56,7 @@ for number, part in enumerate(measured.kinds):
     spread = np.maximum([middle - low, high - middle], 0)
     axes.bar(at, middle, width, yerr=spread, capsize=2, label=part.name)
 axes.set_xticks(np.arange(len(TIMED)) + width, TIMED)
+axes.set_yscale("log")
 axes.set_ylabel("milliseconds")
 axes.legend()
 axes.grid(axis="y", alpha=0.3)
