@@ -130,9 +130,10 @@ for kind in Spent:
     seconds = np.array([mean_spent_s(step)[kind] for step in accounts])
     axes.bar([f"{scale:g} x" for scale in scales], seconds, bottom=bottom, label=kind)
     bottom += seconds
+axes.legend(fontsize="small")
 axes.set_xlabel("latency and seconds per byte, of those of the cluster")
 axes.set_ylabel("seconds of a step")
-axes.legend(fontsize="small")
+axes.grid(axis="y", alpha=0.3)
 
 # %% [markdown]
 # ## Next
