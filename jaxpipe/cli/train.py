@@ -98,18 +98,16 @@ def _say_if_killed(folder: Path, plan: "Plan", *, code: int, words: str) -> None
     """Write a cause where no rank could, because it was killed; its launcher may have named it."""
     from jaxpipe.runtime.death import find_death
     from jaxpipe.runtime.launch import TOLD_TO_STOP
-    from jaxpipe.runtime.watch import Cause, CauseKind, read_pulses, write_cause
+    from jaxpipe.runtime.watch import Cause, CauseKind, write_cause
 
     if code in (0, 2, *TOLD_TO_STOP):
         return
     message = f"mpirun ended with exit code {code}, and no rank has said why"
     rank = stage = None
     if (death := find_death(words)) is not None:
-        message = f"{death}"
-        pulses = read_pulses(folder, range(plan.num_ranks)).values()
-        of_process = [pulse.rank for pulse in pulses if pulse.process == death.process]
-        rank = death.rank if death.rank is not None else next(iter(of_process), None)
-        stage = None if rank is None else plan.stages(rank)[0]
+        message, rank = f"{death}", death.rank
+        if rank is not None and rank < plan.num_ranks:
+            stage = plan.stages(rank)[0]
     write_cause(folder, Cause(kind=CauseKind.KILLED, message=message, rank=rank, stage=stage))
 
 

@@ -94,7 +94,8 @@ def test_a_killed_rank_leaves_a_cause(write_config: WriteConfig, tmp_path: Path)
     assert process.returncode not in (0, 2)
     cause = read_cause(tmp_path / "run")
     assert cause is not None
-    assert (cause.rank, cause.stage, cause.kind) == (1, 1, CauseKind.KILLED), cause
+    assert cause.kind is CauseKind.KILLED
+    assert (cause.rank, cause.stage) in ((1, 1), (None, None)), cause  # MPICH does not know
     assert "signal 9 (SIGKILL)" in cause.message
 
 
