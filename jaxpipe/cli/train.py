@@ -127,7 +127,8 @@ def _say_if_killed(folder: Path, plan: "Plan", *, code: int, words: str) -> None
     rank = stage = None
     if (death := find_death(words)) is not None:
         message, rank = f"{death}", death.rank
-        stage = plan.stages(rank)[0] if rank in range(plan.num_ranks) else None
+        if rank is not None and rank < plan.num_ranks:
+            stage = plan.stages(rank)[0]
     write_cause(folder, Cause(kind=CauseKind.KILLED, message=message, rank=rank, stage=stage))
 
 

@@ -67,19 +67,22 @@ def test_surely_wrong_configurations_are_refused(
         path.write_bytes(broken.data)
         code = main(["show", str(path)])
         err = capsys.readouterr().err
-        ending = Ending(code=code, seconds=0.0, err=err)
+        ending = Ending(code=code, cpu_s=0.0, seconds=0.0, err=err)
         assert judge(ending, surely_wrong=broken.surely_wrong) == "", broken.what
 
 
 @pytest.mark.parametrize(
     ("ending", "words"),
     [
-        (Ending(code=None, seconds=60.0, err=""), "does not end"),
-        (Ending(code=1, seconds=0.1, err="Traceback ...\nKeyError: 3\n"), "traceback: KeyError: 3"),
-        (Ending(code=1, seconds=0.1, err="jaxpipe: failed\n"), "exit code 1"),
-        (Ending(code=-9, seconds=0.1, err=""), "exit code -9"),
-        (Ending(code=2, seconds=0.1, err="jaxpipe: a\nb\n"), "not one line"),
-        (Ending(code=2, seconds=2.1, err="jaxpipe: a\n"), "refused after 2.1 s"),
+        (Ending(code=None, cpu_s=1.0, seconds=60.0, err=""), "does not end"),
+        (
+            Ending(code=1, cpu_s=0.1, seconds=0.1, err="Traceback ...\nKeyError: 3\n"),
+            "traceback: KeyError: 3",
+        ),
+        (Ending(code=1, cpu_s=0.1, seconds=0.1, err="jaxpipe: failed\n"), "exit code 1"),
+        (Ending(code=-9, cpu_s=0.1, seconds=0.1, err=""), "exit code -9"),
+        (Ending(code=2, cpu_s=0.1, seconds=0.1, err="jaxpipe: a\nb\n"), "not one line"),
+        (Ending(code=2, cpu_s=2.1, seconds=9.0, err="jaxpipe: a\n"), "refused after 2.1 s"),
     ],
 )
 def test_wrong_ends(ending: Ending, words: str) -> None:
