@@ -54,6 +54,7 @@ def main() -> None:
                 line = json.dumps(row)
                 print(line, flush=True)
                 file.write(f"{line}\n")
+                file.flush()
 
 
 def _run(folder: Path, kills: Sequence[int], chance: random.Random) -> dict[str, object]:
