@@ -12,7 +12,7 @@ train: venv
 
 test: venv lint
 	$(BIN)/pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
-	$(BIN)/pytest -o addopts= -q --nbmake --nbmake-timeout=120 --numprocesses 2 experiments/notebooks
+	$(BIN)/pytest -o addopts= -q --nbmake --nbmake-timeout=280 --numprocesses 2 experiments/notebooks
 
 lint: venv
 	$(BIN)/ruff format --check .

@@ -31,7 +31,7 @@ from jaxpipe.runtime.settings import Remat
 from models import GptConfig, load_preset
 
 config = replace(GptConfig(**load_preset("gpt-xl-24")), sequence=64, vocabulary=512)
-settings = MeasureSettings(remat=Remat.FULL, repeats=5, budget_s=1.0)
+settings = MeasureSettings(remat=Remat.FULL, repeats=3, budget_s=1.0)
 measured = measure_gpt(
     config, settings=settings, clock=time.perf_counter, observe=lambda words: None
 )
