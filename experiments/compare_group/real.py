@@ -87,32 +87,36 @@ def _runs(
             )
             plans = small_plans(network, small)
             for number in range(small.rounds):
-                for setting, run in run_all(bench, plans, folder):
+                for kind, setting, run in run_all(bench, plans, folder):
                     yield Measured(
-                        network=network.name, links=links, setting=setting, round=number, run=run
+                        network=network.name, links=kind, setting=setting, round=number, run=run
                     )
 
 
 def _over_transport(
     bench: Bench, plans: Mapping[Setting, Plan], _: Path
-) -> Iterator[tuple[Setting, Run]]:
+) -> Iterator[tuple[Links, Setting, Run]]:
     for setting, plan in plans.items():
-        yield setting, run_pipeline(bench, plan, folder=_fresh(bench, setting), links=None)
+        folder = _fresh(bench, setting)
+        yield Links.SHAPED, setting, run_pipeline(bench, plan, folder=folder, links=None)
 
 
 def _over_namespaces(
     bench: Bench, plans: Mapping[Setting, Plan], folder: Path
-) -> Iterator[tuple[Setting, Run]]:
+) -> Iterator[tuple[Links, Setting, Run]]:
+    """Run all settings; ZeRO-3 without latencies, with which its many collectives take minutes."""
     for setting, plan in plans.items():
         run_folder = _fresh(bench, setting)
-        with in_namespaces(bench.cluster, plan) as links:
-            yield setting, run_pipeline(bench, plan, folder=run_folder, links=links)
-            if setting is Setting.OURS:
-                yield Setting.ZERO3, run_zero3(bench, plan, links=links)
+        with in_namespaces(bench.cluster, plan, Links.NAMESPACES) as links:
+            run = run_pipeline(bench, plan, folder=run_folder, links=links)
+            yield Links.NAMESPACES, setting, run
         name = f"real-{bench.cluster.name}-{setting.letter}"
         shutil.copyfile(run_folder / "timeline.png", folder / f"{name}.png")
         with gzip.open(folder / f"{name}.trace.json.gz", "wb") as file:
             file.write((run_folder / "trace.json").read_bytes())
+    plan = plans[Setting.OURS]
+    with in_namespaces(bench.cluster, plan, Links.NO_LATENCY) as links:
+        yield Links.NO_LATENCY, Setting.ZERO3, run_zero3(bench, plan, links=links)
 
 
 def _fresh(bench: Bench, setting: Setting) -> Path:

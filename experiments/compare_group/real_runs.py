@@ -24,12 +24,14 @@ _TIMEOUT_S = 900.0
 
 
 class Links(StrEnum):
-    """What stands for the network; both emulate latency and bandwidth."""
+    """What stands for the network."""
 
     SHAPED = "transport"
     """jaxpipe's shaped transport: each message is late by its latency and its bytes."""
     NAMESPACES = "namespaces"
     """A network namespace to a host; a relay delays and paces packets, whosever they are."""
+    NO_LATENCY = "namespaces, no latency"
+    """The same with bandwidths alone, by the kernel's htb."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +99,16 @@ def run_zero3(bench: Bench, plan: Plan, *, links: Mapping[str, str]) -> Run:
 
 
 @contextmanager
-def in_namespaces(cluster: Cluster, plan: Plan) -> Iterator[Mapping[str, str]]:
+def in_namespaces(cluster: Cluster, plan: Plan, links: Links) -> Iterator[Mapping[str, str]]:
     """Make a namespace for each host; yield the settings that put a plan's ranks where it says.
 
     Raises:
         CannotMeasureError: there are no rights or no programs to do so.
     """
     devices = [plan.device(rank) for rank in range(plan.num_ranks)]
+    kind = EngineKind.HTB if links is Links.NO_LATENCY else EngineKind.RELAY
     try:
-        with emulated(cluster, kind=EngineKind.RELAY, devices=devices) as emulation:
+        with emulated(cluster, kind=kind, devices=devices) as emulation:
             yield emulation.settings
     except (ValueError, EmulationError) as error:
         raise CannotMeasureError(str(error)) from error

@@ -46,7 +46,7 @@ def main() -> None:
     real = commands.add_parser("real")
     real.add_argument(
         "--links",
-        choices=[each.value for each in Links],
+        choices=[Links.NAMESPACES.value, Links.SHAPED.value],
         default=Links.NAMESPACES.value,
         help="what emulates links: namespaces, which take root, or the transport",
     )
