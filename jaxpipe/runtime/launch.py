@@ -87,7 +87,8 @@ def launch(
     them as SIGUSR1, which each `mpirun` passes on and leaves them time for; the exit code is 128
     plus the signal. The second one ends them. A SIGTERM to Open MPI's `mpirun` is held back from
     it, and taken for one to this process. `hear` is given the last that `mpirun` has written, when
-    it has ended. With `survives`, those that are left when a rank is lost may go on.
+    it has ended. With `survives`, those that are left when a rank is lost may go on; their
+    `mpirun` gets its SIGTERM, for that is how one of them ends the others.
 
     Raises:
         ConfigError: there is no `mpirun`, or it cannot let ranks survive.
@@ -98,7 +99,7 @@ def launch(
         *(sys.executable, "-m", module),
         *arguments,
     ]
-    holds = can_hold() and _is_open_mpi(mpirun)
+    holds = can_hold() and _is_open_mpi(mpirun) and not survives
     return run_child(command, first_signal=signal.SIGUSR1, hear=hear, holds_sigterm=holds)
 
 
