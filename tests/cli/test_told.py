@@ -58,6 +58,7 @@ def write_pulse_of_rank_1(folder: Path, *, process: int, host: str) -> None:
         (GONE, socket.gethostname(), True),
         (GONE, "another-host", False),
     ],
+    ids=["alive", "gone", "elsewhere"],
 )
 def test_ranks_that_are_gone_are_noticed(
     tmp_path: Path, process: int, host: str, is_lost: bool
