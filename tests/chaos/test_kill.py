@@ -1,30 +1,30 @@
 """A rank that is killed at a named point, as `jaxpipe chaos` does it: nothing of it remains."""
 
+import csv
+import subprocess
+import sys
 from pathlib import Path
 
-from jaxpipe.chaos import Setup
-from jaxpipe.chaos.job import write_dataset
-from jaxpipe.chaos.kill import KILL
+from tests.helpers import mpi_environment
 
-SCALAR_SUM_OF_RANK_1 = 1
+SCALAR_SUM_OF_RANK_1 = "1"
 """The seed of this target."""
 
 
 def test_a_run_ends_as_if_no_rank_had_been_killed(tmp_path: Path) -> None:
-    folder = tmp_path / "kill"
-    folder.mkdir()
-    setup = Setup(
-        folder=folder,
-        dataset=write_dataset(tmp_path / "data"),
-        num_trials=1,
-        seed=SCALAR_SUM_OF_RANK_1,
+    words = ("kill", "--trials", "1", "--seed", SCALAR_SUM_OF_RANK_1, "--report", str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxpipe", "chaos", *words],
+        env=mpi_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    (trial,) = KILL.trials(setup)
-    assert trial.name == "rank 1 at scalar-sum"
-    is_late = trial.why.startswith("the job was gone after")  # looked at last; no test takes times
-    assert trial.passed or is_late, trial.why
-    told = (folder / f"seed-{setup.seed}" / "stdout.txt").read_text()
-    assert "attempt 1 failed with exit code" in told
-    assert "signal 9 (SIGKILL)" in told
-    assert "attempt 2 goes on from step" in told
-    assert "attempt 2 is done" in told
+    with (tmp_path / "trials.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["family"], row["name"]) == ("kill", "rank 1 at scalar-sum")
+    is_late = row["why"].startswith("the job was gone after")  # looked at last; no test takes times
+    assert row["passed"] == "yes" or is_late, done.stdout + done.stderr
+    assert float(row["rank_named"]) == 1
+    assert "1 of 1" in done.stdout or is_late
+    assert (tmp_path / "scorecard.md").exists()

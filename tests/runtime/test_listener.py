@@ -5,14 +5,18 @@ import sys
 
 import pytest
 
-from jaxpipe.runtime.launch import run_child
-
 PROGRAM = """
 import sys
 from jaxpipe.runtime.launch import run_child
 heard = []
 code = run_child([sys.executable, "-c", sys.argv[1]], hear=heard.append)
 print(f"{code} {len(heard)} {len(heard[0])}", flush=True)
+"""
+
+DEAF = """
+import sys
+from jaxpipe.runtime.launch import run_child
+sys.exit(run_child([sys.executable, "-c", sys.argv[1]]))
 """
 
 
@@ -34,4 +38,6 @@ def test_nothing_is_lost_of_what_is_long() -> None:
 
 @pytest.mark.parametrize("code", [0, 5])
 def test_who_does_not_listen_hears_nothing(code: int) -> None:
-    assert run_child([sys.executable, "-c", f"raise SystemExit({code})"]) == code
+    command = [sys.executable, "-c", DEAF, f"print('out'); raise SystemExit({code})"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, "out\n")
