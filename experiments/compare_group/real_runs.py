@@ -74,7 +74,8 @@ def run_pipeline(bench: Bench, plan: Plan, *, folder: Path, links: Mapping[str, 
     settings |= {"run.folder": str(folder), "train.steps": str(bench.steps)}
     if links is None:
         settings |= {"run.transport": "shaped"}
-    _run(bench, ["train", str(bench.config), *_set(settings)], plan.num_ranks, links or {})
+    arguments = ["train", str(bench.config), *_set(settings)]
+    _run(arguments, plan.num_ranks, cached(bench.cache) | dict(links or {}))
     steps = read_metrics(folder / "metrics.jsonl")
     return Run(
         losses=tuple(step.loss for step in steps), step_s=tuple(step.step_s for step in steps)
@@ -84,6 +85,9 @@ def run_pipeline(bench: Bench, plan: Plan, *, folder: Path, links: Mapping[str, 
 def run_zero3(bench: Bench, plan: Plan, *, links: Mapping[str, str]) -> Run:
     """Train as one sharded program over the namespaces of a plan's ranks.
 
+    Nothing is read from a cache: whoever finds its program there is too early for gloo, which gives
+    all ranks 30 s to meet.
+
     Raises:
         RuntimeError: a rank failed; it says what they printed.
     """
@@ -91,7 +95,7 @@ def run_zero3(bench: Bench, plan: Plan, *, links: Mapping[str, str]) -> Run:
     arguments = ["compare", str(bench.config), "--rank-of", System.ZERO3.value]
     arguments += _set(_settings(bench, plan))
     arguments += ["--steps", str(bench.steps), "--out", str(folder)]
-    _run(bench, arguments, plan.num_ranks, links)
+    _run(arguments, plan.num_ranks, {"JAX_PLATFORMS": "cpu"} | dict(links))
     steps = read_measured(folder, System.ZERO3).steps
     return Run(
         losses=tuple(step.loss for step in steps), step_s=tuple(step.step_s for step in steps)
@@ -114,11 +118,11 @@ def in_namespaces(cluster: Cluster, plan: Plan, links: Links) -> Iterator[Mappin
         raise CannotMeasureError(str(error)) from error
 
 
-def _run(bench: Bench, arguments: Sequence[str], num_ranks: int, links: Mapping[str, str]) -> None:
+def _run(arguments: Sequence[str], num_ranks: int, environment: Mapping[str, str]) -> None:
     start = launch_command(find_mpirun(), num_ranks=num_ranks)
     done = subprocess.run(
         [*start, sys.executable, "-m", "jaxpipe", *arguments],
-        env=os.environ | MEMORY_SETTINGS | cached(bench.cache) | dict(links),
+        env=os.environ | MEMORY_SETTINGS | dict(environment),
         capture_output=True,
         text=True,
         check=False,
