@@ -50,9 +50,7 @@ def measure(
     folder.mkdir(parents=True, exist_ok=True)
     networks = [each for each in small.networks if not only or each.name in only]
     names = [network.name for network in networks]
-    all_measured = [
-        each for each in read_measured(folder) if each.network not in names or each.links != links
-    ]
+    all_measured = others(read_measured(folder), names, links)
     for measured in _runs(small, networks, folder, links):
         all_measured.append(measured)
         text = json.dumps([asdict(each) for each in all_measured], indent=1)
@@ -64,6 +62,21 @@ def measure(
             flush=True,
         )
     return all_measured
+
+
+def others(
+    all_measured: Sequence[Measured], networks: Sequence[str], links: Links
+) -> list[Measured]:
+    """Return what is not measured again: other networks, and what was not emulated likewise.
+
+    Namespaces with and without latency are measured together.
+    """
+    is_shaped = links is Links.SHAPED
+    return [
+        each
+        for each in all_measured
+        if each.network not in networks or (each.links is Links.SHAPED) != is_shaped
+    ]
 
 
 def read_measured(folder: Path) -> list[Measured]:

@@ -1,6 +1,7 @@
 """The reports: ratios of what is there, blanks for what is not, and refusal of other losses."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from experiments.compare_group.cases import read_cases
 from experiments.compare_group.outcome import read_results
 from experiments.compare_group.paced import done, todo
 from experiments.compare_group.published import published_layout, published_s
-from experiments.compare_group.real import Measured
+from experiments.compare_group.real import Measured, others
 from experiments.compare_group.real_runs import Links, Run
 from experiments.compare_group.real_table import check_losses, real_rows
 from experiments.compare_group.reports import (
@@ -115,6 +116,14 @@ def test_the_first_step_does_not_count_and_ours_is_one():
     other = run(Setting.OURS_UNSCHEDULED, losses=(5.0, 4.00001), step_s=(9.0, 3.0))
     rows = real_rows([ours, other])
     assert [row["of (c)"] for row in rows] == [1.0, 1.5]
+
+
+def test_what_is_measured_again_replaces_both_kinds_of_namespaces():
+    shaped = run(Setting.OURS, losses=(5.0,), step_s=(1.0,))
+    kinds = [replace(shaped, links=links) for links in Links]
+    assert others(kinds, ["case 3"], Links.NAMESPACES) == [shaped]
+    assert others(kinds, ["case 3"], Links.SHAPED) == kinds[1:]
+    assert others(kinds, ["case 5"], Links.NAMESPACES) == kinds
 
 
 def test_other_losses_are_refused():
