@@ -67,8 +67,8 @@ class _Begun:
 class Reductions:
     """Sums over the ranks that hold a bucket, each along its tree of the plan, and as it says.
 
-    They go on beside the computation and each other; of two at once, a span shows what the
-    second takes longer.
+    They go on beside the computation and each other; the span of each lasts from where it was
+    begun to where it was over.
     """
 
     plan: Plan
@@ -104,7 +104,6 @@ class Reductions:
             DeadlineError: a sum was not there in time.
             TransportError: a message of a sum could not be moved.
         """
-        before_s = 0.0
         for each in self.begun:
             total = each.reducing.wait(timeout_s=self.timeout_s)
             # whoever waits may wake before the end was noted
@@ -112,11 +111,10 @@ class Reductions:
             self.recorder.add(
                 Lane.REDUCE,
                 each.instruction,
-                start_s=max(each.start_s, before_s),
+                start_s=each.start_s,
                 end_s=each.end_s,
                 num_bytes=each.num_bytes,
             )
-            before_s = each.end_s
             yield each.instruction, total
         self.begun.clear()
 

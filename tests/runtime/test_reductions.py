@@ -48,4 +48,34 @@ def test_a_sum_keeps_nobody_waiting():
             (Lane.REDUCE, "reduce stage", 12),
             (Lane.REDUCE, "reduce shared", 8),
         ]
-        assert 0 < spans[0].start_s < spans[0].end_s <= spans[1].start_s <= spans[1].end_s
+        assert 0 < spans[0].start_s <= spans[1].start_s
+        assert all(span.start_s < span.end_s for span in spans)
+
+
+def test_a_sum_that_ends_before_an_earlier_one_has_its_own_span():
+    """Rank 1 begins the second sum alone until it is over."""
+    plan = make_plan(
+        schedule=ScheduleKind.GPIPE, cut=(5,), num_replicas=2, num_microbatches=1, tied=False
+    )
+
+    def work(transport: Transport) -> tuple[Span, ...]:
+        recorder = Recorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
+        worker = ReduceWorker(transport)
+        reductions = Reductions(
+            plan=plan, worker=worker, wire=Wire(), recorder=recorder, timeout_s=TIMEOUT_S
+        )
+        stage, shared = reduce(0, Bucket.STAGE), reduce(0, Bucket.SHARED)
+        if transport.rank == 0:
+            reductions.begin(stage, jnp.arange(3.0))
+        reductions.begin(shared, jnp.ones(2))
+        reductions.begun[-1].reducing.wait(timeout_s=TIMEOUT_S)
+        if transport.rank == 1:
+            reductions.begin(stage, jnp.arange(3.0))
+        list(reductions.finish())
+        worker.close(timeout_s=TIMEOUT_S)
+        return recorder.kept(clock_offset_s=0.0)
+
+    for spans in run_ranks(2, work):
+        of = {span.name: span for span in spans}
+        assert all(span.start_s < span.end_s for span in spans)
+        assert of["reduce shared"].end_s < of["reduce stage"].end_s
