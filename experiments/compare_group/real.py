@@ -117,7 +117,7 @@ def _over_transport(
 def _over_namespaces(
     bench: Bench, plans: Mapping[Setting, Plan], folder: Path
 ) -> Iterator[tuple[Links, Setting, Run]]:
-    """Run all settings; ZeRO-3 without latencies, with which its many collectives take minutes."""
+    """Run all settings; ZeRO-3 without latencies, which its many collectives all wait for."""
     for setting, plan in plans.items():
         run_folder = _fresh(bench, setting)
         with in_namespaces(bench.cluster, plan, Links.NAMESPACES) as links:
