@@ -99,7 +99,7 @@ def _trial(
     point = aimed.point
     kill = None if point is None else Kill(point=point, victim=aimed.victim, step=aimed.step)
     write_orders(config, Orders(kill=kill))
-    words = ("--restarts", "1", "--rank-module", "jaxpipe.chaos.rank")
+    words = ("--restarts", "2", "--rank-module", "jaxpipe.chaos.rank")  # MPI may not start, once
     with started(config, dataset, command="run", words=words) as run:
         if point is None:
             job = _kill(run, aimed)
@@ -111,8 +111,10 @@ def _trial(
         code = run.wait(timeout_s=_ENDS_WITHIN_S)
     expect(code == 0, f"the run ends with exit code {code}: {run.stdout[-600:]}")
     expect_equal(run.folder, reference)
-    named = re.search(r"^attempt 1 failed .*: rank (\d+)", run.stdout, flags=re.MULTILINE)
-    figures["rank_named"] = float(named is not None and int(named[1]) == aimed.victim)
+    failures = re.findall(r"^attempt \d+ failed .*", run.stdout, flags=re.MULTILINE)
+    figures["attempts"] = 1.0 + len(failures)
+    named = [int(rank) for line in failures for rank in re.findall(r": rank (\d+)", line)]
+    figures["rank_named"] = float(named == [aimed.victim])
     expect(gone_s <= GONE_WITHIN_S, f"the job was gone after {gone_s:.2f} s, not {GONE_WITHIN_S} s")
 
 

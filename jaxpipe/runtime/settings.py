@@ -106,7 +106,7 @@ class RunConfig:
     seed: int = 0
     timeout_s: float = 120.0
     startup_timeout_s: float = 900.0
-    hang_s: float = 2.5
+    hang_s: float = 2.0
     transport: TransportKind = TransportKind.MPI
     link_scale: float = 1.0
     compute: ComputeKind = ComputeKind.REAL

@@ -1,6 +1,7 @@
 """What a rank says of itself while it trains, in a small file of its own that others read.
 
-The file is written in place and always of one length, so a full disk does not silence a rank.
+The file is written in place and always of one length, so a full disk does not silence a rank. It
+is opened and closed each time: on NFS, that is when other hosts see what was written.
 """
 
 import os
@@ -62,13 +63,17 @@ def pulse_file(folder: Path, rank: int) -> Path:
     return folder / "watch" / f"rank-{rank}.json"
 
 
-def write_pulse(descriptor: int, pulse: Pulse) -> None:
-    """Overwrite an open file.
+def write_pulse(path: Path, pulse: Pulse) -> None:
+    """Overwrite a file that is there, or write a new one.
 
     Raises:
         OSError: it cannot be written.
     """
-    os.pwrite(descriptor, msgspec.json.encode(pulse)[:_NUM_BYTES].ljust(_NUM_BYTES), 0)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.pwrite(descriptor, msgspec.json.encode(pulse)[:_NUM_BYTES].ljust(_NUM_BYTES), 0)
+    finally:
+        os.close(descriptor)
 
 
 def read_pulses(folder: Path, ranks: range) -> dict[int, Pulse]:
