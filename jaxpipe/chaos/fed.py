@@ -19,12 +19,16 @@ from jaxpipe.runtime.data import sample
 from jaxpipe.runtime.feed import Feed
 from jaxpipe.runtime.job import Job
 
+_MOST_RANKS = 1000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fed:
     """What one rank was fed in one step, which counts from 0, in one attempt of the run.
 
-    `rows` are checksums of its samples, by their place in the batch of all replicas.
+    An attempt has a number that is larger than those before, also where a job goes on without ranks
+    that it has lost. `rows` are checksums of its samples, by their place in the batch of all
+    replicas.
     """
 
     attempt: int
@@ -111,7 +115,7 @@ def _fed(job: Job, feed: Feed, *, rank: int, attempt: int) -> Fed:
     first = feed.first_microbatch * job.plan.microbatch
     stages = job.plan.stages(rank)
     return Fed(
-        attempt=attempt,
+        attempt=_MOST_RANKS * attempt - job.plan.num_ranks,  # each loss makes it larger
         step=feed.step,
         is_first_stage=0 in stages,
         is_last_stage=job.plan.num_stages - 1 in stages,

@@ -47,7 +47,7 @@ def write_dataset(folder: Path) -> Path:
     return folder / "dataset"
 
 
-def tree(run: Path, dataset: Path, **sections: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def tree(run: Path, dataset: Path, /, **sections: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the configuration of a tiny GPT on 2 stages x 2 replicas, changed by `sections`."""
     base: dict[str, dict[str, Any]] = {
         "run": {"folder": str(run), "seed": 1, "timeout_s": 60.0},
@@ -83,7 +83,7 @@ def to_toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def write_config(folder: Path, dataset: Path, **sections: Mapping[str, Any]) -> Path:
+def write_config(folder: Path, dataset: Path, /, **sections: Mapping[str, Any]) -> Path:
     """Write the configuration of a tiny run into a folder of its own, and return the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "config.toml"

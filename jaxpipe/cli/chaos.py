@@ -28,7 +28,7 @@ def chaos(
 
     Args:
         families: what to do, all of it by default: kill, stop, calm, corrupt, save, term, shrink,
-            fuzz.
+            survive, fuzz.
         full: as often as it takes to believe it, which takes hours; else a few times.
         report: a folder for `scorecard.md` and `trials.csv`.
         seed: what is random is drawn from it.

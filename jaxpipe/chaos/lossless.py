@@ -1,0 +1,74 @@
+"""What a run has to show that has lost ranks, but nothing else.
+
+Every sample of every step was fed once to the first stage and once to the last, by the attempt
+whose step counted, and the losses are those of an undisturbed run: up to the rounding of sums over
+other numbers of replicas. Training makes such a difference larger: with a learning rate of 0.01,
+one of 1e-8 doubles every five steps. So the rate is 0.001 here, the run short, and a thousandth is
+allowed.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxpipe.chaos.fed import read_fed, wanted_rows, wrongly_fed
+from jaxpipe.chaos.job import started, write_config
+from jaxpipe.chaos.tried import expect
+from jaxpipe.config import load_config
+from jaxpipe.runtime.data import open_dataset
+from jaxpipe.runtime.metrics import read_metrics
+
+NUM_STEPS = 80
+ENDS_WITHIN_S = 300.0
+_TOLERANCE = 1e-3
+
+
+def write_lossless_config(folder: Path, dataset: Path, **sections: Mapping[str, Any]) -> Path:
+    """Write the configuration of a run that three ranks can do, too: a layer on each."""
+    train = {"steps": NUM_STEPS, "eval_every": NUM_STEPS}
+    changes = {"model": {"num_layers": 3}, "optimizer": {"learning_rate": 1e-3}}
+    return write_config(folder, dataset, **{"train": train, **changes, **sections})
+
+
+def train_undisturbed(folder: Path, dataset: Path) -> Path:
+    """Train in peace, and return the run's folder.
+
+    Raises:
+        RunError: it has not ended in order.
+    """
+    config = write_lossless_config(folder, dataset)
+    with started(config, dataset) as run:
+        code = run.wait(timeout_s=ENDS_WITHIN_S)
+    expect(code == 0, f"an undisturbed run has ended with exit code {code}: {run.stderr}")
+    return run.folder
+
+
+def check_samples(config: Path, dataset: Path) -> None:
+    """Check what the ranks have written down that they were fed.
+
+    Raises:
+        RunError: a sample was lost, doubled, or another one.
+    """
+    read = load_config(config)
+    wanted = wanted_rows(
+        open_dataset(dataset, verify=False).train,
+        seed=read.run.seed,
+        batch=read.train.batch,
+        sequence=read.train.sequence or read.model.sequence,
+        steps=read.train.steps,
+    )
+    why = wrongly_fed(read_fed(config.parent), wanted)
+    expect(not why, why)
+
+
+def check_losses(run: Path, reference: Path) -> float:
+    """Return by how much of it a loss differs from that of the undisturbed run, at most.
+
+    Raises:
+        RunError: it is too much, or a step was not done once.
+    """
+    ours, theirs = (read_metrics(each / "metrics.jsonl") for each in (run, reference))
+    expect([m.step for m in ours] == [m.step for m in theirs], "not every step was done once")
+    differs = max(abs(m.loss / other.loss - 1) for m, other in zip(ours, theirs, strict=True))
+    expect(differs <= _TOLERANCE, f"a loss differs by {differs:.2g} of it")  # a NaN does, too
+    return differs

@@ -1,0 +1,107 @@
+"""Ranks are killed one by one, and the others go on in the same job, until too few are left.
+
+::
+
+    attempt 1    4 ranks ── one is killed ─► 3 ── one is killed ─► 2 ── one is killed ─► no majority
+    attempt 2    4 ranks, from the newest checkpoint, as `jaxpipe run` starts them
+
+Three go on with what they hold: the replica of a lost stage has its state. Two go on from a
+checkpoint, for the stages of three ranks have no replicas; so do three, if the trial shards the
+optimizer.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from jaxpipe.chaos.job import Started, started, wait_until
+from jaxpipe.chaos.lossless import (
+    ENDS_WITHIN_S,
+    check_losses,
+    check_samples,
+    train_undisturbed,
+    write_lossless_config,
+)
+from jaxpipe.chaos.processes import wait_for_ends
+from jaxpipe.chaos.trial import Family, Setup, Trial
+from jaxpipe.chaos.tried import expect, tried
+from jaxpipe.runtime.metrics import read_description
+
+_SIZES = (4, 3, 2)
+_STEPS_EACH = 5
+_CHECKPOINT_EVERY = 4
+_WORDS = ("--restarts", "2", "--rank-module", "jaxpipe.chaos.recording_rank")
+
+
+def _trials(setup: Setup) -> Iterator[Trial]:
+    reference = train_undisturbed(setup.folder / "undisturbed", setup.dataset)
+    for seed in range(setup.seed, setup.seed + setup.num_trials):
+        is_sharded = seed % 2 == 1
+        config = write_lossless_config(
+            setup.folder / f"seed-{seed}",
+            setup.dataset,
+            run={"survive": "shrink"},
+            checkpoint={"every": _CHECKPOINT_EVERY},
+            optimizer={"learning_rate": 1e-3, "sharded": is_sharded},
+        )
+        work = partial(_trial, config, setup.dataset, reference, random.Random(seed))
+        yield tried(f"ranks lost, seed {seed}{', sharded' if is_sharded else ''}", work)
+
+
+def _trial(
+    config: Path, dataset: Path, reference: Path, chance: random.Random, figures: dict[str, float]
+) -> None:
+    with started(config, dataset, command="run", words=_WORDS) as run:
+        _wait_for_steps_of(run, _SIZES[0], steps=_STEPS_EACH)
+        for size in _SIZES[1:]:
+            begin_s = _kill_one(run, chance)
+            _wait_for_steps_of(run, size, steps=1)
+            figures[f"to_{size}_ranks_s"] = time.monotonic() - begin_s
+            _wait_for_steps_of(run, size, steps=_STEPS_EACH)
+        job = run.job()
+        begin_s = _kill_one(run, chance)
+        figures["over_s"] = wait_for_ends(job, timeout_s=ENDS_WITHIN_S) - begin_s
+        code = run.wait(timeout_s=ENDS_WITHIN_S)
+    expect(code == 0, f"the run ends with exit code {code}: {run.stdout[-600:]}")
+    words = "are no majority"
+    expect(words in run.stdout, f"nobody has said that those left {words}: {run.stdout[-600:]}")
+    check_samples(config, dataset)
+    figures["loss_differs"] = check_losses(run.folder, reference)
+
+
+def _kill_one(run: Started, chance: random.Random) -> float:
+    """Kill any rank at any time of a step or two, and return when."""
+    time.sleep(chance.uniform(0.0, 0.5))
+    ranks = run.ranks()
+    ranks[chance.choice(sorted(ranks))].kill()
+    return time.monotonic()
+
+
+def _wait_for_steps_of(run: Started, num_ranks: int, *, steps: int) -> None:
+    """Wait until a plan of so many ranks has done some steps."""
+    path = run.folder / "metrics.jsonl"
+
+    def are_done() -> bool:
+        described = read_description(path) if path.exists() else None
+        if described is None:
+            return False
+        plan = described["config"]["plan"]
+        lines = path.read_text().splitlines()
+        since = next(n for n, line in enumerate(reversed(lines)) if line.startswith('{"run"'))
+        return plan["stages"] * plan["replicas"] == num_ranks and since >= steps
+
+    what = f"{num_ranks} ranks have done {steps} steps"
+    wait_until(are_done, run, what=what, timeout_s=ENDS_WITHIN_S)
+
+
+SURVIVE = Family(
+    name="survive",
+    does="kill ranks of one job that goes on (ULFM), from four to three to two, and then one more",
+    aim="no sample lost or doubled; losses equal to an undisturbed run's within 0.001 of them; "
+    "without a majority the job ends, and `jaxpipe run` starts it again",
+    num_trials=0,
+    num_trials_full=5,
+    trials=_trials,
+)
