@@ -65,6 +65,17 @@ def tree(run: Path, dataset: Path, /, **sections: Mapping[str, Any]) -> dict[str
         "checkpoint": {"every": 1, "keep": 2},
         "sample": {"tokens": 0},
     }
+    return changed(base, sections)
+
+
+def changed(
+    base: Mapping[str, Mapping[str, Any]], sections: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return sections with some of their values changed, and some new.
+
+    >>> changed({"run": {"seed": 1, "folder": "a"}}, {"run": {"seed": 2}, "plan": {"stages": 2}})
+    {'run': {'seed': 2, 'folder': 'a'}, 'plan': {'stages': 2}}
+    """
     return {name: {**base.get(name, {}), **sections.get(name, {})} for name in {**base, **sections}}
 
 

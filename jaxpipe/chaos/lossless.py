@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpipe.chaos.fed import read_fed, wanted_rows, wrongly_fed
-from jaxpipe.chaos.job import started, write_config
+from jaxpipe.chaos.job import changed, started, write_config
 from jaxpipe.chaos.tried import expect
 from jaxpipe.config import load_config
 from jaxpipe.runtime.data import open_dataset
@@ -23,20 +23,23 @@ ENDS_WITHIN_S = 300.0
 _TOLERANCE = 1e-3
 
 
-def write_lossless_config(folder: Path, dataset: Path, **sections: Mapping[str, Any]) -> Path:
+def write_lossless_config(folder: Path, dataset: Path, /, **sections: Mapping[str, Any]) -> Path:
     """Write the configuration of a run that three ranks can do, too: a layer on each."""
-    train = {"steps": NUM_STEPS, "eval_every": NUM_STEPS}
-    changes = {"model": {"num_layers": 3}, "optimizer": {"learning_rate": 1e-3}}
-    return write_config(folder, dataset, **{"train": train, **changes, **sections})
+    base: dict[str, dict[str, Any]] = {
+        "train": {"steps": NUM_STEPS, "eval_every": NUM_STEPS},
+        "model": {"num_layers": 3},
+        "optimizer": {"learning_rate": 1e-3},
+    }
+    return write_config(folder, dataset, **changed(base, sections))
 
 
-def train_undisturbed(folder: Path, dataset: Path) -> Path:
+def train_undisturbed(folder: Path, dataset: Path, /, **sections: Mapping[str, Any]) -> Path:
     """Train in peace, and return the run's folder.
 
     Raises:
         RunError: it has not ended in order.
     """
-    config = write_lossless_config(folder, dataset)
+    config = write_lossless_config(folder, dataset, **sections)
     with started(config, dataset) as run:
         code = run.wait(timeout_s=ENDS_WITHIN_S)
     expect(code == 0, f"an undisturbed run has ended with exit code {code}: {run.stderr}")

@@ -60,6 +60,7 @@ def _trial(
             lambda: read_cause(run.folder) is not None, run, what="it is found", timeout_s=60.0
         )
         figures["found_s"] = found_s = time.monotonic() - begin_s
+        figures["limit_s"] = limit_s
         figures["gone_s"] = wait_for_ends(job, timeout_s=60.0) - begin_s
         code = run.wait(timeout_s=60.0)
     cause = read_cause(run.folder)
