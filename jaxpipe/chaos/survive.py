@@ -7,10 +7,12 @@
 
 Three go on with what they hold: the replica of a lost stage has its state. Two go on from a
 checkpoint, for the stages of three ranks have no replicas; so do three with a sharded optimizer. A
-model of two layers leaves the third rank without work.
+model of two layers leaves the third rank without work. A rank that is stopped, and not killed, is
+killed by the one that finds it.
 """
 
 import random
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,18 +39,20 @@ _WORDS = ("--restarts", "2", "--rank-module", "jaxpipe.chaos.recording_rank")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """A run of which ranks are lost: how many train after each loss."""
+    """A run of which ranks are lost `by` a signal: how many train after each loss."""
 
     name: str
     sizes: tuple[int, ...] = (4, 3, 2)
     num_layers: int = 3
     is_sharded: bool = False
+    by: signal.Signals = signal.SIGKILL
 
 
 _CASES = (
     _Case(name="from memory, then from a checkpoint"),
     _Case(name="from checkpoints", is_sharded=True),
     _Case(name="with a rank to spare", num_layers=2, sizes=(4, 2)),
+    _Case(name="stopped, not killed", by=signal.SIGSTOP),
 )
 
 
@@ -83,12 +87,12 @@ def _trial(
     with started(config, dataset, command="run", words=_WORDS) as run:
         _wait_for_steps_of(run, case.sizes[0], steps=_STEPS_EACH)
         for size in case.sizes[1:]:
-            begin_s = _kill_one(run, chance)
+            begin_s = _strike_one(run, chance, case.by)
             _wait_for_steps_of(run, size, steps=1)
             figures[f"to_{size}_ranks_s"] = time.monotonic() - begin_s
             _wait_for_steps_of(run, size, steps=_STEPS_EACH)
         job = run.job()
-        begin_s = _kill_one(run, chance)
+        begin_s = _strike_one(run, chance, case.by)
         figures["over_s"] = wait_for_ends(job, timeout_s=ENDS_WITHIN_S) - begin_s
         code = run.wait(timeout_s=ENDS_WITHIN_S)
     expect(code == 0, f"the run ends with exit code {code}: {run.stdout[-600:]}")
@@ -98,11 +102,11 @@ def _trial(
     figures["loss_differs"] = check_losses(run.folder, reference)
 
 
-def _kill_one(run: Started, chance: random.Random) -> float:
-    """Kill any rank at any time of a step or two, and return when."""
+def _strike_one(run: Started, chance: random.Random, by: signal.Signals) -> float:
+    """Kill or stop any rank, at any time of a step or two, and return when."""
     time.sleep(chance.uniform(0.0, 0.5))
     ranks = run.ranks()
-    ranks[chance.choice(sorted(ranks))].kill()
+    ranks[chance.choice(sorted(ranks))].send_signal(by)
     return time.monotonic()
 
 
@@ -125,7 +129,7 @@ def _wait_for_steps_of(run: Started, num_ranks: int, *, steps: int) -> None:
 
 SURVIVE = Family(
     name="survive",
-    does="kill ranks of one job that goes on (ULFM), from four to three to two, and then one more",
+    does="kill or stop ranks of one job that goes on (ULFM): four, three, two, and then one more",
     aim="no sample lost or doubled; losses equal to an undisturbed run's within 0.001 of them; "
     "without a majority the job ends, and `jaxpipe run` starts it again",
     num_trials=0,

@@ -1,18 +1,17 @@
 """One rank of a training run, from its transport to its last word."""
 
 import os
-import sys
 import traceback
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from jaxpipe.cli.console import console
+from jaxpipe.cli.held_up import HeldUp, end_job
 from jaxpipe.cli.report import StepReport, report_end
 from jaxpipe.cli.told import stopping_when_told
 from jaxpipe.comm import SurvivingTransport, Transport
 from jaxpipe.comm.abort import one_line
-from jaxpipe.comm.end_launcher import end_launcher
 from jaxpipe.config import Config, cluster_from, job_from, plan_from
 from jaxpipe.errors import RankLostError
 from jaxpipe.plan import Plan, draw_plan
@@ -27,7 +26,7 @@ from jaxpipe.runtime.standing import Standing
 from jaxpipe.runtime.state_file import Saved
 from jaxpipe.runtime.survive import Survivor
 from jaxpipe.runtime.train import Outcome, Stopped, train
-from jaxpipe.runtime.watch import Cause, CauseKind, Watch, has_ended, mark_ended, write_cause
+from jaxpipe.runtime.watch import CauseKind, Watch, has_ended, mark_ended, write_cause
 from jaxpipe.runtime.watched import watch_over
 from jaxpipe.supervise import within
 
@@ -65,7 +64,9 @@ class _Place:
 
     def watch_over(self, job: Job) -> Watch:
         """Let a new watch be told what this rank does; what the user wants stays."""
-        end = partial(_end, job.folder, survives=self.survives)
+        end = partial(end_job, job.folder, survives=self.survives)
+        if self.survives:
+            end = HeldUp(job.folder, end=end)
         before, self.watch = self.watch, watch_over(job, rank=self.transport.rank, end=end)
         if before is not None and before.is_told_to_stop:
             self.watch.is_told_to_stop = True
@@ -188,16 +189,6 @@ def _report(config: Config, plan: Plan, outcome: Outcome | Stopped | None) -> No
         )
     elif outcome is not None:
         report_end(console, config, plan, outcome)
-
-
-def _end(folder: Path, cause: Cause, *, survives: bool) -> None:
-    """End this process, and with it the job: the main thread may never come back."""
-    if write_cause(folder, cause):
-        sys.stderr.write(f"jaxpipe: {cause}\n")
-        sys.stderr.flush()
-    if survives:  # the others would go on
-        end_launcher()
-    os._exit(1)
 
 
 def _tell(place: _Place, error: BaseException) -> None:
