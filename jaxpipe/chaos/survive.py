@@ -133,6 +133,6 @@ SURVIVE = Family(
     aim="no sample lost or doubled; losses equal to an undisturbed run's within 0.001 of them; "
     "without a majority the job ends, and `jaxpipe run` starts it again",
     num_trials=0,
-    num_trials_full=5,
+    num_trials_full=8,
     trials=_trials,
 )
