@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from jaxpipe.errors import PlanError
 from jaxpipe.launch.job import Launch
-from jaxpipe.launch.shell import begin_lines, verdict_lines, wait_lines
+from jaxpipe.launch.shell import begin_lines, wait_lines
 
 _RETRIES = 10
 _TO_SAVE_S = 120
@@ -89,8 +89,6 @@ def _script(launch: Launch) -> Iterator[str]:
     yield f"  --hostfile {_HOSTFILE} --map-by rankfile:FILE=/tmp/ranks --bind-to none \\"
     yield f'  -n {launch.plan.num_ranks} {launch.mpirun_command(slots)} "${{resume[@]}}" &'
     yield from wait_lines()
-    yield from verdict_lines(launch)
-    yield 'exit "$code"'
 
 
 def _container(name: str, image: str) -> list[str]:

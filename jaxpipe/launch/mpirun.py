@@ -5,7 +5,7 @@ so the file has the hosts of the plan alone.
 """
 
 from jaxpipe.launch.job import Launch
-from jaxpipe.launch.shell import STOPPED, begin_lines, verdict_lines, wait_lines
+from jaxpipe.launch.shell import STOPPED, begin_lines, wait_lines
 
 
 def mpirun_script(launch: Launch) -> str:
@@ -14,7 +14,7 @@ def mpirun_script(launch: Launch) -> str:
         "#!/usr/bin/env bash",
         launch.heading,
         "# Started again, it goes on from the newest checkpoint. SIGTERM makes it save and stop.",
-        f"# It ends with 0 after the last step, with {STOPPED} if it was told to stop before.",
+        f"# It ends with 0 after the last step, with {STOPPED} if it was told to stop before that.",
         "set -uo pipefail",
         "",
         "files=$(mktemp -d)",
@@ -33,8 +33,6 @@ def mpirun_script(launch: Launch) -> str:
         '  --map-by "rankfile:FILE=$files/ranks" --bind-to none \\',
         f'  -n {launch.plan.num_ranks} {launch.mpirun_command(launch.slots)} "${{resume[@]}}" &',
         *wait_lines(),
-        *verdict_lines(launch),
-        'exit "$code"',
     ]
     return "\n".join(lines) + "\n"
 

@@ -4,8 +4,9 @@
 
     find_newest ──► launcher & ──► a signal: USR1 to it ──► wait ──► exit code
 
-No launcher's own exit code says enough: ranks that were told to stop end in order, and an `mpirun`
-that lets ranks survive each other ends in order though all of them were killed.
+No launcher's own exit code says enough. Ranks that were told to stop end in order; so does the
+mpirun of Open MPI 5.0.11 after it has lost a host, and, where ranks survive each other, after all of
+them were killed. What counts is the checkpoint of the last step.
 """
 
 import shlex
@@ -21,7 +22,7 @@ def begin_lines(launch: Launch) -> list[str]:
 
     mpirun looks for words on other hosts' paths, which may be others: the command is named in full.
     """
-    lines = [
+    return [
         "jaxpipe=$(command -v jaxpipe) || { echo 'no `jaxpipe` is on the path' >&2; exit 127; }",
         f"folder={shlex.quote(launch.folder)}",
         f"last=$folder/checkpoints/step-{launch.steps:08d}/manifest.json",
@@ -34,32 +35,29 @@ def begin_lines(launch: Launch) -> list[str]:
         "find_newest",
         'if [[ -n "$newest" ]]; then resume=(--resume); else resume=(); fi',
     ]
-    return [*lines, 'rm -f "$folder/ended"'] if launch.survives else lines
 
 
 def wait_lines() -> list[str]:
     """Return lines that start after `launcher &`, pass signals on, and set `code` when it ended."""
     return [
         "ranks=$!",
+        "told=''",
         "# The ranks save after their step, and stop.",
-        "trap 'kill -USR1 \"$ranks\" 2> /dev/null' TERM USR1",
+        "trap 'told=yes; kill -USR1 \"$ranks\" 2> /dev/null' TERM USR1",
         "trap 'kill -TERM \"$ranks\" 2> /dev/null' INT HUP",
         'while kill -0 "$ranks" 2> /dev/null; do wait "$ranks"; done',
         'wait "$ranks"',
         "code=$?",
+        *verdict_lines(),
+        'exit "$code"',
     ]
 
 
-def verdict_lines(launch: Launch) -> list[str]:
+def verdict_lines() -> list[str]:
     """Return lines that correct `code`: it stays 0 only if the model was trained to the end."""
-    lines = [
-        "# Ranks that were told to stop end in order, too.",
-        f'if (( code == 0 )) && [[ ! -e "$last" ]]; then code={STOPPED}; fi',
-    ]
-    if not launch.survives:
-        return lines
     return [
-        "# This mpirun ends with 0 though all ranks were killed: those that end leave a mark.",
-        'if (( code == 0 )) && [[ ! -e "$folder/ended" ]]; then code=1; fi',
-        *lines,
+        "# Ranks that were told to stop end in order, too; so does an mpirun that has lost a host.",
+        'if (( code == 0 )) && [[ ! -e "$last" ]]; then',
+        f'  if [[ -n "$told" ]]; then code={STOPPED}; else code=1; fi',
+        "fi",
     ]

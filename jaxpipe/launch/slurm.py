@@ -71,7 +71,7 @@ def slurm_script(
         "before=$newest",
         "",
         *(_mpirun(launch) if mpi is SlurmMpi.MPIRUN else _srun(launch, mpi=mpi)),
-        *_end(launch, wait_s=notice_s - _TO_REQUEUE_S),
+        *_end(wait_s=notice_s - _TO_REQUEUE_S),
     ]
     return "\n".join(lines) + "\n"
 
@@ -121,7 +121,7 @@ def _mpirun(launch: Launch) -> list[str]:
     ]
 
 
-def _end(launch: Launch, *, wait_s: int) -> list[str]:
+def _end(*, wait_s: int) -> list[str]:
     return [
         "ranks=$!",
         "told=''",
@@ -139,7 +139,7 @@ def _end(launch: Launch, *, wait_s: int) -> list[str]:
         '  wait "$ranks"',
         "  code=$?",
         "fi",
-        *verdict_lines(launch),
+        *verdict_lines(),
         'if [[ -n "$told" && ! -e "$last" ]]; then',
         "  find_newest",
         '  if [[ "$newest" != "$before" ]]; then',

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # 2 stages x 2 replicas on cluster two-region.
 # Started again, it goes on from the newest checkpoint. SIGTERM makes it save and stop.
-# It ends with 0 after the last step, with 143 if it was told to stop before.
+# It ends with 0 after the last step, with 143 if it was told to stop before that.
 set -uo pipefail
 
 files=$(mktemp -d)
@@ -30,21 +30,21 @@ find_newest() {
 }
 find_newest
 if [[ -n "$newest" ]]; then resume=(--resume); else resume=(); fi
-rm -f "$folder/ended"
 
 # Ranks pin themselves, so mpirun does not bind them.
 mpirun --with-ft ulfm --mca mpi_ft_detector_thread true --hostfile "$files/hosts" \
   --map-by "rankfile:FILE=$files/ranks" --bind-to none \
   -n 4 "$jaxpipe" train my.toml --set 'run.folder=runs/My run_2' "${resume[@]}" &
 ranks=$!
+told=''
 # The ranks save after their step, and stop.
-trap 'kill -USR1 "$ranks" 2> /dev/null' TERM USR1
+trap 'told=yes; kill -USR1 "$ranks" 2> /dev/null' TERM USR1
 trap 'kill -TERM "$ranks" 2> /dev/null' INT HUP
 while kill -0 "$ranks" 2> /dev/null; do wait "$ranks"; done
 wait "$ranks"
 code=$?
-# This mpirun ends with 0 though all ranks were killed: those that end leave a mark.
-if (( code == 0 )) && [[ ! -e "$folder/ended" ]]; then code=1; fi
-# Ranks that were told to stop end in order, too.
-if (( code == 0 )) && [[ ! -e "$last" ]]; then code=143; fi
+# Ranks that were told to stop end in order, too; so does an mpirun that has lost a host.
+if (( code == 0 )) && [[ ! -e "$last" ]]; then
+  if [[ -n "$told" ]]; then code=143; else code=1; fi
+fi
 exit "$code"

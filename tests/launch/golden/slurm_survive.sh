@@ -24,7 +24,6 @@ find_newest() {
 }
 find_newest
 if [[ -n "$newest" ]]; then resume=(--resume); else resume=(); fi
-rm -f "$folder/ended"
 before=$newest
 
 cat > "$files/ranks" <<'RANKS'
@@ -52,10 +51,10 @@ else
   wait "$ranks"
   code=$?
 fi
-# This mpirun ends with 0 though all ranks were killed: those that end leave a mark.
-if (( code == 0 )) && [[ ! -e "$folder/ended" ]]; then code=1; fi
-# Ranks that were told to stop end in order, too.
-if (( code == 0 )) && [[ ! -e "$last" ]]; then code=143; fi
+# Ranks that were told to stop end in order, too; so does an mpirun that has lost a host.
+if (( code == 0 )) && [[ ! -e "$last" ]]; then
+  if [[ -n "$told" ]]; then code=143; else code=1; fi
+fi
 if [[ -n "$told" && ! -e "$last" ]]; then
   find_newest
   if [[ "$newest" != "$before" ]]; then

@@ -51,8 +51,10 @@ else
   wait "$ranks"
   code=$?
 fi
-# Ranks that were told to stop end in order, too.
-if (( code == 0 )) && [[ ! -e "$last" ]]; then code=143; fi
+# Ranks that were told to stop end in order, too; so does an mpirun that has lost a host.
+if (( code == 0 )) && [[ ! -e "$last" ]]; then
+  if [[ -n "$told" ]]; then code=143; else code=1; fi
+fi
 if [[ -n "$told" && ! -e "$last" ]]; then
   find_newest
   if [[ "$newest" != "$before" ]]; then
