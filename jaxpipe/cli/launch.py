@@ -87,4 +87,5 @@ def _job(read: "Config", arguments: tuple[str, ...]) -> Launch:
         arguments=arguments,
         steps=read.train.steps,
         survives=read.run.survive is Survival.SHRINK,
+        gpus_each=read.mesh.num_devices,
     )

@@ -14,7 +14,7 @@ from jaxpipe.runtime.ulfm import SURVIVAL_OPTIONS, check_survival
 
 _HAS_ULFM = "options:ft_mpi_support:yes"
 _TIMEOUT_S = 10.0
-_AGAIN = "a lost rank ends the job, and `jaxpipe run` starts it again"
+_ENDS = "a lost rank ends the job; started again, it goes on from its checkpoint (`jaxpipe run`)"
 
 
 def judge_survival(mpirun: str) -> Finding:
@@ -22,7 +22,7 @@ def judge_survival(mpirun: str) -> Finding:
     try:
         launch_command(mpirun, num_ranks=2, survives=True)
     except ConfigError:
-        return _finding(f"{_AGAIN}: Open MPI alone has ULFM, and {mpirun} is another MPI's")
+        return _finding(f"{_ENDS}: Open MPI alone has ULFM, and {mpirun} is another MPI's")
     try:
         said = subprocess.run(
             [str(Path(mpirun).with_name("ompi_info")), "--parsable"],
@@ -34,7 +34,7 @@ def judge_survival(mpirun: str) -> Finding:
     except (OSError, subprocess.TimeoutExpired) as error:
         return _finding(f"not known: `ompi_info` beside {mpirun} does not answer ({error})")
     if _HAS_ULFM not in said.splitlines():
-        return _finding(f"{_AGAIN}: this Open MPI was built without ULFM")
+        return _finding(f"{_ENDS}: this Open MPI was built without ULFM")
     return _finding('ranks can go on without one that is lost: set `run.survive` to "shrink"')
 
 
@@ -48,7 +48,7 @@ def judge_survival_of_job(environment: Mapping[str, str]) -> Finding:
         check_survival(environment)
     except ConfigError:
         options = " ".join(SURVIVAL_OPTIONS)
-        return _finding(f"{_AGAIN}: its launcher was not Open MPI's `mpirun {options}`")
+        return _finding(f"{_ENDS}: its launcher was not Open MPI's `mpirun {options}`")
     return _finding("ranks of this job can go on without one that is lost")
 
 

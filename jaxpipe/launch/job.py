@@ -19,7 +19,7 @@ class Launch:
     """A run that is to start: its plan, and what every rank tells `jaxpipe`.
 
     After `steps` steps it is over. With `survives`, ranks go on without those that are lost, which
-    takes Open MPI's own launcher.
+    takes Open MPI's own launcher. A rank has `gpus_each` GPUs, if the cluster has any.
     """
 
     plan: "Plan"
@@ -28,6 +28,7 @@ class Launch:
     arguments: tuple[str, ...]
     steps: int
     survives: bool = False
+    gpus_each: int = 1
 
     @property
     def name(self) -> str:
@@ -85,9 +86,9 @@ class Launch:
     def mpirun_command(self, slots: Sequence[int]) -> str:
         """Return the command as mpirun starts it, where rank r has the GPU `slots[r]` of its host.
 
-        Without GPUs it is the command alone.
+        Without GPUs it is the command alone, and with several to a rank: ranks take theirs in turn.
         """
-        if not self.uses_gpus:
+        if not self.uses_gpus or self.gpus_each > 1:
             return self.command_line
         listed = " ".join(map(str, slots))
         chosen = f"slots=({listed}); CUDA_VISIBLE_DEVICES=${{slots[$OMPI_COMM_WORLD_RANK]}}"

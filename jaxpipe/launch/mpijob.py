@@ -66,7 +66,7 @@ def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
         "        spec:",
         "          containers:",
         *_container("worker", image),
-        *_gpus(per_host if launch.uses_gpus else 0),
+        *_gpus(per_host * launch.gpus_each if launch.uses_gpus else 0),
         *_volume(claim),
     ]
     return "\n".join(lines) + "\n"

@@ -4,9 +4,9 @@
 
     find_newest ──► launcher & ──► a signal: USR1 to it ──► wait ──► exit code
 
-No launcher's own exit code says enough. Ranks that were told to stop end in order; so does the
-mpirun of Open MPI 5.0.11 after it has lost a host, and, where ranks survive each other, after all of
-them were killed. What counts is the checkpoint of the last step.
+No exit code of a launcher says enough. Ranks that were told to stop end in order; so does mpirun
+(Open MPI 5.0.11) after it has lost a host, and, where ranks survive each other, after all of them
+were killed. What counts is the checkpoint of the last step.
 """
 
 import shlex

@@ -36,7 +36,10 @@ class SlurmMpi(StrEnum):
     PMI2 = "pmi2"
     """srun, for MPICH."""
     MPIRUN = "mpirun"
-    """Open MPI's own launcher, which asks nothing of SLURM but one srun to each host."""
+    """Open MPI's own launcher, which asks nothing of SLURM but an srun for its daemons.
+
+    Where SLURM gives out a part of a host's cores, the ranks of that host share them.
+    """
 
 
 def slurm_script(
@@ -80,7 +83,9 @@ def _requests(launch: Launch, *, time_limit: str, notice_s: int, mpi: SlurmMpi) 
     """Ask for as much on each host as on the fullest: SLURM shares tasks out as it likes else."""
     counts = launch.ranks_of_host
     fullest = max(counts.values())
-    gpus = f"--gpus-per-node={fullest}" if mpi is SlurmMpi.MPIRUN else "--gpus-per-task=1"
+    each = launch.gpus_each
+    inside = mpi is SlurmMpi.MPIRUN
+    gpus = f"--gpus-per-node={fullest * each}" if inside else f"--gpus-per-task={each}"
     requests = [
         f"--job-name={launch.name}",
         f"--nodes={len(counts)}",

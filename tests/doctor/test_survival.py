@@ -43,4 +43,4 @@ def test_the_mpi_at_hand_says_something():
 def test_a_job_is_judged_by_how_it_was_started():
     assert judge_survival_of_job({"OMPI_MCA_mpi_ft_enable": "1"}).words.startswith("ranks of this")
     for environment in ({}, {"PMI_RANK": "0"}, {"OMPI_MCA_mpi_ft_enable": "0"}):
-        assert "`jaxpipe run` starts it again" in judge_survival_of_job(environment).words
+        assert "a lost rank ends the job" in judge_survival_of_job(environment).words

@@ -1,12 +1,13 @@
 """Scripts and manifests: golden files, what is refused, and the command."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jaxpipe.cli.main import main
 from jaxpipe.errors import PlanError
-from jaxpipe.launch import mpijob_manifest, mpirun_script
+from jaxpipe.launch import SlurmMpi, mpijob_manifest, mpirun_script, slurm_script
 from tests.launch.golden_cases import FOLDER, launch_on, texts
 
 CONFIG = "experiments/quickstart/two_region.toml"
@@ -25,6 +26,15 @@ def test_hosts_without_ranks_are_left_out():
     script = mpirun_script(launch_on("two-region", stages=1, replicas=1))
     assert "ohio-0 slots=1\nHOSTS\n" in script
     assert "ohio-1" not in script
+
+
+def test_ranks_of_several_gpus_get_as_many():
+    launch = replace(launch_on("homogeneous:hosts=2,devices=2", stages=2, replicas=2), gpus_each=3)
+    assert "#SBATCH --gpus-per-task=3\n" in slurm_script(launch, time_limit="1:00")
+    inside = slurm_script(launch, time_limit="1:00", mpi=SlurmMpi.MPIRUN)
+    assert "#SBATCH --gpus-per-node=6\n" in inside
+    assert "nvidia.com/gpu: 6\n" in mpijob_manifest(launch, image="jaxpipe:1", claim="shared")
+    assert "CUDA_VISIBLE_DEVICES" not in mpirun_script(launch)
 
 
 def test_workers_with_unlike_numbers_of_ranks_are_refused():
