@@ -8,13 +8,14 @@
 
 srun passes USR1 on to the ranks; TERM it would take as an order to kill them. The script waits for
 them for a while, and is queued again even if they hang, but only if there is a checkpoint that was
-not there before, and steps are left: so it comes to an end.
+not there before, and steps are left: so it comes to an end. A job that has to make room for another
+is queued again, too: SLURM sends TERM to its ranks. One that is cancelled stays so.
 
 How SLURM meets MPI differs (see `SlurmMpi`). srun with PMIx is what clusters have for Open MPI;
 where ranks survive each other, Open MPI's mpirun starts them in the allocation.
 
-Source: the manuals of sbatch (--signal, --requeue), srun (--distribution=arbitrary) and scontrol;
-each way was tried with SLURM 22.05, see `experiments/faults/launch.md`.
+Source: the manuals of sbatch (--signal, --requeue), srun (--distribution=arbitrary) and scontrol
+(PreemptTime); each way was tried with SLURM 22.05, see `experiments/faults/launch.md`.
 """
 
 from enum import StrEnum
@@ -144,10 +145,14 @@ def _end(*, wait_s: int) -> list[str]:
         '  wait "$ranks"',
         "  code=$?",
         "fi",
+        "# If the job has to make room, SLURM sends TERM to its ranks, which save if they can.",
+        "preempted=''",
+        'job=$(scontrol show job "$SLURM_JOB_ID" 2> /dev/null)',
+        'if [[ "$job" == *PreemptTime=[0-9]* ]]; then told=yes preempted=yes; fi',
         *verdict_lines(),
         'if [[ -n "$told" && ! -e "$last" ]]; then',
         "  find_newest",
-        '  if [[ "$newest" != "$before" ]]; then',
+        '  if [[ "$newest" != "$before" || -n "$preempted" ]]; then',
         '    scontrol requeue "$SLURM_JOB_ID" && exit 0',
         "  else",
         "    echo 'not queued again: its time was too short for one checkpoint' >&2",

@@ -10,6 +10,8 @@ from jaxpipe.launch import SlurmMpi, slurm_script
 from tests.launch.golden_cases import FOLDER, launch_on
 from tests.launch.stand_in import SAVES, finish, save, stand_in, start, wait_for
 
+SCONTROL = '[[ $1 == requeue ]] && echo "$@" > asked'
+PREEMPTED = f'[[ $1 == show ]] && echo "  PreemptTime=2026-11-21T19:55:10 Suspend"; {SCONTROL}'
 WAITS = "cat $SLURM_HOSTFILE > hosts; while :; do sleep 0.05; done"
 
 
@@ -35,7 +37,7 @@ def short_script(folder: Path) -> Path:
 )
 def test_it_is_queued_again_if_it_came_further(srun: str, asked: bool, code: int, tmp_path: Path):
     stand_in(tmp_path, "srun", f"{SAVES}; {srun}; {WAITS}")
-    stand_in(tmp_path, "scontrol", 'echo "$@" > asked')
+    stand_in(tmp_path, "scontrol", SCONTROL)
     save(tmp_path, "00000002")
     job = start(short_script(tmp_path), tmp_path)
     wait_for(tmp_path / "hosts")
@@ -65,9 +67,21 @@ def test_a_job_that_cannot_be_queued_again_has_failed(tmp_path: Path):
 )
 def test_slurm_sees_how_the_ranks_ended(srun: str, code: int, tmp_path: Path):
     stand_in(tmp_path, "srun", f"{SAVES}; {srun}")
-    stand_in(tmp_path, "scontrol", "touch asked")
+    stand_in(tmp_path, "scontrol", SCONTROL)
     assert finish(start(FOLDER / "slurm_cpu.sh", tmp_path))[0] == code
     assert not (tmp_path / "asked").exists()
+
+
+@pytest.mark.parametrize(
+    ("srun", "asked"),
+    [("save 00000007", True), ("save 00000600", False), ("exit 1", True)],
+    ids=["saves", "was at the end", "compiled"],
+)
+def test_a_job_that_makes_room_is_queued_again(srun: str, asked: bool, tmp_path: Path):
+    stand_in(tmp_path, "srun", f"{SAVES}; {srun}")
+    stand_in(tmp_path, "scontrol", PREEMPTED)
+    assert finish(start(FOLDER / "slurm_cpu.sh", tmp_path))[0] == 0
+    assert (tmp_path / "asked").exists() == asked
 
 
 def test_ranks_that_survive_others_are_started_by_mpirun(tmp_path: Path):

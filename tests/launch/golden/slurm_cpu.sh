@@ -53,13 +53,17 @@ else
   wait "$ranks"
   code=$?
 fi
+# If the job has to make room, SLURM sends TERM to its ranks, which save if they can.
+preempted=''
+job=$(scontrol show job "$SLURM_JOB_ID" 2> /dev/null)
+if [[ "$job" == *PreemptTime=[0-9]* ]]; then told=yes preempted=yes; fi
 # Ranks that were told to stop end in order, too; so does an mpirun that has lost a host.
 if (( code == 0 )) && [[ ! -e "$last" ]]; then
   if [[ -n "$told" ]]; then code=143; else code=1; fi
 fi
 if [[ -n "$told" && ! -e "$last" ]]; then
   find_newest
-  if [[ "$newest" != "$before" ]]; then
+  if [[ "$newest" != "$before" || -n "$preempted" ]]; then
     scontrol requeue "$SLURM_JOB_ID" && exit 0
   else
     echo 'not queued again: its time was too short for one checkpoint' >&2
