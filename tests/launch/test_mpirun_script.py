@@ -47,7 +47,6 @@ def test_a_signal_lets_the_ranks_save_and_stop(number: int, tmp_path: Path):
 
 
 def test_without_jaxpipe_on_the_path_it_says_so(tmp_path: Path):
-    stand_in(tmp_path, "command", "exit 1")
     script = (FOLDER / "mpirun.sh").read_text().replace("jaxpipe)", "jaxpipe-missing)")
     (tmp_path / "run.sh").write_text(script)
     code, _, complained = finish(start(tmp_path / "run.sh", tmp_path))
