@@ -12,8 +12,8 @@ if TYPE_CHECKING:  # it imports jax, which `--help` can do without
 def doctor(*, folder: Path = Path("."), seconds: float = 60.0) -> int:
     """Look at MPI, ranks, cores, devices, versions, links and disk; say how to mend them.
 
-    Alone, it starts two ranks of its own. Under `mpirun`, it looks at the ranks of that job. The
-    exit code is 1 if something is broken.
+    Alone, it starts two ranks of its own. Under `mpirun`, it looks at the ranks of that job. Either
+    way it says whether ranks survive each other. The exit code is 1 if something is broken.
 
     Args:
         folder: where runs are to be written.
@@ -51,7 +51,7 @@ def _of_this_job(here: "Seat", *, timeout_s: float) -> "tuple[Finding, ...] | No
     take_devices(os.environ, each=1)
 
     from jaxpipe.comm.mpi import MpiTransport
-    from jaxpipe.doctor import gather_facts, judge_job
+    from jaxpipe.doctor import gather_facts, judge_job, judge_survival_of_job
 
     transport = MpiTransport()
     try:
@@ -62,4 +62,5 @@ def _of_this_job(here: "Seat", *, timeout_s: float) -> "tuple[Finding, ...] | No
     transport.close()
     if facts is None or here.rank > 0:
         return None
-    return judge_job(facts, num_started=here.num_ranks)
+    found = judge_job(facts, num_started=here.num_ranks)
+    return (*found, judge_survival_of_job(os.environ))

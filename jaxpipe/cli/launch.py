@@ -2,9 +2,16 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
+
+from jaxpipe.errors import ConfigError
+from jaxpipe.launch import Launch, SlurmMpi, mpijob_manifest, mpirun_script, slurm_script
+from jaxpipe.runtime.settings import ComputeKind, Survival
+
+if TYPE_CHECKING:
+    from jaxpipe.config import Config
 
 
 class Target(StrEnum):
@@ -18,12 +25,14 @@ class Target(StrEnum):
     """A manifest of Kubeflow's MPI operator."""
 
 
-def launch(
+def launch(  # noqa: PLR0913  each is an option of the command line
     config: tyro.conf.Positional[Path],
     *,
     target: Target,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
     time: str = "24:00:00",
+    notice: int = 120,
+    mpi: SlurmMpi | None = None,
     image: str = "jaxpipe:latest",
     claim: str = "jaxpipe",
 ) -> int:
@@ -36,25 +45,47 @@ def launch(
         target: what is to start it: `mpirun`, `slurm` or `mpijob`.
         settings: changes to the configuration, such as `train.steps=10`; give it once for each.
         time: how long SLURM lets it run before it is queued again.
+        notice: how many seconds before that the ranks are told to save.
+        mpi: how SLURM starts the ranks: srun with `pmix` (Open MPI, unless ranks survive each
+            other) or `pmi2` (MPICH), or Open MPI's `mpirun`, where SLURM has no PMIx.
         image: the container image of an MPIJob, with jaxpipe and Open MPI.
         claim: the volume claim of an MPIJob with the configuration, the data and the runs.
     """
-    from jaxpipe.config import cluster_from, load_config, plan_from
-    from jaxpipe.launch import Launch, mpijob_manifest, mpirun_script, slurm_script
+    from jaxpipe.config import load_config
 
     read = load_config(config, settings)
     changes = [word for setting in settings for word in ("--set", setting)]
-    job = Launch(
-        plan=plan_from(read),
-        cluster=cluster_from(read),
-        folder=read.run.folder,
-        command=("jaxpipe", "train", str(config), *changes),
-    )
+    job = _job(read, ("train", str(config), *changes))
     match target:
         case Target.MPIRUN:
             print(mpirun_script(job), end="")
         case Target.SLURM:
-            print(slurm_script(job, time_limit=time), end="")
+            mpi = mpi or (SlurmMpi.MPIRUN if job.survives else SlurmMpi.PMIX)
+            print(slurm_script(job, time_limit=time, notice_s=notice, mpi=mpi), end="")
         case Target.MPIJOB:
             print(mpijob_manifest(job, image=image, claim=claim), end="")
     return 0
+
+
+def _job(read: "Config", arguments: tuple[str, ...]) -> Launch:
+    """Return what is to start.
+
+    Raises:
+        ConfigError: it keeps no checkpoints to go on from.
+    """
+    from jaxpipe.config import cluster_from, plan_from
+
+    if read.run.compute is ComputeKind.PACED:
+        raise ConfigError(
+            "what is started again goes on from a checkpoint, and paced computes keep none: "
+            f"`run.compute` is {read.run.compute}; use `jaxpipe train`, all ranks fit on one host"
+        )
+    return Launch(
+        plan=plan_from(read),
+        cluster=cluster_from(read),
+        folder=read.run.folder,
+        arguments=arguments,
+        steps=read.train.steps,
+        survives=read.run.survive is Survival.SHRINK,
+        gpus_each=read.mesh.num_devices,
+    )

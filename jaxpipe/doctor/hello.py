@@ -13,6 +13,7 @@ import msgspec
 from jaxpipe.doctor.facts import RankFacts, gather_facts
 from jaxpipe.doctor.finding import Finding, Health
 from jaxpipe.doctor.judge import judge_job
+from jaxpipe.doctor.survival import judge_survival
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.launch import find_mpirun, launch_command
 from jaxpipe.runtime.local_devices import take_devices
@@ -52,7 +53,7 @@ def say_hello(*, num_ranks: int = 2, timeout_s: float) -> tuple[Finding, ...]:
         return (_failed(mpirun, last, code=process.returncode),)
     met = [msgspec.json.decode(line, type=list[RankFacts]) for line in said.splitlines()]
     found = Finding(about="MPI", health=Health.OK, words=f"{mpirun} starts ranks")
-    return (found, *judge_job(met[0], num_started=num_ranks))
+    return (found, *judge_job(met[0], num_started=num_ranks), judge_survival(mpirun))
 
 
 def _silent(mpirun: str, *, num_ranks: int, timeout_s: float) -> Finding:

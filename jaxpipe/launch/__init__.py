@@ -10,6 +10,6 @@ Nothing is submitted.
 from jaxpipe.launch.job import Launch
 from jaxpipe.launch.mpijob import mpijob_manifest
 from jaxpipe.launch.mpirun import mpirun_script
-from jaxpipe.launch.slurm import slurm_script
+from jaxpipe.launch.slurm import SlurmMpi, slurm_script
 
-__all__ = ["Launch", "mpijob_manifest", "mpirun_script", "slurm_script"]
+__all__ = ["Launch", "SlurmMpi", "mpijob_manifest", "mpirun_script", "slurm_script"]

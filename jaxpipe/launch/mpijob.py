@@ -1,17 +1,24 @@
 """A manifest of Kubeflow's MPIJob, version v2beta1: a launcher, and a worker to each host.
 
 Hosts of the plan become workers, in the order of their first ranks; the rankfile names them by that
-order. A launcher that fails starts again and goes on from the newest checkpoint.
+order. A launcher that fails starts again and goes on from the newest checkpoint; so does one whose
+pod has to go, for it saves and fails.
 
-Source: the reference of the Kubeflow MPI Operator, v2beta1; `prte-map(1)` for `+n0`.
+Source: the reference and the controller of the Kubeflow MPI Operator, v2beta1; `prte-map(1)` for
+`+n0`.
 """
 
 from collections.abc import Iterator
 
 from jaxpipe.errors import PlanError
 from jaxpipe.launch.job import Launch
+from jaxpipe.launch.shell import begin_lines, wait_lines
 
 _RETRIES = 10
+_TO_SAVE_S = 120
+"""How long the launcher may take to save when its pod has to go."""
+_HOSTFILE = "/etc/mpi/hostfile"
+"""Where the operator puts it; it names it in a variable that Open MPI 5 does not read."""
 
 
 def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
@@ -44,6 +51,7 @@ def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
         "      restartPolicy: OnFailure",
         "      template:",
         "        spec:",
+        f"          terminationGracePeriodSeconds: {_TO_SAVE_S}",
         "          containers:",
         *_container("launcher", image),
         '              command: ["bash", "-c"]',
@@ -58,7 +66,7 @@ def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
         "        spec:",
         "          containers:",
         *_container("worker", image),
-        *_gpus(per_host if launch.uses_gpus else 0),
+        *_gpus(per_host * launch.gpus_each if launch.uses_gpus else 0),
         *_volume(claim),
     ]
     return "\n".join(lines) + "\n"
@@ -71,14 +79,16 @@ def _script(launch: Launch) -> Iterator[str]:
     for device in launch.devices:
         slots.append(taken[device.host])
         taken[device.host] += 1
-    yield "set -euo pipefail"
+    yield "set -uo pipefail"
     yield "cat > /tmp/ranks <<'RANKS'"
     for rank, (device, slot) in enumerate(zip(launch.devices, slots, strict=True)):
         yield f"rank {rank}=+n{workers[device.host]} slot={slot}"
     yield "RANKS"
-    yield from launch.resume_lines()
-    yield "mpirun --allow-run-as-root --map-by rankfile:FILE=/tmp/ranks --bind-to none \\"
-    yield f'  -n {launch.plan.num_ranks} {launch.mpirun_command(slots)} "${{resume[@]}}"'
+    yield from begin_lines(launch)
+    yield f"mpirun --allow-run-as-root {' '.join(launch.survival_options)}".rstrip() + " \\"
+    yield f"  --hostfile {_HOSTFILE} --map-by rankfile:FILE=/tmp/ranks --bind-to none \\"
+    yield f'  -n {launch.plan.num_ranks} {launch.mpirun_command(slots)} "${{resume[@]}}" &'
+    yield from wait_lines()
 
 
 def _container(name: str, image: str) -> list[str]:

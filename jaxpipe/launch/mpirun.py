@@ -1,35 +1,45 @@
-"""A script around Open MPI's mpirun, with the placement of the plan as a rankfile."""
+"""A script around Open MPI's mpirun, with the placement of the plan as a rankfile.
+
+mpirun starts a daemon on each host of its hostfile, used or not, over ssh, and fails if it cannot:
+so the file has the hosts of the plan alone.
+"""
 
 from jaxpipe.launch.job import Launch
-from topo.hostfile import openmpi_hostfile, openmpi_rankfile
+from jaxpipe.launch.shell import STOPPED, begin_lines, wait_lines
 
 
 def mpirun_script(launch: Launch) -> str:
     """Return a script to run on one host of the cluster, in a folder that all hosts share."""
-    plan = launch.plan
-    devices = [plan.device(rank) for rank in range(plan.num_ranks)]
-    hosts = openmpi_hostfile(launch.cluster).splitlines()
-    ranks = openmpi_rankfile(launch.cluster, devices).splitlines()
     lines = [
         "#!/usr/bin/env bash",
-        f"# {plan.num_stages} stages x {plan.num_replicas} replicas on cluster "
-        f"{launch.cluster.name}.",
-        "# Started again, it goes on from the newest checkpoint.",
-        "set -euo pipefail",
+        launch.heading,
+        "# Started again, it goes on from the newest checkpoint. SIGTERM makes it save and stop.",
+        f"# It ends with 0 after the last step, with {STOPPED} if it was told to stop before that.",
+        "set -uo pipefail",
         "",
         "files=$(mktemp -d)",
         "trap 'rm -rf \"$files\"' EXIT",
         "cat > \"$files/hosts\" <<'HOSTS'",
-        *hosts,
+        *(f"{host} slots={count}" for host, count in launch.slots_of_host.items()),
         "HOSTS",
         "cat > \"$files/ranks\" <<'RANKS'",
-        *ranks,
+        *rank_lines(launch),
         "RANKS",
         "",
-        *launch.resume_lines(),
+        *begin_lines(launch),
         "",
         "# Ranks pin themselves, so mpirun does not bind them.",
-        'mpirun --hostfile "$files/hosts" --map-by "rankfile:FILE=$files/ranks" --bind-to none \\',
-        f'  -n {plan.num_ranks} {launch.mpirun_command(launch.slots)} "${{resume[@]}}"',
+        f'{" ".join(("mpirun", *launch.survival_options))} --hostfile "$files/hosts" \\',
+        '  --map-by "rankfile:FILE=$files/ranks" --bind-to none \\',
+        f'  -n {launch.plan.num_ranks} {launch.mpirun_command(launch.slots)} "${{resume[@]}}" &',
+        *wait_lines(),
     ]
     return "\n".join(lines) + "\n"
+
+
+def rank_lines(launch: Launch) -> list[str]:
+    """Return the lines of the rankfile: the host of each rank, and its device's number there."""
+    return [
+        f"rank {rank}={device.host} slot={slot}"
+        for rank, (device, slot) in enumerate(zip(launch.devices, launch.slots, strict=True))
+    ]

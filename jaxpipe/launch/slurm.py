@@ -2,65 +2,162 @@
 
 ::
 
-    ... training ... ──► USR1, 120 s before the end ──► TERM to the ranks ──► scontrol requeue
-          ▲                                                                        │
-          └────────────── --resume, from the newest checkpoint ◄───────────────────┘
+    ... training ... ──► USR1 to the script ──► USR1 to the ranks ──► saved ──► scontrol requeue
+          ▲                                                                            │
+          └──────────────── --resume, from the newest checkpoint ◄─────────────────────┘
 
-Source: the manuals of sbatch (--signal, --requeue), srun (--distribution=arbitrary) and scontrol.
+srun passes USR1 on to the ranks; TERM it would take as an order to kill them. The script waits for
+them for a while, and is queued again even if they hang, but only if there is a checkpoint that was
+not there before, and steps are left: so it comes to an end. A job that has to make room for another
+is queued again, too: SLURM sends TERM to its ranks. One that is cancelled stays so.
+
+How SLURM meets MPI differs (see `SlurmMpi`). srun with PMIx is what clusters have for Open MPI;
+where ranks survive each other, Open MPI's mpirun starts them in the allocation.
+
+Source: the manuals of sbatch (--signal, --requeue), srun (--distribution=arbitrary) and scontrol
+(PreemptTime); each way was tried with SLURM 22.05, see `experiments/faults/launch.md`.
 """
 
-import shlex
+from enum import StrEnum
 
+from jaxpipe.errors import ConfigError
 from jaxpipe.launch.job import Launch
+from jaxpipe.launch.mpirun import rank_lines
+from jaxpipe.launch.shell import begin_lines, verdict_lines
 
-_NOTICE_S = 120
+_TO_REQUEUE_S = 30
+"""What is left of the notice for SLURM to end the job before its time is over."""
 
 
-def slurm_script(launch: Launch, *, time_limit: str) -> str:
-    """Return a script for `sbatch`; `time_limit` is in SLURM's own form, such as 12:00:00."""
-    plan, counts = launch.plan, launch.ranks_of_host
+class SlurmMpi(StrEnum):
+    """How the ranks are started and find each other."""
+
+    PMIX = "pmix"
+    """srun, for Open MPI, where SLURM has its PMIx plugin: `srun --mpi=list` says so."""
+    PMI2 = "pmi2"
+    """srun, for MPICH."""
+    MPIRUN = "mpirun"
+    """Open MPI's own launcher, which asks nothing of SLURM but an srun for its daemons.
+
+    Where SLURM gives out a part of a host's cores, the ranks of that host share them.
+    """
+
+
+def slurm_script(
+    launch: Launch, *, time_limit: str, notice_s: int = 120, mpi: SlurmMpi = SlurmMpi.PMIX
+) -> str:
+    """Return a script for `sbatch`; `time_limit` is in SLURM's own form, such as 12:00:00.
+
+    Ranks are told to save `notice_s` seconds before it; SLURM may be a minute early.
+
+    Raises:
+        ConfigError: the notice leaves no time to save, or ranks are to survive others under srun.
+    """
+    if notice_s <= _TO_REQUEUE_S:
+        raise ConfigError(
+            f"ranks need time to save before SLURM ends them: `--notice` is {notice_s} s; let it "
+            f"be {_TO_REQUEUE_S} s longer than a step and a checkpoint take"
+        )
+    if launch.survives and mpi is not SlurmMpi.MPIRUN:
+        raise ConfigError(
+            "srun ends all ranks when one is lost: `run.survive` is shrink, `--mpi` "
+            f"{mpi}; use --mpi mpirun, or set `run.survive` to restart"
+        )
     lines = [
         "#!/usr/bin/env bash",
-        f"#SBATCH --job-name={launch.name}",
-        f"#SBATCH --nodes={len(counts)}",
-        f"#SBATCH --nodelist={','.join(counts)}",
-        f"#SBATCH --ntasks={plan.num_ranks}",
-        *(["#SBATCH --gpus-per-task=1"] if launch.uses_gpus else []),
-        f"#SBATCH --time={time_limit}",
-        f"#SBATCH --signal=B:USR1@{_NOTICE_S}",
-        "#SBATCH --requeue",
-        "#SBATCH --open-mode=append",
-        f"#SBATCH --output={launch.name}-%j.out",
-        f"# {plan.num_stages} stages x {plan.num_replicas} replicas on cluster "
-        f"{launch.cluster.name}.",
-        "# The end of the time loses what came after the last checkpoint: let `checkpoint.every`",
-        "# steps take a few minutes.",
+        *_requests(launch, time_limit=time_limit, notice_s=notice_s, mpi=mpi),
+        launch.heading,
         "set -uo pipefail",
         "",
-        f"mkdir -p {shlex.quote(launch.folder)}",
         "files=$(mktemp -d)",
         "trap 'rm -rf \"$files\"' EXIT",
+        *begin_lines(launch),
+        "before=$newest",
+        "",
+        *(_mpirun(launch) if mpi is SlurmMpi.MPIRUN else _srun(launch, mpi=mpi)),
+        *_end(wait_s=notice_s - _TO_REQUEUE_S),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _requests(launch: Launch, *, time_limit: str, notice_s: int, mpi: SlurmMpi) -> list[str]:
+    """Ask for as much on each host as on the fullest: SLURM shares tasks out as it likes else."""
+    counts = launch.ranks_of_host
+    fullest = max(counts.values())
+    each = launch.gpus_each
+    inside = mpi is SlurmMpi.MPIRUN
+    gpus = f"--gpus-per-node={fullest * each}" if inside else f"--gpus-per-task={each}"
+    requests = [
+        f"--job-name={launch.name}",
+        f"--nodes={len(counts)}",
+        f"--nodelist={','.join(counts)}",
+        f"--ntasks-per-node={fullest}",
+        *([gpus] if launch.uses_gpus else []),
+        f"--time={time_limit}",
+        f"--signal=B:USR1@{notice_s}",
+        "--requeue",
+        "--open-mode=append",
+        f"--output={launch.name}-%j.out",
+    ]
+    return [f"#SBATCH {request}" for request in requests]
+
+
+def _srun(launch: Launch, *, mpi: SlurmMpi) -> list[str]:
+    return [
         "# The host of each rank, in their order: the placement of the plan.",
         "cat > \"$files/hosts\" <<'HOSTS'",
         *(device.host for device in launch.devices),
         "HOSTS",
         'export SLURM_HOSTFILE="$files/hosts"',
-        "",
-        *launch.resume_lines(),
-        "",
-        f"srun --mpi=pmix --distribution=arbitrary --ntasks={plan.num_ranks} --cpu-bind=cores \\",
-        f'  --kill-on-bad-exit=1 {launch.command_line} "${{resume[@]}}" &',
-        "ranks=$!",
-        "",
-        "queue_again() {",
-        "  trap '' USR1",
-        '  kill -TERM "$ranks" 2> /dev/null',
-        '  wait "$ranks"',
-        '  scontrol requeue "$SLURM_JOB_ID"',
-        "  exit 0",
-        "}",
-        "trap queue_again USR1",
-        "",
-        'wait "$ranks"',
+        f"srun --mpi={mpi} --distribution=arbitrary --ntasks={launch.plan.num_ranks} \\",
+        "  --cpu-bind=cores --kill-on-bad-exit=1 \\",
+        f'  {launch.command_line} "${{resume[@]}}" &',
     ]
-    return "\n".join(lines) + "\n"
+
+
+def _mpirun(launch: Launch) -> list[str]:
+    """Each rank takes the GPU of its number on its host, from those that SLURM gives to the job."""
+    return [
+        "cat > \"$files/ranks\" <<'RANKS'",
+        *rank_lines(launch),
+        "RANKS",
+        f"{' '.join(('mpirun', *launch.survival_options))} \\",
+        '  --map-by "rankfile:FILE=$files/ranks" --bind-to none \\',
+        f'  -n {launch.plan.num_ranks} {launch.command_line} "${{resume[@]}}" &',
+    ]
+
+
+def _end(*, wait_s: int) -> list[str]:
+    return [
+        "ranks=$!",
+        "told=''",
+        "trap 'told=yes; kill -USR1 \"$ranks\" 2> /dev/null' USR1",
+        'wait "$ranks"',
+        "# Either the ranks have ended, or they have just been told to save and stop.",
+        f"for (( second = 0; second < {wait_s}; second++ )); do",
+        '  kill -0 "$ranks" 2> /dev/null || break',
+        "  sleep 1",
+        "done",
+        'if kill -0 "$ranks" 2> /dev/null; then',
+        f"  echo 'the ranks did not stop in {wait_s} s' >&2",
+        "  code=1",
+        "else",
+        '  wait "$ranks"',
+        "  code=$?",
+        "fi",
+        "# If the job has to make room, SLURM sends TERM to its ranks, which save if they can.",
+        "preempted=''",
+        'job=$(scontrol show job "$SLURM_JOB_ID" 2> /dev/null)',
+        'if [[ "$job" == *PreemptTime=[0-9]* ]]; then told=yes preempted=yes; fi',
+        *verdict_lines(),
+        'if [[ -n "$told" && ! -e "$last" ]]; then',
+        "  find_newest",
+        '  if [[ "$newest" != "$before" || -n "$preempted" ]]; then',
+        '    scontrol requeue "$SLURM_JOB_ID" && exit 0',
+        "  else",
+        "    echo 'not queued again: its time was too short for one checkpoint' >&2",
+        "    code=1",
+        "  fi",
+        "fi",
+        'exit "$code"',
+    ]

@@ -17,6 +17,7 @@ def test_alone_it_starts_two_ranks(capsys: pytest.CaptureFixture[str], tmp_path:
     said = capsys.readouterr().out
     for words in ("mpirun starts ranks", "2 ranks met", "the same on all ranks", "takes files"):
         assert words in said
+    assert said.count("survival") == 1
     assert "broken" not in said
 
 
@@ -27,6 +28,7 @@ def test_under_mpirun_it_looks_at_that_job(tmp_path: Path):
     )
     assert job.returncode == 0, job.stderr
     assert job.stdout.count("3 ranks met") == 1
+    assert job.stdout.count("a lost rank ends the job") == 1
 
 
 def test_a_folder_that_is_missing_is_broken(

@@ -6,13 +6,13 @@
 from pathlib import Path
 
 import topo
-from jaxpipe.launch import Launch, mpijob_manifest, mpirun_script, slurm_script
+from jaxpipe.launch import Launch, SlurmMpi, mpijob_manifest, mpirun_script, slurm_script
 from jaxpipe.plan import PlanConfig, identity_plan
 
 FOLDER = Path(__file__).parent / "golden"
 
 
-def launch_on(cluster: str, *, stages: int, replicas: int) -> Launch:
+def launch_on(cluster: str, *, stages: int, replicas: int, survives: bool = False) -> Launch:
     """Return a run of a model of as many layers as stages."""
     where = topo.load(cluster)
     config = PlanConfig(cluster=cluster, stages=stages, replicas=replicas)
@@ -21,7 +21,9 @@ def launch_on(cluster: str, *, stages: int, replicas: int) -> Launch:
         plan=plan,
         cluster=where,
         folder="runs/My run_2",
-        command=("jaxpipe", "train", "my.toml", "--set", "run.folder=runs/My run_2"),
+        arguments=("train", "my.toml", "--set", "run.folder=runs/My run_2"),
+        steps=600,
+        survives=survives,
     )
 
 
@@ -29,12 +31,20 @@ def texts() -> dict[str, str]:
     """Return the text of each golden file by its name."""
     hosts = launch_on("two-region", stages=2, replicas=2)
     gpus = launch_on("homogeneous:hosts=2,devices=2", stages=2, replicas=2)
+    survive = launch_on("two-region", stages=2, replicas=2, survives=True)
+    uneven = launch_on("homogeneous:hosts=2,devices=2", stages=3, replicas=1)
+    limit, inside = "12:00:00", SlurmMpi.MPIRUN
     return {
         "mpirun.sh": mpirun_script(hosts),
         "mpirun_gpu.sh": mpirun_script(gpus),
-        "slurm_cpu.sh": slurm_script(hosts, time_limit="12:00:00"),
-        "slurm_gpu.sh": slurm_script(gpus, time_limit="12:00:00"),
+        "mpirun_survive.sh": mpirun_script(survive),
+        "slurm_cpu.sh": slurm_script(hosts, time_limit=limit),
+        "slurm_gpu.sh": slurm_script(gpus, time_limit=limit),
+        "slurm_mpich.sh": slurm_script(hosts, time_limit=limit, mpi=SlurmMpi.PMI2),
+        "slurm_survive.sh": slurm_script(survive, time_limit=limit, notice_s=300, mpi=inside),
+        "slurm_uneven.sh": slurm_script(uneven, time_limit=limit, mpi=inside),
         "mpijob_cpu.yaml": mpijob_manifest(hosts, image="jaxpipe:1", claim="shared"),
+        "mpijob_survive.yaml": mpijob_manifest(survive, image="jaxpipe:1", claim="shared"),
         "mpijob_gpu.yaml": mpijob_manifest(gpus, image="jaxpipe:1", claim="shared"),
     }
 

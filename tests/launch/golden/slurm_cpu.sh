@@ -2,20 +2,30 @@
 #SBATCH --job-name=my-run-2
 #SBATCH --nodes=4
 #SBATCH --nodelist=ohio-0,ohio-1,virginia-0,virginia-1
-#SBATCH --ntasks=4
+#SBATCH --ntasks-per-node=1
 #SBATCH --time=12:00:00
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --output=my-run-2-%j.out
 # 2 stages x 2 replicas on cluster two-region.
-# The end of the time loses what came after the last checkpoint: let `checkpoint.every`
-# steps take a few minutes.
 set -uo pipefail
 
-mkdir -p 'runs/My run_2'
 files=$(mktemp -d)
 trap 'rm -rf "$files"' EXIT
+jaxpipe=$(command -v jaxpipe) || { echo 'no `jaxpipe` is on the path' >&2; exit 127; }
+folder='runs/My run_2'
+last=$folder/checkpoints/step-00000600/manifest.json
+find_newest() {
+  newest=''
+  for manifest in "$folder"/checkpoints/step-????????/manifest.json; do
+    if [[ -e "$manifest" ]]; then newest=$manifest; fi
+  done
+}
+find_newest
+if [[ -n "$newest" ]]; then resume=(--resume); else resume=(); fi
+before=$newest
+
 # The host of each rank, in their order: the placement of the plan.
 cat > "$files/hosts" <<'HOSTS'
 ohio-0
@@ -24,23 +34,40 @@ virginia-0
 virginia-1
 HOSTS
 export SLURM_HOSTFILE="$files/hosts"
-
-resume=()
-for manifest in 'runs/My run_2'/checkpoints/step-????????/manifest.json; do
-  if [[ -e "$manifest" ]]; then resume=(--resume); fi
-done
-
-srun --mpi=pmix --distribution=arbitrary --ntasks=4 --cpu-bind=cores \
-  --kill-on-bad-exit=1 jaxpipe train my.toml --set 'run.folder=runs/My run_2' "${resume[@]}" &
+srun --mpi=pmix --distribution=arbitrary --ntasks=4 \
+  --cpu-bind=cores --kill-on-bad-exit=1 \
+  "$jaxpipe" train my.toml --set 'run.folder=runs/My run_2' "${resume[@]}" &
 ranks=$!
-
-queue_again() {
-  trap '' USR1
-  kill -TERM "$ranks" 2> /dev/null
-  wait "$ranks"
-  scontrol requeue "$SLURM_JOB_ID"
-  exit 0
-}
-trap queue_again USR1
-
+told=''
+trap 'told=yes; kill -USR1 "$ranks" 2> /dev/null' USR1
 wait "$ranks"
+# Either the ranks have ended, or they have just been told to save and stop.
+for (( second = 0; second < 90; second++ )); do
+  kill -0 "$ranks" 2> /dev/null || break
+  sleep 1
+done
+if kill -0 "$ranks" 2> /dev/null; then
+  echo 'the ranks did not stop in 90 s' >&2
+  code=1
+else
+  wait "$ranks"
+  code=$?
+fi
+# If the job has to make room, SLURM sends TERM to its ranks, which save if they can.
+preempted=''
+job=$(scontrol show job "$SLURM_JOB_ID" 2> /dev/null)
+if [[ "$job" == *PreemptTime=[0-9]* ]]; then told=yes preempted=yes; fi
+# Ranks that were told to stop end in order, too; so does an mpirun that has lost a host.
+if (( code == 0 )) && [[ ! -e "$last" ]]; then
+  if [[ -n "$told" ]]; then code=143; else code=1; fi
+fi
+if [[ -n "$told" && ! -e "$last" ]]; then
+  find_newest
+  if [[ "$newest" != "$before" || -n "$preempted" ]]; then
+    scontrol requeue "$SLURM_JOB_ID" && exit 0
+  else
+    echo 'not queued again: its time was too short for one checkpoint' >&2
+    code=1
+  fi
+fi
+exit "$code"

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# 2 stages x 2 replicas on cluster two-region.
+# Started again, it goes on from the newest checkpoint. SIGTERM makes it save and stop.
+# It ends with 0 after the last step, with 143 if it was told to stop before that.
+set -uo pipefail
+
+files=$(mktemp -d)
+trap 'rm -rf "$files"' EXIT
+cat > "$files/hosts" <<'HOSTS'
+ohio-0 slots=1
+ohio-1 slots=1
+virginia-0 slots=1
+virginia-1 slots=1
+HOSTS
+cat > "$files/ranks" <<'RANKS'
+rank 0=ohio-0 slot=0
+rank 1=ohio-1 slot=0
+rank 2=virginia-0 slot=0
+rank 3=virginia-1 slot=0
+RANKS
+
+jaxpipe=$(command -v jaxpipe) || { echo 'no `jaxpipe` is on the path' >&2; exit 127; }
+folder='runs/My run_2'
+last=$folder/checkpoints/step-00000600/manifest.json
+find_newest() {
+  newest=''
+  for manifest in "$folder"/checkpoints/step-????????/manifest.json; do
+    if [[ -e "$manifest" ]]; then newest=$manifest; fi
+  done
+}
+find_newest
+if [[ -n "$newest" ]]; then resume=(--resume); else resume=(); fi
+
+# Ranks pin themselves, so mpirun does not bind them.
+mpirun --with-ft ulfm --mca mpi_ft_detector_thread true --hostfile "$files/hosts" \
+  --map-by "rankfile:FILE=$files/ranks" --bind-to none \
+  -n 4 "$jaxpipe" train my.toml --set 'run.folder=runs/My run_2' "${resume[@]}" &
+ranks=$!
+told=''
+# The ranks save after their step, and stop.
+trap 'told=yes; kill -USR1 "$ranks" 2> /dev/null' TERM USR1
+trap 'kill -TERM "$ranks" 2> /dev/null' INT HUP
+while kill -0 "$ranks" 2> /dev/null; do wait "$ranks"; done
+wait "$ranks"
+code=$?
+# Ranks that were told to stop end in order, too; so does an mpirun that has lost a host.
+if (( code == 0 )) && [[ ! -e "$last" ]]; then
+  if [[ -n "$told" ]]; then code=143; else code=1; fi
+fi
+exit "$code"
