@@ -2,6 +2,7 @@
 
 import os
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -43,11 +44,13 @@ class Begin:
 class _Place:
     """This process in its job: all of it changes where the job goes on without a lost rank.
 
-    A rank that a smaller plan has no use for is `spare`.
+    `devices` are the names of those of the ranks of `transport`. A rank that a smaller plan has no
+    use for is `spare`.
     """
 
     config: Config
     transport: Transport
+    devices: tuple[str, ...]
     watch: Watch | None = None
     standing: Standing = field(default_factory=Standing)
     is_spare: bool = False
@@ -77,7 +80,8 @@ def run_rank(config: Config, plan: Plan, begin: Begin) -> int:
     """Train as one rank; an error ends all ranks, with this rank's words first."""
     cluster, is_seated = cluster_from(config), seat(os.environ) is not None
     transport = open_transport(config.run, plan, cluster, is_seated=is_seated)
-    place = _Place(config=config, transport=transport)
+    devices = tuple(cluster.devices[plan.device(r)].name for r in range(plan.num_ranks))
+    place = _Place(config=config, transport=transport, devices=devices)
     try:
         if transport.rank == 0:
             _introduce(config, plan)
@@ -143,7 +147,7 @@ def _train_first(place: _Place, job: Job, begin: Begin) -> Outcome | Stopped | N
 
 def _train_on(place: _Place, survivor: Survivor) -> Outcome | Stopped | None:
     """Leave lost ranks behind, and train with a smaller plan."""
-    resumed = survivor.recover(partial(_smaller_job, place.config))
+    resumed = survivor.recover(partial(_smaller_job, place))
     if resumed is None:
         place.is_spare = True
         return None
@@ -166,9 +170,10 @@ def _train(place: _Place, job: Job, saved: Saved | None) -> Outcome | Stopped | 
     )
 
 
-def _smaller_job(config: Config, num_ranks: int) -> Job | None:
-    """Return the job for as many ranks, or the most below that a plan fits."""
-    found = within(config, num_ranks=num_ranks)
+def _smaller_job(place: _Place, survivors: Sequence[int]) -> Job | None:
+    """Return the job for the ranks that are left, or for as many of them as a plan fits."""
+    place.devices = tuple(place.devices[rank] for rank in survivors)
+    found = within(place.config, num_ranks=len(survivors), devices=place.devices)
     return None if found is None else job_from(found, plan_from(found))
 
 

@@ -1,6 +1,8 @@
-"""The plan that takes the devices in the order in which the cluster lists them."""
+"""The plan that takes the devices in the order in which they are named, or listed."""
 
+from collections import Counter
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from jaxpipe.errors import PlanError
@@ -19,8 +21,9 @@ MAX_MICROBATCHES = 2**13
 class PlanConfig:
     """The part of a plan that its user decides.
 
-    `cluster` is a name in the catalogue or a TOML file; `microbatch` is in samples; `cut` (layers
-    of each stage) and `warmup` (forwards of each stage before its first backward) are chosen where
+    `cluster` is a name in the catalogue or a TOML file; `devices` names those that are used, the
+    first by rank 0; left out, it is all, as listed. `microbatch` is in samples; `cut` (layers of
+    each stage) and `warmup` (forwards of each stage before its first backward) are chosen where
     they are left out. Of the `stages` of the whole pipeline each rank holds `chunks`. The CSV in
     `schedule_file` takes the place of `schedule`. `all_reduce` says how gradients are summed;
     left out, it is the fastest over the cluster's links, simulated. A `file` that `jaxpipe plan`
@@ -29,6 +32,7 @@ class PlanConfig:
 
     file: str | None = None
     cluster: str = "two-region"
+    devices: tuple[str, ...] = ()
     stages: int = 2
     replicas: int = 2
     microbatch: int = 1
@@ -43,6 +47,11 @@ class PlanConfig:
         for field in ("stages", "replicas", "microbatch", "chunks"):
             if getattr(self, field) < 1:
                 raise ValueError(f"`{field}` must be at least 1, is {getattr(self, field)}")
+        if self.file is not None and self.devices:
+            raise ValueError(
+                f"a plan from a file says who is where: `devices` is {', '.join(self.devices)}; "
+                "leave it out, or `file`"
+            )
 
 
 def identity_plan(
@@ -50,26 +59,31 @@ def identity_plan(
 ) -> Plan:
     """Return the plan in which rank `r` runs on device `r`; sums follow trees if none are chosen.
 
+    Devices count as they are named, or listed.
+
     Raises:
         PlanError: the devices, the layers, the batch or the warm-up do not fit the stages and
-            replicas.
+            replicas; a device that is named is not there, or named twice.
     """
     num_stages, num_replicas = config.stages, config.replicas
     size = _pipeline_ranks(config)
     num_ranks = size * num_replicas
-    if num_ranks > len(cluster):
+    used = _devices(config, cluster)
+    if num_ranks > len(used):
         chunks = f" / {config.chunks} chunks" if config.chunks > 1 else ""
+        named = "`plan.devices` names" if config.devices else f"cluster {cluster.name!r} has"
         raise PlanError(
             f"each rank needs a device: `plan.stages` x `plan.replicas` = {num_stages}{chunks} x "
-            f"{num_replicas} = {num_ranks}, but cluster {cluster.name!r} has {len(cluster)}; use "
-            f"fewer, or a larger `plan.cluster`"
+            f"{num_replicas} = {num_ranks}, but {named} {len(used)}; use fewer, or a larger "
+            "`plan.cluster`"
         )
     cut = config.cut or even_cut(num_layers=num_layers, num_stages=num_stages)
     check_cut(cut, num_layers=num_layers, num_stages=num_stages)
-    held = [{r: cluster.devices[r] for r in range(p, num_ranks, size)} for p in range(size)]
+    devices = {r: cluster.devices[used[r]] for r in range(num_ranks)}
+    held = [{r: devices[r] for r in range(p, num_ranks, size)} for p in range(size)]
     ends = (0, size - 1)
     plan = Plan(
-        placement=tuple(tuple(range(first, first + size)) for first in range(0, num_ranks, size)),
+        placement=tuple(used[first : first + size] for first in range(0, num_ranks, size)),
         cut=cut,
         schedule=_schedule(config),
         all_reduce=config.all_reduce or AllReduceKind.TREE,
@@ -78,15 +92,31 @@ def identity_plan(
         microbatch=config.microbatch,
         num_microbatches=_num_microbatches(config, batch=batch),
         tied=tied,
-        sync=config.chunks * tuple(island_tree(devices) for devices in held),
-        sync_shared=island_tree(
-            {r: cluster.devices[r] for r in range(num_ranks) if r % size in ends}
-        ),
-        sync_all=island_tree(dict(enumerate(cluster.devices[:num_ranks]))),
+        sync=config.chunks * tuple(island_tree(each) for each in held),
+        sync_shared=island_tree({r: each for r, each in devices.items() if r % size in ends}),
+        sync_all=island_tree(devices),
     )
     check_programs(plan)
     plan.train_schedule()  # refuses a schedule that cannot be made
     return plan
+
+
+def _devices(config: PlanConfig, cluster: Cluster) -> tuple[int, ...]:
+    """Return the devices that ranks may use, in the order of ranks."""
+    index = {device.name: number for number, device in enumerate(cluster.devices)}
+    for name, count in Counter(config.devices).items():
+        if count > 1:
+            raise PlanError(
+                f"a device runs one rank: `plan.devices` names {name!r} {count} times; name it once"
+            )
+        if name not in index:
+            near = get_close_matches(name, index, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"`jaxpipe topo show {cluster.name}`"
+            raise PlanError(
+                f"`plan.devices` names devices of cluster {cluster.name!r}, but {name!r} is none "
+                f"of its {len(cluster)}: {hint}"
+            )
+    return tuple(index[name] for name in config.devices or index)
 
 
 def _pipeline_ranks(config: PlanConfig) -> int:

@@ -16,7 +16,7 @@ consistency of a replicated database", 1990.
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,12 +105,12 @@ class Survivor:
         self._standing = standing
         self._deadline: Timer | None = None
 
-    def recover(self, smaller_job: Callable[[int], Job | None]) -> Resumed | None:
+    def recover(self, smaller_job: Callable[[Sequence[int]], Job | None]) -> Resumed | None:
         """Leave lost ranks behind; None where the smaller plan has no use for this rank.
 
         All survivors call this when a message of theirs has failed with a `RankLostError`, and once
-        more if another rank is lost meanwhile. `smaller_job` returns the job for at most so many
-        ranks, or None.
+        more if another rank is lost meanwhile. `smaller_job` returns the job for at most as many
+        ranks as these, given by the numbers that they had before the loss, or None.
 
         Raises:
             RankLostError: another rank was lost.
@@ -126,7 +126,7 @@ class Survivor:
         num_ranks = self.transport.num_ranks
         self.transport, survivors = self.transport.shrink()
         left = Left(survivors=survivors, num_ranks=num_ranks)
-        job = smaller_job(len(survivors)) if left.has_quorum else None
+        job = smaller_job(survivors) if left.has_quorum else None
         if job is None:
             raise _given_up(folder, left)
         saved = self._share_out(job)

@@ -24,12 +24,13 @@ def smaller(config: Config, settings: Sequence[str]) -> tuple[str, ...] | None:
     return (*kept, f"plan.stages={found.plan.stages}", f"plan.replicas={found.plan.replicas}")
 
 
-def within(config: Config, *, num_ranks: int) -> Config | None:
+def within(config: Config, *, num_ranks: int, devices: Sequence[str] = ()) -> Config | None:
     """Return the configuration with a plan of `num_ranks` ranks, or of as many as can be below.
 
-    It is None if no plan fits. Of several, the one with the most stages is taken.
+    It is None if no plan fits. Of several, the one with the most stages is taken. `devices` are the
+    names of those that are left, in the order of their ranks; if it is empty, those of the plan.
     """
-    plan = config.plan
+    plan = replace(config.plan, devices=tuple(devices) or config.plan.devices)
     if plan.file is not None:
         return None
     lengths = range(1, num_ranks + 1)

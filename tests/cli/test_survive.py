@@ -39,6 +39,7 @@ def test_the_others_go_on_with_what_they_hold(
     described = read_description(file)
     assert described is not None
     assert described["config"]["plan"]["stages"] == 3
+    assert described["config"]["plan"]["devices"] == ["here-0:1", "here-0:2", "here-0:3"]
     assert newest_valid(tmp_path / "run").step == STEPS
     expected = run_tree(tiny_tree(tmp_path / "undisturbed", dataset, train=TRAIN))
     assert [m.loss for m in metrics] == pytest.approx([m.loss for m in expected], rel=ROUNDING)

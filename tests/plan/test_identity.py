@@ -68,6 +68,22 @@ def test_ranks_hold_their_chunks(stages: int, chunks: int, replicas: int):
     assert len(plan.train_schedule()) == size
 
 
+def test_ranks_take_the_devices_that_are_named():
+    names = ("virginia-1:0", "ohio-0:0", "virginia-0:0")
+    config = PlanConfig(stages=1, replicas=3, devices=names)
+    cluster = topo.load("two-region")
+    plan = identity_plan(config, cluster, num_layers=2, batch=6, tied=True)
+    assert tuple(cluster.devices[plan.device(rank)].name for rank in range(3)) == names
+    assert plan.placement == ((3,), (0,), (2,))
+    assert plan.sync_all == ((0, 2), 1)
+    check_plan(plan, num_devices=4)
+
+
+def test_a_file_says_who_is_where():
+    with pytest.raises(ValueError, match="`devices` is a, b; leave it out, or `file`"):
+        PlanConfig(file="plan.toml", devices=("a", "b"))
+
+
 @pytest.mark.parametrize("field", ["stages", "replicas", "microbatch", "chunks"])
 def test_a_plan_needs_positive_numbers(field: str):
     numbers = {"stages": 1, "replicas": 1, "microbatch": 1, "chunks": 1} | {field: 0}
@@ -84,6 +100,9 @@ def test_a_plan_needs_positive_numbers(field: str):
     ("config", "words"),
     [
         (PlanConfig(stages=5, replicas=4), r"= 20, but cluster 'laptop' has 16; use fewer, or a"),
+        (PlanConfig(devices=("here-0:1",)), r"= 4, but `plan.devices` names 1; use fewer"),
+        (PlanConfig(devices=("here-0:99",)), r"'here-0:99' is none of its 16: did you mean"),
+        (PlanConfig(devices=("here-0:1",) * 2), r"names 'here-0:1' 2 times; name it once"),
         (PlanConfig(cut=(3,)), r"`plan.cut` has one number for each stage: it has 1"),
         (PlanConfig(replicas=4, microbatch=3), r"4 x 3 = 12: it is 16; use 12 or 24"),
         (PlanConfig(replicas=4, microbatch=8), r"4 x 8 = 32: it is 16; use 32"),

@@ -146,3 +146,13 @@ def test_the_largest_plan_for_so_many_ranks(
     path.write_text(to_toml(tiny_tree(tmp_path, tmp_path)))
     found = within(load_config(path), num_ranks=num_ranks)
     assert expected == (None if found is None else (found.plan.stages, found.plan.replicas))
+
+
+def test_a_smaller_plan_is_for_those_that_are_left(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml(tiny_tree(tmp_path, tmp_path, plan={"cluster": "two-region"})))
+    left = ("ohio-1:0", "virginia-0:0", "virginia-1:0")
+    found = within(load_config(path), num_ranks=3, devices=left)
+    assert found is not None
+    assert found.plan.devices == left
+    assert plan_from(found).placement == ((1, 2, 3),)
