@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from jaxpipe.errors import PlanError
 from jaxpipe.launch.job import Launch
-from jaxpipe.launch.shell import begin_lines, wait_lines
+from jaxpipe.launch.shell import EXPORT, begin_lines, wait_lines
 
 _RETRIES = 10
 _TO_SAVE_S = 120
@@ -87,7 +87,7 @@ def _script(launch: Launch) -> Iterator[str]:
     yield from begin_lines(launch)
     yield f"mpirun --allow-run-as-root {' '.join(launch.survival_options)}".rstrip() + " \\"
     yield f"  --hostfile {_HOSTFILE} --map-by rankfile:FILE=/tmp/ranks --bind-to none \\"
-    yield f'  -n {launch.plan.num_ranks} {launch.mpirun_command(slots)} "${{resume[@]}}" &'
+    yield f'  -n {launch.plan.num_ranks} {EXPORT} {launch.mpirun_command(slots)} "${{resume[@]}}" &'
     yield from wait_lines()
 
 

@@ -5,11 +5,12 @@ so the file has the hosts of the plan alone.
 """
 
 from jaxpipe.launch.job import Launch
-from jaxpipe.launch.shell import STOPPED, begin_lines, wait_lines
+from jaxpipe.launch.shell import EXPORT, STOPPED, begin_lines, wait_lines
 
 
 def mpirun_script(launch: Launch) -> str:
     """Return a script to run on one host of the cluster, in a folder that all hosts share."""
+    command = launch.mpirun_command(launch.slots)
     lines = [
         "#!/usr/bin/env bash",
         launch.heading,
@@ -31,7 +32,7 @@ def mpirun_script(launch: Launch) -> str:
         "# Ranks pin themselves, so mpirun does not bind them.",
         f'{" ".join(("mpirun", *launch.survival_options))} --hostfile "$files/hosts" \\',
         '  --map-by "rankfile:FILE=$files/ranks" --bind-to none \\',
-        f'  -n {launch.plan.num_ranks} {launch.mpirun_command(launch.slots)} "${{resume[@]}}" &',
+        f'  -n {launch.plan.num_ranks} {EXPORT} {command} "${{resume[@]}}" &',
         *wait_lines(),
     ]
     return "\n".join(lines) + "\n"

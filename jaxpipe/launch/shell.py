@@ -12,17 +12,23 @@ were killed. What counts is the checkpoint of the last step.
 import shlex
 
 from jaxpipe.launch.job import Launch
+from jaxpipe.runtime.launch import MEMORY_SETTINGS
 
 STOPPED = 143
 """The exit code of a script whose ranks were told to stop: 128 plus SIGTERM, as of `jaxpipe`."""
+
+EXPORT = "-x GLIBC_TUNABLES"
+"""Lets mpirun give ranks on other hosts what `begin_lines` has set, as srun does by itself."""
 
 
 def begin_lines(launch: Launch) -> list[str]:
     """Return lines that set `jaxpipe`, the `last` checkpoint, the `newest`, and `resume`, its flag.
 
-    mpirun looks for words on other hosts' paths, which may be others: the command is named in full.
+    Ranks keep memory as those do that `jaxpipe train` starts. mpirun looks for words on other
+    hosts' paths, which may be others: the command is named in full.
     """
     return [
+        *(f"export {name}=${{{name}:-{value}}}" for name, value in MEMORY_SETTINGS.items()),
         "jaxpipe=$(command -v jaxpipe) || { echo 'no `jaxpipe` is on the path' >&2; exit 127; }",
         f"folder={shlex.quote(launch.folder)}",
         f"last=$folder/checkpoints/step-{launch.steps:08d}/manifest.json",

@@ -23,7 +23,7 @@ from enum import StrEnum
 from jaxpipe.errors import ConfigError
 from jaxpipe.launch.job import Launch
 from jaxpipe.launch.mpirun import rank_lines
-from jaxpipe.launch.shell import begin_lines, verdict_lines
+from jaxpipe.launch.shell import EXPORT, begin_lines, verdict_lines
 
 _TO_REQUEUE_S = 30
 """What is left of the notice for SLURM to end the job before its time is over."""
@@ -123,7 +123,7 @@ def _mpirun(launch: Launch) -> list[str]:
         "RANKS",
         f"{' '.join(('mpirun', *launch.survival_options))} \\",
         '  --map-by "rankfile:FILE=$files/ranks" --bind-to none \\',
-        f'  -n {launch.plan.num_ranks} {launch.command_line} "${{resume[@]}}" &',
+        f'  -n {launch.plan.num_ranks} {EXPORT} {launch.command_line} "${{resume[@]}}" &',
     ]
 
 

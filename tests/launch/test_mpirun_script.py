@@ -21,7 +21,7 @@ def test_mpirun_gets_the_placement_and_resumes(has_checkpoint: bool, tmp_path: P
     assert "virginia-1 slots=1\nrank 0=ohio-0 slot=0\n" in said
     assert "rank 3=virginia-1 slot=0\n" in said
     resume = "<--resume>" if has_checkpoint else ""
-    tail = f"<-n><4><{tmp_path}/jaxpipe><train><my.toml><--set><run.folder=runs/My run_2>{resume}"
+    tail = f"<-n><4><-x><GLIBC_TUNABLES><{tmp_path}/jaxpipe><train><my.toml><--set><run.folder=runs/My run_2>{resume}"
     assert said.endswith(tail)
 
 
@@ -29,7 +29,7 @@ def test_every_rank_of_mpirun_sees_its_own_gpu(tmp_path: Path):
     stand_in(
         tmp_path,
         "mpirun",
-        'shift 8; for OMPI_COMM_WORLD_RANK in 0 1 2 3; do export OMPI_COMM_WORLD_RANK; "$@"; done',
+        'shift 10; for OMPI_COMM_WORLD_RANK in 0 1 2 3; do export OMPI_COMM_WORLD_RANK; "$@"; done',
     )
     stand_in(tmp_path, "jaxpipe", 'echo "$CUDA_VISIBLE_DEVICES $3"')
     _, said, _ = finish(start(FOLDER / "mpirun_gpu.sh", tmp_path))

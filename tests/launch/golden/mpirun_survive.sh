@@ -19,6 +19,7 @@ rank 2=virginia-0 slot=0
 rank 3=virginia-1 slot=0
 RANKS
 
+export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=1099511627776}
 jaxpipe=$(command -v jaxpipe) || { echo 'no `jaxpipe` is on the path' >&2; exit 127; }
 folder='runs/My run_2'
 last=$folder/checkpoints/step-00000600/manifest.json
@@ -34,7 +35,7 @@ if [[ -n "$newest" ]]; then resume=(--resume); else resume=(); fi
 # Ranks pin themselves, so mpirun does not bind them.
 mpirun --with-ft ulfm --mca mpi_ft_detector_thread true --hostfile "$files/hosts" \
   --map-by "rankfile:FILE=$files/ranks" --bind-to none \
-  -n 4 "$jaxpipe" train my.toml --set 'run.folder=runs/My run_2' "${resume[@]}" &
+  -n 4 -x GLIBC_TUNABLES "$jaxpipe" train my.toml --set 'run.folder=runs/My run_2' "${resume[@]}" &
 ranks=$!
 told=''
 # The ranks save after their step, and stop.

@@ -13,6 +13,7 @@ set -uo pipefail
 
 files=$(mktemp -d)
 trap 'rm -rf "$files"' EXIT
+export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=1099511627776}
 jaxpipe=$(command -v jaxpipe) || { echo 'no `jaxpipe` is on the path' >&2; exit 127; }
 folder='runs/My run_2'
 last=$folder/checkpoints/step-00000600/manifest.json
@@ -34,7 +35,7 @@ rank 3=virginia-1 slot=0
 RANKS
 mpirun --with-ft ulfm --mca mpi_ft_detector_thread true \
   --map-by "rankfile:FILE=$files/ranks" --bind-to none \
-  -n 4 "$jaxpipe" train my.toml --set 'run.folder=runs/My run_2' "${resume[@]}" &
+  -n 4 -x GLIBC_TUNABLES "$jaxpipe" train my.toml --set 'run.folder=runs/My run_2' "${resume[@]}" &
 ranks=$!
 told=''
 trap 'told=yes; kill -USR1 "$ranks" 2> /dev/null' USR1
