@@ -1,9 +1,9 @@
 """Chaos in the files of a checkpoint: what is broken is found, and the newest intact one is taken.
 
-A tiny run of 2 stages x 2 replicas is trained, its ranks threads of one process, and leaves three
-checkpoints. Each trial breaks a file of the newest in a copy of them and asks, as `--resume` does,
-for the newest that is intact: it has to be the newest of those that nothing was done to, bit by bit
-as it was saved, and a warning has to name each one that was passed over.
+A tiny run of 2 stages x 2 replicas is trained, and leaves three checkpoints. Each trial breaks a
+file of the newest in a copy of them and asks, as `--resume` does, for the newest that is intact: it
+has to be the newest of those that nothing was done to, bit by bit as it was saved, and a warning
+has to name each one that was passed over.
 
 There is no flip that may pass. A manifest is compared byte by byte with what its content would be
 written as, so not even a blank may differ. In a shard, the header is JSON without blanks but for
@@ -14,6 +14,8 @@ would change nothing; so it is not tied here.
 
 import logging
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,13 +27,14 @@ from typing import Any
 import numpy as np
 
 from jaxpipe.chaos.damage import BREAKS, Break, Damage, Folders
-from jaxpipe.chaos.job import tree
+from jaxpipe.chaos.job import environment, write_config
 from jaxpipe.chaos.trial import Family, Setup, Trial
-from jaxpipe.comm import run_ranks
+from jaxpipe.chaos.tried import expect
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid, open_checkpoint
 
 _STEPS = (1, 2, 3)
+_TRAINED_WITHIN_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +61,7 @@ class Content:
 
 def _trials(setup: Setup) -> Iterator[Trial]:
     """Break one file after the other, each in a fresh copy."""
-    saved = setup.folder / "saved"
-    _train(saved, setup.dataset)
+    saved = _train(setup)
     contents = {step: Content.of(open_checkpoint(path)) for step, path in _folders(saved).items()}
     assert tuple(contents) == _STEPS, tuple(contents)
     for seed in range(setup.seed, setup.seed + setup.num_trials):
@@ -70,26 +72,29 @@ def _trials(setup: Setup) -> Iterator[Trial]:
         yield trial
 
 
-def _train(run: Path, dataset: Path) -> None:
-    """Train as all ranks of a run, each a thread of this process, saving after each step."""
-    from jaxpipe.config import config_from, job_from, plan_from
-    from jaxpipe.runtime.train import train
+def _train(setup: Setup) -> Path:
+    """Train as a user does, saving after each step, and return the run's folder.
 
+    Here JAX would leave threads behind, and other families fork.
+    """
     steps = len(_STEPS)
-    config = config_from(
-        tree(
-            run,
-            dataset,
-            model={"tied": False},
-            train={"steps": steps, "eval_every": steps},
-            checkpoint={"keep": steps},
-        )
+    config = write_config(
+        setup.folder / "saved",
+        setup.dataset,
+        model={"tied": False},
+        train={"steps": steps, "eval_every": steps},
+        checkpoint={"keep": steps},
     )
-    plan = plan_from(config)
-    job = job_from(config, plan)
-    run_ranks(
-        plan.num_ranks, lambda rank: train(job, rank, checkpoint=None, observe=lambda _: None)
+    ended = subprocess.run(
+        [sys.executable, "-m", "jaxpipe", "train", str(config)],
+        env=environment(setup.dataset),
+        capture_output=True,
+        text=True,
+        timeout=_TRAINED_WITHIN_S,
+        check=False,
     )
+    expect(ended.returncode == 0, f"a run ends with {ended.returncode}: {ended.stderr[-600:]}")
+    return config.with_name("run")
 
 
 def _trial(run: Path, break_it: Break, random: Random, contents: Mapping[int, Content]) -> Trial:
