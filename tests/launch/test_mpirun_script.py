@@ -21,8 +21,8 @@ def test_mpirun_gets_the_placement_and_resumes(has_checkpoint: bool, tmp_path: P
     assert "virginia-1 slots=1\nrank 0=ohio-0 slot=0\n" in said
     assert "rank 3=virginia-1 slot=0\n" in said
     resume = "<--resume>" if has_checkpoint else ""
-    tail = f"<-n><4><-x><GLIBC_TUNABLES><{tmp_path}/jaxpipe><train><my.toml><--set><run.folder=runs/My run_2>{resume}"
-    assert said.endswith(tail)
+    train = f"<{tmp_path}/jaxpipe><train><my.toml><--set><run.folder=runs/My run_2>{resume}"
+    assert said.endswith(f"<-n><4><-x><GLIBC_TUNABLES>{train}")
 
 
 def test_every_rank_of_mpirun_sees_its_own_gpu(tmp_path: Path):
