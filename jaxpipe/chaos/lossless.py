@@ -18,7 +18,7 @@ from jaxpipe.config import load_config
 from jaxpipe.runtime.data import open_dataset
 from jaxpipe.runtime.metrics import read_metrics
 
-NUM_STEPS = 80
+_NUM_STEPS = 80
 ENDS_WITHIN_S = 300.0
 _TOLERANCE = 1e-3
 
@@ -26,7 +26,7 @@ _TOLERANCE = 1e-3
 def write_lossless_config(folder: Path, dataset: Path, /, **sections: Mapping[str, Any]) -> Path:
     """Write the configuration of a run that three ranks can do, too: a layer on each."""
     base: dict[str, dict[str, Any]] = {
-        "train": {"steps": NUM_STEPS, "eval_every": NUM_STEPS},
+        "train": {"steps": _NUM_STEPS, "eval_every": _NUM_STEPS},
         "model": {"num_layers": 3},
         "optimizer": {"learning_rate": 1e-3},
     }

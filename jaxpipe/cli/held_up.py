@@ -49,13 +49,15 @@ class HeldUp:
         self._folder = folder
         self._end = end
         self._clock = clock
-        self._since_s: float | None = None
+        self._found: tuple[int | None, int | None] | None = None
+        self._since_s = 0.0
 
     def __call__(self, cause: Cause) -> None:
         """Kill the rank of a cause, or wait for another to do it, or end the job."""
         now_s = self._clock()
-        if self._since_s is None:
-            self._since_s = now_s
+        found = (cause.rank, cause.step)
+        if found != self._found:  # one that was found before has come back to life
+            self._found, self._since_s = found, now_s
         is_late = now_s - self._since_s > _PATIENCE_S
         if is_late or cause.rank is None or cause.kind is CauseKind.DEADLOCK:
             self._end(cause)

@@ -39,8 +39,8 @@ def mpirun_script(launch: Launch) -> str:
 
 
 def rank_lines(launch: Launch) -> list[str]:
-    """Return the lines of the rankfile: the host of each rank, and its device's number there."""
-    return [
-        f"rank {rank}={device.host} slot={slot}"
-        for rank, (device, slot) in enumerate(zip(launch.devices, launch.slots, strict=True))
-    ]
+    """Return the lines of the rankfile."""
+    from topo.hostfile import openmpi_rankfile  # it imports numpy, which `--help` can do without
+
+    devices = [launch.plan.device(rank) for rank in range(launch.plan.num_ranks)]
+    return openmpi_rankfile(launch.cluster, devices).splitlines()

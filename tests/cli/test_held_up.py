@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,18 @@ def test_one_of_another_host_is_left_to_its_neighbours_and_then_the_job_ends(
     assert (ended, rank_2.poll()) == ([], None)
     look(STOPPED)
     assert (ended, rank_2.poll()) == ([STOPPED], None)
+
+
+def test_another_rank_is_waited_for_anew(tmp_path: Path) -> None:
+    ended: list[Cause] = []
+    times_s = iter((100.0, 200.0, 205.1))
+    look = HeldUp(tmp_path, end=ended.append, clock=lambda: next(times_s))
+    look(STOPPED)
+    other = replace(STOPPED, step=7)
+    look(other)
+    assert not ended
+    look(other)
+    assert ended == [other]
 
 
 def test_nobody_is_killed_for_a_circle_or_without_a_pulse(tmp_path: Path) -> None:
