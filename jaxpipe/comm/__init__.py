@@ -1,6 +1,6 @@
 """How bytes move between ranks.
 
-`MpiTransport` is imported from `jaxpipe.comm.mpi.transport` by those who need it: nothing here needs an MPI.
+Nothing here needs an MPI: import `MpiTransport` from `jaxpipe.comm.mpi.transport`.
 """
 
 from jaxpipe.comm.byte_counter import CountedTransport

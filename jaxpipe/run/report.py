@@ -5,7 +5,7 @@ from statistics import median
 
 from rich.console import Console
 
-from jaxpipe.cli.generate import sample_text
+from jaxpipe.run.sample import sample_text
 from jaxpipe.config import Config
 from jaxpipe.plan import Plan, ideal_bubble
 from jaxpipe.runtime.config import TrainConfig

@@ -1,7 +1,7 @@
 """One rank of a run that writes down which samples it is fed: jaxpipe itself, otherwise.
 
-`jaxpipe run CONFIG --rank-module jaxpipe.chaos.harness.recording_rank` starts it. The ranks of an attempt
-have the same parent, whose beginning numbers the attempt.
+`jaxpipe run CONFIG --rank-module jaxpipe.chaos.harness.recording_rank` starts it. The ranks of an
+attempt have the same parent, whose beginning numbers the attempt.
 """
 
 import os
