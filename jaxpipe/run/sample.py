@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+
 def sample_text(
     folder: Path,
     prompt: str,

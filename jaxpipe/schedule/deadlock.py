@@ -19,7 +19,7 @@ def together(
 ) -> tuple[Instruction, ...]:
     """Return the reductions of one replica that sum `bucket` with that of `stage`.
 
-    >>> [each.stage for each in together(Bucket.SHARED, stage=0, num_ranks=4, num_stages=8)]
+    >>> [each.stage for each in together(Bucket.TIED, stage=0, num_ranks=4, num_stages=8)]
     [0, 7]
     >>> [each.stage for each in together(Bucket.SCALARS, stage=0, num_ranks=4, num_stages=8)]
     [0, 1, 2, 3]
@@ -27,7 +27,7 @@ def together(
     match bucket:
         case Bucket.STAGE:
             return (reduce(stage, bucket),)
-        case Bucket.SHARED:
+        case Bucket.TIED:
             edges = (0,) if num_ranks == 1 else (0, num_stages - 1)
             return tuple(reduce(edge, bucket) for edge in edges)
         case Bucket.SCALARS:
