@@ -20,9 +20,10 @@ class CompressedTransport:
 
     What is coded is float32 and smaller: float64 is for times and counts, which must be exact.
 
-    Both ends of a link must name the same codec. The loss is not fed back: use this for activations
-    and their gradients, not for all-reduces (see `WireFormat.far`). A thread waits until a jax array
-    is computed and encodes it, so `send` returns at once; `wait` on the receiver decodes.
+    Both ends of a link must name the same codec. The loss is not fed back: use this for
+    activations and their gradients, not for all-reduces (see `WireFormat.far`). A thread waits
+    until a jax array is computed and encodes it, so `send` returns at once; `wait` on the receiver
+    decodes.
 
     >>> from jaxpipe.comm.codec import Bfloat16Codec
     >>> from jaxpipe.comm.local import run_ranks

@@ -47,7 +47,7 @@ def find_exit_cause(words: str) -> ExitCause | None:
 
     Lines may be broken anywhere between words.
 
-    >>> find_exit_cause("mpirun noticed that process rank 1 with PID 9 on node a exited on signal 9.")
+    >>> find_exit_cause("noticed that process rank 1 with PID 9 on node a exited on signal 9")
     ExitCause(rank=1, signal=9)
     >>> find_exit_cause("TERMINATED WITH THE EXIT STRING: Segmentation fault (signal 11)")
     ExitCause(rank=None, signal=11)
