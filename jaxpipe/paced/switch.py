@@ -23,14 +23,11 @@ from selectors import EVENT_READ, SelectSelector
 from threading import Thread
 
 from jaxpipe.comm.tags import ALL_REDUCE_TAG, GATHER_TAG, NUM_MESSAGE_TAGS
+from jaxpipe.network import EventQueue, Link, MessageCosts, open_links
 from jaxpipe.paced.protocol import NOTE_BYTES, Kind, Note, notes_of
 from jaxpipe.paced.timing_error import TimingError, TimingErrors
 from jaxpipe.paced.virtual_clock import Beat
 from jaxpipe.simulate.engine.collectives import CONTROL, pairs
-from jaxpipe.simulate.engine.event_queue import EventQueue
-from jaxpipe.simulate.engine.link import Link
-from jaxpipe.simulate.engine.message_costs import MessageCosts
-from jaxpipe.simulate.engine.network import open_links
 from jaxpipe.simulate.engine.step_model import StepModel
 
 _BEHIND_S = 20e-3
@@ -121,14 +118,14 @@ class Switch:
         if note.tag in self._gathers and receiver not in self._joined:
             self._held[receiver].append(note)
             return
-        self._link(note).send(note.num_bytes, _nothing, foreseen=partial(self._foresee, note))
+        self._link(note).send(note.num_bytes, _nothing, on_timed=partial(self._foresee, note))
 
     def _join(self, note: Note) -> None:
         self._joined[note.source, note.tag] = self._queue.now_s
         for held in self._held.pop((note.source, note.tag), ()):
             self._post(held)
 
-    def _foresee(self, note: Note, arrives_s: float) -> None:
+    def _foresee(self, note: Note, _leaves_s: float, arrives_s: float) -> None:
         self._peers[note.to].tell(note._replace(kind=Kind.ARRIVES, due_s=arrives_s))
 
     def _link(self, note: Note) -> Link:

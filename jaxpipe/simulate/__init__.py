@@ -1,5 +1,6 @@
 """How long: an event-driven simulator of plans, and the published systems as plans."""
 
+from jaxpipe.network import MessageCosts
 from jaxpipe.simulate.breakdown import (
     StepBreakdown,
     step_breakdown,
@@ -19,9 +20,6 @@ from jaxpipe.simulate.collective import (
     ring,
     sharded_server,
     tree_sum,
-)
-from jaxpipe.simulate.engine.message_costs import (
-    MessageCosts,
 )
 from jaxpipe.simulate.engine.simulator import (
     simulate,
