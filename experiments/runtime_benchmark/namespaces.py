@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from experiments.runtime_benchmark.claim import CannotMeasureError
-from topo import Cluster
-from topo.emulate import EmulationError, EngineKind, emulated, scaled
+from topo import Cluster, with_slower_links
+from topo.emulate import EmulationError, EngineKind, emulated
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def joined(
     """
     kind = EngineKind.HTB if is_shaped else EngineKind.UNSHAPED
     try:
-        with emulated(scaled(cluster, scale=scale), kind=kind) as emulation:
+        with emulated(with_slower_links(cluster, scale=scale), kind=kind) as emulation:
             yield emulation.settings
     except (ValueError, EmulationError) as error:
         raise CannotMeasureError(str(error)) from error

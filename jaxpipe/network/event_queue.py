@@ -4,9 +4,10 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Clock(Protocol):
     """Time, and calls at given times: an `EventQueue`, or a thread that follows the real clock."""
 

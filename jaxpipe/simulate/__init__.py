@@ -86,10 +86,6 @@ from jaxpipe.simulate.summed import (
     all_reduce_messages,
     share_sum,
 )
-from jaxpipe.simulate.what_if import (
-    with_slower_links,
-    without_network,
-)
 
 __all__ = [
     "IDEAL",
@@ -141,7 +137,5 @@ __all__ = [
     "system_step",
     "tree_sum",
     "unscheduled",
-    "with_slower_links",
-    "without_network",
     "zero3_step",
 ]
