@@ -44,8 +44,10 @@ class Timer:
         """Call `call(*arguments)` in the thread at `time_s`; at once if that is past."""
         with self._changed:
             # The thread may have handled later events already, and its time must not run back.
+            next_s = self._queue.next_s
             self._queue.at(max(time_s, self._queue.now_s), call, *arguments)
-            self._changed.notify()
+            if self._queue.next_s < next_s:  # else the thread wakes up in time anyway
+                self._changed.notify()
 
     def close(self, *, timeout_s: float) -> None:
         """End the thread once it has handled all events.
