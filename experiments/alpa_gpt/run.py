@@ -85,7 +85,7 @@ def _published() -> None:
     works, found = _worked(cases)
     fitted = fit(works, [row.seconds for row in theirs])
     table = [
-        _beside(row, _our_row(row.case, work, each, fitted))
+        _compared(row, _our_row(row.case, work, each, fitted))
         for row, work, each in zip(theirs, works, found, strict=True)
     ]
     errors = [
@@ -163,7 +163,7 @@ def _our_row(case: Case, work: Work, found: dict[str, Any], fitted: Fitted) -> d
     }
 
 
-def _beside(row: Row, ours: dict[str, Any]) -> dict[str, Any]:
+def _compared(row: Row, ours: dict[str, Any]) -> dict[str, Any]:
     flops = step_flops(config_of(row.case), batch=row.case.batch, remat=row.case.remat)
     recomputed = flops / row.seconds / 1e12
     peak = ours["ours: peak GiB, V100 compiled"]

@@ -34,9 +34,9 @@ def main() -> None:
         group = _group(cases, case_name, options.folder)
         plan, simulated = group.plan(setting), _simulated(group, setting, options.folder)
         scale = Scale(time=max(_FASTEST, options.seconds / float(simulated["simulated_s"])))
-        sums = None if plan is None else planned_sums(plan, group.conditions)
+        all_reduces = None if plan is None else planned_sums(plan, group.conditions)
         outcome = execute(
-            group.job(setting), transport, scale=scale, sums=sums, timeout_s=_TIMEOUT_S
+            group.job(setting), transport, scale=scale, sums=all_reduces, timeout_s=_TIMEOUT_S
         )
         if outcome is not None:
             row = _row(outcome, simulated, scale=scale)

@@ -77,9 +77,9 @@ def _summary_rows(measured: Sequence[Cell], errors: np.ndarray) -> list[Row]:
             "system": system,
             "case": case,
             "cells": len(group),
-            "median |error|": _size(np.median(np.abs(group))),
+            "median absolute error": _size(np.median(np.abs(group))),
             "mean error": percent(float(np.mean(group))),
-            "largest |error|": _size(np.max(np.abs(group))),
+            "largest absolute error": _size(np.max(np.abs(group))),
             "within 10 %": _size(np.mean(np.abs(group) <= 0.1)),
         }
         for (system, case), group in sorted(groups.items())

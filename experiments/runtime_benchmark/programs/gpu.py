@@ -70,11 +70,11 @@ def _part(
     try:
         output, residuals = jax.block_until_ready(forward(compute, x, targets, position))
         cotangent = functions.loss_cotangent() if whole else output
-        held = [jax.jit(functions.zeros)()]
+        gradients = [jax.jit(functions.zeros)()]
 
         def back() -> Any:
-            of_input, held[0] = backward(compute, residuals, cotangent, held[0])
-            return of_input, held[0]
+            of_input, gradients[0] = backward(compute, residuals, cotangent, gradients[0])
+            return of_input, gradients[0]
 
         forwards = lambda: forward(compute, x, targets, position)  # noqa: E731
         return {
