@@ -10,7 +10,7 @@ from experiments.compare_group.plans import conditions_of, read_found, unschedul
 from experiments.dtfm_iteration_time.published import cells
 from jaxpipe.plan import Plan
 from jaxpipe.simulate import Conditions, Constants, Job, System, plan_job, simulate, system_job
-from jaxpipe.simulate.planned import end_s
+from jaxpipe.simulate.plan_step import end_s
 from topo import Cluster
 
 MEGATRON = {

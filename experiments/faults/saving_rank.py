@@ -6,13 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from jaxpipe.runtime.process import die_with_parent, pin
+from jaxpipe.runtime.process.affinity import die_with_parent, pin
 
 if __name__ == "__main__":
     die_with_parent()
     pin(os.environ)  # before jax is imported: XLA sizes its thread pools by the affinity
     from experiments.faults.saving_blocks import Task, measure
-    from jaxpipe.comm.mpi import MpiTransport
+    from jaxpipe.comm.mpi.transport import MpiTransport
 
     task = msgspec.json.decode(sys.argv[1], type=Task)
     transport = MpiTransport()

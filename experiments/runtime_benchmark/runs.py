@@ -21,10 +21,7 @@ import numpy as np
 import topo
 from experiments.emulated_links import CannotMeasureError
 from jaxpipe.plan import Plan, PlanConfig, identity_plan
-from jaxpipe.runtime.data import Bytes, Dataset
-from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.launch import MEMORY_SETTINGS, find_mpirun, launch_command
-from jaxpipe.runtime.settings import (
+from jaxpipe.runtime.config import (
     CheckpointConfig,
     CommConfig,
     MeshConfig,
@@ -33,6 +30,9 @@ from jaxpipe.runtime.settings import (
     TraceConfig,
     TrainConfig,
 )
+from jaxpipe.runtime.data import Bytes, Dataset
+from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS, find_mpirun, launch_command
 from jaxpipe.schedule import ScheduleKind
 from models import GptConfig, activation_bytes, train_flops_per_token
 from models.gpt import Gpt

@@ -23,9 +23,8 @@ from experiments.runtime_benchmark.bench import Bench, Claim, Measurement
 from experiments.runtime_benchmark.picture import bars
 from experiments.runtime_benchmark.runs import run_ranks
 from experiments.table import Row, grouped, numbers
-from jaxpipe.comm.collective import Act, Step, steps_of
+from jaxpipe.collective import Act, AllReduceKind, Step, SyncTree, ranks, steps_of
 from jaxpipe.comm.shaped import EmulatedLinks
-from jaxpipe.schedule import AllReduceKind, SyncTree, ranks
 from topo import Cluster
 
 _HERE = Path(__file__).parents[1]

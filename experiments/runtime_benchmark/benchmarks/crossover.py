@@ -15,7 +15,7 @@ from experiments.runtime_benchmark.bench import Bench, Claim, Measurement
 from experiments.runtime_benchmark.picture import lines
 from experiments.table import Row, grouped, numbers
 from jaxpipe.simulate import Choices, Workload, dtfm_constants, own_job, simulate, zero_job
-from jaxpipe.simulate.planned import end_s
+from jaxpipe.simulate.plan_step import end_s
 
 
 def measurements(bench: Bench) -> list[Measurement]:

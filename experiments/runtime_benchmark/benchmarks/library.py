@@ -20,7 +20,7 @@ from experiments.runtime_benchmark.benchmarks.all_reduce import alpha_beta_s
 from experiments.runtime_benchmark.picture import bars
 from experiments.runtime_benchmark.runs import run_commands
 from experiments.table import Row, grouped, numbers
-from jaxpipe.schedule import AllReduceKind
+from jaxpipe.collective import AllReduceKind
 from topo.emulate import EngineKind, scaled
 
 _HERE = Path(__file__).parents[1]

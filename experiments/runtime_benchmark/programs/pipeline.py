@@ -16,7 +16,7 @@ def train(transport: Any, task: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return, on rank 0, the result of `train_steps` and the seconds of start and compilation."""
     from experiments.runtime_benchmark.runs import emulated_cluster, job_of
     from jaxpipe.comm import ShapedTransport
-    from jaxpipe.runtime.worker import start
+    from jaxpipe.runtime.step.worker import start
 
     cluster = emulated_cluster(task) if "paced_s" in task else None
     links = transport
@@ -37,8 +37,8 @@ def train_steps(worker: Any) -> dict[str, Any] | None:
     """Return, on rank 0, seconds and loss of each step of the job, and the spans of all ranks."""
     from dataclasses import asdict
 
-    from jaxpipe.runtime.state_file import restore_state
-    from jaxpipe.runtime.trace_file import gather_trace
+    from jaxpipe.runtime.metrics.trace_file import gather_trace
+    from jaxpipe.runtime.train_snapshot import restore_state
 
     state, _ = restore_state(worker, None)
     step_s, cpu_s, losses = [], [], []

@@ -10,8 +10,9 @@ from experiments.compare_group.jobs import Group
 from experiments.compare_group.plans import find, placed, read_found, unscheduled_plan
 from experiments.compare_group.simulated import uneven
 from experiments.compare_group.small import read_small, scaled_cluster
+from jaxpipe.collective import ranks
 from jaxpipe.plan import check_plan
-from jaxpipe.schedule import Op, ranks
+from jaxpipe.schedule import Op
 from jaxpipe.simulate import dtfm_constants
 
 CASES = read_cases()

@@ -20,7 +20,7 @@ from experiments.runtime_benchmark.benchmarks.torch import TORCH
 from experiments.runtime_benchmark.runs import emulated_cluster, plan_of
 from experiments.runtime_benchmark.training import ideal_columns
 from experiments.table import Row, numbers, read_csv, read_values
-from jaxpipe.schedule import AllReduceKind
+from jaxpipe.collective import AllReduceKind
 
 _HERE = Path(run.__file__).parent
 
