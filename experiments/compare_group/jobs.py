@@ -9,7 +9,15 @@ from experiments.compare_group.cases import Case, Cases, Setting, cluster_of
 from experiments.compare_group.plans import conditions_of, read_found, unscheduled_plan
 from experiments.dtfm_iteration_time.published import cells
 from jaxpipe.plan import Plan
-from jaxpipe.simulate import Conditions, Constants, Job, System, plan_job, simulate, system_job
+from jaxpipe.simulate import (
+    Conditions,
+    Constants,
+    StepModel,
+    System,
+    plan_step,
+    simulate,
+    system_step,
+)
 from jaxpipe.simulate.plan_step import end_s
 from topo import Cluster
 
@@ -90,7 +98,7 @@ class Group:
         """The conditions in which our plans are simulated."""
         return conditions_of(self.cluster, self.cases.workload, self.constants)
 
-    def job(self, setting: Setting) -> Job:
+    def job(self, setting: Setting) -> StepModel:
         """Return the simulated step of a setting.
 
         Raises:
@@ -98,7 +106,7 @@ class Group:
         """
         plan = self.plan(setting)
         if plan is not None:
-            return plan_job(plan, self.conditions)
+            return plan_step(plan, self.conditions)
         system = self.layout if setting is Setting.MEGATRON_OPTIMAL else _SYSTEMS[setting]
         return self._theirs(system)
 
@@ -121,8 +129,8 @@ class Group:
         published = published_layout(self.case, self.cases)
         return published or min(MEGATRON, key=lambda system: step_s(self._theirs(system)))
 
-    def _theirs(self, system: System) -> Job:
-        return system_job(
+    def _theirs(self, system: System) -> StepModel:
+        return system_step(
             system,
             self.cluster,
             workload=self.cases.workload,
@@ -131,6 +139,6 @@ class Group:
         )
 
 
-def step_s(job: Job) -> float:
+def step_s(job: StepModel) -> float:
     """Return the simulated seconds of a job."""
     return end_s(simulate(job))

@@ -15,7 +15,7 @@ import numpy as np
 from experiments.compare_group.cases import Cases, Setting
 from experiments.compare_group.jobs import Group, published_s, step_s
 from experiments.table import Row, write_csv
-from jaxpipe.simulate import Job, dtfm_constants
+from jaxpipe.simulate import StepModel, dtfm_constants
 
 TABLE = "simulated.csv"
 SYMMETRY_TABLE = "symmetry.csv"
@@ -54,7 +54,7 @@ _UNEVEN = 1e-3
 _SEEDS = (0, 1, 2)
 
 
-def uneven(job: Job, *, by: float, seed: int) -> Job:
+def uneven(job: StepModel, *, by: float, seed: int) -> StepModel:
     """Return the job with the computes of each rank scaled by a random factor of about `1 ± by`."""
     spread = np.random.default_rng(seed).standard_normal(len(job.forward_s))
     factors = np.maximum(1 + by * spread, 0.5)

@@ -20,7 +20,7 @@ import numpy as np
 
 import topo
 from experiments.emulated_links import CannotMeasureError
-from jaxpipe.plan import Plan, PlanConfig, identity_plan
+from jaxpipe.plan import Plan, PlanConfig, default_plan
 from jaxpipe.runtime.config import (
     CheckpointConfig,
     CommConfig,
@@ -50,7 +50,7 @@ def plan_of(task: Mapping[str, Any], cluster: Cluster) -> Plan:
     given = task["plan"] | {"schedule": ScheduleKind(task["plan"]["schedule"])}
     if "cut" in given:
         given["cut"] = tuple(given["cut"])
-    return identity_plan(
+    return default_plan(
         PlanConfig(**given),
         cluster,
         num_layers=model.num_layers,

@@ -102,7 +102,7 @@ def _simulated(config: "Config", measured: "Trace", links: Links) -> tuple["Trac
 
     from jaxpipe.config import plan_from
     from jaxpipe.propose.gpt_profile import gpt_profile
-    from jaxpipe.simulate import Conditions, replay_job, simulate
+    from jaxpipe.simulate import Conditions, replay_step, simulate
     from models import DTYPE_BYTES, activation_bytes
 
     cluster, model = _cluster(config, links), config.model
@@ -118,7 +118,7 @@ def _simulated(config: "Config", measured: "Trace", links: Links) -> tuple["Trac
         gradient_bytes=DTYPE_BYTES[model.param_dtype],
     )
     network = "free links" if links is Links.FREE else f"the links of {cluster.name}"
-    job = replay_job(plan_from(config), conditions, measured)
+    job = replay_step(plan_from(config), conditions, measured)
     return simulate(job), f"the plan over {network}, computes as measured"
 
 

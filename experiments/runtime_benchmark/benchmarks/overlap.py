@@ -17,7 +17,7 @@ from experiments.runtime_benchmark.runs import emulated_cluster, plan_of, run_ra
 from experiments.table import Row, grouped, numbers
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import Part, Profile
-from jaxpipe.simulate import Conditions, planned_step_s
+from jaxpipe.simulate import Conditions, plan_step_s
 from models import GptConfig, activation_bytes, num_parameters
 
 Span = Mapping[str, Any]
@@ -73,13 +73,13 @@ def _row(task: Mapping[str, Any], plan: Plan, result: Any, step: int) -> dict[st
     nominal = [(task["paced_s"]["forward"], task["paced_s"]["backward"])] * plan.num_stages
     measured = [_compute_s(spans, stage) for stage in range(plan.num_stages)]
     step_s = result["step_s"][step]
-    predicted_s = planned_step_s(plan, _conditions(task, plan, measured))
+    predicted_s = plan_step_s(plan, _conditions(task, plan, measured))
     return {
         "schedule": task["plan"]["schedule"],
         "step": step,
         "step_s": step_s,
         "simulated_s": predicted_s,
-        "simulated_nominal_s": planned_step_s(plan, _conditions(task, plan, nominal)),
+        "simulated_nominal_s": plan_step_s(plan, _conditions(task, plan, nominal)),
         "ratio": step_s / predicted_s,
         "all_reduce_s": max(_lasts(span) for span in _all_reduces(spans)),
         "hidden": _hidden(spans),
