@@ -57,3 +57,14 @@ class TransportError(RunError):
 
 class RankLostError(TransportError):
     """A message could not be moved because a rank is gone; the others may go on without it."""
+
+
+def one_line(rank: int, error: BaseException) -> str:
+    r"""Return the rank, the kind of error and its message, on one line.
+
+    >>> one_line(3, ValueError("stage 1 is\n  too big"))
+    'rank 3: ValueError: stage 1 is too big'
+    """
+    words = " ".join(str(error).split())
+    kind = type(error).__name__
+    return f"rank {rank}: {kind}: {words}" if words else f"rank {rank}: {kind}"

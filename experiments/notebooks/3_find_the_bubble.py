@@ -33,7 +33,7 @@ from jaxpipe.propose.gpt_profile import gpt_profile
 from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.runtime.train import train
 from jaxpipe.schedule import render
-from jaxpipe.simulate import Conditions, replay_job, simulate, with_slower_links
+from jaxpipe.simulate import Conditions, replay_step, simulate, with_slower_links
 from jaxpipe.trace import (
     Spent,
     Trace,
@@ -105,7 +105,7 @@ def simulated(scale: float) -> Trace:
         slow=np.ones(len(cluster)),
         gradient_bytes=4,
     )
-    return simulate(replay_job(plan, conditions, measured))
+    return simulate(replay_step(plan, conditions, measured))
 
 
 last = max(span.step for span in measured.spans)

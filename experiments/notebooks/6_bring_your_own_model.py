@@ -12,7 +12,7 @@
 # # 6. Bring your own model
 #
 # The runtime knows no GPT. It asks for a stack of equal layers between an embedding and a head, by
-# five methods (`jaxpipe.runtime.model.Model`):
+# five methods (`jaxpipe.runtime.stage.model.Model`):
 #
 #     tokens ──► embed ──► block, num_layers times ──► head ──► logits, or loss
 #
@@ -33,8 +33,8 @@ import matplotlib.pyplot as plt
 from jaxpipe.comm import run_ranks
 from jaxpipe.config import config_from, job_from, plan_from
 from jaxpipe.runtime.data import Source, prepare
-from jaxpipe.runtime.metrics import read_metrics
-from jaxpipe.runtime.model import Model, Parameters
+from jaxpipe.runtime.metrics.records import read_metrics
+from jaxpipe.runtime.stage.model import Model, Parameters
 from jaxpipe.runtime.train import train
 
 

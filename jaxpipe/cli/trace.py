@@ -42,7 +42,7 @@ def trace(
         out: a file to write with both, for Perfetto.
         json_: print one JSON object and nothing else.
     """
-    from jaxpipe.cli.console import console
+    from jaxpipe.run.console import console
     from jaxpipe.trace import account, mean_account, one_step, plot_beside, write_overlay
 
     path = run / "trace.json" if run.is_dir() else run
@@ -85,7 +85,7 @@ def _chosen(path: Path, step: int | None) -> "Trace":
 def _config(run: Path) -> "Config":
     from jaxpipe.config import config_from
     from jaxpipe.errors import UserError
-    from jaxpipe.runtime.metrics import read_description
+    from jaxpipe.runtime.metrics.records import read_description
 
     description = read_description(run / "metrics.jsonl")
     if description is None:
@@ -102,7 +102,7 @@ def _simulated(config: "Config", measured: "Trace", links: Links) -> tuple["Trac
 
     from jaxpipe.config import plan_from
     from jaxpipe.propose.gpt_profile import gpt_profile
-    from jaxpipe.simulate import Conditions, replay_job, simulate
+    from jaxpipe.simulate import Conditions, replay_step, simulate
     from models import DTYPE_BYTES, activation_bytes
 
     cluster, model = _cluster(config, links), config.model
@@ -118,7 +118,7 @@ def _simulated(config: "Config", measured: "Trace", links: Links) -> tuple["Trac
         gradient_bytes=DTYPE_BYTES[model.param_dtype],
     )
     network = "free links" if links is Links.FREE else f"the links of {cluster.name}"
-    job = replay_job(plan_from(config), conditions, measured)
+    job = replay_step(plan_from(config), conditions, measured)
     return simulate(job), f"the plan over {network}, computes as measured"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxpipe.runtime.settings import ComputeKind, Survival, TransportKind
+from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
 
 if TYPE_CHECKING:
     from jaxpipe.config import Config
@@ -38,16 +38,16 @@ def train(
             your own can change what it likes before it runs `jaxpipe`.
     """
     from jaxpipe.config import check_paced, check_run, load_config, plan_from
-    from jaxpipe.runtime.launch import check_seat, seat
-    from jaxpipe.runtime.ulfm import check_survival
-    from jaxpipe.runtime.watch import clear_cause, clear_ended
+    from jaxpipe.runtime.process.mpirun import check_launched_rank, launched_rank
+    from jaxpipe.runtime.process.ulfm import check_survival
+    from jaxpipe.runtime.watchdog import clear_cause, clear_ended
 
     chosen = {"run.compute": compute, "run.transport": transport}
     settings += tuple(f"{key}={kind}" for key, kind in chosen.items() if kind is not None)
-    here = seat(os.environ)
+    here = launched_rank(os.environ)
     read = load_config(config, settings)
     plan = plan_from(read)
-    check_seat(here, num_ranks=plan.num_ranks)
+    check_launched_rank(here, num_ranks=plan.num_ranks)
     is_paced = read.run.compute is ComputeKind.PACED
     if here is not None and read.run.survive is Survival.SHRINK:
         check_survival(os.environ)
@@ -64,8 +64,8 @@ def train(
         arguments = _arguments(config, settings, resume=resume)
         return _start_ranks(read, plan, arguments, module=rank_module)
 
-    from jaxpipe.runtime.local_devices import take_devices
-    from jaxpipe.runtime.process import die_with_parent, pin
+    from jaxpipe.runtime.process.affinity import die_with_parent, pin
+    from jaxpipe.runtime.process.gpu_assignment import take_devices
 
     if here is not None:
         die_with_parent()
@@ -73,19 +73,19 @@ def train(
         take_devices(os.environ, each=read.mesh.num_devices)
 
     if is_paced:
-        from jaxpipe.cli.paced import run_paced
+        from jaxpipe.run.paced import run_paced
 
         return run_paced(read, plan)
 
-    from jaxpipe.cli.rank import Begin, run_rank
+    from jaxpipe.run.rank import Begin, run_rank
 
     return run_rank(read, plan, Begin(resume=resume, found=checkpoint))
 
 
 def _start_ranks(read: "Config", plan: "Plan", arguments: Sequence[str], *, module: str) -> int:
     """Run all ranks, and return the exit code; keep why they ended where none of them could."""
-    from jaxpipe.runtime.launch import launch
-    from jaxpipe.runtime.watch import has_ended
+    from jaxpipe.runtime.process.mpirun import launch
+    from jaxpipe.runtime.watchdog import has_ended
 
     folder, survives = Path(read.run.folder), read.run.survive is Survival.SHRINK
     words: list[str] = []
@@ -117,15 +117,15 @@ def _has_stopped(folder: Path, *, steps: int) -> bool:
 
 def _say_if_killed(folder: Path, plan: "Plan", *, code: int, words: str) -> None:
     """Write a cause where no rank could, because it was killed; its launcher may have named it."""
-    from jaxpipe.runtime.death import find_death
-    from jaxpipe.runtime.launch import TOLD_TO_STOP
-    from jaxpipe.runtime.watch import Cause, CauseKind, write_cause
+    from jaxpipe.runtime.process.exit_cause import find_exit_cause
+    from jaxpipe.runtime.process.mpirun import STOP_EXIT_CODES
+    from jaxpipe.runtime.watchdog import Cause, CauseKind, write_cause
 
-    if code in (0, 2, *TOLD_TO_STOP):
+    if code in (0, 2, *STOP_EXIT_CODES):
         return
     message = f"mpirun ended with exit code {code}, and no rank has said why"
     rank = stage = None
-    if (death := find_death(words)) is not None:
+    if (death := find_exit_cause(words)) is not None:
         message, rank = f"{death}", death.rank
         if rank is not None and rank < plan.num_ranks:
             stage = plan.stages(rank)[0]

@@ -15,7 +15,7 @@ from jaxpipe.compare.strategies import Chosen
 from jaxpipe.compare.system import System
 from jaxpipe.config import Config, cluster_from, job_from
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.links import open_transport
+from jaxpipe.runtime.open_transport import open_transport
 
 
 def run_system(
@@ -29,7 +29,7 @@ def run_system(
         DeadlineError: another rank did not answer in time.
         PlanError: no strategy was found.
     """
-    transport = open_transport(config.run, plan, cluster_from(config), is_seated=True)
+    transport = open_transport(config.run, plan, cluster_from(config), is_launched=True)
     try:
         _run(system, config, plan, transport, folder=folder, observe=observe)
     except BaseException as error:

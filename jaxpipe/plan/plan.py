@@ -9,13 +9,12 @@ Ranks are numbered pipeline by pipeline, and stages are dealt out to the ranks o
 
 from dataclasses import dataclass
 
-from jaxpipe.plan.cut import Cut, layers_of
+from jaxpipe.collective import AllReduceKind, SyncTree
+from jaxpipe.plan.partition import Cut, layers_of
 from jaxpipe.schedule import (
-    AllReduceKind,
     Bucket,
     Schedule,
     ScheduleKind,
-    SyncTree,
     forward_only,
     generate,
     holder,
@@ -107,7 +106,7 @@ class Plan:
         """Return the tree along which a bucket of a stage is summed."""
         trees = {
             Bucket.STAGE: self.sync[stage],
-            Bucket.SHARED: self.sync_shared,
+            Bucket.TIED: self.sync_shared,
             Bucket.SCALARS: self.sync_all,
         }
         return trees[bucket]

@@ -1,10 +1,12 @@
 """How long: an event-driven simulator of plans, and the published systems as plans."""
 
-from jaxpipe.simulate.auto import (
-    Candidate,
-    Search,
-    auto_schedule,
-    named_schedules,
+from jaxpipe.simulate.breakdown import (
+    StepBreakdown,
+    step_breakdown,
+)
+from jaxpipe.simulate.choose_all_reduce import (
+    fastest_all_reduce,
+    gradient_sync_s,
 )
 from jaxpipe.simulate.collective import (
     Algorithm,
@@ -18,79 +20,77 @@ from jaxpipe.simulate.collective import (
     sharded_server,
     tree_sum,
 )
-from jaxpipe.simulate.constants import (
+from jaxpipe.simulate.engine.message_costs import (
+    MessageCosts,
+)
+from jaxpipe.simulate.engine.simulator import (
+    simulate,
+)
+from jaxpipe.simulate.engine.step_model import (
+    Phase,
+    StepModel,
+)
+from jaxpipe.simulate.extrapolate import (
+    extrapolated_step_s,
+    step_objective,
+)
+from jaxpipe.simulate.plan_step import (
+    IDEAL,
+    Conditions,
+    Overheads,
+    plan_step,
+    plan_step_s,
+)
+from jaxpipe.simulate.published.constants import (
     Constants,
     NetworkConstants,
     Speeds,
     dtfm_constants,
 )
-from jaxpipe.simulate.dtfm import (
+from jaxpipe.simulate.published.dtfm import (
     Placement,
-    dtfm_job,
+    dtfm_step,
     scheduled,
     unscheduled,
 )
-from jaxpipe.simulate.events import (
-    simulate,
-)
-from jaxpipe.simulate.fastest_sum import (
-    fastest_all_reduce,
-    sums_s,
-)
-from jaxpipe.simulate.foreseen import (
-    foreseen_step_s,
-    step_objective,
-)
-from jaxpipe.simulate.job import (
-    Job,
-    Phase,
-)
-from jaxpipe.simulate.megatron import (
-    Split,
-    megatron_job,
-)
-from jaxpipe.simulate.other_links import (
-    with_slower_links,
-    without_network,
-)
-from jaxpipe.simulate.own import (
+from jaxpipe.simulate.published.jaxpipe_on_dtfm import (
     Choices,
-    own_job,
+    jaxpipe_step,
 )
-from jaxpipe.simulate.planned import (
-    IDEAL,
-    Conditions,
-    Overheads,
-    plan_job,
-    planned_step_s,
+from jaxpipe.simulate.published.megatron import (
+    MegatronLayout,
+    megatron_step,
 )
-from jaxpipe.simulate.replay import (
-    replay_job,
+from jaxpipe.simulate.published.registry import (
+    System,
+    system_step,
 )
-from jaxpipe.simulate.split import (
-    StepSplit,
-    step_split,
-)
-from jaxpipe.simulate.step import (
+from jaxpipe.simulate.published.step_time import (
     StepTime,
     step_time,
+)
+from jaxpipe.simulate.published.workload import (
+    Workload,
+)
+from jaxpipe.simulate.published.zero3 import (
+    zero3_step,
+)
+from jaxpipe.simulate.replay import (
+    replay_step,
+)
+from jaxpipe.simulate.schedule_search import (
+    Candidate,
+    Search,
+    auto_schedule,
+    named_schedules,
 )
 from jaxpipe.simulate.summed import (
     all_reduce_messages,
     share_sum,
 )
-from jaxpipe.simulate.systems import (
-    System,
-    system_job,
-)
-from jaxpipe.simulate.wire import (
-    Wire,
-)
-from jaxpipe.simulate.workload import (
-    Workload,
-)
-from jaxpipe.simulate.zero import (
-    zero_job,
+from jaxpipe.simulate.what_if import (
+    with_slower_links,
+    without_network,
 )
 
 __all__ = [
@@ -101,19 +101,19 @@ __all__ = [
     "Collective",
     "Conditions",
     "Constants",
-    "Job",
+    "MegatronLayout",
+    "MessageCosts",
     "NetworkConstants",
     "Overheads",
     "Phase",
     "Placement",
     "Search",
     "Speeds",
-    "Split",
-    "StepSplit",
+    "StepBreakdown",
+    "StepModel",
     "StepTime",
     "System",
     "Transfer",
-    "Wire",
     "Workload",
     "all_reduce_messages",
     "auto_schedule",
@@ -122,28 +122,28 @@ __all__ = [
     "central_server",
     "chain",
     "dtfm_constants",
-    "dtfm_job",
+    "dtfm_step",
+    "extrapolated_step_s",
     "fastest_all_reduce",
-    "foreseen_step_s",
-    "megatron_job",
+    "gradient_sync_s",
+    "jaxpipe_step",
+    "megatron_step",
     "named_schedules",
-    "own_job",
-    "plan_job",
-    "planned_step_s",
-    "replay_job",
+    "plan_step",
+    "plan_step_s",
+    "replay_step",
     "ring",
     "scheduled",
     "sharded_server",
     "share_sum",
     "simulate",
+    "step_breakdown",
     "step_objective",
-    "step_split",
     "step_time",
-    "sums_s",
-    "system_job",
+    "system_step",
     "tree_sum",
     "unscheduled",
     "with_slower_links",
     "without_network",
-    "zero_job",
+    "zero3_step",
 ]

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from jaxpipe.chaos.corrupt import CORRUPT
-from jaxpipe.chaos.damage import BREAKS
-from jaxpipe.chaos.trial import Setup
+from jaxpipe.chaos.harness.corruption import BREAKS
+from jaxpipe.chaos.harness.trial import Setup
 
 
 def test_the_families_trials(tmp_path: Path, dataset: Path) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 
 from models.dropout import dropout
 from models.gpt import Gpt
-from tests.models import uncut
-from tests.models.uncut import SMALL
+from tests.oracles import whole_model as uncut
+from tests.oracles.whole_model import SMALL
 
 PLAIN = Gpt(SMALL)
 DROPPING = Gpt(replace(SMALL, dropout=0.5))

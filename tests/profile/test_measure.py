@@ -11,7 +11,7 @@ from jaxpipe.plan.cost import read_profile
 from jaxpipe.profile import (
     TIMED,
     GptCosts,
-    MeasureSettings,
+    MeasureConfig,
     as_profile,
     matrix_peak_flops_per_s,
     measure_gpt,
@@ -19,12 +19,12 @@ from jaxpipe.profile import (
     write_costs,
 )
 from jaxpipe.propose.gpt_profile import gpt_profile
-from jaxpipe.runtime.settings import Remat
+from jaxpipe.runtime.config import Remat
 from jaxpipe.schedule import Op
 from models import GptConfig, layer_residual_bytes, num_parameters
 
 TINY = GptConfig(num_layers=3, dim=16, num_heads=2, sequence=8, vocabulary=32)
-SETTINGS = MeasureSettings(microbatch=2, repeats=3, remat=Remat.FULL)
+SETTINGS = MeasureConfig(microbatch=2, repeats=3, remat=Remat.FULL)
 
 
 def ticking_clock() -> "itertools.count[float]":

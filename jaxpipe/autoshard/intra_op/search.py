@@ -9,14 +9,14 @@ from jaxpipe.autoshard.intra_op.build import Space, space_of
 from jaxpipe.autoshard.intra_op.decode import choices_in, strategy_of
 from jaxpipe.autoshard.intra_op.linear import solve
 from jaxpipe.autoshard.intra_op.machine import Machine
-from jaxpipe.autoshard.intra_op.price import Memory, collectives_of, memory_of
 from jaxpipe.autoshard.intra_op.restrict import (
-    GradientSums,
+    GradientReduction,
     batch_on_dp,
     kept_by,
     pinned,
     sums_of_gradients,
 )
+from jaxpipe.autoshard.intra_op.strategy_cost import Memory, collectives_of, memory_of
 from jaxpipe.autoshard.strategy import Collective, MeshShape, Pins, Strategy
 from jaxpipe.errors import PlanError
 
@@ -33,7 +33,7 @@ class SearchConfig:
     """
 
     force_batch_axis: bool = False
-    gradient_sums: GradientSums = GradientSums.FREE
+    gradient_sums: GradientReduction = GradientReduction.FREE
     memory_limit_bytes: float = inf
     time_limit_s: float = 120.0
 

@@ -1,0 +1,55 @@
+"""The cut: how many consecutive layers each stage holds."""
+
+from jaxpipe.errors import PlanError
+
+Cut = tuple[int, ...]
+
+
+def even_partition(*, num_layers: int, num_stages: int) -> Cut:
+    """Return a cut whose stages differ by one layer at most.
+
+    The last stage also computes the head, so spare layers go to the first stages.
+
+    >>> even_partition(num_layers=10, num_stages=4)
+    (3, 3, 2, 2)
+
+    Raises:
+        PlanError: there are fewer layers than stages.
+    """
+    if num_layers < num_stages:
+        raise PlanError(
+            f"each stage holds at least one layer: `plan.stages` is {num_stages} but the model "
+            f"has {num_layers} layers; use at most {num_layers} stages"
+        )
+    each, spare = divmod(num_layers, num_stages)
+    return tuple(each + (stage < spare) for stage in range(num_stages))
+
+
+def check_partition(cut: Cut, *, num_layers: int, num_stages: int) -> None:
+    """Check that the cut gives every layer to a stage, and every stage a layer.
+
+    Raises:
+        PlanError: it does not.
+    """
+    if len(cut) != num_stages:
+        raise PlanError(
+            f"`plan.cut` has one number for each stage: it has {len(cut)}, `plan.stages` is "
+            f"{num_stages}; give {num_stages} numbers"
+        )
+    if min(cut) < 1:
+        raise PlanError(f"each stage holds at least one layer: `plan.cut` is {list(cut)}")
+    if sum(cut) != num_layers:
+        raise PlanError(
+            f"`plan.cut` covers the layers: {list(cut)} adds up to {sum(cut)}, the model has "
+            f"{num_layers} layers"
+        )
+
+
+def layers_of(cut: Cut, stage: int) -> range:
+    """Return the layers that a stage holds.
+
+    >>> layers_of((3, 3, 2, 2), 1)
+    range(3, 6)
+    """
+    start = sum(cut[:stage])
+    return range(start, start + cut[stage])

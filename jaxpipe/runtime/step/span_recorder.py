@@ -1,0 +1,90 @@
+"""Takes the time of what a rank does: spans of the current step, and those kept for the trace."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from jaxpipe.schedule import Instruction
+from jaxpipe.trace import Lane, Span
+
+
+class SpanRecorder:
+    """Collects the spans of one rank, on its own clock: `time.perf_counter`, as transports have it.
+
+    Spans of the current step are always there, since the bubble is measured in every step; `keep`
+    says which steps stay for the trace.
+    """
+
+    def __init__(
+        self, *, rank: int, clock: Callable[[], float], keep: Callable[[int], bool]
+    ) -> None:
+        self._rank = rank
+        self._clock = clock
+        self._keep = keep
+        self._kept: list[Span] = []
+        self._step = 0
+        self._current: list[Span] = []
+
+    def begin(self, step: int) -> None:
+        """Start a step: what was recorded of the last one is kept or dropped."""
+        if self._keep(self._step):
+            self._kept += self._current
+        self._step, self._current = step, []
+
+    def now(self) -> float:
+        """Return the time on this rank's clock, in seconds."""
+        return self._clock()
+
+    @contextmanager
+    def span(
+        self, lane: Lane, instruction: Instruction, *, name: str | None = None, **details: int
+    ) -> Iterator[None]:
+        """Record the time that the body takes."""
+        start_s = self.now()
+        yield
+        self.add(lane, instruction, start_s=start_s, end_s=self.now(), name=name, **details)
+
+    def add(
+        self,
+        lane: Lane,
+        instruction: Instruction,
+        *,
+        start_s: float,
+        end_s: float,
+        name: str | None = None,
+        **details: int,
+    ) -> None:
+        """Record a span that has ended; `details` are its `peer` and `num_bytes`.
+
+        It has the name of the instruction, if it is not a part of it with a `name` of its own.
+        """
+        bucket = f" {instruction.bucket}" if instruction.bucket else ""
+        span = Span(
+            rank=self._rank,
+            lane=lane,
+            name=name or f"{instruction.op}{bucket}",
+            start_s=start_s,
+            end_s=end_s,
+            step=self._step,
+            stage=instruction.stage,
+            microbatch=instruction.microbatch,
+            **details,
+        )
+        self._current.append(span)
+
+    def compute_s(self) -> float:
+        """Return the seconds that this step has spent in forwards and backwards."""
+        return sum(s.end_s - s.start_s for s in self._current if s.lane is Lane.COMPUTE)
+
+    def pipeline_s(self) -> float:
+        """Return the seconds from the first to the last forward or backward of this step."""
+        spans = [s for s in self._current if s.lane is Lane.COMPUTE]
+        return max(s.end_s for s in spans) - min(s.start_s for s in spans)
+
+    def kept(self, *, clock_offset_s: float) -> tuple[Span, ...]:
+        """Return the kept spans on the clock of rank 0."""
+        self.begin(self._step)
+        return tuple(
+            replace(s, start_s=s.start_s + clock_offset_s, end_s=s.end_s + clock_offset_s)
+            for s in self._kept
+        )

@@ -1,0 +1,132 @@
+"""When a packet that enters the emulated network leaves it: the model of the relay.
+
+::
+
+    host a ─ NIC of a ──── link a→b ────── latency ── NIC of b ─ host b
+             egress rate   rate, limit     ± jitter   ingress rate
+
+Each of the three rates is a server that sends one packet after the other. A packet waits until the
+server is free and occupies it for its bytes over the rate; a following server may begin while the
+packet still arrives, so that a packet alone takes its bytes over the lowest rate, plus the latency:
+`s/bandwidth + latency`, as in the cluster's tables. A link holds packets in order, jitter or not.
+
+What waits is bounded. A packet that finds more than `limit_bytes` before a server of its way is
+dropped (drop-tail), and TCP slows down. The limit is what one round trip of the link holds and
+16 MiB more: a TCP connection that has filled it still fills the link with half a window.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from topo.emulate.spec import LinkSpec, NetworkSpec
+
+Pair = tuple[int, int]
+_QUEUE_BYTES = 16 * 2**20
+
+
+@dataclass(slots=True, kw_only=True)
+class Server:
+    """Sends packets one after the other at a rate; `free_s` is when the last one is out.
+
+    >>> server = Server(bytes_per_s=800.0, limit_bytes=500)
+    >>> server.send(num_bytes=100, now_s=1.0), server.send(num_bytes=100, now_s=1.0)
+    (1.125, 1.25)
+    >>> server.waiting_bytes(now_s=1.0)
+    200.0
+    """
+
+    bytes_per_s: float
+    limit_bytes: float
+    free_s: float = 0.0
+
+    def waiting_bytes(self, *, now_s: float) -> float:
+        """Return what waits, the rest of what is being sent included."""
+        return (self.free_s - now_s) * self.bytes_per_s if self.free_s > now_s else 0.0
+
+    def send(self, *, num_bytes: int, now_s: float, after_s: float = 0.0) -> float:
+        """Return when the packet is out, which is not before `after_s`, and occupy the server."""
+        if self.bytes_per_s == inf:
+            return max(now_s, after_s)
+        start_s = max(now_s, self.free_s)
+        self.free_s = max(after_s, start_s + num_bytes / self.bytes_per_s)
+        return self.free_s
+
+
+@dataclass(slots=True, kw_only=True)
+class PacketLink:
+    """The way from one host to another: its rate, its latency, and what has passed."""
+
+    server: Server
+    latency_s: float
+    last_s: float = 0.0
+    sent_bytes: int = 0
+    dropped_packets: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Network:
+    """All ways between hosts, and their NICs; times are seconds of any steady clock."""
+
+    wires: Mapping[Pair, PacketLink]
+    egress: Sequence[Server]
+    ingress: Sequence[Server]
+    jitter_s: float = 0.0
+    loss: float = 0.0
+    chance: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def enter(self, pair: Pair, *, num_bytes: int, now_s: float) -> float | None:
+        """Return when a packet reaches the NIC of its destination; None if it is dropped."""
+        wire, nic = self.wires[pair], self.egress[pair[0]]
+        is_full = any(
+            server.waiting_bytes(now_s=now_s) > server.limit_bytes for server in (nic, wire.server)
+        )
+        if is_full or (self.loss and self.chance.random() < self.loss):
+            wire.dropped_packets += 1
+            return None
+        wire.sent_bytes += num_bytes
+        out_s = nic.send(num_bytes=num_bytes, now_s=now_s)
+        out_s = wire.server.send(num_bytes=num_bytes, now_s=now_s, after_s=out_s)
+        late_s = self.chance.uniform(-self.jitter_s, self.jitter_s) if self.jitter_s else 0.0
+        wire.last_s = max(wire.last_s, out_s + max(0.0, wire.latency_s + late_s))
+        return wire.last_s
+
+    def arrive(self, pair: Pair, *, num_bytes: int, now_s: float) -> float | None:
+        """Return when a packet that has reached its destination's NIC is in; None if dropped.
+
+        It has arrived as fast as the wire sent it, so the NIC had as long to take it in.
+        """
+        nic = self.ingress[pair[1]]
+        if nic.bytes_per_s == inf:
+            return now_s
+        wire = self.wires[pair]
+        if nic.waiting_bytes(now_s=now_s) > nic.limit_bytes:
+            wire.dropped_packets += 1
+            return None
+        began_s = now_s - num_bytes / wire.server.bytes_per_s
+        return nic.send(num_bytes=num_bytes, now_s=began_s, after_s=now_s)
+
+
+def network_of(spec: NetworkSpec) -> Network:
+    """Return the network of a description, with nothing on its way."""
+    wires = {
+        (link.source, link.destination): PacketLink(server=_server(link), latency_s=link.latency_s)
+        for link in spec.links
+    }
+    return Network(
+        wires=wires,
+        egress=[_nic(host.egress_bytes_per_s) for host in spec.hosts],
+        ingress=[_nic(host.ingress_bytes_per_s) for host in spec.hosts],
+        jitter_s=spec.jitter_s,
+        loss=spec.loss,
+    )
+
+
+def _server(link: LinkSpec) -> Server:
+    round_trip_bytes = 2 * link.latency_s * link.bytes_per_s
+    return Server(bytes_per_s=link.bytes_per_s, limit_bytes=round_trip_bytes + _QUEUE_BYTES)
+
+
+def _nic(bytes_per_s: float) -> Server:
+    return Server(bytes_per_s=bytes_per_s, limit_bytes=2 * _QUEUE_BYTES)
