@@ -9,10 +9,10 @@ import numpy as np
 from topo.cluster import Cluster
 
 
-def subcluster(cluster: Cluster, devices: Sequence[int]) -> Cluster:
-    """Return the cluster of these devices alone, in this order, each named once at most.
+def subcluster(cluster: Cluster, devices: Sequence[int], *, name: str | None = None) -> Cluster:
+    """Return the cluster of some devices only, in this order, optionally under a new name.
 
-    Hosts without any of them are left out.
+    Each device may be given once; hosts without any of them are left out.
 
     >>> import topo
     >>> subcluster(topo.load("two-region"), (2, 0)).regions
@@ -23,6 +23,7 @@ def subcluster(cluster: Cluster, devices: Sequence[int]) -> Cluster:
     hosts = {device.host for device in chosen}
     return replace(
         cluster,
+        name=name or cluster.name,
         devices=chosen,
         hosts=tuple(host for host in cluster.hosts if host.name in hosts),
         latency_s=cluster.latency_s[grid],

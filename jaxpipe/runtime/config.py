@@ -18,23 +18,23 @@ _LONGEST_NAME = 255
 
 
 class Remat(StrEnum):
-    """What a stage keeps of each layer's forward; its backward computes the rest again."""
+    """Rematerialisation: what a stage keeps of each layer's forward for its backward."""
 
     NONE = "none"
     """Everything that the backward reads: the most memory, the least work."""
     DOTS = "dots"
-    """The results of matrix products with weights, and the attention output."""
+    """The results of matrix products with weights, and the attention output; recompute the rest."""
     FULL = "full"
-    """The input of the layer alone: the least memory, one more forward."""
+    """Only the input of the layer: the least memory, one more forward."""
 
 
 class Loop(StrEnum):
-    """How a stage goes through its layers."""
+    """How a stage iterates over its layers."""
 
     SCAN = "scan"
-    """One body, called for each layer: compiles as fast as one layer, copies what it keeps."""
+    """One body for all layers: compiles as fast as one layer, but copies the residuals."""
     UNROLLED = "unrolled"
-    """One body for each layer, over parameters that are copied apart once a step."""
+    """One body per layer: slower to compile, and parameters are unstacked once a step."""
 
 
 class TransportKind(StrEnum):
@@ -43,77 +43,82 @@ class TransportKind(StrEnum):
     MPI = "mpi"
     """Over MPI, from host memory to host memory."""
     NCCL = "nccl"
-    """Activations from GPU to GPU over NCCL, all else over MPI; without a GPU, MPI with a warning.
+    """Activations from GPU to GPU over NCCL, the rest over MPI; without a GPU, MPI with a warning.
 
     Not run on a GPU yet.
     """
     SHAPED = "shaped"
-    """Over MPI, each delayed as the links of the plan's cluster would delay it: emulated."""
+    """Over MPI, delayed as the links of the plan's cluster would delay each message: emulated."""
 
 
 class ComputeKind(StrEnum):
-    """What a stage function does."""
+    """Whether stage functions compute."""
 
     REAL = "real"
     """It computes."""
     PACED = "paced"
-    """It waits as long as it should take on the cluster's devices, over emulated links: nothing is
-    trained, and any model fits on any machine (`jaxpipe.paced`)."""
+    """It waits for as long as it would take on the cluster's devices, over emulated links. No model
+    is trained, so a model of any size runs on any machine (`jaxpipe.paced`)."""
 
 
 class TrackerKind(StrEnum):
-    """What shows the metrics of a run, beside `metrics.jsonl` (`jaxpipe.runtime.metrics.trackers`).
+    """Experiment trackers, in addition to `metrics.jsonl` (`jaxpipe.runtime.metrics.trackers`).
 
-    Each is an extra of this name. One that fails is told once, and training goes on without it.
+    Each is an extra of this name. A tracker that fails is reported once; training continues.
     """
 
     TENSORBOARD = "tensorboard"
-    """TensorBoard's files, in the folder `tensorboard` of the run."""
+    """TensorBoard event files, in the folder `tensorboard` of the run."""
     TRACKIO = "trackio"
-    """trackio, on this machine or where its environment variables say."""
+    """trackio, local or as configured by its environment variables."""
     WANDB = "wandb"
-    """Weights & Biases, online or as `WANDB_MODE` says."""
+    """Weights & Biases; respects `WANDB_MODE`."""
 
 
 class Survival(StrEnum):
-    """What becomes of a run that has lost a rank."""
+    """What happens to a job that loses a rank."""
 
     RESTART = "restart"
-    """It ends, and `jaxpipe run` starts it again."""
+    """The job ends; `jaxpipe run` restarts it."""
     SHRINK = "shrink"
-    """The others go on in the same job, with a smaller plan: Open MPI alone, which has ULFM."""
+    """The remaining ranks continue in the same job with a smaller plan; needs Open MPI (ULFM)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """Where a run lives, and how long its ranks wait for each other.
+    """Where a run lives, how its messages travel, and how long its ranks wait for each other.
 
-    `timeout_s` bounds every wait within a step, `startup_timeout_s` that for the slowest rank to
-    compile its stage. A rank that does one thing for longer than `hang_s`, and than five times what
-    99 % of the like have taken, hangs, and ends the run. With the transport `shaped`, `link_scale`
-    multiplies the latencies and the seconds per byte of all links. Where computes are `paced`,
-    links are emulated whatever the transport is, and the section `paced` has their scales.
-
-    Each of the `trackers` is told of every step by rank 0; `project` is where trackio and W&B put
-    the run.
-
-    Where lost ranks are survived by `shrink`, the others train again within `recover_s`, compiled
-    anew, or the job ends as it would with `restart`. They take the state of a lost stage from its
-    replica; with `optimizer.sharded`, or without a replica, all go back to the newest checkpoint.
+    With `survive = "shrink"`, the remaining ranks take the state of a lost stage from its replica;
+    with `optimizer.sharded`, or without a replica, all ranks restart from the newest checkpoint.
     """
 
     folder: str
+    """Folder of the run: metrics, checkpoints, trace and picture."""
     seed: int = 0
+    """Seed of the parameters, the order of the samples and dropout."""
     timeout_s: float = 120.0
+    """Deadline of every wait within a step [s]."""
     startup_timeout_s: float = 900.0
+    """Deadline for the slowest rank to start and to compile its stage [s]."""
     hang_s: float = 2.0
+    """A rank hangs if one instruction takes longer than this [s] and than five times what 99 % of
+    such instructions have taken; the watchdog then ends the job."""
     transport: TransportKind = TransportKind.MPI
+    """How messages travel between ranks."""
     link_scale: float = 1.0
+    """Factor on the latency and the seconds per byte of all links; for the transport `shaped` only.
+    """
     compute: ComputeKind = ComputeKind.REAL
+    """Whether stage functions compute, or wait for as long as they would take."""
     trackers: tuple[TrackerKind, ...] = ()
+    """Where rank 0 sends the metrics of every step, in addition to `metrics.jsonl`."""
     project: str = "jaxpipe"
+    """Project under which trackio and W&B file the run."""
     survive: Survival = Survival.RESTART
+    """What happens to the job when a rank is lost."""
     recover_s: float = 120.0
+    """With `survive = "shrink"`, the deadline for the remaining ranks to train again, compilation
+    included [s]; after it the job ends as with `restart`."""
 
     def __post_init__(self) -> None:
         times = ("timeout_s", "startup_timeout_s", "hang_s", "link_scale", "recover_s")
@@ -145,20 +150,20 @@ class RunConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacedConfig:
-    """How a run with paced computes fits the machine, and how long its computes last.
-
-    Every message has `message_scale` of the bytes that it stands for, over links of as much less
-    bandwidth; left out, the largest has 2 KiB. An emulated second takes `time_scale` seconds.
-    Computes last as long as the measured `profile` says, or else as their FLOPs take on the
-    cluster's GPUs, and `tflops` are what a device reaches of which the cluster says nothing. Links
-    are what DT-FM's runs found them to be, or with `ideal` what the cluster states.
-    """
+    """How a run with `run.compute = "paced"` scales messages and time, and times its computes."""
 
     message_scale: float | None = None
+    """Fraction of its bytes that each message carries, over links slowed down by the same factor.
+    Default: such that the largest message has 2 KiB."""
     time_scale: float = 1.0
+    """Seconds of real time per emulated second; raise it on a busy machine."""
     profile: str | None = None
+    """File written by `jaxpipe profile`: measured seconds per layer. Default: FLOPs are counted."""
     tflops: float | None = None
+    """Speed of the devices whose speed the cluster file does not give [TFLOP/s]."""
     ideal: bool = False
+    """Take links as the cluster file states them, without the TCP overheads fitted to DT-FM's runs.
+    """
 
     def __post_init__(self) -> None:
         given = [name for name in ("message_scale", "tflops") if getattr(self, name) is not None]
@@ -167,9 +172,10 @@ class PacedConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """Which prepared dataset to train on: a folder written by `jaxpipe data prepare`."""
+    """Which prepared dataset to train on."""
 
     folder: str
+    """Folder written by `jaxpipe data prepare`."""
 
     def __post_init__(self) -> None:
         check_path("folder", self.folder)
@@ -177,20 +183,28 @@ class DataConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """How much work: `batch` in samples per step over all replicas, `sequence` in tokens.
+    """How much work a run does, and how often it reports.
 
-    `sequence` is the model's where it is left out. The held-out loss is measured after the first
-    step, every `eval_every` steps, and after the last, on `eval_batches` batches.
+    The held-out loss is measured after the first step, every `eval_every` steps, and after the
+    last.
     """
 
     steps: int = 100
+    """Length of the run [steps]."""
     batch: int = 16
+    """Global batch: samples per step over all replicas [samples]."""
     sequence: int | None = None
+    """Length of a sample [tokens]. Default: the model's."""
     remat: Remat = Remat.NONE
+    """What a stage keeps of each layer's forward."""
     loop: Loop = Loop.UNROLLED
+    """How a stage iterates over its layers."""
     log_every: int = 10
+    """Interval between lines of progress [steps]."""
     eval_every: int = 50
+    """Interval between measurements of the held-out loss [steps]."""
     eval_batches: int = 4
+    """Size of a measurement of the held-out loss [batches]."""
 
     def __post_init__(self) -> None:
         _check(
@@ -203,15 +217,16 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshConfig:
-    """How the local devices of each rank share its stages (`jaxpipe.runtime.stage.mesh`).
+    """The local devices of each rank: a mesh of `data` x `tensor` (`jaxpipe.runtime.stage.mesh`).
 
-    `data` parts of a microbatch times `tensor` parts of each layer: a rank uses the first
-    `data` x `tensor` of the devices that it sees. `data` divides the microbatch, `tensor` the
-    attention heads; a table of tokens whose rows `tensor` does not divide is whole on each device.
+    A rank uses the first `data` x `tensor` devices that it sees. A token table whose rows `tensor`
+    does not divide is replicated.
     """
 
     data: int = 1
+    """Parts of each microbatch, one per device [devices]; divides `plan.microbatch`."""
     tensor: int = 1
+    """Parts of each layer, Megatron-style [devices]; divides the attention heads."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("data", "tensor"))
@@ -226,22 +241,29 @@ class MeshConfig:
 class OptimizerConfig:
     """AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019).
 
-    The learning rate rises linearly over `warmup_steps` to `learning_rate`, and falls along a
-    cosine to `final_fraction` of it at the last step. `weight_decay` acts on matrices alone.
-    Gradients are clipped to `clip_norm`, taken over all stages. Where it is `sharded`, each replica
-    of a stage holds the moments of an equal part of the parameters alone, updates these, and gets
-    the others from the other replicas (ZeRO-1): less memory, more messages, the same losses.
+    The learning rate rises linearly to `learning_rate` and then falls along a cosine.
     """
 
     learning_rate: float = 1e-3
+    """Peak learning rate."""
     warmup_steps: int = 20
+    """Length of the linear warm-up [steps]."""
     final_fraction: float = 0.1
+    """Learning rate of the last step, as a fraction of the peak."""
     beta1: float = 0.9
+    """Decay of the first moment."""
     beta2: float = 0.95
+    """Decay of the second moment."""
     epsilon: float = 1e-8
+    """Added to the root of the second moment."""
     weight_decay: float = 0.1
+    """Decoupled weight decay; applies to matrices only."""
     clip_norm: float = 1.0
+    """Largest global norm of the gradients, taken over all stages."""
     sharded: bool = False
+    """ZeRO-1: each replica of a stage holds the moments of an equal shard of its parameters,
+    updates that shard, and all-gathers the others. Less memory, more messages, the same losses up
+    to rounding."""
 
     def __post_init__(self) -> None:
         _check(
@@ -256,19 +278,22 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScaleConfig:
-    """How the loss is scaled, lest float16 gradients vanish (`jaxpipe.runtime.stage.loss_scale`).
+    """Dynamic loss scale for float16 gradients (`jaxpipe.runtime.stage.loss_scale`).
 
-    It is where `enabled`, or where that is left out and `model.compute_dtype` is float16. The scale
-    starts at `initial`. A step that overflows divides it by `factor`, but never below 1;
-    `growth_steps` steps in a row without overflow multiply it by `factor`, but never above
-    `largest`. Powers of two change no bit of what is in float32.
+    A step whose gradients overflow changes nothing and divides the scale by `factor`, but never
+    below 1. Powers of two change no bit of float32 results.
     """
 
     enabled: bool | None = None
+    """Whether the loss is scaled. Default: only if `model.compute_dtype` is float16."""
     initial: float = 2.0**16
+    """Scale of the first step."""
     factor: float = 2.0
+    """What an overflow divides the scale by, and `growth_steps` good steps multiply it by."""
     growth_steps: int = 2000
+    """Steps in a row without overflow before the scale grows [steps]."""
     largest: float = 2.0**24
+    """Upper bound of the scale."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("growth_steps",))
@@ -282,22 +307,22 @@ class LossScaleConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommConfig:
-    """How many bytes ranks send: what is rounded or left out, and the size of a message.
+    """Compression of messages between ranks, and their size.
 
-    `boundary` encodes the activations and their gradients that travel between stages. `gradients`
-    encodes what crosses the root of each sync tree, in a hierarchical all-reduce
-    (`plan.all_reduce`); gradients of the same island travel as they are. Losses and norms are
-    always exact. A sum goes in messages of `chunk_bytes` at most, before they are encoded.
-
-    `top_k` is for gradients alone: it sends `top_k_fraction` of the values of each message, the
-    largest ones, and adds what it leaves out to the next step's. What has been left out is not part
-    of a checkpoint: a run that is resumed begins with nothing left out.
+    Gradients inside an island are never compressed; losses and norms are always exact. What top-k
+    has left out so far is not part of a checkpoint.
     """
 
     boundary: CodecKind = CodecKind.NONE
+    """Codec of activations and their gradients between stages; any but `top_k`."""
     gradients: CodecKind = CodecKind.NONE
+    """Codec of the gradients that cross the root of a sync tree; only `hierarchical` all-reduces
+    have one."""
     top_k_fraction: float = 0.01
+    """Fraction of the values of each message that `top_k` sends: the largest ones. The rest is
+    added to the gradients of the next step (error feedback)."""
     chunk_bytes: int = 2**20
+    """Largest message of an all-reduce, before compression [bytes]."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("chunk_bytes",))
@@ -319,10 +344,12 @@ class CommConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
-    """A checkpoint every so many steps and after the last; the newest `keep` stay on disk."""
+    """When checkpoints are written, and how many are kept."""
 
     every: int = 100
+    """Interval between checkpoints [steps]; the last step always writes one."""
     keep: int = 2
+    """Number of checkpoints that stay on disk."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("every", "keep"))
@@ -330,9 +357,10 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceConfig:
-    """How many of the last steps the trace of a run holds."""
+    """What the trace of a run records."""
 
     steps: int = 3
+    """The last steps of the run that the trace holds [steps]."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("steps",))
@@ -340,11 +368,14 @@ class TraceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleConfig:
-    """What the trained model is asked to continue when a run ends."""
+    """The sample that the trained model writes when a run ends."""
 
     prompt: str = "The "
+    """Text that the model continues."""
     tokens: int = 200
+    """Length of the continuation [tokens]."""
     temperature: float = 0.8
+    """0 always takes the most likely token; 1 samples from the model's distribution."""
 
     def __post_init__(self) -> None:
         _check(self, not_negative=("tokens", "temperature"))
