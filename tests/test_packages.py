@@ -32,6 +32,7 @@ def _constants_classes_functions(name: str) -> tuple[int, str]:
         ("models", ("jax", "flax", "numpy", "jaxpipe")),
         ("topo", ("jax", "mpi4py", "matplotlib", "jaxpipe")),
         ("jaxpipe.schedule", ("jax", "numpy", "mpi4py")),
+        ("jaxpipe.network", ("jax", "matplotlib", "mpi4py")),
         ("jaxpipe.trace", ("jax", "matplotlib", "mpi4py")),
         ("jaxpipe.simulate", ("jax", "matplotlib", "mpi4py")),
         ("jaxpipe.plan", ("jax", "matplotlib", "mpi4py")),

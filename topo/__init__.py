@@ -2,6 +2,20 @@
 
 from topo.catalogue import load, names
 from topo.cluster import Cluster, Device, Host, Link
+from topo.derive import subcluster, with_slower_links, without_network
 from topo.gpu import Gpu, Precision, gpu
 
-__all__ = ["Cluster", "Device", "Gpu", "Host", "Link", "Precision", "gpu", "load", "names"]
+__all__ = [
+    "Cluster",
+    "Device",
+    "Gpu",
+    "Host",
+    "Link",
+    "Precision",
+    "gpu",
+    "load",
+    "names",
+    "subcluster",
+    "with_slower_links",
+    "without_network",
+]

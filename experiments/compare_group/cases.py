@@ -1,13 +1,11 @@
 """Cases, their clusters, and the settings that are compared on each of them."""
 
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 import topo
 from jaxpipe.simulate import Workload, scheduled
@@ -90,25 +88,4 @@ def cluster_of(case: Case, *, batch: int) -> Cluster:
         return cluster
     used = [device for row in scheduled(cluster, batch=batch) for device in row]
     assert len(used) == case.devices, (case, used)
-    return part(cluster, used)
-
-
-def part(cluster: Cluster, devices: Sequence[int], *, name: str | None = None) -> Cluster:
-    """Return the cluster of some devices only, in this order, optionally under a new name.
-
-    >>> import topo
-    >>> part(topo.load("two-region"), (0, 2)).regions
-    ('ohio', 'virginia')
-    """
-    grid = np.ix_(devices, devices)
-    chosen = tuple(cluster.devices[device] for device in devices)
-    hosts = {device.host for device in chosen}
-    return replace(
-        cluster,
-        name=name or cluster.name,
-        devices=chosen,
-        hosts=tuple(host for host in cluster.hosts if host.name in hosts),
-        latency_s=cluster.latency_s[grid],
-        bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s[grid],
-        alone_bytes_per_s=cluster.alone_bytes_per_s[grid],
-    )
+    return topo.subcluster(cluster, used)

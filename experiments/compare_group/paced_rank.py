@@ -36,7 +36,11 @@ def main() -> None:
         scale = Scale(time=max(_FASTEST, options.seconds / float(simulated["simulated_s"])))
         all_reduces = None if plan is None else planned_all_reduces(plan, group.conditions)
         outcome = execute(
-            group.job(setting), transport, scale=scale, sums=all_reduces, timeout_s=_TIMEOUT_S
+            group.job(setting),
+            transport,
+            scale=scale,
+            all_reduces=all_reduces,
+            timeout_s=_TIMEOUT_S,
         )
         if outcome is not None:
             row = _row(outcome, simulated, scale=scale)

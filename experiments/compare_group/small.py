@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 import topo
-from experiments.compare_group.cases import Setting, part
+from experiments.compare_group.cases import Setting
 from experiments.compare_group.plans import placed, unscheduled_plan
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.config import load_config
@@ -67,7 +67,7 @@ def scaled_cluster(network: Network, small: Small) -> Cluster:
     (0.0137, 1750000)
     """
     whole = topo.load(network.cluster)
-    chosen = part(whole, network.devices, name=network.name.replace(" ", "-"))
+    chosen = topo.subcluster(whole, network.devices, name=network.name.replace(" ", "-"))
     slower = small.bytes_scale * small.time_scale
     return replace(
         chosen,

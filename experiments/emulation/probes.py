@@ -9,7 +9,7 @@ from typing import Any
 import topo
 from experiments.emulation.commands import emulate
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
-from topo.emulate import scaled
+from topo import with_slower_links
 
 _NEAR, _NEAR_S = 0.1, 0.5e-3
 
@@ -20,7 +20,7 @@ def probe(case: Mapping[str, Any], mpirun: str | None) -> list[dict[str, Any]]:
     Raises:
         RuntimeError: the probe failed.
     """
-    cluster = scaled(topo.load(case["cluster"]), scale=case["scale"])
+    cluster = with_slower_links(topo.load(case["cluster"]), scale=case["scale"])
     start = launch_command(mpirun or find_mpirun(), num_ranks=len(cluster))
     python = sys.executable if mpirun is None else str(Path(mpirun).parent / "python")
     with tempfile.TemporaryDirectory() as folder:

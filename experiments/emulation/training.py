@@ -22,7 +22,7 @@ from jaxpipe.propose.gpt_profile import gpt_profile
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.simulate import Conditions, plan_step_s
 from jaxpipe.trace import Lane, Span, read_chrome
-from topo.emulate import scaled
+from topo import with_slower_links
 
 WAYS = ("namespaces", "shaped")
 _GRADIENT_BYTES = 4
@@ -60,7 +60,7 @@ def train_by(way: str, case: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 def simulated_s(config: Config, spans: tuple[Span, ...], *, scale: float) -> float:
     """Return the simulated seconds of a step with the compute times of a trace."""
     plan = plan_from(config)
-    cluster = scaled(topo.load(config.plan.cluster), scale=scale)
+    cluster = with_slower_links(topo.load(config.plan.cluster), scale=scale)
     profile = gpt_profile(config.model, remat=config.train.remat, flops_per_s=1.0)
     conditions = Conditions(
         cluster=cluster,

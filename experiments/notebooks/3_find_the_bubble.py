@@ -33,7 +33,7 @@ from jaxpipe.propose.gpt_profile import gpt_profile
 from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.runtime.train import train
 from jaxpipe.schedule import render
-from jaxpipe.simulate import Conditions, replay_step, simulate, with_slower_links
+from jaxpipe.simulate import Conditions, replay_step, simulate
 from jaxpipe.trace import (
     Spent,
     Trace,
@@ -100,7 +100,7 @@ cluster = topo.load("two-region")
 def simulated(scale: float) -> Trace:
     """Return the simulated step over links that are so many times slower."""
     conditions = Conditions(
-        cluster=with_slower_links(cluster, scale=scale),
+        cluster=topo.with_slower_links(cluster, scale=scale),
         profile=gpt_profile(config.model, remat=config.train.remat, flops_per_s=1.0),
         slow=np.ones(len(cluster)),
         gradient_bytes=4,

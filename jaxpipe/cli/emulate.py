@@ -96,9 +96,8 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
 
 def _cluster(name: str, *, scale: float) -> "Cluster":
     import topo
-    from topo.emulate import scaled
 
-    return scaled(topo.load(name), scale=scale)
+    return topo.with_slower_links(topo.load(name), scale=scale)
 
 
 def _placement(name: str, command: Sequence[str], plan: Path | None) -> tuple[int, ...] | None:

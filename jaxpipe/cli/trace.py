@@ -125,7 +125,7 @@ def _simulated(config: "Config", measured: "Trace", links: Links) -> tuple["Trac
 def _cluster(config: "Config", links: Links) -> "Cluster":
     """Return the cluster of the run, with the links over which it is simulated."""
     from jaxpipe.config import cluster_from
-    from jaxpipe.simulate import with_slower_links, without_network
+    from topo import with_slower_links, without_network
 
     cluster = cluster_from(config)
     if links is Links.FREE:

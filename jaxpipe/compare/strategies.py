@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxpipe.autoshard.graph import trace_step
 from jaxpipe.autoshard.intra_op import Machine, find_strategy
@@ -17,7 +16,7 @@ from jaxpipe.autoshard.strategy import MeshShape, Strategy, ZeroLevel, mesh_on
 from jaxpipe.compare.system import System
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.job import Job
-from topo import Cluster
+from topo import Cluster, subcluster
 
 NAMES = ("state", "tokens", "targets")
 RESULT_NAMES = ("state", "loss")
@@ -83,16 +82,8 @@ def _found(
 
 
 def in_order_of_ranks(cluster: Cluster, plan: Plan) -> Cluster:
-    """Return the cluster of the plan's devices alone, that of rank 0 first."""
-    order = [plan.device(rank) for rank in range(plan.num_ranks)]
-    grid = np.ix_(order, order)
-    return replace(
-        cluster,
-        devices=tuple(cluster.devices[device] for device in order),
-        latency_s=cluster.latency_s[grid],
-        bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s[grid],
-        alone_bytes_per_s=cluster.alone_bytes_per_s[grid],
-    )
+    """Return the cluster of the plan's devices only, in the order of their ranks."""
+    return subcluster(cluster, [plan.device(rank) for rank in range(plan.num_ranks)])
 
 
 def _product_flops_per_s() -> float:

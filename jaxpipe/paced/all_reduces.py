@@ -16,14 +16,14 @@ from jaxpipe.errors import DeadlineError
 from jaxpipe.paced.exchange import Exchange
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.transport import PacedTransport
-from jaxpipe.paced.virtual_clock import Pace
+from jaxpipe.paced.virtual_clock import VirtualClock
 from jaxpipe.simulate.collective import Collective
 
 
 class RuntimeAllReduces:
     """Sums by the runtime's own all-reduces, in a thread that is due for itself."""
 
-    def __init__(self, transport: Transport, paced: PacedTransport, pace: Pace) -> None:
+    def __init__(self, transport: Transport, paced: PacedTransport, pace: VirtualClock) -> None:
         """`transport` is `paced`, or one around it."""
         self.errors: dict[int, np.ndarray] = {}
         self._transport, self._paced, self._pace = transport, paced, pace
@@ -79,7 +79,7 @@ class MessageAllReduces:
     def __init__(
         self,
         paced: PacedTransport,
-        pace: Pace,
+        pace: VirtualClock,
         *,
         collectives: Mapping[int, Collective],
         scale: Scale,
@@ -121,7 +121,7 @@ class MessageAllReduces:
 class _Begun(Generic[ArrayT]):
     """A sum under way; who waits for it is due when it was over."""
 
-    pace: Pace
+    pace: VirtualClock
     tag: int
     future: Future[ArrayT] = field(default_factory=Future)
     end_s: float = 0.0

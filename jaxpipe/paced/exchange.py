@@ -19,7 +19,7 @@ import numpy as np
 from jaxpipe.comm import Receiving
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.transport import PacedTransport
-from jaxpipe.paced.virtual_clock import Pace
+from jaxpipe.paced.virtual_clock import VirtualClock
 from jaxpipe.simulate.collective import Collective
 
 
@@ -33,7 +33,7 @@ class Exchange:
 
     collective: Collective
     transport: PacedTransport
-    pace: Pace
+    pace: VirtualClock
     scale: Scale
     tag: int
     timeout_s: float

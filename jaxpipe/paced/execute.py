@@ -1,9 +1,9 @@
-"""Execute a simulator's job for real: real ranks and messages, paced computes, emulated links.
+"""Execute a simulated step for real: real ranks and messages, paced computes, emulated links.
 
 ::
 
     job ──► simulate ──► Trace, simulated
-       └──► execute  ──► Trace, emulated: the interpreter with its messages and sums, right here
+       └──► execute  ──► Trace, emulated: the runtime's interpreter, messages and all-reduces
 """
 
 import tempfile
@@ -30,22 +30,22 @@ from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.switch import Switch
 from jaxpipe.paced.timing_error import NEVER_LATE, TimingError, added
 from jaxpipe.paced.transport import connect
-from jaxpipe.paced.virtual_clock import Beat, Pace
+from jaxpipe.paced.virtual_clock import TimeBase, VirtualClock
 from jaxpipe.simulate.engine.step_model import StepModel
 from jaxpipe.trace import Span, Trace, Truth
 
 _AHEAD_S = 0.3
-"""Until emulated time begins, so that by then all ranks have heard when it does."""
+"""Real seconds until emulated time starts: all ranks must have received the origin by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """One emulated step.
 
-    `step_s` is until the last rank is done, in emulated seconds, and `real_s` what it took this
-    machine, over the scale of time: longer, and much longer if the machine cannot keep up. `waits`
-    says how late waits ended, in real seconds, and `network` how late messages were for their
-    links, in emulated seconds.
+    `step_s` is when the last rank is done, in emulated seconds, and `real_s` the time that this
+    machine took, divided by the scale of time: longer, and much longer if the machine cannot keep
+    up. `waits` is how late sleeps ended, in real seconds, and `network` how late messages reached
+    their links, in emulated seconds.
     """
 
     step_s: float
@@ -57,7 +57,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Report:
-    """What a rank tells of a step."""
+    """The result of one rank, gathered on rank 0."""
 
     end_s: float = 0.0
     real_s: float = 0.0
@@ -70,31 +70,33 @@ def execute(
     transport: Transport,
     *,
     scale: Scale | None = None,
-    sums: PlannedAllReduces | None = None,
+    all_reduces: PlannedAllReduces | None = None,
     timeout_s: float = 600.0,
 ) -> Outcome | None:
-    """Execute one step of a job; rank 0 returns what it took.
+    """Execute one step of a job, and return its outcome on rank 0.
 
-    All ranks of the transport call this, with the same job, on one machine; the job may have fewer,
-    and then the others wait for it. With `sums`, gradients are summed by the runtime's own
-    all-reduces; without, the messages of the job's collectives are sent, and nothing is added up.
+    All ranks of the transport call this, with the same job, on one machine; the job may have fewer
+    ranks, and then the others wait. With `all_reduces`, the runtime's own all-reduces sum the
+    gradients; without, the messages of the job's collectives are sent, and nothing is added.
 
     Raises:
         DeadlineError: a wait lasted longer than `timeout_s`.
         TransportError: a message could not be moved.
     """
     assert job.num_ranks <= transport.num_ranks, (job.num_ranks, transport.num_ranks)
-    task = Task(job=job, scale=(scale or Scale()).fitted(job), sums=sums, timeout_s=timeout_s)
+    task = Task(
+        job=job, scale=(scale or Scale()).fitted(job), all_reduces=all_reduces, timeout_s=timeout_s
+    )
     with _switch(task, transport) as (switch, path):
-        report, pace, rank = _Report(), Pace(), None
+        report, clock, rank = _Report(), VirtualClock(), None
         if transport.rank < job.num_ranks:
             connection = connect(path, rank=transport.rank)
-            rank = open_rank(task, transport, connection, pace=pace)
+            rank = open_rank(task, transport, connection, clock=clock)
         barrier(transport, tag=BARRIER_TAG, timeout_s=timeout_s)
-        pace.begin(_begin(task, transport, switch))
+        clock.start(_agree_on_origin(task, transport, switch))
         if rank is not None:
             try:
-                report = _step(rank, pace)
+                report = _step(rank, clock)
             except BaseException:
                 rank.transport.close()
                 raise
@@ -107,41 +109,43 @@ def execute(
         return _outcome(task, reports, switch.lateness)
 
 
-def _begin(task: Task, transport: Transport, switch: Switch | None) -> Beat:
-    """Agree on when time begins."""
-    said = None
+def _agree_on_origin(task: Task, transport: Transport, switch: Switch | None) -> TimeBase:
+    """Return the time base that rank 0 chooses for all ranks."""
+    chosen = None
     if switch is not None:
-        beat = Beat(origin_s=time.perf_counter() + _AHEAD_S, stretch=task.scale.time)
-        switch.start(beat)
-        said = msgspec.json.encode(beat)
-    heard = broadcast_bytes(transport, said, root=0, tag=BROADCAST_TAG, timeout_s=task.timeout_s)
-    return msgspec.json.decode(heard, type=Beat)
+        base = TimeBase(origin_s=time.perf_counter() + _AHEAD_S, stretch=task.scale.time)
+        switch.start(base)
+        chosen = msgspec.json.encode(base)
+    content = broadcast_bytes(
+        transport, chosen, root=0, tag=BROADCAST_TAG, timeout_s=task.timeout_s
+    )
+    return msgspec.json.decode(content, type=TimeBase)
 
 
-def _step(rank: PacedRank, pace: Pace) -> _Report:
-    pace.last(0.0)
+def _step(rank: PacedRank, clock: VirtualClock) -> _Report:
+    clock.sleep(0.0)
     rank.step(number=0)
-    pace.last(0.0)
-    end_s, real_s = pace.now(), pace.beat.now()
+    clock.sleep(0.0)
+    end_s, real_s = clock.now(), clock.base.now()
     spans = rank.interpreter.recorder.kept(clock_offset_s=0.0)
     rank.close()
-    return _Report(end_s=end_s, real_s=real_s, waits=pace.lateness, spans=spans)
+    return _Report(end_s=end_s, real_s=real_s, waits=clock.lateness, spans=spans)
 
 
 @contextmanager
 def _switch(task: Task, transport: Transport) -> Iterator[tuple[Switch | None, Path]]:
-    """Yield the switch on rank 0, and to all ranks where it listens."""
+    """Yield the switch on rank 0, None elsewhere, and on all ranks the path of its socket."""
     with tempfile.TemporaryDirectory() as folder:
-        switch, said = None, None
+        switch, content = None, None
         if transport.rank == 0:
             path = Path(folder) / "switch"
             switch = Switch(task.job, path, gathers=gathered_tags(task.job))
-            said = str(path).encode()
+            content = str(path).encode()
         try:
-            heard = broadcast_bytes(
-                transport, said, root=0, tag=BROADCAST_TAG, timeout_s=task.timeout_s
+            received = broadcast_bytes(
+                transport, content, root=0, tag=BROADCAST_TAG, timeout_s=task.timeout_s
             )
-            yield switch, Path(heard.decode())
+            yield switch, Path(received.decode())
         finally:
             if switch is not None:
                 switch.close()

@@ -1,4 +1,4 @@
-"""One rank of a paced job: the interpreter of the runtime, around waits, sums and links."""
+"""One rank of a paced job: the runtime's interpreter over sleeps and emulated links."""
 
 import socket
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from jaxpipe.paced.paced_stage import paced_stage
 from jaxpipe.paced.reduction import PlannedAllReduces, collectives_of
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.transport import PacedTransport
-from jaxpipe.paced.virtual_clock import Pace
+from jaxpipe.paced.virtual_clock import VirtualClock
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.stage.train_state import StageState, TrainState
 from jaxpipe.runtime.step.gradient_sync import reduction_tag
@@ -36,26 +36,26 @@ from jaxpipe.simulate.collective import Collective
 from jaxpipe.simulate.engine.step_model import StepModel
 
 _GRADIENT = np.dtype(np.float32)
-_UNCUT_BYTES = 2**40
+_ONE_CHUNK_BYTES = 2**40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What all ranks of a step know: the job, its scale, how long a wait may last.
+    """The arguments of a step, the same on all ranks.
 
-    `sums` are how the runtime sums gradients; without, the messages of the job's collectives are
-    sent, and nothing is added up.
+    With `all_reduces` the runtime's own all-reduces sum gradients of that size; without, only the
+    messages of the job's collectives are sent, and nothing is added.
     """
 
     job: StepModel
     scale: Scale
-    sums: PlannedAllReduces | None
+    all_reduces: PlannedAllReduces | None
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacedRank:
-    """A rank that is ready: `interpreter` executes its `parts`, and all ranks meet after some."""
+    """A rank that is set up: `interpreter` executes `parts`, with a barrier after some of them."""
 
     task: Task
     interpreter: Interpreter
@@ -69,9 +69,10 @@ class PacedRank:
         )
         numbers = (each.microbatch or 0 for part in self.parts for each in part)
         microbatches = 1 + max(numbers, default=0)
+        # No data is read: zeros that take no memory stand for the tokens of all microbatches.
         tokens = np.broadcast_to(np.zeros((1, 1, 2), np.int32), (microbatches, 1, 2))
         feed = StepBatch(step=number, first_microbatch=0, tokens=tokens)
-        self.interpreter.train_parts(self.parts, state, feed, after=self._meet)
+        self.interpreter.train_parts(self.parts, state, feed, after=self._barrier)
 
     def close(self) -> None:
         """End all threads."""
@@ -79,26 +80,26 @@ class PacedRank:
         self.interpreter.messages.stop(timeout_s=self.task.timeout_s)
         self.transport.close()
 
-    def _meet(self, phase: int) -> None:
+    def _barrier(self, phase: int) -> None:
         if self.task.job.phases[phase].meets and self.task.job.num_ranks > 1:
             barrier(self.transport, tag=BARRIER_TAG, timeout_s=self.task.timeout_s)
 
 
 def open_rank(
-    task: Task, transport: Transport, connection: socket.socket, *, pace: Pace
+    task: Task, transport: Transport, connection: socket.socket, *, clock: VirtualClock
 ) -> PacedRank:
-    """Return this rank of a job, which is connected to the switch."""
+    """Return this rank of a job; `connection` is its connection to the switch."""
     job, rank = task.job, transport.rank
     paced = PacedTransport(
-        transport, connection, num_ranks=job.num_ranks, pace=pace, scale=task.scale
+        transport, connection, num_ranks=job.num_ranks, clock=clock, scale=task.scale
     )
     counted = CountingTransport(paced)
     collectives = collectives_of(job, rank)
-    plan = _place(job, rank=rank) if task.sums is None else task.sums.plan
+    plan = _placement_only(job, rank=rank) if task.all_reduces is None else task.all_reduces.plan
     reducer: AllReducer = (
-        RuntimeAllReduces(counted, paced, pace)
-        if task.sums is not None
-        else MessageAllReduces(paced, pace, collectives=collectives, scale=task.scale)
+        RuntimeAllReduces(counted, paced, clock)
+        if task.all_reduces is not None
+        else MessageAllReduces(paced, clock, collectives=collectives, scale=task.scale)
     )
     message = np.zeros(task.scale.num_bytes(job.activation_bytes), np.uint8)
     number = rank % job.num_pipeline_ranks
@@ -109,7 +110,7 @@ def open_rank(
                 job,
                 rank=rank,
                 stage=stage,
-                pace=pace,
+                clock=clock,
                 message=message,
                 buckets=_buckets(task, stage=stage),
             )
@@ -119,7 +120,7 @@ def open_rank(
         messages=CompressedTransport(counted, {}),
         reducer=reducer,
         wire=_wire(task),
-        recorder=SpanRecorder(rank=rank, clock=pace.now, keep=lambda _: True),
+        recorder=SpanRecorder(rank=rank, clock=clock.now, keep=lambda _: True),
         patience=Timeouts(timeout_s=task.timeout_s),
         watch=no_watchdog(rank),
         receive=_receive,
@@ -135,13 +136,13 @@ def open_rank(
 def _receive(
     transport: Transport, like: jax.ShapeDtypeStruct, *, source: int, tag: int
 ) -> Receiving:
-    """Start to receive an array that stays where it is: no device computes with it."""
+    """Start to receive an array into host memory: no device computes with it."""
     return transport.receive(like, source=source, tag=tag)
 
 
 def _part(program: Program, task: Task, collectives: Mapping[int, Collective]) -> Program:
-    """Return what a rank executes of a phase: no sum for which the job has no messages."""
-    if task.sums is not None:
+    """Return the program of a phase without the all-reduces for which the job has no messages."""
+    if task.all_reduces is not None:
         return program
     return tuple(
         each
@@ -151,31 +152,34 @@ def _part(program: Program, task: Task, collectives: Mapping[int, Collective]) -
 
 
 def _buckets(task: Task, *, stage: int) -> dict[Bucket, np.ndarray]:
-    """Return the gradients of a stage, in as many values as messages are smaller."""
-    sums = task.sums
-    if sums is None:
+    """Return the gradients of a stage, with as many values as the scale leaves of them."""
+    planned = task.all_reduces
+    if planned is None:
         return {bucket: np.zeros(1, _GRADIENT) for bucket in (Bucket.STAGE, Bucket.TIED)}
-    held = [Bucket.STAGE]
-    if sums.plan.tied and stage in (0, sums.plan.num_stages - 1):
-        held.append(Bucket.TIED)
+    buckets = [Bucket.STAGE]
+    if planned.plan.tied and stage in (0, planned.plan.num_stages - 1):
+        buckets.append(Bucket.TIED)
     return {
         bucket: np.zeros(
-            max(1, task.scale.num_bytes(sums.num_bytes(bucket, stage=stage)) // _GRADIENT.itemsize),
+            max(
+                1,
+                task.scale.num_bytes(planned.num_bytes(bucket, stage=stage)) // _GRADIENT.itemsize,
+            ),
             _GRADIENT,
         )
-        for bucket in held
+        for bucket in buckets
     }
 
 
 def _wire(task: Task) -> WireFormat:
-    if task.sums is None or task.sums.chunk_bytes == inf:
-        return WireFormat(chunk_bytes=_UNCUT_BYTES)
-    chunk_bytes = task.scale.num_bytes(task.sums.chunk_bytes)
+    if task.all_reduces is None or task.all_reduces.chunk_bytes == inf:
+        return WireFormat(chunk_bytes=_ONE_CHUNK_BYTES)
+    chunk_bytes = task.scale.num_bytes(task.all_reduces.chunk_bytes)
     return WireFormat(chunk_bytes=max(_GRADIENT.itemsize, chunk_bytes))
 
 
-def _place(job: StepModel, *, rank: int) -> Plan:
-    """Return where the ranks of a job are; nothing is summed along its trees."""
+def _placement_only(job: StepModel, *, rank: int) -> Plan:
+    """Return a plan that says only on which devices the ranks of a job are."""
     num_stages = job.num_stages
     return Plan(
         placement=job.placement,

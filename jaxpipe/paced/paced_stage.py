@@ -1,4 +1,4 @@
-"""A stage whose functions are waits: as long as the real ones, and no arrays but its messages."""
+"""Paced stage: its functions sleep as long as the real ones compute, and return only messages."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxpipe.paced.virtual_clock import Pace
+from jaxpipe.paced.virtual_clock import VirtualClock
 from jaxpipe.runtime.stage.compile import CompiledStage
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE
 from jaxpipe.schedule import Bucket, Instruction, Op
@@ -20,24 +20,24 @@ def paced_stage(
     *,
     rank: int,
     stage: int,
-    pace: Pace,
+    clock: VirtualClock,
     message: np.ndarray,
     buckets: Mapping[Bucket, np.ndarray],
 ) -> CompiledStage:
-    """Return a stage of a job whose computes last as long as the job says.
+    """Return a stage of a job whose computes take as long as the job says.
 
-    Each forward and backward makes the same `message`, each step the same `buckets`; nobody may
-    write to them. Parameters and gradients do not exist.
+    Each forward and backward returns the same `message`, each step the same `buckets`; they must
+    not be written to. There are no parameters and no gradients.
     """
 
-    def lasting(op: Op, result: Any) -> Callable[..., Any]:
+    def sleeping(op: Op, result: Any) -> Callable[..., Any]:
         seconds = job.seconds(Instruction(op=op, stage=stage), rank=rank)
 
-        def last(*_: Any) -> Any:
-            pace.last(seconds)
+        def sleep(*_: Any) -> Any:
+            clock.sleep(seconds)
             return result
 
-        return last
+        return sleep
 
     is_first, is_last = stage == 0, stage == job.num_stages - 1
     output = _NO_LOSS if is_last else message
@@ -51,20 +51,20 @@ def paced_stage(
         init=lambda: ({}, ()),
         cast=lambda params: params,
         zeros=dict,
-        forward=lasting(Op.FORWARD, (output, None)),
-        evaluate=lasting(Op.FORWARD, output),
+        forward=sleeping(Op.FORWARD, (output, None)),
+        evaluate=sleeping(Op.FORWARD, output),
         backwards={
-            Op.BACKWARD: lasting(Op.BACKWARD, (of_input, {})),
-            Op.BACKWARD_INPUT: lasting(Op.BACKWARD_INPUT, (of_input, None)),
-            Op.BACKWARD_WEIGHT: lasting(Op.BACKWARD_WEIGHT, {}),
+            Op.BACKWARD: sleeping(Op.BACKWARD, (of_input, {})),
+            Op.BACKWARD_INPUT: sleeping(Op.BACKWARD_INPUT, (of_input, None)),
+            Op.BACKWARD_WEIGHT: sleeping(Op.BACKWARD_WEIGHT, {}),
         },
         split=_CarriesNothing(),
         pack=lambda _: dict(buckets),
         square_norm=lambda _: 0.0,
-        update=lasting(Op.UPDATE, ({}, ())),
+        update=sleeping(Op.UPDATE, ({}, ())),
     )
 
 
 class _CarriesNothing:
     def carry(self, residuals: Any, cotangent: Any, crossing: Any) -> None:
-        """Return what there is between the halves of a wait."""
+        """Return None: the halves of a sleep share no residuals."""

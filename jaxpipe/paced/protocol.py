@@ -1,29 +1,29 @@
-"""What ranks and the switch tell each other: notes of one size, over a stream."""
+"""Packets between ranks and the switch: fixed size, over a stream."""
 
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-_FORM = struct.Struct("<iiiidd")
-NOTE_BYTES = _FORM.size
+_FORMAT = struct.Struct("<iiiidd")
+PACKET_BYTES = _FORMAT.size
 
 
 class Kind(IntEnum):
-    """What a note is about."""
+    """The event that a packet reports."""
 
     HELLO = 0
-    """A rank, `source`, is at the other end."""
+    """The rank `source` has connected."""
     POSTED = 1
-    """A message is given to its link."""
+    """A message is posted to its link."""
     JOINED = 2
-    """A rank, `source`, has come to the sum `tag`: others may send it their parts."""
+    """The rank `source` has joined the all-reduce `tag`: others may send to it."""
     ARRIVES = 3
-    """The last byte of a message arrives at this time."""
+    """The last byte of a message arrives at `due_s`."""
 
 
-class Note(NamedTuple):
-    """One note; `num_bytes` are those of the message that is meant, `due_s` is emulated time."""
+class Packet(NamedTuple):
+    """One packet; `num_bytes` is the size of the message that is emulated, `due_s` virtual time."""
 
     kind: int
     source: int
@@ -33,15 +33,29 @@ class Note(NamedTuple):
     due_s: float
 
     def to_bytes(self) -> bytes:
-        """Return what travels.
+        """Return the packet as it is transmitted.
 
-        >>> note = Note(Kind.POSTED, 0, 3, 7, 8.0, 0.5)
-        >>> next(notes_of(note.to_bytes())) == note
+        >>> packet = Packet(Kind.POSTED, 0, 3, 7, 8.0, 0.5)
+        >>> PacketReader().feed(packet.to_bytes()) == [packet]
         True
         """
-        return _FORM.pack(*self)
+        return _FORMAT.pack(*self)
 
 
-def notes_of(content: bytes | bytearray) -> Iterator[Note]:
-    """Return the notes of a content of whole notes, in order."""
-    return (Note(*fields) for fields in _FORM.iter_unpack(content))
+class PacketReader:
+    """Splits a stream into packets; a read may end in the middle of one."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, content: bytes) -> list[Packet]:
+        """Return the packets that are complete with `content`, in order."""
+        self._pending += content
+        whole = len(self._pending) // PACKET_BYTES * PACKET_BYTES
+        packets = list(self._unpack(self._pending[:whole]))
+        del self._pending[:whole]
+        return packets
+
+    @staticmethod
+    def _unpack(content: bytearray) -> Iterator[Packet]:
+        return (Packet(*fields) for fields in _FORMAT.iter_unpack(content))

@@ -1,16 +1,17 @@
-"""The emulated network of all ranks of a machine: one thread, through which every message passes.
+"""Switch: the emulated network of all ranks of a machine, one thread that times every message.
 
-The simulator's own links carry the messages, with windows, overheads and shared NICs, so that both
-mean the same by them; but their clock follows the real one. Payloads go over the transport as ever;
-the switch is told of each, and tells its receiver when it has arrived::
+The links are those of `jaxpipe.network`, as in the simulator, with windows, overheads and shared
+NICs; but their clock follows the real one. Payloads travel over the inner transport; the switch
+receives a packet for each, and sends one to the receiver with the time of arrival::
 
     sender ── payload, over MPI ───────────────────────► receiver
       └─ posted at 2.00 s ─► switch ── arrives at 2.13 s ──┘
 
-The switch stays a little behind the clock, lest it act before it has heard of all that happened
-until then, and tells of an arrival as soon as it is certain, which is a latency before it or more.
-So a rank may wake late by what it computes next, or by the latency, and nothing changes. What the
-switch hears too late happens when it hears of it: see `Switch.lateness`.
+The switch stays a little behind the clock, so that it does not act before it has received all
+packets of that time, and reports an arrival as soon as it is certain, one latency before it or
+earlier. So a rank may wake up late by the length of its next compute, or by the latency, without
+any effect. A packet that reaches the switch too late takes effect when it is read: see
+`Switch.lateness`.
 """
 
 import socket
@@ -23,24 +24,22 @@ from selectors import EVENT_READ, SelectSelector
 from threading import Thread
 
 from jaxpipe.comm.tags import ALL_REDUCE_TAG, GATHER_TAG, NUM_MESSAGE_TAGS
-from jaxpipe.paced.protocol import NOTE_BYTES, Kind, Note, notes_of
+from jaxpipe.network import EventQueue, Link, MessageCosts, open_links
+from jaxpipe.paced.protocol import PACKET_BYTES, Kind, Packet, PacketReader
 from jaxpipe.paced.timing_error import TimingError, TimingErrors
-from jaxpipe.paced.virtual_clock import Beat
+from jaxpipe.paced.virtual_clock import TimeBase
 from jaxpipe.simulate.engine.collectives import CONTROL, pairs
-from jaxpipe.simulate.engine.event_queue import EventQueue
-from jaxpipe.simulate.engine.link import Link
-from jaxpipe.simulate.engine.message_costs import MessageCosts
-from jaxpipe.simulate.engine.network import open_links
 from jaxpipe.simulate.engine.step_model import StepModel
 
 _BEHIND_S = 20e-3
+"""Real seconds that the switch stays behind: packets take no longer on a machine that keeps up."""
 _READ_BYTES = 2**16
 
 
 class Switch:
-    """Carries the messages of a job's ranks, once all of them have connected to `path`.
+    """Times the messages of a job's ranks, once all of them have connected to `path`.
 
-    `gathers` are the tags of the sums whose messages wait until their receiver has come.
+    `gathers` are the tags of the all-reduces whose messages wait until their receiver has joined.
     """
 
     def __init__(self, job: StepModel, path: Path, *, gathers: frozenset[int]) -> None:
@@ -56,26 +55,26 @@ class Switch:
         self._stop, self._stopped = socket.socketpair()
         self._peers: dict[int, _Peer] = {}
         self._joined: dict[tuple[int, int], float] = {}
-        self._held: defaultdict[tuple[int, int], list[Note]] = defaultdict(list)
+        self._early: defaultdict[tuple[int, int], list[Packet]] = defaultdict(list)
         self._late = TimingErrors()
         self._thread: Thread | None = None
 
     @property
     def lateness(self) -> TimingError:
-        """How much later than they happened things have happened to the network; emulated time."""
+        """How late packets have reached the emulated network, in emulated seconds."""
         return self._late.summary()
 
-    def start(self, beat: Beat) -> None:
-        """Begin to carry messages; all ranks have connected."""
+    def start(self, base: TimeBase) -> None:
+        """Accept the connections of all ranks, which have connected, and start the thread."""
         for _ in range(self._job.num_ranks):
             connection, _ = self._listener.accept()
             peer = _Peer(connection)
             self._peers[peer.rank] = peer
-        self._thread = Thread(target=self._run, args=(beat,), name="switch", daemon=True)
+        self._thread = Thread(target=self._run, args=(base,), name="switch", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End, whatever is under way."""
+        """End the thread at once, also with messages in flight."""
         self._stop.close()
         if self._thread is not None:
             self._thread.join()
@@ -84,100 +83,94 @@ class Switch:
         self._listener.close()
         self._stopped.close()
 
-    def _run(self, beat: Beat) -> None:
+    def _run(self, base: TimeBase) -> None:
         with SelectSelector() as selector:
             selector.register(self._stopped, EVENT_READ)
             for peer in self._peers.values():
                 selector.register(peer.connection, EVENT_READ, peer)
             while True:
-                for key, _ in selector.select(self._patience_s(beat)):
+                for key, _ in selector.select(self._timeout_s(base)):
                     if key.data is None:
                         return
-                    if not self._hear(key.data):
+                    if not self._read(key.data):
                         selector.unregister(key.fileobj)
-                self._queue.run(until_s=beat.now() - _BEHIND_S / beat.stretch)
+                self._queue.run(until_s=base.now() - _BEHIND_S / base.stretch)
                 for peer in self._peers.values():
                     peer.flush()
 
-    def _patience_s(self, beat: Beat) -> float | None:
-        """Return how long nothing happens if nobody says anything."""
+    def _timeout_s(self, base: TimeBase) -> float | None:
+        """Return the real seconds until the next event; None if there is none."""
         if self._queue.next_s == inf:
             return None
-        return max(0.0, beat.real(self._queue.next_s) + _BEHIND_S - time.perf_counter())
+        return max(0.0, base.real(self._queue.next_s) + _BEHIND_S - time.perf_counter())
 
-    def _hear(self, peer: "_Peer") -> bool:
-        """Take in what a rank says; return whether it may say more."""
-        heard = peer.read()
-        if heard is None:
+    def _read(self, peer: "_Peer") -> bool:
+        """Schedule the packets that a rank has sent; return False once it has closed."""
+        packets = peer.read()
+        if packets is None:
             return False
-        for note in heard:
-            due_s = max(note.due_s, self._queue.now_s)
-            self._late.add(due_s - note.due_s)
-            self._queue.at(due_s, self._join if note.kind == Kind.JOINED else self._post, note)
+        for packet in packets:
+            due_s = max(packet.due_s, self._queue.now_s)
+            self._late.add(due_s - packet.due_s)
+            self._queue.at(due_s, self._join if packet.kind == Kind.JOINED else self._post, packet)
         return True
 
-    def _post(self, note: Note) -> None:
-        receiver = (note.to, note.tag)
-        if note.tag in self._gathers and receiver not in self._joined:
-            self._held[receiver].append(note)
+    def _post(self, packet: Packet) -> None:
+        receiver = (packet.to, packet.tag)
+        if packet.tag in self._gathers and receiver not in self._joined:
+            self._early[receiver].append(packet)
             return
-        self._link(note).send(note.num_bytes, _nothing, foreseen=partial(self._foresee, note))
+        self._link(packet).send(packet.num_bytes, _ignore, on_timed=partial(self._report, packet))
 
-    def _join(self, note: Note) -> None:
-        self._joined[note.source, note.tag] = self._queue.now_s
-        for held in self._held.pop((note.source, note.tag), ()):
-            self._post(held)
+    def _join(self, packet: Packet) -> None:
+        self._joined[packet.source, packet.tag] = self._queue.now_s
+        for early in self._early.pop((packet.source, packet.tag), ()):
+            self._post(early)
 
-    def _foresee(self, note: Note, arrives_s: float) -> None:
-        self._peers[note.to].tell(note._replace(kind=Kind.ARRIVES, due_s=arrives_s))
+    def _report(self, packet: Packet, _leaves_s: float, arrives_s: float) -> None:
+        self._peers[packet.to].write(packet._replace(kind=Kind.ARRIVES, due_s=arrives_s))
 
-    def _link(self, note: Note) -> Link:
-        pair = (self._job.device(note.source), self._job.device(note.to))
-        return self._links[self._wire(note.tag)][pair]
+    def _link(self, packet: Packet) -> Link:
+        pair = (self._job.device(packet.source), self._job.device(packet.to))
+        return self._links[self._costs(packet.tag)][pair]
 
-    def _wire(self, tag: int) -> MessageCosts:
+    def _costs(self, tag: int) -> MessageCosts:
         if tag < NUM_MESSAGE_TAGS:
             return self._job.messages
         return self._job.gradients if ALL_REDUCE_TAG <= tag < GATHER_TAG else CONTROL
 
 
-def _nothing() -> None:
-    """Who waits for a message knows already when it arrives."""
+def _ignore() -> None:
+    """Do nothing on arrival: the receiver has its packet since the time was certain."""
 
 
 class _Peer:
-    """The connection to one rank, and what is still to be told it."""
+    """The connection to one rank; packets to it are buffered until `flush`."""
 
-    __slots__ = ("_heard", "_told", "connection", "rank")
+    __slots__ = ("_outgoing", "_reader", "connection", "rank")
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        (hello,) = notes_of(connection.recv(NOTE_BYTES, socket.MSG_WAITALL))
+        self._reader, self._outgoing = PacketReader(), bytearray()
+        (hello,) = self._reader.feed(connection.recv(PACKET_BYTES, socket.MSG_WAITALL))
         assert hello.kind == Kind.HELLO, hello
         self.rank = hello.source
-        self._heard, self._told = bytearray(), bytearray()
 
-    def read(self) -> list[Note] | None:
-        """Return what has been said meanwhile, or None once the rank has gone."""
+    def read(self) -> list[Packet] | None:
+        """Return the packets that have arrived, or None once the rank has closed."""
         content = self.connection.recv(_READ_BYTES)
-        if not content:
-            return None
-        self._heard += content
-        whole = len(self._heard) // NOTE_BYTES * NOTE_BYTES
-        notes = list(notes_of(self._heard[:whole]))
-        del self._heard[:whole]
-        return notes
+        return self._reader.feed(content) if content else None
 
-    def tell(self, note: Note) -> None:
-        """Keep a note until the next `flush`."""
-        self._told += note.to_bytes()
+    def write(self, packet: Packet) -> None:
+        """Buffer a packet until the next `flush`."""
+        self._outgoing += packet.to_bytes()
 
     def flush(self) -> None:
-        """Let the rank know."""
-        if self._told:
-            self.connection.sendall(self._told)
-            self._told.clear()
+        """Send the buffered packets."""
+        if self._outgoing:
+            self.connection.sendall(self._outgoing)
+            self._outgoing.clear()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.connection.close()

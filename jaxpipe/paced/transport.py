@@ -1,4 +1,4 @@
-"""A transport whose messages arrive when the switch says so."""
+"""Paced transport: receivers wait until the switch reports that a message has arrived."""
 
 import socket
 from collections import defaultdict, deque
@@ -13,31 +13,31 @@ import jax
 from jaxpipe.comm import HostOrDeviceArray, Receiving, Sending, Transport
 from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.envelope import Envelope
-from jaxpipe.paced.protocol import NOTE_BYTES, Kind, Note, notes_of
+from jaxpipe.paced.protocol import Kind, Packet, PacketReader
 from jaxpipe.paced.scale import Scale
-from jaxpipe.paced.virtual_clock import Pace
+from jaxpipe.paced.virtual_clock import VirtualClock
 
 _READ_BYTES = 2**14
 
 Then: TypeAlias = Callable[[Receiving, float], None]
-"""What is done with a message that has arrived, and when it did."""
+"""Callback for a message that has arrived, with the time of its arrival."""
 
 
 def connect(path: Path, *, rank: int) -> socket.socket:
-    """Return a connection of a rank to the switch that listens at `path`."""
+    """Return the connection of a rank to the switch that listens at `path`."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(str(path))
-    connection.sendall(Note(Kind.HELLO, rank, 0, 0, 0.0, 0.0).to_bytes())
+    connection.sendall(Packet(Kind.HELLO, rank, 0, 0, 0.0, 0.0).to_bytes())
     return connection
 
 
 class PacedTransport:
-    """Moves arrays over another transport, and lets their receivers wait as emulated links would.
+    """Moves arrays over an inner transport; receivers wait as emulated links would let them.
 
-    A message counts as `scale.meant(num_bytes)` bytes to the links. Who waits for one is due
-    when it arrives. Nothing polls: a rank sleeps until the switch wakes it, and by then the payload
-    is long there, if it is so small that its MPI sends it unasked. So it is asked for then, and no
-    sooner: what was posted would have to be looked at all along.
+    A message counts as `scale.meant(num_bytes)` bytes to the links, and a thread that waits for it
+    is due when it arrives. A rank sleeps until the switch wakes it up. Only then it posts the
+    receive of the payload, which has long arrived if it is so small that MPI sends it eagerly: a
+    receive that is posted earlier would have to be polled all the time.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class PacedTransport:
         connection: socket.socket,
         *,
         num_ranks: int,
-        pace: Pace,
+        clock: VirtualClock,
         scale: Scale,
     ) -> None:
-        """`connection` is what `connect` returned; only the first `num_ranks` ranks take part."""
+        """`connection` is that of `connect`; only the first `num_ranks` ranks take part."""
         self._transport = transport
         self._num_ranks = num_ranks
-        self._pace = pace
+        self._clock = clock
         self._scale = scale
         self._lock = Lock()
         self._awaited: defaultdict[tuple[int, int], deque[_Arrival]] = defaultdict(deque)
@@ -72,10 +72,10 @@ class PacedTransport:
         return self._num_ranks
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
-        """Start to send `array` to the rank `to`, when the calling thread is due."""
+        """Start to send `array` to the rank `to`, at the time when the calling thread is due."""
         sending = self._transport.send(array, to=to, tag=tag)
-        due_s, num_bytes = self._pace.now(), self._scale.meant(num_bytes_of(array))
-        self._tell(Note(Kind.POSTED, self.rank, to, tag, num_bytes, due_s))
+        due_s, num_bytes = self._clock.now(), self._scale.meant(num_bytes_of(array))
+        self._write(Packet(Kind.POSTED, self.rank, to, tag, num_bytes, due_s))
         return _PacedSending(sending, due_s)
 
     def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> Receiving:
@@ -90,24 +90,24 @@ class PacedTransport:
         tag: int,
         then: Then,
     ) -> None:
-        """Start to receive, and call `then` with the time at which it has arrived."""
+        """Start to receive, and call `then(message, arrives_s)` once the message has arrived."""
         self._expect(like, source=source, tag=tag, then=then)
 
     def join(self, *, tag: int) -> None:
-        """Say that this rank has come to the sum with this tag, so that others may send to it."""
-        self._tell(Note(Kind.JOINED, self.rank, 0, tag, 0.0, self._pace.now()))
+        """Join the all-reduce with this tag, so that others may send to this rank."""
+        self._write(Packet(Kind.JOINED, self.rank, 0, tag, 0.0, self._clock.now()))
 
     def close(self, *, error: BaseException | None = None) -> None:
-        """Leave the switch, after the last message; with an `error`, end the whole job at once."""
+        """Disconnect after the last message; with an `error`, end the whole job at once."""
         self._connection.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._connection.close()
         if error is not None:
             self._transport.close(error=error)
 
-    def _tell(self, note: Note) -> None:
-        with self._lock:
-            self._connection.sendall(note.to_bytes())
+    def _write(self, packet: Packet) -> None:
+        with self._lock:  # threads of a rank share the stream, and packets must stay whole
+            self._connection.sendall(packet.to_bytes())
 
     def _expect(
         self,
@@ -119,7 +119,7 @@ class PacedTransport:
     ) -> "_Arrival":
         receive = partial(self._transport.receive, like, source=source, tag=tag)
         envelope = Envelope(source, self.rank, tag, num_bytes_of(like))
-        arrival = _Arrival(receive, envelope, self._pace, then)
+        arrival = _Arrival(receive, envelope, self._clock, then)
         with self._lock:
             if not self._arrived[source, tag]:
                 self._awaited[source, tag].append(arrival)
@@ -129,23 +129,21 @@ class PacedTransport:
         return arrival
 
     def _listen(self) -> None:
-        """Take in what the switch tells, until it or this rank hangs up."""
-        heard = bytearray()
+        """Handle the packets of the switch until the connection closes."""
+        reader = PacketReader()
         while content := self._connection.recv(_READ_BYTES):
-            heard += content
-            whole = len(heard) // NOTE_BYTES * NOTE_BYTES
-            for note in notes_of(heard[:whole]):
-                self._arrive(note)
-            del heard[:whole]
+            for packet in reader.feed(content):
+                self._arrive(packet)
 
-    def _arrive(self, note: Note) -> None:
-        channel = (note.source, note.tag)
+    def _arrive(self, packet: Packet) -> None:
+        channel = (packet.source, packet.tag)
         with self._lock:
             if not self._awaited[channel]:
-                self._arrived[channel].append(note.due_s)
+                self._arrived[channel].append(packet.due_s)
                 return
             arrival = self._awaited[channel].popleft()
-        arrival.arrive(note.due_s)
+        # Outside of the lock: the callback of an arrival may send, which takes it.
+        arrival.arrive(packet.due_s)
 
 
 class _PacedSending:
@@ -160,24 +158,24 @@ class _PacedSending:
 
 
 class _Arrival:
-    """A message on its way in: its payload, and when it is there."""
+    """An incoming message: its payload, and its time of arrival."""
 
-    __slots__ = ("_due_s", "_envelope", "_event", "_pace", "_receive", "_then")
+    __slots__ = ("_clock", "_due_s", "_envelope", "_event", "_receive", "_then")
 
     def __init__(
         self,
         receive: Callable[[], Receiving],
         envelope: Envelope,
-        pace: Pace,
+        clock: VirtualClock,
         then: Then | None,
     ) -> None:
         self._receive, self._envelope = receive, envelope
-        self._pace, self._then = pace, then
+        self._clock, self._then = clock, then
         self._event = Event()
         self._due_s = 0.0
 
     def arrive(self, due_s: float) -> None:
-        """Let who waits go on; called once."""
+        """Set the time of arrival and wake up the waiting thread; called once."""
         self._due_s = due_s
         self._event.set()
         if self._then is not None:
@@ -187,5 +185,5 @@ class _Arrival:
         if not self._event.wait(timeout_s):
             raise self._envelope.late(waited_s=timeout_s)
         array = self._receive().wait(timeout_s=timeout_s)
-        self._pace.reach(self._due_s)
+        self._clock.reach(self._due_s)
         return array

@@ -1,8 +1,8 @@
-"""The pace of one rank: what lasts how long, and when each of its threads is due.
+"""Virtual clock of one rank: the emulated time of each of its threads.
 
-A stage function is a wait. On a machine that has 64 ranks on two cores every wait ends a little
-late, and a thousand waits one after the other would end a thousand times a little late. So a wait
-lasts until a deadline that counts from when the one before it was due, not from when it ended::
+A stage function is a sleep. On a machine that has 64 ranks on two cores every sleep ends a little
+late, and a thousand sleeps one after the other would end a thousand times a little late. So a sleep
+lasts until a deadline that counts from the deadline before it, not from when that sleep ended::
 
     due       ├─ forward 0 ─┼─ forward 1 ─┼─ forward 2 ─┤
     awake     ├─ forward 0 ───┼─ forward 1 ─┼─ forward 2 ─┤
@@ -10,8 +10,8 @@ lasts until a deadline that counts from when the one before it was due, not from
 
 A thread that waits for a message is due when the message arrives, as the network says; what it
 sends then leaves when the thread was due. So time is that of the emulated ranks, not that of the
-machine that plays them: what Python takes between two instructions is not part of it. The machine
-has to keep up: how late waits end is kept, and told with every result.
+machine that runs them: the time that Python takes between two instructions is no part of it. The
+machine has to keep up: the lateness of all sleeps is recorded and reported with every result.
 """
 
 import time
@@ -24,76 +24,76 @@ from jaxpipe.paced.timing_error import TimingError, TimingErrors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
-    """When emulated time began, on `time.perf_counter`, and how many seconds each second takes."""
+class TimeBase:
+    """The origin of emulated time on `time.perf_counter`, and the real seconds of each second."""
 
     origin_s: float
     stretch: float
 
     def real(self, due_s: float) -> float:
-        """Return when it is `due_s`, on `time.perf_counter`."""
+        """Return the emulated time `due_s` on `time.perf_counter`."""
         return self.origin_s + self.stretch * due_s
 
     def now(self) -> float:
-        """Return the emulated time that it really is."""
+        """Return the emulated time that corresponds to the real clock."""
         return (time.perf_counter() - self.origin_s) / self.stretch
 
 
-class Pace:
-    """The emulated time of each thread of one rank, in seconds since the `beat` began.
+class VirtualClock:
+    """The emulated time of each thread of a rank, in seconds since the start of the time base.
 
-    It is there before the beat is known: nothing lasts until then.
+    A clock can be shared before it has started; sleeping needs a started one.
 
-    >>> pace = Pace()
-    >>> pace.begin(Beat(origin_s=time.perf_counter(), stretch=0.001))
-    >>> pace.last(2.0)
-    >>> pace.reach(1.5)
-    >>> pace.now()
+    >>> clock = VirtualClock()
+    >>> clock.start(TimeBase(origin_s=time.perf_counter(), stretch=0.001))
+    >>> clock.sleep(2.0)
+    >>> clock.reach(1.5)
+    >>> clock.now()
     2.0
     """
 
     def __init__(self) -> None:
-        self._beat: Beat | None = None
+        self._base: TimeBase | None = None
         self._thread = local()
         self._late = TimingErrors()
 
     @property
-    def beat(self) -> Beat:
-        """When emulated time began."""
-        assert self._beat is not None, "time has not begun"
-        return self._beat
+    def base(self) -> TimeBase:
+        """The time base with which the clock has started."""
+        assert self._base is not None, "the clock has not started"
+        return self._base
 
-    def begin(self, beat: Beat) -> None:
-        """Let time begin with a beat."""
-        self._beat = beat
+    def start(self, base: TimeBase) -> None:
+        """Start emulated time."""
+        self._base = base
 
     @property
     def lateness(self) -> TimingError:
-        """How late waits have ended so far."""
+        """The lateness of all sleeps so far."""
         return self._late.summary()
 
     def now(self) -> float:
-        """Return when the calling thread is due: what it has waited for has lasted until then."""
+        """Return when the calling thread is due: the end of its last sleep or wait."""
         return getattr(self._thread, "due_s", 0.0)
 
     def reach(self, due_s: float) -> None:
-        """Let the calling thread be due no sooner than that; it has waited already."""
+        """Advance the calling thread to `due_s` if it is due earlier; it has waited already."""
         self._thread.due_s = max(self.now(), due_s)
 
     @contextmanager
     def at(self, due_s: float) -> Iterator[None]:
-        """Let the calling thread do something on behalf of what was due then, whatever it is at."""
+        """Let the calling thread act at `due_s`, for an event of then, and restore its own time."""
         before_s, self._thread.due_s = self.now(), due_s
         try:
             yield
         finally:
             self._thread.due_s = before_s
 
-    def last(self, seconds: float) -> None:
-        """Wait for some seconds, counted from when the calling thread is due."""
+    def sleep(self, seconds: float) -> None:
+        """Sleep for some seconds from when the calling thread is due."""
         due_s = self.now() + seconds
-        early_s = self.beat.real(due_s) - time.perf_counter()
+        early_s = self.base.real(due_s) - time.perf_counter()
         if early_s > 0:
             time.sleep(early_s)
-        self._late.add(time.perf_counter() - self.beat.real(due_s))
+        self._late.add(time.perf_counter() - self.base.real(due_s))
         self._thread.due_s = due_s

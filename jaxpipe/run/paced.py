@@ -79,7 +79,7 @@ def _steps(config: Config, plan: Plan, transport: Transport) -> Iterator[PacedMe
         file = MetricsFile(folder / "metrics.jsonl", describe(config), first_step=0)
     for step in range(config.train.steps):
         outcome = execute(
-            job, transport, scale=scale, sums=sums, timeout_s=config.run.startup_timeout_s
+            job, transport, scale=scale, all_reduces=sums, timeout_s=config.run.startup_timeout_s
         )
         if outcome is None or file is None:
             continue

@@ -1,5 +1,6 @@
 """How long: an event-driven simulator of plans, and the published systems as plans."""
 
+from jaxpipe.network import MessageCosts
 from jaxpipe.simulate.breakdown import (
     StepBreakdown,
     step_breakdown,
@@ -19,9 +20,6 @@ from jaxpipe.simulate.collective import (
     ring,
     sharded_server,
     tree_sum,
-)
-from jaxpipe.simulate.engine.message_costs import (
-    MessageCosts,
 )
 from jaxpipe.simulate.engine.simulator import (
     simulate,
@@ -88,10 +86,6 @@ from jaxpipe.simulate.summed import (
     all_reduce_messages,
     share_sum,
 )
-from jaxpipe.simulate.what_if import (
-    with_slower_links,
-    without_network,
-)
 
 __all__ = [
     "IDEAL",
@@ -143,7 +137,5 @@ __all__ = [
     "system_step",
     "tree_sum",
     "unscheduled",
-    "with_slower_links",
-    "without_network",
     "zero3_step",
 ]

@@ -1,4 +1,4 @@
-"""The seconds of a long step, foreseen from short ones, and how a search makes use of them."""
+"""Extrapolation of long steps from short ones, and the objective of a search that uses it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,39 +8,50 @@ from jaxpipe.plan import Plan
 from jaxpipe.simulate.plan_step import Conditions, plan_step_s
 
 
-def extrapolated_step_s(plan: Plan, conditions: Conditions) -> float:
-    """Return the seconds of a step, of which only the first microbatches are simulated.
+def extrapolate(seconds: Callable[[int], float], *, size: int, short: int) -> float:
+    """Return `seconds(size)`, from `seconds(short)` and `seconds(2 * short)` where that is less.
 
     Once a pipeline is full, each further microbatch takes as long as the one before. So two short
-    steps give the long one, in a time that does not grow with the batch; a short one is simulated.
+    steps give the long one, in a time that does not grow with the batch; a step of up to
+    `2 * short` is simulated as it is.
+
+    >>> extrapolate(lambda size: 5.0 + 2.0 * size, size=1000, short=10)
+    2005.0
+    """
+    if size <= 2 * short:
+        return seconds(size)
+    once_s, twice_s = seconds(short), seconds(2 * short)
+    return twice_s + (twice_s - once_s) / short * (size - 2 * short)
+
+
+def extrapolated_step_s(plan: Plan, conditions: Conditions) -> float:
+    """Return the seconds of a step of a plan, of which only the first microbatches are simulated.
 
     With deep warm-ups on slow links a pipeline takes longer to fill than is simulated here, and
-    the step is foreseen too short, by some per cent: never compare such seconds with exact ones.
+    the result is too small, by some per cent: never compare such seconds with exact ones.
     """
-    shortest = max(2 * plan.num_stages, *(plan.warmup or ()), 1)
-    if plan.num_microbatches <= 2 * shortest:
-        return plan_step_s(plan, conditions)
-    once_s, twice_s = (
-        plan_step_s(replace(plan, num_microbatches=times * shortest), conditions)
-        for times in (1, 2)
-    )
-    left = plan.num_microbatches - 2 * shortest
-    return twice_s + (twice_s - once_s) / shortest * left
+
+    def seconds(num_microbatches: int) -> float:
+        return plan_step_s(replace(plan, num_microbatches=num_microbatches), conditions)
+
+    short = max(2 * plan.num_stages, *(plan.warmup or ()), 1)
+    return extrapolate(seconds, size=plan.num_microbatches, short=short)
 
 
 def step_objective(conditions: Conditions) -> Callable[[Plan], float]:
-    """Return what values the plans of one search: all seconds that could win are exact.
+    """Return the objective of one search: the seconds of a plan, exact if the plan could win.
 
-    A plan is foreseen first. Only if it is foreseen faster than all plans so far, the whole step is
-    simulated; else it has lost, and what was foreseen is returned, which is no less than the best.
+    Each plan is extrapolated first. Only if it seems faster than the best so far, its whole step is
+    simulated; otherwise it has lost, and the extrapolated seconds, no less than the best, are
+    returned.
     """
     best_s = inf
 
     def seconds(plan: Plan) -> float:
         nonlocal best_s
-        foreseen_s = extrapolated_step_s(plan, conditions)
-        if foreseen_s >= best_s:
-            return foreseen_s
+        short_s = extrapolated_step_s(plan, conditions)
+        if short_s >= best_s:
+            return short_s
         exact_s = plan_step_s(plan, conditions)
         best_s = min(best_s, exact_s)
         return exact_s

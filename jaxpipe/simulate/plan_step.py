@@ -12,9 +12,9 @@ from math import inf
 
 import numpy as np
 
+from jaxpipe.network import MessageCosts
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import Part, Profile
-from jaxpipe.simulate.engine.message_costs import MessageCosts
 from jaxpipe.simulate.engine.simulator import simulate
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.gradient_sync import gradient_sums

@@ -10,9 +10,11 @@ The search goes over warm-up depths and the placement of weight gradients::
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, pairwise
 
 from jaxpipe.errors import PlanError
+from jaxpipe.network import lone_message_s
 from jaxpipe.schedule import (
     Costs,
     Instruction,
@@ -150,20 +152,14 @@ def costs_of(job: StepModel) -> Costs:
         )
 
     hops = [list(pairwise(row)) for row in job.placement]
-    both = [
-        [max(_message_s(job, *hop), _message_s(job, *hop[::-1])) for hop in row] for row in hops
-    ]
+    message_s = partial(lone_message_s, job.cluster, num_bytes=job.activation_bytes)
+    both = [[max(message_s((a, b)), message_s((b, a))) for a, b in row] for row in hops]
     return Costs(
         forward_s=slowest(forward),
         backward_input_s=slowest(backward_input),
         backward_weight_s=slowest(backward_weight),
         message_s=tuple(max(column) for column in zip(*both, strict=True)),
     )
-
-
-def _message_s(job: StepModel, source: int, destination: int) -> float:
-    rate = float(job.cluster.alone_bytes_per_s[source, destination])
-    return float(job.cluster.latency_s[source, destination]) + job.activation_bytes / rate
 
 
 def _step_s(search: Search, compute: Schedule) -> float:

@@ -1,4 +1,4 @@
-"""What happened: spans and traces, as Perfetto JSON, in numbers and as pictures."""
+"""Traces: the spans of a run, as Perfetto JSON, as numbers and as plots."""
 
 from jaxpipe.trace.account import (
     RankAccount,
@@ -9,10 +9,9 @@ from jaxpipe.trace.account import (
     mean_spent_s,
 )
 from jaxpipe.trace.chrome import read_chrome, to_chrome, write_chrome
-from jaxpipe.trace.messages import messages
 from jaxpipe.trace.overlay import one_step, write_overlay
 from jaxpipe.trace.plot import plot, plot_beside
-from jaxpipe.trace.span import Lane, Span, Trace, Truth
+from jaxpipe.trace.span import Lane, Span, Trace, Truth, messages
 from jaxpipe.trace.summary import RankSummary, StepSummary, summarise
 
 __all__ = [

@@ -1,16 +1,16 @@
-"""Where the seconds of a step went: every rank's, each to one thing, so that they add up.
+"""Time breakdown of a step: each second of each rank has one cause, so that they add up.
 
 ::
 
     rank 0   forward ......................    compute
     rank 1   receive ≈≈≈≈≈≈≈≈≈≈≈≈≈≈╎≈≈≈≈≈≈≈≈≈≈≈≈
-                 bubble: waiting   ╎ activations: the message is under way
+                 bubble: waiting   ╎ activations: the message is in flight
                  for rank 0        ╎
                                    └ rank 0 posts its send
 
 A rank that waits for a message waits for its sender until the send is posted, and for the network
-from then on; one that waits for a sum waits for the last rank to join it, and then for the network.
-What overlaps with compute is hidden, and costs nothing.
+from then on; a rank that waits for an all-reduce waits for the last rank to join it, and then for
+the network. Communication that overlaps with compute is hidden, and costs nothing.
 """
 
 from collections import Counter, defaultdict
@@ -19,32 +19,31 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
-from jaxpipe.trace.messages import messages
-from jaxpipe.trace.span import Lane, Span, Trace
+from jaxpipe.trace.span import Lane, Span, Trace, messages
 
 _Key = TypeVar("_Key", bound="Spent | int")
 
 
 class Spent(StrEnum):
-    """What a second of a rank goes to."""
+    """The cause of a second of a rank."""
 
     COMPUTE = "compute"
     """Forwards and backwards."""
     UPDATE = "update"
     """The optimizer."""
     ACTIVATIONS = "activations"
-    """Messages between stages, both ways, where nothing hides them."""
+    """Messages between stages, in both directions, that compute does not hide."""
     GRADIENTS = "gradients"
-    """Sums over ranks, where nothing hides them."""
+    """All-reduces that compute does not hide."""
     BUBBLE = "bubble"
-    """Waiting for what another rank has not sent yet, or for a sum that it has not joined yet."""
+    """Waiting for another rank that has not sent yet, or has not joined an all-reduce yet."""
     OTHER = "other"
-    """No instruction: the host's own work, or done before the others."""
+    """No instruction: work of the host, or waiting for the end of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAccount:
-    """How one rank spent a step, in seconds; all of `spent_s` add up to the step.
+    """The time breakdown of one rank; the seconds of `spent_s` add up to the step.
 
     `waited_s[other]` is the part of the bubble that went to waiting for that rank.
     """
@@ -56,7 +55,7 @@ class RankAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepAccount:
-    """A step, from the first start to the last end of a span on any rank, and each rank's part."""
+    """A step, from the first start to the last end of a span on any rank, by rank."""
 
     step: int
     seconds: float
@@ -64,7 +63,7 @@ class StepAccount:
 
 
 def account(trace: Trace) -> tuple[StepAccount, ...]:
-    """Return the account of each step in the trace, first step first.
+    """Return the time breakdown of each step in the trace, first step first.
 
     Cost: that of sorting the spans.
 
@@ -116,7 +115,7 @@ def mean_account(steps: Sequence[StepAccount]) -> StepAccount:
 
 
 def mean_spent_s(step: StepAccount) -> dict[Spent, float]:
-    """Return what the mean rank of a step spent; the parts add up to the step."""
+    """Return the breakdown of the mean rank of a step; its parts add up to the step."""
     return _means([rank.spent_s for rank in step.ranks])
 
 
@@ -129,7 +128,7 @@ def _means(each: Sequence[Mapping[_Key, float]]) -> dict[_Key, float]:
 
 
 class _Cause(NamedTuple):
-    """What a rank does at a time; of several, it counts as the one that comes first."""
+    """A cause of time; of several at a time, the one of the lowest `order` counts."""
 
     order: int
     kind: Spent
@@ -137,7 +136,7 @@ class _Cause(NamedTuple):
 
 
 class _Claim(NamedTuple):
-    """That from `start_s` to `end_s` a rank does something."""
+    """A rank has a cause from `start_s` to `end_s`."""
 
     start_s: float
     end_s: float
@@ -179,7 +178,8 @@ def _rank_account(
 def _swept(
     claims: Iterable[_Claim], *, start_s: float, end_s: float
 ) -> Iterator[tuple[_Cause | None, float]]:
-    """Yield the seconds between any two changes, and the first cause that is open then."""
+    """Yield the seconds between consecutive changes, and the first cause that is open then."""
+    # A change of 0 at the end closes the last interval: without it, idle time there would be lost.
     changes = [(end_s, 0, None)]
     for claim in claims:
         changes += [(claim.start_s, 1, claim.cause), (claim.end_s, -1, claim.cause)]
@@ -209,7 +209,7 @@ def _claims(
             posted = posted_s.get(span, span.end_s)
             yield from _waiting(span, until_s=posted, order=2, on=Spent.ACTIVATIONS, peer=peer)
         case Lane.REDUCE:
-            last = joined[_sum_of(span)]
+            last = joined[_all_reduce_of(span)]
             peer = _NOBODY if last.rank == span.rank else last.rank
             until_s = span.start_s if peer == _NOBODY else last.start_s
             yield from _waiting(span, until_s=until_s, order=4, on=Spent.GRADIENTS, peer=peer)
@@ -227,18 +227,18 @@ def _waiting(
 
 
 def _last_to_join(spans: Iterable[Span]) -> dict[tuple[str, int | None], Span]:
-    """Return for each sum of a step the span of the rank that came last."""
+    """Return for each all-reduce of a step the span of the rank that joined last."""
     last: dict[tuple[str, int | None], Span] = {}
     for span in spans:
         if span.lane is Lane.REDUCE:
-            kept = last.setdefault(_sum_of(span), span)
+            kept = last.setdefault(_all_reduce_of(span), span)
             if span.start_s > kept.start_s:
-                last[_sum_of(span)] = span
+                last[_all_reduce_of(span)] = span
     return last
 
 
-def _sum_of(span: Span) -> tuple[str, int | None]:
-    """Return what names a sum within a step: those of a stage are one to a stage."""
+def _all_reduce_of(span: Span) -> tuple[str, int | None]:
+    """Return the key of an all-reduce within a step; each stage has its own."""
     return span.name, span.stage if span.name in _OF_ONE_STAGE else None
 
 

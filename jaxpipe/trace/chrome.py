@@ -1,4 +1,4 @@
-"""Traces as Chrome JSON, which Perfetto and chrome://tracing open, and which we read back.
+"""Chrome JSON: traces for Perfetto and chrome://tracing, which can be read back without loss.
 
 ::
 
@@ -7,8 +7,8 @@
     slice     a span, by its name and microbatch; all its fields are arguments
     arrow     from a send to the receive that it ends
 
-The format counts microseconds; the arguments keep the exact seconds, so that reading returns the
-very trace that was written.
+The format counts microseconds; the arguments keep the exact seconds, so that reading returns
+exactly the trace that was written.
 
 Source: "Trace Event Format", Google, 2016: complete, metadata and flow events.
 """
@@ -22,9 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jaxpipe.errors import UserError
-from jaxpipe.trace.messages import messages
-from jaxpipe.trace.rows import rows
-from jaxpipe.trace.span import Lane, Span, Trace
+from jaxpipe.trace.span import Lane, Span, Trace, messages, rows
 
 Event = dict[str, Any]
 """One object of the format's `traceEvents`."""
@@ -35,7 +33,7 @@ _US_PER_S = 1e6
 
 
 class _Thread(NamedTuple):
-    """Where a span is drawn within its rank; the same on every rank."""
+    """The thread of a span within its rank; the same on every rank."""
 
     number: int
     lane: Lane
@@ -43,7 +41,7 @@ class _Thread(NamedTuple):
 
 
 def to_chrome(trace: Trace) -> dict[str, Any]:
-    """Return the trace as the object that Chrome JSON holds.
+    """Return the trace as an object of the Chrome JSON format.
 
     >>> from jaxpipe.trace.span import Truth
     >>> span = Span(
@@ -81,7 +79,7 @@ def read_chrome(path: Path) -> Trace:
     """Return the trace that `write_chrome` wrote to `path`, its spans in the same order.
 
     Raises:
-        UserError: `path` cannot be read, or is no trace of ours.
+        UserError: `path` cannot be read, or was not written by `write_chrome`.
     """
     try:
         document = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
@@ -93,13 +91,12 @@ def read_chrome(path: Path) -> Trace:
         return msgspec.convert(fields, Trace)
     except OSError as error:
         raise UserError(
-            f"a trace is a file: `path` {path} cannot be read ({error.strerror}); "
-            "give one that jaxpipe wrote"
+            f"`path` must be a trace that jaxpipe wrote: {path} cannot be read ({error.strerror})"
         ) from error
     except (KeyError, TypeError, msgspec.MsgspecError) as error:
         raise UserError(
-            f"a trace is Chrome JSON with the fields of jaxpipe: `path` {path} is not ({error}); "
-            "give one that jaxpipe wrote"
+            f"`path` must be a trace that jaxpipe wrote: {path} is not Chrome JSON with its fields "
+            f"({error})"
         ) from error
 
 
@@ -107,15 +104,15 @@ def _threads(trace: Trace) -> dict[Span, _Thread]:
     lanes: dict[tuple[int, Lane], list[Span]] = defaultdict(list)
     for span in trace.spans:
         lanes[span.rank, span.lane].append(span)
-    places = {
+    positions = {
         span: (_LANES.index(lane), row)
         for (_, lane), spans in lanes.items()
         for span, row in zip(spans, rows(spans), strict=True)
     }
-    numbers = {place: number for number, place in enumerate(sorted(set(places.values())))}
+    numbers = {position: number for number, position in enumerate(sorted(set(positions.values())))}
     return {
         span: _Thread(number=numbers[lane, row], lane=_LANES[lane], row=row)
-        for span, (lane, row) in places.items()
+        for span, (lane, row) in positions.items()
     }
 
 
@@ -163,8 +160,8 @@ def _arrows(trace: Trace, threads: dict[Span, _Thread]) -> Iterator[Event]:
             "tid": threads[sent].number,
             "ts": sent.start_s * _US_PER_S,
         }
-        # An arrow ends in the slice that is open at its time, so not at the very end; but as late
-        # as can be, since a receive begins before its send where somebody waited.
+        # An arrow ends in the slice that is open at its time, so it must end before the receive
+        # does; but as late as possible, since a receive that waits begins before its send.
         inside_s = min(1e-6, (received.end_s - received.start_s) / 2)
         yield {
             **common,

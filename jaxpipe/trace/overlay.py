@@ -1,4 +1,4 @@
-"""Plan and run over each other: one step of several traces, from the same zero, in one file.
+"""Overlay: one step of several traces, for example plan and run, aligned in one Perfetto file.
 
 ::
 
@@ -21,7 +21,7 @@ from jaxpipe.trace.span import Trace
 
 
 def one_step(trace: Trace, *, step: int, called: int | None = None) -> Trace:
-    """Return one step of the trace, which begins at 0; its number becomes `called`, if given.
+    """Return one step of the trace, shifted to begin at 0, under the number `called` if given.
 
     Raises:
         UserError: the trace has no such step.
@@ -37,7 +37,7 @@ def one_step(trace: Trace, *, step: int, called: int | None = None) -> Trace:
     spans = [span for span in trace.spans if span.step == step]
     if not spans:
         steps = sorted({span.step for span in trace.spans})
-        raise UserError(f"a trace holds some steps: `step` is {step}; choose from {steps}")
+        raise UserError(f"`step` must be one of the trace's, not {step}; choose from {steps}")
     start_s = min(span.start_s for span in spans)
     number = step if called is None else called
     return replace(
@@ -50,7 +50,7 @@ def one_step(trace: Trace, *, step: int, called: int | None = None) -> Trace:
 
 
 def write_overlay(traces: Sequence[Trace], path: Path) -> None:
-    """Write traces of the same ranks as one file for Perfetto, each rank's beside each other."""
+    """Write traces of the same ranks as one Perfetto file, the same ranks next to each other."""
     events = [
         event for number, trace in enumerate(traces) for event in _events(trace, number, traces)
     ]
@@ -58,7 +58,7 @@ def write_overlay(traces: Sequence[Trace], path: Path) -> None:
 
 
 def _events(trace: Trace, number: int, traces: Sequence[Trace]) -> Iterator[dict[str, Any]]:
-    """Yield the events of one of the traces, as processes and arrows of its own."""
+    """Yield the events of one of the traces, with process and arrow numbers of its own."""
     for event in to_chrome(trace)["traceEvents"]:
         moved = {**event, "pid": event["pid"] * len(traces) + number}
         if "id" in event:

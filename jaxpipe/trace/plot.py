@@ -1,4 +1,4 @@
-"""A step of a trace, or of several beside each other, as a picture: one band to a rank.
+"""Plot of a step of one or several traces: one band for each rank.
 
 ::
 
@@ -8,8 +8,8 @@
                                                 ━━━━    reduce
              └─────────┴─────────┴─────────┴─────────►  seconds since the step began
 
-Several traces stand under each other, over the same seconds. Drawn with matplotlib, which the extra
-`plot` brings.
+Several traces are drawn one under the other, over the same seconds. The plot needs matplotlib,
+which the extra `plot` installs.
 """
 
 from collections import defaultdict
@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxpipe.errors import UserError
-from jaxpipe.trace.rows import rows
-from jaxpipe.trace.span import Lane, Span, Trace
+from jaxpipe.trace.span import Lane, Span, Trace, rows
 from jaxpipe.trace.summary import summarise
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Style:
-    """How spans look, and on which strip of their rank's band, which reaches from 0 down to 1."""
+    """The look of spans, and their strip of the band of a rank, which reaches from 0 down to 1."""
 
     label: str
     top: float
@@ -59,10 +58,10 @@ _FONT_POINTS = 9.0
 
 
 def plot(trace: Trace, path: Path, *, step: int) -> None:
-    """Draw one step of the trace as a PNG of 1200 pixels' width at `path`.
+    """Draw one step of the trace as a PNG, 1200 pixels wide, at `path`.
 
-    Microbatches are numbered where their boxes have room. Spans of a lane that overlap share its
-    height.
+    Microbatches are numbered where their boxes are wide enough. Overlapping spans of a lane share
+    its height.
 
     Raises:
         UserError: matplotlib is missing, or the trace has no such step.
@@ -82,7 +81,7 @@ def plot_beside(traces: Sequence[Trace], path: Path, *, step: int) -> None:
         from matplotlib.patches import Patch
     except ImportError as error:
         raise UserError(
-            "a plot needs matplotlib, which is not installed: run `pip install 'jaxpipe[plot]'`"
+            "matplotlib is not installed, and a plot needs it: run `pip install 'jaxpipe[plot]'`"
         ) from error
     drawn = [_drawn_spans(trace, step=step) for trace in traces]
     labels = {_style(span).label for spans in drawn for span in spans}
@@ -100,7 +99,7 @@ def plot_beside(traces: Sequence[Trace], path: Path, *, step: int) -> None:
     seconds = max(max(s.end_s for s in spans) - _start_s(spans) for spans in drawn)
     for axes, trace in zip(grid[:, 0], traces, strict=True):
         _frame(axes, trace, step=step, seconds=seconds)
-    figure.draw_without_rendering()  # settles the layout, which says how wide a second is
+    figure.draw_without_rendering()  # settles the layout: boxes need the width of a second
     for axes, spans in zip(grid[:, 0], drawn, strict=True):
         for box in _boxes(spans, start_s=_start_s(spans)):
             _draw(axes, box)
@@ -111,9 +110,7 @@ def _drawn_spans(trace: Trace, *, step: int) -> list[Span]:
     spans = [span for span in trace.spans if span.step == step]
     if not spans:
         steps = sorted({span.step for span in trace.spans})
-        raise UserError(
-            f"a plot shows a step of its trace: `step` is {step}; the trace has {steps}"
-        )
+        raise UserError(f"`step` must be one of the trace's, not {step}; choose from {steps}")
     return spans
 
 
@@ -129,7 +126,7 @@ def _style(span: Span) -> _Style:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Box:
-    """A span as it is drawn: across in seconds since the step began, down in bands."""
+    """A drawn span: x in seconds since the step began, y in bands."""
 
     left_s: float
     width_s: float
@@ -162,10 +159,10 @@ def _boxes(spans: list[Span], *, start_s: float) -> Iterator[_Box]:
 def _frame(axes: "Axes", trace: Trace, *, step: int, seconds: float) -> None:
     num_ranks = len(trace.rank_names)
     bubble = next(each.bubble_fraction for each in summarise(trace) if each.step == step)
-    words = [f"step {step}", trace.truth.value]
+    title = [f"step {step}", trace.truth.value]
     if bubble is not None:
-        words.append(f"bubble {100 * bubble:.1f} %")
-    axes.set_title(" · ".join(words), loc="left", fontweight="bold")
+        title.append(f"bubble {100 * bubble:.1f} %")
+    axes.set_title(" · ".join(title), loc="left", fontweight="bold")
     axes.set_xlim(0.0, seconds or 1.0)
     axes.set_xlabel("seconds since the step began")
     axes.set_ylim(num_ranks, 0.0)
@@ -190,7 +187,7 @@ def _draw(axes: "Axes", box: _Box) -> None:
         [(box.left_s, box.width_s)],
         (box.top, box.height),
         facecolor=box.color,
-        # A frame parts neighbours, but would hide what is hardly wider than itself.
+        # A frame separates neighbours, but would hide a box that is hardly wider than itself.
         edgecolor="white" if width_px > 3 else box.color,
         linewidth=0.5,
     )

@@ -1,5 +1,7 @@
-"""What happened: the spans of a run, one for each instruction that took time."""
+"""Traces: the spans of a run, one for each instruction that took time."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,7 +17,7 @@ class Lane(StrEnum):
 
 
 class Truth(StrEnum):
-    """How a trace came about. Every output says which."""
+    """The origin of a trace. Every output is labelled with it."""
 
     MEASURED = "measured"
     EMULATED = "emulated"
@@ -24,13 +26,13 @@ class Truth(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What one instruction of one rank took.
+    """The time of one instruction of one rank.
 
-    `name` is what the instruction does, with the bucket of a reduction: "forward", "backward",
+    `name` is the operation, with the bucket of a reduction: "forward", "backward",
     "backward-input", "backward-weight", "send", "receive", "reduce stage", "update". `start_s` and
     `end_s` are seconds on the clock of rank 0. A receive lasts from the moment its rank began to
     wait; a send, from its posting to its completion. `peer` is the other rank of a message,
-    `num_bytes` those of its array before a codec shortens it.
+    `num_bytes` the size of its array before a codec compresses it.
     """
 
     rank: int
@@ -47,8 +49,48 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """The spans of a run; `rank_names[r]` says what rank `r` holds and where."""
+    """The spans of a run; `rank_names[r]` names the stages and the device of rank `r`."""
 
     truth: Truth
     rank_names: tuple[str, ...]
     spans: tuple[Span, ...]
+
+
+def messages(trace: Trace) -> tuple[tuple[Span, Span], ...]:
+    """Return the send and the receive of each message of which the trace has both.
+
+    They agree on step, source rank, destination rank and microbatch. Where several messages do, as
+    those of a step's training and of its evaluation may, the first sent is the first received.
+    """
+    sends: dict[tuple[int, int, int | None, int | None], list[Span]] = defaultdict(list)
+    receives: dict[tuple[int, int, int | None, int | None], list[Span]] = defaultdict(list)
+    for span in sorted(trace.spans, key=lambda each: each.start_s):
+        if span.lane is Lane.SEND and span.peer is not None:
+            sends[span.step, span.rank, span.peer, span.microbatch].append(span)
+        elif span.lane is Lane.RECEIVE and span.peer is not None:
+            receives[span.step, span.peer, span.rank, span.microbatch].append(span)
+    return tuple(
+        pair for key in sends for pair in zip(sends[key], receives.get(key, ()), strict=False)
+    )
+
+
+def rows(spans: Sequence[Span]) -> tuple[int, ...]:
+    """Return for each span a row on which no other span overlaps it.
+
+    A span takes the first row that is free when it starts, so there are as many rows as spans are
+    open at the same time::
+
+        row 0   ├─ a ──┤   ├── d ──┤
+        row 1      ├─ b ─┤
+        row 2        ├── c ──┤
+
+    Cost: the number of spans times that of rows.
+    """
+    placed = [0] * len(spans)
+    ends_s: list[float] = []
+    for index in sorted(range(len(spans)), key=lambda i: (spans[i].start_s, spans[i].end_s)):
+        free = (row for row, end_s in enumerate(ends_s) if end_s <= spans[index].start_s)
+        row = next(free, len(ends_s))
+        ends_s[row : row + 1] = [spans[index].end_s]
+        placed[index] = row
+    return tuple(placed)

@@ -1,4 +1,4 @@
-"""What a trace says in numbers: how each rank spent each step, and the bubble of the pipeline."""
+"""Summary of a trace: the seconds of each rank in each step, and the pipeline bubble."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -9,10 +9,10 @@ from jaxpipe.trace.span import Lane, Span, Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSummary:
-    """How one rank spent one step, in seconds.
+    """The seconds of one rank in one step.
 
-    `receive_s` is what it waited for messages with nothing else to do, `reduce_s` what it spent in
-    reductions. Overlapping spans of a lane count once.
+    `receive_s` is the time in which it waited for messages with nothing else to do, `reduce_s` the
+    time of its reductions. Overlapping spans of a lane count once.
     """
 
     rank: int
@@ -23,14 +23,14 @@ class RankSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSummary:
-    """How one step went.
+    """One step: its pipeline, the bubble, and all ranks.
 
     `pipeline_s` lasts from the start of the first forward to the end of the last backward on any
     rank. `bubble_fraction` is the part of it in which ranks did not compute::
 
         1 - (sum of compute_s over all ranks of the trace) / (num_ranks * pipeline_s)
 
-    It is None where nothing was computed.
+    It is None if nothing was computed.
     """
 
     step: int
@@ -91,7 +91,7 @@ def _summarise_step(step: int, spans: list[Span], *, num_ranks: int) -> StepSumm
 
 
 def _covered_s(spans: Iterable[Span]) -> float:
-    """Return the seconds in which at least one of the spans is open."""
+    """Return the seconds in which at least one of the spans is open: their union."""
     covered_s = 0.0
     end_s = -float("inf")
     for span in sorted(spans, key=lambda each: each.start_s):

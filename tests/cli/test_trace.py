@@ -51,7 +51,7 @@ def test_a_trace_file_is_shown_alone(run_folder: Path, capsys: pytest.CaptureFix
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["trace", str(tmp_path)]) == 2
-    assert "give one that jaxpipe wrote" in capsys.readouterr().err
+    assert "must be a trace that jaxpipe wrote" in capsys.readouterr().err
 
 
 def test_a_step_that_the_trace_lacks_is_refused(

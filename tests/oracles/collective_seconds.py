@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from jaxpipe.collective import SyncTree, leader
-from jaxpipe.plan.cost.link import Links
+from jaxpipe.network.alpha_beta import Links
 
 
 def chain(links: Links, *, num_bytes: float, num_chunks: int) -> float:

@@ -37,12 +37,14 @@ def run(
     *,
     num_ranks: int = 0,
     scale: Scale = AS_IT_IS,
-    sums: PlannedAllReduces | None = None,
+    all_reduces: PlannedAllReduces | None = None,
 ) -> Outcome:
     """Execute a job in threads, as many as it has ranks or more."""
     outcomes = run_ranks(
         num_ranks or job.num_ranks,
-        lambda transport: execute(job, transport, scale=scale, sums=sums, timeout_s=TIMEOUT_S),
+        lambda transport: execute(
+            job, transport, scale=scale, all_reduces=all_reduces, timeout_s=TIMEOUT_S
+        ),
     )
     first, *others = outcomes
     assert first is not None
@@ -165,10 +167,10 @@ def test_other_shapes(num_stages: int, num_replicas: int):
 def test_a_planned_job_runs_with_the_sums_of_the_runtime(
     schedule: ScheduleKind, all_reduce: AllReduceKind, tied: bool, num_chunks: int
 ):
-    job, sums, _ = planned_job(
+    job, all_reduces, _ = planned_job(
         schedule=schedule, all_reduce=all_reduce, tied=tied, num_chunks=num_chunks
     )
-    outcome = run(job, sums=sums)
+    outcome = run(job, all_reduces=all_reduces)
     assert_like_simulated(job, outcome)
     stages = {span.stage for span in outcome.trace.spans if span.name == "reduce stage"}
     assert stages == set(range(job.num_stages))
@@ -177,7 +179,7 @@ def test_a_planned_job_runs_with_the_sums_of_the_runtime(
 
 
 def test_sums_have_the_bytes_of_the_job():
-    job, sums, plan = planned_job(
+    job, all_reduces, plan = planned_job(
         schedule=ScheduleKind.ONE_F_ONE_B, all_reduce=AllReduceKind.CHAIN, tied=False
     )
     for stage, collective in enumerate(job.collectives[Bucket.STAGE]):
@@ -186,7 +188,7 @@ def test_sums_have_the_bytes_of_the_job():
             for each in collective
             if each.source == plan.rank(replica=0, stage=stage)
         )
-        assert down == pytest.approx(sums.num_bytes(Bucket.STAGE, stage=stage))
+        assert down == pytest.approx(all_reduces.num_bytes(Bucket.STAGE, stage=stage))
 
 
 def test_messages_may_be_smaller_and_time_slower():

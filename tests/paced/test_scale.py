@@ -41,5 +41,5 @@ def test_the_largest_message_fits(largest: float):
 
 @pytest.mark.parametrize("field", ["message", "time"])
 def test_nothing_is_no_scale(field: str):
-    with pytest.raises(ConfigError, match=f"`{field}` is 0"):
+    with pytest.raises(ConfigError, match=f"`{field}` must be above 0, not 0"):
         Scale(**{field: 0.0})

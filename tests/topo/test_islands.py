@@ -65,7 +65,7 @@ def test_distance_is_that_of_the_slower_direction():
 @pytest.mark.parametrize(
     ("distance", "gap", "words"),
     [
-        (np.zeros((2, 2)), 1.0, "`gap` must be above 1, is 1"),
+        (np.zeros((2, 2)), 1.0, "`gap` must be above 1, not 1"),
         (np.array([[0, 1], [2, 0]]), 2.0, "`distance` must be symmetric"),
         (np.zeros((2, 3)), 2.0, r"its shape is \(2, 3\)"),
     ],

@@ -118,7 +118,7 @@ def test_a_file_that_is_not_ours_is_refused(text: str, tmp_path: Path):
     path = tmp_path / "other.json"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(
-        UserError, match=r"`path` .*other.json is not .*give one that jaxpipe wrote"
+        UserError, match=r"`path` must be a trace that jaxpipe wrote: .*other.json is not Chrome"
     ):
         read_chrome(path)
 

@@ -30,7 +30,7 @@ def test_one_step_begins_at_zero_under_the_number_that_it_is_given():
 
 
 def test_a_step_that_is_not_there_is_refused():
-    with pytest.raises(UserError, match=r"`step` is 7; choose from \[1, 2\]"):
+    with pytest.raises(UserError, match=r"not 7; choose from \[1, 2\]"):
         one_step(MEASURED, step=7)
 
 

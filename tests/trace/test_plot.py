@@ -41,7 +41,9 @@ def test_a_step_is_drawn_1200_pixels_wide(step: int, tmp_path: Path):
 
 def test_a_step_that_is_not_there_is_refused(tmp_path: Path):
     pytest.importorskip("matplotlib")
-    with pytest.raises(UserError, match=r"`step` is 7; the trace has \[3, 4\]"):
+    with pytest.raises(
+        UserError, match=r"`step` must be one of the trace's, not 7; choose from \[3, 4\]"
+    ):
         plot(TRACE, tmp_path / "step.png", step=7)
 
 

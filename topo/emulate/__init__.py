@@ -3,7 +3,6 @@
 from topo.emulate.commands import EmulationError
 from topo.emulate.emulation import Emulation, HostCount, Traffic, emulated
 from topo.emulate.engine import Choice, EngineKind, LinkCount
-from topo.emulate.spec import scaled
 
 __all__ = [
     "Choice",
@@ -14,5 +13,4 @@ __all__ = [
     "LinkCount",
     "Traffic",
     "emulated",
-    "scaled",
 ]

@@ -1,4 +1,4 @@
-"""When a packet that enters the emulated network leaves it: the model of the relay.
+"""Packet model of the relay: when a packet that enters the emulated network leaves it.
 
 ::
 
@@ -6,13 +6,18 @@
              egress rate   rate, limit     ± jitter   ingress rate
 
 Each of the three rates is a server that sends one packet after the other. A packet waits until the
-server is free and occupies it for its bytes over the rate; a following server may begin while the
+server is free and occupies it for its bytes over the rate; the next server may begin while the
 packet still arrives, so that a packet alone takes its bytes over the lowest rate, plus the latency:
 `s/bandwidth + latency`, as in the cluster's tables. A link holds packets in order, jitter or not.
 
-What waits is bounded. A packet that finds more than `limit_bytes` before a server of its way is
+What waits is bounded. A packet that finds more than `limit_bytes` before a server on its path is
 dropped (drop-tail), and TCP slows down. The limit is what one round trip of the link holds and
 16 MiB more: a TCP connection that has filled it still fills the link with half a window.
+
+`jaxpipe.network` models the same links for whole messages; on a lone message both agree. They stay
+two because the relay passes real packets: it serves them first come, first served, and leaves to
+the kernel's TCP what `jaxpipe.network.nic` has to assume, that flows divide a NIC evenly. It also
+drops packets, has no events to schedule, and runs as root without importing jaxpipe.
 """
 
 import random

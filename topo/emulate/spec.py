@@ -5,10 +5,10 @@ that is started for it.
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
-from math import inf, isfinite
+from dataclasses import asdict, dataclass
+from math import inf
 
-from topo.cluster import Cluster, Host
+from topo.cluster import Cluster
 from topo.shaping import shaped_peers
 
 
@@ -49,36 +49,6 @@ class NetworkSpec:
             raise ValueError(f"`jitter` must be at least 0 ms, is {1e3 * self.jitter_s:g}")
         if not 0 <= self.loss < 1:
             raise ValueError(f"`loss` must be a part of the packets below 1, is {self.loss:g}")
-
-
-def scaled(cluster: Cluster, *, scale: float) -> Cluster:
-    """Return the cluster with latencies and seconds per byte `scale` times as long.
-
-    >>> import topo
-    >>> link = scaled(topo.load("two-region"), scale=2.0).link(0, 2)
-    >>> link.latency_s, link.bandwidth_bytes_per_s
-    (0.022, 70000000.0)
-
-    Raises:
-        ValueError: `scale` is not above 0.
-    """
-    if not (scale > 0 and isfinite(scale)):
-        raise ValueError(f"`scale` must be above 0, is {scale:g}")
-    return replace(
-        cluster,
-        latency_s=cluster.latency_s * scale,
-        bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s / scale,
-        alone_bytes_per_s=cluster.alone_bytes_per_s / scale,
-        hosts=tuple(_scaled_host(host, scale) for host in cluster.hosts),
-    )
-
-
-def _scaled_host(host: Host, scale: float) -> Host:
-    return replace(
-        host,
-        egress_bytes_per_s=host.egress_bytes_per_s / scale,
-        ingress_bytes_per_s=host.ingress_bytes_per_s / scale,
-    )
 
 
 def network_spec(cluster: Cluster, *, jitter_s: float = 0.0, loss: float = 0.0) -> NetworkSpec:

@@ -12,8 +12,8 @@ its link says so, and the step that receives it is done at that moment. Steps, c
 those of the emulated run, so a measurement can only be slower.
 """
 
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -24,7 +24,8 @@ from experiments.runtime_benchmark.picture import bars
 from experiments.runtime_benchmark.runs import run_ranks
 from experiments.table import Row, grouped, numbers
 from jaxpipe.collective import Act, AllReduceKind, Step, SyncTree, ranks, steps_of
-from jaxpipe.comm.shaped import EmulatedLinks
+from jaxpipe.comm.shaped import links_of_rank
+from jaxpipe.network import EventQueue, Link
 from topo import Cluster
 
 _HERE = Path(__file__).parents[1]
@@ -106,45 +107,49 @@ def alpha_beta_s(
     devices = tuple(range(len(members)))
     message_size = _CHUNK_BYTES // _ITEM_BYTES
     size = num_bytes // _ITEM_BYTES
-    run = [
-        _Rank(
+    queue, run = EventQueue(), {}
+    for rank in members:
+        run[rank] = _Rank(
             rank,
             steps_of(algorithm, tree, rank, size=size, message_size=message_size),
-            EmulatedLinks(cluster, devices, rank=rank, scale=scale),
+            links_of_rank(queue, cluster, devices, rank=rank, scale=scale),
+            peers=run,
         )
-        for rank in members
-    ]
-    arrivals: dict[tuple[int, int], deque[float]] = {
-        (a, b): deque() for a in members for b in members
-    }
-    while any(each.steps for each in run):
-        advanced = [each.advance(arrivals) for each in run]
-        assert any(advanced), "the ranks wait for each other"
-    return max(each.end_s for each in run)
+    for each in run.values():
+        queue.at(0.0, each.advance)
+    queue.run()
+    assert not any(each.steps for each in run.values()), "the ranks wait for each other"
+    return queue.now_s
 
 
 class _Rank:
-    """The progress of one rank."""
+    """The remaining steps of one rank, and the messages that have arrived for it."""
 
-    def __init__(self, rank: int, steps: Sequence[Step], links: EmulatedLinks):
-        self.rank, self.steps, self.links = rank, deque(steps), links
-        self.now_s = self.end_s = 0.0
+    def __init__(
+        self,
+        rank: int,
+        steps: Sequence[Step],
+        links: Sequence[Link],
+        *,
+        peers: Mapping[int, "_Rank"],
+    ):
+        self.rank, self.steps, self.links, self.peers = rank, deque(steps), links, peers
+        self.arrived = Counter[int]()
 
-    def advance(self, arrivals: dict[tuple[int, int], deque[float]]) -> bool:
-        """Do the steps whose messages have arrived; return whether there was any."""
-        before = len(self.steps)
+    def advance(self) -> None:
+        """Do all steps up to the first whose message has not arrived."""
         while self.steps:
             step = self.steps[0]
             if step.act is Act.SEND:
-                num_bytes = step.part.size * _ITEM_BYTES
-                passage = self.links.carry(to=step.peer, num_bytes=num_bytes, now_s=self.now_s)
-                arrivals[self.rank, step.peer].append(passage.arrives_s)
-                self.end_s = max(self.end_s, passage.leaves_s)
+                deliver = partial(self.peers[step.peer].deliver, self.rank)
+                self.links[step.peer].send(step.part.size * _ITEM_BYTES, deliver)
             elif step.act is not Act.SETTLE:
-                inbox = arrivals[step.peer, self.rank]
-                if not inbox:
-                    break
-                self.now_s = max(self.now_s, inbox.popleft())
-                self.end_s = max(self.end_s, self.now_s)
+                if not self.arrived[step.peer]:
+                    return
+                self.arrived[step.peer] -= 1
             self.steps.popleft()
-        return len(self.steps) < before
+
+    def deliver(self, source: int) -> None:
+        """Take a message that arrives from the rank `source`."""
+        self.arrived[source] += 1
+        self.advance()

@@ -21,7 +21,8 @@ from experiments.runtime_benchmark.picture import bars
 from experiments.runtime_benchmark.runs import run_commands
 from experiments.table import Row, grouped, numbers
 from jaxpipe.collective import AllReduceKind
-from topo.emulate import EngineKind, scaled
+from topo import with_slower_links
+from topo.emulate import EngineKind
 
 _HERE = Path(__file__).parents[1]
 _PROGRAM = "experiments.runtime_benchmark.programs.all_reduce"
@@ -42,7 +43,7 @@ def _measure(bench: Bench) -> list[Row]:
     python = str(bench.mpich_python)
     mpiexec = str(bench.mpich_python.parent / "mpiexec")
     start = (mpiexec, "-n", str(len(cluster)), "-bind-to", "none")
-    slowed = scaled(cluster, scale=case["scale"])
+    slowed = with_slower_links(cluster, scale=case["scale"])
     with namespaces(slowed, kind=EngineKind.HTB) as settings:
         found = run_commands([[*start, python, "-m", _PROGRAM]], dict(case), settings)
     return [

@@ -1,7 +1,7 @@
-"""Emulated links: real messages, delayed as the links of a cluster would delay them."""
+"""Shaped: a transport that delays real messages as the links of a cluster would."""
 
-from jaxpipe.comm.shaped.links import EmulatedLinks, Passage
+from jaxpipe.comm.shaped.links import links_of_rank
 from jaxpipe.comm.shaped.timer import Timer
 from jaxpipe.comm.shaped.transport import ShapedTransport
 
-__all__ = ["EmulatedLinks", "Passage", "ShapedTransport", "Timer"]
+__all__ = ["ShapedTransport", "Timer", "links_of_rank"]

@@ -1,72 +1,84 @@
-r"""When the links that leave one rank would have delivered its messages: arithmetic, no waiting.
+r"""The links from one rank to all others, as far as the rank can emulate them alone.
 
-A message waits until its link is free, occupies it for its bytes over the bandwidth, and arrives a
-latency after its last byte has left::
+They are the links of `jaxpipe.network`, the same as in the simulator; but each rank emulates those
+that leave it in its own process, without word of the traffic of other ranks.
 
-    posted   starts              leaves         arrives
-       │ wait  │ bytes / bandwidth  │   latency    │
+========================================  =========================================================
+exact                                     queues, bandwidth and latency of each link; messages of
+                                          one rank that share its host's NIC
+approximate: the rank assumes that all    a rank has an even share of its host's egress, also while
+others are as busy as can be              the other ranks of the host are silent (too slow)
+approximate: a rank cannot see messages   a link is limited by the receiver's even share of its
+that others send to its receiver          host's ingress; several senders that meet at one receiver
+                                          do not slow each other down (too fast)
+========================================  =========================================================
 
-Each directed link carries one message at a time. What enters or leaves a host shares its NIC; a
-rank cannot see what the other ranks of a host are about, so each has an even share of it, always:
-all messages of a rank to other hosts pass its share of the egress one after the other, and no link
-is faster than the receiver's share of the ingress. That is slower than a NIC whose other users are
-silent, and it does not see several senders that meet at one receiver.
+Where hosts have no limit, as in clusters whose links were shaped pair by pair, all of it is exact.
+`jaxpipe.paced` emulates shared NICs exactly, with one process that sees the messages of all ranks;
+so it needs all of them on one machine, and messages so small that they take no time there.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from topo import Cluster
+from jaxpipe.network import Clock, Link, MessageCosts, open_links
+from topo import Cluster, Device, Host, with_slower_links
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """When the last byte of a message leaves its link, and when it arrives: seconds, on a clock."""
-
-    leaves_s: float
-    arrives_s: float
-
-
-class EmulatedLinks:
-    """The links from one rank to all ranks; `devices` says on which device each rank runs.
+def links_of_rank(
+    clock: Clock, cluster: Cluster, devices: Sequence[int], *, rank: int, scale: float = 1.0
+) -> list[Link]:
+    """Return the links from a rank to all ranks, itself included; rank r is on `devices[r]`.
 
     `scale` multiplies all latencies and all seconds per byte.
 
     >>> import topo
-    >>> links = EmulatedLinks(topo.load("two-region"), (0, 2), rank=0)
-    >>> links.carry(to=1, num_bytes=140_000_000, now_s=0.0)  # at 1.12 Gbps
-    Passage(leaves_s=1.0, arrives_s=1.011)
-    >>> links.carry(to=1, num_bytes=0, now_s=0.5)
-    Passage(leaves_s=1.0, arrives_s=1.011)
+    >>> from jaxpipe.network import EventQueue
+    >>> queue = EventQueue()
+    >>> links = links_of_rank(queue, topo.load("two-region"), (0, 2), rank=0)
+    >>> links[1].send(140_000_000, lambda: print(queue.now_s))  # at 1.12 Gbps
+    >>> queue.run()
+    1.011
+
+    Raises:
+        ValueError: `scale` is not above 0.
     """
+    view = with_slower_links(_view_of_rank(cluster, devices, rank=rank), scale=scale)
+    costs, pairs = MessageCosts(), [(rank, other) for other in range(len(devices))]
+    links = open_links(clock, view, {costs: pairs}, nic_efficiency=1.0)[costs]
+    return [links[pair] for pair in pairs]
 
-    def __init__(
-        self, cluster: Cluster, devices: Sequence[int], *, rank: int, scale: float = 1.0
-    ) -> None:
-        assert scale > 0, scale
-        source, host_of = devices[rank], cluster.host_of
-        hosts = [host_of[device] for device in devices]
-        sharers = [hosts.count(host) for host in hosts]
-        crosses = np.array([host != hosts[rank] for host in hosts])
-        ingress = [cluster.hosts[host].ingress_bytes_per_s for host in hosts]
-        entering = np.where(crosses, np.array(sharers) / np.array(ingress), 0.0)
-        alone = 1 / cluster.alone_bytes_per_s[source, list(devices)]
-        leaving = sharers[rank] / cluster.hosts[hosts[rank]].egress_bytes_per_s
-        self._latency_s = scale * cluster.latency_s[source, list(devices)]
-        self._link_s_per_byte = scale * np.maximum(alone, entering)
-        self._nic_s_per_byte = scale * np.where(crosses, leaving, 0.0)
-        self._link_free_s = np.full(len(devices), -np.inf)
-        self._nic_free_s = -np.inf
 
-    def carry(self, *, to: int, num_bytes: int, now_s: float) -> Passage:
-        """Occupy the link to the rank `to` with a message that is posted at `now_s`."""
-        start_s = max(now_s, self._link_free_s[to])
-        leaves_s = start_s + num_bytes * self._link_s_per_byte[to]
-        nic_s = num_bytes * self._nic_s_per_byte[to]
-        if nic_s > 0:
-            self._nic_free_s = max(start_s, self._nic_free_s) + nic_s
-            leaves_s = max(leaves_s, self._nic_free_s)
-        self._link_free_s[to] = leaves_s
-        return Passage(float(leaves_s), float(leaves_s + self._latency_s[to]))
+def _view_of_rank(cluster: Cluster, devices: Sequence[int], *, rank: int) -> Cluster:
+    """Return a cluster of ranks, NICs divided evenly among the ranks of a host.
+
+    ::
+
+        cluster        (0 1)    (2 3)      two hosts, NICs of 10 Gbps
+        of rank 0      (0 1)  (2)  (3)     its own host; one for each rank elsewhere; 5 Gbps each
+    """
+    hosts = [cluster.hosts[cluster.host_of[device]] for device in devices]
+    num_sharers = Counter(host.name for host in hosts)
+    shares = [
+        Host(
+            name=host.name if host is hosts[rank] else f"{host.name}, rank {number}",
+            region=host.region,
+            egress_bytes_per_s=host.egress_bytes_per_s / num_sharers[host.name],
+            ingress_bytes_per_s=host.ingress_bytes_per_s / num_sharers[host.name],
+        )
+        for number, host in enumerate(hosts)
+    ]
+    grid = np.ix_(devices, devices)
+    return Cluster(
+        name=cluster.name,
+        devices=tuple(
+            Device(name=f"rank {number}", host=share.name, region=share.region)
+            for number, share in enumerate(shares)
+        ),
+        hosts=tuple(dict.fromkeys(shares)),
+        latency_s=cluster.latency_s[grid],
+        bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s[grid],
+        alone_bytes_per_s=cluster.alone_bytes_per_s[grid],
+    )

@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxpipe.comm.buffer import is_ready, num_bytes_of
 from jaxpipe.comm.envelope import Envelope
-from jaxpipe.comm.shaped.links import EmulatedLinks, Passage
+from jaxpipe.comm.shaped.links import links_of_rank
 from jaxpipe.comm.shaped.timer import Timer
 from jaxpipe.comm.tags import MAX_TAG, TOKEN_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
@@ -74,12 +74,14 @@ class ShapedTransport:
         assert len(devices) == transport.num_ranks, (devices, transport.num_ranks)
         self._transport = transport
         self._close_timeout_s = close_timeout_s
-        self._links = EmulatedLinks(cluster, devices, rank=transport.rank, scale=scale)
         self._lock = Lock()
         self._uncomputed: defaultdict[_Channel, deque[_Message]] = defaultdict(deque)
         self._timer = Timer(
-            name=f"shaped {transport.rank}", clock=time.perf_counter, failed=self._fail
+            name=f"the emulated links of rank {transport.rank}",
+            clock=time.perf_counter,
+            failed=self._fail,
         )
+        self._links = links_of_rank(self._timer, cluster, devices, rank=transport.rank, scale=scale)
 
     @property
     def rank(self) -> int:
@@ -134,7 +136,8 @@ class ShapedTransport:
     def _look_again(self, channel: _Channel, *, since_s: float) -> None:
         now_s = time.perf_counter()
         pause_s = min(max((now_s - since_s) / 8, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
-        self._timer.at(now_s + pause_s, partial(self._look, channel, since_s=since_s))
+        look = partial(self._look, channel, since_s=since_s)
+        self._timer.at(now_s + pause_s, look)
 
     def _depart_computed(self, uncomputed: "deque[_Message]") -> bool:
         """Let go the first messages of a channel that are computed; return whether there were."""
@@ -146,37 +149,47 @@ class ShapedTransport:
 
     def _depart(self, message: "_Message") -> None:
         envelope, now_s = message.envelope, time.perf_counter()
-        passage = self._links.carry(to=envelope.to, num_bytes=envelope.num_bytes, now_s=now_s)
-        sending = self._transport.send(message.array, to=envelope.to, tag=envelope.tag)
-        message.depart(sending, passage)
-        token = partial(self._transport.send, _TOKEN, to=envelope.to, tag=TOKEN_TAG + envelope.tag)
-        self._timer.at(passage.leaves_s, message.left.set)
-        self._timer.at(passage.arrives_s, token)
+        message.depart(self._transport.send(message.array, to=envelope.to, tag=envelope.tag))
+        # Posted at the time before the payload was sent: what that took is no part of the link's.
+        self._timer.at(now_s, self._carry, message)
+
+    def _carry(self, message: "_Message") -> None:
+        envelope = message.envelope
+        self._links[envelope.to].send(
+            envelope.num_bytes,
+            partial(self._transport.send, _TOKEN, to=envelope.to, tag=TOKEN_TAG + envelope.tag),
+            on_timed=partial(self._leave, message),
+        )
+
+    def _leave(self, message: "_Message", leaves_s: float, _arrives_s: float) -> None:
+        message.leaves_s = leaves_s
+        self._timer.at(leaves_s, message.left.set)
 
     def _fail(self, error: Exception) -> None:
-        """End the job: a token that is not sent would be waited for in vain."""
+        """End the job: the receiver of a token that is not sent would wait for it until timeout."""
         self._transport.close(error=error)
 
 
 class _Message:
-    """A message on its way out, from when it is given to us until its last byte has left."""
+    """An outgoing message, from `send` until its last byte has left the link at `leaves_s`."""
 
     def __init__(self, array: HostOrDeviceArray, envelope: Envelope) -> None:
         self.array: HostOrDeviceArray = array
         self.envelope = envelope
         self.left = Event()
-        self._departed: tuple[Sending, Passage] | None = None
+        self.leaves_s = 0.0
+        self._sending: Sending | None = None
 
-    def depart(self, sending: Sending, passage: Passage) -> None:
-        """Note how the payload travels, and forget the array."""
-        self._departed = sending, passage
+    def depart(self, sending: Sending) -> None:
+        """Keep the payload's sending, and release the array."""
+        self._sending = sending
         del self.array
 
     @property
-    def departed(self) -> tuple[Sending, Passage]:
-        """The payload on its way, and its emulated times."""
-        assert self._departed is not None, f"{self.envelope} is not on its way"
-        return self._departed
+    def sending(self) -> Sending:
+        """The payload, which the inner transport is sending."""
+        assert self._sending is not None, f"{self.envelope} has not been sent"
+        return self._sending
 
 
 class _ShapedSending:
@@ -189,9 +202,8 @@ class _ShapedSending:
         start_s = time.perf_counter()
         if not self._message.left.wait(timeout_s):
             raise self._message.envelope.late(waited_s=timeout_s)
-        sending, passage = self._message.departed
         left_s = max(0.0, timeout_s - (time.perf_counter() - start_s))
-        return max(passage.leaves_s, sending.wait(timeout_s=left_s))
+        return max(self._message.leaves_s, self._message.sending.wait(timeout_s=left_s))
 
 
 class _ShapedReceiving:

@@ -1,5 +1,6 @@
 """What a plan costs, in closed form: links, collectives, layers and memory."""
 
+from jaxpipe.network.alpha_beta import Links, links_between, uniform_links
 from jaxpipe.plan.cost.collective import (
     central_s,
     chain_s,
@@ -10,7 +11,6 @@ from jaxpipe.plan.cost.collective import (
     tree_s,
 )
 from jaxpipe.plan.cost.estimate import Estimate, estimate, slowness
-from jaxpipe.plan.cost.link import Links, links_between, uniform_links
 from jaxpipe.plan.cost.memory import (
     BytesPerParameter,
     StageMemory,

@@ -26,7 +26,7 @@ from itertools import pairwise
 from math import ceil, inf
 
 from jaxpipe.collective import SyncTree, leader, to_leaders
-from jaxpipe.plan.cost.link import Links, served_s
+from jaxpipe.network.alpha_beta import Links, served_s
 
 
 def chain_s(links: Links, *, num_bytes: float, num_chunks: int = 1) -> float:
@@ -34,7 +34,7 @@ def chain_s(links: Links, *, num_bytes: float, num_chunks: int = 1) -> float:
 
     Chunks follow each other, so that of the links' wires the slowest counts for all but one chunk.
 
-    >>> from jaxpipe.plan.cost.link import uniform_links
+    >>> from jaxpipe.network.alpha_beta import uniform_links
     >>> links = uniform_links(3, latency_s=1.0, bandwidth_bytes_per_s=2.0)
     >>> chain_s(links, num_bytes=4, num_chunks=2)
     10.0
@@ -55,7 +55,7 @@ def ring_s(links: Links, *, num_bytes: float) -> float:
 
     A round takes as long as its slowest message.
 
-    >>> from jaxpipe.plan.cost.link import uniform_links
+    >>> from jaxpipe.network.alpha_beta import uniform_links
     >>> ring_s(uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0), num_bytes=8)
     18.0
     """
@@ -72,7 +72,7 @@ def tree_s(links: Links, *, num_bytes: float) -> float:
 
     In round k, member r sends to r - 2 ** k if that is its lowest bit; rounds follow each other.
 
-    >>> from jaxpipe.plan.cost.link import uniform_links
+    >>> from jaxpipe.network.alpha_beta import uniform_links
     >>> tree_s(uniform_links(5, latency_s=1.0, bandwidth_bytes_per_s=1.0), num_bytes=2)
     18.0
     """
@@ -91,7 +91,7 @@ def central_s(links: Links, *, num_bytes: float) -> float:
     Its port takes the messages one after the other: inwards the nearest first, outwards the
     farthest, so that latencies hide behind each other's bytes.
 
-    >>> from jaxpipe.plan.cost.link import uniform_links
+    >>> from jaxpipe.network.alpha_beta import uniform_links
     >>> central_s(uniform_links(3, latency_s=1.0, bandwidth_bytes_per_s=1.0), num_bytes=2)
     10.0
     """
@@ -107,7 +107,7 @@ def sharded_s(links: Links, *, num_bytes: float) -> float:
     Each sends to the others in turn, shares first, then sums; the slowest member counts. This is
     the term of the gradients in DT-FM's cost.
 
-    >>> from jaxpipe.plan.cost.link import uniform_links
+    >>> from jaxpipe.network.alpha_beta import uniform_links
     >>> sharded_s(uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0), num_bytes=8)
     18.0
     """
@@ -133,7 +133,7 @@ def hierarchical_s(
     Chunks of `chunk_bytes` follow each other up and down at once: of all but one chunk only what
     the busiest member takes in, or gives out, counts.
 
-    >>> from jaxpipe.plan.cost.link import uniform_links
+    >>> from jaxpipe.network.alpha_beta import uniform_links
     >>> links = uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0)
     >>> hierarchical_s(links, ((0, 1), (2, 3)), num_bytes=2)
     12.0

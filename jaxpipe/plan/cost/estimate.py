@@ -5,8 +5,8 @@ from math import inf
 
 import numpy as np
 
+from jaxpipe.network.alpha_beta import links_between
 from jaxpipe.plan.cost.collective import hierarchical_s
-from jaxpipe.plan.cost.link import links_between
 from jaxpipe.plan.cost.profile import Profile
 from jaxpipe.plan.plan import Plan
 from topo import Cluster

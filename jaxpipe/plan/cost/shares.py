@@ -25,7 +25,7 @@ from itertools import permutations
 from jaxpipe.collective import SyncTree
 from jaxpipe.collective.shards import Meeting, Part, meetings
 from jaxpipe.collective.sync_tree import halves, pruned
-from jaxpipe.plan.cost.link import Links, served_s
+from jaxpipe.network.alpha_beta import Links, served_s
 
 _WHOLE = Part(0, 2**40)
 """The array in units so small that cutting them evenly is exact enough."""
@@ -37,7 +37,7 @@ _Message = tuple[int, int, float]
 def shares_s(links: Links, tree: SyncTree, *, num_bytes: float) -> float:
     """Return the seconds of an all-reduce in shares along a sync tree over the members.
 
-    >>> from jaxpipe.plan.cost.link import uniform_links
+    >>> from jaxpipe.network.alpha_beta import uniform_links
     >>> links = uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0)
     >>> shares_s(links, ((0, 1), (2, 3)), num_bytes=8)
     15.0
@@ -57,7 +57,7 @@ def shares_s(links: Links, tree: SyncTree, *, num_bytes: float) -> float:
 def halving_s(links: Links, *, num_bytes: float) -> float:
     """Return the seconds of recursive halving and doubling, for any number of members.
 
-    >>> from jaxpipe.plan.cost.link import uniform_links
+    >>> from jaxpipe.network.alpha_beta import uniform_links
     >>> halving_s(uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0), num_bytes=8)
     15.0
     """

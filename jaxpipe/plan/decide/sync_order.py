@@ -7,8 +7,8 @@ import numpy as np
 
 from jaxpipe.collective import AllReduceKind, SyncTree
 from jaxpipe.collective.sync_tree import chain, flat, halves
+from jaxpipe.network.alpha_beta import links_between
 from jaxpipe.plan.cost.collective import hierarchical_s
-from jaxpipe.plan.cost.link import links_between
 from jaxpipe.plan.dtfm.path import cheapest_path
 from jaxpipe.plan.sync import island_tree
 from topo import Cluster

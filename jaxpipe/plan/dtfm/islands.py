@@ -1,4 +1,8 @@
-"""The islands of a network, nested: which devices are near each other, at every distance."""
+"""Nested islands of a network: the devices that are close to each other, at every distance.
+
+The whole tree of average linkage: a search packs groups of any size into islands of any scale.
+`topo.islands` keeps only the few levels between clear gaps, to show them to a person.
+"""
 
 from dataclasses import dataclass
 

@@ -8,11 +8,9 @@ from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
+from jaxpipe.network import Link, MessageCosts, Pair
 from jaxpipe.schedule import Bucket, Instruction
 from jaxpipe.simulate.collective import Collective, Transfer, barrier
-from jaxpipe.simulate.engine.link import Link
-from jaxpipe.simulate.engine.message_costs import MessageCosts
-from jaxpipe.simulate.engine.network import Pair
 from jaxpipe.simulate.engine.step_model import StepModel
 
 Send = Callable[[Transfer, Callable[[], None]], None]

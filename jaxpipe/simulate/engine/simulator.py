@@ -19,11 +19,9 @@ from functools import partial
 from typing import TypeAlias
 
 from jaxpipe.errors import PlanError
+from jaxpipe.network import EventQueue, Link, open_links
 from jaxpipe.schedule import Bucket, Instruction, Op, describe, holder, stages_held
 from jaxpipe.simulate.engine.collectives import CollectiveTracker, pairs
-from jaxpipe.simulate.engine.event_queue import EventQueue
-from jaxpipe.simulate.engine.link import Link
-from jaxpipe.simulate.engine.network import open_links
 from jaxpipe.simulate.engine.step_model import Step, StepModel, steps
 from jaxpipe.trace import Lane, Span, Trace, Truth
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from jaxpipe.errors import PlanError
+from jaxpipe.network import MessageCosts
 from jaxpipe.schedule import Bucket, Instruction, Op, Schedule, count_stages
 from jaxpipe.simulate.collective import Collective
-from jaxpipe.simulate.engine.message_costs import MessageCosts
 from topo import Cluster
 
 

@@ -6,7 +6,7 @@ from importlib import resources
 
 import msgspec
 
-from jaxpipe.simulate.engine.message_costs import MessageCosts
+from jaxpipe.network import MessageCosts
 from topo.gpu import Precision
 
 

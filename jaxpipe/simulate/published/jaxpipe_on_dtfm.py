@@ -28,6 +28,7 @@ from jaxpipe.schedule import Bucket, eager_one_f_one_b, lower
 from jaxpipe.simulate.collective import Collective, chain
 from jaxpipe.simulate.engine.simulator import simulate
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
+from jaxpipe.simulate.extrapolate import extrapolate
 from jaxpipe.simulate.plan_step import end_s
 from jaxpipe.simulate.published.compute_times import durations
 from jaxpipe.simulate.published.constants import Constants
@@ -85,7 +86,7 @@ class Choices:
 
 EVERYTHING = Choices()
 _SHORT_PER_STAGE = 4
-"""A short step has so many microbatches for each stage."""
+"""Microbatches of a short step, per stage."""
 
 
 def jaxpipe_step(
@@ -113,21 +114,19 @@ def jaxpipe_step(
         )
     best, *others = possible
     if others:
-        best = min(possible, key=lambda number: _foreseen_s(job, number, workload=workload))
+        best = min(possible, key=lambda number: _extrapolated_s(job, number, workload=workload))
     return job(best, workload=workload)
 
 
-def _foreseen_s(job: Callable[..., StepModel], num_stages: int, *, workload: Workload) -> float:
-    """Return the seconds of a step, from two short ones if it is long."""
+def _extrapolated_s(job: Callable[..., StepModel], num_stages: int, *, workload: Workload) -> float:
+    """Return the seconds of a step, extrapolated from two short ones if it is long."""
+
+    def seconds(batch: int) -> float:
+        return end_s(simulate(job(num_stages, workload=replace(workload, batch=batch))))
+
     num_replicas = len(job(num_stages, workload=workload).placement)
     short = num_replicas * _SHORT_PER_STAGE * num_stages
-    if workload.batch <= 2 * short:
-        return end_s(simulate(job(num_stages, workload=workload)))
-    once_s, twice_s = (
-        end_s(simulate(job(num_stages, workload=replace(workload, batch=times * short))))
-        for times in (1, 2)
-    )
-    return twice_s + (twice_s - once_s) / short * (workload.batch - 2 * short)
+    return extrapolate(seconds, size=workload.batch, short=short)
 
 
 def _job(

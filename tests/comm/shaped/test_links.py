@@ -1,4 +1,4 @@
-"""Emulated links follow alpha-beta, carry one message at a time, and share a host's NIC evenly."""
+"""Emulated links are the simulator's, as far as one rank can know them."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import topo
-from jaxpipe.comm.shaped import EmulatedLinks
-from jaxpipe.plan.cost import links_between
+from jaxpipe.comm.shaped import links_of_rank
+from jaxpipe.network import EventQueue, MessageCosts, links_between, open_links
 from topo import Cluster, Device, Host
+
+Posted = list[tuple[int, int, float]]
+"""Messages: the rank that receives one, its bytes, and how long after the one before it is sent."""
 
 POSTED = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 10**9), st.floats(0, 10)), min_size=1, max_size=12
@@ -30,38 +33,99 @@ def two_hosts(*, egress: float = np.inf, ingress: float = np.inf) -> Cluster:
     )
 
 
-@given(posted=POSTED, scale=st.floats(0.1, 10), rank=st.integers(0, 3))
-def test_each_link_carries_one_message_at_a_time(
-    posted: list[tuple[int, int, float]], scale: float, rank: int
-) -> None:
-    cluster, devices = topo.load("two-region"), (3, 0, 2, 1)
-    emulated = EmulatedLinks(cluster, devices, rank=rank, scale=scale)
-    links, free_s = links_between(cluster, devices), dict.fromkeys(range(4), 0.0)
+def timed(
+    cluster: Cluster, devices: tuple[int, ...], posted: Posted, *, rank: int, scale: float = 1.0
+) -> list[tuple[float, float]]:
+    """Return when each message leaves its link and when it arrives."""
+    queue = EventQueue()
+    links = links_of_rank(queue, cluster, devices, rank=rank, scale=scale)
+    times = [(0.0, 0.0)] * len(posted)
     now_s = 0.0
-    for to, num_bytes, later_s in posted:
+    for number, (to, num_bytes, later_s) in enumerate(posted):
         now_s += later_s
-        passage = emulated.carry(to=to, num_bytes=num_bytes, now_s=now_s)
+
+        def send(to: int = to, num_bytes: int = num_bytes, number: int = number) -> None:
+            def on_timed(leaves_s: float, arrives_s: float) -> None:
+                times[number] = (leaves_s, arrives_s)
+
+            links[to].send(num_bytes, lambda: None, on_timed=on_timed)
+
+        queue.at(now_s, send)
+    queue.run()
+    return times
+
+
+@given(posted=POSTED, scale=st.floats(0.1, 10), rank=st.integers(0, 3))
+def test_each_link_carries_one_message_at_a_time(posted: Posted, scale: float, rank: int) -> None:
+    cluster, devices = topo.load("two-region"), (3, 0, 2, 1)
+    links, free_s = links_between(cluster, devices), dict.fromkeys(range(4), 0.0)
+    times, now_s = timed(cluster, devices, posted, rank=rank, scale=scale), 0.0
+    for (to, num_bytes, later_s), (leaves_s, arrives_s) in zip(posted, times, strict=True):
+        now_s += later_s
         wire_s = scale * links.wire_s(rank, to, num_bytes=num_bytes)
         free_s[to] = max(now_s, free_s[to]) + wire_s
-        assert passage.leaves_s == pytest.approx(free_s[to])
+        assert leaves_s == pytest.approx(free_s[to])
         latency_s = scale * links.latency_s[rank, to]
-        assert passage.arrives_s - passage.leaves_s == pytest.approx(latency_s, abs=1e-9)
+        assert arrives_s - leaves_s == pytest.approx(latency_s, abs=1e-9)
+
+
+@given(posted=POSTED, rank=st.integers(0, 3))
+@pytest.mark.parametrize("egress", [np.inf, 300.0, 1500.0])
+def test_a_rank_alone_on_each_host_sees_what_the_simulator_sees(
+    posted: Posted, rank: int, egress: float
+) -> None:
+    devices, hosts = tuple(range(4)), two_hosts(egress=egress)
+    apart = Cluster(
+        name="apart",
+        devices=tuple(Device(name=f"{i}", host=f"{i}", region="here") for i in devices),
+        latency_s=hosts.latency_s,
+        bandwidth_bytes_per_s=hosts.bandwidth_bytes_per_s,
+        hosts=tuple(
+            Host(name=f"{i}", region="here", egress_bytes_per_s=egress, ingress_bytes_per_s=900.0)
+            for i in devices
+        ),
+    )
+    queue, costs, simulated = EventQueue(), MessageCosts(), [0.0] * len(posted)
+    pairs = {costs: {(rank, to) for to in devices}}
+    links = open_links(queue, apart, pairs, nic_efficiency=1.0)[costs]
+    now_s = 0.0
+    for number, (to, num_bytes, later_s) in enumerate(posted):
+        now_s += later_s
+
+        def send(to: int = to, num_bytes: int = num_bytes, number: int = number) -> None:
+            def arrive() -> None:
+                simulated[number] = queue.now_s
+
+            links[rank, to].send(num_bytes, arrive)
+
+        queue.at(now_s, send)
+    queue.run()
+    emulated = [arrives_s for _, arrives_s in timed(apart, devices, posted, rank=rank)]
+    assert emulated == pytest.approx(simulated, rel=1e-12)
 
 
 def test_a_rank_sends_to_itself_at_once() -> None:
-    links = EmulatedLinks(two_hosts(egress=1.0), (0, 1, 2, 3), rank=1)
-    assert links.carry(to=1, num_bytes=10**9, now_s=7.0).arrives_s == 7.0
+    devices = (0, 1, 2, 3)
+    times = timed(two_hosts(egress=1.0), devices, [(1, 10**9, 7.0)], rank=1)
+    assert times == [(7.0, 7.0)]
 
 
 def test_the_ranks_of_a_host_share_its_nic_evenly() -> None:
-    links = EmulatedLinks(two_hosts(egress=1e3), (0, 1, 2, 3), rank=0)
-    leave_s = [links.carry(to=to, num_bytes=1_000, now_s=0.0).leaves_s for to in (2, 3, 2, 1)]
-    assert leave_s == [2.0, 4.0, 6.0, 1.0]  # 500 bytes/s to the other host, 1000 within
-    alone = EmulatedLinks(two_hosts(egress=1e3), (0, 2, 3), rank=0)
-    assert alone.carry(to=1, num_bytes=1_000, now_s=0.0).leaves_s == 1.0
+    at_once = [(to, 1_000, 0.0) for to in (2, 3, 2, 1)]
+    times = timed(two_hosts(egress=1e3), (0, 1, 2, 3), at_once, rank=0)
+    # 500 bytes/s to the other host, for two links at first and then for one; 1000 within.
+    assert [leaves_s for leaves_s, _ in times] == pytest.approx([4.0, 4.0, 6.0, 1.0])
+    alone = timed(two_hosts(egress=1e3), (0, 2, 3), [(1, 1_000, 0.0)], rank=0)
+    assert alone[0][0] == 1.0
 
 
 def test_no_link_is_faster_than_the_receivers_share_of_the_ingress() -> None:
-    links = EmulatedLinks(two_hosts(ingress=500.0), (0, 1, 2, 3), rank=0)
-    leave_s = [links.carry(to=to, num_bytes=1_000, now_s=0.0).leaves_s for to in (2, 3, 1)]
-    assert leave_s == [4.0, 4.0, 1.0]  # 250 bytes/s to each, beside each other; 1000 within
+    at_once = [(to, 1_000, 0.0) for to in (2, 3, 1)]
+    times = timed(two_hosts(ingress=500.0), (0, 1, 2, 3), at_once, rank=0)
+    # 250 bytes/s to each, in parallel; 1000 within.
+    assert [leaves_s for leaves_s, _ in times] == pytest.approx([4.0, 4.0, 1.0])
+
+
+def test_links_cannot_be_sped_up_to_nothing() -> None:
+    with pytest.raises(ValueError, match="`scale` must be above 0, is 0"):
+        timed(two_hosts(), (0, 1), [(1, 1, 0.0)], rank=0, scale=0.0)

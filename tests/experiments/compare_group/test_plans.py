@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.compare_group.cases import Case, Setting, cluster_of, part, read_cases
+from experiments.compare_group.cases import Case, Setting, cluster_of, read_cases
 from experiments.compare_group.jobs import Group
 from experiments.compare_group.plans import find, placed, read_found, unscheduled_plan
 from experiments.compare_group.simulated import uneven
@@ -14,6 +14,7 @@ from jaxpipe.collective import ranks
 from jaxpipe.plan import check_plan
 from jaxpipe.schedule import Op
 from jaxpipe.simulate import dtfm_constants
+from topo import subcluster
 
 CASES = read_cases()
 PLANS = Path("experiments/compare_group/results/plans")
@@ -78,7 +79,7 @@ def test_scaled_links_keep_the_ratio_of_messages_to_time():
 
 def test_a_part_of_a_cluster_keeps_links_and_order():
     whole = cluster_of(CASES.cases[4], batch=CASES.batch)
-    few = part(whole, (40, 8, 9), name="few")
+    few = subcluster(whole, (40, 8, 9), name="few")
     assert few.name == "few"
     assert [device.region for device in few.devices] == ["london", "virginia", "virginia"]
     assert few.link(0, 1) == whole.link(40, 8)

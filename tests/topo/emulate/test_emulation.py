@@ -11,7 +11,8 @@ import pytest
 
 import topo
 from tests.topo.emulate.machine import leftovers, needs_namespaces
-from topo.emulate import Emulation, EmulationError, EngineKind, emulated, scaled
+from topo import with_slower_links
+from topo.emulate import Emulation, EmulationError, EngineKind, emulated
 from topo.emulate.engine import check_machine, choose
 from topo.emulate.namespaces import processes_in
 
@@ -60,7 +61,7 @@ def talk(emulation: Emulation, *, number: int, num_bytes: int) -> list[float]:
 def test_what_is_sent_crosses_the_link_and_nothing_is_left_over(kind: EngineKind):
     needs_namespaces(kind)
     before = sorted(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else []
-    with emulated(scaled(topo.load("two-region"), scale=2.0), kind=kind) as emulation:
+    with emulated(with_slower_links(topo.load("two-region"), scale=2.0), kind=kind) as emulation:
         assert emulation.choice.kind is kind
         assert emulation.traffic().sent_bytes < 1000
         round_trips_s = talk(emulation, number=2, num_bytes=200_000)

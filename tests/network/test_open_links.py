@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.errors import PlanError
+from jaxpipe.network import EventQueue, Pair, open_links
 from jaxpipe.simulate import MessageCosts
-from jaxpipe.simulate.engine.event_queue import EventQueue
-from jaxpipe.simulate.engine.network import Pair, open_links
 from tests.simulate.uniform import cluster
 from topo import Cluster
 
@@ -32,10 +31,11 @@ def arrivals(
     times = [0.0] * len(sends)
     foreseen: dict[int, float] = {}
 
-    def foresee(index: int, arrives_s: float) -> None:
+    def foresee(index: int, leaves_s: float, arrives_s: float) -> None:
         _, (source, destination), _ = sends[index]
         latency_s = float(on.latency_s[source, destination])
-        assert queue.now_s <= arrives_s - latency_s + 1e-9
+        assert leaves_s + latency_s == arrives_s
+        assert queue.now_s <= leaves_s
         foreseen[index] = arrives_s
 
     def note(index: int) -> None:
@@ -44,7 +44,7 @@ def arrivals(
 
     def post(index: int) -> None:
         _, pair, num_bytes = sends[index]
-        links[wire][pair].send(num_bytes, lambda: note(index), foreseen=partial(foresee, index))
+        links[wire][pair].send(num_bytes, lambda: note(index), on_timed=partial(foresee, index))
 
     for index, (time_s, _, _) in enumerate(sends):
         queue.at(time_s, post, index)
@@ -126,11 +126,11 @@ def test_sharing_keeps_order_and_never_beats_an_idle_network(sends: list[tuple[f
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("overhead_s", -1.0, r"`overhead_s` is -1.0; make it 0 or more"),
-        ("flow_bytes_per_s", 0.0, r"`flow_bytes_per_s` is 0.0; make it above 0"),
-        ("host_bytes_per_s", -2.0, r"`host_bytes_per_s` is -2.0; make it above 0"),
-        ("window", 0, r"`window` is 0; make it at least 1"),
-        ("num_buffers", 0, r"`num_buffers` is 0; make it at least 1"),
+        ("overhead_s", -1.0, r"`overhead_s` must be 0 or more, not -1.0"),
+        ("flow_bytes_per_s", 0.0, r"`flow_bytes_per_s` must be above 0, not 0.0"),
+        ("host_bytes_per_s", -2.0, r"`host_bytes_per_s` must be above 0, not -2.0"),
+        ("window", 0, r"`window` must be at least 1, or None for no limit, not 0"),
+        ("num_buffers", 0, r"`num_buffers` must be at least 1, or None for no limit, not 0"),
     ],
 )
 def test_a_wire_that_moves_nothing_is_refused(field: str, value: float, words: str):

@@ -1,0 +1,48 @@
+"""Message costs: how software uses a link for one kind of message.
+
+The cluster says what a link can carry; these costs say how much of it a kind of message gets.
+Activations that are sent one by one and gradients that stream in chunks use the same link
+differently::
+
+    window 1      ├ overhead ┼ bytes / rate ┼ latency ┤├ overhead ┼ ...     a rendezvous each
+    window None   ├ overhead ┼ bytes / rate ┼ latency ┤
+                             ├ overhead ┼ bytes / rate ┼ latency ┤          back to back
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+from jaxpipe.errors import PlanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageCosts:
+    """Overhead, rate limits, window and buffers of the messages between two hosts.
+
+    A message occupies its link for `overhead_s` and then for its bytes, at the link's bandwidth but
+    no faster than `flow_bytes_per_s`; it arrives one latency later. At most `window` messages of a
+    link are in flight, and at most `num_buffers` are in flight or have arrived and are not yet
+    received (None: no limit). The messages of this kind that enter a host at the same time share
+    `host_bytes_per_s`, as do those that leave it, in addition to the limit of its NIC. Inside a
+    host only the link's own latency and bandwidth count, and `num_buffers`.
+
+    Raises:
+        PlanError: a number is out of its range.
+    """
+
+    overhead_s: float = 0.0
+    flow_bytes_per_s: float = inf
+    host_bytes_per_s: float = inf
+    window: int | None = None
+    num_buffers: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.overhead_s >= 0:
+            raise PlanError(f"`overhead_s` must be 0 or more, not {self.overhead_s}")
+        for field in ("flow_bytes_per_s", "host_bytes_per_s"):
+            if not getattr(self, field) > 0:
+                raise PlanError(f"`{field}` must be above 0, not {getattr(self, field)}")
+        for field in ("window", "num_buffers"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise PlanError(f"`{field}` must be at least 1, or None for no limit, not {value}")

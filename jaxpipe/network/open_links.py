@@ -1,0 +1,102 @@
+"""The links between devices of a cluster, joined by the NICs that they share."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeAlias
+
+from jaxpipe.network.event_queue import Clock
+from jaxpipe.network.link import Link
+from jaxpipe.network.message_costs import MessageCosts
+from jaxpipe.network.nic import Nic
+from topo import Cluster
+
+Pair: TypeAlias = tuple[int, int]
+"""Two devices of a cluster: source and destination."""
+
+
+def open_links(
+    clock: Clock,
+    cluster: Cluster,
+    pairs: Mapping[MessageCosts, Collection[Pair]],
+    *,
+    nic_efficiency: float,
+) -> dict[MessageCosts, dict[Pair, Link]]:
+    """Return, for each kind of message, a link for each pair of devices that it connects.
+
+    Each kind has links of its own; all of them share the hosts' NICs, of whose bandwidth
+    `nic_efficiency` can be used.
+    """
+    rates = {
+        (costs, pair): link_rate(cluster, costs, pair)
+        for costs, joined in pairs.items()
+        for pair in sorted(set(joined))
+    }
+    nics = _nics(cluster, rates, nic_efficiency=nic_efficiency)
+    links: dict[MessageCosts, dict[Pair, Link]] = defaultdict(dict)
+    for (costs, pair), rate in rates.items():
+        links[costs][pair] = Link(
+            clock,
+            costs if crosses_hosts(cluster, pair) else MessageCosts(num_buffers=costs.num_buffers),
+            latency_s=float(cluster.latency_s[pair]),
+            bytes_per_s=rate,
+            nics=nics.get((costs, pair), ()),
+        )
+    return dict(links)
+
+
+def crosses_hosts(cluster: Cluster, pair: Pair) -> bool:
+    """Return whether a pair of devices is on two hosts, so that its messages pass NICs."""
+    return cluster.devices[pair[0]].host != cluster.devices[pair[1]].host
+
+
+def link_rate(cluster: Cluster, costs: MessageCosts, pair: Pair) -> float:
+    """Return the bytes/s of a link, apart from what it shares."""
+    alone = float(cluster.alone_bytes_per_s[pair])
+    return min(alone, costs.flow_bytes_per_s) if crosses_hosts(cluster, pair) else alone
+
+
+Limit: TypeAlias = tuple[str, int, MessageCosts | None]
+"""A direction, a host, and the kind of message if the limit is its own, None for the NIC."""
+
+
+def shared_limits(host_of: Sequence[int], costs: MessageCosts, pair: Pair) -> list[Limit]:
+    """Return the limits that a message between two hosts shares with others.
+
+    `host_of[device]` is the number of the device's host.
+    """
+    source, destination = (host_of[device] for device in pair)
+    ends = (("egress", source), ("ingress", destination))
+    return [(*end, kind) for end in ends for kind in (None, costs)]
+
+
+def capacity(cluster: Cluster, limit: Limit, *, nic_efficiency: float) -> float:
+    """Return the bytes/s of a shared limit."""
+    direction, host, costs = limit
+    if costs is not None:
+        return costs.host_bytes_per_s
+    nic = cluster.hosts[host]
+    limits = {"egress": nic.egress_bytes_per_s, "ingress": nic.ingress_bytes_per_s}
+    return limits[direction] * nic_efficiency
+
+
+def _nics(
+    cluster: Cluster, rates: Mapping[tuple[MessageCosts, Pair], float], *, nic_efficiency: float
+) -> dict[tuple[MessageCosts, Pair], tuple[Nic, ...]]:
+    host_of = cluster.host_of
+    loads: dict[Limit, float] = defaultdict(float)
+    passed: dict[tuple[MessageCosts, Pair], list[Limit]] = {}
+    for (costs, pair), rate in rates.items():
+        if crosses_hosts(cluster, pair):
+            passed[costs, pair] = shared_limits(host_of, costs, pair)
+            for limit in passed[costs, pair]:
+                loads[limit] += rate
+    # A limit that its links cannot reach together is left out: sharing costs time to simulate.
+    nics = {
+        limit: Nic(rate)
+        for limit, load in loads.items()
+        if (rate := capacity(cluster, limit, nic_efficiency=nic_efficiency)) < load
+    }
+    return {
+        key: tuple(nics[limit] for limit in limits if limit in nics)
+        for key, limits in passed.items()
+    }

@@ -1,0 +1,77 @@
+"""Clusters derived from others: some of the devices, slower links, or links that take no time."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isfinite
+
+import numpy as np
+
+from topo.cluster import Cluster
+
+
+def subcluster(cluster: Cluster, devices: Sequence[int], *, name: str | None = None) -> Cluster:
+    """Return the cluster of some devices only, in this order, optionally under a new name.
+
+    Each device may be given once; hosts without any of them are left out.
+
+    >>> import topo
+    >>> subcluster(topo.load("two-region"), (2, 0)).regions
+    ('ohio', 'virginia')
+    """
+    grid = np.ix_(devices, devices)
+    chosen = tuple(cluster.devices[device] for device in devices)
+    hosts = {device.host for device in chosen}
+    return replace(
+        cluster,
+        name=name or cluster.name,
+        devices=chosen,
+        hosts=tuple(host for host in cluster.hosts if host.name in hosts),
+        latency_s=cluster.latency_s[grid],
+        bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s[grid],
+        alone_bytes_per_s=cluster.alone_bytes_per_s[grid],
+    )
+
+
+def with_slower_links(cluster: Cluster, *, scale: float) -> Cluster:
+    """Return the cluster with `scale` times the latency and the seconds per byte everywhere.
+
+    >>> import topo
+    >>> link = with_slower_links(topo.load("two-region"), scale=2.0).link(0, 2)
+    >>> link.latency_s, link.bandwidth_bytes_per_s
+    (0.022, 70000000.0)
+
+    Raises:
+        ValueError: `scale` is not above 0.
+    """
+    if not (scale > 0 and isfinite(scale)):
+        raise ValueError(f"`scale` must be above 0, is {scale:g}")
+    return replace(
+        cluster,
+        latency_s=cluster.latency_s * scale,
+        bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s / scale,
+        alone_bytes_per_s=cluster.alone_bytes_per_s / scale,
+        hosts=tuple(
+            replace(
+                host,
+                egress_bytes_per_s=host.egress_bytes_per_s / scale,
+                ingress_bytes_per_s=host.ingress_bytes_per_s / scale,
+            )
+            for host in cluster.hosts
+        ),
+    )
+
+
+def without_network(cluster: Cluster) -> Cluster:
+    """Return the cluster with links and NICs that take no time.
+
+    >>> import topo
+    >>> without_network(topo.load("two-region")).latency_s.max()
+    np.float64(0.0)
+    """
+    size = (len(cluster), len(cluster))
+    return Cluster(
+        name=cluster.name,
+        devices=cluster.devices,
+        latency_s=np.zeros(size),
+        bandwidth_bytes_per_s=np.full(size, np.inf),
+    )
