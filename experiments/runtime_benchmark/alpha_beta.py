@@ -8,7 +8,7 @@ links as those that are emulated, so what is measured can only be slower.
 from collections import deque
 from collections.abc import Sequence
 
-from jaxpipe.collective import Act, AllReduceKind, Step, SyncTree, ranks, steps_of
+from jaxpipe.collective import Act, AllReduceKind, Step, SyncTree, ranks, all_reduce_steps
 from jaxpipe.comm.shaped import EmulatedLinks
 from topo import Cluster
 
@@ -33,7 +33,7 @@ def alpha_beta_s(
     run = [
         _Rank(
             rank,
-            steps_of(algorithm, tree, rank, size=size, message_size=message_size),
+            all_reduce_steps(algorithm, tree, rank, size=size, message_size=message_size),
             EmulatedLinks(cluster, devices, rank=rank, scale=scale),
         )
         for rank in members

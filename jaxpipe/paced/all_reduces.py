@@ -17,7 +17,7 @@ from jaxpipe.paced.exchange import Exchange
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.transport import PacedTransport
 from jaxpipe.paced.virtual_clock import Pace
-from jaxpipe.simulate.collective import Collective
+from jaxpipe.collective import Collective
 
 
 class RuntimeAllReduces:

@@ -20,7 +20,7 @@ from jaxpipe.comm import Receiving
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.transport import PacedTransport
 from jaxpipe.paced.virtual_clock import Pace
-from jaxpipe.simulate.collective import Collective
+from jaxpipe.collective import Collective
 
 
 @dataclass(slots=True, kw_only=True)

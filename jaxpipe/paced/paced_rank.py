@@ -32,7 +32,7 @@ from jaxpipe.runtime.step.mailbox import Timeouts
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
 from jaxpipe.runtime.watchdog.of_job import no_watchdog
 from jaxpipe.schedule import Bucket, Program
-from jaxpipe.simulate.collective import Collective
+from jaxpipe.collective import Collective
 from jaxpipe.simulate.engine.step_model import StepModel
 
 _GRADIENT = np.dtype(np.float32)

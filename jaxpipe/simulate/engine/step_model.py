@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule import Bucket, Instruction, Op, Schedule, count_stages
-from jaxpipe.simulate.collective import Collective
+from jaxpipe.collective import Collective
 from jaxpipe.simulate.engine.message_costs import MessageCosts
 from topo import Cluster
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.collective import Act, AllReduceKind, SyncTree, ranks, steps_of
+from jaxpipe.collective import Act, AllReduceKind, SyncTree, ranks, all_reduce_steps
 from jaxpipe.collective.sync_tree import flat, halves, pruned
 from jaxpipe.plan.cost import (
     Links,
@@ -34,7 +34,7 @@ def level_by_level(links: Links, tree: SyncTree) -> float:
     up: defaultdict[SyncTree, list[tuple[int, int, int]]] = defaultdict(list)
     down: defaultdict[SyncTree, list[tuple[int, int, int]]] = defaultdict(list)
     for rank in ranks(tree):
-        steps = steps_of(AllReduceKind.HIERARCHICAL, tree, rank, size=SIZE, message_size=SIZE)
+        steps = all_reduce_steps(AllReduceKind.HIERARCHICAL, tree, rank, size=SIZE, message_size=SIZE)
         acts = [step.act for step in steps]
         turn = max(
             index
