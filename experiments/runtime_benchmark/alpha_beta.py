@@ -8,7 +8,7 @@ links as those that are emulated, so what is measured can only be slower.
 from collections import deque
 from collections.abc import Sequence
 
-from jaxpipe.collective import Act, AllReduceKind, Step, SyncTree, ranks, all_reduce_steps
+from jaxpipe.collective import Act, AllReduceKind, Step, SyncTree, all_reduce_steps, ranks
 from jaxpipe.comm.shaped import EmulatedLinks
 from topo import Cluster
 

@@ -39,9 +39,7 @@ _WHOLE = {AllReduceKind.TREE, AllReduceKind.CHAIN, AllReduceKind.CENTRAL}
 """Those that send chunks as they are; the others send shares of them."""
 
 
-def all_reduce_phases(
-    algorithm: AllReduceKind, tree: SyncTree, rank: int, chunk: Part
-) -> Phases:
+def all_reduce_phases(algorithm: AllReduceKind, tree: SyncTree, rank: int, chunk: Part) -> Phases:
     """Return the steps of `rank` in an all-reduce of one chunk; `algorithm` is not `LIBRARY`."""
     return _PHASES[algorithm](tree, rank, chunk)
 
@@ -72,9 +70,7 @@ def all_reduce_steps(
     SETTLE (4, 8)
     SEND (4, 8)
     """
-    count = num_chunks(
-        algorithm, num_ranks=len(ranks(tree)), size=size, message_size=message_size
-    )
+    count = num_chunks(algorithm, num_ranks=len(ranks(tree)), size=size, message_size=message_size)
     return _chunked(
         lambda chunk: all_reduce_phases(algorithm, tree, rank, chunk), size=size, num_chunks=count
     )

@@ -39,7 +39,11 @@ def all_to_all_phases(
             for n in after
             for part in leaving[n].pieces(message_size)
         ],
-        [Step(Act.TAKE, part, order[n]) for n in before for part in arriving[n].pieces(message_size)],
+        [
+            Step(Act.TAKE, part, order[n])
+            for n in before
+            for part in arriving[n].pieces(message_size)
+        ],
     )
 
 

@@ -21,7 +21,7 @@ from jaxpipe.collective.kinds import AllReduceKind
 from jaxpipe.collective.pairwise import barrier_phases
 from jaxpipe.collective.ring import all_gather_phases, reduce_scatter_phases
 from jaxpipe.collective.shards import Part
-from jaxpipe.collective.step import Act, Phases, Step
+from jaxpipe.collective.step import Act, Phases, Step, weave
 from jaxpipe.collective.sync_tree import SyncTree, ranks
 from jaxpipe.collective.tree import broadcast_phases, reduce_phases
 from jaxpipe.errors import PlanError
@@ -142,10 +142,8 @@ def chunked_transfers(
     num_bytes: float,
     num_chunks: int = 1,
 ) -> Collective:
-    """Return the messages of a collective of `num_bytes`; `phases_of(rank, chunk)` are its steps."""
-    programs = {
-        rank: [step for phase in phases_of(rank, _CHUNK) for step in phase] for rank in members
-    }
+    """Return the messages of a collective whose steps on a chunk are `phases_of(rank, chunk)`."""
+    programs = {rank: list(weave([phases_of(rank, _CHUNK)])) for rank in members}
     one = transfers(programs, bytes_per_element=num_bytes / num_chunks / _CHUNK.size)
     return side_by_side(one, times=num_chunks)
 
@@ -165,7 +163,7 @@ def all_reduce_transfers(
     ...         print(transfer.destination, transfer.num_bytes, transfer.after)
     1 4.0 ()
     2 4.0 (1,)
-    1 4.0 (1, 5)
+    1 4.0 (1, 9)
 
     Raises:
         PlanError: it is the library's own, of which nothing is known.
@@ -253,5 +251,8 @@ def barrier_transfers(members: Sequence[int]) -> Collective:
     [(0, 1, ()), (1, 0, ())]
     """
     return transfers(
-        {rank: [step for phase in barrier_phases(members, rank) for step in phase] for rank in members}
+        {
+            rank: [step for phase in barrier_phases(members, rank) for step in phase]
+            for rank in members
+        }
     )

@@ -8,7 +8,7 @@ from typing import Generic
 
 import numpy as np
 
-from jaxpipe.collective import AllReduceKind, SyncTree
+from jaxpipe.collective import AllReduceKind, Collective, SyncTree
 from jaxpipe.comm import AllReduceHandle, Transport, WireFormat, all_reduce
 from jaxpipe.comm.collective.async_all_reduce import ArrayT
 from jaxpipe.comm.serial_executor import SerialExecutor
@@ -17,7 +17,6 @@ from jaxpipe.paced.exchange import Exchange
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.transport import PacedTransport
 from jaxpipe.paced.virtual_clock import Pace
-from jaxpipe.collective import Collective
 
 
 class RuntimeAllReduces:

@@ -142,7 +142,9 @@ def _steps(
 ) -> list[Step]:
     item_bytes = wire.dtype_of(array.dtype).itemsize
     message_size = max(1, wire.chunk_bytes // item_bytes)
-    return all_reduce_steps(algorithm, tree, transport.rank, size=array.size, message_size=message_size)
+    return all_reduce_steps(
+        algorithm, tree, transport.rank, size=array.size, message_size=message_size
+    )
 
 
 def _sum_in_library(

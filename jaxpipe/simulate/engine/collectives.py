@@ -139,7 +139,9 @@ def pairs(job: StepModel) -> dict[MessageCosts, set[Pair]]:
     hops = {(a, b) for row in rounds for a, b in pairwise(row) if a != b}
     joined: dict[MessageCosts, set[Pair]] = {job.messages: hops | {(b, a) for a, b in hops}}
     if any(phase.meets for phase in job.phases):
-        joined.setdefault(CONTROL, set()).update(_ends(job, barrier_transfers(range(job.num_ranks))))
+        joined.setdefault(CONTROL, set()).update(
+            _ends(job, barrier_transfers(range(job.num_ranks)))
+        )
     for collectives in job.collectives.values():
         for collective in collectives:
             joined.setdefault(job.gradients, set()).update(_ends(job, collective))

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from jaxpipe.collective import Collective
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule import Bucket, Instruction, Op, Schedule, count_stages
-from jaxpipe.collective import Collective
 from jaxpipe.simulate.engine.message_costs import MessageCosts
 from topo import Cluster
 

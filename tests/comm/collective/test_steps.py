@@ -137,7 +137,8 @@ def test_shares_move_as_few_bytes_as_can_be(algorithm: AllReduceKind, num_ranks:
     order = tuple(range(num_ranks))
     size = 64 * 27 * 25 * 49
     sent = [
-        sent_size(all_reduce_steps(algorithm, order, rank, size=size, message_size=size)) for rank in order
+        sent_size(all_reduce_steps(algorithm, order, rank, size=size, message_size=size))
+        for rank in order
     ]
     assert sum(sent) == pytest.approx(2 * (num_ranks - 1) * size)
     if algorithm is not AllReduceKind.HALVING or num_ranks in (2, 4):
@@ -159,7 +160,9 @@ def test_every_member_of_an_island_sends_a_share_to_the_other_one(tree: tuple[Sy
         members = ranks(island)
         far = [
             sent_size(
-                all_reduce_steps(AllReduceKind.HIERARCHICAL, tree, rank, size=size, message_size=size),
+                all_reduce_steps(
+                    AllReduceKind.HIERARCHICAL, tree, rank, size=size, message_size=size
+                ),
                 is_far=True,
             )
             for rank in members
@@ -180,5 +183,7 @@ def test_uneven_islands_meet_on_the_intersections_of_their_shares():
 def test_messages_are_no_longer_than_asked_for_by_much():
     for algorithm in ALGORITHMS:
         for rank in range(5):
-            steps = all_reduce_steps(algorithm, ((0, 1, 2), (3, 4)), rank, size=10_000, message_size=100)
+            steps = all_reduce_steps(
+                algorithm, ((0, 1, 2), (3, 4)), rank, size=10_000, message_size=100
+            )
             assert max(step.part.size for step in steps if step.act is Act.SEND) <= 250
