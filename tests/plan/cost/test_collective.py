@@ -24,7 +24,7 @@ from jaxpipe.collective import (
 from jaxpipe.collective.sync_tree import chain, flat
 from jaxpipe.collective.transfers import in_sequence
 from jaxpipe.plan.cost import Links, ring_s, transfers_s, tree_s, uniform_links
-from tests.comm.trees import sync_trees
+from tests.collective.strategies import sync_trees
 from tests.oracles import collective_seconds as message_by_message
 
 SIZES = st.integers(1, 9)
