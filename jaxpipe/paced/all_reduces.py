@@ -136,7 +136,7 @@ class _Begun(Generic[ArrayT]):
         try:
             total = self.future.result(timeout_s)
         except TimeoutError as error:
-            words = f"waited {timeout_s:.1f} s in vain for the sum with tag {self.tag}"
+            words = f"timed out after {timeout_s:.1f} s waiting for the sum with tag {self.tag}"
             raise DeadlineError(words) from error
         self.pace.reach(self.end_s)
         return total

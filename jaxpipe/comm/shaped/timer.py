@@ -52,7 +52,9 @@ class Timer:
         self.end()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            raise DeadlineError(f"waited {timeout_s:.1f} s in vain for the thread {self._name}")
+            raise DeadlineError(
+                f"timed out after {timeout_s:.1f} s waiting for the thread {self._name}"
+            )
 
     def end(self) -> None:
         """Let the thread end once it has called all, and return at once."""
