@@ -13,11 +13,12 @@ import numpy as np
 
 import topo
 from experiments.dtfm_iteration_time.published import CLUSTERS, Cell, PipelineCell
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.simulate import (
     Constants,
     System,
     Workload,
-    central_server,
+    along,
     dtfm_step,
     scheduled,
     simulate,
@@ -82,7 +83,7 @@ def pipeline_seconds(cell: PipelineCell, constants: Constants) -> float:
         scheduled(cluster, batch=batch, num_stages=num_stages),
         workload=workload,
         constants=constants,
-        all_reduce=central_server,
+        all_reduce=along(AllReduceKind.CENTRAL),
     )
     return _seconds(simulate(job))
 

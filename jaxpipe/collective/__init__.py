@@ -9,19 +9,51 @@
 Nothing here imports jax or a transport.
 """
 
-from jaxpipe.collective.algorithms import steps_of
+from jaxpipe.collective.algorithms import (
+    all_gather_steps,
+    all_reduce_steps,
+    all_to_all_steps,
+    broadcast_steps,
+    reduce_scatter_steps,
+)
 from jaxpipe.collective.kinds import AllReduceKind, CodecKind
 from jaxpipe.collective.step import Act, Step
 from jaxpipe.collective.sync_tree import SyncTree, leader, ranks, to_leaders
+from jaxpipe.collective.transfers import (
+    Collective,
+    Transfer,
+    all_gather_transfers,
+    all_reduce_transfers,
+    all_to_all_transfers,
+    barrier_transfers,
+    broadcast_transfers,
+    reduce_scatter_transfers,
+    reduce_transfers,
+    transfers,
+)
 
 __all__ = [
     "Act",
     "AllReduceKind",
     "CodecKind",
+    "Collective",
     "Step",
     "SyncTree",
+    "Transfer",
+    "all_gather_steps",
+    "all_gather_transfers",
+    "all_reduce_steps",
+    "all_reduce_transfers",
+    "all_to_all_steps",
+    "all_to_all_transfers",
+    "barrier_transfers",
+    "broadcast_steps",
+    "broadcast_transfers",
     "leader",
     "ranks",
-    "steps_of",
+    "reduce_scatter_steps",
+    "reduce_scatter_transfers",
+    "reduce_transfers",
     "to_leaders",
+    "transfers",
 ]

@@ -1,22 +1,37 @@
-"""Which steps sum a flat array over the ranks of a sync tree, by the name of the algorithm."""
+"""The steps of a rank in each collective: all-reduce by the name of the algorithm, and the others.
 
-from collections.abc import Callable
+Arrays are flat and travel in messages of about `message_size` elements, which follow each other::
 
+    all_reduce_steps        every rank brings the array, and has the sum       any AllReduceKind
+    reduce_scatter_steps    every rank brings the array, and has its share     ring
+    all_gather_steps        every rank brings its share, and has the array     ring
+    broadcast_steps         the leader brings the array, and all have it       sync tree
+    all_to_all_steps        every rank brings a block for each, and gets one   pairwise
+"""
+
+from collections.abc import Callable, Sequence
+from math import ceil
+
+from jaxpipe.collective.hierarchical import hierarchical_phases
 from jaxpipe.collective.kinds import AllReduceKind
-from jaxpipe.collective.reduce_scatter import share_phases
-from jaxpipe.collective.ring import ring_phases
+from jaxpipe.collective.pairwise import all_to_all_phases
+from jaxpipe.collective.ring import all_gather_phases, reduce_scatter_phases, ring_phases
 from jaxpipe.collective.shards import Part
-from jaxpipe.collective.step import Phases, Step, weave
+from jaxpipe.collective.step import Phases, Step, moved, weave
 from jaxpipe.collective.sync_tree import SyncTree, chain, flat, halves, ranks
-from jaxpipe.collective.tree import tree_phases
+from jaxpipe.collective.tree import broadcast_phases, tree_phases
 
 _PHASES: dict[AllReduceKind, Callable[[SyncTree, int, Part], Phases]] = {
     AllReduceKind.TREE: tree_phases,
-    AllReduceKind.HIERARCHICAL: share_phases,
+    AllReduceKind.HIERARCHICAL: hierarchical_phases,
     AllReduceKind.RING: lambda tree, rank, chunk: ring_phases(ranks(tree), rank, chunk),
-    AllReduceKind.HALVING: lambda tree, rank, chunk: share_phases(halves(ranks(tree)), rank, chunk),
+    AllReduceKind.HALVING: lambda tree, rank, chunk: hierarchical_phases(
+        halves(ranks(tree)), rank, chunk
+    ),
     AllReduceKind.CHAIN: lambda tree, rank, chunk: tree_phases(chain(ranks(tree)), rank, chunk),
-    AllReduceKind.SHARDED: lambda tree, rank, chunk: share_phases(flat(ranks(tree)), rank, chunk),
+    AllReduceKind.SHARDED: lambda tree, rank, chunk: hierarchical_phases(
+        flat(ranks(tree)), rank, chunk
+    ),
     AllReduceKind.CENTRAL: lambda tree, rank, chunk: tree_phases(flat(ranks(tree)), rank, chunk),
 }
 
@@ -24,12 +39,29 @@ _WHOLE = {AllReduceKind.TREE, AllReduceKind.CHAIN, AllReduceKind.CENTRAL}
 """Those that send chunks as they are; the others send shares of them."""
 
 
-def steps_of(
+def all_reduce_phases(algorithm: AllReduceKind, tree: SyncTree, rank: int, chunk: Part) -> Phases:
+    """Return the steps of `rank` in an all-reduce of one chunk; `algorithm` is not `LIBRARY`."""
+    return _PHASES[algorithm](tree, rank, chunk)
+
+
+def num_chunks(
+    algorithm: AllReduceKind, *, num_ranks: int, size: float, message_size: float
+) -> int:
+    """Return how many chunks an all-reduce has, so that messages have about `message_size`.
+
+    >>> num_chunks(AllReduceKind.RING, num_ranks=4, size=100, message_size=10)
+    3
+    """
+    per_chunk = message_size * (1 if algorithm in _WHOLE else num_ranks)
+    return max(1, ceil(size / per_chunk))
+
+
+def all_reduce_steps(
     algorithm: AllReduceKind, tree: SyncTree, rank: int, *, size: int, message_size: int
 ) -> list[Step]:
-    """Return the steps of `rank` on `size` elements, in messages of about `message_size` elements.
+    """Return the steps after which every rank has the sum of `size` elements.
 
-    >>> for step in steps_of(AllReduceKind.CHAIN, (0, 1), 0, size=8, message_size=4):
+    >>> for step in all_reduce_steps(AllReduceKind.CHAIN, (0, 1), 0, size=8, message_size=4):
     ...     print(step.act.name, tuple(step.part))
     ADD (0, 4)
     SETTLE (0, 4)
@@ -38,7 +70,63 @@ def steps_of(
     SETTLE (4, 8)
     SEND (4, 8)
     """
-    per_chunk = message_size * (1 if algorithm in _WHOLE else len(ranks(tree)))
-    chunks = Part(0, size).cut(-(-size // per_chunk)) if size else ()
-    phases_of = _PHASES[algorithm]
-    return list(weave(lambda chunk: phases_of(tree, rank, chunk), chunks))
+    count = num_chunks(algorithm, num_ranks=len(ranks(tree)), size=size, message_size=message_size)
+    return _chunked(
+        lambda chunk: all_reduce_phases(algorithm, tree, rank, chunk), size=size, num_chunks=count
+    )
+
+
+def broadcast_steps(tree: SyncTree, rank: int, *, size: int, message_size: int) -> list[Step]:
+    """Return the steps after which every rank has the `size` elements of the tree's leader."""
+    return _chunked(
+        lambda chunk: broadcast_phases(tree, rank, chunk),
+        size=size,
+        num_chunks=ceil(size / message_size),
+    )
+
+
+def reduce_scatter_steps(
+    order: Sequence[int], rank: int, *, size: int, message_size: int
+) -> list[Step]:
+    """Return the steps after which the n-th rank of `order` has the sum of the n-th share.
+
+    Shares are those of `Part.cut`; some are empty if there are more ranks than elements.
+    """
+    pieces = _share_pieces(size, num_ranks=len(order), message_size=message_size)
+    return list(weave([reduce_scatter_phases(order, rank, shares) for shares in pieces]))
+
+
+def all_gather_steps(
+    order: Sequence[int], rank: int, *, size: int, message_size: int
+) -> list[Step]:
+    """Return the steps after which every rank has the n-th share of the n-th rank, for all n."""
+    pieces = _share_pieces(size, num_ranks=len(order), message_size=message_size)
+    return list(weave([all_gather_phases(order, rank, shares) for shares in pieces]))
+
+
+def all_to_all_steps(
+    order: Sequence[int], rank: int, *, sizes: Sequence[Sequence[int]], message_size: int
+) -> list[Step]:
+    """Return the steps that move `sizes[n][j]` elements of the n-th rank to the j-th, for all n, j.
+
+    Sends read what the rank brought, blocks in the order of their destinations; what arrives
+    stands in the order of the sources.
+    """
+    return list(weave([all_to_all_phases(order, rank, sizes, message_size=message_size)]))
+
+
+def _chunked(phases_of: Callable[[Part], Phases], *, size: int, num_chunks: int) -> list[Step]:
+    """Return the woven steps of all chunks; those of equal size differ by their offset alone."""
+    chunks = Part(0, size).cut(num_chunks) if size else ()
+    by_size = {each: phases_of(Part(0, each)) for each in {chunk.size for chunk in chunks}}
+    return list(weave([moved(by_size[chunk.size], chunk.start) for chunk in chunks]))
+
+
+def _share_pieces(size: int, *, num_ranks: int, message_size: int) -> list[tuple[Part, ...]]:
+    """Return the shares of an array, cut into as many pieces each: the n-th pieces of all shares.
+
+    Not the shares of pieces of the array: a rank's own share has to be one part of it.
+    """
+    shares = Part(0, size).cut(num_ranks)
+    count = ceil(max(share.size for share in shares) / message_size)
+    return list(zip(*(share.cut(count) for share in shares), strict=True)) if count else []

@@ -10,7 +10,9 @@ intersections of their shares::
                               0-3  1-3 1-4  2-4   who meets whom
 """
 
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from math import ceil
 from typing import NamedTuple
 
 from jaxpipe.collective.sync_tree import SyncTree
@@ -35,6 +37,23 @@ class Part(NamedTuple):
         """
         edges = [self.start + self.size * i // num_parts for i in range(num_parts + 1)]
         return tuple(Part(a, b) for a, b in pairwise(edges))
+
+    def pieces(self, largest: int) -> tuple["Part", ...]:
+        """Return parts of at most `largest` elements, in order, and none for no elements.
+
+        >>> [tuple(part) for part in Part(0, 5).pieces(2)], Part(3, 3).pieces(2)
+        ([(0, 1), (1, 3), (3, 5)], ())
+        """
+        return self.cut(ceil(self.size / largest)) if self.size else ()
+
+
+def consecutive(sizes: Sequence[int]) -> tuple[Part, ...]:
+    """Return parts of these sizes, one after the other from element 0 on.
+
+    >>> [tuple(part) for part in consecutive([2, 0, 3])]
+    [(0, 2), (2, 2), (2, 5)]
+    """
+    return tuple(Part(a, b) for a, b in pairwise(accumulate(sizes, initial=0)))
 
 
 class Meeting(NamedTuple):

@@ -9,8 +9,9 @@ takes what it receives as it is, and settles a part whose sum is complete::
 Steps of equal sender and receiver stand in the same order on both sides.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum, auto
+from itertools import zip_longest
 from typing import NamedTuple
 
 from jaxpipe.collective.shards import Part
@@ -50,22 +51,25 @@ Phases = Sequence[Sequence[Step]]
 """The steps of a rank on one chunk; each phase first waits for others, then sends."""
 
 
-def weave(phases_of: Callable[[Part], Phases], chunks: Sequence[Part]) -> Iterator[Step]:
+def moved(phases: Phases, offset: int) -> Phases:
+    """Return the same steps on parts that start `offset` elements later."""
+    return [[step.moved(offset) for step in phase] for phase in phases]
+
+
+def weave(chunks: Sequence[Phases]) -> Iterator[Step]:
     """Return the steps of all chunks: each phase of all of them before the next phase of any.
 
     So a rank sends the parts of later chunks while the earlier ones are under way.
 
     >>> def phases_of(chunk):
     ...     return [Step(Act.SEND, chunk, 1)], [Step(Act.TAKE, chunk, 1)]
-    >>> for step in weave(phases_of, Part(0, 5).cut(2)):
+    >>> for step in weave([phases_of(chunk) for chunk in Part(0, 5).cut(2)]):
     ...     print(step.act.name, tuple(step.part))
     SEND (0, 2)
     SEND (2, 5)
     TAKE (0, 2)
     TAKE (2, 5)
     """
-    by_size = {size: phases_of(Part(0, size)) for size in {chunk.size for chunk in chunks}}
-    for phase in range(max((len(phases) for phases in by_size.values()), default=0)):
-        for chunk in chunks:
-            for step in by_size[chunk.size][phase]:
-                yield step.moved(chunk.start)
+    for phases in zip_longest(*chunks, fillvalue=()):
+        for phase in phases:
+            yield from phase

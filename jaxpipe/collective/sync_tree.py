@@ -63,16 +63,25 @@ def flat(order: Sequence[int]) -> SyncTree:
     return tuple(order) if len(order) > 1 else order[0]
 
 
-def chain(order: Sequence[int]) -> SyncTree:
-    """Return the tree in which each rank takes the sum of all that follow from its successor.
+def chain(order: Sequence[SyncTree]) -> SyncTree:
+    """Return the tree in which each member gets the sum of all that follow from its successor.
 
-    >>> chain((3, 1, 2))
-    (3, (1, 2))
+    >>> chain((3, 1, 2)), chain(((3, 4), 1, 2))
+    ((3, (1, 2)), ((3, 4), (1, 2)))
     """
-    tree: SyncTree = order[-1]
-    for rank in order[-2::-1]:
-        tree = (rank, tree)
+    tree = order[-1]
+    for member in order[-2::-1]:
+        tree = (member, tree)
     return tree
+
+
+def chained(tree: SyncTree) -> SyncTree:
+    """Return the tree in which the members of each island are a chain, not a star.
+
+    >>> chained(((3, 4, 5), 1, 2))
+    ((3, (4, 5)), (1, 2))
+    """
+    return tree if isinstance(tree, int) else chain([chained(member) for member in tree])
 
 
 def halves(order: Sequence[int]) -> SyncTree:

@@ -1,13 +1,13 @@
-"""Along a sync tree: sums ascend to its leader, the total descends from it.
+"""Tree algorithms: reduce to the leader of a sync tree, broadcast from it, or all-reduce by both.
 
 Each island's leader adds what the leaders of its members send, in the members' order; then each
 leader sends the total back to them::
 
-    ((0, 2), (5, 7))         0 <------- 5        ascend: 0 adds 2, 5 adds 7, then 0 adds 5
-                           0 <- 2     5 <- 7     descend: 0 to 5, then 0 to 2 and 5 to 7
+    ((0, 2), (5, 7))         0 <------- 5        reduce: 0 adds 2, 5 adds 7, then 0 adds 5
+                           0 <- 2     5 <- 7     broadcast: 0 to 5, then 0 to 2 and 5 to 7
 
-A flat tree is a central parameter server, a nested one a chain. The leader sends a chunk back as
-soon as it is summed.
+A flat tree is a central parameter server, a nested one a chain. In an all-reduce the leader sends a
+chunk back as soon as it is complete.
 """
 
 from jaxpipe.collective.shards import Part
@@ -16,20 +16,55 @@ from jaxpipe.collective.sync_tree import SyncTree, leader, ranks
 
 
 def tree_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
-    """Return the steps of `rank` on one chunk.
+    """Return the steps of `rank` in an all-reduce of one chunk.
 
     >>> for phase in tree_phases((0, 1), 1, Part(0, 8)):
     ...     print([(step.act.name, step.peer) for step in phase])
     [('SEND', 0)]
     [('TAKE', 0)]
     """
+    up, down = _reduce(tree, rank, chunk), _broadcast(tree, rank, chunk, is_own=False)
+    return ([*up, *down], []) if rank == leader(tree) else (up, down)
+
+
+def reduce_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
+    """Return the steps after which the leader of the tree has the sum of one chunk.
+
+    >>> for phase in reduce_phases((0, 1), 0, Part(0, 8)):
+    ...     print([(step.act.name, step.peer) for step in phase])
+    [('ADD', 1), ('SETTLE', -1)]
+    """
+    return (_reduce(tree, rank, chunk),)
+
+
+def broadcast_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
+    """Return the steps after which every rank has the chunk that the leader of the tree brought.
+
+    >>> for phase in broadcast_phases((0, 1), 0, Part(0, 8)):
+    ...     print([(step.act.name, step.peer) for step in phase])
+    [('SEND', 1)]
+    """
+    return (_broadcast(tree, rank, chunk, is_own=rank == leader(tree)),)
+
+
+def _reduce(tree: SyncTree, rank: int, chunk: Part) -> list[Step]:
     below, above = children(tree, rank), parent(tree, rank)
-    up = [Step(Act.ADD, chunk, child, is_own=position == 0) for position, child in enumerate(below)]
-    down = [Step(Act.SEND, chunk, child) for child in reversed(below)]
+    adds = [
+        Step(Act.ADD, chunk, child, is_own=position == 0) for position, child in enumerate(below)
+    ]
     if above is None:
-        return ([*up, Step(Act.SETTLE, chunk, is_own=not below), *down], [])
-    sends_up = Step(Act.SEND, chunk, above, is_own=not below)
-    return ([*up, sends_up], [Step(Act.TAKE, chunk, above), *down])
+        return [*adds, Step(Act.SETTLE, chunk, is_own=not below)]
+    return [*adds, Step(Act.SEND, chunk, above, is_own=not below)]
+
+
+def _broadcast(tree: SyncTree, rank: int, chunk: Part, *, is_own: bool) -> list[Step]:
+    above = parent(tree, rank)
+    takes = [] if above is None else [Step(Act.TAKE, chunk, above)]
+    # The farthest island first: it has the longest way to go on.
+    return [
+        *takes,
+        *(Step(Act.SEND, chunk, child, is_own) for child in reversed(children(tree, rank))),
+    ]
 
 
 def children(tree: SyncTree, rank: int) -> tuple[int, ...]:

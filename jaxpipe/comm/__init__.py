@@ -7,13 +7,18 @@ from jaxpipe.comm.byte_counter import CountingTransport
 from jaxpipe.comm.clock_sync import clock_offset
 from jaxpipe.comm.codec import Codec, codec_of
 from jaxpipe.comm.collective import WireFormat
-from jaxpipe.comm.collective.all_gather import all_gather
 from jaxpipe.comm.collective.all_reduce import all_reduce, all_reduce_with_feedback
 from jaxpipe.comm.collective.async_all_reduce import (
     AllReduceHandle,
     AllReducer,
     AsyncAllReduce,
     PendingAllReduce,
+)
+from jaxpipe.comm.collective.exchange import (
+    all_gather,
+    all_to_all,
+    broadcast,
+    reduce_scatter,
 )
 from jaxpipe.comm.collective.gather_broadcast import barrier, broadcast_bytes, gather_bytes
 from jaxpipe.comm.collective.native import native_of
@@ -66,12 +71,15 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "all_reduce_with_feedback",
+    "all_to_all",
     "barrier",
+    "broadcast",
     "broadcast_bytes",
     "clock_offset",
     "codec_of",
     "gather_bytes",
     "native_of",
     "receive_jax",
+    "reduce_scatter",
     "run_ranks",
 ]

@@ -110,7 +110,7 @@ class _CodedSending:
             sending = self.started.result(timeout_s)
         except TimeoutError as error:
             raise DeadlineError(
-                f"waited {timeout_s:.1f} s in vain for {self.words} to be encoded"
+                f"timed out after {timeout_s:.1f} s waiting for {self.words} to be encoded"
             ) from error
         except RuntimeError as error:  # jax's, of an array that cannot be read
             raise TransportError(f"could not encode {self.words}: {error}") from error

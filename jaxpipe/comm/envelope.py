@@ -35,5 +35,5 @@ class Envelope:
         return self.source, self.to, self.tag
 
     def late(self, *, waited_s: float) -> DeadlineError:
-        """Return the error of a wait for this message that lasted `waited_s` in vain."""
-        return DeadlineError(f"waited {waited_s:.1f} s in vain for {self}")
+        """Return the error of a wait for this message that timed out after `waited_s`."""
+        return DeadlineError(f"timed out after {waited_s:.1f} s waiting for {self}")

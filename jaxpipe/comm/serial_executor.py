@@ -59,7 +59,9 @@ class SerialExecutor:
             self._queue.put(None)
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            raise DeadlineError(f"waited {timeout_s:.1f} s in vain for the thread {self._name}")
+            raise DeadlineError(
+                f"timed out after {timeout_s:.1f} s waiting for the thread {self._name}"
+            )
 
     def _run(self) -> None:
         while (call := self._queue.get()) is not None:

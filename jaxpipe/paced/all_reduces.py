@@ -8,7 +8,7 @@ from typing import Generic
 
 import numpy as np
 
-from jaxpipe.collective import AllReduceKind, SyncTree
+from jaxpipe.collective import AllReduceKind, Collective, SyncTree
 from jaxpipe.comm import AllReduceHandle, Transport, WireFormat, all_reduce
 from jaxpipe.comm.collective.async_all_reduce import ArrayT
 from jaxpipe.comm.serial_executor import SerialExecutor
@@ -17,7 +17,6 @@ from jaxpipe.paced.exchange import Exchange
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.transport import PacedTransport
 from jaxpipe.paced.virtual_clock import VirtualClock
-from jaxpipe.simulate.collective import Collective
 
 
 class RuntimeAllReduces:
@@ -137,7 +136,7 @@ class _Begun(Generic[ArrayT]):
         try:
             total = self.future.result(timeout_s)
         except TimeoutError as error:
-            words = f"waited {timeout_s:.1f} s in vain for the sum with tag {self.tag}"
+            words = f"timed out after {timeout_s:.1f} s waiting for the sum with tag {self.tag}"
             raise DeadlineError(words) from error
         self.pace.reach(self.end_s)
         return total

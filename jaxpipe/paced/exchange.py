@@ -16,11 +16,11 @@ from threading import Lock
 import jax
 import numpy as np
 
+from jaxpipe.collective import Collective
 from jaxpipe.comm import Receiving
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.transport import PacedTransport
 from jaxpipe.paced.virtual_clock import VirtualClock
-from jaxpipe.simulate.collective import Collective
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from math import inf
 import jax
 import numpy as np
 
+from jaxpipe.collective import Collective
 from jaxpipe.comm import (
     BARRIER_TAG,
     AllReducer,
@@ -32,7 +33,6 @@ from jaxpipe.runtime.step.mailbox import Timeouts
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
 from jaxpipe.runtime.watchdog.of_job import no_watchdog
 from jaxpipe.schedule import Bucket, Program
-from jaxpipe.simulate.collective import Collective
 from jaxpipe.simulate.engine.step_model import StepModel
 
 _GRADIENT = np.dtype(np.float32)

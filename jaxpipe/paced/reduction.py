@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from jaxpipe.collective import Collective
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.step.gradient_sync import reduction_tag
 from jaxpipe.schedule import Bucket, Instruction, Op
-from jaxpipe.simulate.collective import Collective
 from jaxpipe.simulate.engine.step_model import StepModel
 from jaxpipe.simulate.plan_step import Conditions
 

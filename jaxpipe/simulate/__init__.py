@@ -9,18 +9,6 @@ from jaxpipe.simulate.choose_all_reduce import (
     fastest_all_reduce,
     gradient_sync_s,
 )
-from jaxpipe.simulate.collective import (
-    Algorithm,
-    Collective,
-    Transfer,
-    barrier,
-    binary_tree,
-    central_server,
-    chain,
-    ring,
-    sharded_server,
-    tree_sum,
-)
 from jaxpipe.simulate.engine.simulator import (
     simulate,
 )
@@ -46,7 +34,9 @@ from jaxpipe.simulate.published.constants import (
     dtfm_constants,
 )
 from jaxpipe.simulate.published.dtfm import (
+    Algorithm,
     Placement,
+    along,
     dtfm_step,
     scheduled,
     unscheduled,
@@ -82,17 +72,12 @@ from jaxpipe.simulate.schedule_search import (
     auto_schedule,
     named_schedules,
 )
-from jaxpipe.simulate.summed import (
-    all_reduce_messages,
-    share_sum,
-)
 
 __all__ = [
     "IDEAL",
     "Algorithm",
     "Candidate",
     "Choices",
-    "Collective",
     "Conditions",
     "Constants",
     "MegatronLayout",
@@ -107,14 +92,9 @@ __all__ = [
     "StepModel",
     "StepTime",
     "System",
-    "Transfer",
     "Workload",
-    "all_reduce_messages",
+    "along",
     "auto_schedule",
-    "barrier",
-    "binary_tree",
-    "central_server",
-    "chain",
     "dtfm_constants",
     "dtfm_step",
     "extrapolated_step_s",
@@ -126,16 +106,12 @@ __all__ = [
     "plan_step",
     "plan_step_s",
     "replay_step",
-    "ring",
     "scheduled",
-    "sharded_server",
-    "share_sum",
     "simulate",
     "step_breakdown",
     "step_objective",
     "step_time",
     "system_step",
-    "tree_sum",
     "unscheduled",
     "zero3_step",
 ]

@@ -8,7 +8,7 @@ from jaxpipe.plan import Plan
 from jaxpipe.schedule import Schedule, ScheduleKind
 from jaxpipe.simulate.engine.simulator import simulate
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
-from jaxpipe.simulate.gradient_sync import gradient_sums
+from jaxpipe.simulate.gradient_sync import gradient_collectives
 from topo import Cluster
 
 _CANDIDATES = (
@@ -56,7 +56,7 @@ def gradient_sync_s(
         num_chunks=plan.num_chunks,
         forward_s=(_INSTANT_S,) * size,
         backward_s=(_INSTANT_S,) * size,
-        collectives=gradient_sums(
+        collectives=gradient_collectives(
             plan,
             stage_bytes=stage_bytes,
             embed_bytes=embed_bytes,

@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 
-from jaxpipe.collective import SyncTree
+from jaxpipe.collective import AllReduceKind, Collective, SyncTree, all_reduce_transfers
 from jaxpipe.plan import Plan
 from jaxpipe.schedule import Bucket
-from jaxpipe.simulate.collective import Collective, tree_sum
-from jaxpipe.simulate.summed import all_reduce_messages
 
 _SCALARS_BYTES = 64
 """Loss, norm and counters."""
 
 
-def gradient_sums(
+def gradient_collectives(
     plan: Plan, *, stage_bytes: Sequence[float], embed_bytes: float, chunk_bytes: float
 ) -> dict[Bucket, tuple[Collective, ...]]:
     """Return the collectives of one step, over ranks.
@@ -26,18 +24,18 @@ def gradient_sums(
     shares = plan.tied and plan.num_stages > 1
     own = [each - (embed_bytes if shares and not n else 0) for n, each in enumerate(stage_bytes)]
 
-    def summed(tree: SyncTree, num_bytes: float) -> Collective:
-        return all_reduce_messages(
+    def all_reduce(tree: SyncTree, num_bytes: float) -> Collective:
+        return all_reduce_transfers(
             plan.all_reduce, tree, num_bytes=num_bytes, chunk_bytes=chunk_bytes
         )
 
-    sums: dict[Bucket, tuple[Collective, ...]] = {
-        Bucket.SCALARS: (tree_sum(plan.sync_all, _SCALARS_BYTES, num_chunks=1),)
-    }
+    # The runtime sums scalars along the tree, whatever it does with gradients.
+    scalars = all_reduce_transfers(AllReduceKind.TREE, plan.sync_all, num_bytes=_SCALARS_BYTES)
+    collectives: dict[Bucket, tuple[Collective, ...]] = {Bucket.SCALARS: (scalars,)}
     if plan.num_replicas > 1:
-        sums[Bucket.STAGE] = tuple(
-            summed(tree, num_bytes) for tree, num_bytes in zip(plan.sync, own, strict=True)
+        collectives[Bucket.STAGE] = tuple(
+            all_reduce(tree, num_bytes) for tree, num_bytes in zip(plan.sync, own, strict=True)
         )
     if shares:
-        sums[Bucket.TIED] = (summed(plan.sync_shared, embed_bytes),)
-    return sums
+        collectives[Bucket.TIED] = (all_reduce(plan.sync_shared, embed_bytes),)
+    return collectives

@@ -17,7 +17,7 @@ from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.simulate.engine.simulator import simulate
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
-from jaxpipe.simulate.gradient_sync import gradient_sums
+from jaxpipe.simulate.gradient_sync import gradient_collectives
 from jaxpipe.simulate.published.compute_times import is_remote
 from jaxpipe.trace import Trace
 from topo import Cluster
@@ -80,7 +80,7 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
         backward_weight_s=_weights_s(parts, factors),
         update_s=_updates_s(plan, conditions),
         activation_bytes=profile.activation_bytes,
-        collectives=gradient_sums(
+        collectives=gradient_collectives(
             plan,
             stage_bytes=[part.parameters * conditions.gradient_bytes for part in parts],
             embed_bytes=profile.embed.parameters * conditions.gradient_bytes,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxpipe.collective import Transfer
 from jaxpipe.errors import ConfigError
 from jaxpipe.paced import Scale
 from jaxpipe.schedule import Bucket
-from jaxpipe.simulate import Transfer
 from tests.paced.test_execute import published_job
 
 SCALES = st.floats(1e-6, 1.0).map(lambda message: Scale(message=message))

@@ -1,32 +1,31 @@
 """Collectives on uniform links against their closed forms, and against what they have to do."""
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.collective import AllReduceKind, SyncTree, ranks
-from jaxpipe.errors import PlanError
-from jaxpipe.plan.cost import hierarchical_s, shares_s, uniform_links
-from jaxpipe.schedule import Bucket, forward, interleaved, lower, reduce
-from jaxpipe.simulate import (
+from jaxpipe.collective import (
+    AllReduceKind,
     Collective,
-    Phase,
-    StepModel,
-    all_reduce_messages,
-    barrier,
-    binary_tree,
-    central_server,
-    chain,
-    ring,
-    sharded_server,
-    share_sum,
-    simulate,
-    tree_sum,
+    SyncTree,
+    all_gather_transfers,
+    all_reduce_transfers,
+    all_to_all_transfers,
+    barrier_transfers,
+    broadcast_transfers,
+    ranks,
+    reduce_scatter_transfers,
+    reduce_transfers,
 )
+from jaxpipe.collective.sync_tree import chain, chained, flat
+from jaxpipe.collective.transfers import in_sequence
+from jaxpipe.errors import PlanError
+from jaxpipe.plan.cost import transfers_s, tree_s, uniform_links
+from jaxpipe.schedule import Bucket, forward, interleaved, lower, reduce
+from jaxpipe.simulate import Phase, StepModel, simulate
 from jaxpipe.trace import Lane
 from tests.simulate.uniform import cluster, collective_job
 
@@ -45,10 +44,25 @@ def duration(num_ranks: int, collective: Collective, *, latency_s: float) -> flo
     return max(s.end_s for s in simulate(job).spans if s.lane is Lane.REDUCE) - 1.0
 
 
+def one_way_at_a_time(tree: SyncTree, num_bytes: float, *, num_chunks: int) -> Collective:
+    return in_sequence(
+        reduce_transfers(tree, num_bytes=num_bytes, num_chunks=num_chunks),
+        broadcast_transfers(tree, num_bytes=num_bytes, num_chunks=num_chunks),
+    )
+
+
+def all_reduce(
+    kind: AllReduceKind, n: int, num_bytes: float, *, num_chunks: float = 1.0
+) -> Collective:
+    """Return an all-reduce of n ranks; of one chunk more than asked for would be a rounding."""
+    chunk_bytes = num_bytes / num_chunks * (1 + 1e-12)
+    return all_reduce_transfers(kind, flat(range(n)), num_bytes=num_bytes, chunk_bytes=chunk_bytes)
+
+
 @settings(deadline=None)
 @given(NUM_RANKS, BYTES, LATENCY, CHUNKS)
 def test_a_chain_reduces_and_broadcasts_in_chunks(n: int, b: float, a: float, c: int):
-    transfers = chain(tuple(range(n)), b, num_chunks=c, is_duplex=False)
+    transfers = one_way_at_a_time(chain(range(n)), b, num_chunks=c)
     closed = 2 * ((1 + (n - 2) / c) * b + (n - 1) * a)
     assert duration(n, transfers, latency_s=a) == pytest.approx(closed)
 
@@ -56,7 +70,7 @@ def test_a_chain_reduces_and_broadcasts_in_chunks(n: int, b: float, a: float, c:
 @settings(deadline=None)
 @given(NUM_RANKS, BYTES, LATENCY, CHUNKS)
 def test_a_duplex_chain_passes_once(n: int, b: float, a: float, c: int):
-    transfers = chain(tuple(range(n)), b, num_chunks=c, is_duplex=True)
+    transfers = all_reduce(AllReduceKind.CHAIN, n, b, num_chunks=c)
     closed = (1 + (2 * n - 3) / c) * b + 2 * (n - 1) * a
     assert duration(n, transfers, latency_s=a) == pytest.approx(closed)
 
@@ -64,88 +78,93 @@ def test_a_duplex_chain_passes_once(n: int, b: float, a: float, c: int):
 @settings(deadline=None)
 @given(NUM_RANKS, BYTES, LATENCY, CHUNKS)
 def test_a_chain_of_islands_takes_what_the_planner_thinks(n: int, b: float, a: float, c: int):
-    tree: SyncTree = n - 1
-    for rank in range(n - 2, -1, -1):
-        tree = (rank, tree)
     links = uniform_links(n, latency_s=a, bandwidth_bytes_per_s=1.0)
-    closed = hierarchical_s(links, tree, num_bytes=b, chunk_bytes=b / c * (1 + 1e-12))
-    transfers = tree_sum(tree, b, num_chunks=c)
+    closed = tree_s(links, chain(range(n)), num_bytes=b, chunk_bytes=b / c * (1 + 1e-12))
+    transfers = all_reduce(AllReduceKind.CHAIN, n, b, num_chunks=c)
     assert duration(n, transfers, latency_s=a) == pytest.approx(closed)
 
 
 @settings(deadline=None)
 @given(NUM_RANKS, BYTES, LATENCY)
 def test_a_ring_takes_two_rounds_of_parts(n: int, b: float, a: float):
-    closed = 2 * (n - 1) * (b / n + a)
-    assert duration(n, ring(range(n), b), latency_s=a) == pytest.approx(closed)
+    transfers = all_reduce_transfers(AllReduceKind.RING, flat(range(n)), num_bytes=b)
+    assert duration(n, transfers, latency_s=a) == pytest.approx(2 * (n - 1) * (b / n + a))
+    for half in (reduce_scatter_transfers, all_gather_transfers):
+        took_s = duration(n, half(range(n), num_bytes=b), latency_s=a)
+        assert took_s == pytest.approx((n - 1) * (b / n + a))
 
 
 @settings(deadline=None)
 @given(NUM_RANKS, BYTES, LATENCY)
-def test_parameter_servers_take_two_messages_where_pairs_limit(n: int, b: float, a: float):
-    central = duration(n, central_server(range(n), b), latency_s=a)
-    sharded = duration(n, sharded_server(range(n), b), latency_s=a)
+def test_direct_exchanges_take_two_messages_where_pairs_limit(n: int, b: float, a: float):
+    central = duration(n, all_reduce(AllReduceKind.CENTRAL, n, b), latency_s=a)
+    sharded = duration(n, all_reduce(AllReduceKind.SHARDED, n, b), latency_s=a)
     assert central == pytest.approx(2 * (b + a))
-    assert sharded == pytest.approx(2 * (b / n + a))
+    assert sharded == pytest.approx(2 * (b / n + a) if n > 2 else b + a)
 
 
 @settings(deadline=None)
-@given(st.integers(1, 4), BYTES, LATENCY)
-def test_a_tree_takes_its_depth_twice(depth: int, b: float, a: float):
-    n = 2**depth - 1 + (depth == 1)
-    closed = 2 * (n.bit_length() - 1) * (b + a)
-    transfers = binary_tree(range(n), num_bytes=b, num_chunks=1)
-    assert duration(n, transfers, latency_s=a) == pytest.approx(closed)
+@given(NUM_RANKS, BYTES, LATENCY)
+def test_an_all_to_all_takes_its_largest_block_where_pairs_limit(n: int, b: float, a: float):
+    sizes = [[1 + (i * j) % 3 for j in range(n)] for i in range(n)]
+    largest = max(sizes[i][j] for i in range(n) for j in range(n) if i != j)
+    transfers = all_to_all_transfers(range(n), sizes, message_size=5, bytes_per_element=b)
+    assert duration(n, transfers, latency_s=a) == pytest.approx(largest * b + a)
 
 
 @settings(deadline=None)
 @given(st.integers(2, 70), LATENCY)
 def test_a_barrier_takes_a_latency_for_each_doubling(n: int, a: float):
     closed = math.ceil(math.log2(n)) * a
-    assert duration(n, barrier(range(n)), latency_s=a) == pytest.approx(closed)
+    assert duration(n, barrier_transfers(range(n)), latency_s=a) == pytest.approx(closed)
 
 
-ALL_REDUCES: dict[str, Callable[[int], Collective]] = {
-    "chain": lambda n: chain(tuple(range(n)), 1.0, num_chunks=3, is_duplex=False),
-    "duplex chain": lambda n: chain(tuple(range(n)), 1.0, num_chunks=3, is_duplex=True),
-    "ring": lambda n: ring(range(n), 1.0),
-    "binary tree": lambda n: binary_tree(range(n), num_bytes=1.0, num_chunks=2),
-    "central server": lambda n: central_server(range(n), 1.0),
-    "sharded server": lambda n: sharded_server(range(n), 1.0),
-    "barrier": lambda n: barrier(range(n)),
+GATHERING: dict[str, Callable[[int], Collective]] = {
+    "one way at a time": lambda n: one_way_at_a_time(chain(range(n)), 1.0, num_chunks=3),
+    "ring": lambda n: in_sequence(
+        reduce_scatter_transfers(range(n), num_bytes=1.0, num_chunks=2),
+        all_gather_transfers(range(n), num_bytes=1.0, num_chunks=2),
+    ),
+    "all-gather": lambda n: all_gather_transfers(range(n), num_bytes=1.0),
+    "reduce-scatter": lambda n: reduce_scatter_transfers(range(n), num_bytes=1.0),
+    "all-to-all": lambda n: all_to_all_transfers(range(n), [[7] * n] * n, message_size=2),
+    "barrier": lambda n: barrier_transfers(range(n)),
 }
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("name", ALL_REDUCES)
-def test_everyone_hears_of_everyone(name: str, num_ranks: int):
-    collective = ALL_REDUCES[name](num_ranks)
-    # What the source of each transfer can know: itself, and what it waited for. Parts that travel
-    # apart cover all ranks together.
-    known: list[set[int]] = []
-    heard: dict[int, set[int]] = {rank: {rank} for rank in range(num_ranks)}
+@pytest.mark.parametrize("name", GATHERING)
+def test_something_of_every_rank_reaches_every_rank(name: str, num_ranks: int):
+    collective = GATHERING[name](num_ranks)
+    assert all(
+        each == set(range(num_ranks)) for each in origins(collective, range(num_ranks)).values()
+    )
     for transfer in collective:
-        knows = {transfer.source}.union(*(known[need] for need in transfer.after))
-        known.append(knows)
-        heard[transfer.destination] |= knows
         assert all(collective[need].destination == transfer.source for need in transfer.after)
-    assert all(each == set(range(num_ranks)) for each in heard.values())
+
+
+def origins(collective: Collective, members: Iterable[int]) -> dict[int, set[int]]:
+    """Return the ranks of which something may have reached each rank: by what transfers await."""
+    reached = {rank: {rank} for rank in members}
+    carried: list[set[int]] = []
+    for transfer in collective:
+        carried.append({transfer.source}.union(*(carried[need] for need in transfer.after)))
+        reached[transfer.destination] |= carried[-1]
+    return reached
 
 
 @pytest.mark.parametrize("kind", [kind for kind in AllReduceKind if kind != "library"])
 @pytest.mark.parametrize("tree", [3, (0, 1), (0, 2, 1), ((0, 1), 2), ((0, (1, 4)), (2, 3, 5))])
-def test_everyone_hears_all_of_everyone_whatever_the_algorithm(kind: AllReduceKind, tree: SyncTree):
-    collective = all_reduce_messages(kind, tree, num_bytes=12.0, chunk_bytes=5.0)
+def test_every_rank_gets_all_of_every_rank_whatever_the_algorithm(
+    kind: AllReduceKind, tree: SyncTree
+):
+    collective = all_reduce_transfers(kind, tree, num_bytes=12.0, chunk_bytes=5.0)
     members = ranks(tree)
-    heard = {rank: {rank} for rank in members}
-    known: list[set[int]] = []
-    for transfer in collective:
-        knows = {transfer.source}.union(*(known[need] for need in transfer.after))
-        known.append(knows)
-        heard[transfer.destination] |= knows
-    assert all(each == set(members) for each in heard.values())
-    told = {rank: sum(t.num_bytes for t in collective if t.destination == rank) for rank in members}
-    assert all(told[rank] >= 12.0 - 1e-9 for rank in members if len(members) > 1)
+    assert all(each == set(members) for each in origins(collective, members).values())
+    taken = {
+        rank: sum(t.num_bytes for t in collective if t.destination == rank) for rank in members
+    }
+    assert all(taken[rank] >= 12.0 - 1e-9 for rank in members if len(members) > 1)
 
 
 @settings(deadline=None)
@@ -153,10 +172,11 @@ def test_everyone_hears_all_of_everyone_whatever_the_algorithm(kind: AllReduceKi
 def test_a_flat_share_takes_what_the_planner_thinks(n: int, b: float, a: float):
     tree = tuple(range(n))
     where = cluster(n, latency_s=a, nic_bytes_per_s=1.0)
-    job = collective_job(where, share_sum(tree, b, num_chunks=1), schedule=_JOIN)
+    collective = all_reduce_transfers(AllReduceKind.HIERARCHICAL, tree, num_bytes=b)
+    job = collective_job(where, collective, schedule=_JOIN)
     took_s = max(s.end_s for s in simulate(job).spans if s.lane is Lane.REDUCE) - 1.0
     links = uniform_links(n, latency_s=a, bandwidth_bytes_per_s=1.0)
-    assert took_s == pytest.approx(shares_s(links, tree, num_bytes=b))
+    assert took_s == pytest.approx(transfers_s(links, collective))
 
 
 @settings(deadline=None)
@@ -164,7 +184,8 @@ def test_a_flat_share_takes_what_the_planner_thinks(n: int, b: float, a: float):
 def test_two_islands_that_share_take_what_the_planner_thinks(q: int, b: float, a: float):
     tree = (tuple(range(q)), tuple(range(q, 2 * q)))
     where = cluster(2 * q, latency_s=a, nic_bytes_per_s=1.0)
-    job = collective_job(where, share_sum(tree, b, num_chunks=1), schedule=_JOIN)
+    collective = all_reduce_transfers(AllReduceKind.HIERARCHICAL, tree, num_bytes=b)
+    job = collective_job(where, collective, schedule=_JOIN)
     took_s = max(s.end_s for s in simulate(job).spans if s.lane is Lane.REDUCE) - 1.0
     closed_s = 2 * (a + b * (q - 1) / q) + a + b / q if q > 2 else 3 * a + 1.5 * b
     assert took_s == pytest.approx(closed_s)
@@ -172,14 +193,14 @@ def test_two_islands_that_share_take_what_the_planner_thinks(q: int, b: float, a
 
 def test_what_a_library_does_is_not_simulated():
     with pytest.raises(PlanError, match="`all_reduce` is library; take another one"):
-        all_reduce_messages(AllReduceKind.LIBRARY, (0, 1), num_bytes=1.0, chunk_bytes=1.0)
+        all_reduce_transfers(AllReduceKind.LIBRARY, (0, 1), num_bytes=1.0)
 
 
 def test_islands_sum_before_they_cross():
     tree = ((0, 1), (2, 3))
     crossing = [
         (t.source, t.destination)
-        for t in chain(tree, 1.0, num_chunks=1, is_duplex=True)
+        for t in all_reduce_transfers(AllReduceKind.TREE, chained(tree), num_bytes=1.0)
         if (t.source < 2) != (t.destination < 2)
     ]
     assert ranks(tree) == (0, 1, 2, 3)
@@ -187,8 +208,8 @@ def test_islands_sum_before_they_cross():
 
 
 def test_an_all_reduce_waits_for_the_last_of_its_ranks():
-    build = partial(chain, num_chunks=1, is_duplex=False)
-    job = collective_job(cluster(2), build((0, 1), 4.0), schedule=_JOIN)
+    collective = one_way_at_a_time((0, 1), 4.0, num_chunks=1)
+    job = collective_job(cluster(2), collective, schedule=_JOIN)
     late = type(job)(
         cluster=job.cluster,
         placement=job.placement,
@@ -220,7 +241,7 @@ def chunked_job(*num_bytes: float) -> StepModel:
         num_chunks=2,
         collectives={
             Bucket.STAGE: tuple(
-                chain((stage % 2, stage % 2 + 2), each, num_chunks=1, is_duplex=True)
+                all_reduce_transfers(AllReduceKind.TREE, (stage % 2, stage % 2 + 2), num_bytes=each)
                 for stage, each in enumerate(num_bytes)
             )
         },

@@ -4,8 +4,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from jaxpipe.collective import Collective
 from jaxpipe.schedule import Bucket, Schedule
-from jaxpipe.simulate import Collective, MessageCosts, Phase, StepModel
+from jaxpipe.simulate import MessageCosts, Phase, StepModel
 from jaxpipe.trace import Trace
 from topo import Cluster, Device, Host
 

@@ -23,7 +23,7 @@ from experiments.runtime_benchmark.bench import Bench, Claim, Measurement
 from experiments.runtime_benchmark.picture import bars
 from experiments.runtime_benchmark.runs import run_ranks
 from experiments.table import Row, grouped, numbers
-from jaxpipe.collective import Act, AllReduceKind, Step, SyncTree, ranks, steps_of
+from jaxpipe.collective import Act, AllReduceKind, Step, SyncTree, all_reduce_steps, ranks
 from jaxpipe.comm.shaped import links_of_rank
 from jaxpipe.network import EventQueue, Link
 from topo import Cluster
@@ -111,7 +111,7 @@ def alpha_beta_s(
     for rank in members:
         run[rank] = _Rank(
             rank,
-            steps_of(algorithm, tree, rank, size=size, message_size=message_size),
+            all_reduce_steps(algorithm, tree, rank, size=size, message_size=message_size),
             links_of_rank(queue, cluster, devices, rank=rank, scale=scale),
             peers=run,
         )

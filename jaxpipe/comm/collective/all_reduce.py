@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Float32
 
-from jaxpipe.collective.algorithms import steps_of
+from jaxpipe.collective.algorithms import all_reduce_steps
 from jaxpipe.collective.kinds import AllReduceKind
 from jaxpipe.collective.step import Step
 from jaxpipe.collective.sync_tree import SyncTree, ranks
@@ -142,7 +142,9 @@ def _steps(
 ) -> list[Step]:
     item_bytes = wire.dtype_of(array.dtype).itemsize
     message_size = max(1, wire.chunk_bytes // item_bytes)
-    return steps_of(algorithm, tree, transport.rank, size=array.size, message_size=message_size)
+    return all_reduce_steps(
+        algorithm, tree, transport.rank, size=array.size, message_size=message_size
+    )
 
 
 def _sum_in_library(

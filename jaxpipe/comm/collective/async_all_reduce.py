@@ -101,7 +101,9 @@ class PendingAllReduce(Generic[ArrayT]):
         try:
             return self.future.result(timeout_s)
         except TimeoutError as error:
-            words = f"waited {timeout_s:.1f} s in vain for the all-reduce with tag {self.tag}"
+            words = (
+                f"timed out after {timeout_s:.1f} s waiting for the all-reduce with tag {self.tag}"
+            )
             raise DeadlineError(words) from error
 
 

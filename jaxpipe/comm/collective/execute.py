@@ -38,9 +38,10 @@ class Formats:
 
 
 class Execution:
-    """The steps of one rank on one flat array.
+    """The steps of one rank on `own`, a flat array, which they only read.
 
-    Each message may take `timeout_s`.
+    Results go to `total`, by default new memory like `own` in its `sum_dtype`; it may be `own` if
+    no step writes what another reads as brought. Each message may take `timeout_s`.
 
     Raises:
         DeadlineError: a message took longer than `timeout_s`.
@@ -55,15 +56,17 @@ class Execution:
         *,
         tag: int,
         timeout_s: float,
+        total: np.ndarray | None = None,
     ):
         self._transport, self._formats = transport, formats
         self._tag, self._timeout_s = tag, timeout_s
-        self._own, self._total = own, aligned_empty(own.shape, sum_dtype(own.dtype))
+        self._own = own
+        self._total = aligned_empty(own.shape, sum_dtype(own.dtype)) if total is None else total
         self._outgoing = _Outgoing()
         self._settled: dict[Part, np.ndarray] = {}
 
     def run(self, steps: Sequence[Step]) -> np.ndarray:
-        """Carry out the steps, in order, and return the total, in `sum_dtype` of the array's."""
+        """Carry out the steps, in order, and return the total."""
         incoming = _Incoming(self._transport, steps, self._formats, tag=self._tag)
         acts = {Act.ADD: self._add, Act.TAKE: self._take}
         for step in steps:

@@ -6,10 +6,13 @@ They serve control (reports, plans, traces), not gradients: the root talks to ev
 import jax
 import numpy as np
 
+from jaxpipe.collective.pairwise import barrier_phases
+from jaxpipe.collective.step import weave
+from jaxpipe.comm.collective.encoding import ValueFormat
+from jaxpipe.comm.collective.execute import Execution, Formats
 from jaxpipe.comm.transport import Transport
 
 _LENGTH = jax.ShapeDtypeStruct((1,), np.dtype(np.int64))
-_NOTHING = jax.ShapeDtypeStruct((0,), np.dtype(np.uint8))
 
 
 def gather_bytes(
@@ -73,28 +76,17 @@ def barrier(
 ) -> None:
     """Return once every member has called this; each of the log2(members) rounds has `timeout_s`.
 
-    `members` are all ranks unless said otherwise. In round k each tells the one `2**k` after it,
-    and hears from the one `2**k` before it, so that it knows of `2**(k + 1)` of them afterwards.
-
-    Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988, the
-    dissemination barrier.
+    `members` are all ranks by default. The rounds are those of `barrier_phases`.
 
     Raises:
         DeadlineError: a member did not come in time.
         TransportError: a message could not be moved, or the job was aborted.
     """
     members = members or tuple(range(transport.num_ranks))
-    mine, size = members.index(transport.rank), len(members)
-    distances = [2**k for k in range((size - 1).bit_length())]
-    receivings = [
-        transport.receive(_NOTHING, source=members[(mine - distance) % size], tag=tag)
-        for distance in distances
-    ]
-    for distance, receiving in zip(distances, receivings, strict=True):
-        after = members[(mine + distance) % size]
-        sending = transport.send(np.zeros(0, np.uint8), to=after, tag=tag)
-        receiving.wait(timeout_s=timeout_s)
-        sending.wait(timeout_s=timeout_s)
+    nothing = np.zeros(0, np.uint8)
+    formats = Formats(near=ValueFormat(nothing.dtype), far=ValueFormat(nothing.dtype))
+    execution = Execution(transport, nothing, formats, tag=tag, timeout_s=timeout_s)
+    execution.run(list(weave([barrier_phases(members, transport.rank)])))
 
 
 def _send_bytes(

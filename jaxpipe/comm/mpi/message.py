@@ -78,7 +78,7 @@ class MpiMessage:
         return not self._requests
 
     def late(self, *, waited_s: float) -> DeadlineError:
-        """Return the error of a wait that lasted `waited_s` in vain."""
+        """Return the error of a wait that timed out after `waited_s`."""
         return self.envelope.late(waited_s=waited_s)
 
     def cancel(self) -> None:

@@ -49,8 +49,8 @@ class MpiAllReduce:
         return is_over
 
     def late(self, *, waited_s: float) -> DeadlineError:
-        """Return the error of a wait that lasted `waited_s` in vain."""
-        return DeadlineError(f"waited {waited_s:.1f} s in vain for {self._words()}")
+        """Return the error of a wait that timed out after `waited_s`."""
+        return DeadlineError(f"timed out after {waited_s:.1f} s waiting for {self._words()}")
 
     def raise_if_failed(self) -> None:
         """Raise what MPI said, as a `TransportError`."""

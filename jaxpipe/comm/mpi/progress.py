@@ -56,7 +56,7 @@ class Operation(Protocol):
         ...
 
     def late(self, *, waited_s: float) -> DeadlineError:
-        """Return the error of a wait that lasted `waited_s` in vain."""
+        """Return the error of a wait that timed out after `waited_s`."""
         ...
 
 

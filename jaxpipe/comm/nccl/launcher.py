@@ -101,8 +101,9 @@ class Launcher:
             if self._error is not None:
                 raise _again(self._error)
             if time.monotonic() - start_s >= timeout_s:
-                words = f"waited {timeout_s:.1f} s in vain for ranks {missing} to end their part"
-                raise DeadlineError(words)
+                raise DeadlineError(
+                    f"timed out after {timeout_s:.1f} s waiting for ranks {missing} to close"
+                )
             time.sleep(_LONGEST_PAUSE_S)
 
     def stop(self, *, timeout_s: float) -> None:
@@ -232,7 +233,7 @@ def wait_for(done: Done, *, words: str, timeout_s: float) -> None:
     start_s = time.monotonic()
     while not done.is_done():
         if time.monotonic() - start_s >= timeout_s:
-            raise DeadlineError(f"waited {timeout_s:.1f} s in vain for {words}")
+            raise DeadlineError(f"timed out after {timeout_s:.1f} s waiting for {words}")
         time.sleep(_SHORTEST_PAUSE_S)
 
 

@@ -58,7 +58,9 @@ class Timer:
         self.end()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            raise DeadlineError(f"timed out after {timeout_s:.1f} s waiting for {self._name}")
+            raise DeadlineError(
+                f"timed out after {timeout_s:.1f} s waiting for the thread {self._name}"
+            )
 
     def end(self) -> None:
         """Let the thread end once it has handled all events, and return at once."""

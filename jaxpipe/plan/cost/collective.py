@@ -1,53 +1,81 @@
-"""How long an all-reduce takes, in closed form, for each way to do it.
+"""Seconds of collectives on alpha-beta links: of any from its transfers, of two in closed form.
 
-Members are numbered 0 .. p - 1 in the order in which the algorithm takes them; `num_bytes` is what
-each of them holds. On p equal links of latency a and b seconds per byte, for n bytes:
+`transfers_s` prices the very messages that ranks send, whatever the algorithm. The planner ranks
+thousands of sync trees, and so prices all-reduces along them in closed form. On p equal links of
+latency a and b seconds per byte, n bytes take:
 
-    ============== =============================== ==============================================
-    chain          2 (p - 1) (a + n b / c)          c chunks, which follow each other along the
-                   + 2 (c - 1) n b / c              chain to member 0, and back
-    ring           2 (p - 1) (a + n b / p)          reduce-scatter, then all-gather
-    tree           2 ceil(log2 p) (a + n b)         binomial: to member 0, and back
-    central        2 (a + (p - 1) n b)              all send to member 0, one after the other
-    sharded        2 (p - 1) (a + n b / p)          each member serves one share to all others
-    hierarchical   2 (a + (q - 1) n b / c) for each a sync tree: islands of q members first, in
-                   level, + (c - 1) (q - 1) n b / c c chunks, each of which turns round at once
-    ============== =============================== ==============================================
+    ============== ==================================== ============================================
+    ring           2 (p - 1) (a + n b / p)               reduce-scatter, then all-gather
+    tree           2 (a + (q - 1) n b / c) for each      islands of q members first, in c chunks,
+                   level, + (c - 1) (q - 1) n b / c      each of which turns round at once
+    ============== ==================================== ============================================
 
-Each function says what takes longest where links differ. Adding takes no time. Those that share
-sums out along a sync tree are in `jaxpipe.plan.cost.shares`.
+Where links differ, the closed forms take the slowest message of each round. Adding takes no time.
 
 Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH",
 2005; Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014.
 """
 
 from collections import defaultdict
-from itertools import pairwise
-from math import ceil, inf
+from enum import IntEnum
+from heapq import heappop, heappush
+from math import inf
 
-from jaxpipe.collective import SyncTree, leader, to_leaders
+from jaxpipe.collective import AllReduceKind, Collective, SyncTree, leader, ranks, to_leaders
+from jaxpipe.collective.algorithms import num_chunks
 from jaxpipe.network.alpha_beta import Links, served_s
 
 
-def chain_s(links: Links, *, num_bytes: float, num_chunks: int = 1) -> float:
-    """Return the seconds of a reduce along the members to member 0, and of the broadcast back.
+def transfers_s(links: Links, collective: Collective) -> float:
+    """Return the seconds until the last transfer between the members of `links` has arrived.
 
-    Chunks follow each other, so that of the links' wires the slowest counts for all but one chunk.
+    A transfer leaves when all that it waits for has arrived. Each member has one port out and one
+    port in, which move one message at a time: out in the order in which messages become ready, in
+    in the order in which their first bytes arrive.
 
+    >>> from jaxpipe.collective import AllReduceKind, all_reduce_transfers
     >>> from jaxpipe.network.alpha_beta import uniform_links
-    >>> links = uniform_links(3, latency_s=1.0, bandwidth_bytes_per_s=2.0)
-    >>> chain_s(links, num_bytes=4, num_chunks=2)
-    10.0
+    >>> links = uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0)
+    >>> tree = ((0, 1), (2, 3))
+    >>> transfers_s(links, all_reduce_transfers(AllReduceKind.HIERARCHICAL, tree, num_bytes=8.0))
+    15.0
     """
-    chunk = num_bytes / num_chunks
-    down = list(pairwise(range(len(links))))
-    up = [(b, a) for a, b in down]
-    return sum(
-        sum(links.message_s(a, b, num_bytes=chunk) for a, b in hops)
-        + (num_chunks - 1)
-        * max((links.wire_s(a, b, num_bytes=chunk) for a, b in hops), default=0.0)
-        for hops in (up, down)
-    )
+    waiting = [len(each.after) for each in collective]
+    users: defaultdict[int, list[int]] = defaultdict(list)
+    for position, each in enumerate(collective):
+        for need in each.after:
+            users[need].append(position)
+    events = [(0.0, _Event.READY, n) for n, count in enumerate(waiting) if not count]
+    out_free_s: defaultdict[int, float] = defaultdict(float)
+    in_free_s: defaultdict[int, float] = defaultdict(float)
+    now_s = 0.0
+    while events:
+        now_s, event, position = heappop(events)
+        each = collective[position]
+        wire_s = links.wire_s(each.source, each.destination, num_bytes=each.num_bytes)
+        if event is _Event.READY:
+            start_s = max(now_s, out_free_s[each.source])
+            out_free_s[each.source] = start_s + wire_s
+            latency_s = float(links.latency_s[each.source, each.destination])
+            heappush(events, (start_s + latency_s, _Event.FIRST_BYTE, position))
+        elif event is _Event.FIRST_BYTE:
+            end_s = max(now_s, in_free_s[each.destination]) + wire_s
+            in_free_s[each.destination] = end_s
+            heappush(events, (end_s, _Event.LAST_BYTE, position))
+        else:
+            for user in users[position]:
+                waiting[user] -= 1
+                if not waiting[user]:
+                    heappush(events, (now_s, _Event.READY, user))
+    return now_s
+
+
+class _Event(IntEnum):
+    """What happens to a transfer; at one time, ports become free before they are taken."""
+
+    LAST_BYTE = 0
+    READY = 1
+    FIRST_BYTE = 2
 
 
 def ring_s(links: Links, *, num_bytes: float) -> float:
@@ -67,88 +95,27 @@ def ring_s(links: Links, *, num_bytes: float) -> float:
     return 2 * (size - 1) * slowest
 
 
-def tree_s(links: Links, *, num_bytes: float) -> float:
-    """Return the seconds of a binomial reduce to member 0, and of the broadcast back.
-
-    In round k, member r sends to r - 2 ** k if that is its lowest bit; rounds follow each other.
-
-    >>> from jaxpipe.network.alpha_beta import uniform_links
-    >>> tree_s(uniform_links(5, latency_s=1.0, bandwidth_bytes_per_s=1.0), num_bytes=2)
-    18.0
-    """
-    size, total, step = len(links), 0.0, 1
-    while step < size:
-        pairs = [(member, member - step) for member in range(step, size, 2 * step)]
-        total += max(links.message_s(a, b, num_bytes=num_bytes) for a, b in pairs)
-        total += max(links.message_s(b, a, num_bytes=num_bytes) for a, b in pairs)
-        step *= 2
-    return total
-
-
-def central_s(links: Links, *, num_bytes: float) -> float:
-    """Return the seconds in which all send to member 0, and it to all of them.
-
-    Its port takes the messages one after the other: inwards the nearest first, outwards the
-    farthest, so that latencies hide behind each other's bytes.
-
-    >>> from jaxpipe.network.alpha_beta import uniform_links
-    >>> central_s(uniform_links(3, latency_s=1.0, bandwidth_bytes_per_s=1.0), num_bytes=2)
-    10.0
-    """
-    others = range(1, len(links))
-    inward = [(links.latency_s[m, 0], links.wire_s(m, 0, num_bytes=num_bytes)) for m in others]
-    outward = [(links.latency_s[0, m], links.wire_s(0, m, num_bytes=num_bytes)) for m in others]
-    return served_s(inward) + served_s(outward)
-
-
-def sharded_s(links: Links, *, num_bytes: float) -> float:
-    """Return the seconds in which each member serves a p-th of the bytes to all others.
-
-    Each sends to the others in turn, shares first, then sums; the slowest member counts. This is
-    the term of the gradients in DT-FM's cost.
-
-    >>> from jaxpipe.network.alpha_beta import uniform_links
-    >>> sharded_s(uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0), num_bytes=8)
-    18.0
-    """
-    size = len(links)
-    return 2 * max(
-        sum(
-            links.message_s(member, other, num_bytes=num_bytes / size)
-            for other in range(size)
-            if other != member
-        )
-        for member in range(size)
-    )
-
-
-def hierarchical_s(
-    links: Links, tree: SyncTree, *, num_bytes: float, chunk_bytes: float = inf
-) -> float:
-    """Return the seconds of a sum along a sync tree over the members, and of the way back.
+def tree_s(links: Links, tree: SyncTree, *, num_bytes: float, chunk_bytes: float = inf) -> float:
+    """Return the seconds of an all-reduce along a sync tree over the members.
 
     The leaders of an island's members send to its leader as soon as they have their own sums; it
     takes them one after the other, as they come, when its own island is done. Down again it serves
-    the last member first. A flat tree on equal links is `central_s`, a nested one is `chain_s`.
-    Chunks of `chunk_bytes` follow each other up and down at once: of all but one chunk only what
-    the busiest member takes in, or gives out, counts.
+    the last member first. Chunks of `chunk_bytes` follow each other up and down at once: of all but
+    one chunk only what the busiest member takes in, or gives out, counts.
 
     >>> from jaxpipe.network.alpha_beta import uniform_links
     >>> links = uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0)
-    >>> hierarchical_s(links, ((0, 1), (2, 3)), num_bytes=2)
+    >>> tree_s(links, ((0, 1), (2, 3)), num_bytes=2)
     12.0
-    >>> hierarchical_s(links, ((0, 1), (2, 3)), num_bytes=2, chunk_bytes=1)
+    >>> tree_s(links, ((0, 1), (2, 3)), num_bytes=2, chunk_bytes=1)
     10.0
     """
-    chunks = num_chunks(num_bytes, chunk_bytes=chunk_bytes)
+    chunks = num_chunks(
+        AllReduceKind.TREE, num_ranks=len(ranks(tree)), size=num_bytes, message_size=chunk_bytes
+    )
     chunk = num_bytes / chunks
     first_s = _ascent_s(links, tree, chunk) + _descent_s(links, tree, chunk)
     return first_s + (chunks - 1) * _busiest_s(links, tree, chunk)
-
-
-def num_chunks(num_bytes: float, *, chunk_bytes: float) -> int:
-    """Return how many chunks of at most `chunk_bytes` there are; nothing is one chunk."""
-    return max(1, ceil(num_bytes / chunk_bytes))
 
 
 def _busiest_s(links: Links, tree: SyncTree, num_bytes: float) -> float:

@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 
 from jaxpipe.network.alpha_beta import links_between
-from jaxpipe.plan.cost.collective import hierarchical_s
+from jaxpipe.plan.cost.collective import tree_s
 from jaxpipe.plan.cost.profile import Profile
 from jaxpipe.plan.plan import Plan
 from topo import Cluster
@@ -85,9 +85,7 @@ def estimate(
         fill_s=float(fill[worst]),
         steady_s=float(steady[worst]),
         sync_s=max(
-            hierarchical_s(
-                links, tree, num_bytes=part.parameters * gradient_bytes, chunk_bytes=chunk_bytes
-            )
+            tree_s(links, tree, num_bytes=part.parameters * gradient_bytes, chunk_bytes=chunk_bytes)
             for tree, part in zip(plan.sync, parts, strict=True)
         ),
         update_s=float(updates.max()),

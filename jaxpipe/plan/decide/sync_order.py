@@ -8,7 +8,7 @@ import numpy as np
 from jaxpipe.collective import AllReduceKind, SyncTree
 from jaxpipe.collective.sync_tree import chain, flat, halves
 from jaxpipe.network.alpha_beta import links_between
-from jaxpipe.plan.cost.collective import hierarchical_s
+from jaxpipe.plan.cost.collective import tree_s
 from jaxpipe.plan.dtfm.path import cheapest_path
 from jaxpipe.plan.sync import island_tree
 from topo import Cluster
@@ -38,7 +38,7 @@ def fastest_tree(
     places = {rank: index for index, rank in enumerate(ranks)}
     return min(
         _trees(cluster, devices, num_bytes=num_bytes),
-        key=lambda tree: hierarchical_s(
+        key=lambda tree: tree_s(
             links, _relabel(tree, places), num_bytes=num_bytes, chunk_bytes=chunk_bytes
         ),
     )

@@ -8,9 +8,9 @@ from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
+from jaxpipe.collective import Collective, Transfer, barrier_transfers
 from jaxpipe.network import Link, MessageCosts, Pair
 from jaxpipe.schedule import Bucket, Instruction
-from jaxpipe.simulate.collective import Collective, Transfer, barrier
 from jaxpipe.simulate.engine.step_model import StepModel
 
 Send = Callable[[Transfer, Callable[[], None]], None]
@@ -86,7 +86,7 @@ class CollectiveTracker:
         self._job = job
         self._links = links
         self._done = done
-        self._barrier = barrier(range(job.num_ranks))
+        self._barrier = barrier_transfers(range(job.num_ranks))
         self._members = {
             (bucket, number): frozenset(
                 rank for each in collective for rank in (each.source, each.destination)
@@ -137,7 +137,9 @@ def pairs(job: StepModel) -> dict[MessageCosts, set[Pair]]:
     hops = {(a, b) for row in rounds for a, b in pairwise(row) if a != b}
     joined: dict[MessageCosts, set[Pair]] = {job.messages: hops | {(b, a) for a, b in hops}}
     if any(phase.meets for phase in job.phases):
-        joined.setdefault(CONTROL, set()).update(_ends(job, barrier(range(job.num_ranks))))
+        joined.setdefault(CONTROL, set()).update(
+            _ends(job, barrier_transfers(range(job.num_ranks)))
+        )
     for collectives in job.collectives.values():
         for collective in collectives:
             joined.setdefault(job.gradients, set()).update(_ends(job, collective))

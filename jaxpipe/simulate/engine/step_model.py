@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from jaxpipe.collective import Collective
 from jaxpipe.errors import PlanError
 from jaxpipe.network import MessageCosts
 from jaxpipe.schedule import Bucket, Instruction, Op, Schedule, count_stages
-from jaxpipe.simulate.collective import Collective
 from topo import Cluster
 
 

@@ -17,9 +17,18 @@ NeurIPS 2022; the runtime that was published with it.
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from jaxpipe.collective import (
+    AllReduceKind,
+    Collective,
+    SyncTree,
+    all_reduce_transfers,
+    broadcast_transfers,
+    reduce_transfers,
+)
+from jaxpipe.collective.sync_tree import chained
+from jaxpipe.collective.transfers import in_sequence
 from jaxpipe.plan import even_partition
 from jaxpipe.schedule import Bucket, Instruction, Op, Schedule, gpipe, lower
-from jaxpipe.simulate.collective import Algorithm, Collective, chain
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.published.compute_times import durations
 from jaxpipe.simulate.published.constants import Constants
@@ -31,15 +40,39 @@ NUM_CHUNKS = 128
 """In so many parts gradients follow each other; NCCL's are smaller, and cost more to simulate."""
 
 
+Algorithm: TypeAlias = Callable[[Sequence[int], float], Collective]
+"""Given the ranks in order, and the bytes that each of them holds: the transfers."""
+
+
+def along(kind: AllReduceKind) -> Algorithm:
+    """Return an all-reduce of the runtime, along a flat tree and in one chunk."""
+    return lambda members, num_bytes: all_reduce_transfers(
+        kind, tuple(members), num_bytes=num_bytes
+    )
+
+
 def sequential_chain(members: Sequence[int], num_bytes: float) -> Collective:
     """Reduce to the first replica along a chain, then broadcast: what DT-FM's runs did."""
-    return chain(tuple(members), num_bytes, num_chunks=NUM_CHUNKS, is_duplex=False)
+    return reduce_then_broadcast(tuple(members), num_bytes)
 
 
-def stage_sums(
+def reduce_then_broadcast(tree: SyncTree, num_bytes: float) -> Collective:
+    """Pass sums along the members of each island; when the last chunk has come, broadcast back.
+
+    So the links are used in one direction at a time, which takes about twice as long as the
+    runtime's chain, in which each chunk turns round as soon as it is complete.
+    """
+    path = chained(tree)
+    return in_sequence(
+        reduce_transfers(path, num_bytes=num_bytes, num_chunks=NUM_CHUNKS),
+        broadcast_transfers(path, num_bytes=num_bytes, num_chunks=NUM_CHUNKS),
+    )
+
+
+def stage_all_reduces(
     cut: tuple[int, ...], *, num_replicas: int, workload: Workload, all_reduce: Algorithm
 ) -> tuple[Collective, ...]:
-    """Return each stage's sum over its replicas, in the order of their ranks."""
+    """Return each stage's all-reduce over its replicas, in the order of their ranks."""
     num_stages = len(cut)
     return tuple(
         all_reduce(
@@ -87,7 +120,9 @@ def dtfm_step(
     cut = even_partition(num_layers=workload.num_layers, num_stages=num_stages)
     speeds = constants.speeds(workload.precision)
     seconds = durations(cluster, placement, cut, workload=workload, speeds=speeds)
-    sums = stage_sums(cut, num_replicas=num_replicas, workload=workload, all_reduce=all_reduce)
+    collectives = stage_all_reduces(
+        cut, num_replicas=num_replicas, workload=workload, all_reduce=all_reduce
+    )
     return StepModel(
         cluster=cluster,
         placement=placement,
@@ -99,7 +134,7 @@ def dtfm_step(
         forward_s=seconds.forward_s,
         backward_s=seconds.backward_s,
         activation_bytes=workload.activation_bytes,
-        collectives={Bucket.STAGE: sums},
+        collectives={Bucket.STAGE: collectives},
         messages=constants.network.messages(window=1),
         nic_efficiency=constants.network.nic_efficiency,
     )

@@ -21,18 +21,24 @@ from itertools import combinations
 
 import numpy as np
 
-from jaxpipe.collective import SyncTree
+from jaxpipe.collective import AllReduceKind, Collective, SyncTree, all_reduce_transfers
+from jaxpipe.collective.sync_tree import chained
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import even_partition
 from jaxpipe.schedule import Bucket, eager_one_f_one_b, lower
-from jaxpipe.simulate.collective import Collective, chain
 from jaxpipe.simulate.engine.simulator import simulate
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.extrapolate import extrapolate
 from jaxpipe.simulate.plan_step import end_s
 from jaxpipe.simulate.published.compute_times import durations
 from jaxpipe.simulate.published.constants import Constants
-from jaxpipe.simulate.published.dtfm import NUM_CHUNKS, Placement, dtfm_phases, stage_sums
+from jaxpipe.simulate.published.dtfm import (
+    NUM_CHUNKS,
+    Placement,
+    dtfm_phases,
+    reduce_then_broadcast,
+    stage_all_reduces,
+)
 from jaxpipe.simulate.published.dtfm_launch_order import launch_order, pipelines
 from jaxpipe.simulate.published.workload import Workload
 from topo import Cluster
@@ -145,9 +151,16 @@ def _job(
     seconds = durations(cluster, placement, cut, workload=workload, speeds=speeds)
     tree = _islands(cluster, placement, num_bytes=workload.gradient_bytes(cut[0], is_first=True))
 
-    def tree_sum(members: Sequence[int], num_bytes: float) -> Collective:
+    def all_reduce(members: Sequence[int], num_bytes: float) -> Collective:
         ranks = _relabel(tree, members) if choices.order else tuple(members)
-        return chain(ranks, num_bytes, num_chunks=NUM_CHUNKS, is_duplex=choices.overlap)
+        if not choices.overlap:
+            return reduce_then_broadcast(ranks, num_bytes)
+        return all_reduce_transfers(
+            AllReduceKind.TREE,
+            chained(ranks),
+            num_bytes=num_bytes,
+            chunk_bytes=num_bytes / NUM_CHUNKS,
+        )
 
     return StepModel(
         cluster=cluster,
@@ -162,8 +175,8 @@ def _job(
         backward_s=seconds.backward_s,
         activation_bytes=workload.activation_bytes,
         collectives={
-            Bucket.STAGE: stage_sums(
-                cut, num_replicas=len(placement), workload=workload, all_reduce=tree_sum
+            Bucket.STAGE: stage_all_reduces(
+                cut, num_replicas=len(placement), workload=workload, all_reduce=all_reduce
             )
         },
         messages=constants.network.messages(window=None if choices.overlap else 1),

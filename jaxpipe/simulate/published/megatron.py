@@ -16,14 +16,14 @@ Megatron-LM", SC 2021.
 
 from dataclasses import dataclass
 
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import even_partition
 from jaxpipe.schedule import Bucket, lower, one_f_one_b
-from jaxpipe.simulate.collective import ring
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.published.compute_times import durations
 from jaxpipe.simulate.published.constants import Constants
-from jaxpipe.simulate.published.dtfm import stage_sums
+from jaxpipe.simulate.published.dtfm import along, stage_all_reduces
 from jaxpipe.simulate.published.ring_time import ring_step_s
 from jaxpipe.simulate.published.workload import Workload
 from topo import Cluster
@@ -74,7 +74,9 @@ def megatron_step(
         )
     )
     schedule = one_f_one_b(num_stages=split.stages, num_microbatches=workload.batch // num_replicas)
-    sums = stage_sums(cut, num_replicas=num_replicas, workload=workload, all_reduce=ring)
+    collectives = stage_all_reduces(
+        cut, num_replicas=num_replicas, workload=workload, all_reduce=along(AllReduceKind.RING)
+    )
     return StepModel(
         cluster=cluster,
         placement=placement,
@@ -84,7 +86,7 @@ def megatron_step(
             whole.backward_s, cut, split=split, gradient_sync_s=_BACKWARD_SUMS * sum_s
         ),
         activation_bytes=workload.activation_bytes,
-        collectives={Bucket.STAGE: sums},
+        collectives={Bucket.STAGE: collectives},
         messages=constants.network.messages(window=1),
         nic_efficiency=constants.network.nic_efficiency,
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jaxpipe.collective.sync_tree import SyncTree, leader, ranks
 from jaxpipe.collective.tree import children, parent
 from jaxpipe.comm import Transport, all_reduce, run_ranks
-from tests.comm.trees import sync_trees
+from tests.collective.strategies import sync_trees
 
 
 @given(tree=sync_trees())

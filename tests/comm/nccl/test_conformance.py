@@ -6,7 +6,10 @@ import pytest
 
 from jaxpipe.comm import Transport
 from tests.comm.conformance import MESSAGE_CHECKS, jax_takes_what_arrives_without_a_copy
-from tests.comm.conformance_sums import all_reduce_sums_over_any_tree, sums_go_on_beside_each_other
+from tests.comm.conformance_all_reduce import (
+    all_reduce_sums_over_any_tree,
+    sums_go_on_beside_each_other,
+)
 from tests.comm.nccl.fake import run_with_fake_nccl
 
 CHECKS = (

@@ -50,7 +50,7 @@ def test_what_is_left_at_the_end_is_still_called() -> None:
     called = Event()
     timer.at(time.perf_counter() + 0.5, called.set)
     timer.end()
-    with pytest.raises(DeadlineError, match=r"timed out after 0\.0 s waiting for timer"):
+    with pytest.raises(DeadlineError, match=r"timed out after 0\.0 s waiting for the thread timer"):
         timer.close(timeout_s=0.01)
     assert called.wait(10.0)
     timer.close(timeout_s=10.0)

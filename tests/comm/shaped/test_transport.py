@@ -104,7 +104,9 @@ def test_a_late_message_is_named_and_may_be_waited_for_again() -> None:
         other = 1 - shaped.rank
         receiving = shaped.receive(like(7), source=other, tag=3)
         sending = shaped.send(np.arange(7, dtype=np.uint8), to=other, tag=3)
-        words = rf"waited \d\.\d s in vain for 7 bytes from rank {other} to rank {shaped.rank}"
+        words = (
+            rf"timed out after \d\.\d s waiting for 7 bytes from rank {other} to rank {shaped.rank}"
+        )
         with pytest.raises(DeadlineError, match=words):
             receiving.wait(timeout_s=0.05)
         assert receiving.wait(timeout_s=30.0)[6] == 6

@@ -1,27 +1,31 @@
-"""The closed forms against all-reduces message by message, and against each other."""
+"""Prices of collectives against oracles message by message, textbook forms and lower bounds."""
 
-from collections.abc import Callable
-from functools import partial
+from collections import defaultdict
 from itertools import pairwise
-from math import ceil, log2
+from math import log2
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.collective import SyncTree
-from jaxpipe.plan.cost import (
-    Links,
-    central_s,
-    chain_s,
-    hierarchical_s,
-    ring_s,
-    sharded_s,
-    tree_s,
-    uniform_links,
+from jaxpipe.collective import (
+    AllReduceKind,
+    Collective,
+    SyncTree,
+    all_gather_transfers,
+    all_reduce_transfers,
+    all_to_all_transfers,
+    broadcast_transfers,
+    ranks,
+    reduce_scatter_transfers,
+    reduce_transfers,
 )
-from tests.oracles import collective_seconds as step_by_step
+from jaxpipe.collective.sync_tree import chain, flat
+from jaxpipe.collective.transfers import in_sequence
+from jaxpipe.plan.cost import Links, ring_s, transfers_s, tree_s, uniform_links
+from tests.collective.strategies import sync_trees
+from tests.oracles import collective_seconds as message_by_message
 
 SIZES = st.integers(1, 9)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -45,57 +49,130 @@ def trees(draw: st.DrawFn, members: tuple[int, ...]) -> SyncTree:
     return tuple(draw(trees(piece)) for piece in pieces)
 
 
-@pytest.mark.parametrize("name", ["ring", "tree", "central", "sharded"])
+KINDS = [kind for kind in AllReduceKind if kind is not AllReduceKind.LIBRARY]
+
+
 @given(SIZES, SEEDS, st.integers(0, 100))
-def test_a_closed_form_counts_what_the_steps_take(name: str, size: int, seed: int, num_bytes: int):
-    closed = {"ring": ring_s, "tree": tree_s, "central": central_s, "sharded": sharded_s}[name]
+def test_a_ring_counts_what_its_rounds_take(size: int, seed: int, num_bytes: int):
     links = random_links(size, seed=seed)
-    expected = getattr(step_by_step, name)(links, num_bytes=num_bytes)
-    assert closed(links, num_bytes=num_bytes) == pytest.approx(expected)
-
-
-@given(SIZES, SEEDS, st.integers(1, 5))
-def test_a_chain_counts_what_its_chunks_take(size: int, seed: int, num_chunks: int):
-    links = random_links(size, seed=seed)
-    expected = step_by_step.chain(links, num_bytes=12.0, num_chunks=num_chunks)
-    assert chain_s(links, num_bytes=12.0, num_chunks=num_chunks) == pytest.approx(expected)
+    expected = message_by_message.ring(links, num_bytes=num_bytes)
+    assert ring_s(links, num_bytes=num_bytes) == pytest.approx(expected)
 
 
 @given(st.data(), SIZES, SEEDS)
 def test_a_sync_tree_counts_what_its_edges_take(data: st.DataObject, size: int, seed: int):
     links = random_links(size, seed=seed)
     tree = data.draw(trees(tuple(np.random.default_rng(seed).permutation(size).tolist())))
-    expected = step_by_step.hierarchical(links, tree, num_bytes=3.0)
-    assert hierarchical_s(links, tree, num_bytes=3.0) == pytest.approx(expected)
+    expected = message_by_message.tree(links, tree, num_bytes=3.0)
+    assert tree_s(links, tree, num_bytes=3.0) == pytest.approx(expected)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(KINDS), sync_trees(), SEEDS, st.sampled_from([2.0, 50.0]))
+def test_no_price_is_below_its_busiest_port_and_its_longest_path(
+    kind: AllReduceKind, tree: SyncTree, seed: int, chunk_bytes: float
+):
+    links = random_links(len(ranks(tree)), seed=seed)
+    collective = all_reduce_transfers(kind, tree, num_bytes=12.0, chunk_bytes=chunk_bytes)
+    took_s = transfers_s(links, collective)
+    assert took_s >= busiest_port_s(links, collective) - 1e-9
+    assert took_s >= longest_path_s(links, collective) - 1e-9
+    assert took_s <= one_by_one_s(links, collective) + 1e-9
+
+
+def busiest_port_s(links: Links, collective: Collective) -> float:
+    busy_s: defaultdict[tuple[str, int], float] = defaultdict(float)
+    for each in collective:
+        wire_s = links.wire_s(each.source, each.destination, num_bytes=each.num_bytes)
+        busy_s["out", each.source] += wire_s
+        busy_s["in", each.destination] += wire_s
+    return max(busy_s.values(), default=0.0)
+
+
+def longest_path_s(links: Links, collective: Collective) -> float:
+    ends_s: list[float] = []
+    for each in collective:
+        ready_s = max((ends_s[need] for need in each.after), default=0.0)
+        message_s = links.message_s(each.source, each.destination, num_bytes=each.num_bytes)
+        ends_s.append(ready_s + message_s)
+    return max(ends_s, default=0.0)
+
+
+def one_by_one_s(links: Links, collective: Collective) -> float:
+    return sum(
+        links.message_s(each.source, each.destination, num_bytes=each.num_bytes)
+        for each in collective
+    )
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 8])
 def test_equal_links_give_the_textbook_forms(p: int):
-    a, b, n = 0.5, 0.25, 12.0
+    a, b, n = 0.5, 0.25, 48.0
     links = uniform_links(p, latency_s=a, bandwidth_bytes_per_s=1 / b)
-    forms: list[tuple[Callable[..., float], float]] = [
-        (partial(chain_s, num_chunks=3), 2 * (p - 1) * (a + n * b / 3) + 2 * 2 * n * b / 3),
-        (ring_s, 2 * (p - 1) * (a + n * b / p)),
-        (tree_s, 2 * ceil(log2(p)) * (a + n * b)),
-        (central_s, 2 * (a + (p - 1) * n * b)),
-        (sharded_s, 2 * (p - 1) * (a + n * b / p)),
+    order, nested = tuple(range(p)), chain(range(p))
+    forms = {
+        AllReduceKind.RING: 2 * (p - 1) * (a + n * b / p),
+        AllReduceKind.CENTRAL: 2 * (a + (p - 1) * n * b),
+        AllReduceKind.CHAIN: 2 * (p - 1) * (a + n * b),
+        AllReduceKind.SHARDED: a + n * b if p == 2 else 2 * (a + n * b * (p - 1) / p),
+    }
+    if p in (2, 8):
+        forms[AllReduceKind.HALVING] = (2 * log2(p) - 1) * a + 2 * n * b * (p - 1) / p
+    for kind, expected in forms.items():
+        collective = all_reduce_transfers(kind, order, num_bytes=n)
+        assert transfers_s(links, collective) == pytest.approx(expected if p > 1 else 0.0), kind
+    there_and_back = in_sequence(
+        reduce_transfers(nested, num_bytes=n, num_chunks=3),
+        broadcast_transfers(nested, num_bytes=n, num_chunks=3),
+    )
+    expected = 2 * (p - 1) * (a + n * b / 3) + 2 * 2 * n * b / 3 if p > 1 else 0.0
+    assert transfers_s(links, there_and_back) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 8])
+def test_equal_links_give_the_textbook_forms_of_the_halves_of_an_all_reduce(p: int):
+    a, b, n = 0.5, 0.25, 48.0
+    links = uniform_links(p, latency_s=a, bandwidth_bytes_per_s=1 / b)
+    order = tuple(range(p))
+    each = [[int(n) // p] * p] * p
+    forms = [
+        (reduce_scatter_transfers(order, num_bytes=n), (p - 1) * (a + n * b / p)),
+        (all_gather_transfers(order, num_bytes=n), (p - 1) * (a + n * b / p)),
+        (all_to_all_transfers(order, each, message_size=100), a + (p - 1) * n * b / p),
+        (broadcast_transfers(flat(order), num_bytes=n), a + (p - 1) * n * b),
     ]
-    for form, expected in forms:
-        assert form(links, num_bytes=n) == pytest.approx(expected if p > 1 else 0.0)
+    for collective, expected in forms:
+        assert transfers_s(links, collective) == pytest.approx(expected if p > 1 else 0.0)
+
+
+@pytest.mark.parametrize("q", [1, 2, 5])
+def test_two_equal_islands_give_the_closed_form(q: int):
+    a, b, n = 0.5, 0.25, 40.0
+    links = uniform_links(2 * q, latency_s=a, bandwidth_bytes_per_s=1 / b)
+    tree = (flat(range(q)), flat(range(q, 2 * q)))
+    # The two of a pair swap what they hold, at any level that is the last one.
+    inside = 2 * (a + n * b * (q - 1) / q) if q > 1 else 0.0
+    collective = all_reduce_transfers(AllReduceKind.HIERARCHICAL, tree, num_bytes=n)
+    assert transfers_s(links, collective) == pytest.approx(inside + a + n * b / q)
+
+
+@given(st.data(), SIZES)
+def test_on_equal_links_the_closed_form_of_a_tree_is_the_price_of_its_messages(
+    data: st.DataObject, size: int
+):
+    links = uniform_links(size, latency_s=3.0, bandwidth_bytes_per_s=2.0)
+    tree = data.draw(trees(tuple(range(size))))
+    collective = all_reduce_transfers(AllReduceKind.TREE, tree, num_bytes=4.0)
+    assert transfers_s(links, collective) <= tree_s(links, tree, num_bytes=4.0) + 1e-9
+    assert tree_s(links, flat(range(size)), num_bytes=4.0) == pytest.approx(
+        transfers_s(links, all_reduce_transfers(AllReduceKind.CENTRAL, tree, num_bytes=4.0))
+    )
 
 
 @given(SIZES, SEEDS)
 def test_a_nested_tree_is_a_chain(size: int, seed: int):
     links = random_links(size, seed=seed)
-    tree: SyncTree = size - 1
-    for member in reversed(range(size - 1)):
-        tree = (member, tree)
-    expected = chain_s(links, num_bytes=5)
-    assert hierarchical_s(links, tree, num_bytes=5) == pytest.approx(expected)
-
-
-@given(SIZES)
-def test_a_flat_tree_is_a_central_server(size: int):
-    links = uniform_links(size, latency_s=3.0, bandwidth_bytes_per_s=2.0)
-    tree = tuple(range(size)) if size > 1 else 0
-    assert hierarchical_s(links, tree, num_bytes=4) == pytest.approx(central_s(links, num_bytes=4))
+    collective = all_reduce_transfers(AllReduceKind.CHAIN, tuple(range(size)), num_bytes=5.0)
+    assert tree_s(links, chain(range(size)), num_bytes=5.0) == pytest.approx(
+        transfers_s(links, collective)
+    )

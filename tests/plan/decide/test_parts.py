@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jaxpipe.collective import ranks
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import check_plan, even_partition
-from jaxpipe.plan.cost import hierarchical_s, links_between
+from jaxpipe.plan.cost import links_between, tree_s
 from jaxpipe.plan.decide import Task, balanced_cut, build, fastest_tree, shapes
 from jaxpipe.plan.decide.neighbours import neighbour
 from jaxpipe.schedule import ScheduleKind
@@ -55,7 +55,7 @@ def test_the_fastest_tree_holds_all_and_is_no_slower_than_the_plain_ones(count: 
     assert sorted(ranks(tree)) == list(range(count))
     links = links_between(cluster, tuple(range(count)))
     flat = tuple(range(count)) if count > 1 else 0
-    assert hierarchical_s(links, tree, num_bytes=1e5) <= hierarchical_s(links, flat, num_bytes=1e5)
+    assert tree_s(links, tree, num_bytes=1e5) <= tree_s(links, flat, num_bytes=1e5)
 
 
 @pytest.mark.parametrize(

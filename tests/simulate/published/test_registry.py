@@ -3,6 +3,7 @@
 import pytest
 
 import topo
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.schedule import Op, gpipe, lower
 from jaxpipe.simulate import (
@@ -11,7 +12,7 @@ from jaxpipe.simulate import (
     Speeds,
     System,
     Workload,
-    central_server,
+    along,
     dtfm_constants,
     dtfm_step,
     scheduled,
@@ -126,7 +127,7 @@ def test_gradients_of_far_replicas_take_two_passes_over_the_slowest_link():
         scheduled(cluster, batch=4, num_stages=1),
         workload=workload,
         constants=dtfm_constants(),
-        all_reduce=central_server,
+        all_reduce=along(AllReduceKind.CENTRAL),
     )
     reduce_s = max(s.end_s - s.start_s for s in simulate(job).spans if s.name == "reduce stage")
     assert reduce_s == pytest.approx(2 * (657_300_000 / 125e6 + 0.01), rel=1e-3)

@@ -1,17 +1,26 @@
 """The laws of the steps of all ranks together, whatever carries them out."""
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.collective import Act, AllReduceKind, Step, steps_of
+from jaxpipe.collective import (
+    Act,
+    AllReduceKind,
+    Step,
+    all_gather_steps,
+    all_reduce_steps,
+    all_to_all_steps,
+    broadcast_steps,
+    reduce_scatter_steps,
+)
 from jaxpipe.collective.shards import Part, meetings
 from jaxpipe.collective.sync_tree import SyncTree, ranks
-from tests.comm.trees import sync_trees
+from tests.collective.strategies import sync_trees
 
 ALGORITHMS = tuple(kind for kind in AllReduceKind if kind is not AllReduceKind.LIBRARY)
 PROGRAMS = st.tuples(
@@ -28,7 +37,7 @@ class Message(NamedTuple):
 
 def programs(algorithm: AllReduceKind, tree: SyncTree, *, size: int, message_size: int) -> Programs:
     return {
-        rank: steps_of(algorithm, tree, rank, size=size, message_size=message_size)
+        rank: all_reduce_steps(algorithm, tree, rank, size=size, message_size=message_size)
         for rank in ranks(tree)
     }
 
@@ -71,6 +80,43 @@ def test_every_element_holds_every_rank_once(drawn: tuple[AllReduceKind, SyncTre
     everyone = Counter(ranks(tree))
     assert all(total == [everyone] * size for total in totals.values())
     assert all(all(each) for each in settled.values())
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> tuple[Programs, int]:
+    """Return the steps of any other collective, and its message size."""
+    order = draw(st.permutations(range(draw(st.integers(1, 6)))))
+    size, message_size = draw(st.integers(0, 30)), draw(st.integers(1, 12))
+    each = {"size": size, "message_size": message_size}
+    sizes = [[draw(st.integers(0, 9)) for _ in order] for _ in order]
+    name = draw(st.sampled_from(["reduce-scatter", "all-gather", "broadcast", "all-to-all"]))
+    make: dict[str, Callable[[int], list[Step]]] = {
+        "reduce-scatter": lambda rank: reduce_scatter_steps(order, rank, **each),
+        "all-gather": lambda rank: all_gather_steps(order, rank, **each),
+        "broadcast": lambda rank: broadcast_steps(tuple(order), rank, **each),
+        "all-to-all": lambda rank: all_to_all_steps(
+            order, rank, sizes=sizes, message_size=message_size
+        ),
+    }
+    return {rank: make[name](rank) for rank in order}, message_size
+
+
+@settings(max_examples=200, deadline=None)
+@given(exchanges())
+def test_every_send_meets_a_receive_of_its_size(drawn: tuple[Programs, int]):
+    steps_of_rank, message_size = drawn
+    sent: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    expected: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for rank, steps in steps_of_rank.items():
+        for step in steps:
+            assert step.part.size > 0
+            if step.act is Act.SEND:
+                sent[rank, step.peer].append(step.part.size)
+                assert step.peer != rank
+                assert step.part.size <= message_size
+            elif step.act in (Act.ADD, Act.TAKE):
+                expected[step.peer, rank].append(step.part.size)
+    assert sent == expected
 
 
 class Lockstep:
@@ -137,7 +183,8 @@ def test_shares_move_as_few_bytes_as_can_be(algorithm: AllReduceKind, num_ranks:
     order = tuple(range(num_ranks))
     size = 64 * 27 * 25 * 49
     sent = [
-        sent_size(steps_of(algorithm, order, rank, size=size, message_size=size)) for rank in order
+        sent_size(all_reduce_steps(algorithm, order, rank, size=size, message_size=size))
+        for rank in order
     ]
     assert sum(sent) == pytest.approx(2 * (num_ranks - 1) * size)
     if algorithm is not AllReduceKind.HALVING or num_ranks in (2, 4):
@@ -159,7 +206,9 @@ def test_every_member_of_an_island_sends_a_share_to_the_other_one(tree: tuple[Sy
         members = ranks(island)
         far = [
             sent_size(
-                steps_of(AllReduceKind.HIERARCHICAL, tree, rank, size=size, message_size=size),
+                all_reduce_steps(
+                    AllReduceKind.HIERARCHICAL, tree, rank, size=size, message_size=size
+                ),
                 is_far=True,
             )
             for rank in members
@@ -180,5 +229,7 @@ def test_uneven_islands_meet_on_the_intersections_of_their_shares():
 def test_messages_are_no_longer_than_asked_for_by_much():
     for algorithm in ALGORITHMS:
         for rank in range(5):
-            steps = steps_of(algorithm, ((0, 1, 2), (3, 4)), rank, size=10_000, message_size=100)
+            steps = all_reduce_steps(
+                algorithm, ((0, 1, 2), (3, 4)), rank, size=10_000, message_size=100
+            )
             assert max(step.part.size for step in steps if step.act is Act.SEND) <= 250

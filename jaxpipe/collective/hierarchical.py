@@ -22,10 +22,10 @@ from jaxpipe.collective.step import Act, Phases, Step
 from jaxpipe.collective.sync_tree import SyncTree, pruned, ranks
 
 
-def share_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
+def hierarchical_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
     """Return the steps of `rank` on one chunk.
 
-    >>> for phase in share_phases(((0, 1), (2, 3)), 0, Part(0, 8)):
+    >>> for phase in hierarchical_phases(((0, 1), (2, 3)), 0, Part(0, 8)):
     ...     print([(step.act.name, tuple(step.part), step.peer) for step in phase])
     [('SEND', (4, 8), 1)]
     [('ADD', (0, 4), 1), ('SETTLE', (0, 4), -1), ('SEND', (0, 4), 2)]

@@ -138,7 +138,7 @@ def all_reduce_keeps_jax_arrays_on_their_device(transport: Transport) -> None:
     np.testing.assert_array_equal(total, np.full((3, 5), sum(tree), jnp.bfloat16))
 
 
-SUM_CHECKS = (
+ALL_REDUCE_CHECKS = (
     all_reduce_sums_over_any_tree,
     every_algorithm_sums_over_any_tree,
     some_ranks_may_sum_while_others_do,

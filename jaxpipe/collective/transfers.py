@@ -1,0 +1,258 @@
+"""Collectives as messages: the transfers of the very steps that run, for simulators and planners.
+
+A collective is a tuple of transfers; each names those that have to arrive before it can leave::
+
+    rank 0   ADD from 1, SEND to 1        transfer 0: 1 -> 0
+    rank 1   SEND to 0, TAKE from 0       transfer 1: 0 -> 1, after 0
+
+A send waits for all receives that precede it in its rank's steps, as in execution. Chunks are
+transfers side by side, which do not wait for each other: their receives are posted ahead, and links
+carry them one after the other.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TypeAlias
+
+from jaxpipe.collective.algorithms import all_reduce_phases, all_to_all_steps, num_chunks
+from jaxpipe.collective.kinds import AllReduceKind
+from jaxpipe.collective.pairwise import barrier_phases
+from jaxpipe.collective.ring import all_gather_phases, reduce_scatter_phases
+from jaxpipe.collective.shards import Part
+from jaxpipe.collective.step import Act, Phases, Step, weave
+from jaxpipe.collective.sync_tree import SyncTree, ranks
+from jaxpipe.collective.tree import broadcast_phases, reduce_phases
+from jaxpipe.errors import PlanError
+
+_CHUNK = Part(0, 2**60)
+"""A chunk in units so small that cutting it evenly is exact in double precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One message of a collective; `after` are the positions of those that it waits for."""
+
+    source: int
+    destination: int
+    num_bytes: float
+    after: tuple[int, ...] = ()
+
+
+Collective: TypeAlias = tuple[Transfer, ...]
+
+
+def transfers(
+    programs: Mapping[int, Sequence[Step]], *, bytes_per_element: float = 1.0
+) -> Collective:
+    """Return the messages of the steps of all ranks, each after those that it waits for.
+
+    Of several messages from one rank a send waits for the last one: links keep their order.
+
+    >>> from jaxpipe.collective.algorithms import all_reduce_steps
+    >>> programs = {
+    ...     rank: all_reduce_steps(AllReduceKind.RING, (3, 5), rank, size=2, message_size=1)
+    ...     for rank in (3, 5)
+    ... }
+    >>> [(t.source, t.destination, t.num_bytes, t.after) for t in transfers(programs)]
+    [(3, 5, 1.0, ()), (5, 3, 1.0, ()), (5, 3, 1.0, (0,)), (3, 5, 1.0, (1,))]
+    """
+    derivation = _Derivation(bytes_per_element)
+    unfinished = {rank: deque(steps) for rank, steps in programs.items()}
+    while unfinished:
+        num_left = sum(map(len, unfinished.values()))
+        for rank, steps in unfinished.items():
+            derivation.advance(rank, steps)
+        unfinished = {rank: steps for rank, steps in unfinished.items() if steps}
+        stuck = unfinished and num_left == sum(map(len, unfinished.values()))
+        assert not stuck, f"ranks {sorted(unfinished)} wait for messages that no step sends"
+    assert not any(derivation.sent.values()), "messages are sent that no step receives"
+    return tuple(derivation.moved)
+
+
+class _Derivation:
+    """The steps of all ranks while they are walked through, as far as messages have been sent."""
+
+    def __init__(self, bytes_per_element: float) -> None:
+        self.moved: list[Transfer] = []
+        self.sent: defaultdict[tuple[int, int], deque[int]] = defaultdict(deque)
+        self._latest: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        self._bytes_per_element = bytes_per_element
+
+    def advance(self, rank: int, steps: deque[Step]) -> None:
+        """Remove the steps of a rank up to the first receive of what has not been sent."""
+        while steps:
+            step = steps[0]
+            if step.act is Act.SEND:
+                self._send(rank, step)
+            elif step.act in (Act.ADD, Act.TAKE):
+                if not self.sent[step.peer, rank]:
+                    return
+                self._latest[rank][step.peer] = self.sent[step.peer, rank].popleft()
+            steps.popleft()
+
+    def _send(self, rank: int, step: Step) -> None:
+        self.sent[rank, step.peer].append(len(self.moved))
+        num_bytes = step.part.size * self._bytes_per_element
+        after = tuple(sorted(self._latest[rank].values()))
+        self.moved.append(Transfer(rank, step.peer, num_bytes, after))
+
+
+def side_by_side(collective: Collective, *, times: int) -> Collective:
+    """Return as many copies of a collective, none of which waits for another."""
+    size = len(collective)
+    return tuple(
+        Transfer(
+            each.source,
+            each.destination,
+            each.num_bytes,
+            tuple(number * size + need for need in each.after),
+        )
+        for number in range(times)
+        for each in collective
+    )
+
+
+def in_sequence(first: Collective, second: Collective) -> Collective:
+    """Return both: what waits for nothing in the second waits for the first, at its source.
+
+    >>> [t.after for t in in_sequence((Transfer(0, 1, 1.0),), (Transfer(1, 0, 1.0),))]
+    [(), (0,)]
+    """
+    arrived: defaultdict[int, list[int]] = defaultdict(list)
+    for position, each in enumerate(first):
+        arrived[each.destination].append(position)
+    moved = [
+        Transfer(
+            each.source,
+            each.destination,
+            each.num_bytes,
+            tuple(len(first) + need for need in each.after) or tuple(arrived[each.source]),
+        )
+        for each in second
+    ]
+    return (*first, *moved)
+
+
+def chunked_transfers(
+    phases_of: Callable[[int, Part], Phases],
+    members: Sequence[int],
+    *,
+    num_bytes: float,
+    num_chunks: int = 1,
+) -> Collective:
+    """Return the messages of a collective whose steps on a chunk are `phases_of(rank, chunk)`."""
+    programs = {rank: list(weave([phases_of(rank, _CHUNK)])) for rank in members}
+    one = transfers(programs, bytes_per_element=num_bytes / num_chunks / _CHUNK.size)
+    return side_by_side(one, times=num_chunks)
+
+
+def all_reduce_transfers(
+    kind: AllReduceKind, tree: SyncTree, *, num_bytes: float, chunk_bytes: float = inf
+) -> Collective:
+    """Return the messages of an all-reduce, as `all_reduce_steps` sends them.
+
+    Messages have at most `chunk_bytes`, but those of a ring a p-th of all: they are that small
+    already where rings are worth their latency.
+
+    >>> for transfer in all_reduce_transfers(
+    ...     AllReduceKind.HIERARCHICAL, ((0, 1), (2, 3)), num_bytes=8.0
+    ... ):
+    ...     if transfer.source == 0:
+    ...         print(transfer.destination, transfer.num_bytes, transfer.after)
+    1 4.0 ()
+    2 4.0 (1,)
+    1 4.0 (1, 9)
+
+    Raises:
+        PlanError: it is the library's own, of which nothing is known.
+    """
+    if kind is AllReduceKind.LIBRARY:
+        raise PlanError(
+            f"what an MPI library does inside is not simulated: `all_reduce` is {kind}; take "
+            f"another one, such as {AllReduceKind.HIERARCHICAL}"
+        )
+    members = ranks(tree)
+    message_size = inf if kind is AllReduceKind.RING else chunk_bytes
+    return chunked_transfers(
+        lambda rank, chunk: all_reduce_phases(kind, tree, rank, chunk),
+        members,
+        num_bytes=num_bytes,
+        num_chunks=num_chunks(
+            kind, num_ranks=len(members), size=num_bytes, message_size=message_size
+        ),
+    )
+
+
+def reduce_transfers(tree: SyncTree, *, num_bytes: float, num_chunks: int = 1) -> Collective:
+    """Return the messages of a reduce to the leader of a tree."""
+    return chunked_transfers(
+        lambda rank, chunk: reduce_phases(tree, rank, chunk),
+        ranks(tree),
+        num_bytes=num_bytes,
+        num_chunks=num_chunks,
+    )
+
+
+def broadcast_transfers(tree: SyncTree, *, num_bytes: float, num_chunks: int = 1) -> Collective:
+    """Return the messages of a broadcast from the leader of a tree."""
+    return chunked_transfers(
+        lambda rank, chunk: broadcast_phases(tree, rank, chunk),
+        ranks(tree),
+        num_bytes=num_bytes,
+        num_chunks=num_chunks,
+    )
+
+
+def reduce_scatter_transfers(
+    order: Sequence[int], *, num_bytes: float, num_chunks: int = 1
+) -> Collective:
+    """Return the messages of a reduce-scatter around a ring, of `num_bytes` at each rank."""
+    return chunked_transfers(
+        lambda rank, chunk: reduce_scatter_phases(order, rank, chunk.cut(len(order))),
+        order,
+        num_bytes=num_bytes,
+        num_chunks=num_chunks,
+    )
+
+
+def all_gather_transfers(
+    order: Sequence[int], *, num_bytes: float, num_chunks: int = 1
+) -> Collective:
+    """Return the messages of an all-gather around a ring, of `num_bytes` in all."""
+    return chunked_transfers(
+        lambda rank, chunk: all_gather_phases(order, rank, chunk.cut(len(order))),
+        order,
+        num_bytes=num_bytes,
+        num_chunks=num_chunks,
+    )
+
+
+def all_to_all_transfers(
+    order: Sequence[int],
+    sizes: Sequence[Sequence[int]],
+    *,
+    message_size: int,
+    bytes_per_element: float = 1.0,
+) -> Collective:
+    """Return the messages that move `sizes[n][j]` elements of the n-th rank to the j-th."""
+    steps = {
+        rank: all_to_all_steps(order, rank, sizes=sizes, message_size=message_size)
+        for rank in order
+    }
+    return transfers(steps, bytes_per_element=bytes_per_element)
+
+
+def barrier_transfers(members: Sequence[int]) -> Collective:
+    """Return the empty messages after which nobody leaves before all have come.
+
+    >>> [(t.source, t.destination, t.after) for t in barrier_transfers((0, 1))]
+    [(0, 1, ()), (1, 0, ())]
+    """
+    return transfers(
+        {
+            rank: [step for phase in barrier_phases(members, rank) for step in phase]
+            for rank in members
+        }
+    )
