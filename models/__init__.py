@@ -8,7 +8,6 @@ from models.gpt_config import DTYPE_BYTES, GptConfig
 from models.gpt_costs import (
     ByRemat,
     activation_bytes,
-    embed_forward_flops,
     head_forward_flops,
     layer_backward_flops,
     layer_forward_flops,
@@ -23,7 +22,6 @@ __all__ = [
     "ByRemat",
     "GptConfig",
     "activation_bytes",
-    "embed_forward_flops",
     "head_forward_flops",
     "layer_backward_flops",
     "layer_forward_flops",

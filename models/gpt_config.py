@@ -45,8 +45,8 @@ class GptConfig:
             or an unknown format.
 
     >>> config = GptConfig(num_layers=2, dim=64, num_heads=4, sequence=32, vocabulary=256)
-    >>> config.hidden, config.head_dim
-    (256, 16)
+    >>> config.hidden
+    256
     """
 
     num_layers: int
@@ -84,8 +84,3 @@ class GptConfig:
     def hidden(self) -> int:
         """The width of the MLP's middle."""
         return 4 * self.dim
-
-    @property
-    def head_dim(self) -> int:
-        """The width of one attention head."""
-        return self.dim // self.num_heads

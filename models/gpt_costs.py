@@ -39,11 +39,6 @@ class ByRemat:
     full: int
 
 
-def embed_forward_flops(config: GptConfig, *, batch: int, sequence: int) -> int:
-    """Return the FLOPs of the embedding's forward: one sum per element, no matrix product."""
-    return batch * sequence * config.dim
-
-
 def layer_forward_flops(config: GptConfig, *, batch: int, sequence: int) -> int:
     """Return the FLOPs of one layer's forward."""
     return batch * sequence * config.dim * (24 * config.dim + 4 * sequence)

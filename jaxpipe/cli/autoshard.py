@@ -1,7 +1,8 @@
-"""`jaxpipe autoshard`: how one program on all devices would be sharded, and what that takes."""
+"""`jaxpipe autoshard`: shard a training step over devices, compile it and predict its time."""
 
 import json
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -11,19 +12,24 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoshardRequest:
-    """What is sharded, over how many devices, and for which of them it is compiled.
+    """The step to shard, the devices, and the target to compile for.
 
     Args:
         model: a preset.
-        layers: how many layers it has, if not those of the preset.
-        mesh: how many devices there are.
+        layers: the number of layers; default: that of the preset.
+        mesh: the number of devices.
         batch: sequences in a step, over all devices.
-        dtype: what is computed in; the shorter ones keep a master copy in float32.
-        dp: devices that split the batch; with it or `--op`, Megatron's strategy is taken.
+        dtype: the format of computation; the shorter ones keep a master copy in float32.
+        dp: devices that split the batch; with it or `--op`, Megatron's strategy is used.
         op: devices that split each operator; with neither, a strategy is searched.
-        remat: compute each layer again in the backward.
-        reduce_scatter: end the sums of gradients by reduce-scatters, and update parts (ZeRO-2).
-        target: what is compiled for; GPUs need the extra `aot`, but no GPU.
+        strategy: a JSON file with the strategy to use, as `--out` or `jaxpipe compare` writes it.
+        pins: a TOML or JSON file of shardings that the search must keep: a table `arguments` by
+            path, a table `operators` by index.
+        remat: rematerialize each layer in the backward.
+        reduce_scatter: reduce-scatter gradients and update one shard per device (ZeRO-2).
+        partitioner: `jaxpipe` inserts the collectives itself, `gspmd` lets XLA derive them from
+            the shardings of arguments and results.
+        target: the device to compile for; GPUs need the extra `aot`, but no GPU.
     """
 
     model: str = "alpa-6.7b"
@@ -33,39 +39,74 @@ class AutoshardRequest:
     dtype: Literal["float16", "bfloat16", "float32"] = "float16"
     dp: int | None = None
     op: int | None = None
+    strategy: Path | None = None
+    pins: Path | None = None
     remat: bool = False
     reduce_scatter: bool = False
+    partitioner: Literal["jaxpipe", "gspmd"] = "jaxpipe"
     target: Literal["cpu", "v100", "h200"] = "cpu"
 
 
 def autoshard(
     request: tyro.conf.OmitArgPrefixes[AutoshardRequest],
     *,
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+    draw: bool = False,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
-    """Shard a training step, compile it, and tell its collectives, memory and predicted time.
+    """Shard a training step, compile it, and report its collectives, memory and predicted time.
 
-    Nothing is run, so the devices need not be there. Times are predicted: for the CPU target those
-    of V100s.
+    Nothing is executed, so no such devices are needed. Times are predicted: for the CPU target
+    those of V100s.
 
     Args:
-        request: what is to be sharded.
+        request: what to shard.
+        out: the JSON file to write the strategy to, for `--strategy`.
+        draw: print the sharding of each argument, and the collectives of a searched strategy.
         json_: print one JSON object and nothing else.
     """
     from jaxpipe.autoshard.hlo import run_python
+    from jaxpipe.errors import PlanError
 
-    dp, op = _axes(request.mesh, request.batch, request.dp, request.op)
-    asked = asdict(replace(request, model=_known(request.model), dp=dp, op=op))
-    told = run_python("jaxpipe.cli.autoshard_worker", asked, num_devices=request.mesh)
+    answer = run_python("jaxpipe.cli.autoshard_worker", _asked(request), num_devices=request.mesh)
+    if "error" in answer:
+        raise PlanError(answer["error"])
+    text, drawing = answer.pop("strategy_file"), answer.pop("drawing")
+    if out is not None:
+        out.write_text(text)
     if json_:
-        print(json.dumps({"truth": "simulated", **asked, **told}))
+        print(json.dumps({"truth": "simulated", **_asked(request), **answer}))
         return 0
-    print("\n".join(_lines(told, request.target)))
+    print("\n".join(_lines(answer, request.target)))
+    if draw:
+        print(f"\n{drawing}")
+    if out is not None:
+        print(f"\nstrategy -> {out}")
     return 0
 
 
+def _asked(request: AutoshardRequest) -> dict[str, Any]:
+    """Return the checked request in the types of JSON."""
+    from jaxpipe.errors import ConfigError
+
+    given = request.dp is not None or request.op is not None
+    if given and (request.strategy or request.pins):
+        raise ConfigError(
+            "`--dp` and `--op` decide the strategy: `--strategy` and `--pins` are for a strategy "
+            "that is read or searched; leave one of them out"
+        )
+    if request.strategy and request.pins:
+        raise ConfigError("`--pins` are for a search, `--strategy` needs none; leave one out")
+    dp, op = _axes(request.mesh, request.batch, request.dp, request.op)
+    files = {
+        name: None if path is None else str(path)
+        for name, path in (("strategy", request.strategy), ("pins", request.pins))
+    }
+    return asdict(replace(request, model=_known(request.model), dp=dp, op=op)) | files
+
+
 def _axes(mesh: int, batch: int, dp: int | None, op: int | None) -> tuple[int | None, int | None]:
-    """Complete the axes by the number of devices; none are given where the mesh is searched.
+    """Complete the axes by the number of devices; None where the mesh is searched or read.
 
     >>> _axes(8, 16, 2, None)
     (2, 4)
@@ -96,16 +137,19 @@ def _known(model: str) -> str:
     return model
 
 
-def _lines(told: dict[str, Any], target: str) -> list[str]:
-    counts = told["counts"]
+def _lines(answer: dict[str, Any], target: str) -> list[str]:
+    counts, num_bytes = answer["counts"], answer["collective_bytes"]
     kinds = ", ".join(f"{counts[name]} {name}" for name in counts if name != "num_comm")
+    sizes = ", ".join(f"{size / GIB:.3f} GiB {kind}" for kind, size in num_bytes.items())
     memory = "of a CPU" if target == "cpu" else f"compiled for {target}"
     return [
-        f"strategy      {told['strategy']}",
-        f"collectives   {counts['num_comm']}: {kinds}; {told['overlapped']} beside computation",
-        f"arguments     {told['arguments_bytes'] / GIB:.3f} GiB a device",
-        f"peak          {told['peak_bytes'] / GIB:.3f} GiB a device, {memory}",
-        f"a step        {told['predicted_s']:.4g} s, {told['predicted_tflops']:.1f} TFLOPS "
+        f"strategy      {answer['strategy']}",
+        f"collectives   {counts['num_comm']}: {kinds}; {answer['overlapped']} overlap computation",
+        f"bytes         {sizes or 'none'} (whole arrays)",
+        f"arguments     {answer['arguments_bytes'] / GIB:.3f} GiB a device",
+        f"peak          {answer['peak_bytes'] / GIB:.3f} GiB a device, {memory}",
+        f"a step        {answer['predicted_s']:.4g} s, {answer['predicted_tflops']:.1f} TFLOPS "
         f"(simulated for {'v100' if target == 'cpu' else target})",
-        f"took          {told['solve_s']:.1f} s to choose, {told['compile_s']:.1f} s to compile",
+        f"took          {answer['solve_s']:.1f} s to choose, "
+        f"{answer['compile_s']:.1f} s to compile",
     ]

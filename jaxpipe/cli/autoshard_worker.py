@@ -1,47 +1,95 @@
 """Plan and compile a sharded step in this process: JSON in, JSON out.
 
-`jaxpipe autoshard` starts it with devices enough: `python -m jaxpipe.cli.autoshard_worker`.
+`jaxpipe autoshard` starts it as `python -m jaxpipe.cli.autoshard_worker`, because the number of
+host devices is fixed once JAX runs in a process.
 """
 
 import json
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from jaxpipe.autoshard.graph import trace_step
+from jaxpipe.autoshard.graph import Graph, trace_step
 from jaxpipe.autoshard.hlo import (
     CompiledStep,
     Target,
     TargetSpeeds,
+    bytes_by_kind,
     compile_step,
     count_collectives,
     target_devices,
     target_speeds,
 )
-from jaxpipe.autoshard.intra_op import GradientReduction, Machine, SearchConfig, find_strategy
+from jaxpipe.autoshard.intra_op import (
+    GradientReduction,
+    Machine,
+    Priced,
+    SearchConfig,
+    find_strategy,
+    price_strategy,
+)
 from jaxpipe.autoshard.spmd import (
     NamedStep,
     abstract_arrays,
     baseline,
     initial_state,
+    partitioned_step,
     placed,
     sharded_step,
     train_step,
 )
-from jaxpipe.autoshard.strategy import AxisLink, MeshShape, Strategy, ZeroLevel, jax_mesh
+from jaxpipe.autoshard.strategy import (
+    AxisLink,
+    MeshShape,
+    Strategy,
+    ZeroLevel,
+    draw_collectives,
+    draw_strategy,
+    jax_mesh,
+    read_pins,
+    read_strategy,
+    strategy_text,
+)
+from jaxpipe.errors import ConfigError, PlanError, UserError
 from models import GptConfig, load_preset
 from models.alpa_gpt import AlpaGpt, step_flops, step_memory_bytes
 from models.gpt import Gpt
 
 
 def main() -> None:
-    """Answer the request."""
-    print(json.dumps(_answer(json.loads(sys.stdin.read()))))
+    """Answer the request; a mistake of the user is an answer too, `error`."""
+    try:
+        answer = _answer(json.loads(sys.stdin.read()))
+    except UserError as error:
+        answer = {"error": str(error)}
+    print(json.dumps(answer))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Problem:
+    """The step to shard, and what the request says of it."""
+
+    step: NamedStep
+    arguments: tuple[Any, ...]
+    request: Mapping[str, Any]
+    speeds: TargetSpeeds
+
+    @property
+    def machine(self) -> Machine:
+        """The speed of a device in the dtype of the request."""
+        return Machine(flops_per_s=self.speeds.products[self.request["dtype"]])
+
+    def graph(self) -> Graph:
+        """Trace the step."""
+        names, result_names = self.step.names, self.step.result_names
+        return trace_step(self.step.run, *self.arguments, names=names, result_names=result_names)
 
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +105,6 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
         jax.random.key(0),
     )
     tokens = jax.ShapeDtypeStruct((request["batch"], config.sequence), jnp.int32)
-    arguments = (state, tokens, tokens)
     whole = train_step(gpt, optimizer, remat=request["remat"])
     step = NamedStep(
         run=lambda *trees: whole(*trees)[0],
@@ -65,52 +112,100 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
         result_names=("state",),
     )
     speeds = target_speeds(target)
+    problem = _Problem(step=step, arguments=(state, tokens, tokens), request=request, speeds=speeds)
     started = time.perf_counter()
-    if request["dp"] is None:
-        strategy = _found(step, arguments, request, speeds)
+    priced: Priced | None = None
+    if request["dp"] is not None:
+        strategy = _by_hand(problem, split=gpt.split)
+    elif request["strategy"] is not None:
+        strategy, priced = _read(problem)
     else:
-        zero = ZeroLevel.GRADIENTS if request["reduce_scatter"] else ZeroLevel.NONE
-        mesh = _mesh(request["dp"], request["op"], speeds)
-        strategy = baseline(state, tokens.shape, mesh=mesh, split=gpt.split, zero=zero)
+        priced = _searched(problem)
+        strategy = priced.strategy
     solve_s = time.perf_counter() - started
-    devices = target_devices(target, num_devices=strategy.mesh.num_devices)
-    shardings = placed(
-        arguments, strategy.arguments, jax_mesh(strategy.mesh, devices), names=step.names
-    )
-    run = sharded_step(
-        step, arguments, strategy, devices=devices, by_layout=request["reduce_scatter"]
-    )
-    compiled = compile_step(run, abstract_arrays(arguments, shardings), target)
-    told = _told(strategy, compiled, config=config, request=request, speeds=speeds)
-    return told | {"solve_s": solve_s}
+    compiled = _compiled(problem, strategy, target)
+    answer = _described(strategy, compiled, config=config, request=request, speeds=speeds)
+    return answer | {
+        "solve_s": solve_s,
+        "strategy_file": strategy_text(strategy),
+        "drawing": _drawing(strategy, priced, problem.machine),
+    }
 
 
-def _found(
-    step: NamedStep, arguments: tuple[Any, ...], request: Mapping[str, Any], speeds: TargetSpeeds
-) -> Strategy:
-    """Search every mesh of so many devices; return what takes least, as predicted."""
-    graph = trace_step(step.run, *arguments, names=step.names, result_names=step.result_names)
-    machine = Machine(flops_per_s=speeds.products[request["dtype"]])
-    sums = (
+def _by_hand(problem: _Problem, *, split: Mapping[str, int]) -> Strategy:
+    """Return Megatron's strategy on the mesh of the request."""
+    request, (state, tokens, _) = problem.request, problem.arguments
+    zero = ZeroLevel.GRADIENTS if request["reduce_scatter"] else ZeroLevel.NONE
+    mesh = _mesh(request["dp"], request["op"], problem.speeds)
+    return baseline(state, tokens.shape, mesh=mesh, split=split, zero=zero)
+
+
+def _read(problem: _Problem) -> tuple[Strategy, Priced | None]:
+    """Return the strategy of a file, priced on the links of the target if it names operators."""
+    path, num_devices = problem.request["strategy"], problem.request["mesh"]
+    read = read_strategy(Path(path))
+    if read.mesh.num_devices != num_devices:
+        raise ConfigError(
+            f"`--mesh` must be the {read.mesh.dp} x {read.mesh.op} devices of the strategy {path}, "
+            f"not {num_devices}"
+        )
+    strategy = replace(read, mesh=_mesh(read.mesh.dp, read.mesh.op, problem.speeds))
+    if not strategy.operators:
+        return strategy, None
+    priced = price_strategy(problem.graph(), strategy, problem.machine)
+    return strategy, priced
+
+
+def _searched(problem: _Problem) -> Priced:
+    """Search every mesh of the requested number of devices; return the fastest, as predicted."""
+    request, graph = problem.request, problem.graph()
+    pins = None if request["pins"] is None else read_pins(Path(request["pins"]))
+    reduction = (
         GradientReduction.REDUCE_SCATTER
         if request["reduce_scatter"]
         else GradientReduction.ALL_REDUCE
     )
-    found = [
-        find_strategy(
-            graph,
-            _mesh(dp, request["mesh"] // dp, speeds),
-            machine,
-            config=SearchConfig(force_batch_axis=True, gradient_sums=sums),
-            name=f"found on {dp} x {request['mesh'] // dp}",
-        ).priced.strategy
-        for dp in range(1, request["mesh"] + 1)
-        if request["mesh"] % dp == 0 and request["batch"] % dp == 0
-    ]
-    return min(found, key=lambda each: each.seconds or 0.0)
+    config = SearchConfig(force_batch_axis=True, gradient_reduction=reduction)
+    found: list[Priced] = []
+    refused: UserError | None = None
+    for dp in range(1, request["mesh"] + 1):
+        if request["mesh"] % dp or request["batch"] % dp:
+            continue
+        mesh = _mesh(dp, request["mesh"] // dp, problem.speeds)
+        name = f"found on {mesh.dp} x {mesh.op}"
+        try:
+            best = find_strategy(graph, mesh, problem.machine, pins=pins, config=config, name=name)
+        except PlanError as error:  # pins may suit only one of the meshes
+            refused = error
+            continue
+        found.append(best.priced)
+    if not found and refused is not None:
+        raise refused
+    return min(found, key=lambda each: each.strategy.seconds or 0.0)
 
 
-def _told(
+def _compiled(problem: _Problem, strategy: Strategy, target: Target) -> CompiledStep:
+    step, arguments = problem.step, problem.arguments
+    devices = target_devices(target, num_devices=strategy.mesh.num_devices)
+    shardings = placed(
+        arguments, strategy.arguments, jax_mesh(strategy.mesh, devices), names=step.names
+    )
+    if problem.request["partitioner"] == "gspmd":
+        run = partitioned_step(step, arguments, strategy, devices=devices)
+    else:
+        by_layout = problem.request["reduce_scatter"]
+        run = sharded_step(step, arguments, strategy, devices=devices, by_layout=by_layout)
+    return compile_step(run, abstract_arrays(arguments, shardings), target)
+
+
+def _drawing(strategy: Strategy, priced: Priced | None, machine: Machine) -> str:
+    if priced is None or not priced.collectives:
+        return draw_strategy(strategy)
+    drawn = draw_collectives(priced.collectives, strategy.mesh, launch_s=machine.launch_s)
+    return f"{draw_strategy(strategy)}\n\n{drawn}"
+
+
+def _described(
     strategy: Strategy,
     compiled: CompiledStep,
     *,
@@ -138,6 +233,7 @@ def _told(
         "dp": strategy.mesh.dp,
         "op": strategy.mesh.op,
         "counts": count_collectives(compiled.collectives),
+        "collective_bytes": bytes_by_kind(compiled.collectives),
         "arguments_bytes": compiled.memory.arguments,
         "temporary_bytes": compiled.memory.temporaries,
         "peak_bytes": compiled.memory.peak,

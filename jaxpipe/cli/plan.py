@@ -9,7 +9,8 @@ import tyro
 
 from jaxpipe.propose.request import PlanRequest
 
-if TYPE_CHECKING:  # it imports numpy, which `--help` can do without
+if TYPE_CHECKING:  # these import numpy, which `--help` can do without
+    from jaxpipe.autoshard.inter_op import AlpaPlan
     from jaxpipe.propose.proposal import Proposal
 
 _FEW_RANKS = 16
@@ -80,6 +81,7 @@ def _lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
         f"{len(proposal.random_s)}, {min(proposal.random_s):.4g} to {max(proposal.random_s):.4g} s",
         f"DT-FM's published cost of this placement: {proposal.dtfm_s:.4f}",
         "",
+        *(() if proposal.alpa is None else (*_alpa_stages(proposal.alpa, proposal), "")),
         *_left_out(request, proposal),
         f"{proposal.num_valued} plans simulated",
     ]
@@ -108,6 +110,28 @@ def _summary(proposal: "Proposal") -> list[str]:
         f"microbatch  {plan.microbatch}, {plan.num_microbatches} of them",
         f"gradients   {plan.all_reduce}, of stage 0 along {draw_tree(plan.sync[0])}",
     ]
+
+
+def _alpa_stages(alpa: "AlpaPlan", proposal: "Proposal") -> list[str]:
+    """Draw the stages of Alpa's inter-operator pass, and what equal submeshes cost."""
+    staged, devices = alpa.staged, proposal.cluster.devices
+    lines = [f"Alpa's inter-operator pass: {staged.step_s:.4g} s a step (predicted)"]
+    for number, stage in enumerate(staged.stages):
+        names = [devices[device].name for device in stage.devices]
+        shown = ", ".join(names[:4]) + (" ..." if len(names) > 4 else "")
+        layers = f"{stage.layers.start}-{stage.layers.stop - 1}"
+        lines.append(
+            f"  stage {number:<4}layers {layers:<8}{stage.cost.seconds:10.4g} s a microbatch   "
+            f"{len(names)} devices: {shown}"
+        )
+    if alpa.uneven is not None:
+        sizes = " ".join(str(len(stage.devices)) for stage in alpa.uneven.stages)
+        lines.append(
+            f"  submeshes of different sizes, which the runtime cannot execute: "
+            f"{alpa.uneven.step_s:.4g} s a step (predicted), layers "
+            f"{' '.join(map(str, alpa.uneven.cut))} on {sizes} devices"
+        )
+    return lines
 
 
 def _left_out(request: PlanRequest, proposal: "Proposal") -> list[str]:
@@ -150,6 +174,7 @@ def _json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str, An
         "identity_seconds": proposal.identity_s,
         "random_seconds": proposal.random_s,
         "dtfm_cost": proposal.dtfm_s,
+        **_alpa_json(proposal.alpa),
         "stages": plan.num_stages,
         "replicas": plan.num_replicas,
         "cut": plan.cut,
@@ -162,4 +187,20 @@ def _json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str, An
         "left_out": [proposal.cluster.devices[device].name for device in proposal.left_out],
         "plans_simulated": proposal.num_valued,
         "plan_file": str(out),
+    }
+
+
+def _alpa_json(alpa: "AlpaPlan | None") -> dict[str, Any]:
+    if alpa is None:
+        return {}
+    uneven = alpa.uneven
+    return {
+        "alpa_seconds": alpa.staged.step_s,
+        "alpa_uneven": None
+        if uneven is None
+        else {
+            "seconds": uneven.step_s,
+            "cut": uneven.cut,
+            "submeshes": [[stage.devices.start, stage.devices.stop] for stage in uneven.stages],
+        },
     }

@@ -7,6 +7,7 @@ from statistics import median
 import numpy as np
 
 import topo
+from jaxpipe.autoshard.inter_op import AlpaPlan, alpa_plan
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan, dtfm_cost
 from jaxpipe.plan.cost import live_limits, overfull
@@ -33,7 +34,7 @@ class Proposal:
     """A plan and what is to be said for it; times are simulated seconds of a step.
 
     `random_s` are those of the same plan on randomly placed devices; `larger` is the best that was
-    found with more devices, if some are left out.
+    found with more devices, if some are left out. `alpa` has the stages of the objective `alpa`.
     """
 
     plan: Plan
@@ -45,6 +46,7 @@ class Proposal:
     left_out: tuple[int, ...]
     larger: tuple[Shape, float] | None
     num_valued: int
+    alpa: AlpaPlan | None = None
 
     @property
     def random_median_s(self) -> float:
@@ -76,9 +78,13 @@ def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal
     def exact_s(plan: Plan) -> float:
         return plan_step_s(plan, conditions)
 
+    alpa: AlpaPlan | None = None
+    by_shape: tuple[tuple[Shape, float], ...] = ()
     if request.objective is Goal.DTFM:
         plan = dtfm_plan(task, seed=request.seed, seconds=request.budget)
-        by_shape: tuple[tuple[Shape, float], ...] = ()
+    elif request.objective is Goal.ALPA:
+        alpa = alpa_plan(task)
+        plan = alpa.plan
     else:
         effort = Effort(seconds=request.budget, num_changes=10**6)
         decision = decide(task, seconds, seed=request.seed, effort=effort)
@@ -100,6 +106,7 @@ def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal
         left_out=tuple(device for device in range(len(task.cluster)) if device not in used),
         larger=next((each for each in by_shape if each[0].num_ranks > plan.num_ranks), None),
         num_valued=valued,
+        alpa=alpa,
     )
 
 

@@ -15,6 +15,8 @@ class Goal(StrEnum):
     """The simulated seconds of a step."""
     DTFM = "dtfm"
     """DT-FM's published cost of the placement."""
+    ALPA = "alpa"
+    """The seconds of a step that Alpa's inter-operator pass predicts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,8 @@ class PlanRequest:
     batch: int
     """Samples in a step, over all replicas."""
     objective: Goal = Goal.TIME
-    """What to make small: the simulated `time` of a step, or DT-FM's published cost, `dtfm`."""
+    """What to minimize: the simulated `time` of a step, DT-FM's published cost, `dtfm`, or the
+    time that `alpa`'s inter-operator pass predicts for stages on submeshes of equal size."""
     budget: float = 30.0
     """Seconds to search for."""
     measure: bool = False

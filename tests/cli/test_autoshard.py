@@ -1,6 +1,7 @@
 """`jaxpipe autoshard` plans and compiles a sharded step, and explains wrong input on one line."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ def test_a_small_step(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(capsys.readouterr().out)
     assert (told["dp"], told["op"], told["truth"]) == (1, 2, "simulated")
     assert told["counts"]["num_comm"] >= told["counts"]["allreduce"] > 0
+    assert told["collective_bytes"]["all-reduce"] > 0
     assert told["arguments_bytes"] > 0
     assert told["predicted_s"] > 0
 
@@ -25,15 +27,86 @@ def test_a_small_search(capsys: pytest.CaptureFixture[str]) -> None:
     assert "(simulated for v100)" in out
 
 
+_SMALL = "autoshard --model tiny --layers 1 --mesh 2 --batch 2 --dtype float32"
+
+
+def test_a_strategy_is_drawn_written_and_used_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, words = tmp_path / "strategy.json", [*_SMALL.split(), "--batch", "8", "--draw"]
+    assert main([*words, "--out", str(out)]) == 0
+    first = capsys.readouterr().out
+    assert f"strategy -> {out}" in first
+    assert "\nstate.params.blocks.*.mlp.up.kernel " in first
+    assert "all-reduce   " in first
+    assert main([*words, "--strategy", str(out)]) == 0
+    again = capsys.readouterr().out
+    timed = ("took", "strategy ->")
+    kept = [
+        [each for each in text.splitlines() if each and not each.startswith(timed)]
+        for text in (first, again)
+    ]
+    assert [each.split(",")[0] for each in kept[0]] == [each.split(",")[0] for each in kept[1]]
+
+
+def test_a_strategy_by_hand_is_used_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "strategy.json")
+    told = []
+    for words in (["--op", "2", "--out", out], ["--strategy", out]):
+        assert main([*_SMALL.split(), *words, "--json"]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0]["counts"] == told[1]["counts"]
+    assert told[0]["strategy"] == told[1]["strategy"]
+
+
+def test_pins_decide_a_sharding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pins = tmp_path / "pins.toml"
+    drawn = []
+    for text in ("RS1", "S1R"):
+        pins.write_text(f'[arguments]\n"state.params.blocks.*.mlp.up.kernel" = "{text}"\n')
+        assert main([*_SMALL.split(), "--pins", str(pins), "--draw"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        drawn += [each for each in lines if each.startswith("state.params.blocks.*.mlp.up.kernel")]
+    assert [each.split()[1] for each in drawn] == ["RS1", "S1R"]
+
+
+def test_xla_derives_the_collectives(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*_SMALL.split(), "--op", "2", "--partitioner", "gspmd", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["counts"]["num_comm"] > 0
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         ("--dp 3", "`--dp` and `--op` must divide `--mesh` 4, 3 does not"),
         ("--dp 2 --op 4", "`--dp` times `--op` must be `--mesh`: 2 x 4 is not 4"),
         ("--dp 4 --batch 6", "`--batch` must be a multiple of `--dp`: 6 is not one of 4"),
+        ("--dp 2 --pins pins.toml", "`--dp` and `--op` decide the strategy"),
+        ("--strategy a.json --pins b.toml", "`--pins` are for a search"),
+        ("--strategy none.json", "cannot read the strategy none.json"),
+        ("--pins none.toml", "cannot read the pins none.toml"),
         ("--model abacus", "`--model`: `preset` must be a known name, not 'abacus'"),
     ],
 )
 def test_wrong_input(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["autoshard", *words.split()]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_strategy_is_for_its_number_of_devices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "strategy.json")
+    assert main([*_SMALL.split(), "--op", "2", "--out", out]) == 0
+    assert main([*_SMALL.split(), "--mesh", "4", "--strategy", out]) == 2
+    assert "`--mesh` must be the 1 x 2 devices of the strategy" in capsys.readouterr().err
+
+
+def test_pins_that_suit_no_mesh_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pins.toml").write_text('[arguments]\n"state.parms.*" = "RR"\n')
+    assert main([*_SMALL.split(), "--pins", str(tmp_path / "pins.toml")]) == 2
+    assert "`arguments.state.parms.*` pins nothing" in capsys.readouterr().err

@@ -100,6 +100,7 @@ def test_a_measured_profile_takes_the_place_of_flops(
         (("--batch", "0"), "`batch` is 0; make it at least 1"),
         (("--budget", "0"), "`--budget` is 0.0; make it above 0"),
         (("--stages", "9"), "`stages` is 9 and `replicas` None for 4 devices, 4 layers"),
+        (("--objective", "alpa", "--replicas", "3"), "`stages` None, `replicas` 3, `batch` 8, 4"),
         (("--profile", "none.json"), "cannot read the profile none.json"),
     ],
 )
@@ -111,11 +112,35 @@ def test_what_cannot_be_planned_is_refused(
     assert not (tmp_path / "plan.toml").exists()
 
 
-def test_a_plan_file_trains_to_the_losses_of_any_other_plan(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, dataset: Path
+def test_alpas_stages_are_shown_with_their_predicted_time(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
     out = tmp_path / "plan.toml"
-    planned(out, "--stages", "2", "--replicas", "1", capsys=capsys)
+    told = planned(out, "--objective", "alpa", "--stages", "2", "--replicas", "2", capsys=capsys)
+    assert "Alpa's inter-operator pass: " in told
+    assert "s a step (predicted)" in told
+    assert "stage 0   layers 0-1" in told
+    assert "s a microbatch   2 devices: ohio-0:0, ohio-1:0" in told
+    assert read_plan(out, topo.load("two-region")).placement == ((0, 2), (1, 3))
+
+
+def test_alpas_prediction_is_in_the_json(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    words = ("--objective", "alpa", "--json")
+    told = json.loads(planned(tmp_path / "plan.toml", *words, capsys=capsys))
+    assert told["objective"] == "alpa"
+    assert told["alpa_seconds"] > 0
+    if told["alpa_uneven"] is not None:
+        assert told["alpa_uneven"]["seconds"] < told["alpa_seconds"]
+    assert sum(told["cut"]) == 4
+
+
+@pytest.mark.parametrize("objective", ["time", "alpa"])
+def test_a_plan_file_trains_to_the_losses_of_any_other_plan(
+    objective: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, dataset: Path
+):
+    out = tmp_path / "plan.toml"
+    words = ("--objective", objective, "--stages", "2", "--replicas", "1")
+    planned(out, *words, capsys=capsys)
     tree = tiny_tree(tmp_path / "identity", dataset, model={"num_layers": 4, "sequence": 16})
     by_file = {**tree, "run": {**tree["run"], "folder": str(tmp_path / "by-file")}}
     by_file["plan"] = {"file": str(out), "cluster": "two-region"}

@@ -122,7 +122,7 @@ def test_flops_of_a_layer_are_those_of_xla(remat: str) -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_flops_of_the_ends_are_those_of_xla(tied: bool) -> None:
+def test_flops_of_the_head_are_those_of_xla(tied: bool) -> None:
     gpt = Gpt(replace(CONFIG, tied=tied))
     init = partial(gpt.init, layers=range(0), embed=True, head=True)
     params = jax.eval_shape(init, jax.random.key(0))
@@ -130,9 +130,6 @@ def test_flops_of_the_ends_are_those_of_xla(tied: bool) -> None:
     sizes = {"batch": BATCH, "sequence": CONFIG.sequence}
     x = jax.eval_shape(gpt.embed, params, tokens, None)
     assert_counts(flops(gpt.head, params, x), gpt_costs.head_forward_flops(gpt.config, **sizes))
-    # XLA counts the check that a token is in the vocabulary as well.
-    closed_form = gpt_costs.embed_forward_flops(gpt.config, **sizes)
-    assert closed_form <= flops(gpt.embed, params, tokens, None) <= 3 * closed_form
 
 
 def test_training_is_three_forwards() -> None:

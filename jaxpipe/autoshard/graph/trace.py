@@ -8,10 +8,10 @@ import jax
 import numpy as np
 
 from jaxpipe.autoshard.graph.graph import ArrayType, Graph, Operator
-from jaxpipe.autoshard.graph.inline import Equation, Slot, inline, live
 from jaxpipe.autoshard.graph.rule import Form, Rule
 from jaxpipe.autoshard.graph.rules import rule_of
 from jaxpipe.errors import PlanError
+from jaxpipe.jaxpr import Equation, Variable, flatten, live, varying
 
 _DECIDING = frozenset(("dot_general", "gather", "scatter-add", "scatter_add"))
 
@@ -37,20 +37,22 @@ def trace_step(
     outputs = (shapes,) if len(result_names) == 1 else shapes
     argument_paths = _paths(arguments, names, "names")
     result_paths = _paths(outputs, result_names, "result_names")
-    inlined = inline(closed)
-    equations = [*live(inlined)][::-1]
-    number: dict[Slot, int] = {}
-    arrays = [*inlined.arguments, *(slot for each in equations for slot in each.results)]
-    for slot in arrays:
-        number[slot] = len(number)
+    flat = live(flatten(closed, unroll=True))
+    depends = varying(flat)
+    equations = [each for each in flat.equations if not depends.isdisjoint(each.operands)]
+    number: dict[Variable, int] = {}
+    for array in (*flat.arguments, *(result for each in equations for result in each.results)):
+        number[array] = len(number)
     return Graph(
-        arrays=tuple(_type_of(slot.aval) for slot in number),
+        arrays=tuple(_type_of(array.aval) for array in number),
         operators=tuple(_operator(i, each, number) for i, each in enumerate(equations)),
-        arguments={p: number[s] for p, s in zip(argument_paths, inlined.arguments, strict=True)},
+        arguments={
+            path: number[array] for path, array in zip(argument_paths, flat.arguments, strict=True)
+        },
         results={
-            path: number[slot]
-            for path, slot in zip(result_paths, inlined.results, strict=True)
-            if slot is not None
+            path: number[array]
+            for path, array in zip(result_paths, flat.results, strict=True)
+            if array in depends
         },
     )
 
@@ -79,17 +81,17 @@ def _paths(trees: Sequence[Any], names: Sequence[str], field: str) -> list[str]:
     ]
 
 
-def _operator(index: int, equation: Equation, number: dict[Slot, int]) -> Operator:
-    operands = tuple(tuple(aval.shape) for aval in equation.operand_avals)
-    results = tuple(tuple(slot.aval.shape) for slot in equation.results)
+def _operator(index: int, equation: Equation, number: dict[Variable, int]) -> Operator:
+    operands = tuple(tuple(operand.aval.shape) for operand in equation.operands)
+    results = tuple(tuple(result.aval.shape) for result in equation.results)
     rule = rule_of(
         equation.primitive, Form(operands=operands, results=results, params=equation.params)
     )
     return Operator(
         index=index,
         primitive=equation.primitive,
-        operands=tuple(None if slot is None else number[slot] for slot in equation.operands),
-        results=tuple(number[slot] for slot in equation.results),
+        operands=tuple(number.get(operand) for operand in equation.operands),
+        results=tuple(number[result] for result in equation.results),
         rule=rule,
         flops=_flops(equation.primitive, rule),
         deciding=equation.primitive in _DECIDING,

@@ -11,15 +11,17 @@ from jaxpipe.autoshard.inter_op.stage import (
     step_s,
     submeshes,
 )
-from jaxpipe.autoshard.inter_op.to_plan import plan_of
+from jaxpipe.autoshard.inter_op.to_plan import AlpaPlan, alpa_plan, plan_of
 
 __all__ = [
+    "AlpaPlan",
     "Machine",
     "ProfiledCosts",
     "Stage",
     "StageCost",
     "StageCosts",
     "StagedModel",
+    "alpa_plan",
     "assign_stages",
     "cluster_operators",
     "crossing_bytes",

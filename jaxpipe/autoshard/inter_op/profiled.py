@@ -28,18 +28,18 @@ class ProfiledCosts:
         size = len(devices)
         if self.microbatch % size:
             return None
-        task = self.task
-        profile = task.profile.scaled(microbatch=self.microbatch // size)
-        part = _stage(task, layers).scaled(profile.microbatch / task.profile.microbatch)
-        each = task.bytes_each
+        task, each = self.task, self.task.bytes_each
+        factor = self.microbatch / size / task.profile.microbatch
+        part = _stage(task, layers).scaled(factor)
+        optimizer = each.optimizer / (size if each.shards_optimizer else 1)
         compute_s = (part.forward_s + part.backward_s) * float(task.slow[list(devices)].max())
         links = links_between(task.cluster, tuple(devices))
         num_bytes = part.parameters * each.gradient
         sum_s = ring_s(links, num_bytes=num_bytes) if size > 1 else 0.0
         return StageCost(
             seconds=compute_s + sum_s / self.num_microbatches,
-            held_bytes=part.parameters * (each.parameter + each.gradient + each.optimizer),
-            live_bytes=part.kept_bytes + profile.activation_bytes,
+            held_bytes=part.parameters * (each.parameter + each.gradient + optimizer),
+            live_bytes=part.kept_bytes + round(task.profile.activation_bytes * factor),
         )
 
 

@@ -40,14 +40,14 @@ def assign_stages(
     *,
     num_layers: int,
     num_microbatches: int,
-    most_stages: int | None = None,
+    num_stages: int | None = None,
     tolerance: float = 0.0,
 ) -> StagedModel:
-    """Return the stages that are foreseen to take the least time for a step.
+    """Return the stages with the shortest predicted step; `num_stages` of them, if it is given.
 
-    A stage that is n-th from the end holds n microbatches at most, as under 1F1B. Bounds on the
-    slowest stage that differ by less than `tolerance`, a fraction, are taken for one: the result is
-    then at most so much slower than the best.
+    The n-th stage from the end keeps n microbatches at most, as under 1F1B. Bounds on the slowest
+    stage that differ by less than the fraction `tolerance` count as one bound: the step is then
+    longer than the shortest one by that fraction at most.
 
     Cost: bounds x stages x submeshes x layers ** 2, in NumPy.
 
@@ -55,21 +55,23 @@ def assign_stages(
         PlanError: no stages fit the devices' memory.
     """
     table = _tabulate(costs, machine, num_layers=num_layers)
-    limit = min(num_layers, len(machine.memory_bytes), most_stages or num_layers)
+    counts = (
+        range(1, min(num_layers, len(machine.memory_bytes)) + 1)
+        if num_stages is None
+        else range(num_stages, num_stages + 1)
+    )
     best: tuple[float, list[tuple[int, int, int]]] = (inf, [])
     for bound_s in _bounds(table.seconds, tolerance):
         if (num_microbatches - 1) * bound_s / (1 + tolerance) >= best[0]:
             break
-        once_s, path = _quickest(
-            table, bound_s, most_stages=limit, num_microbatches=num_microbatches
-        )
+        once_s, path = _quickest(table, bound_s, counts=counts, num_microbatches=num_microbatches)
         best = min(
             best, (once_s + (num_microbatches - 1) * bound_s, path), key=lambda each: each[0]
         )
     if not best[1]:
         raise PlanError(
             f"some stages fit into their devices: none do for {num_layers} layers on "
-            f"{len(machine.memory_bytes)} devices with `most_stages` {limit}; use more devices, or "
+            f"{len(machine.memory_bytes)} devices with `stages` {num_stages}; use more devices, or "
             "smaller microbatches"
         )
     stages = tuple(
@@ -133,7 +135,7 @@ def _bounds(seconds: np.ndarray, tolerance: float) -> list[float]:
 
 
 def _quickest(
-    table: _Table, bound_s: float, *, most_stages: int, num_microbatches: int
+    table: _Table, bound_s: float, *, counts: range, num_microbatches: int
 ) -> tuple[float, list[tuple[int, int, int]]]:
     """Return the seconds of the quickest way through, and the submesh and layers of its stages."""
     num_layers = table.seconds.shape[1] - 1
@@ -142,7 +144,7 @@ def _quickest(
     left[num_layers] = 0.0  # no layers are left, whatever devices are
     ways: list[np.ndarray] = []
     best_s, best_count = inf, 0
-    for count in range(1, most_stages + 1):
+    for count in range(1, counts.stop):
         fitting = np.where(table.most_live >= min(count, num_microbatches), allowed, inf)
         behind = left[:, table.stops].T[:, None, :]  # submesh, 1, layer
         whole = fitting + behind + table.hop_s[:, None, None]
@@ -154,7 +156,7 @@ def _quickest(
             left[better, start] = through[m, better]
             way[better, start, 0], way[better, start, 1] = m, chosen[m, better]
         ways.append(way)
-        if left[0, 0] < best_s:
+        if count in counts and left[0, 0] < best_s:
             best_s, best_count = float(left[0, 0]), count
     return best_s, _retrace(table, ways[:best_count])
 

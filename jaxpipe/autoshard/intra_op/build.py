@@ -16,7 +16,7 @@ import numpy as np
 from jaxpipe.autoshard.graph import Graph, Operator
 from jaxpipe.autoshard.intra_op.layouts import LayoutBook
 from jaxpipe.autoshard.intra_op.machine import Machine
-from jaxpipe.autoshard.intra_op.peak_memory import Moment, held
+from jaxpipe.autoshard.intra_op.peak_memory import Peak, live_at_peaks
 from jaxpipe.autoshard.intra_op.problem import Edge, Node, Problem
 from jaxpipe.autoshard.intra_op.tables import Combined, Table, TableBook, account, charge_s
 from jaxpipe.autoshard.intra_op.tree import Tree, tree_of
@@ -63,7 +63,7 @@ def space_of(graph: Graph, mesh: MeshShape, machine: Machine) -> Space:
         graph=graph,
         tree=tree,
         tables=TableBook(graph=graph, layouts=layouts),
-        held=held(graph, tree.final),
+        live=live_at_peaks(graph, tree.final),
     )
     draft.settle()
     draft.read_all()
@@ -87,7 +87,7 @@ class _Draft:
     graph: Graph
     tree: Tree
     tables: TableBook
-    held: np.ndarray
+    live: np.ndarray
     stored: dict[int, Stored] = field(default_factory=dict)
     deciding: dict[int, int] = field(default_factory=dict)
     seconds: list[np.ndarray] = field(default_factory=list)
@@ -205,7 +205,7 @@ class _Draft:
 
     def _node(self, seconds: np.ndarray) -> int:
         self.seconds.append(seconds)
-        self.memory.append(np.zeros((len(Moment), len(seconds))))
+        self.memory.append(np.zeros((len(Peak), len(seconds))))
         self.charges.append({})
         return len(self.seconds) - 1
 
@@ -213,7 +213,7 @@ class _Draft:
         layouts = self.tables.layouts.of(self.graph.arrays[array])
         numbers = np.arange(len(layouts.shardings)) if layout is None else layout
         self.stored[array] = Stored(node=node, layout=numbers)
-        self.memory[node] += np.outer(self.held[:, array], layouts.num_bytes[numbers])
+        self.memory[node] += np.outer(self.live[:, array], layouts.num_bytes[numbers])
 
     def _charge(self, into: dict[int, np.ndarray], combined: Combined, mask: np.ndarray) -> None:
         if mask.any():

@@ -1,8 +1,8 @@
-"""The ways to compute an operator: where it decides itself, and where it follows an operand.
+"""Enumerate the shardings of an operator: of its own choice, or following an operand.
 
-A way gives each axis of the mesh one factor of the operator's rule, or none (then the devices along
-it compute the same). That fixes the shardings of all operands and results, and along which axes
-sums are partial.
+A candidate assigns each mesh axis one factor of the operator's rule, or none (the devices along it
+then compute the same). That fixes the shardings of all operands and results, and the axes along
+which the results are partial sums.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,25 +21,25 @@ from jaxpipe.autoshard.strategy import (
 )
 
 Split = Mapping[int, Axes]
-"""The axes that split each factor; a factor that is not there is not split."""
+"""The axes that split each factor; factors that are missing are not split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """A choice, and which axes split which factor in it."""
+class Candidate:
+    """A candidate sharding of an operator, and the axes that split each factor in it."""
 
     split: Split
     choice: OperatorChoice
 
 
-def all_ways(rule: Rule, shape: tuple[int, ...], mesh: MeshShape) -> Iterator[Way]:
-    """Yield all ways to compute an operator of one result, of this shape.
+def candidates(rule: Rule, shape: tuple[int, ...], mesh: MeshShape) -> Iterator[Candidate]:
+    """Yield all shardings of an operator with one result of this shape.
 
-    An axis that splits a factor with another one is inside it if it comes later in the mesh.
+    Of two axes that split the same factor, the later one of the mesh is the inner one.
 
     >>> product = Rule(sizes=(4, 2, 8), operands=((0, 2), (2, 1)), results=((0, 1),))
-    >>> for way in all_ways(product, (4, 2), MeshShape(dp=1, op=2)):
-    ...     print(way.choice)
+    >>> for each in candidates(product, (4, 2), MeshShape(dp=1, op=2)):
+    ...     print(each.choice)
     RR,RR->RR
     S1R,RR->S1R
     RR,RS1->RS1
@@ -59,18 +59,18 @@ def all_ways(rule: Rule, shape: tuple[int, ...], mesh: MeshShape) -> Iterator[Wa
         before = _sharded(rule.results[0], split)
         for partial, after in endings(before, _summed(rule, split), shape, mesh):
             choice = OperatorChoice(operands=operands, results=(after,), partial=partial)
-            yield Way(split=split, choice=choice)
+            yield Candidate(split=split, choice=choice)
 
 
-def following_way(rule: Rule, place: int, sharding: Sharding, mesh: MeshShape) -> Way:
-    """Return the way to compute an operator that follows an operand with this sharding.
+def following_candidate(rule: Rule, place: int, sharding: Sharding, mesh: MeshShape) -> Candidate:
+    """Return the sharding of an operator that follows an operand with this sharding.
 
-    Axes that the rule does not let through are gathered from the operand first, so that it may be
-    read in fewer pieces than it is stored in; partial sums are all-reduced at once.
+    Axes that the rule does not pass on are all-gathered from the operand first, so that the operand
+    may be read in fewer pieces than it is stored in; partial sums are all-reduced immediately.
 
     >>> total = Rule(sizes=(4, 2), operands=((0, 1),), results=((0,),))
     >>> from jaxpipe.autoshard.strategy import parse_sharding
-    >>> print(following_way(total, 0, parse_sharding("S0S1"), MeshShape(dp=2, op=2)).choice)
+    >>> print(following_candidate(total, 0, parse_sharding("S0S1"), MeshShape(dp=2, op=2)).choice)
     S0S1->S0 +1
     """
     split: dict[int, Axes] = {}
@@ -84,7 +84,7 @@ def following_way(rule: Rule, place: int, sharding: Sharding, mesh: MeshShape) -
         results=tuple(_sharded(dims, split) for dims in rule.results),
         partial=(PartialSum(axes=summed),) if summed else (),
     )
-    return Way(split=split, choice=choice)
+    return Candidate(split=split, choice=choice)
 
 
 def _passed(size: int, axes: Axes, mesh: MeshShape) -> int:

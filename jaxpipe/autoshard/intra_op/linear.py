@@ -1,16 +1,16 @@
-"""The problem as an integer linear program: the relaxation first, branches where it is not whole.
+"""Solve the problem as an integer linear program: the relaxation first, then branch and bound.
 
-One variable for each choice of a node; exactly one is 1. Choices of a source that an edge does not
-tell apart are one row, those of a target one column; a flow of 1 goes from the row chosen to the
-column chosen, and pays for its cell::
+One variable for each choice of a node; exactly one is 1. Choices of a source with equal costs on an
+edge are one row, those of a target one column; a flow of 1 goes from the chosen row to the
+chosen column, and pays for its cell::
 
     sum over choices of x = 1                        at each node
     sum over columns of f[row, :] = sum of x there   at each edge, for each row; columns alike
-                                    (+ what hubs bring back: `reshard_pruning`)
+                                    (+ flow through intermediates: `reshard_pruning`)
     sum of x, or of f, with a charge <= y            at each node and edge that has it
-    sum over nodes of memory x <= limit              at each moment
+    sum over nodes of memory x <= limit              at each peak
 
-Flows are whole where all x are, so that only x and y need be integers. This is the linearisation of
+Flows are integers where all x are, so that only x and y need be. This is the linearisation of
 the paper's equation 1, with flows between classes of choices for its products of one-hot variables.
 
 Source: Zheng et al., "Alpa", OSDI 2022, section 4.2; HiGHS (Huangfu and Hall 2018).
@@ -46,9 +46,9 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A choice at each node (None: none was found), and a bound below which no choice can be.
+    """A choice at each node (None: none was found), and a lower bound of all choices.
 
-    `relaxed` says that the relaxation was whole already.
+    `relaxed` says that the relaxation had an integer solution.
     """
 
     chosen: tuple[int, ...] | None
@@ -134,7 +134,7 @@ def _chosen(program: Program, values: np.ndarray, kept: Kept) -> tuple[int, ...]
 def _flows(draft: "_Rows", edge: Edge, starts: np.ndarray, known: Networks) -> np.ndarray:
     """Add the flows of an edge, and return what they cost.
 
-    Where nothing is charged, flow may pass hubs, which leave most cells out.
+    Where nothing is charged, flow may pass through intermediates, which replace most cells.
     """
     layers = np.stack([edge.seconds, *(mask.astype(float) for mask in edge.charges.values())])
     row_of, rows = _classes(layers.transpose(1, 0, 2))
@@ -142,13 +142,13 @@ def _flows(draft: "_Rows", edge: Edge, starts: np.ndarray, known: Networks) -> n
     table = edge.seconds[np.ix_(rows, columns)]
     network = _network(table, known) if not edge.charges else _dense(table)
     cells = draft.num_variables + np.arange(len(network.cells))
-    hubs = cells[-1] + 1 + np.arange(len(network.hubs))
-    draft.num_variables += len(cells) + len(hubs)
+    intermediates = cells[-1] + 1 + np.arange(len(network.intermediates))
+    draft.num_variables += len(cells) + len(intermediates)
     for node, classes, side in ((edge.source, row_of, 0), (edge.target, column_of, 1)):
         for number in range(table.shape[side]):
             members = starts[node] + np.flatnonzero(classes == number)
             out = cells[network.cells[:, side] == number]
-            back = hubs[network.hubs[:, 1 - side] == number]
+            back = intermediates[network.intermediates[:, 1 - side] == number]
             draft.add(
                 np.concatenate([out, members, back]),
                 np.concatenate([np.ones(len(out)), -np.ones(len(members) + len(back))]),
@@ -159,12 +159,13 @@ def _flows(draft: "_Rows", edge: Edge, starts: np.ndarray, known: Networks) -> n
         charged = mask[np.ix_(rows, columns)][network.cells[:, 0], network.cells[:, 1]]
         draft.charge(cells[charged], int(starts[-1]) + charge)
     costs = table[network.cells[:, 0], network.cells[:, 1]]
-    return np.concatenate([costs, np.zeros(len(hubs))])
+    return np.concatenate([costs, np.zeros(len(intermediates))])
 
 
 def _dense(table: np.ndarray) -> Network:
     return Network(
-        cells=np.argwhere(np.ones(table.shape, dtype=bool)), hubs=np.zeros((0, 2), dtype=int)
+        cells=np.argwhere(np.ones(table.shape, dtype=bool)),
+        intermediates=np.zeros((0, 2), dtype=int),
     )
 
 

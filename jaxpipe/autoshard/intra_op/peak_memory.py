@@ -1,9 +1,9 @@
-"""When memory is needed most: which arrays are held at which moments of the step.
+"""The arrays that are live at each of the two memory peaks of a step.
 
-Arguments are held all the time; results of their paths take their place. Beside them two moments
-count, by what unsharded arrays would hold: when most activations wait for the backward, and when
-there are most gradients. As every array counts that the jaxpr keeps, what a compiler fuses away
-included, this is an upper estimate.
+Arguments are live throughout; results with the path of an argument replace it. There are two peaks,
+found for unsharded arrays: when most activations wait for the backward, and when most gradients
+exist. Every array of the jaxpr counts, also those that a compiler fuses away, so this is an upper
+estimate.
 """
 
 from enum import IntEnum
@@ -13,15 +13,15 @@ import numpy as np
 from jaxpipe.autoshard.graph import Graph
 
 
-class Moment(IntEnum):
-    """A moment of the step, by its place in arrays of memory."""
+class Peak(IntEnum):
+    """A memory peak of the step; its value is the row in arrays of memory."""
 
     ACTIVATIONS = 0
     GRADIENTS = 1
 
 
-def held(graph: Graph, final: tuple[bool, ...]) -> np.ndarray:
-    """Return whether each array is held at each moment, as `[moment, array]`.
+def live_at_peaks(graph: Graph, final: tuple[bool, ...]) -> np.ndarray:
+    """Return whether each array is live at each peak, as `[peak, array]`.
 
     `final[a]` says that no deciding operator depends on array a, as on gradients.
     """
@@ -32,19 +32,19 @@ def held(graph: Graph, final: tuple[bool, ...]) -> np.ndarray:
     arguments[list(graph.arguments.values())] = True
     in_place = np.zeros(len(graph.arrays), dtype=bool)
     in_place[[array for path, array in graph.results.items() if path in graph.arguments]] = True
-    result = np.tile(arguments, (len(Moment), 1))
-    for moment, kind in ((Moment.ACTIVATIONS, ~is_final), (Moment.GRADIENTS, is_final)):
+    result = np.tile(arguments, (len(Peak), 1))
+    for peak, kind in ((Peak.ACTIVATIONS, ~is_final), (Peak.GRADIENTS, is_final)):
         counted = kind & ~arguments & ~in_place
         change = np.zeros(len(graph.operators) + 2)
         np.add.at(change, made[counted], sizes[counted])
         np.add.at(change, used[counted] + 1, -sizes[counted])
         when = int(np.argmax(np.cumsum(change)))
-        result[moment] |= (made <= when) & (when <= used) & ~arguments & ~in_place
+        result[peak] |= (made <= when) & (when <= used) & ~arguments & ~in_place
     return result
 
 
 def _lifetimes(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each array by which operator it is made, and which one reads it last."""
+    """Return the index of the operator that makes each array, and of the last one that reads it."""
     made = np.zeros(len(graph.arrays), dtype=int)
     used = np.zeros(len(graph.arrays), dtype=int)
     for operator in graph.operators:

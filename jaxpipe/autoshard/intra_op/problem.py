@@ -3,11 +3,11 @@
     minimise   sum over nodes of seconds[choice]
              + sum over edges of seconds[choice of source, choice of target]
              + sum over charges of charge_s, once if any pick has it
-    so that    at each moment the sum over nodes of memory[moment, choice] is within the limit
+    so that    at each peak the sum over nodes of memory[peak, choice] is within the limit
 
 Charges are the starts of collectives that are combined: paid once, not by each part.
 
-Source: Zheng et al., "Alpa", OSDI 2022, equation 1; charges and moments are ours.
+Source: Zheng et al., "Alpa", OSDI 2022, equation 1; charges and memory peaks are ours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
-    """Nodes, edges and charges; `memory_limit` is in bytes, of each moment."""
+    """Nodes, edges and charges; `memory_limit` is in bytes, at each peak."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]

@@ -1,4 +1,4 @@
-"""Leave out choices: by the user's pins, a forced batch axis, how gradients are summed."""
+"""Restrict the search space: by pins, a forced batch axis, the collective for gradients."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -18,10 +18,10 @@ Mask = tuple[int, np.ndarray]
 
 
 class GradientReduction(StrEnum):
-    """How partial sums of gradients end; by default as takes least, or as memory needs it.
+    """The collective that ends partial sums of gradients; `FREE`: the fastest that fits the memory.
 
-    With `REDUCE_SCATTER` each device has a part of the sum, updates that, and gathers parameters
-    afterwards, wherever a dim divides: Alpa's rewriting, and ZeRO-2.
+    With `REDUCE_SCATTER` each device updates its shard and all-gathers the parameters afterwards,
+    wherever a dim divides: Alpa's rewriting, and ZeRO-2.
     """
 
     FREE = "free"
@@ -135,16 +135,16 @@ def batch_on_dp(space: Space) -> Iterator[Mask]:
             yield node, np.array([splits[number].get(factor, ()) == axes for number in kept])
 
 
-def sums_of_gradients(space: Space, sums: GradientReduction) -> Iterator[Mask]:
-    """Yield what is kept if gradients are summed so."""
-    if sums is GradientReduction.FREE:
+def gradients_reduced(space: Space, by: GradientReduction) -> Iterator[Mask]:
+    """Yield the choices in which gradients are reduced this way."""
+    if by is GradientReduction.FREE:
         return
     for index, node in space.deciding.items():
         operator = space.graph.operators[index]
         if space.tree.final[operator.results[0]]:
             choices = space.table(operator).choices
             kept = [choices[number] for number in space.kept[node]]
-            yield node, _ends_so(kept, scatter=sums is GradientReduction.REDUCE_SCATTER)
+            yield node, _ends_so(kept, scatter=by is GradientReduction.REDUCE_SCATTER)
 
 
 def _ends_so(choices: list[OperatorChoice], *, scatter: bool) -> np.ndarray:

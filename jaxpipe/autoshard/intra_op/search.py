@@ -12,9 +12,9 @@ from jaxpipe.autoshard.intra_op.machine import Machine
 from jaxpipe.autoshard.intra_op.restrict import (
     GradientReduction,
     batch_on_dp,
+    gradients_reduced,
     kept_by,
     pinned,
-    sums_of_gradients,
 )
 from jaxpipe.autoshard.intra_op.strategy_cost import Memory, collectives_of, memory_of
 from jaxpipe.autoshard.strategy import Collective, MeshShape, Pins, Strategy
@@ -33,7 +33,7 @@ class SearchConfig:
     """
 
     force_batch_axis: bool = False
-    gradient_sums: GradientReduction = GradientReduction.FREE
+    gradient_reduction: GradientReduction = GradientReduction.FREE
     memory_limit_bytes: float = inf
     time_limit_s: float = 120.0
 
@@ -87,7 +87,8 @@ def find_strategy(
         space = pinned(space, pins)
     if config.force_batch_axis:
         space = _checked(kept_by(space, batch_on_dp(space)), "`force_batch_axis`")
-    space = _checked(kept_by(space, sums_of_gradients(space, config.gradient_sums)), "`sums`")
+    reduced = kept_by(space, gradients_reduced(space, config.gradient_reduction))
+    space = _checked(reduced, "`gradient_reduction`")
     limited = replace(space.problem, memory_limit=config.memory_limit_bytes)
     start = time.perf_counter()
     answer = solve(limited, time_limit_s=config.time_limit_s)

@@ -8,7 +8,7 @@ from jaxpipe.autoshard.graph import roles_of
 from jaxpipe.autoshard.intra_op.build import Space
 from jaxpipe.autoshard.intra_op.decode import choice_of, number_of, stored_as, table_row
 from jaxpipe.autoshard.intra_op.partial_sums import sum_collectives
-from jaxpipe.autoshard.intra_op.peak_memory import Moment
+from jaxpipe.autoshard.intra_op.peak_memory import Peak
 from jaxpipe.autoshard.intra_op.tables import Combined
 from jaxpipe.autoshard.strategy import Collective
 
@@ -77,8 +77,8 @@ def memory_of(space: Space, chosen: Sequence[int]) -> Memory:
         parameters=parameters,
         optimizer=optimizer,
         batch=batch,
-        activations=round(held[Moment.ACTIVATIONS]) - arguments,
-        gradients=round(held[Moment.GRADIENTS]) - arguments,
+        activations=round(held[Peak.ACTIVATIONS]) - arguments,
+        gradients=round(held[Peak.GRADIENTS]) - arguments,
     )
 
 

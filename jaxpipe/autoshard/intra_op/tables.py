@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jaxpipe.autoshard.graph import ArrayType, Graph, Operator, Rule
-from jaxpipe.autoshard.intra_op.enumerate_shardings import Split, all_ways, following_way
+from jaxpipe.autoshard.intra_op.enumerate_shardings import Split, candidates, following_candidate
 from jaxpipe.autoshard.intra_op.layouts import LayoutBook
 from jaxpipe.autoshard.intra_op.partial_sums import sum_collectives
 from jaxpipe.autoshard.strategy import (
@@ -109,24 +109,24 @@ def charge_s(combined: Combined, book: LayoutBook) -> float:
 def _table(kind: _Kind, book: LayoutBook) -> Table:
     mesh, machine = book.mesh, book.machine
     if kind.followed is None:
-        ways = list(all_ways(kind.rule, kind.results[0].shape, mesh))
-        gathered: list[list[Collective]] = [[] for _ in ways]
+        found = list(candidates(kind.rule, kind.results[0].shape, mesh))
+        gathered: list[list[Collective]] = [[] for _ in found]
     else:
         followed = kind.operands[kind.followed]
         assert followed is not None, kind
         source = book.of(followed)
-        ways = [following_way(kind.rule, kind.followed, s, mesh) for s in source.shardings]
+        found = [following_candidate(kind.rule, kind.followed, s, mesh) for s in source.shardings]
         gathered = [
-            list(source.path(place, source.number[way.choice.operands[kind.followed]]))
-            for place, way in enumerate(ways)
+            list(source.path(place, source.number[each.choice.operands[kind.followed]]))
+            for place, each in enumerate(found)
         ]
-    choices = tuple(way.choice for way in ways)
+    choices = tuple(each.choice for each in found)
     collectives = [
         [*before, *_sums(choice, kind.results[0], book)]
         for before, choice in zip(gathered, choices, strict=True)
     ]
     seconds, charges = account(collectives, kind.results[0].dtype, book, final=kind.final)
-    devices = np.array([mesh.size(_axes(way.split)) for way in ways], dtype=float)
+    devices = np.array([mesh.size(_axes(each.split)) for each in found], dtype=float)
     results = tuple(
         _numbers([choice.results[place] for choice in choices], array, book)
         for place, array in enumerate(kind.results)
@@ -139,7 +139,7 @@ def _table(kind: _Kind, book: LayoutBook) -> Table:
     seconds = seconds + (0.0 if kind.flops else moved / machine.memory_bytes_per_s)
     return Table(
         choices=choices,
-        splits=tuple(way.split for way in ways),
+        splits=tuple(each.split for each in found),
         operands=tuple(
             None
             if array is None

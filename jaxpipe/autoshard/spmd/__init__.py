@@ -13,17 +13,17 @@ from jaxpipe.autoshard.spmd.sharded_step import (
     sharded_step,
 )
 from jaxpipe.autoshard.spmd.train_step import (
-    StepModel,
+    LossModel,
     initial_state,
     train_step,
     unstacked,
 )
 
 __all__ = [
+    "LossModel",
     "NamedStep",
     "Program",
     "ShardedProgram",
-    "StepModel",
     "abstract_arrays",
     "baseline",
     "initial_state",

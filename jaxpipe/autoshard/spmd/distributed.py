@@ -21,7 +21,7 @@ import optax
 from jax import Array
 from jaxtyping import Key
 
-from jaxpipe.autoshard.spmd.train_step import StepModel, Tree
+from jaxpipe.autoshard.spmd.train_step import LossModel, Tree
 from jaxpipe.autoshard.strategy.jax_interop import Device
 from jaxpipe.comm import BROADCAST_TAG, Transport, broadcast_bytes
 from jaxpipe.errors import TransportError
@@ -107,7 +107,7 @@ def placed_pieces(tree: Any, shardings: Any) -> Any:
 
 
 def initial_pieces(
-    model: StepModel,
+    model: LossModel,
     optimizer: optax.GradientTransformation,
     key: Key[Array, ""],
     shardings: Tree,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxpipe.autoshard.spmd.program import BARRIER, Operator, Program
+from jaxpipe.autoshard.spmd.program import Operator, Program
 from jaxpipe.autoshard.strategy import Axes, Axis, MeshShape, OperatorChoice, Sharding
 
 
@@ -37,10 +37,9 @@ def run_locally(
     mesh: MeshShape,
 ) -> tuple[Array, ...]:
     """Return the pieces of the results, partial where the choice says so."""
-    if operator.name == BARRIER and operator.primitive is None:
-        return tuple(jax.lax.optimization_barrier(tuple(operands)))
     primitive = operator.primitive
-    assert primitive is not None, operator
+    if primitive is None:  # the barrier before what is recomputed
+        return tuple(jax.lax.optimization_barrier(tuple(operands)))
     shapes = [
         sharding.local_shape(program.arrays[number].shape, mesh)
         for number, sharding in zip(operator.outputs, unended(choice), strict=True)

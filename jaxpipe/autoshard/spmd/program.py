@@ -6,18 +6,17 @@ device computes it whole. The other operators but the barriers are those of
 `jaxpipe.autoshard.graph`, one for one, and have its indices.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import jax
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Primitive, Var
+from jax.extend.core import Primitive
 
 from jaxpipe.autoshard.graph.rule import Form, Rule
 from jaxpipe.autoshard.graph.rules import rule_of
-from jaxpipe.autoshard.graph.subjaxpr import called
-
-BARRIER = "optimization_barrier"
+from jaxpipe.jaxpr import Equation, FlatJaxpr, Variable, flatten, live, varying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,133 +65,51 @@ def trace_program(step: Callable[..., Any], *arguments: Any) -> Program:
     >>> [each.name for each in program.operators]
     ['add', 'mul']
     """
-    closed = jax.make_jaxpr(step)(*arguments)
-    builder = _Builder()
-    numbers = tuple(builder.new(var.aval) for var in closed.jaxpr.invars)
-    results = builder.inline(closed.jaxpr, closed.consts, numbers)
+    flat = live(flatten(jax.make_jaxpr(step)(*arguments), unroll=True, barriers=True))
+    number = {variable: n for n, variable in enumerate(_variables(flat))}
+    depends = varying(flat)
+    indices = count()
     return Program(
-        operators=_numbered(_alive(builder.operators, results), numbers),
-        arguments=numbers,
-        results=results,
-        constants=builder.constants,
-        arrays=builder.arrays,
-    )
-
-
-@dataclass(slots=True)
-class _Builder:
-    """What has been inlined so far."""
-
-    operators: list[Operator] = field(default_factory=list)
-    constants: dict[int, Any] = field(default_factory=dict)
-    arrays: dict[int, jax.ShapeDtypeStruct] = field(default_factory=dict)
-
-    def new(self, aval: Any) -> int:
-        """Number an array."""
-        number = len(self.arrays)
-        self.arrays[number] = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-        return number
-
-    def constant(self, value: Any, aval: Any) -> int:
-        """Number a value that stands in the step."""
-        number = self.new(aval)
-        self.constants[number] = value
-        return number
-
-    def inline(
-        self, jaxpr: Jaxpr, consts: Sequence[Any], numbers: Sequence[int]
-    ) -> tuple[int, ...]:
-        """Add the operators of a jaxpr that reads these arrays; return what it returns."""
-        known: dict[Any, int] = dict(zip(jaxpr.invars, numbers, strict=True))
-        for var, value in zip(jaxpr.constvars, consts, strict=True):
-            known[var] = self.constant(value, var.aval)
-        for eqn in jaxpr.eqns:
-            inputs = tuple(self._read(known, atom) for atom in eqn.invars)
-            known.update(zip(eqn.outvars, self._add(eqn, inputs), strict=True))
-        return tuple(self._read(known, atom) for atom in jaxpr.outvars)
-
-    def _read(self, known: Mapping[Any, int], atom: Var | Literal) -> int:
-        return self.constant(atom.val, atom.aval) if isinstance(atom, Literal) else known[atom]
-
-    def _add(self, eqn: JaxprEqn, inputs: tuple[int, ...]) -> tuple[int, ...]:
-        inner = called(eqn)
-        if inner is None:
-            avals = [var.aval for var in eqn.outvars]
-            return self._append(eqn.primitive.name, eqn.primitive, eqn.params, inputs, avals)
-        params = eqn.params
-        if params.get("prevent_cse") and params.get("differentiated"):
-            inputs = self._append(BARRIER, None, {}, inputs, inner.in_avals)
-        return self.inline(inner.jaxpr, inner.consts, inputs)
-
-    def _append(
-        self,
-        name: str,
-        primitive: Primitive | None,
-        params: Mapping[str, Any],
-        inputs: tuple[int, ...],
-        avals: Sequence[Any],
-    ) -> tuple[int, ...]:
-        outputs = tuple(self.new(aval) for aval in avals)
-        self.operators.append(
-            Operator(
-                name=name,
-                primitive=primitive,
-                params=params,
-                inputs=inputs,
-                outputs=outputs,
-                rule=self._rule(name, params, inputs, outputs),
-            )
-        )
-        return outputs
-
-    def _rule(
-        self, name: str, params: Mapping[str, Any], inputs: Sequence[int], outputs: Sequence[int]
-    ) -> Rule:
-        operands, results = (
-            tuple(self.arrays[number].shape for number in numbers) for numbers in (inputs, outputs)
-        )
-        return rule_of(name, Form(operands=operands, results=results, params=params))
-
-
-def _alive(operators: Sequence[Operator], results: Sequence[int]) -> list[Operator]:
-    """Return the operators that the results depend on; of a barrier, the arrays that they do."""
-    needed = set(results)
-    alive: list[Operator] = []
-    for operator in reversed(operators):
-        if needed.isdisjoint(operator.outputs):
-            continue
-        kept = operator if operator.primitive else _trimmed(operator, needed)
-        needed.update(kept.inputs)
-        alive.append(kept)
-    return alive[::-1]
-
-
-def _trimmed(barrier: Operator, needed: set[int]) -> Operator:
-    lanes = [lane for lane, number in enumerate(barrier.outputs) if number in needed]
-    rule = barrier.rule
-    return replace(
-        barrier,
-        inputs=tuple(barrier.inputs[lane] for lane in lanes),
-        outputs=tuple(barrier.outputs[lane] for lane in lanes),
-        rule=replace(
-            rule,
-            operands=tuple(rule.operands[lane] for lane in lanes),
-            results=tuple(rule.results[lane] for lane in lanes),
+        operators=tuple(
+            _operator(equation, number, index=_index(equation, depends, indices))
+            for equation in flat.equations
         ),
+        arguments=tuple(number[variable] for variable in flat.arguments),
+        results=tuple(number[variable] for variable in flat.results),
+        constants={n: each.value for each, n in number.items() if each.is_constant},
+        arrays={
+            n: jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each, n in number.items()
+        },
     )
 
 
-def _numbered(operators: Sequence[Operator], arguments: Sequence[int]) -> tuple[Operator, ...]:
-    """Give each operator that depends on an argument the index that it has in the graph."""
-    varying = set(arguments)
-    numbered: list[Operator] = []
-    index = 0
-    for operator in operators:
-        kept = operator
-        if not varying.isdisjoint(operator.inputs):
-            varying.update(operator.outputs)
-            if operator.primitive is not None:
-                kept = replace(operator, index=index)
-                index += 1
-        numbered.append(kept)
-    return tuple(numbered)
+def _variables(flat: FlatJaxpr) -> dict[Variable, None]:
+    """Return all variables in order, each once."""
+    found = dict.fromkeys(flat.arguments)
+    for equation in flat.equations:
+        found.update(dict.fromkeys((*equation.operands, *equation.results)))
+    return found | dict.fromkeys(flat.results)
+
+
+def _index(equation: Equation, depends: Set[Variable], indices: Iterator[int]) -> int | None:
+    """Return the index that an equation has in the graph, if it is in the graph."""
+    if equation.source is None or depends.isdisjoint(equation.operands):
+        return None
+    return next(indices)
+
+
+def _operator(equation: Equation, number: Mapping[Variable, int], *, index: int | None) -> Operator:
+    operands, results = (
+        tuple(variable.aval.shape for variable in variables)
+        for variables in (equation.operands, equation.results)
+    )
+    form = Form(operands=operands, results=results, params=equation.params)
+    return Operator(
+        name=equation.primitive,
+        primitive=None if equation.source is None else equation.source.primitive,
+        params=equation.params,
+        inputs=tuple(number[variable] for variable in equation.operands),
+        outputs=tuple(number[variable] for variable in equation.results),
+        rule=rule_of(equation.primitive, form),
+        index=index,
+    )

@@ -22,7 +22,7 @@ Tree: TypeAlias = dict[str, Any]
 Step: TypeAlias = Callable[[Tree, Array, Array], tuple[Tree, Array]]
 
 
-class StepModel(Protocol):
+class LossModel(Protocol):
     """What a step needs of a model; `models.gpt` and `models.alpa_gpt` are such."""
 
     @property
@@ -54,7 +54,7 @@ class StepModel(Protocol):
 
 
 def initial_state(
-    model: StepModel,
+    model: LossModel,
     optimizer: optax.GradientTransformation,
     key: Key[Array, ""],
     *,
@@ -83,7 +83,7 @@ def unstacked(params: Tree, num_layers: int) -> Tree:
     return {**params, "blocks": blocks}
 
 
-def train_step(model: StepModel, optimizer: optax.GradientTransformation, *, remat: bool) -> Step:
+def train_step(model: LossModel, optimizer: optax.GradientTransformation, *, remat: bool) -> Step:
     """Return a step: state, tokens and targets in; the next state and the mean loss out.
 
     The mean is over the targets that are not negative. With `remat` each layer is computed again

@@ -17,7 +17,6 @@ from jaxpipe.autoshard.strategy.file import (
     write_strategy,
 )
 from jaxpipe.autoshard.strategy.jax_interop import (
-    from_partition_spec,
     jax_mesh,
     named_sharding,
     partition_spec,
@@ -50,7 +49,6 @@ __all__ = [
     "collective_s",
     "draw_collectives",
     "draw_strategy",
-    "from_partition_spec",
     "jax_mesh",
     "latency_s",
     "mesh_on",

@@ -1,4 +1,4 @@
-"""The border to JAX: shardings as `PartitionSpec`s, and back."""
+"""Shardings and meshes as JAX writes them: `PartitionSpec`, `NamedSharding`, `Mesh`."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -22,31 +22,6 @@ def partition_spec(sharding: Sharding) -> PartitionSpec:
     (None, ('dp', 'op'))
     """
     return PartitionSpec(*(_entry(dim) for dim in sharding.dims))
-
-
-def from_partition_spec(spec: PartitionSpec, *, rank: int) -> Sharding:
-    """Return what JAX writes as a sharding of an array of this rank.
-
-    >>> str(from_partition_spec(PartitionSpec("op"), rank=2))
-    'S1R'
-
-    Raises:
-        PlanError: an axis of the specification is not one of the mesh.
-    """
-    labels = {axis.label: axis for axis in Axis}
-
-    def axes(entry: Any) -> Axes:
-        names = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
-        for name in names:
-            if name not in labels:
-                raise PlanError(
-                    f"an axis of a `PartitionSpec` is one of {', '.join(labels)}, is {name!r}; "
-                    "name the axes of the mesh so"
-                )
-        return tuple(labels[name] for name in names)
-
-    entries = [*spec, *[None] * (rank - len(spec))]
-    return Sharding(tuple(axes(entry) for entry in entries))
 
 
 def jax_mesh(mesh: MeshShape, devices: Sequence[Device] | None = None) -> Mesh:

@@ -55,10 +55,6 @@ class Sharding:
         """Return the dim that this axis splits, if any."""
         return next((number for number, dim in enumerate(self.dims) if axis in dim), None)
 
-    def num_shards(self, mesh: MeshShape) -> int:
-        """Return into how many different pieces the array is cut."""
-        return mesh.size(self.axes)
-
     def fits(self, shape: tuple[int, ...], mesh: MeshShape) -> bool:
         """Return whether each dim divides evenly among its devices."""
         return len(shape) == len(self.dims) and all(

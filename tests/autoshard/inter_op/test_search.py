@@ -15,6 +15,7 @@ from jaxpipe.autoshard.inter_op import (
     StageCost,
     StageCosts,
     StagedModel,
+    alpa_plan,
     assign_stages,
     machine_of,
     plan_of,
@@ -130,7 +131,7 @@ def test_equal_submeshes_are_a_plan_that_takes_as_long(equal: int, replicas: int
     task = task_on(where, layers=4, batch=32)
     costs = ProfiledCosts(task=task, microbatch=4, num_microbatches=8)
     machine = machine_of(task, microbatch=4, equal=equal)
-    found = assign_stages(costs, machine, num_layers=4, num_microbatches=8, most_stages=stages)
+    found = assign_stages(costs, machine, num_layers=4, num_microbatches=8, num_stages=stages)
     plan = plan_of(found, task, microbatch=4)
     check_plan(plan, num_devices=4)
     assert (plan.num_replicas, plan.num_stages, plan.num_microbatches) == (replicas, stages, 8)
@@ -150,3 +151,46 @@ def test_uneven_submeshes_are_no_plan():
     )
     with pytest.raises(PlanError, match=r"the submeshes have \[1, 2\]; search with `equal`"):
         plan_of(staged, task, microbatch=2)
+
+
+def test_the_plan_is_the_fastest_of_all_equal_submeshes():
+    where = cluster(4, bytes_per_s=2.0)
+    task = task_on(where, layers=4, batch=8)
+    found = alpa_plan(task)
+    check_plan(found.plan, num_devices=4)
+    seconds = [
+        assign_stages(
+            ProfiledCosts(task=task, microbatch=size * each, num_microbatches=8 // (size * each)),
+            machine_of(task, microbatch=size * each, equal=size),
+            num_layers=4,
+            num_microbatches=8 // (size * each),
+        ).step_s
+        for size in (1, 2, 4)
+        for each in (1, 2, 4)
+        if 8 % (size * each) == 0
+    ]
+    assert found.staged.step_s <= 1.01 * min(seconds)
+
+
+def test_the_task_decides_stages_and_replicas():
+    task = task_on(cluster(6, bytes_per_s=1e9), layers=4, batch=6)
+    found = alpa_plan(replace(task, stages=2, replicas=3))
+    assert (found.plan.num_stages, found.plan.num_replicas) == (2, 3)
+    assert found.uneven is None
+    assert alpa_plan(replace(task, stages=3)).plan.num_stages == 3
+    with pytest.raises(PlanError, match=r"`stages` 4, `replicas` 2, `batch` 6, 4 layers and the 6"):
+        alpa_plan(replace(task, stages=4, replicas=2))
+
+
+def test_uneven_submeshes_are_predicted_where_they_are_faster():
+    where = cluster(3, bytes_per_s=1e12, devices_per_host=2)
+    costly_head = replace(task_on(where, layers=1, batch=8).profile.layers[0], forward_s=6.0)
+    task = task_on(where, layers=2, batch=8)
+    task = replace(
+        task, profile=replace(task.profile, layers=(costly_head, task.profile.layers[1]))
+    )
+    found = alpa_plan(task)
+    assert found.uneven is not None
+    assert found.uneven.step_s < found.staged.step_s
+    assert [len(stage.devices) for stage in found.uneven.stages] == [2, 1]
+    assert len({len(stage.devices) for stage in found.staged.stages}) == 1

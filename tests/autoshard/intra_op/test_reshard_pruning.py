@@ -14,14 +14,14 @@ LINK = AxisLink(latency_s=1e-6, bandwidth_bytes_per_s=1e9)
 
 
 def shortest(table: np.ndarray) -> np.ndarray:
-    """Return what it takes from each row to each column by the cells and hubs that are left."""
+    """Return the cost from each row to each column through the remaining cells."""
     network = network_of(table)
     num_rows, num_columns = table.shape
     ways = np.full((num_rows + num_columns,) * 2, np.inf)
     np.fill_diagonal(ways, 0.0)
     for row, column in network.cells:
         ways[row, num_rows + column] = table[row, column]
-    for column, row in network.hubs:
+    for column, row in network.intermediates:
         ways[num_rows + column, row] = 0.0
     for middle in range(len(ways)):
         ways = np.minimum(ways, ways[:, middle, None] + ways[None, middle])
@@ -42,4 +42,4 @@ def test_reshardings_keep_their_costs_in_fewer_cells() -> None:
     table = layouts.wire_s + layouts.latency_s
     network = network_of(table)
     np.testing.assert_allclose(shortest(table), table, rtol=1e-9)
-    assert len(network.cells) + len(network.hubs) < table.size / 2
+    assert len(network.cells) + len(network.intermediates) < table.size / 2
