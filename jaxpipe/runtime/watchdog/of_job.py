@@ -16,7 +16,7 @@ def start_watchdog(
         stage=job.plan.stages(rank)[0],
         num_ranks=job.plan.num_ranks,
         folder=job.folder,
-        waits_for=waits_for(job.plan, rank=rank, shares_updates=job.optimizer.sharded),
+        waits_for=waits_for(job.plan, rank=rank, sharded=job.optimizer.sharded),
     )
     deadlines = Deadlines(least_s=job.run.hang_s, unlearned_s=job.run.timeout_s)
     return Watchdog(seen, deadlines, end=end)

@@ -7,7 +7,7 @@ from jaxpipe.schedule import Bucket, Instruction, Op
 
 
 def waits_for(
-    plan: Plan, *, rank: int, shares_updates: bool = False
+    plan: Plan, *, rank: int, sharded: bool = False
 ) -> Callable[[Instruction], tuple[int, ...]]:
     """Return the function that tells which ranks an instruction of this rank waits for.
 
@@ -20,7 +20,7 @@ def waits_for(
     >>> import topo
     >>> config = PlanConfig(cluster="two-region", stages=2, replicas=2)
     >>> plan = default_plan(config, topo.load("two-region"), num_layers=4, batch=4, tied=False)
-    >>> of_rank_3 = waits_for(plan, rank=3, shares_updates=True)
+    >>> of_rank_3 = waits_for(plan, rank=3, sharded=True)
     >>> of_rank_3(receive(1, 0, 0)), of_rank_3(forward(1, 0)), of_rank_3(update(1))
     ((2,), (), (1,))
     """
@@ -30,7 +30,7 @@ def waits_for(
     def ranks(instruction: Instruction) -> tuple[int, ...]:
         if instruction.op is Op.RECEIVE and instruction.peer is not None:
             return (plan.rank(replica=mine, stage=instruction.peer),)
-        if instruction.op is Op.UPDATE and shares_updates:
+        if instruction.op is Op.UPDATE and sharded:
             stage = instruction.stage
             replicas = (r for r in range(plan.num_replicas) if r != mine)
             return tuple(plan.rank(replica=replica, stage=stage) for replica in replicas)
