@@ -1,4 +1,4 @@
-"""A stage whose computes are waits: as long as the real ones, and without arrays but its messages."""
+"""A stage whose computes are waits, as long as the real ones; its messages are its only arrays."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Broadcast of the checkpoint that rank 0 has chosen; apart from the package, which needs no jax."""
+"""Broadcast of the checkpoint that rank 0 has chosen; not in the package, which needs no jax."""
 
 from pathlib import Path
 
