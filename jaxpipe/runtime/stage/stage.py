@@ -130,7 +130,9 @@ class Stage:
         return x
 
 
-def microbatch_key(*, seed: int, step: Array | int, microbatch: Array | int) -> Array:
+def microbatch_key(
+    *, seed: int, step: Array | np.integer | int, microbatch: Array | np.integer | int
+) -> Array:
     """Return the key of one microbatch of one step; `microbatch` counts over all replicas."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), microbatch)
 
