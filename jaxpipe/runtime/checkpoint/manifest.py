@@ -8,7 +8,7 @@ import msgspec
 
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.storage.atomic_write import write_durably
-from jaxpipe.runtime.storage.checksummed_json import seal, unseal
+from jaxpipe.runtime.storage.checksum import seal, unseal
 
 Dtype: TypeAlias = Literal[
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
