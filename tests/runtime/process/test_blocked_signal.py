@@ -54,7 +54,7 @@ def terminate_child():
 
 threading.Thread(target=terminate_child, daemon=True).start()
 command = [sys.executable, "-c", sys.argv[1], sys.argv[2]]
-raise SystemExit(run_child(command, first_signal=signal.SIGUSR1, holds_sigterm=True))
+raise SystemExit(run_child(command, first_signal=signal.SIGUSR1, blocks_sigterm=True))
 """
 
 
@@ -73,6 +73,6 @@ def test_a_held_signal_waits() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_child_is_received_to_stop_in_place_of_being_ended(tmp_path: Path) -> None:
+def test_a_child_is_asked_to_stop_in_place_of_being_ended(tmp_path: Path) -> None:
     done = run(RUNS_A_CHILD, STOPS_WHEN_TOLD, str(tmp_path / "ready"))
     assert done.returncode == 143, done.stderr
