@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxpipe.errors import CheckpointError
-from jaxpipe.runtime.checkpoint import begin, commit, latest, write_shard
+from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, latest, write_shard
 
 
 def begin_run(folder: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Path:
@@ -19,7 +19,7 @@ def begin_run(folder: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping
     try:
         existing = latest(folder)
     except CheckpointError:
-        partial = begin(folder, step=0)
+        partial = begin_checkpoint(folder, step=0)
         entries = list(write_shard(partial, "parameters", tensors))
         for moment in ("mu", "nu"):
             zeros = {f"{moment}.{name}": np.zeros_like(each) for name, each in tensors.items()}

@@ -65,7 +65,7 @@ class PacedRank:
     def step(self, *, number: int) -> None:
         """Execute one step."""
         state = TrainState(
-            stages={stage: StageState(params={}, moments=()) for stage in self.interpreter.compiled}
+            stages={stage: StageState(params={}, moments=()) for stage in self.interpreter.calls}
         )
         numbers = (each.microbatch or 0 for part in self.parts for each in part)
         microbatches = 1 + max(numbers, default=0)
@@ -105,7 +105,7 @@ def open_rank(
     number = rank % job.num_pipeline_ranks
     interpreter = Interpreter(
         plan=plan,
-        compiled={
+        calls={
             stage: paced_stage(
                 job,
                 rank=rank,
@@ -121,7 +121,7 @@ def open_rank(
         reducer=reducer,
         wire=_wire(task),
         recorder=SpanRecorder(rank=rank, clock=clock.now, keep=lambda _: True),
-        patience=Timeouts(timeout_s=task.timeout_s),
+        timeouts=Timeouts(timeout_s=task.timeout_s),
         watch=no_watchdog(rank),
         receive=_receive,
     )

@@ -1,18 +1,100 @@
-"""Paced stage: its functions sleep as long as the real ones compute, and return only messages."""
+"""A stage whose computes are waits, as long as the real ones; its messages are its only arrays."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import jax
 import numpy as np
 
 from jaxpipe.paced.virtual_clock import VirtualClock
-from jaxpipe.runtime.stage.compile import CompiledStage
+from jaxpipe.runtime.stage.calls import StageSpec
+from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE
+from jaxpipe.runtime.stage.model import Parameters
+from jaxpipe.runtime.stage.split_backward import Carried
+from jaxpipe.runtime.stage.vjp import Residuals
 from jaxpipe.schedule import Bucket, Instruction, Op
 from jaxpipe.simulate.engine.step_model import StepModel
 
-_NO_LOSS = np.zeros((), np.float32)
+_ZERO = np.zeros((), np.float32)
+_NO_RESIDUALS = Residuals(saved=(), index=(), structure=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacedStage:
+    """`StageCalls` of a stage that computes nothing: parameters and gradients are empty.
+
+    Each forward and backward returns the same `message`, each step has the same `buckets`; nobody
+    may write to them. `seconds` is how long a call of each op lasts.
+    """
+
+    spec: StageSpec
+    seconds: Mapping[Op, float]
+    clock: VirtualClock
+    message: np.ndarray
+    buckets: Mapping[Bucket, np.ndarray]
+
+    def init(self) -> tuple[Parameters, tuple[()]]:
+        """Return nothing."""
+        return {}, ()
+
+    def cast(self, params: Parameters) -> Parameters:
+        """Return the same parameters: none."""
+        return params
+
+    def zeros(self) -> Parameters:
+        """Return nothing."""
+        return {}
+
+    def forward(self, *_: object) -> tuple[np.ndarray, Residuals]:
+        """Sleep as long as a forward lasts."""
+        return self.evaluate(), _NO_RESIDUALS
+
+    def evaluate(self, *_: object) -> np.ndarray:
+        """Sleep as long as a forward lasts."""
+        self._sleep(Op.FORWARD)
+        return _ZERO if self.spec.is_last else self.message
+
+    def backward(self, *_: object) -> tuple[np.ndarray | None, Parameters]:
+        """Sleep as long as a whole backward lasts."""
+        self._sleep(Op.BACKWARD)
+        return self._of_input(), {}
+
+    def backward_input(self, *_: object) -> tuple[np.ndarray | None, Carried]:
+        """Sleep as long as the input half of a backward lasts."""
+        self._sleep(Op.BACKWARD_INPUT)
+        return self._of_input(), Carried(kept={}, crossing=(), split=None)
+
+    def backward_weight(self, *_: object) -> Parameters:
+        """Sleep as long as the weight half of a backward lasts."""
+        self._sleep(Op.BACKWARD_WEIGHT)
+        return {}
+
+    def pack(self, *_: object) -> Buckets:
+        """Return the buckets of every step."""
+        return dict(self.buckets)
+
+    def square_norm(self, *_: object) -> np.ndarray:
+        """Return 0."""
+        return _ZERO
+
+    def update(self, *_: object) -> tuple[Parameters, tuple[()]]:
+        """Sleep as long as an update lasts."""
+        self._sleep(Op.UPDATE)
+        return {}, ()
+
+    def join(self, *_: object) -> Parameters:
+        """Return nothing: the optimizer of a paced stage is never sharded."""
+        return {}
+
+    def _of_input(self) -> np.ndarray | None:
+        return None if self.spec.is_first else self.message
+
+    def _sleep(self, op: Op) -> None:
+        self.clock.sleep(self.seconds[op])
+
+
+_TIMED = (Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT, Op.UPDATE)
 
 
 def paced_stage(
@@ -23,48 +105,14 @@ def paced_stage(
     clock: VirtualClock,
     message: np.ndarray,
     buckets: Mapping[Bucket, np.ndarray],
-) -> CompiledStage:
-    """Return a stage of a job whose computes take as long as the job says.
-
-    Each forward and backward returns the same `message`, each step the same `buckets`; they must
-    not be written to. There are no parameters and no gradients.
-    """
-
-    def sleeping(op: Op, result: Any) -> Callable[..., Any]:
-        seconds = job.seconds(Instruction(op=op, stage=stage), rank=rank)
-
-        def sleep(*_: Any) -> Any:
-            clock.sleep(seconds)
-            return result
-
-        return sleep
-
-    is_first, is_last = stage == 0, stage == job.num_stages - 1
-    output = _NO_LOSS if is_last else message
-    of_input = None if is_first else message
-    return CompiledStage(
-        is_first=is_first,
-        is_last=is_last,
+) -> PacedStage:
+    """Return a stage of a job whose computes last as long as the job says."""
+    spec = StageSpec(
+        is_first=stage == 0,
+        is_last=stage == job.num_stages - 1,
         layout=ONE_DEVICE,
         activation=jax.ShapeDtypeStruct(message.shape, message.dtype),
         loss_cotangent=message,
-        init=lambda: ({}, ()),
-        cast=lambda params: params,
-        zeros=dict,
-        forward=sleeping(Op.FORWARD, (output, None)),
-        evaluate=sleeping(Op.FORWARD, output),
-        backwards={
-            Op.BACKWARD: sleeping(Op.BACKWARD, (of_input, {})),
-            Op.BACKWARD_INPUT: sleeping(Op.BACKWARD_INPUT, (of_input, None)),
-            Op.BACKWARD_WEIGHT: sleeping(Op.BACKWARD_WEIGHT, {}),
-        },
-        split=_CarriesNothing(),
-        pack=lambda _: dict(buckets),
-        square_norm=lambda _: 0.0,
-        update=sleeping(Op.UPDATE, ({}, ())),
     )
-
-
-class _CarriesNothing:
-    def carry(self, residuals: Any, cotangent: Any, crossing: Any) -> None:
-        """Return None: the halves of a sleep share no residuals."""
+    seconds = {op: job.seconds(Instruction(op=op, stage=stage), rank=rank) for op in _TIMED}
+    return PacedStage(spec=spec, seconds=seconds, clock=clock, message=message, buckets=buckets)

@@ -130,7 +130,7 @@ def _hold(functions: StageFunctions, compiled: CompiledStage, *, seed: int) -> _
     tokens, targets = (
         jnp.asarray(random.integers(0, stage.model.vocabulary, shape), jnp.int32) for _ in range(2)
     )
-    activation = compiled.activation
+    activation = compiled.spec.activation
     hidden = jnp.asarray(random.normal(size=activation.shape), activation.dtype)
     params, moments = compiled.init()
     compute = compiled.cast(params)
@@ -146,7 +146,7 @@ def _hold(functions: StageFunctions, compiled: CompiledStage, *, seed: int) -> _
         compute=compute,
         given=given,
         residuals=residuals,
-        cotangent=compiled.loss_cotangent if stage.is_last else output,
+        cotangent=compiled.spec.loss_cotangent if stage.is_last else output,
         gradients=compiled.zeros(),
     )
 
@@ -157,7 +157,7 @@ def _forward(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
 
 def _backward(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
     def call() -> Any:
-        of_input, held.gradients = compiled.backwards[Op.BACKWARD](
+        of_input, held.gradients = compiled.backward(
             held.compute, held.residuals, held.cotangent, held.gradients
         )
         return of_input, held.gradients
@@ -166,19 +166,14 @@ def _backward(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
 
 
 def _backward_input(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
-    backward = compiled.backwards[Op.BACKWARD_INPUT]
-    return lambda: backward(held.compute, held.residuals, held.cotangent)
+    return lambda: compiled.backward_input(held.compute, held.residuals, held.cotangent)
 
 
 def _backward_weight(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
-    assert compiled.split is not None, "compiled with halves"
-    _, crossing = _backward_input(compiled, held)()
-    carried = compiled.split.carry(held.residuals, held.cotangent, crossing)
+    _, carried = _backward_input(compiled, held)()
 
     def call() -> Any:
-        held.gradients = compiled.backwards[Op.BACKWARD_WEIGHT](
-            held.compute, carried, held.gradients
-        )
+        held.gradients = compiled.backward_weight(held.compute, carried, held.gradients)
         return held.gradients
 
     return call
@@ -207,8 +202,8 @@ _CALLS: dict[Op, Callable[[CompiledStage, _Held], Callable[[], Any]]] = {
 
 
 def _compiled_bytes(compiled: CompiledStage) -> int:
-    functions = (compiled.forward, compiled.update, *compiled.backwards.values())
-    return max(_needed_bytes(function) for function in functions)
+    names = ("forward", "backward", "backward_input", "backward_weight", "update")
+    return max(_needed_bytes(compiled.executables[name]) for name in names)
 
 
 def _needed_bytes(function: Any) -> int:

@@ -77,10 +77,7 @@ class Job:
         return layout_over(devices, self.mesh, split=self.model.split)
 
     def functions(self, *, stage: int, rank: int = 0) -> StageFunctions:
-        """Return what a rank that holds this stage computes.
-
-        Which rank it is matters where the optimizer is sharded.
-        """
+        """Return the functions of a stage; `rank` selects the shard of a sharded optimizer."""
         is_sharded = self.optimizer.sharded
         return StageFunctions(
             stage=Stage(
@@ -100,5 +97,5 @@ class Job:
             ),
             optimizer=self.optimizer,
             scales_loss=self.loss_scale is not None,
-            share=optimizer_shard_of(self.plan, rank=rank, stage=stage) if is_sharded else None,
+            shard=optimizer_shard_of(self.plan, rank=rank, stage=stage) if is_sharded else None,
         )

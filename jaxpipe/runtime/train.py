@@ -221,7 +221,7 @@ class _Reporter:
             return
         metrics = ended.metrics(self._job, self._rate, eval_loss=eval_loss)
         self._file.write(metrics)
-        self._trackers.tell(metrics)
+        self._trackers.log(metrics)
         self._observe(metrics)
 
     def close(self) -> None:
@@ -236,6 +236,6 @@ def _tracked(job: Job, file: MetricsFile, first_step: int) -> TrackedRun:
         project=job.run.project,
         key=file.key,
         first_step=first_step,
-        told_step=file.told_step,
+        logged_step=file.logged_step,
         description=job.description,
     )

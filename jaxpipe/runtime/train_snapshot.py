@@ -12,7 +12,7 @@ import optax
 from jaxpipe.runtime.checkpoint import flatten, names, restore
 from jaxpipe.runtime.checkpoint.async_saver import Snapshot
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.stage.compile import CompiledStage
+from jaxpipe.runtime.stage.calls import StageCalls
 from jaxpipe.runtime.stage.loss_scale import LossScale, initial_loss_scale
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.train_state import StageState, TrainState
@@ -72,7 +72,7 @@ def held_tensors(worker: Worker, state: TrainState) -> dict[str, np.ndarray] | N
     """
     tensors: dict[str, np.ndarray] = {}
     for stage, held in state.stages.items():
-        if worker.compiled[stage].shared_out is not None:
+        if worker.calls[stage].spec.sharded is not None:
             return None
         first_layer = worker.job.plan.layers(stage).start
         moments = {moment: optax.tree.get(held.moments, moment) for moment in _MOMENTS}
@@ -111,7 +111,7 @@ def restore_state(worker: Worker, checkpoint: Saved | None) -> tuple[TrainState,
     plan, scaling = worker.job.plan, worker.job.loss_scale
     loss_scale = None if scaling is None else initial_loss_scale(scaling)
     if checkpoint is None:
-        stages = {stage: _fresh(compiled) for stage, compiled in worker.compiled.items()}
+        stages = {stage: _fresh(calls) for stage, calls in worker.calls.items()}
         return TrainState(stages=stages, loss_scale=loss_scale), 0
     saved = checkpoint.metadata.get(_LOSS_SCALE)
     if scaling is not None and saved is not None:
@@ -120,11 +120,11 @@ def restore_state(worker: Worker, checkpoint: Saved | None) -> tuple[TrainState,
     stages = {
         stage: _restored(
             checkpoint,
-            compiled,
+            calls,
             first_layer=plan.layers(stage).start,
             num_updates=checkpoint.step - skipped_steps,
         )
-        for stage, compiled in worker.compiled.items()
+        for stage, calls in worker.calls.items()
     }
     state = TrainState(stages=stages, loss_scale=loss_scale, skipped_steps=skipped_steps)
     return state, checkpoint.step
@@ -139,22 +139,22 @@ def restore_params(checkpoint: Saved, template: Parameters, *, first_layer: int)
     return jax.device_put(_read(checkpoint, template, first_layer=first_layer, prefix=""))
 
 
-def _fresh(compiled: CompiledStage) -> StageState:
-    params, moments = compiled.init()
+def _fresh(calls: StageCalls) -> StageState:
+    params, moments = calls.init()
     return StageState(params=params, moments=moments)
 
 
 def _restored(
-    checkpoint: Saved, compiled: CompiledStage, *, first_layer: int, num_updates: int
+    checkpoint: Saved, calls: StageCalls, *, first_layer: int, num_updates: int
 ) -> StageState:
-    fresh = _fresh(compiled)
+    fresh = _fresh(calls)
     read = partial(_read, checkpoint, fresh.params, first_layer=first_layer)
     moments = optax.tree.set(
         fresh.moments,
         count=np.int32(num_updates),
-        **{moment: _held(compiled, read(prefix=f"{moment}.")) for moment in _MOMENTS},
+        **{moment: _owned(calls, read(prefix=f"{moment}.")) for moment in _MOMENTS},
     )
-    place = compiled.layout.place  # each count gets an array of its own: they are donated
+    place = calls.spec.layout.place  # each count gets an array of its own: they are donated
     return StageState(params=place(read(prefix="")), moments=place(moments))
 
 
@@ -163,22 +163,22 @@ def _read(checkpoint: Saved, template: Parameters, *, first_layer: int, prefix: 
     return restore(template, found, first_layer=first_layer, prefix=prefix)
 
 
-def _held(compiled: CompiledStage, moment: Parameters) -> Parameters:
-    if compiled.shared_out is None:
+def _owned(calls: StageCalls, moment: Parameters) -> Parameters:
+    sharded = calls.spec.sharded
+    if sharded is None:
         return moment
-    held = compiled.shared_out.held(moment)
-    return jax.tree.map(np.copy, held)  # a view would keep the whole alive
+    return jax.tree.map(np.copy, sharded.owned(moment))  # a view would keep the whole alive
 
 
-def _whole_moments(worker: Worker, held: StageState, *, stage: int) -> dict[str, Parameters]:
-    moments = {moment: optax.tree.get(held.moments, moment) for moment in _MOMENTS}
-    functions, sharing = worker.compiled[stage].shared_out, worker.interpreter.sharing
-    if functions is None:
+def _whole_moments(worker: Worker, state: StageState, *, stage: int) -> dict[str, Parameters]:
+    moments = {moment: optax.tree.get(state.moments, moment) for moment in _MOMENTS}
+    sharded = worker.calls[stage].spec.sharded
+    if sharded is None:
         return moments
-    size = functions.num_shared_out()
-    for moment, tree in moments.items():
-        flat = sharing.gather(functions.own(tree), stage=stage, size=size)
-        moments[moment] = functions.join(flat, tree)
+    gather = worker.interpreter.parameter_gather
+    for moment, owned in moments.items():
+        flat = gather.all_gather(sharded.flat(owned), stage=stage, size=sharded.size)
+        moments[moment] = sharded.join(flat, owned)
     return moments
 
 

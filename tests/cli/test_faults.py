@@ -132,4 +132,4 @@ def test_ranks_that_differ_are_refused(
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
     cause = read_cause(tmp_path / "run")
     assert cause is not None
-    assert cause.message.startswith("ConfigError: all ranks run alike")
+    assert cause.message.startswith("ConfigError: all ranks must run alike")

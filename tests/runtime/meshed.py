@@ -30,8 +30,8 @@ def main(folder: Path) -> None:
     report = {
         "losses": _losses(folder, dataset),
         "scaled": _scaled_losses(folder, dataset),
-        "forward": _collectives(layer.evaluate),
-        "backward": _collectives(layer.backwards[Op.BACKWARD]),
+        "forward": _collectives(layer.executables["evaluate"]),
+        "backward": _collectives(layer.executables["backward"]),
         "bytes": _parameter_bytes(layer),
     }
     (folder / "report.json").write_text(json.dumps(report))

@@ -102,24 +102,24 @@ def gradients_of_rank(
     replica = plan.replica(transport.rank)
     cotangent = jnp.float32(1 / (len(tokens) * SEQUENCE))
     compiled = {
-        stage: replace(
+        stage: _with_cotangent(
             compiled_stage(
                 cut=plan.cut, stage=stage, tied=plan.tied, mesh=mesh, loop=loop, ops=ops
             ),
-            loss_cotangent=cotangent,
+            cotangent,
         )
         for stage in plan.stages(transport.rank)
     }
     counted = CountingTransport(transport)
     interpreter = Interpreter(
         plan=plan,
-        compiled=compiled,
+        calls=compiled,
         transport=counted,
         messages=CompressedTransport(counted, {}),
         reducer=AsyncAllReduce(counted),
         wire=WireFormat(),
         recorder=SpanRecorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: False),
-        patience=Timeouts(timeout_s=60.0, receive_ahead=2),
+        timeouts=Timeouts(timeout_s=60.0, receive_ahead=2),
         watch=no_watchdog(transport.rank),
     )
     stages = {}
@@ -134,7 +134,12 @@ def gradients_of_rank(
     interpreter.messages.stop(timeout_s=60.0)
     gradients: dict[str, np.ndarray] = {}
     for stage, each in compiled.items():
-        shared = plan.tied and plan.num_stages > 1 and (each.is_first or each.is_last)
-        tree = unpack(buckets[stage], stages[stage].params, shared=shared)
+        is_end = each.spec.is_first or each.spec.is_last
+        tied = plan.tied and plan.num_stages > 1 and is_end
+        tree = unpack(buckets[stage], stages[stage].params, tied=tied)
         gradients |= flatten(tree, first_layer=plan.layers(stage).start)
     return gradients, totals
+
+
+def _with_cotangent(stage: CompiledStage, cotangent: jax.Array) -> CompiledStage:
+    return replace(stage, spec=replace(stage.spec, loss_cotangent=cotangent))

@@ -1,17 +1,24 @@
-"""Checkpoints: safetensors shards, a manifest with a checksum per tensor, names free of the cut.
+"""Checkpoints: safetensors files, a manifest with a checksum per tensor, partition-free names.
 
 ::
 
-    one rank          begin ──► broadcast "go"
-    every rank        flatten ──► write_shard ──► encode_entries ──► gather
-    one rank          decode_entries ──► commit ──► prune
-    one rank          newest_valid
-    every rank        open_checkpoint ──► read(names(...)) ──► restore
+    rank 0            begin_checkpoint ──► broadcast "go"
+    every rank        flatten ──► write_shard ──► entries ──► gather
+    rank 0            commit ──► prune
+
+    rank 0            newest_valid
+    every rank        agree_on_checkpoint ──► read(names(...)) ──► restore
 """
 
 from jaxpipe.runtime.checkpoint.checkpoint import Checkpoint, commit, open_checkpoint, verify
-from jaxpipe.runtime.checkpoint.folders import begin, discard, latest, partial_folder, prune
-from jaxpipe.runtime.checkpoint.manifest import TensorEntry, decode_entries, encode_entries
+from jaxpipe.runtime.checkpoint.folders import (
+    begin_checkpoint,
+    discard,
+    latest,
+    partial_folder,
+    prune,
+)
+from jaxpipe.runtime.checkpoint.manifest import TensorEntry
 from jaxpipe.runtime.checkpoint.newest_valid import newest_valid
 from jaxpipe.runtime.checkpoint.shard import write_shard
 from jaxpipe.runtime.checkpoint.tensor_names import flatten, names, restore
@@ -19,11 +26,9 @@ from jaxpipe.runtime.checkpoint.tensor_names import flatten, names, restore
 __all__ = [
     "Checkpoint",
     "TensorEntry",
-    "begin",
+    "begin_checkpoint",
     "commit",
-    "decode_entries",
     "discard",
-    "encode_entries",
     "flatten",
     "latest",
     "names",

@@ -23,7 +23,7 @@ from jaxpipe.comm import SAVE_TAG, Transport, broadcast_bytes, gather_bytes
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import (
     TensorEntry,
-    begin,
+    begin_checkpoint,
     commit,
     discard,
     partial_folder,
@@ -120,7 +120,7 @@ class Saver:
 
     def _make_folder(self, step: int) -> str:
         try:
-            begin(self._folder, step=step)
+            begin_checkpoint(self._folder, step=step)
         except OSError as error:
             return str(error)
         return ""

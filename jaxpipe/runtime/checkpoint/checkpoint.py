@@ -53,7 +53,7 @@ class Checkpoint:
 
 
 def commit(folder: Path, entries: Iterable[TensorEntry], metadata: Mapping[str, Any]) -> Path:
-    """Make a checkpoint of the shards in the folder that `begin` made; return where it is.
+    """Make a checkpoint of the shards in the folder of `begin_checkpoint`; return its final folder.
 
     One rank calls it, with the entries of all ranks. A name may come from two stages, as the token
     embedding of a tied model does; it is kept once, and where the two differ, the first, with a

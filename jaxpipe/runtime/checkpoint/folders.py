@@ -27,7 +27,7 @@ _REPLACED = ".replaced"
 _NAME = re.compile(rf"step-(\d{{8,}})({re.escape(_PARTIAL)}|{re.escape(_REPLACED)})?")
 
 
-def begin(run_folder: Path, *, step: int) -> Path:
+def begin_checkpoint(run_folder: Path, *, step: int) -> Path:
     """Remove what interrupted saves left, and return an empty folder for `write_shard`.
 
     One rank calls it, before any rank writes; `partial_folder` tells the others the same path.
@@ -98,7 +98,7 @@ def newest_first(run_folder: Path) -> tuple[Path, ...]:
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder that `begin` made, and give back its place on the disk."""
+    """Remove a folder that `begin_checkpoint` made, and give back its place on the disk."""
     _remove([folder])
 
 

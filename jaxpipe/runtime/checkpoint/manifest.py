@@ -1,11 +1,5 @@
-"""What a manifest says of one tensor, and how ranks hand these entries to each other.
+"""The manifest of a checkpoint: its tensors with their checksums. A folder without one is none."""
 
-The error of a checkpoint that is not what was saved.
-
-The table of contents of a checkpoint, which is one only when this file is in it.
-"""
-
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -14,7 +8,7 @@ import msgspec
 
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.storage.atomic_write import write_durably
-from jaxpipe.runtime.storage.checksummed_json import seal, unseal
+from jaxpipe.runtime.storage.checksum import seal, unseal
 
 Dtype: TypeAlias = Literal[
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -24,10 +18,7 @@ Dtype: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorEntry:
-    """One tensor: in which file it lies, and what it must be when it is read.
-
-    `file` is a name within the folder of the checkpoint.
-    """
+    """One tensor: its `file` in the checkpoint folder, and what it must be when it is read."""
 
     name: str
     file: str
@@ -37,37 +28,12 @@ class TensorEntry:
 
     @property
     def layout(self) -> str:
-        """Dtype and shape, as errors show them."""
+        """Dtype and shape, as error messages show them."""
         return f"{self.dtype}{list(self.shape)}"
 
 
-def encode_entries(entries: Iterable[TensorEntry]) -> bytes:
-    """Return entries as JSON, to be sent to the rank that commits.
-
-    >>> entry = TensorEntry(name="a", file="f", dtype="bool", shape=(2, 3), checksum="0")
-    >>> decode_entries(encode_entries([entry])) == (entry,)
-    True
-    """
-    return msgspec.json.encode(tuple(entries))
-
-
-def decode_entries(data: bytes) -> tuple[TensorEntry, ...]:
-    """Return the entries that `encode_entries` encoded.
-
-    Raises:
-        CheckpointError: they did not arrive as they were sent.
-    """
-    try:
-        return msgspec.json.decode(data, type=tuple[TensorEntry, ...])
-    except msgspec.DecodeError as error:
-        raise CheckpointError(
-            f"`entries` must be what another rank encoded, not {data[:40]!r}: {error}; use the same"
-            " version of jaxpipe on every host"
-        ) from None
-
-
 def corrupt(path: Path, problem: str) -> CheckpointError:
-    """Return the error that says what is wrong with a file."""
+    """Return the error of a checkpoint file that differs from what was saved."""
     return CheckpointError(
         f"`checkpoint` must be intact; {path} is not: {problem}; resume from an older step or from"
         " a copy, and see that all hosts share the folder"
@@ -80,7 +46,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What the folder holds: the tensors, each name once, and what the run says of itself."""
+    """The contents of a checkpoint folder: each tensor once, and the metadata of the run."""
 
     step: int
     metadata: dict[str, Any]
@@ -88,7 +54,7 @@ class Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write `manifest.json`, sealed by a checksum; `metadata` must be of JSON, without NaN."""
+    """Write `manifest.json` with its own checksum; `metadata` must be JSON, without NaN."""
     write_durably(folder / MANIFEST, seal(msgspec.to_builtins(manifest), version=_VERSION))
 
 

@@ -1,4 +1,4 @@
-"""Which checkpoint a run resumes from: the newest that is as it was saved, and loudly so."""
+"""The newest checkpoint that is intact, and a warning about each newer one that is not."""
 
 import logging
 from pathlib import Path

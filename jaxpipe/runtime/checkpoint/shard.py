@@ -17,7 +17,7 @@ from jaxpipe.runtime.storage.checksum import checksum_array
 def write_shard(
     folder: Path, name: str, tensors: Mapping[str, np.ndarray]
 ) -> tuple[TensorEntry, ...]:
-    """Write `<name>.safetensors` into the folder that `begin` made, and read it back.
+    """Write `<name>.safetensors` into the folder that `begin_checkpoint` made, and read it back.
 
     Each rank calls this for the stages that it holds, then sends the entries to the rank that
     commits. A tensor that is not contiguous is copied.

@@ -1,18 +1,18 @@
-"""Batches of token windows: which tokens a row holds follows from seed and step, from no placement.
+"""Batches of token windows, determined by seed and step, and independent of the placement.
 
 A row is `sequence + 1` consecutive tokens: its first `sequence` are inputs, its last `sequence`
-the targets. The training tokens form a ring, so that the first one follows the last. An epoch
-shifts the ring by an amount of its own and lays windows on it, one every `sequence` tokens, in an
-order of its own::
+the targets. The training tokens form a ring: the first one follows the last. Each epoch shifts the
+ring by a different amount, and reads windows of it, one every `sequence` tokens, in a different
+order::
 
     tokens    0 1 2 3 4 5 6 7 8 9      sequence 3, shift 2: 3 windows, in the order 1, 2, 0
     window 0      2 3 4[5]
     window 1            5 6 7[8]       the last target of a window is the next one's first input
     window 2  [1]             8 9 0
 
-Within an epoch no token is a target twice and fewer than `sequence` are left out, others in each
-epoch; so all tokens are seen equally often. Any row costs only itself: there is no list of windows,
-and nothing is read but the row.
+Within an epoch no token is a target twice, and fewer than `sequence` tokens are left out, different
+ones in each epoch: all tokens are seen equally often. The cost of a row does not depend on the
+dataset: there is no list of windows, and only the row is read.
 """
 
 import numpy as np
@@ -33,8 +33,8 @@ def sample(
 ) -> Int32[np.ndarray, "rows {sequence}+1"]:
     """Return the training batch of a step, or only some `rows` of it.
 
-    The batch has `batch` rows; `rows` is a range within them and defaults to all. Each rank asks
-    for its own rows and together they get what one rank would.
+    The batch has `batch` rows; `rows` is a range of them, by default all. Each rank reads its own
+    rows, and together they read what one rank would.
 
     Raises:
         DataError: there are fewer than `sequence + 1` tokens.
@@ -52,6 +52,7 @@ def sample(
     num_windows = len(tokens) // sequence
     serial = step * batch + np.arange(rows.start, rows.stop, dtype=np.int64)
     epochs, indices = serial // num_windows, serial % num_windows
+    # Seed and epoch are mixed separately: seed 1, epoch 0 must not draw what seed 0, epoch 1 draws.
     keys = mix(mix(np.full(len(rows), seed, np.uint64)) ^ epochs.astype(np.uint64))
     shifts = (mix(keys) % np.uint64(len(tokens))).astype(np.int64)
     windows = permute(indices, size=num_windows, keys=keys)
@@ -59,10 +60,10 @@ def sample(
 
 
 def num_eval_batches(tokens: Integer[np.ndarray, " tokens"], *, batch: int, sequence: int) -> int:
-    """Return how many full batches of windows there are; a last, partial one is left out.
+    """Return the number of full batches of windows; a last, partial one is left out.
 
     Raises:
-        DataError: there is not one.
+        DataError: there is none.
 
     >>> import numpy as np
     >>> num_eval_batches(np.arange(14), batch=2, sequence=3)
@@ -86,12 +87,12 @@ def eval_batch(
     sequence: int,
     rows: range | None = None,
 ) -> Int32[np.ndarray, "rows {sequence}+1"]:
-    """Return one evaluation batch, or only some `rows` of it: windows in order, always the same.
+    """Return one evaluation batch, or only some `rows` of it: the same windows in each run.
 
     No token is a target twice. `index` lies in `range(num_eval_batches(...))`.
 
     Raises:
-        DataError: there is not one full batch.
+        DataError: there is no full batch.
 
     >>> import numpy as np
     >>> eval_batch(np.arange(14), index=1, batch=2, sequence=3)
@@ -108,11 +109,12 @@ def eval_batch(
 def _gather(
     tokens: Integer[np.ndarray, " tokens"], starts: Integer[np.ndarray, " rows"], *, sequence: int
 ) -> Int32[np.ndarray, "rows {sequence}+1"]:
-    ring: np.ndarray = np.asarray(tokens)  # indexing a memmap costs twice as much
+    ring: np.ndarray = np.asarray(tokens)  # indexing a memmap takes twice as long
     out = np.empty((len(starts), sequence + 1), np.int32)
     for row, start in zip(out, starts.tolist(), strict=True):
         piece = ring[start : start + sequence + 1]
         row[: len(piece)] = piece
+        # A window over the end of the ring continues at its start.
         row[len(piece) :] = ring[: sequence + 1 - len(piece)]
     return out
 

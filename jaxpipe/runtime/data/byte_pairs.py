@@ -1,7 +1,7 @@
-"""The tokenizer of byte pairs: bytes, and the merges of neighbours that a text has most often.
+"""Byte-pair encoding: bytes, and merges of the most frequent pairs of a text.
 
-`tokenizers` is slow to import and is not needed to train a model, so it is imported where a
-`BytePairs` is made.
+`tokenizers` is slow to import and not needed to train a model, so it is imported where a
+`BytePairs` is created.
 
 Source: Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units,
 ACL 2016, section 3.2; over bytes: Radford et al., Language Models are Unsupervised Multitask
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class BytePairs:
-    """A tokenizer of the library `tokenizers`, made from the text of its `tokenizer.json`."""
+    """A tokenizer of the library `tokenizers`, from the text of its `tokenizer.json`."""
 
     def __init__(self, definition: str) -> None:
         """Load `definition`.
@@ -41,13 +41,13 @@ class BytePairs:
             ) from None
         self._engine.no_padding()
         self._engine.no_truncation()
-        # A text that speaks of "<|endoftext|>" does not end there.
+        # A text that mentions "<|endoftext|>" does not end there.
         self._engine.encode_special_tokens = True
         self._definition = definition
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens, special ones included."""
+        """The number of tokens, special ones included."""
         return self._engine.get_vocab_size(with_added_tokens=True)
 
     @property
@@ -87,10 +87,10 @@ def load_byte_pairs(path: Path) -> BytePairs:
 
 
 def train_byte_pairs(texts: Iterable[str], *, vocabulary: int) -> BytePairs:
-    """Learn merges until there are `vocabulary` tokens: 256 bytes, the merges, "<|endoftext|>".
+    """Train a tokenizer of `vocabulary` tokens: 256 bytes, merges of pairs, "<|endoftext|>".
 
-    A short text may not have that many; a warning says how many there are. Equal texts give equal
-    tokenizers.
+    A short text may have fewer pairs; a warning says how many tokens there are. Equal texts give
+    equal tokenizers.
 
     Raises:
         DataError: `vocabulary` is below 257.

@@ -1,13 +1,13 @@
-"""Which tokens are held out for evaluation: the ends of equal spans of the stream.
+"""Choose the tokens that are held out for evaluation: the ends of equal spans of the stream.
 
 ::
 
     stream    ├──────────── span ───────────┼──────────── span ───────────┤
               │ train                  │eval│ train                  │eval│
 
-The rule follows from the number of tokens alone, so it serves one document as well as many, and a
-stream that is sorted by topic is held out in several places. Spans are few and long, because a
-window over the seam of two of them joins text that does not belong together.
+The rule depends on the number of tokens alone: it applies to one document as well as to many, and
+a stream sorted by topic is sampled in several places. Spans are few and long, because a window over
+the seam between two of them joins unrelated text.
 """
 
 from dataclasses import dataclass
@@ -16,24 +16,26 @@ from itertools import pairwise
 from jaxpipe.errors import DataError
 
 _MOST_SPANS = 8
-_LEAST_HELD_OUT = 4096  # tokens in each span, unless there is but one
+_LEAST_HELD_OUT = 4096  # tokens in each span, unless there is only one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutSplit:
-    """Ranges of tokens, in order; no token is in two of them, and every token is in one."""
+    """Ranges of tokens, in order; every token is in exactly one of them."""
 
     train: tuple[range, ...]
     eval: tuple[range, ...]
 
 
-def split(num_tokens: int, *, eval_fraction: float) -> HeldOutSplit:
-    """Hold out `eval_fraction` of the tokens, rounded down in each span.
+def hold_out(num_tokens: int, *, eval_fraction: float) -> HeldOutSplit:
+    """Return the ranges for training and evaluation, given the fraction to hold out.
+
+    The number of held-out tokens is rounded down in each span.
 
     Raises:
         DataError: `eval_fraction` is not between 0 and 1, or one side would be empty.
 
-    >>> split(10, eval_fraction=0.2)
+    >>> hold_out(10, eval_fraction=0.2)
     HeldOutSplit(train=(range(0, 8),), eval=(range(8, 10),))
     """
     if not 0 < eval_fraction < 1:

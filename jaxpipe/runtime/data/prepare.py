@@ -1,7 +1,7 @@
-"""Text to a dataset: tokenize the documents one after the other, hold some out, seal the folder.
+"""Prepare a dataset: tokenize the documents, hold tokens out, write the record last.
 
-The tokens go to disk as they come, into `tokens.partial`; only when their number is known can they
-be split. Neither the text nor the tokens are ever in memory as a whole.
+Tokens are appended to `tokens.partial`, since they cannot be divided before their number is known.
+Neither the text nor the tokens are ever in memory as a whole.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.data.held_out import split
+from jaxpipe.runtime.data.held_out import hold_out
 from jaxpipe.runtime.data.record import RECORD, TOKENIZER, Record, TokenFile, write_record
 from jaxpipe.runtime.data.source import Source
 from jaxpipe.runtime.data.tokenizer import Bytes, Tokenizer
@@ -33,10 +33,10 @@ def prepare(
 ) -> Dataset:
     """Write the dataset of `source` into `folder`, and open it.
 
-    Every document is followed by the tokenizer's separator; `split` says what is held out. The
-    default tokenizer is `Bytes`. `report` is called with the number of tokens after each piece of
-    text, up to a million characters, so that a caller can show progress. Needs twice the disk space
-    of the tokens while it runs. Equal text gives equal files.
+    Every document is followed by the tokenizer's separator; `hold_out` chooses the tokens for
+    evaluation. The default tokenizer is `Bytes`. The callback `report` receives the number of
+    tokens after each piece of text, of up to a million characters, to show progress. Needs twice
+    the disk space of the tokens while it runs. Equal text gives equal files.
 
     Raises:
         DataError: `folder` holds a dataset already, or `source` cannot be read or is too short.
@@ -51,7 +51,7 @@ def prepare(
     dtype = _dtype(tokenizer)
     try:
         num_tokens = _tokenize(source, stream, tokenizer, dtype=dtype, report=report)
-        parts = split(num_tokens, eval_fraction=eval_fraction)
+        parts = hold_out(num_tokens, eval_fraction=eval_fraction)
         record = Record(
             vocabulary=tokenizer.vocabulary,
             tokenizer="bytes" if tokenizer.definition is None else "byte pairs",
@@ -62,7 +62,7 @@ def prepare(
         )
     finally:
         stream.unlink(missing_ok=True)
-    write_record(folder, record)
+    write_record(folder, record)  # last: only now is the folder a dataset
     return open_dataset(folder)
 
 
@@ -80,7 +80,7 @@ def _tokenize(
     dtype: _TokenDtype,
     report: Callable[[int], None] | None,
 ) -> int:
-    """Write all tokens as they come; return their number."""
+    """Append all tokens to the stream; return their number."""
     separator: np.ndarray = np.array(tokenizer.separator, dtype)
     num_tokens = 0
     with stream.open("wb") as file:
@@ -99,7 +99,7 @@ def _tokenize(
 def _write_tokens(
     path: Path, stream: Path, ranges: Sequence[range], *, dtype: _TokenDtype
 ) -> TokenFile:
-    """Copy ranges of the stream, one after the other, into a .npy file."""
+    """Copy ranges of the stream into one .npy file."""
     num_tokens = sum(map(len, ranges))
     tokens = np.memmap(stream, dtype, mode="r")
     header = {"descr": tokens.dtype.str, "fortran_order": False, "shape": (num_tokens,)}

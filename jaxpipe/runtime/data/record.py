@@ -1,11 +1,11 @@
-"""What `dataset.json` says: the files of a dataset, so that no other ones pass for them.
+"""`dataset.json`: the record of a dataset, with the checksums that identify its files.
 
 ::
 
-    folder/train.npy         tokens, one-dimensional, of the smallest unsigned dtype that holds them
+    folder/train.npy         tokens, one-dimensional, of the smallest unsigned dtype that fits
            eval.npy          the same; no token of the text is in both
-           tokenizer.json    how byte pairs are made; absent for the tokenizer of bytes
-           dataset.json      this record, sealed by a checksum of its own; written last
+           tokenizer.json    the definition of byte pairs; absent for the tokenizer of bytes
+           dataset.json      this record, with a checksum of its own; written last
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ import msgspec
 
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.storage.atomic_write import write_durably
-from jaxpipe.runtime.storage.checksummed_json import seal, unseal
+from jaxpipe.runtime.storage.checksum import seal, unseal
 
 RECORD = "dataset.json"
 TOKENIZER = "tokenizer.json"
@@ -65,6 +65,6 @@ def read_record(folder: Path) -> Record:
         ) from None
     except (ValueError, msgspec.ValidationError) as error:
         raise DataError(
-            f"`folder` must hold an intact dataset; {path} is not: {error}; prepare it anew with"
+            f"`folder` must hold an intact dataset; {path} is not: {error}; prepare it again with"
             " `jaxpipe data prepare`"
         ) from None

@@ -1,6 +1,6 @@
-"""Where text comes from: a text file, JSON lines, a folder of both, or Python's own manual.
+"""Sources of text: a text file, JSON lines, a folder of both, or Python's own manual.
 
-A document is a run of pieces, so that a text file of any size passes through memory in parts. A
+A document is a sequence of pieces, so that a text file of any size is read in parts. A
 text file is one document, each JSON line is one, each topic of the manual is one.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 from jaxpipe.errors import DataError
 
 _SUFFIXES = (".jsonl", ".md", ".txt")
-_PIECE = 1 << 20  # characters; a piece ends at the end of the line in which it gets this long
+_PIECE = 1 << 20  # characters; a piece ends with the line in which it reaches this length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +22,8 @@ class Source:
     """Documents that can be read several times, in the same order each time.
 
     `path` is a text file, a `.jsonl` file, or a folder whose `*.txt`, `*.md` and `*.jsonl` files
-    are read at all depths, sorted by path. Without one it is the language reference that every
-    CPython brings along (`pydoc_data.topics`, about 0.5 MB of English). `field` is the key of the
+    are read at all depths, sorted by path. The default is the language reference that comes with
+    every CPython (`pydoc_data.topics`, about 0.5 MB of English). `field` is the key of the
     text in each JSON line.
 
     >>> document = next(Source().documents())
@@ -36,7 +36,7 @@ class Source:
 
     @property
     def description(self) -> str:
-        """What `dataset.json` says of the origin; the name only, not where it lay."""
+        """The origin that `dataset.json` records: the name, without the folder."""
         if self.path is None:
             import platform
 
@@ -44,7 +44,7 @@ class Source:
         return self.path.name
 
     def documents(self) -> Iterator[Iterable[str]]:
-        """Yield each document as its pieces; read the one before the next is asked for.
+        """Yield each document as its pieces, which must be read before the next document is.
 
         Raises:
             DataError: a file is missing, is not UTF-8, or a line has no text under `field`.
@@ -54,7 +54,7 @@ class Source:
         return (doc for file in _files(self.path) for doc in _documents(file, field=self.field))
 
     def pieces(self) -> Iterator[str]:
-        """Yield the pieces of all documents, as a tokenizer is trained on them."""
+        """Yield the pieces of all documents, to train a tokenizer on."""
         return (piece for document in self.documents() for piece in document)
 
 
@@ -79,7 +79,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _documents(path: Path, *, field: str) -> Iterator[Iterable[str]]:
-    # newline="" keeps the ends of lines as they are.
+    # newline="" keeps line endings as they are.
     with path.open(encoding="utf-8", newline="") as file:
         try:
             if path.suffix == ".jsonl":
@@ -108,7 +108,7 @@ def _json_lines(file: IO[str], path: Path, *, field: str) -> Iterator[Iterable[s
         except (msgspec.DecodeError, KeyError) as error:
             raise DataError(
                 f"`source` must have a JSON object with a text under `{field}` in each line; line"
-                f" {number} of {path} has not ({error}); mend it, or name another `field`"
+                f" {number} of {path} has none ({error}); correct it, or name another `field`"
             ) from None
         yield (text,)
 

@@ -1,4 +1,4 @@
-"""Text to tokens and back: the protocol, and the tokenizer that needs no training."""
+"""The interface of tokenizers, and the one that needs no training: bytes."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -13,7 +13,7 @@ class Tokenizer(Protocol):
 
     @property
     def vocabulary(self) -> int:
-        """How many different tokens there are."""
+        """The number of different tokens."""
         ...
 
     @property
@@ -23,11 +23,11 @@ class Tokenizer(Protocol):
 
     @property
     def definition(self) -> str | None:
-        """The text of `tokenizer.json`, from which `BytePairs` is made; None for `Bytes`."""
+        """The text of `tokenizer.json`, which defines `BytePairs`; None for `Bytes`."""
         ...
 
     def encode(self, text: str) -> Integer[np.ndarray, " tokens"]:
-        """Return the tokens of a text, without a separator; nothing in the text is special."""
+        """Return the tokens of a text, without a separator; the text has no special tokens."""
         ...
 
     def decode(self, tokens: Integer[np.ndarray, " tokens"]) -> str:
@@ -37,7 +37,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """One token for each byte of UTF-8; a zero byte, which text does not hold, ends a document.
+    """One token per byte of UTF-8; a zero byte, which text does not contain, ends a document.
 
     >>> Bytes().encode("né").tolist()
     [110, 195, 169]

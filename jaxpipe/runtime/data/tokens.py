@@ -15,7 +15,7 @@ from jaxpipe.runtime.storage.checksum import checksum_file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """The tokens of both splits, on disk until they are read, and what they mean."""
+    """The tokens of both splits, on disk until they are read, and their tokenizer."""
 
     train: UInt[np.ndarray, " train_tokens"]
     eval: UInt[np.ndarray, " eval_tokens"]
@@ -24,18 +24,18 @@ class Dataset:
 
     @property
     def vocabulary(self) -> int:
-        """How many different tokens there are."""
+        """The number of different tokens."""
         return self.tokenizer.vocabulary
 
 
 def open_dataset(folder: Path, *, verify: bool = True) -> Dataset:
     """Open the dataset that `prepare` wrote.
 
-    Verifying reads all files once; one rank of each host will do. Without it a truncated file or a
-    wrong dtype is still found, a flipped token is not.
+    Verifying reads all files once; one rank per host is enough. Without it, a truncated file or a
+    wrong dtype is still detected, a flipped token is not.
 
     Raises:
-        DataError: the folder is no dataset, or a file is missing or not what was prepared.
+        DataError: the folder is no dataset, or a file is missing or has changed.
     """
     record = read_record(folder)
     dataset = Dataset(
@@ -82,6 +82,6 @@ def _verify(path: Path, checksum: str) -> None:
 
 def _corrupt(path: Path, problem: str) -> DataError:
     return DataError(
-        f"`folder` must hold an intact dataset; {path} is not: {problem}; prepare it anew with"
+        f"`folder` must hold an intact dataset; {path} is not: {problem}; prepare it again with"
         " `jaxpipe data prepare`"
     )

@@ -1,4 +1,4 @@
-"""What a run says of each step, and the JSON lines in which it stays."""
+"""The metrics of a step, and the file of JSON lines that they are written to."""
 
 import json
 import logging
@@ -15,13 +15,14 @@ logger = logging.getLogger(__name__)
 class StepMetrics:
     """One step, as measured on rank 0 and summed over ranks.
 
-    `step` counts from 1. `loss` and `eval_loss` are in nats per token, `eval_loss` None where it
-    was not measured. `grad_norm` is that before clipping, and None of a step that overflowed and
-    was skipped; `skipped_steps` counts these so far, and `loss_scale` is that of the step, None
-    where the loss is not scaled. `bubble` is the fraction of the pipeline phase in which ranks did
-    not compute; `sent_bytes` is what ranks sent to each other, as codecs have shortened it,
-    gradients included; but not what MPI's library sums, nor the parameters that replicas gather.
-    `flops_per_s` counts the model's own floating-point operations, over all ranks.
+    `step` counts from 1. `loss` and `eval_loss` are in nats per token; `eval_loss` is None in steps
+    that did not measure it. `grad_norm` is measured before clipping, and None for a step that was
+    skipped because its gradients were not finite; `skipped_steps` counts these so far.
+    `loss_scale` is that of the step, None if the loss is not scaled. `bubble` is the fraction of
+    the pipeline phase in which ranks did not compute. `sent_bytes` is the compressed size of all
+    messages between ranks, gradients included; without those of MPI's own all-reduce and of the
+    parameters that replicas gather. `flops_per_s` counts the model's own floating-point operations,
+    over all ranks.
     """
 
     step: int
@@ -42,8 +43,8 @@ class StepMetrics:
 class PacedMetrics:
     """One step with paced computes over emulated links; nothing was trained.
 
-    `step_s` are emulated seconds, `real_s` those that it took here, over the scale of time. Waits
-    ended `late_s` real seconds late on average, and the network heard of messages
+    `step_s` are emulated seconds, `real_s` those that it took here, divided by the scale of time.
+    Waits ended `late_s` real seconds late on average, and the network received messages
     `network_late_s` emulated seconds late.
     """
 
@@ -59,11 +60,11 @@ class PacedMetrics:
 
 
 class MetricsFile:
-    """A file of JSON lines: first the description of the run, then a line a step.
+    """A file of JSON lines: first the description of the run, then one line per step.
 
-    A run that is resumed goes on in the same file; lines of steps that are done again are dropped.
-    `key` tells the run from any other, and is that of the file where it is resumed; `told_step` is
-    the last step that the run has ever had a line of, those that were dropped included.
+    A resumed run continues the same file; lines of steps that it repeats are dropped. `key`
+    identifies the run, and is read from the file of a resumed run. `logged_step` is the last step
+    that any attempt of the run has written, dropped lines included.
     """
 
     def __init__(
@@ -71,28 +72,35 @@ class MetricsFile:
     ) -> None:
         lines = _lines(path)
         rows = [json.loads(line) for line in lines]
-        before = rows if first_step > 0 else []
-        self.key = next((row["key"] for row in before if row.get("key")), key)
-        told = (max(row.get("step", 0), row.get("told_step", 0)) for row in before)
-        self.told_step = max(told, default=0)
+        earlier = rows if first_step > 0 else []
+        self.key = next((row["key"] for row in earlier if row.get("key")), key)
+        # Files call it "told_step", also those of earlier versions: the name in them stays.
+        logged = (max(row.get("step", 0), row.get("told_step", 0)) for row in earlier)
+        self.logged_step = max(logged, default=0)
         pairs = zip(lines, rows, strict=True)
         kept = [line for line, row in pairs if row.get("step", 0) <= first_step]
         path.parent.mkdir(parents=True, exist_ok=True)
-        beginning = path.with_suffix(".tmp")
-        begun = {"run": description, "key": self.key, "told_step": self.told_step}
-        beginning.write_text("".join(f"{line}\n" for line in (*kept, json.dumps(begun))))
-        beginning.replace(path)
+        # Replaced as a whole: a crash in between must not lose the lines of earlier steps.
+        draft = path.with_suffix(".tmp")
+        header = {"run": description, "key": self.key, "told_step": self.logged_step}
+        draft.write_text("".join(f"{line}\n" for line in (*kept, json.dumps(header))))
+        draft.replace(path)
         self._path = path
 
     def write(self, metrics: StepMetrics | PacedMetrics) -> None:
-        """Append a line; it is readable at once. On a full disk, it is lost, with a warning."""
+        """Append a line, readable at once; on a full disk it is lost, with a warning."""
         size = self._path.stat().st_size
         try:
             with self._path.open("a") as file:
                 file.write(json.dumps(asdict(metrics)) + "\n")
         except OSError as error:
+            # Part of the line may be on the disk; the next step would be appended to it.
             os.truncate(self._path, size)
-            logger.warning("no metrics of step %d, training goes on: %s", metrics.step, error)
+            logger.warning(
+                "the metrics of step %d were not written, training continues: %s",
+                metrics.step,
+                error,
+            )
 
 
 def read_metrics(path: Path) -> list[StepMetrics]:
@@ -102,13 +110,14 @@ def read_metrics(path: Path) -> list[StepMetrics]:
 
 
 def read_description(path: Path) -> dict[str, Any] | None:
-    """Return what the last run that wrote the file says of itself, or None if none has."""
+    """Return the description by the last attempt that wrote to the file, None if there is none."""
     rows = [json.loads(line) for line in _lines(path)]
     described = [row["run"] for row in rows if "run" in row]
     return described[-1] if described else None
 
 
 def _lines(path: Path) -> list[str]:
+    """Return the complete lines; a rank that was killed may have left half of one."""
     if not path.exists():
         return []
     return [line for line in path.read_text().splitlines() if line.endswith("}")]

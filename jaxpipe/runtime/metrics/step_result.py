@@ -1,4 +1,4 @@
-"""What is known when a step of training has ended, on all ranks alike; and what it tells a user."""
+"""The result of a training step, the same on all ranks, and the metrics that it is reported as."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,11 @@ from jaxpipe.runtime.step.step_totals import StepTotals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnd:
-    """A step that is done; `step` counts from 1, `loss_scale` and `skipped_before` are from before.
+    """A step that has ended; `step` counts from 1.
 
-    What follows a step (the held-out loss, the report, a checkpoint) follows from this and the
-    state, so a rank that was interrupted in between can do it again.
+    `loss_scale` and `skipped_before` are those with which the step began. The work between two
+    steps (held-out loss, report, checkpoint) depends only on this and on the state, so a rank that
+    was interrupted during it can repeat it.
     """
 
     step: int
@@ -28,13 +29,14 @@ class StepEnd:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a rank was told to stop."""
+        """Whether a rank has been asked to stop."""
         return self.totals.stops > 0
 
     def metrics(self, job: Job, rate: optax.Schedule, *, eval_loss: float | None) -> StepMetrics:
-        """Return what is told of the step; `rate` is the learning rate by the number of updates."""
+        """Return the metrics; `rate` maps the number of updates to the learning rate."""
         tokens_per_s = job.tokens_per_step / self.step_s
         is_taken = self.skipped_after == self.skipped_before
+        # A skipped step updates nothing, so the schedule of the learning rate does not advance.
         num_updates = self.step - 1 - self.skipped_before
         return StepMetrics(
             step=self.step,

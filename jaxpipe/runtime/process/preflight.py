@@ -1,6 +1,6 @@
-"""Ranks that were started with different versions or configurations are refused at once.
+"""Checks before a run: all ranks have the same versions and configuration.
 
-Errors that all ranks find at the same time: one of them says so for all.
+An error that every rank detects is raised on all of them, and reported once, by rank 0.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,19 +21,17 @@ from jaxpipe.comm import (
 )
 from jaxpipe.errors import ConfigError, JaxpipeError, RunError
 
-Facts = Mapping[str, str]
-
 
 def check_same_everywhere(
     transport: Transport, description: Mapping[str, Any], *, timeout_s: float
 ) -> None:
-    """Check that all ranks are of the same description; all ranks call this before they compile.
+    """Check that all ranks have the same description; all ranks call this before they compile.
 
-    `description` is of nested dictionaries. Each message may take `timeout_s`.
+    `description` consists of nested dictionaries. `timeout_s` is for each message.
 
     Raises:
         ConfigError: a rank differs from rank 0; names the rank, the field and both values.
-        DeadlineError: a rank did not come in time.
+        DeadlineError: a rank did not call this in time.
     """
     facts = dict(flat(description))
     gathered = gather_bytes(
@@ -43,9 +41,9 @@ def check_same_everywhere(
     if gathered is not None:
         everything = [msgspec.json.decode(each, type=dict[str, str]) for each in gathered]
         verdict = (difference(everything) or "").encode()
-    told = broadcast_bytes(transport, verdict, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s)
-    if told:
-        raise_on_all_ranks(transport, ConfigError(told.decode()))
+    message = broadcast_bytes(transport, verdict, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s)
+    if message:
+        raise_on_all_ranks(transport, ConfigError(message.decode()))
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -62,11 +60,11 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]
 
 
 def difference(facts: list[dict[str, str]]) -> str | None:
-    """Say in what the first rank that differs from rank 0 does so; None if none does.
+    """Return the error message for the first difference from rank 0, None if there is none.
 
     >>> difference([{"versions.jax": "'0.9'"}, {"versions.jax": "'0.10'"}])
-    "all ranks run alike: `versions.jax` is '0.10' on rank 1, but '0.9' on rank 0; start all ranks \
-with the same configuration, in the same environment"
+    "all ranks must run alike: `versions.jax` is '0.10' on rank 1, but '0.9' on rank 0; start all \
+ranks with the same configuration, in the same environment"
     """
     first = facts[0]
     for rank, other in enumerate(facts):
@@ -74,24 +72,25 @@ with the same configuration, in the same environment"
             here, there = first.get(name, "missing"), other.get(name, "missing")
             if here != there:
                 return (
-                    f"all ranks run alike: `{name}` is {there} on rank {rank}, but {here} on rank "
-                    "0; start all ranks with the same configuration, in the same environment"
+                    f"all ranks must run alike: `{name}` is {there} on rank {rank}, but {here} on "
+                    "rank 0; start all ranks with the same configuration, in the same environment"
                 )
     return None
 
 
 _NOTHING = jax.ShapeDtypeStruct((0,), np.dtype(np.uint8))
-_SECONDS_TO_BE_ENDED = 10.0
+_WAIT_FOR_RANK_0_S = 10.0
 
 
 def raise_on_all_ranks(transport: Transport, error: JaxpipeError) -> NoReturn:
-    """Raise the error at once on rank 0; the others first wait until that has ended them.
+    """Raise the error at once on rank 0; on the others after a pause, so that rank 0 reports it.
 
     Raises:
         JaxpipeError: the `error`.
     """
     if transport.rank != 0:
         with suppress(RunError):
-            last_word = transport.receive(_NOTHING, source=0, tag=BARRIER_TAG)
-            last_word.wait(timeout_s=_SECONDS_TO_BE_ENDED)
+            # Rank 0 never sends it: its error aborts the job, and this rank with it, meanwhile.
+            never = transport.receive(_NOTHING, source=0, tag=BARRIER_TAG)
+            never.wait(timeout_s=_WAIT_FOR_RANK_0_S)
     raise error

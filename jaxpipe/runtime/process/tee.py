@@ -1,4 +1,4 @@
-"""Passes on what a child process writes, at once and unchanged, and keeps the end of it."""
+"""Pass on the output of a child process, at once and unchanged, and keep the end of it."""
 
 import os
 import subprocess
@@ -9,37 +9,37 @@ from typing import IO
 
 _PIECE_BYTES = 2**16
 _KEPT_PIECES = 64
-_LATE_S = 2.0
+_JOIN_TIMEOUT_S = 2.0
 
 
 class Tee:
-    """Listens to a process that was started with pipes for stdout and stderr."""
+    """Reads the pipes of a process, and copies them to stdout and stderr."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self._heard: deque[bytes] = deque(maxlen=_KEPT_PIECES)
-        ways = ((process.stdout, 1), (process.stderr, 2))
+        self._pieces: deque[bytes] = deque(maxlen=_KEPT_PIECES)
+        pipes = ((process.stdout, 1), (process.stderr, 2))
         self._threads = [
-            Thread(target=self._listen, args=(pipe, number), name=f"listener {number}", daemon=True)
-            for pipe, number in ways
+            Thread(target=self._copy, args=(pipe, number), name=f"tee {number}", daemon=True)
+            for pipe, number in pipes
             if pipe is not None
         ]
         for thread in self._threads:
             thread.start()
 
-    def words(self) -> str:
-        """Return the end of what the process has written, once it has ended.
+    def tail(self) -> str:
+        """Return the end of the output, once the process has ended.
 
-        Processes that it has left behind may still hold its pipes: they are not waited for.
+        Its children may still have the pipes open: they are not waited for.
         """
         for thread in self._threads:
-            thread.join(_LATE_S)
-        return b"".join(self._heard).decode(errors="replace")
+            thread.join(_JOIN_TIMEOUT_S)
+        return b"".join(self._pieces).decode(errors="replace")
 
-    def _listen(self, pipe: IO[bytes], descriptor: int) -> None:
+    def _copy(self, pipe: IO[bytes], descriptor: int) -> None:
         with pipe:
             while piece := os.read(pipe.fileno(), _PIECE_BYTES):
-                self._heard.append(piece)
-                with suppress(OSError):  # whoever reads us has seen enough
+                self._pieces.append(piece)
+                with suppress(OSError):  # our own reader has closed its end, as `head` does
                     _write(descriptor, piece)
 
 

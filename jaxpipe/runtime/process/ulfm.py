@@ -1,26 +1,26 @@
-"""What an MPI needs to let ranks survive others: Open MPI's ULFM, which mpirun has to turn on."""
+"""ULFM, the fault tolerance of Open MPI: the options of mpirun that enable it."""
 
 from collections.abc import Mapping
 
 from jaxpipe.errors import ConfigError
 
 SURVIVAL_OPTIONS = ("--with-ft", "ulfm", "--mca", "mpi_ft_detector_thread", "true")
-"""The thread answers for a rank that compiles for long."""
+"""The detector thread answers heartbeats while a rank compiles, which takes minutes."""
 
 _SET_BY_MPIRUN = "OMPI_MCA_mpi_ft_enable"
 
 
 def cannot_survive(found: str) -> ConfigError:
-    """Return the error of a run that shall survive lost ranks and cannot."""
+    """Return the error of a run that asks for survival where it is not supported."""
     return ConfigError(
-        f"ranks survive others in Open MPI alone, started with `{' '.join(SURVIVAL_OPTIONS)}`: "
+        f"survival needs Open MPI, started with `{' '.join(SURVIVAL_OPTIONS)}`: "
         f"`run.survive` is shrink, the launcher is {found}; use Open MPI with these options, or "
         "set `run.survive` to restart, and start it with `jaxpipe run`"
     )
 
 
 def check_survival(environment: Mapping[str, str]) -> None:
-    """Check that the launcher of this rank lets others survive it.
+    """Check that the launcher of this rank has enabled ULFM.
 
     >>> check_survival({"OMPI_MCA_mpi_ft_enable": "1"})
 

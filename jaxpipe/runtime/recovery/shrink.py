@@ -26,10 +26,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from jaxpipe.comm import BROADCAST_TAG, SurvivingTransport, Transport, broadcast_bytes
+from jaxpipe.comm import SurvivingTransport, Transport
 from jaxpipe.comm.mpi.abort_job import end_launcher
 from jaxpipe.errors import CheckpointError, RunError
-from jaxpipe.runtime.checkpoint import newest_valid, open_checkpoint
+from jaxpipe.runtime.checkpoint import newest_valid
+from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
 from jaxpipe.runtime.config import RunConfig
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.step_result import StepEnd
@@ -186,13 +187,11 @@ def _held(standing: LastState) -> tuple[dict[str, np.ndarray] | None, dict[str, 
 
 def _from_disk(transport: Transport, folder: Path, *, timeout_s: float) -> Saved | None:
     """Return the newest intact checkpoint, as rank 0 finds it; None if there is none."""
-    name = None
+    found = None
     if transport.rank == 0:
-        name = b""
         with suppress(CheckpointError):
-            name = str(newest_valid(folder).folder).encode()
-    told = broadcast_bytes(transport, name, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s)
-    return open_checkpoint(Path(told.decode())) if told else None
+            found = newest_valid(folder)
+    return agree_on_checkpoint(transport, found, timeout_s=timeout_s)
 
 
 def _given_up(folder: Path, left: Left) -> RunError:

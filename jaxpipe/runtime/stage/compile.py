@@ -1,200 +1,234 @@
-"""The functions of a stage, jitted and compiled once, before the first step.
+"""`CompiledStage`: the functions of a stage, compiled ahead of the first step.
 
 Compiling ahead keeps it out of every deadline and every measurement, and no shape can ever compile
-again: a compiled function refuses what it was not made for.
+again: an executable refuses arguments that it was not compiled for.
 """
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.stages import Compiled
 
 from jaxpipe.comm import HostOrDeviceArray
+from jaxpipe.runtime.stage.calls import Scalar, StageSpec
 from jaxpipe.runtime.stage.functions import StageFunctions
+from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Layout
-from jaxpipe.runtime.stage.split_backward import SplitBackward
+from jaxpipe.runtime.stage.model import Parameters
+from jaxpipe.runtime.stage.split_backward import Carried, SplitBackward
+from jaxpipe.runtime.stage.vjp import Residuals
 from jaxpipe.schedule import Op
-
-
-@runtime_checkable
-class Carries(Protocol):
-    """What lies between the halves of a backward, as `SplitBackward` knows it."""
-
-    def carry(self, residuals: Any, cotangent: Any, crossing: Any) -> Any:
-        """Return what the backward-weight needs of all that the backward-input had and made."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledStage:
-    """What a rank calls: the methods of `StageFunctions`, compiled.
+    """`StageCalls` of one rank; `executables` has one per method, but only those that it needs.
 
-    The first stage reads tokens, the last one computes the loss.
+    A schedule needs whole backwards, split ones, or both; `split` is None where it splits none.
+    Without "cast", parameters already have the compute dtype. Only a sharded optimizer has "join".
 
-    `cast` returns its argument where parameters and activations have one dtype. `backwards` has
-    those that the schedule asks for, and `split` is there if it splits any; they donate the
-    gradients, and `update` the parameters and the moments. All arrays lie as `layout` says.
-
-    Where replicas share the optimizer out, `update` donates the moments alone and returns pieces of
-    the parameters; `join` makes parameters of them and the vector of all pieces, and `shared_out`
-    knows the pieces. Both are None elsewhere.
+    Donated arguments are gone after a call: the `gradients` of all backwards, and the parameters
+    and moments of `update`; with a sharded optimizer its moments alone, since the old parameters
+    give way to those of `join`. All arrays lie as `spec.layout` says.
     """
 
-    is_first: bool
-    is_last: bool
-    layout: Layout
-    activation: jax.ShapeDtypeStruct
-    loss_cotangent: HostOrDeviceArray
-    init: Callable[..., Any]
-    cast: Callable[..., Any]
-    zeros: Callable[..., Any]
-    forward: Callable[..., Any]
-    evaluate: Callable[..., Any]
-    backwards: dict[Op, Callable[..., Any]]
-    split: Carries | None
-    pack: Callable[..., Any]
-    square_norm: Callable[..., Any]
-    update: Callable[..., Any]
-    join: Callable[..., Any] | None = None
-    shared_out: StageFunctions | None = None
+    spec: StageSpec
+    executables: Mapping[str, Compiled]
+    split: SplitBackward | None = None
+
+    def init(self) -> tuple[Parameters, optax.OptState]:
+        """Return fresh parameters and moments."""
+        return self._call("init")
+
+    def cast(self, params: Parameters) -> Parameters:
+        """Return the parameters in the compute dtype: the same arrays where they have it."""
+        return self._call("cast", params) if "cast" in self.executables else params
+
+    def zeros(self) -> Parameters:
+        """Return gradients of zero."""
+        return self._call("zeros")
+
+    def forward(
+        self,
+        compute: Parameters,
+        x: HostOrDeviceArray,
+        targets: HostOrDeviceArray | None,
+        position: HostOrDeviceArray,
+    ) -> tuple[HostOrDeviceArray, Residuals]:
+        """Return the output for one microbatch, and the residuals."""
+        return self._call("forward", compute, x, targets, position)
+
+    def evaluate(
+        self, compute: Parameters, x: HostOrDeviceArray, targets: HostOrDeviceArray | None
+    ) -> HostOrDeviceArray:
+        """Return the output without dropout, and no residuals."""
+        return self._call("evaluate", compute, x, targets)
+
+    def backward(
+        self,
+        compute: Parameters,
+        residuals: Residuals,
+        cotangent: HostOrDeviceArray,
+        gradients: Parameters,
+    ) -> tuple[HostOrDeviceArray | None, Parameters]:
+        """Return the gradient of the input and the accumulated `gradients`, which are donated."""
+        return self._call("backward", compute, residuals, cotangent, gradients)
+
+    def backward_input(
+        self, compute: Parameters, residuals: Residuals, cotangent: HostOrDeviceArray
+    ) -> tuple[HostOrDeviceArray | None, Carried]:
+        """Return the gradient of the input, and what `backward_weight` reads."""
+        assert self.split is not None, "compiled for a schedule that splits no backward"
+        of_input, crossing = self._call("backward_input", compute, residuals, cotangent)
+        # Carried outside of the executable, which would copy the residuals that pass through it.
+        return of_input, self.split.carry(residuals, cotangent, crossing)
+
+    def backward_weight(
+        self, compute: Parameters, carried: Carried, gradients: Parameters
+    ) -> Parameters:
+        """Return the accumulated `gradients` of the weights, which are donated."""
+        return self._call("backward_weight", compute, carried, gradients)
+
+    def pack(self, gradients: Parameters) -> Buckets:
+        """Return the gradients as one vector per bucket."""
+        return self._call("pack", gradients)
+
+    def square_norm(self, buckets: Buckets) -> HostOrDeviceArray:
+        """Return the contribution of this stage to the squared global norm."""
+        return self._call("square_norm", buckets)
+
+    def update(
+        self,
+        params: Parameters,
+        moments: optax.OptState,
+        buckets: Buckets,
+        square_norm: Scalar,
+        scale: Scalar | None = None,
+    ) -> tuple[Parameters, optax.OptState]:
+        """Return the updated parameters and moments; those given are donated."""
+        scales = () if scale is None else (scale,)
+        return self._call("update", params, moments, buckets, square_norm, *scales)
+
+    def join(self, flat: np.ndarray, updated: Parameters) -> Parameters:
+        """Return whole parameters from the gathered vector and this replica's own pieces."""
+        return self._call("join", flat, updated)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        assert name in self.executables, (name, "is compiled for", tuple(self.executables))
+        return self.executables[name](*arguments)
+
+
+class _Compiler:
+    """Compiles functions for one layout, and keeps their executables by name."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.executables: dict[str, Compiled] = {}
+
+    def add(
+        self,
+        name: str,
+        function: Callable,
+        *arguments: Any,
+        donate: tuple[int, ...] = (),
+        out: Any = None,
+    ) -> Any:
+        """Compile a function for these shapes, and return the shapes of its results.
+
+        Results are sharded as `out` says; where that is None, XLA chooses.
+        """
+        lowered = jax.jit(function, donate_argnums=donate, out_shardings=out).lower(*arguments)
+        compiled = self.executables[name] = lowered.compile()
+        return self._layout.shapes(lowered.out_info, compiled.output_shardings)
 
 
 def compile_stage(
     functions: StageFunctions, *, ops: Collection[Op], layout: Layout = ONE_DEVICE
 ) -> CompiledStage:
     """Compile the functions of a stage that `ops` need: one compilation each, and none later."""
-    compile_ = partial(_compile, layout)
-    activation = functions.activation()
-    data, position, scalar = _inputs(functions, activation, layout)
-    whole = layout.whole
+    spec = replace(functions.spec, layout=layout)
+    compiler, whole = _Compiler(layout), layout.whole
+    add, of_result = compiler.add, layout.of_result
+    data, position, scalar = _inputs(functions, spec)
 
-    init, (params, moments) = compile_(functions.init, out=layout.of_result(functions.init))
-    cast, compute = compile_(functions.cast, params, out=layout.of_result(functions.cast, params))
-    zeros, gradients = compile_(functions.zeros, out=layout.of_result(functions.zeros))
-    forward, (output, residuals) = compile_(
-        layout.entering(functions.forward, 1, 2), compute, *data, position, out=(whole, None)
+    params, moments = add("init", functions.init, out=of_result(functions.init))
+    compute = add("cast", functions.cast, params, out=of_result(functions.cast, params))
+    if compute == params:  # the executable would copy all parameters, once a step
+        del compiler.executables["cast"]
+    gradients = add("zeros", functions.zeros, out=of_result(functions.zeros))
+    forward = layout.entering(functions.forward, 1, 2)
+    output, residuals = add("forward", forward, compute, *data, position, out=(whole, None))
+    evaluate = layout.entering(functions.evaluate, 1, 2)
+    add("evaluate", evaluate, compute, *data, out=whole)
+    split = _compile_backwards(
+        compiler, functions, (compute, residuals, output), gradients, ops=ops, layout=layout
     )
-    evaluate, _ = compile_(layout.entering(functions.evaluate, 1, 2), compute, *data, out=whole)
-    backwards, split = _compile_backwards(
-        functions, (compute, residuals, output), gradients, ops=ops, layout=layout
-    )
-    pack, buckets = compile_(functions.pack, gradients, out=whole)
-    square_norm, _ = compile_(functions.square_norm, buckets, out=whole)
+    buckets = add("pack", functions.pack, gradients, out=whole)
+    add("square_norm", functions.square_norm, buckets, out=whole)
     scalars = (scalar, scalar) if functions.scales_loss else (scalar,)
-    update, join = _compile_update(functions, params, moments, buckets, scalars, layout=layout)
-    return CompiledStage(
-        is_first=functions.stage.is_first,
-        is_last=functions.stage.is_last,
-        layout=layout,
-        activation=activation,
-        loss_cotangent=functions.loss_cotangent(),
-        init=init,
-        cast=_same if compute == params else cast,
-        zeros=zeros,
-        forward=forward,
-        evaluate=evaluate,
-        backwards=backwards,
-        split=split,
-        pack=pack,
-        square_norm=square_norm,
-        update=update,
-        join=join,
-        shared_out=None if functions.share is None else functions,
-    )
+    _compile_update(compiler, functions, (params, moments, buckets, *scalars), layout=layout)
+    return CompiledStage(spec=spec, executables=compiler.executables, split=split)
 
 
 def _inputs(
-    functions: StageFunctions, activation: jax.ShapeDtypeStruct, layout: Layout
+    functions: StageFunctions, spec: StageSpec
 ) -> tuple[tuple[Any, Any], jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-    """Return what comes from without: input and targets, the position, and a scalar."""
-    stage, work = functions.stage, functions.work
-    tokens = layout.shape((work.microbatch, work.sequence), jnp.int32)
-    hidden = layout.shape(activation.shape, activation.dtype)
-    data = (tokens if stage.is_first else hidden, tokens if stage.is_last else None)
-    return data, layout.shape((2,), jnp.int32), layout.shape((), jnp.float32)
-
-
-def _compile_update(
-    functions: StageFunctions,
-    params: Any,
-    moments: Any,
-    buckets: Any,
-    scalars: tuple[Any, ...],
-    *,
-    layout: Layout,
-) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
-    """Compile the update, and what makes parameters of pieces if these are what it makes."""
-    given = (params, moments, buckets, *scalars)
-    if functions.share is None:
-        out = layout.of((params, moments))
-        return _compile(layout, functions.update, *given, donate=(0, 1), out=out)[0], None
-    assert layout.mesh is None, "the devices of a mesh and replicas do not share a stage both"
-    update, (held, _) = _compile(layout, functions.update, *given, donate=(1,))
-    dtype = jax.tree.leaves(params)[0].dtype
-    flat = layout.shape((functions.num_shared_out(),), dtype)
-    join, _ = _compile(layout, functions.join, flat, held)
-    return update, join
+    """Return the shapes of the arguments from outside: input and targets, position, a scalar."""
+    work, shape = functions.work, spec.layout.shape
+    tokens = shape((work.microbatch, work.sequence), jnp.int32)
+    hidden = shape(spec.activation.shape, spec.activation.dtype)
+    data = (tokens if spec.is_first else hidden, tokens if spec.is_last else None)
+    return data, shape((2,), jnp.int32), shape((), jnp.float32)
 
 
 def _compile_backwards(
+    compiler: _Compiler,
     functions: StageFunctions,
     given: tuple[Any, Any, Any],
     gradients: Any,
     *,
     ops: Collection[Op],
     layout: Layout,
-) -> tuple[dict[Op, Callable[..., Any]], SplitBackward | None]:
-    """Compile the backwards among `ops`, given their arguments: compute, residuals, cotangent."""
-    backwards: dict[Op, Callable[..., Any]] = {}
+) -> SplitBackward | None:
+    """Compile the backwards among `ops`, `given` the shapes of compute, residuals, cotangent.
+
+    Gradients are donated: a step accumulates all its microbatches in one set of arrays. Residuals
+    are not, since no output has their shapes.
+    """
     whole, of_gradients = layout.whole, layout.of(gradients)
     if Op.BACKWARD in ops:
-        backwards[Op.BACKWARD], _ = _compile(
-            layout,
-            layout.entering(functions.backward, 2),
-            *(*given, gradients),
-            donate=(3,),
-            out=(whole, of_gradients),
-        )
+        backward, out = layout.entering(functions.backward, 2), (whole, of_gradients)
+        compiler.add("backward", backward, *given, gradients, donate=(3,), out=out)
     if Op.BACKWARD_INPUT not in ops:
-        return backwards, None
+        return None
     compute, residuals, cotangent = given
-    split = functions.split(*given)
-    backwards[Op.BACKWARD_INPUT], (_, crossing) = _compile(
-        layout,
-        layout.entering(partial(functions.backward_input, split), 2),
-        *given,
-        out=(whole, None),
-    )
+    split = functions.split_backward(*given)
+    input_half = layout.entering(partial(functions.input_half, split), 2)
+    _, crossing = compiler.add("backward_input", input_half, *given, out=(whole, None))
     carried = split.carry(residuals, cotangent, crossing)
-    backwards[Op.BACKWARD_WEIGHT], _ = _compile(
-        layout,
-        partial(functions.backward_weight, split),
-        *(compute, carried, gradients),
-        donate=(2,),
-        out=of_gradients,
-    )
-    return backwards, split
+    weight_half = (functions.backward_weight, compute, carried, gradients)
+    compiler.add("backward_weight", *weight_half, donate=(2,), out=of_gradients)
+    return split
 
 
-def _compile(
-    layout: Layout,
-    function: Callable,
-    *arguments: Any,
-    donate: tuple[int, ...] = (),
-    out: Any = None,
-) -> tuple[Any, Any]:
-    """Return the compiled function, and the shapes of what it returns; XLA decides where it lies.
-
-    Where `out` has a sharding, that decides.
-    """
-    jitted = jax.jit(function, donate_argnums=donate, out_shardings=out)
-    lowered = jitted.lower(*arguments)
-    compiled = lowered.compile()
-    return compiled, layout.shapes(lowered.out_info, compiled.output_shardings)
-
-
-def _same(params: Any) -> Any:
-    return params
+def _compile_update(
+    compiler: _Compiler, functions: StageFunctions, given: tuple[Any, ...], *, layout: Layout
+) -> None:
+    """Compile the update, and with a sharded optimizer what makes whole parameters of pieces."""
+    params, moments, *_ = given
+    sharded = functions.sharded
+    if sharded is None:
+        out = layout.of((params, moments))
+        compiler.add("update", functions.update, *given, donate=(0, 1), out=out)
+        return
+    assert layout.mesh is None, "a sharded optimizer and a mesh are not combined"
+    # Parameters are not donated: the update returns pieces, which have other shapes.
+    updated, _ = compiler.add("update", functions.update, *given, donate=(1,))
+    flat = layout.shape((sharded.size,), jax.tree.leaves(params)[0].dtype)
+    compiler.add("join", functions.join, flat, updated)

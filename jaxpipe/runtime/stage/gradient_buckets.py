@@ -1,4 +1,8 @@
-"""Gradients as flat vectors, one a bucket: a reduction moves one array, not one for each leaf."""
+"""Gradients as flat vectors, one per bucket: an all-reduce moves one array, not one per leaf.
+
+A tied embedding has a bucket of its own, since its gradient is all-reduced over the first and the
+last stage of all replicas, and the rest of a stage over the replicas of that stage alone.
+"""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,33 +15,33 @@ from jaxpipe.schedule import Bucket
 Buckets = dict[Bucket, Float[Array | np.ndarray, " size"]]
 
 
-def pack(gradients: Parameters, *, shared: bool) -> Buckets:
-    """Return the gradients as vectors; with `shared`, the token embedding has its own."""
-    parts = split(gradients, shared=shared)
+def pack(gradients: Parameters, *, tied: bool) -> Buckets:
+    """Return the gradients as vectors; with `tied`, the token embedding has its own."""
+    parts = split_buckets(gradients, tied=tied)
     return {bucket: ravel_pytree(part)[0] for bucket, part in parts.items()}
 
 
-def unpack(buckets: Buckets, like: Parameters, *, shared: bool) -> Parameters:
+def unpack(buckets: Buckets, like: Parameters, *, tied: bool) -> Parameters:
     """Return the gradients in the structure of `like`: the inverse of `pack`."""
-    parts = split(like, shared=shared)
+    parts = split_buckets(like, tied=tied)
     trees = {
         bucket: ravel_pytree(part)[1](jnp.asarray(buckets[bucket]))
         for bucket, part in parts.items()
     }
-    return merge(trees)
+    return merge_buckets(trees)
 
 
-def merge(parts: dict[Bucket, Parameters]) -> Parameters:
-    """Return the tree of which `split` has made the parts."""
+def merge_buckets(parts: dict[Bucket, Parameters]) -> Parameters:
+    """Return one tree: the inverse of `split_buckets`."""
     tree = parts[Bucket.STAGE]
     if Bucket.TIED not in parts:
         return tree
     return {**tree, "embed": {**tree["embed"], **parts[Bucket.TIED]}}
 
 
-def split(tree: Parameters, *, shared: bool) -> dict[Bucket, Parameters]:
-    """Return the parts of a tree like the parameters, one to a bucket."""
-    if not shared:
+def split_buckets(tree: Parameters, *, tied: bool) -> dict[Bucket, Parameters]:
+    """Return one tree per bucket, from a tree with the structure of the parameters."""
+    if not tied:
         return {Bucket.STAGE: tree}
     rest = {name: leaf for name, leaf in tree["embed"].items() if name != "tokens"}
     return {

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float
 
@@ -37,8 +38,10 @@ def adamw(
     )
 
 
-def clip_factor(config: OptimizerConfig, square_norm: Float[Array, ""]) -> Float[Array, ""]:
-    """Return what gradients are multiplied by so that their global norm is `clip_norm` at most."""
+def clip_factor(
+    config: OptimizerConfig, square_norm: Float[Array | np.ndarray, ""] | np.floating
+) -> Float[Array, ""]:
+    """Return the factor that limits the global norm of the gradients to `clip_norm`."""
     norm = jnp.sqrt(square_norm)
     return jnp.minimum(1.0, config.clip_norm / jnp.maximum(norm, config.clip_norm))
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxpipe.runtime.config import Loop, Remat
 from jaxpipe.runtime.stage.model import Model, Parameters
 
-Input = Int[Array, "microbatch seq"] | Float[Array, "microbatch seq dim"]
-Targets = Int[Array, "microbatch seq"] | None
+Input = Int[Array | np.ndarray, "microbatch seq"] | Float[Array | np.ndarray, "microbatch seq dim"]
+Targets = Int[Array | np.ndarray, "microbatch seq"] | None
 Output = Float[Array, "microbatch seq dim"] | Float[Array, ""]
 
 
@@ -49,8 +50,8 @@ class Stage:
         return self.index == self.num_stages - 1
 
     @property
-    def shares_embedding(self) -> bool:
-        """Whether another stage holds the token embedding of this one too."""
+    def has_tied_bucket(self) -> bool:
+        """Whether another stage holds the same token embedding, with a gradient of its own."""
         return self.model.tied and self.num_stages > 1 and (self.is_first or self.is_last)
 
     def init(self, *, seed: int) -> Parameters:
@@ -83,20 +84,20 @@ class Stage:
         targets: Targets,
         key: Array | None,
         *,
-        tap: Array | None = None,
+        offset: Array | None = None,
     ) -> Output:
-        """Return the activation that leaves the stage; from the last stage, the summed loss.
+        """Return the output activation of the stage; of the last stage, the summed loss.
 
-        `x` are tokens at the first stage and activations elsewhere; `targets` belong to the last
-        stage. `key` is that of the step and microbatch; dropout is off where it is None. A `tap`
-        is added to the input of the first layer: zeros, whose gradient is that of this input where
-        `x` are tokens and have none.
+        `x` are tokens at the first stage and activations elsewhere; only the last stage reads
+        `targets`. `key` is that of the step and microbatch; None turns dropout off. The `offset` is
+        added to the input of the first layer: zeros, whose gradient is that of this input where
+        `x` are tokens, which have none.
         """
-        x = self._hidden(params, x, key, tap)
+        hidden = self._hidden(params, x, key, offset)
         if not self.is_last:
-            return x
+            return hidden
         assert targets is not None, "the last stage reads targets"
-        return self.model.loss(params, x, targets)
+        return self.model.loss(params, hidden, jnp.asarray(targets))
 
     def logits(
         self, params: Parameters, tokens: Int[Array, "batch seq"]
@@ -105,11 +106,14 @@ class Stage:
         assert self.num_stages == 1, self
         return self.model.head(params, self._hidden(params, tokens, None, None))
 
-    def _hidden(self, params: Parameters, x: Input, key: Array | None, tap: Array | None) -> Array:
+    def _hidden(
+        self, params: Parameters, x: Input, key: Array | None, offset: Array | None
+    ) -> Array:
+        hidden = jnp.asarray(x)
         if self.is_first:
-            x = self.model.embed(params, x, _fold(key, self.model.num_layers))
-        x = x if tap is None else x + tap
-        return self._blocks(params["blocks"], x, key)
+            hidden = self.model.embed(params, hidden, _fold(key, self.model.num_layers))
+        hidden = hidden if offset is None else hidden + offset
+        return self._blocks(params["blocks"], hidden, key)
 
     def _blocks(self, blocks: Parameters | tuple, x: Array, key: Array | None) -> Array:
         scanned = isinstance(blocks, dict)
@@ -126,7 +130,9 @@ class Stage:
         return x
 
 
-def microbatch_key(*, seed: int, step: Array | int, microbatch: Array | int) -> Array:
+def microbatch_key(
+    *, seed: int, step: Array | np.integer | int, microbatch: Array | np.integer | int
+) -> Array:
     """Return the key of one microbatch of one step; `microbatch` counts over all replicas."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), microbatch)
 

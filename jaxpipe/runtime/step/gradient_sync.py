@@ -1,4 +1,4 @@
-"""The gradient sums of one pass: begun when a bucket is complete, awaited before the update.
+"""Gradient all-reduces of one step: started when a bucket is complete, awaited before the update.
 
 ::
 
@@ -11,15 +11,19 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.comm import (
     ALL_REDUCE_TAG,
     AllReduceHandle,
     AllReducer,
+    HostOrDeviceArray,
     Transport,
     WireFormat,
+    all_reduce,
     native_of,
 )
 from jaxpipe.errors import ConfigError
@@ -30,9 +34,10 @@ from jaxpipe.trace import Lane
 
 
 def reduction_tag(instruction: Instruction) -> int:
-    """Return the tag of a reduction, which no other of the same step has.
+    """Return the tag of a reduction, unique within a step.
 
-    Stages have tags of their own; the other buckets are named by different stages on each rank.
+    Each stage has its own tag. The other buckets have one each, since the ranks that reduce them
+    name them by different stages.
 
     >>> from jaxpipe.schedule import reduce
     >>> reduction_tag(reduce(0, Bucket.TIED)) == reduction_tag(reduce(3, Bucket.TIED))
@@ -47,10 +52,10 @@ def reduction_tag(instruction: Instruction) -> int:
 
 
 def check_all_reduce(plan: Plan, transport: Transport) -> None:
-    """Check that the transport can sum gradients as the plan wants it.
+    """Check that the transport supports the plan's all-reduce.
 
     Raises:
-        ConfigError: the plan wants the library of a transport that has none.
+        ConfigError: the plan wants the native all-reduce of a transport that has none.
     """
     if plan.all_reduce is AllReduceKind.LIBRARY and native_of(transport) is None:
         raise ConfigError(
@@ -61,11 +66,11 @@ def check_all_reduce(plan: Plan, transport: Transport) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Begun:
-    """A sum under way, and when it began and ended on the rank's clock."""
+class _Pending:
+    """An all-reduce under way, and its start and end on the rank's clock."""
 
     instruction: Instruction
-    reducing: AllReduceHandle[Any]
+    handle: AllReduceHandle[Any]
     num_bytes: int
     start_s: float
     end_s: float = 0.0
@@ -73,48 +78,48 @@ class _Begun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientSync:
-    """Sums over the ranks that hold a bucket, each along its tree of the plan, and as it says.
+    """The all-reduces of one step: each along its sync tree, by the algorithm of the plan.
 
-    They go on beside the computation and each other; the span of each lasts from where it was
-    begun to where it was over.
+    Those of gradients overlap with the computation and each other; the span of each lasts from its
+    start to its end.
     """
 
     plan: Plan
-    worker: AllReducer
+    reducer: AllReducer
     wire: WireFormat
     recorder: SpanRecorder
     timeout_s: float
-    begun: list[_Begun] = field(default_factory=list)
+    pending: list[_Pending] = field(default_factory=list)
 
-    def begin(self, instruction: Instruction, array: Any) -> None:
-        """Begin the reduction that `instruction` names, and return at once."""
+    def start(self, instruction: Instruction, array: HostOrDeviceArray) -> None:
+        """Start the all-reduce that `instruction` names, and return at once."""
         bucket = instruction.bucket
         assert bucket is not None, instruction
         start_s = self.recorder.now()
-        reducing = self.worker.begin(
-            array,
+        handle = self.reducer.begin(
+            cast(Any, array),  # its type variable is for one kind of array, not for either
             self.plan.tree(bucket, stage=instruction.stage),
             tag=reduction_tag(instruction),
             timeout_s=self.timeout_s,
             algorithm=self.plan.all_reduce,
             wire=self.wire,
         )
-        begun = _Begun(
-            instruction=instruction, reducing=reducing, num_bytes=array.nbytes, start_s=start_s
+        pending = _Pending(
+            instruction=instruction, handle=handle, num_bytes=array.nbytes, start_s=start_s
         )
-        reducing.future.add_done_callback(partial(self._note_end, begun))
-        self.begun.append(begun)
+        handle.future.add_done_callback(partial(self._note_end, pending))
+        self.pending.append(pending)
 
-    def finish(self) -> Iterator[tuple[Instruction, Any]]:
-        """Wait for all that were begun, and yield each with its sum.
+    def wait_all(self) -> Iterator[tuple[Instruction, Any]]:
+        """Wait for all that were started, and yield each instruction with its reduced array.
 
         Raises:
-            DeadlineError: a sum was not there in time.
-            TransportError: a message of a sum could not be moved.
+            DeadlineError: an all-reduce did not end in time.
+            TransportError: a message of an all-reduce could not be moved.
         """
-        for each in self.begun:
-            total = each.reducing.wait(timeout_s=self.timeout_s)
-            # whoever waits may wake before the end was noted
+        for each in self.pending:
+            total = each.handle.wait(timeout_s=self.timeout_s)
+            # A waiting thread may wake before the done callback has run.
             each.end_s = each.end_s or self.recorder.now()
             self.recorder.add(
                 Lane.REDUCE,
@@ -124,7 +129,30 @@ class GradientSync:
                 num_bytes=each.num_bytes,
             )
             yield each.instruction, total
-        self.begun.clear()
+        self.pending.clear()
 
-    def _note_end(self, begun: _Begun, _: Future[Any]) -> None:
-        begun.end_s = self.recorder.now()
+    def reduce_scalars(
+        self, instruction: Instruction, scalars: np.ndarray, transport: Transport
+    ) -> np.ndarray:
+        """Return the scalars, summed over all ranks; nothing else may be under way.
+
+        They bypass the reducer, its codec and the plan's algorithm: the sums are exact (float64),
+        a few bytes are all latency, for which a plain tree is best, and a thread would gain nothing
+        as the rank has nothing left to compute.
+
+        Raises:
+            DeadlineError: a rank did not take part in time.
+            TransportError: a message could not be moved.
+        """
+        assert not self.pending, [each.instruction for each in self.pending]
+        with self.recorder.span(Lane.REDUCE, instruction, num_bytes=scalars.nbytes):
+            return all_reduce(
+                transport,
+                scalars,
+                self.plan.tree(Bucket.SCALARS, stage=instruction.stage),
+                tag=reduction_tag(instruction),
+                timeout_s=self.timeout_s,
+            )
+
+    def _note_end(self, pending: _Pending, _: Future[Any]) -> None:
+        pending.end_s = self.recorder.now()

@@ -1,11 +1,8 @@
-"""Executes the program of one rank: instruction by instruction, knowing no schedule by name."""
+"""Executes the program of one rank, instruction by instruction; no schedule is known by name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Int
 
@@ -13,16 +10,16 @@ from jaxpipe.comm import (
     AllReducer,
     CompressedTransport,
     CountingTransport,
+    HostOrDeviceArray,
     WireFormat,
-    all_reduce,
     receive_jax,
 )
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.stage.compile import CompiledStage
+from jaxpipe.runtime.stage.calls import StageCalls
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.loss_scale import is_finite
 from jaxpipe.runtime.stage.train_state import TrainState
-from jaxpipe.runtime.step.gradient_sync import GradientSync, reduction_tag
+from jaxpipe.runtime.step.gradient_sync import GradientSync
 from jaxpipe.runtime.step.mailbox import Content, Mailbox, Receive, Timeouts
 from jaxpipe.runtime.step.parameter_gather import ParameterGather
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
@@ -35,7 +32,7 @@ from jaxpipe.trace import Lane
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBatch:
-    """What a replica reads in one step.
+    """The samples of a replica in one step.
 
     `tokens` are inputs and, shifted by one, targets; None on ranks that need neither.
     `first_microbatch` is the number of the replica's microbatch 0, counted over all replicas.
@@ -46,36 +43,37 @@ class StepBatch:
     tokens: Int[np.ndarray, "microbatches microbatch tokens"] | None
 
 
-def _nothing(_: int) -> None:
-    """Do nothing between two parts."""
+def _continue(_: int) -> None:
+    """Do nothing between two parts of a program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """One rank: its stages by their number, its transport, and its place in the plan.
+    """One rank: its stages by their number, its transports, and its position in the plan.
 
-    Messages between stages go through `messages`, and `receive` makes arrays of them; gradients
-    travel as `wire` says.
+    Messages between stages go through `messages`, which compresses them; `receive` turns them into
+    arrays. Everything else goes through `transport`. Gradients are all-reduced in the format
+    `wire`.
     """
 
     plan: Plan
-    compiled: Mapping[int, CompiledStage]
+    calls: Mapping[int, StageCalls]
     transport: CountingTransport
     messages: CompressedTransport
     reducer: AllReducer
     wire: WireFormat
     recorder: SpanRecorder
-    patience: Timeouts
+    timeouts: Timeouts
     watch: Watchdog
     receive: Receive = receive_jax
 
     @property
-    def sharing(self) -> ParameterGather:
-        """How replicas gather what they share out."""
+    def parameter_gather(self) -> ParameterGather:
+        """The all-gather over the replicas of a stage, where they shard its optimizer."""
         return ParameterGather(
             plan=self.plan,
             transport=self.transport,
-            timeout_s=self.patience.timeout_s,
+            timeout_s=self.timeouts.timeout_s,
             chunk_bytes=self.wire.chunk_bytes,
         )
 
@@ -85,49 +83,49 @@ class Interpreter:
         return self.plan.replica(self.transport.rank)
 
     def train(
-        self, program: Program, state: TrainState, feed: StepBatch
+        self, program: Program, state: TrainState, batch: StepBatch
     ) -> tuple[TrainState, StepTotals]:
         """Execute one training step; the arrays of `state` are donated.
 
-        Where the totals' norm is not finite, no stage of any rank changes.
+        If the norm in the totals is not finite, no stage of any rank changes.
         """
-        return self.train_parts((program,), state, feed, after=_nothing)
+        return self.train_parts((program,), state, batch, after=_continue)
 
     def train_parts(
         self,
         parts: Sequence[Program],
         state: TrainState,
-        feed: StepBatch,
+        batch: StepBatch,
         *,
         after: Callable[[int], None],
     ) -> tuple[TrainState, StepTotals]:
-        """Execute one training step in parts; `after` is called with the number of each of them."""
-        run = self._run(parts, state, feed, trains=True, after=after)
-        stages = {number: held.state for number, held in run.stages.items()}
+        """Execute one training step in parts; call `after` with the number of each."""
+        run = self._run(parts, state, batch, trains=True, after=after)
+        stages = {number: stage.state for number, stage in run.stages.items()}
         return replace(state, stages=stages), run.totals
 
     def gradients(
-        self, program: Program, state: TrainState, feed: StepBatch
+        self, program: Program, state: TrainState, batch: StepBatch
     ) -> tuple[dict[int, Buckets], StepTotals]:
-        """Execute a training step but for its update; return each stage's reduced gradients."""
+        """Execute a training step without its update; return each stage's reduced gradients."""
         without_update = tuple(i for i in program if i.op is not Op.UPDATE)
-        run = self._run((without_update,), state, feed, trains=True)
-        return {number: held.buckets for number, held in run.stages.items()}, run.totals
+        run = self._run((without_update,), state, batch, trains=True)
+        return {number: stage.buckets for number, stage in run.stages.items()}, run.totals
 
-    def evaluate(self, program: Program, state: TrainState, feed: StepBatch) -> StepTotals:
-        """Execute a program of forwards without dropout, which changes nothing."""
-        return self._run((program,), state, feed, trains=False).totals
+    def evaluate(self, program: Program, state: TrainState, batch: StepBatch) -> StepTotals:
+        """Execute a program of forwards without dropout; no state changes."""
+        return self._run((program,), state, batch, trains=False).totals
 
     def _run(
         self,
         parts: Sequence[Program],
         state: TrainState,
-        feed: StepBatch,
+        batch: StepBatch,
         *,
         trains: bool,
-        after: Callable[[int], None] = _nothing,
+        after: Callable[[int], None] = _continue,
     ) -> "_Run":
-        run = self._begin(sum(parts, ()), state, feed, trains=trains)
+        run = self._prepare(sum(parts, ()), state, batch, trains=trains)
         for number, part in enumerate(parts):
             for instruction in part:
                 self.watch.at(instruction)
@@ -135,13 +133,12 @@ class Interpreter:
             after(number)
         return run
 
-    def _begin(
-        self, program: Program, state: TrainState, feed: StepBatch, *, trains: bool
+    def _prepare(
+        self, program: Program, state: TrainState, batch: StepBatch, *, trains: bool
     ) -> "_Run":
-        self.recorder.begin(feed.step)
+        self.recorder.start_step(batch.step)
         scale = None if state.loss_scale is None else state.loss_scale.scale
-        any_stage = next(iter(self.compiled.values()))
-        activation = any_stage.activation
+        spec = next(iter(self.calls.values())).spec  # activations of all stages are alike
         mailbox = Mailbox(
             program,
             transport=self.messages,
@@ -149,34 +146,34 @@ class Interpreter:
             rank_of=lambda stage: self.plan.rank(replica=self.replica, stage=stage),
             num_stages=self.plan.num_stages,
             content=Content(
-                like=any_stage.layout.shape(activation.shape, activation.dtype),
+                like=spec.layout.shape(spec.activation.shape, spec.activation.dtype),
                 receive=self.receive,
             ),
-            patience=self.patience,
+            timeouts=self.timeouts,
         )
         stages = {
             number: StageRun(
-                compiled=compiled,
+                calls=calls,
                 state=state.stages[number],
-                compute=compiled.cast(state.stages[number].params),
-                gradients=compiled.zeros() if trains else None,
+                compute=calls.cast(state.stages[number].params),
+                gradients=calls.zeros() if trains else None,
                 scale=scale,
             )
-            for number, compiled in self.compiled.items()
+            for number, calls in self.calls.items()
         }
         return _Run(
-            rank=self,
+            interpreter=self,
             mailbox=mailbox,
-            feed=feed,
+            batch=batch,
             trains=trains,
             scale=scale,
             stages=stages,
-            reductions=GradientSync(
+            gradient_sync=GradientSync(
                 plan=self.plan,
-                worker=self.reducer,
+                reducer=self.reducer,
                 wire=self.wire,
                 recorder=self.recorder,
-                timeout_s=self.patience.timeout_s,
+                timeout_s=self.timeouts.timeout_s,
             ),
             num_bytes_before=self.transport.num_bytes_sent,
         )
@@ -184,45 +181,48 @@ class Interpreter:
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """One pass through a program, and all that lives no longer than that."""
+    """One execution of a program, and the state that ends with it.
 
-    rank: Interpreter
+    `forward` to `update` are the handlers of the ops.
+    """
+
+    interpreter: Interpreter
     mailbox: Mailbox
-    feed: StepBatch
+    batch: StepBatch
     trains: bool
     scale: float | None
     stages: dict[int, StageRun]
-    reductions: GradientSync
+    gradient_sync: GradientSync
     totals: StepTotals = field(default_factory=StepTotals)
     num_bytes_before: int
 
     def forward(self, instruction: Instruction) -> None:
         number, microbatch = instruction.stage, _microbatch(instruction)
-        held = self.stages[number]
+        stage, spec = self.stages[number], self.stages[number].calls.spec
         before = (number - 1, number, microbatch)
-        x = self._tokens(microbatch, 0) if held.compiled.is_first else self.mailbox.take(before)
-        targets = self._tokens(microbatch, 1) if held.compiled.is_last else None
-        position = np.array((self.feed.step, self.feed.first_microbatch + microbatch), np.int32)
-        with self.rank.recorder.span(Lane.COMPUTE, instruction):
-            output = held.forward(microbatch, x, targets, position)
-        if held.compiled.is_last:
+        x = self._tokens(microbatch, 0) if spec.is_first else self.mailbox.take(before)
+        targets = self._tokens(microbatch, 1) if spec.is_last else None
+        position = np.array((self.batch.step, self.batch.first_microbatch + microbatch), np.int32)
+        with self.interpreter.recorder.span(Lane.COMPUTE, instruction):
+            output = stage.forward(microbatch, x, targets, position)
+        if spec.is_last:
             self.totals = replace(self.totals, loss=self.totals.loss + float(output))
         else:
             self.mailbox.put((number, number + 1, microbatch), output)
 
     def backward(self, instruction: Instruction) -> None:
         number, microbatch = instruction.stage, _microbatch(instruction)
-        held, behind = self.stages[number], (number + 1, number, microbatch)
-        compute = held.backward if instruction.op is Op.BACKWARD else held.backward_input
-        is_last = held.compiled.is_last
-        cotangent = held.loss_cotangent if is_last else self.mailbox.take(behind)
-        with self.rank.recorder.span(Lane.COMPUTE, instruction):
+        stage, behind = self.stages[number], (number + 1, number, microbatch)
+        compute = stage.backward if instruction.op is Op.BACKWARD else stage.backward_input
+        is_last = stage.calls.spec.is_last
+        cotangent = stage.loss_cotangent if is_last else self.mailbox.take(behind)
+        with self.interpreter.recorder.span(Lane.COMPUTE, instruction):
             of_input = compute(microbatch, cotangent)
         if of_input is not None:
             self.mailbox.put((number, number - 1, microbatch), of_input)
 
     def backward_weight(self, instruction: Instruction) -> None:
-        with self.rank.recorder.span(Lane.COMPUTE, instruction):
+        with self.interpreter.recorder.span(Lane.COMPUTE, instruction):
             self.stages[instruction.stage].backward_weight(_microbatch(instruction))
 
     def send(self, instruction: Instruction) -> None:
@@ -233,76 +233,91 @@ class _Run:
 
     def reduce(self, instruction: Instruction) -> None:
         if instruction.bucket is Bucket.SCALARS:
-            self._finish(instruction)
+            # Every schedule reduces the scalars last, between the last backward and the updates:
+            # this is where a rank waits for everything that it has started.
+            self._wait_for_communication()
+            self.totals = self._reduced_totals(instruction)
         elif instruction.bucket is Bucket.TIED:
-            self.reductions.begin(instruction, self._shared())
+            self.gradient_sync.start(instruction, self._tied_gradient())
         else:
-            held = self.stages[instruction.stage]
-            self.reductions.begin(instruction, held.pack()[Bucket.STAGE])
+            buckets = self.stages[instruction.stage].pack()
+            self.gradient_sync.start(instruction, buckets[Bucket.STAGE])
 
     def update(self, instruction: Instruction) -> None:
+        # All ranks have the same totals: they skip a step together, without a message.
         if not is_finite(self.totals.square_norm):
             return
-        held = self.stages[instruction.stage]
-        with self.rank.recorder.span(Lane.UPDATE, instruction):
-            held.update(self.totals.square_norm)
-        functions = held.compiled.shared_out
-        if functions is None or held.updated is None:
+        recorder, stage = self.interpreter.recorder, self.stages[instruction.stage]
+        with recorder.span(Lane.UPDATE, instruction):
+            stage.update(self.totals.square_norm)
+        sharded = stage.calls.spec.sharded
+        if sharded is None or stage.updated is None:
             return
-        share = functions.parts(held.updated)[Bucket.STAGE]
-        num_bytes = sum(piece.nbytes for piece in jax.tree.leaves(share))
-        with self.rank.recorder.span(Lane.REDUCE, instruction, name="gather", num_bytes=num_bytes):
-            held.gather(partial(self.rank.sharing.gather, stage=instruction.stage))
+        num_bytes = sharded.num_bytes(stage.updated)
+        with recorder.span(Lane.REDUCE, instruction, name="gather", num_bytes=num_bytes):
+            flat = self.interpreter.parameter_gather.all_gather(
+                stage.own_shard(), stage=instruction.stage, size=sharded.size
+            )
+            stage.join(flat)
 
     def _tokens(self, microbatch: int, shift: int) -> Int[np.ndarray, "microbatch seq"]:
         """Return the inputs of a microbatch, or with a shift of 1 its targets."""
-        assert self.feed.tokens is not None, "the first and the last stage read tokens"
-        tokens = self.feed.tokens[microbatch]
+        assert self.batch.tokens is not None, "the first and the last stage read tokens"
+        tokens = self.batch.tokens[microbatch]
         return tokens[:, shift : tokens.shape[1] - 1 + shift]
 
-    def _shared(self) -> Any:
-        """Return the gradient of the tied embedding, summed over the stages held here."""
-        packed = [held.pack() for held in self.stages.values()]
+    def _tied_gradient(self) -> HostOrDeviceArray:
+        """Return the gradient of the tied embedding, added over the stages of this rank.
+
+        A rank that has both the first and the last stage contributes to the all-reduce once.
+        """
+        packed = [stage.pack() for stage in self.stages.values()]
         first, *others = [each[Bucket.TIED] for each in packed if Bucket.TIED in each]
         return sum(others, first)
 
-    def _finish(self, instruction: Instruction) -> None:
-        """Wait for all that is under way, and sum the scalars over all ranks."""
-        self.mailbox.finish_sends()
-        for held in self.stages.values() if self.trains else ():
-            held.pack()
-        for done, total in self.reductions.finish():
-            self._place(done, total)
-        scalars = self._own_totals().to_array()
-        with self.rank.recorder.span(Lane.REDUCE, instruction, num_bytes=scalars.nbytes):
-            total = all_reduce(
-                self.rank.transport,
-                scalars,
-                self.rank.plan.tree(Bucket.SCALARS, stage=instruction.stage),
-                tag=reduction_tag(instruction),
-                timeout_s=self.rank.patience.timeout_s,
-            )
-        self.totals = StepTotals.from_array(total).unscaled(self.scale)
+    def _wait_for_communication(self) -> None:
+        """Wait for all sends, then for all gradients, and store these where updates read them.
 
-    def _place(self, done: Instruction, total: Any) -> None:
-        """Put a sum where its update looks for it."""
+        Sends come first: a peer that waits for one of them has not started its all-reduces yet.
+        Stages without an all-reduce, because they have one replica, pack their gradients here.
+        """
+        self.mailbox.finish_sends()
+        for stage in self.stages.values() if self.trains else ():
+            stage.pack()
+        for instruction, total in self.gradient_sync.wait_all():
+            self._store(instruction, total)
+
+    def _reduced_totals(self, instruction: Instruction) -> StepTotals:
+        """Return the totals over all ranks; gradients must be reduced, as their norm is in them."""
+        totals = self.gradient_sync.reduce_scalars(
+            instruction, self._own_totals().to_array(), self.interpreter.transport
+        )
+        return StepTotals.from_array(totals).unscaled(self.scale)
+
+    def _store(self, done: Instruction, total: HostOrDeviceArray) -> None:
+        """Store a reduced bucket in every stage that updates with it."""
         bucket = done.bucket
         assert bucket is not None, done
-        for number, held in self.stages.items():
-            if number == done.stage or (bucket is Bucket.TIED and bucket in held.buckets):
-                held.buckets[bucket] = total
+        for number, stage in self.stages.items():
+            if number == done.stage or (bucket is Bucket.TIED and bucket in stage.buckets):
+                stage.buckets[bucket] = total
 
     def _own_totals(self) -> StepTotals:
-        counts_norm = self.trains and self.rank.replica == 0
-        holds_first = any(held.compiled.is_first for held in self.stages.values())
-        recorder = self.rank.recorder
+        """Return this rank's contribution to the totals.
+
+        After the all-reduce all replicas have the same gradients: replica 0 counts their norm.
+        """
+        interpreter, stages = self.interpreter, self.stages.values()
+        counts_norm = self.trains and interpreter.replica == 0
+        has_first = any(stage.calls.spec.is_first for stage in stages)
+        recorder = interpreter.recorder
         return replace(
             self.totals,
-            square_norm=sum(h.square_norm() for h in self.stages.values()) if counts_norm else 0.0,
+            square_norm=sum(stage.square_norm() for stage in stages) if counts_norm else 0.0,
             compute_s=recorder.compute_s(),
-            pipeline_s=recorder.pipeline_s() if holds_first else 0.0,
-            sent_bytes=float(self.rank.transport.num_bytes_sent - self.num_bytes_before),
-            stops=float(self.rank.watch.stop_requested),
+            pipeline_s=recorder.pipeline_s() if has_first else 0.0,
+            sent_bytes=float(interpreter.transport.num_bytes_sent - self.num_bytes_before),
+            stops=float(interpreter.watch.stop_requested),
         )
 
 

@@ -77,19 +77,19 @@ class Mailbox:
         rank_of: Callable[[int], int],
         num_stages: int,
         content: Content,
-        patience: Timeouts,
+        timeouts: Timeouts,
     ) -> None:
         self._transport = transport
         self._recorder = recorder
         self._rank_of = rank_of
         self._num_stages = num_stages
         self._content = content
-        self._patience = patience
+        self._timeouts = timeouts
         self._arrays: dict[Message, HostOrDeviceArray] = {}
         self._unposted = deque(i for i in program if i.op is Op.RECEIVE)
         self._posted: deque[Arriving] = deque()
         self._sendings: list[tuple[Instruction, int, float, Sending]] = []
-        for _ in range(patience.receive_ahead):
+        for _ in range(timeouts.receive_ahead):
             self._post()
 
     def put(self, message: Message, array: HostOrDeviceArray) -> None:
@@ -115,14 +115,14 @@ class Mailbox:
         message = _message(instruction)
         source, num_bytes = self._rank_of(message[0]), _num_bytes(self._content.like)
         with self._recorder.span(Lane.RECEIVE, instruction, peer=source, num_bytes=num_bytes):
-            array = receiving.wait(timeout_s=self._patience.timeout_s)
+            array = receiving.wait(timeout_s=self._timeouts.timeout_s)
         self._arrays[message] = array
         self._post()
 
     def finish_sends(self) -> None:
         """Wait until all that was sent has gone."""
         for instruction, num_bytes, start_s, sending in self._sendings:
-            end_s = sending.wait(timeout_s=self._patience.timeout_s)
+            end_s = sending.wait(timeout_s=self._timeouts.timeout_s)
             to = self._rank_of(_message(instruction)[1])
             self._recorder.add(
                 Lane.SEND, instruction, start_s=start_s, end_s=end_s, peer=to, num_bytes=num_bytes

@@ -1,4 +1,4 @@
-"""Who shares the optimizer of a stage out, and how they get together what each of them has."""
+"""ZeRO-1: which replica owns which optimizer shard, and the all-gather of updated parameters."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ from jaxpipe.schedule import Bucket, reduce
 
 
 def optimizer_shard_of(plan: Plan, *, rank: int, stage: int) -> OptimizerShard | None:
-    """Return the share of a rank in a stage that it holds, or None if it has no replica.
+    """Return the shard of a rank in one of its stages, or None if the stage has one replica.
 
-    Shares are numbered in the order of the sync tree, so that islands hold neighbours.
+    Shards are numbered in the order of the sync tree, so that an island has adjacent ones.
     """
     order = ranks(plan.sync[stage])
     return OptimizerShard(index=order.index(rank), count=len(order)) if len(order) > 1 else None
@@ -23,20 +23,21 @@ def optimizer_shard_of(plan: Plan, *, rank: int, stage: int) -> OptimizerShard |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterGather:
-    """What all replicas of a stage need to gather shares, in messages of `chunk_bytes` at most."""
+    """The all-gather over the replicas of a stage, in messages of at most `chunk_bytes`."""
 
     plan: Plan
     transport: Transport
     timeout_s: float
     chunk_bytes: int
 
-    def gather(self, own: HostOrDeviceArray, *, stage: int, size: int) -> np.ndarray:
-        """Return the vector of `size` numbers of which each replica brings its share.
+    def all_gather(self, own: HostOrDeviceArray, *, stage: int, size: int) -> np.ndarray:
+        """Return the vector of `size` numbers to which each replica contributes its `own` shard.
 
-        It has the tag of the stage's reduction, which is over: replicas do both in one order.
+        It reuses the tag of the stage's all-reduce, which has ended: all replicas run one after the
+        other.
 
         Raises:
-            DeadlineError: a share was not there in time.
+            DeadlineError: a shard did not arrive in time.
             TransportError: a message could not be moved.
         """
         return all_gather(

@@ -25,7 +25,7 @@ class SpanRecorder:
         self._step = 0
         self._current: list[Span] = []
 
-    def begin(self, step: int) -> None:
+    def start_step(self, step: int) -> None:
         """Start a step: what was recorded of the last one is kept or dropped."""
         if self._keep(self._step):
             self._kept += self._current
@@ -83,7 +83,7 @@ class SpanRecorder:
 
     def kept(self, *, clock_offset_s: float) -> tuple[Span, ...]:
         """Return the kept spans on the clock of rank 0."""
-        self.begin(self._step)
+        self.start_step(self._step)
         return tuple(
             replace(s, start_s=s.start_s + clock_offset_s, end_s=s.end_s + clock_offset_s)
             for s in self._kept

@@ -1,10 +1,10 @@
-"""One stage in one pass through a program: what it computes, and what it holds meanwhile.
+"""One stage while a program runs: what it computes, and what it keeps between instructions.
 
-What is held goes as soon as it is used: residuals with their backward, or, where that is split, a
-part with each half. Each method returns once all is computed, so that its time can be taken.
+Whatever is kept is released as soon as it is used: residuals by their backward, or, where that is
+split, part of them by each half. Each method returns once everything is computed, so that its
+duration can be measured.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import jax
@@ -12,23 +12,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpipe.comm import HostOrDeviceArray
-from jaxpipe.runtime.stage.compile import CompiledStage
+from jaxpipe.runtime.stage.calls import StageCalls
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.split_backward import Carried
 from jaxpipe.runtime.stage.train_state import StageState
 from jaxpipe.runtime.stage.vjp import Residuals
-from jaxpipe.schedule import Op
 
 
 @dataclass(slots=True, kw_only=True)
 class StageRun:
-    """A stage, its state, and what its microbatches in flight hold; `gradients` while it trains.
+    """A stage, its state, and the arrays of its microbatches in flight.
 
-    `scale` is that of the loss, if it is scaled.
+    `gradients` is None where the stage is only evaluated. `scale` is that of the loss, if it is
+    scaled. `updated` are the pieces of a sharded optimizer, from `update` to `join`.
     """
 
-    compiled: CompiledStage
+    calls: StageCalls
     state: StageState
     compute: Parameters
     gradients: Parameters | None
@@ -40,9 +40,9 @@ class StageRun:
 
     @property
     def loss_cotangent(self) -> HostOrDeviceArray:
-        """What the backward of the last stage starts from."""
-        plain = self.compiled.loss_cotangent
-        return plain if self.scale is None else jnp.float32(float(plain) * self.scale)
+        """The cotangent from which the backward of the last stage starts."""
+        unscaled = self.calls.spec.loss_cotangent
+        return unscaled if self.scale is None else jnp.float32(float(unscaled) * self.scale)
 
     def forward(
         self,
@@ -51,84 +51,84 @@ class StageRun:
         targets: HostOrDeviceArray | None,
         position: np.ndarray,
     ) -> HostOrDeviceArray:
-        """Return the output for a microbatch; residuals stay while the stage trains."""
+        """Return the output for a microbatch; where the stage trains, keep its residuals."""
         if self.gradients is None:
-            return jax.block_until_ready(self.compiled.evaluate(self.compute, x, targets))
-        output, self.residuals[microbatch] = jax.block_until_ready(
-            self.compiled.forward(self.compute, x, targets, position)
-        )
-        return output
+            output = self.calls.evaluate(self.compute, x, targets)
+        else:
+            output, residuals = self.calls.forward(self.compute, x, targets, position)
+            self.residuals[microbatch] = jax.block_until_ready(residuals)
+        return jax.block_until_ready(output)
 
     def backward(self, microbatch: int, cotangent: HostOrDeviceArray) -> HostOrDeviceArray | None:
-        """Add the gradients of the weights; return that of the input, which tokens have not.
+        """Accumulate the gradients of the weights; return that of the input, None for tokens.
 
         `cotangent` is the gradient of the output.
         """
-        of_input, self.gradients = jax.block_until_ready(
-            self.compiled.backwards[Op.BACKWARD](
-                self.compute, self.residuals.pop(microbatch), cotangent, self.gradients
-            )
-        )
-        return of_input
+        residuals, gradients = self.residuals.pop(microbatch), self._accumulated()
+        of_input, gradients = self.calls.backward(self.compute, residuals, cotangent, gradients)
+        self.gradients = jax.block_until_ready(gradients)
+        return jax.block_until_ready(of_input)
 
     def backward_input(
         self, microbatch: int, cotangent: HostOrDeviceArray
     ) -> HostOrDeviceArray | None:
-        """Return the gradient of the input alone, and hold what `backward_weight` needs."""
-        split, residuals = self.compiled.split, self.residuals.pop(microbatch)
-        assert split is not None, "compiled for a schedule that splits no backward"
-        of_input, crossing = jax.block_until_ready(
-            self.compiled.backwards[Op.BACKWARD_INPUT](self.compute, residuals, cotangent)
-        )
-        self.carried[microbatch] = split.carry(residuals, cotangent, crossing)
-        return of_input
+        """Return the gradient of the input alone, and keep what `backward_weight` needs."""
+        residuals = self.residuals.pop(microbatch)
+        of_input, carried = self.calls.backward_input(self.compute, residuals, cotangent)
+        self.carried[microbatch] = jax.block_until_ready(carried)
+        return jax.block_until_ready(of_input)
 
     def backward_weight(self, microbatch: int) -> None:
-        """Add the gradients of the weights, after `backward_input`."""
-        self.gradients = jax.block_until_ready(
-            self.compiled.backwards[Op.BACKWARD_WEIGHT](
-                self.compute, self.carried.pop(microbatch), self.gradients
-            )
-        )
+        """Accumulate the gradients of the weights, after `backward_input`."""
+        carried, gradients = self.carried.pop(microbatch), self._accumulated()
+        gradients = self.calls.backward_weight(self.compute, carried, gradients)
+        self.gradients = jax.block_until_ready(gradients)
 
     def pack(self) -> Buckets:
-        """Return the gradients as they travel; nothing can be added to them any more."""
+        """Return the gradients as buckets; from now on nothing can be accumulated."""
         if not self.buckets:
-            assert self.gradients is not None, "only a stage that trains has gradients"
             assert not self.residuals, self.residuals.keys()
             assert not self.carried, self.carried.keys()
-            self.buckets = self.compiled.pack(self.gradients)
+            self.buckets = self.calls.pack(self._accumulated())
             self.gradients = {}
         return self.buckets
 
     def square_norm(self) -> float:
-        """Return this stage's part of the squared norm of the gradient."""
-        return float(self.compiled.square_norm(self.buckets))
+        """Return this stage's contribution to the squared norm of the gradient."""
+        return float(self.calls.square_norm(self.buckets))
 
     def update(self, square_norm: float) -> None:
         """Apply the optimizer, given the squared norm over all stages, which is not scaled.
 
-        Where replicas share the optimizer out, `gather` the parameters of all of them next.
+        With a sharded optimizer, an all-gather of `own_shard` and `join` come next.
         """
-        scale = () if self.scale is None else (np.float32(self.scale),)
+        scale = None if self.scale is None else np.float32(self.scale)
         params, moments = jax.block_until_ready(
-            self.compiled.update(
-                self.state.params, self.state.moments, self.buckets, np.float32(square_norm), *scale
+            self.calls.update(
+                self.state.params, self.state.moments, self.buckets, np.float32(square_norm), scale
             )
         )
-        if self.compiled.join is not None:
+        if self.calls.spec.sharded is not None:
             self.updated, params = params, self.state.params
         self.state = StageState(params=params, moments=moments)
 
-    def gather(self, gather: Callable[..., np.ndarray]) -> None:
-        """Take the parameters that all replicas have updated, which `gather` makes of shares."""
-        functions, held = self.compiled.shared_out, self.updated
-        assert functions is not None, "each replica has updated everything"
-        assert self.compiled.join is not None, "each replica has updated everything"
-        assert held is not None, "nothing is updated yet"
-        self.updated = None
-        flat = gather(functions.own(held), size=functions.num_shared_out())
+    def own_shard(self) -> np.ndarray:
+        """Return the pieces that this replica has updated, as one vector."""
+        sharded = self.calls.spec.sharded
+        assert sharded is not None, "the optimizer is not sharded"
+        assert self.updated is not None, "nothing is updated yet"
+        return sharded.flat(self.updated)
+
+    def join(self, flat: np.ndarray) -> None:
+        """Replace the parameters by those that all replicas have updated."""
+        assert self.updated is not None, "nothing is updated yet"
+        updated, self.updated = self.updated, None
+        # The old parameters go first: both sets at once would be the peak memory of the step.
         for leaf in jax.tree.leaves(self.state.params):
             leaf.delete()
-        params = jax.block_until_ready(self.compiled.join(flat, held))
+        params = jax.block_until_ready(self.calls.join(flat, updated))
         self.state = StageState(params=params, moments=self.state.moments)
+
+    def _accumulated(self) -> Parameters:
+        assert self.gradients is not None, "only a stage that trains has gradients"
+        return self.gradients

@@ -33,7 +33,8 @@ from jaxpipe.comm import (
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.config import CommConfig
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage
+from jaxpipe.runtime.stage.calls import StageCalls
+from jaxpipe.runtime.stage.compile import compile_stage
 from jaxpipe.runtime.stage.loss_scale import LossScale, adjust, is_finite
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.batch import eval_step_batch, train_step_batch
@@ -65,9 +66,9 @@ class Worker:
         return self.interpreter.transport
 
     @property
-    def compiled(self) -> Mapping[int, CompiledStage]:
-        """What this rank computes, for each stage that it holds."""
-        return self.interpreter.compiled
+    def calls(self) -> Mapping[int, StageCalls]:
+        """The stages of this rank, by their number."""
+        return self.interpreter.calls
 
     def train_step(self, state: TrainState, *, step: int) -> tuple[TrainState, StepTotals]:
         """Train on the batch of a step; steps count from 0. Donates the arrays of `state`.
@@ -130,7 +131,7 @@ def start(job: Job, transport: Transport, watch: Watchdog | None = None) -> Work
     counted = CountingTransport(transport)
     interpreter = Interpreter(
         plan=job.plan,
-        compiled={
+        calls={
             stage: compile_stage(
                 job.functions(stage=stage, rank=transport.rank),
                 ops={i.op for i in train_program if i.stage == stage},
@@ -147,7 +148,7 @@ def start(job: Job, transport: Transport, watch: Watchdog | None = None) -> Work
         recorder=SpanRecorder(
             rank=transport.rank, clock=time.perf_counter, keep=lambda step: step >= keep_from
         ),
-        patience=Timeouts(timeout_s=job.run.timeout_s),
+        timeouts=Timeouts(timeout_s=job.run.timeout_s),
         watch=watch or start_watchdog(job, rank=transport.rank),
     )
     barrier(transport, tag=BARRIER_TAG, timeout_s=job.run.startup_timeout_s)

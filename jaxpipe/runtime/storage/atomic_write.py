@@ -1,14 +1,14 @@
-"""Files that outlive a crash: flushed to the device before anything points to them."""
+"""Files that survive a crash: they are flushed to the device before anything refers to them."""
 
 import os
 from pathlib import Path
 
 
 def sync_file(path: Path) -> None:
-    """Flush a written file to the device, and drop it from memory so that a read reads the device.
+    """Flush a written file to the device, and drop it from the cache: a read reads the device.
 
-    Dropping is a hint that only some systems know (`posix_fadvise`); elsewhere a read back sees
-    the cache.
+    Dropping is a hint that only some systems support (`posix_fadvise`); elsewhere a file that is
+    read back comes from the cache.
     """
     descriptor = os.open(path, os.O_RDWR)
     try:
@@ -20,7 +20,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the device: a rename lasts only after this."""
+    """Flush the names in a folder to the device: only then is a rename durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -29,11 +29,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write a file so that a crash leaves either all of it under its name or nothing.
+    """Write a file such that a crash leaves all of it under its name, or nothing.
 
     Raises:
         OSError: the disk is full or the folder cannot be written.
     """
+    # Content, then name, then folder: each must be on the device before the next.
     partial = path.with_name(f"{path.name}.partial")
     partial.write_bytes(data)
     sync_file(partial)

@@ -1,10 +1,19 @@
-"""The checksum of everything that is stored: xxh3-128, 4.7 GB/s on one core.
+"""Checksums of arrays and files, and JSON that carries its own: xxh3-128, 4.7 GB/s on one core.
 
-It finds accidents (a flipped bit, a torn write, a wrong file), not forgeries.
+They detect accidents (a flipped bit, a torn write, a wrong file), not forgeries. JSON::
+
+    {"checksum": "9f..", "format": 1, "step": 100, ...}
+                         └──── the checksum is of this, with sorted keys and without blanks
+
+A flip that preserves every value, such as the case of a digit in an escaped character, is detected
+too: the text must be, byte by byte, what `seal` writes.
 """
 
 import hashlib
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -37,3 +46,54 @@ def checksum_file(path: Path) -> str:
     """
     with path.open("rb") as file:
         return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+
+
+def seal(content: Mapping[str, Any], *, version: int) -> bytes:
+    """Return indented JSON with the format version and the checksum.
+
+    Raises:
+        ValueError: a number is not finite, which JSON cannot represent.
+        TypeError: a value is not JSON.
+
+    >>> unseal(seal({"step": 3}, version=1), version=1)
+    {'step': 3}
+    """
+    body = {"format": version, **content}
+    return _text({"checksum": _checksum(body), **body})
+
+
+def unseal(data: bytes, *, version: int) -> dict[str, Any]:
+    """Return the content without format version and checksum.
+
+    Raises:
+        ValueError: not JSON, of another version, or changed since it was sealed.
+
+    >>> unseal(seal({"step": 3}, version=1).replace(b"3", b"7"), version=1)
+    Traceback (most recent call last):
+    ValueError: its content does not match its checksum
+    """
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is not JSON ({error})") from None
+    if not isinstance(body, dict) or "format" not in body:
+        raise ValueError("it has no `format`")
+    if body["format"] != version:
+        raise ValueError(f"`format` must be {version}, not {body['format']!r}")
+    expected = body.pop("checksum", None)
+    if _checksum(body) != expected:
+        raise ValueError("its content does not match its checksum")
+    # The checksum is of the values; this compares the text, in which equal values may differ.
+    if _text({"checksum": expected, **body}) != data:
+        raise ValueError("its text is not the sealed one")
+    del body["format"]
+    return body
+
+
+def _text(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, indent=1).encode()
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    canonical = json.dumps(body, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    return checksum_bytes(canonical.encode())

@@ -1,10 +1,15 @@
-"""Why a run ends: each rank says where it is, hangs are found, and the cause stays in a file.
+"""Hang detection: heartbeats of all ranks, the rank that blocks the others, the cause in a file.
 
 ::
 
-    instruction ──► Watch ──► watch/rank-3.json     every rank, five times a second
-                      │
-                      └ overdue: read all pulses ──► find_culprit ──► cause.json, end the job
+    instruction ──► Watchdog ──► watch/rank-3.json      every rank, five times a second
+                       │
+                       └ overdue: read all heartbeats ──► find_culprit ──► cause.json, end the job
+
+- `watchdog`: the thread of one rank, and the deadlines that it learns
+- `heartbeat`: the file of one rank, `culprit`: the rank at the end of the chain of waits
+- `cause`: why the run has ended, for the terminal and for `jaxpipe run`
+- `of_job`: the watchdog of a rank of a job, and the ranks that each instruction waits for
 """
 
 from jaxpipe.runtime.watchdog.cause import (
@@ -18,10 +23,8 @@ from jaxpipe.runtime.watchdog.cause import (
     write_cause,
 )
 from jaxpipe.runtime.watchdog.culprit import Verdict, find_culprit
-from jaxpipe.runtime.watchdog.deadline import Deadlines
 from jaxpipe.runtime.watchdog.heartbeat import Heartbeat, read_heartbeats
-from jaxpipe.runtime.watchdog.wait_graph import waits_for
-from jaxpipe.runtime.watchdog.watchdog import Seen, Watchdog
+from jaxpipe.runtime.watchdog.watchdog import Deadlines, Seen, Watchdog
 
 __all__ = [
     "Cause",
@@ -38,6 +41,5 @@ __all__ = [
     "mark_ended",
     "read_cause",
     "read_heartbeats",
-    "waits_for",
     "write_cause",
 ]

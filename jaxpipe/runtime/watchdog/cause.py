@@ -1,8 +1,7 @@
-"""Why a run has ended, in `cause.json` in its folder: the first rank to say it is believed.
+"""Why a run has ended: `cause.json` in its folder, written by the first rank that fails.
 
-Whether a run has ended in order: a mark in its folder, since exit codes do not always tell.
-
-An `mpirun` that lets ranks survive others ends with exit code 0 even if all of them were killed.
+The file `ended` marks a run that ended in order. Exit codes are not enough: an `mpirun` with ULFM
+returns 0 even if all ranks were killed.
 """
 
 import logging
@@ -20,18 +19,18 @@ _CAUSE_FILE = "cause.json"
 
 
 class CauseKind(StrEnum):
-    """What kind of end it was."""
+    """How the run ended."""
 
     ERROR = "error"
     """A rank raised an error."""
     HANG = "hang"
-    """A rank did the same thing for too long, and waited for nobody."""
+    """A rank exceeded the deadline of an instruction, and waited for no other rank."""
     STOPPED = "stopped"
-    """A process did nothing at all any more: it was stopped, or its host is gone."""
+    """A rank sent no heartbeat: its process was stopped, or its host is gone."""
     DEADLOCK = "deadlock"
-    """Ranks waited for each other."""
+    """Ranks waited for each other, in a cycle."""
     KILLED = "killed"
-    """The launcher ended, and no rank said why."""
+    """The launcher ended, and no rank reported an error."""
 
 
 def _now() -> str:
@@ -40,7 +39,7 @@ def _now() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Which rank ended the run, and in what; `step` counts from 1, None is what is not known."""
+    """The rank that ended the run, and its instruction; `step` counts from 1, None is unknown."""
 
     kind: CauseKind
     message: str
@@ -57,33 +56,34 @@ class Cause:
         ...             last_instruction="forward of microbatch 0"))
         rank 2, stage 1, step 7, forward of microbatch 0: hang: 3 s
         """
-        places = {"rank": self.rank, "stage": self.stage, "step": self.step}
-        words = [f"{name} {place}" for name, place in places.items() if place is not None]
-        where = ", ".join([*words, *filter(None, [self.last_instruction])])
+        numbers = {"rank": self.rank, "stage": self.stage, "step": self.step}
+        parts = [f"{name} {number}" for name, number in numbers.items() if number is not None]
+        where = ", ".join([*parts, *filter(None, [self.last_instruction])])
         return f"{where or 'the run'}: {self.kind}: {self.message}"
 
 
 def write_cause(folder: Path, cause: Cause) -> bool:
-    """Write `cause.json`, unless there is one already, and return whether it was written.
+    """Write `cause.json`, unless there is one, and return whether it was written.
 
-    What follows from the first error, such as a message that never came, is not the cause.
+    Later errors, such as a message that never arrives, are consequences of the first.
     """
     draft = folder / f"{_CAUSE_FILE}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         draft.write_bytes(msgspec.json.format(msgspec.json.encode(cause)))
+        # A link, unlike a rename, fails if the file exists: of several ranks, only one succeeds.
         os.link(draft, folder / _CAUSE_FILE)
     except FileExistsError:
         return False
     except OSError as error:
-        logger.warning("the cause of the end is not in %s: %s: %s", folder, error, cause)
+        logger.warning("cannot write the cause to %s: %s: %s", folder, error, cause)
     finally:
         draft.unlink(missing_ok=True)
     return True
 
 
 def read_cause(folder: Path) -> Cause | None:
-    """Return why the run in a folder ended, None if it has not, or in order."""
+    """Return why the run in a folder ended; None if it has not, or has ended in order."""
     try:
         return msgspec.json.decode((folder / _CAUSE_FILE).read_bytes(), type=Cause)
     except (OSError, msgspec.DecodeError):
@@ -91,7 +91,7 @@ def read_cause(folder: Path) -> Cause | None:
 
 
 def clear_cause(folder: Path) -> None:
-    """Forget why the last run in a folder ended, before the next begins."""
+    """Remove the cause of the last run in a folder, before the next begins."""
     (folder / _CAUSE_FILE).unlink(missing_ok=True)
 
 
@@ -99,15 +99,15 @@ _ENDED_FILE = "ended"
 
 
 def mark_ended(folder: Path) -> None:
-    """Tell that the run in a folder is over in order: done, or stopped as it was told."""
+    """Mark the run in a folder as ended in order: completed, or stopped on request."""
     (folder / _ENDED_FILE).touch()
 
 
 def has_ended(folder: Path) -> bool:
-    """Return whether the run in a folder is over in order."""
+    """Return whether the run in a folder has ended in order."""
     return (folder / _ENDED_FILE).exists()
 
 
 def clear_ended(folder: Path) -> None:
-    """Forget how the last run in a folder ended, before the next begins."""
+    """Remove the mark of the last run in a folder, before the next begins."""
     (folder / _ENDED_FILE).unlink(missing_ok=True)

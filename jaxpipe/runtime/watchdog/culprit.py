@@ -1,10 +1,10 @@
-"""Who holds up a run: from the one that waits too long to the one that waits for nobody.
+"""The rank that blocks a run: the end of the chain of waits that starts at an overdue rank.
 
 ::
 
     rank 3 ──receive──► rank 2 ──receive──► rank 1 ──forward, overdue       rank 1 hangs
-    rank 3 ──receive──► rank 2 ── no pulse any more                         rank 2 is stopped
-    rank 3 ──receive──► rank 2 ──receive──► rank 3                          they wait in a circle
+    rank 3 ──receive──► rank 2 ── no heartbeat                              rank 2 is stopped
+    rank 3 ──receive──► rank 2 ──receive──► rank 3                          they are deadlocked
 """
 
 from collections.abc import Mapping, Set
@@ -16,27 +16,29 @@ from jaxpipe.runtime.watchdog.heartbeat import Heartbeat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The rank that holds up the others, how, and the ranks through which it was found."""
+    """The rank that blocks the others, how, and the chain of waits that leads to it."""
 
     rank: int
     kind: CauseKind
     chain: tuple[int, ...]
 
 
-def find_culprit(pulses: Mapping[int, Heartbeat], *, start: int, stale: Set[int]) -> Verdict | None:
-    """Follow who waits for whom from the rank `start`; `stale` are those without a pulse.
+def find_culprit(
+    heartbeats: Mapping[int, Heartbeat], *, start: int, stale: Set[int]
+) -> Verdict | None:
+    """Follow the chain of waits from the rank `start`; ranks in `stale` send no heartbeat.
 
-    Return None as long as it ends at a rank that is still in time, or of which nothing is known:
-    it may be slow, and is not held to have failed.
+    Return None while it ends at a rank that is within its deadline, or without any heartbeat so
+    far: a slow rank has not failed.
 
-    >>> def pulse(rank, waits_for, overdue=True):
+    >>> def beat(rank, waits_for, overdue=True):
     ...     return Heartbeat(rank=rank, stage=0, step=1, doing=f"{waits_for}", waits_for=waits_for,
     ...                  overdue=overdue, beat=0, process=1, host="a")
-    >>> chain = {2: pulse(2, (1,)), 1: pulse(1, (0,)), 0: pulse(0, ())}
+    >>> chain = {2: beat(2, (1,)), 1: beat(1, (0,)), 0: beat(0, ())}
     >>> found = find_culprit(chain, start=2, stale=set())
     >>> found.rank, found.kind.value, found.chain
     (0, 'hang', (2, 1, 0))
-    >>> find_culprit({**chain, 0: pulse(0, (), overdue=False)}, start=2, stale=set())
+    >>> find_culprit({**chain, 0: beat(0, (), overdue=False)}, start=2, stale=set())
     """
     chain: list[int] = []
     rank = start
@@ -44,20 +46,23 @@ def find_culprit(pulses: Mapping[int, Heartbeat], *, start: int, stale: Set[int]
         chain.append(rank)
         if rank in stale:
             return Verdict(rank=rank, kind=CauseKind.STOPPED, chain=tuple(chain))
-        here = pulses.get(rank)
+        here = heartbeats.get(rank)
         if here is None or not here.overdue:
             return None
         if not here.waits_for:
             return Verdict(rank=rank, kind=CauseKind.HANG, chain=tuple(chain))
-        rank = _next(here, pulses, stale)
+        rank = _next(here, heartbeats, stale)
     return Verdict(rank=rank, kind=CauseKind.DEADLOCK, chain=(*chain, rank))
 
 
-def _next(here: Heartbeat, pulses: Mapping[int, Heartbeat], stale: Set[int]) -> int:
-    """Return whom a rank waits for; of several, one that is stopped or has not come as far."""
+def _next(here: Heartbeat, heartbeats: Mapping[int, Heartbeat], stale: Set[int]) -> int:
+    """Return the rank that one waits for.
 
-    def has_come(rank: int) -> bool:
-        there = pulses.get(rank)
+    Of several, as in an all-reduce, it is one that is stopped, or has not reached it yet.
+    """
+
+    def has_reached_it(rank: int) -> bool:
+        there = heartbeats.get(rank)
         return there is not None and (there.step, there.doing) == (here.step, here.doing)
 
-    return min(here.waits_for, key=lambda rank: (rank not in stale, has_come(rank), rank))
+    return min(here.waits_for, key=lambda rank: (rank not in stale, has_reached_it(rank), rank))

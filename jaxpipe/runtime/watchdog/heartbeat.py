@@ -1,7 +1,7 @@
-"""What a rank says of itself while it trains, in a small file of its own that others read.
+"""The heartbeat of a rank: a small file of its own, which the other ranks read.
 
-The file is written in place and always of one length, so a full disk does not silence a rank. It
-is opened and closed each time: on NFS, that is when other hosts see what was written.
+The file is overwritten in place, always with the same length, so that a full disk does not silence
+a rank. It is opened and closed each time: on NFS, only then do other hosts see the new content.
 """
 
 import os
@@ -12,14 +12,15 @@ from pathlib import Path
 import msgspec
 
 _NUM_BYTES = 512
+"""Longer than any heartbeat; JSON allows blanks at its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Where a rank is: what it does in which step, for whom it waits, and whether for too long.
+    """The activity of a rank, the ranks that it waits for, and whether its deadline is exceeded.
 
-    `beat` counts how often it has said so: one that does not grow any more is of a process that is
-    stopped. `step` counts from 1. `process` is its process on its `host`.
+    `beat` counts the heartbeats: if it no longer increases, the process is stopped. `step` counts
+    from 1. `process` is the process id on `host`.
     """
 
     rank: int
@@ -33,29 +34,29 @@ class Heartbeat:
     host: str
 
 
-def is_gone(pulse: Heartbeat) -> bool:
-    """Return whether the process of a pulse has ended; those of other hosts are not known of.
+def is_gone(heartbeat: Heartbeat) -> bool:
+    """Return whether the process of a heartbeat has died; False for processes of other hosts.
 
-    Whoever ends in order takes its pulse along.
+    A rank that ends in order removes its heartbeat.
 
     >>> mine = Heartbeat(rank=0, stage=0, step=1, doing="update", waits_for=(), overdue=False,
     ...                  beat=1, process=os.getpid(), host=socket.gethostname())
     >>> is_gone(mine)
     False
     """
-    if pulse.host != socket.gethostname():
+    if heartbeat.host != socket.gethostname():
         return False
     try:
-        os.kill(pulse.process, 0)
+        os.kill(heartbeat.process, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # it is another user's, and there
+    except PermissionError:  # it exists, and belongs to another user
         return False
     return False
 
 
 def heartbeat_file(folder: Path, rank: int) -> Path:
-    """Return where a rank of the run in a folder says where it is.
+    """Return the path of a rank's heartbeat in the folder of the run.
 
     >>> heartbeat_file(Path("run"), 3).as_posix()
     'run/watch/rank-3.json'
@@ -63,26 +64,26 @@ def heartbeat_file(folder: Path, rank: int) -> Path:
     return folder / "watch" / f"rank-{rank}.json"
 
 
-def write_heartbeat(path: Path, pulse: Heartbeat) -> None:
-    """Overwrite a file that is there, or write a new one.
+def write_heartbeat(path: Path, heartbeat: Heartbeat) -> None:
+    """Overwrite the heartbeat, or create it.
 
     Raises:
         OSError: it cannot be written.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
-        os.pwrite(descriptor, msgspec.json.encode(pulse)[:_NUM_BYTES].ljust(_NUM_BYTES), 0)
+        os.pwrite(descriptor, msgspec.json.encode(heartbeat)[:_NUM_BYTES].ljust(_NUM_BYTES), 0)
     finally:
         os.close(descriptor)
 
 
 def read_heartbeats(folder: Path, ranks: range) -> dict[int, Heartbeat]:
-    """Return the pulses of ranks; without those that have none, or were being written."""
-    pulses: dict[int, Heartbeat] = {}
+    """Return the heartbeats of ranks, except those that are missing or were being written."""
+    heartbeats: dict[int, Heartbeat] = {}
     for rank in ranks:
         try:
             data = heartbeat_file(folder, rank).read_bytes()
-            pulses[rank] = msgspec.json.decode(data, type=Heartbeat)
+            heartbeats[rank] = msgspec.json.decode(data, type=Heartbeat)
         except (OSError, msgspec.DecodeError):
             continue
-    return pulses
+    return heartbeats

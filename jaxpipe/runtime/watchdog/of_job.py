@@ -1,28 +1,66 @@
-"""The watchdog of a rank of a job, with the deadlines that the job allows; or one that sleeps."""
+"""The watchdog of a rank of a job: its deadlines, and the ranks that each instruction waits for.
+
+Not exported by the package: the interpreter imports the package, and a job the interpreter's room.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
 
+from jaxpipe.plan import Plan
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.watchdog import Cause, Deadlines, Seen, Watchdog, waits_for
+from jaxpipe.runtime.watchdog import Cause, Deadlines, Seen, Watchdog
+from jaxpipe.schedule import Bucket, Instruction, Op
 
 
 def start_watchdog(
     job: Job, *, rank: int, end: Callable[[Cause], object] | None = None
 ) -> Watchdog:
-    """Return the watch of a rank, not started; `end` is called with the cause of a hang."""
+    """Return the watchdog of a rank, not started; `end` is called with the cause of a hang."""
     seen = Seen(
         rank=rank,
         stage=job.plan.stages(rank)[0],
         num_ranks=job.plan.num_ranks,
         folder=job.folder,
-        waits_for=waits_for(job.plan, rank=rank, shares_updates=job.optimizer.sharded),
+        waits_for=waits_for(job.plan, rank=rank, sharded=job.optimizer.sharded),
     )
     deadlines = Deadlines(least_s=job.run.hang_s, unlearned_s=job.run.timeout_s)
     return Watchdog(seen, deadlines, end=end)
 
 
 def no_watchdog(rank: int) -> Watchdog:
-    """Return the watch of a rank that nobody watches: never to be started."""
+    """Return a watchdog that is never started, for runs without one."""
     seen = Seen(rank=rank, stage=0, num_ranks=1, folder=Path(), waits_for=lambda _: ())
     return Watchdog(seen, Deadlines(least_s=1.0, unlearned_s=1.0))
+
+
+def waits_for(
+    plan: Plan, *, rank: int, sharded: bool = False
+) -> Callable[[Instruction], tuple[int, ...]]:
+    """Return a function from an instruction of this rank to the ranks that it waits for.
+
+    A receive waits for the sender; the last all-reduce of a step, of `Bucket.SCALARS`, for all
+    ranks; an update with a `sharded` optimizer for the other replicas. Everything else is the
+    rank's own work.
+
+    >>> from jaxpipe.plan import PlanConfig, default_plan
+    >>> from jaxpipe.schedule import forward, receive, update
+    >>> import topo
+    >>> config = PlanConfig(cluster="two-region", stages=2, replicas=2)
+    >>> plan = default_plan(config, topo.load("two-region"), num_layers=4, batch=4, tied=False)
+    >>> of_rank_3 = waits_for(plan, rank=3, sharded=True)
+    >>> of_rank_3(receive(1, 0, 0)), of_rank_3(forward(1, 0)), of_rank_3(update(1))
+    ((2,), (), (1,))
+    """
+    others = tuple(other for other in range(plan.num_ranks) if other != rank)
+    mine = plan.replica(rank)
+
+    def ranks(instruction: Instruction) -> tuple[int, ...]:
+        if instruction.op is Op.RECEIVE and instruction.peer is not None:
+            return (plan.rank(replica=mine, stage=instruction.peer),)
+        if instruction.op is Op.UPDATE and sharded:
+            stage = instruction.stage
+            replicas = (r for r in range(plan.num_replicas) if r != mine)
+            return tuple(plan.rank(replica=replica, stage=stage) for replica in replicas)
+        return others if instruction.bucket is Bucket.SCALARS else ()
+
+    return ranks

@@ -1,12 +1,13 @@
-"""The watchdog of one rank: it says where the rank is, and finds who holds up the run.
+"""The watchdog of one rank: it writes heartbeats, and finds the rank that blocks the run.
 
-A thread ticks five times a second. Time is counted in ticks, none longer than two intervals: on a
-crowded host, where all threads starve, a rank waits no longer than its watchdog runs.
+A thread ticks five times a second. Time is counted in ticks, none longer than two intervals: on an
+overloaded host, where all threads starve, a rank appears to wait no longer than its watchdog runs.
 """
 
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,6 @@ from threading import Event, Thread
 
 from jaxpipe.runtime.watchdog.cause import Cause, CauseKind
 from jaxpipe.runtime.watchdog.culprit import Verdict, find_culprit
-from jaxpipe.runtime.watchdog.deadline import Deadlines
 from jaxpipe.runtime.watchdog.heartbeat import (
     Heartbeat,
     heartbeat_file,
@@ -27,15 +27,56 @@ from jaxpipe.schedule import Instruction, describe
 INTERVAL_S = 0.2
 _LOOKS_AFTER_S = 0.4
 _STALE_S = 1.6
-"""A wait is seen after 0.2 s, a silence from 0.4 s on: with `hang_s` of 2 s, a rank that is stopped
-is found after 2.4 s, which leaves 0.6 s of the 3 s that are promised to a crowded host."""
+"""A wait is noticed after 0.2 s, and heartbeats are read from 0.4 s on: with `hang_s` of 2 s, a
+stopped rank is found after 2.4 s. Of the 3 s that are promised, 0.6 s remain for a busy host."""
+
+_LEARNED_FROM = 10
+_WINDOW = 512
+_DEADLINE_FACTOR = 5.0
+
+
+class Deadlines:
+    """Deadlines by kind of instruction, learned: five times the 99th percentile of its durations.
+
+    At least `least_s`, and `unlearned_s` until a kind has been seen ten times. The latest 512
+    durations of a kind count.
+
+    >>> deadlines = Deadlines(least_s=2.5, unlearned_s=120.0)
+    >>> deadlines.limit_s("receive")
+    120.0
+    >>> for _ in range(99):
+    ...     deadlines.add("receive", 0.01)
+    >>> deadlines.limit_s("receive")
+    2.5
+    >>> deadlines.add("receive", 4.0)
+    >>> deadlines.limit_s("receive")
+    20.0
+    """
+
+    def __init__(self, *, least_s: float, unlearned_s: float) -> None:
+        self._least_s = least_s
+        self._unlearned_s = unlearned_s
+        self._durations: dict[Hashable, deque[float]] = {}
+
+    def add(self, kind: Hashable, duration_s: float) -> None:
+        """Learn from the duration of an instruction that has ended."""
+        self._durations.setdefault(kind, deque(maxlen=_WINDOW)).append(duration_s)
+
+    def limit_s(self, kind: Hashable) -> float:
+        """Return the deadline of a kind; any thread may call this."""
+        # A copy: the thread that trains may append meanwhile.
+        durations = sorted(self._durations.get(kind, deque()).copy())
+        if len(durations) < _LEARNED_FROM:
+            return self._unlearned_s
+        percentile = durations[int(0.99 * len(durations))]
+        return max(self._least_s, min(_DEADLINE_FACTOR * percentile, self._unlearned_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """Who is watched: the rank and its first stage, of how many ranks, with the run's folder.
+    """The rank that is watched, its first stage, the number of ranks, and the run's folder.
 
-    `waits_for` tells which ranks an instruction waits for.
+    `waits_for` returns the ranks that an instruction waits for.
     """
 
     rank: int
@@ -47,7 +88,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Doing:
-    """What a rank is at, since when; `kind` is None where its length is not learned."""
+    """The current activity of a rank; `kind` is None if its duration is not learned from."""
 
     kind: Hashable
     what: Instruction | str
@@ -56,10 +97,10 @@ class _Doing:
 
 
 class Watchdog:
-    """Watches one rank from `start` to `stop`; without an `end`, it knows only where the rank is.
+    """Watches one rank from `start` to `stop`; without an `end`, it only tracks the rank.
 
-    `end` is called with the cause, in the watchdog's thread, when a culprit is found.
-    `stop_requested` is set by whoever wants the run to stop after the step.
+    The callback `end` receives the cause, in the watchdog's thread, when a culprit is found. Set
+    `stop_requested` to stop the run after the current step.
     """
 
     def __init__(
@@ -73,7 +114,7 @@ class Watchdog:
         self._host = socket.gethostname()
         self._file = heartbeat_file(seen.folder, seen.rank)
         self._stopped = Event()
-        self._thread = Thread(target=self._run, name=f"watch of rank {seen.rank}", daemon=True)
+        self._thread = Thread(target=self._run, name=f"watchdog of rank {seen.rank}", daemon=True)
         self._last = self._doing
         self._waited_s = 0.0
         self._beat = 0
@@ -81,15 +122,15 @@ class Watchdog:
         self._suspect: Verdict | None = None
 
     def at(self, instruction: Instruction) -> None:
-        """Tell that the rank begins an instruction, in the step of the last phase."""
-        self._turn((instruction.op, instruction.bucket), instruction, self._doing.step)
+        """Record that the rank begins an instruction, in the step of the last phase."""
+        self._switch_to((instruction.op, instruction.bucket), instruction, self._doing.step)
 
     def phase(self, name: str, *, step: int) -> None:
-        """Tell that the rank begins something outside of its program; steps count from 0.
+        """Record that the rank begins something outside of its program; steps count from 0.
 
-        How long that takes depends on disks and terminals, and is not learned.
+        Its duration depends on disks and terminals, and no deadline is learned from it.
         """
-        self._turn(None, name, step)
+        self._switch_to(None, name, step)
 
     @property
     def is_watching(self) -> bool:
@@ -97,37 +138,38 @@ class Watchdog:
         return self._thread.is_alive() and not self._stopped.is_set()
 
     def has_lost_a_rank(self) -> bool:
-        """Return whether a rank of this host is gone, and not in order; any thread may ask."""
-        pulses = read_heartbeats(self._seen.folder, range(self._seen.num_ranks))
-        return any(is_gone(pulse) for pulse in pulses.values())
+        """Return whether a process of a rank on this host has died; any thread may call this."""
+        heartbeats = read_heartbeats(self._seen.folder, range(self._seen.num_ranks))
+        return any(is_gone(each) for each in heartbeats.values())
 
     def cause(self, kind: CauseKind, message: str) -> Cause:
-        """Return a cause that lies where the rank is now."""
+        """Return a cause with the current instruction of the rank."""
         return Cause(
             kind=kind,
             message=message,
             rank=self._seen.rank,
             stage=_stage(self._doing, self._seen),
             step=self._doing.step + 1,
-            last_instruction=_words(self._doing),
+            last_instruction=_describe(self._doing),
         )
 
     def start(self) -> None:
-        """Begin to watch: all is compiled, and what takes long now takes too long."""
+        """Start to watch; call it once everything is compiled, which takes longer than any step."""
         if self._end is None:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_heartbeat(self._file, self._pulse(self._doing))
+        write_heartbeat(self._file, self._heartbeat(self._doing))
         self._thread.start()
 
     def stop(self) -> None:
-        """End to watch; does nothing where nothing was watched."""
+        """Stop to watch, if it was started."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
             self._file.unlink(missing_ok=True)
 
-    def _turn(self, kind: Hashable, what: Instruction | str, step: int) -> None:
+    def _switch_to(self, kind: Hashable, what: Instruction | str, step: int) -> None:
+        # No lock: one assignment of an immutable value, which the watchdog's thread reads once.
         now_s = time.monotonic()
         before = self._doing
         self._doing = _Doing(kind=kind, what=what, step=step, since_s=now_s)
@@ -146,24 +188,24 @@ class Watchdog:
         self._waited_s = self._waited_s + elapsed_s if doing is self._last else 0.0
         self._last = doing
         self._beat += 1
-        mine = self._pulse(doing)
+        mine = self._heartbeat(doing)
         try:
             write_heartbeat(self._file, mine)
         except OSError:
-            return
+            return  # without the folder, no rank can be judged
         if self._waited_s >= _LOOKS_AFTER_S:
             self._look(mine, elapsed_s)
         else:
             self._beats.clear()
             self._suspect = None
 
-    def _pulse(self, doing: _Doing) -> Heartbeat:
+    def _heartbeat(self, doing: _Doing) -> Heartbeat:
         seen, what = self._seen, doing.what
         return Heartbeat(
             rank=seen.rank,
             stage=_stage(doing, seen),
             step=doing.step + 1,
-            doing=_words(doing),
+            doing=_describe(doing),
             waits_for=() if isinstance(what, str) else seen.waits_for(what),
             overdue=self._waited_s > self._deadlines.limit_s(doing.kind),
             beat=self._beat,
@@ -172,28 +214,35 @@ class Watchdog:
         )
 
     def _look(self, mine: Heartbeat, elapsed_s: float) -> None:
-        """Look for the one that all wait for; who is found twice in a row is the culprit."""
-        pulses = read_heartbeats(self._seen.folder, range(self._seen.num_ranks))
-        for rank, pulse in pulses.items():
+        """Look for the rank that the others wait for.
+
+        It is the culprit if it is found in two ticks in a row: heartbeats of different ranks are up
+        to a tick apart, so that one look may see a wait that is over.
+        """
+        heartbeats = read_heartbeats(self._seen.folder, range(self._seen.num_ranks))
+        for rank, heartbeat in heartbeats.items():
             beat, silent_s = self._beats.get(rank, (-1, 0.0))
-            self._beats[rank] = (pulse.beat, silent_s + elapsed_s if beat == pulse.beat else 0.0)
+            self._beats[rank] = (
+                heartbeat.beat,
+                silent_s + elapsed_s if beat == heartbeat.beat else 0.0,
+            )
         if not mine.overdue:
             return
         stale = {rank for rank, (_, silent_s) in self._beats.items() if silent_s >= _STALE_S}
-        pulses[mine.rank] = mine
-        found = find_culprit(pulses, start=mine.rank, stale=stale - {mine.rank})
+        heartbeats[mine.rank] = mine
+        found = find_culprit(heartbeats, start=mine.rank, stale=stale - {mine.rank})
         if found is not None and found == self._suspect and self._end is not None:
-            self._end(self._judge(found, pulses[found.rank]))
+            self._end(self._judge(found, heartbeats[found.rank]))
         self._suspect = found
 
     def _judge(self, found: Verdict, there: Heartbeat) -> Cause:
         chain = " waits for ".join(f"rank {rank}" for rank in found.chain)
-        words = {
-            CauseKind.HANG: "has done this for too long",
-            CauseKind.STOPPED: "gives no sign of life",
-            CauseKind.DEADLOCK: "waits in a circle",
-        }
-        message = f"it {words[found.kind]}; {chain}" if len(found.chain) > 1 else words[found.kind]
+        problem = {
+            CauseKind.HANG: "has exceeded its deadline",
+            CauseKind.STOPPED: "sends no heartbeat",
+            CauseKind.DEADLOCK: "waits in a cycle",
+        }[found.kind]
+        message = f"it {problem}; {chain}" if len(found.chain) > 1 else problem
         return replace(
             self.cause(found.kind, message),
             rank=there.rank,
@@ -203,7 +252,7 @@ class Watchdog:
         )
 
 
-def _words(doing: _Doing) -> str:
+def _describe(doing: _Doing) -> str:
     return doing.what if isinstance(doing.what, str) else describe(doing.what)
 
 

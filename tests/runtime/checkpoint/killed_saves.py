@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpipe.runtime.checkpoint import begin, commit, newest_valid, prune, write_shard
+from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, newest_valid, prune, write_shard
 from jaxpipe.runtime.checkpoint import shard as shard_module
 
 DISK_CALLS: tuple[tuple[object, str], ...] = (
@@ -32,7 +32,7 @@ SCENARIOS = {
 
 
 def save(run: Path, *, step: int, value: float, keep: int) -> None:
-    folder = begin(run, step=step)
+    folder = begin_checkpoint(run, step=step)
     entries = [
         entry
         for stage in range(2)

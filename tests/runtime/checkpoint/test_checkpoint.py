@@ -12,15 +12,12 @@ import pytest
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime import checkpoint
 from jaxpipe.runtime.checkpoint import (
-    begin,
+    begin_checkpoint,
     commit,
-    decode_entries,
-    encode_entries,
     open_checkpoint,
     shard,
     write_shard,
 )
-from jaxpipe.runtime.checkpoint.manifest import TensorEntry
 
 DTYPES = [
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -29,11 +26,11 @@ DTYPES = [
 
 
 def save(run: Path, *shards: dict[str, np.ndarray], step: int = 100, **metadata: object) -> Path:
-    folder = begin(run, step=step)
+    folder = begin_checkpoint(run, step=step)
     entries = [
         entry
         for stage, tensors in enumerate(shards)
-        for entry in decode_entries(encode_entries(write_shard(folder, f"stage-{stage}", tensors)))
+        for entry in write_shard(folder, f"stage-{stage}", tensors)
     ]
     return commit(folder, entries, metadata)
 
@@ -133,23 +130,14 @@ def test_a_write_that_goes_wrong_is_noticed(
 
 
 def test_a_shard_on_a_folder_that_is_not_shared(tmp_path: Path) -> None:
-    folder = begin(tmp_path, step=1)
-    elsewhere = begin(tmp_path / "other", step=1)
+    folder = begin_checkpoint(tmp_path, step=1)
+    elsewhere = begin_checkpoint(tmp_path / "other", step=1)
     entries = write_shard(elsewhere, "stage-1", {"a": np.ones(3)})
     with pytest.raises(CheckpointError, match=r"stage-1.*No such file.*all hosts share the folder"):
         commit(folder, entries, {})
     write_shard(folder, "stage-1", {"b": np.ones(3)})
     with pytest.raises(CheckpointError, match=r"stage-1.*it lacks the tensor a"):
         commit(folder, entries, {})
-
-
-def test_entries_that_did_not_arrive() -> None:
-    entry = TensorEntry(name="a", file="f", dtype="bool", shape=(), checksum="0")
-    data = encode_entries([entry])
-    assert decode_entries(encode_entries([])) == ()
-    for broken in (b"", data[:-1], data.replace(b"bool", b"real"), b"\xff"):
-        with pytest.raises(CheckpointError, match="`entries` must be what another rank encoded"):
-            decode_entries(broken)
 
 
 def test_the_border_is_sorted_and_does_not_import_jax() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxpipe.errors import CheckpointError
-from jaxpipe.runtime.checkpoint import begin, commit, open_checkpoint, write_shard
+from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, open_checkpoint, write_shard
 
 GENERATOR = np.random.default_rng(0)
 SHARDS = (
@@ -24,7 +24,7 @@ FILES = ("manifest.json", "stage-0.safetensors", "stage-1.safetensors")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    partial = begin(tmp_path, step=100)
+    partial = begin_checkpoint(tmp_path, step=100)
     entries = [
         entry
         for stage, tensors in enumerate(SHARDS)

@@ -12,7 +12,7 @@ import pytest
 
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import (
-    begin,
+    begin_checkpoint,
     commit,
     latest,
     open_checkpoint,
@@ -30,7 +30,7 @@ NUM_CALLS = 20  # no fewer than a save makes
 
 
 def save(run: Path, *, step: int, value: float = 0.0) -> Path:
-    folder = begin(run, step=step)
+    folder = begin_checkpoint(run, step=step)
     return commit(folder, write_shard(folder, "stage-0", {"a": np.array(value)}), {})
 
 
@@ -56,20 +56,20 @@ def test_step_zero(tmp_path: Path) -> None:
 
 
 def test_all_ranks_know_the_folder(tmp_path: Path) -> None:
-    assert begin(tmp_path, step=7) == partial_folder(tmp_path, step=7)
+    assert begin_checkpoint(tmp_path, step=7) == partial_folder(tmp_path, step=7)
 
 
 @pytest.mark.parametrize("made", [False, True])
 def test_none_yet(tmp_path: Path, made: bool) -> None:
     if made:
-        begin(tmp_path, step=1)
+        begin_checkpoint(tmp_path, step=1)
     with pytest.raises(CheckpointError, match=r"`resume` must name a run with a checkpoint; .*has"):
         latest(tmp_path)
 
 
 def test_an_interrupted_save_is_ignored_and_removed_by_the_next(tmp_path: Path) -> None:
     save(tmp_path, step=1)
-    partial = begin(tmp_path, step=2)
+    partial = begin_checkpoint(tmp_path, step=2)
     write_shard(partial, "stage-0", {"a": np.ones(3)})
     assert latest(tmp_path).name == "step-00000001"
     save(tmp_path, step=3)

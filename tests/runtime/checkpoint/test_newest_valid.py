@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.errors import CheckpointError
-from jaxpipe.runtime.checkpoint import begin, commit, newest_valid, write_shard
+from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, newest_valid, write_shard
 
 NUM_DAMAGES = 300
 FILES = ("manifest.json", "stage-0.safetensors", "stage-1.safetensors")
@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def save(run: Path, *, step: int) -> Path:
-    folder = begin(run, step=step)
+    folder = begin_checkpoint(run, step=step)
     tensors = np.random.default_rng(step).normal(size=(2, 11)).astype(np.float32)
     entries = [
         entry

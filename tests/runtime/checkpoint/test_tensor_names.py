@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import (
-    begin,
+    begin_checkpoint,
     commit,
     flatten,
     names,
@@ -75,7 +75,7 @@ def cuts() -> st.SearchStrategy[list[range]]:
 @given(saved=cuts(), loaded=cuts())
 def test_one_cut_to_another(saved: list[range], loaded: list[range]) -> None:
     with TemporaryDirectory() as run:
-        folder = begin(Path(run), step=1)
+        folder = begin_checkpoint(Path(run), step=1)
         entries = []
         for number, layers in enumerate(saved):
             parameters = model(layers)

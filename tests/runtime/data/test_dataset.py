@@ -149,7 +149,7 @@ def test_a_wrong_token_file(
         case "archive":
             with path.open("wb") as file:
                 np.savez(file, tokens=tokens)
-    with pytest.raises(DataError, match=rf"intact dataset; .*{name} is not: .*prepare it anew"):
+    with pytest.raises(DataError, match=rf"intact dataset; .*{name} is not: .*prepare it again"):
         open_dataset(folder, verify=verify)
 
 

@@ -1,4 +1,4 @@
-"""A signal that is held back from a child is seen, and told once.
+"""A signal that is held back from a child is seen, and received once.
 
 Children are started from a process without threads, which must not fork.
 """
@@ -9,30 +9,30 @@ from pathlib import Path
 
 import pytest
 
-from jaxpipe.runtime.process.blocked_signal import can_hold
+from jaxpipe.runtime.process.blocked_signal import is_supported
 
-pytestmark = pytest.mark.skipif(not can_hold(), reason="only Linux tells which signals wait")
+pytestmark = pytest.mark.skipif(not is_supported(), reason="only Linux tells which signals wait")
 
 REPOSITORY = Path(__file__).parents[3]
 WAITS = """
 import signal, subprocess, time
 from functools import partial
-from jaxpipe.runtime.process.blocked_signal import call_when_held, hold, is_held
+from jaxpipe.runtime.process.blocked_signal import block, call_when_pending, is_pending
 
-with subprocess.Popen(["sleep", "20"], preexec_fn=partial(hold, signal.SIGTERM)) as child:
-    told = []
-    ended = call_when_held(child.pid, signal.SIGTERM, told.append)
-    assert not is_held(child.pid, signal.SIGTERM)
+with subprocess.Popen(["sleep", "20"], preexec_fn=partial(block, signal.SIGTERM)) as child:
+    received = []
+    ended = call_when_pending(child.pid, signal.SIGTERM, received.append)
+    assert not is_pending(child.pid, signal.SIGTERM)
     child.terminate()
-    assert is_held(child.pid, signal.SIGTERM)
-    assert not is_held(child.pid, signal.SIGUSR1)
+    assert is_pending(child.pid, signal.SIGTERM)
+    assert not is_pending(child.pid, signal.SIGUSR1)
     deadline_s = time.monotonic() + 10.0
-    while not told and time.monotonic() < deadline_s:
+    while not received and time.monotonic() < deadline_s:
         time.sleep(0.01)
     ended.set()
     child.kill()
-assert told == [signal.SIGTERM], told
-assert not is_held(child.pid, signal.SIGTERM)
+assert received == [signal.SIGTERM], received
+assert not is_pending(child.pid, signal.SIGTERM)
 """
 STOPS_WHEN_TOLD = """
 import signal, sys, time
@@ -54,7 +54,7 @@ def terminate_child():
 
 threading.Thread(target=terminate_child, daemon=True).start()
 command = [sys.executable, "-c", sys.argv[1], sys.argv[2]]
-raise SystemExit(run_child(command, first_signal=signal.SIGUSR1, holds_sigterm=True))
+raise SystemExit(run_child(command, first_signal=signal.SIGUSR1, blocks_sigterm=True))
 """
 
 
@@ -73,6 +73,6 @@ def test_a_held_signal_waits() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_child_is_told_to_stop_in_place_of_being_ended(tmp_path: Path) -> None:
+def test_a_child_is_asked_to_stop_in_place_of_being_ended(tmp_path: Path) -> None:
     done = run(RUNS_A_CHILD, STOPS_WHEN_TOLD, str(tmp_path / "ready"))
     assert done.returncode == 143, done.stderr

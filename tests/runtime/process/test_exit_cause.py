@@ -36,7 +36,7 @@ MPICH_ERROR = """
 
 
 @pytest.mark.parametrize(
-    ("words", "death"),
+    ("output", "death"),
     [
         (OPEN_MPI, ExitCause(rank=1, signal=9)),
         (OPEN_MPI_4, ExitCause(rank=12, signal=11)),
@@ -48,10 +48,10 @@ MPICH_ERROR = """
         ("noticed that process rank one with PID x on node a exited on signal 9", None),
     ],
 )
-def test_launchers_say_who_was_killed(words: str, death: ExitCause | None) -> None:
-    assert find_exit_cause(words) == death
+def test_launchers_report_the_signal(output: str, death: ExitCause | None) -> None:
+    assert find_exit_cause(output) == death
 
 
 @pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (11, "SIGSEGV"), (127, "unknown")])
 def test_signals_have_names(number: int, name: str) -> None:
-    assert f"{ExitCause(rank=0, signal=number)}" == f"signal {number} ({name}) has ended it"
+    assert f"{ExitCause(rank=0, signal=number)}" == f"it was ended by signal {number} ({name})"

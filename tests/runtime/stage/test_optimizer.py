@@ -130,10 +130,10 @@ def test_buckets_hold_every_gradient_once(index: int, cut: tuple[int, ...], tied
     functions = stage_functions(index=index, cut=cut, tied=tied)
     params = jax.jit(lambda: functions.stage.init(seed=SEED))()
     gradients = draw_gradients(params, 0)
-    shared = functions.stage.shares_embedding
-    buckets = pack(gradients, shared=shared)
+    has_tied_bucket = functions.stage.has_tied_bucket
+    buckets = pack(gradients, tied=has_tied_bucket)
     is_end = index in (0, len(cut) - 1)
     assert (Bucket.TIED in buckets) == (tied and len(cut) > 1 and is_end)
     assert sum(b.size for b in buckets.values()) == sum(x.size for x in jax.tree.leaves(params))
-    restored = unpack(buckets, params, shared=shared)
+    restored = unpack(buckets, params, tied=has_tied_bucket)
     jax.tree.map(np.testing.assert_array_equal, restored, gradients)

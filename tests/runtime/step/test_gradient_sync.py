@@ -25,18 +25,18 @@ def test_a_sum_keeps_nobody_waiting():
     def work(transport: Transport) -> tuple[list[np.ndarray], tuple[Span, ...]]:
         recorder = SpanRecorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
         worker = AsyncAllReduce(transport)
-        reductions = GradientSync(
-            plan=plan, worker=worker, wire=WireFormat(), recorder=recorder, timeout_s=TIMEOUT_S
+        gradient_sync = GradientSync(
+            plan=plan, reducer=worker, wire=WireFormat(), recorder=recorder, timeout_s=TIMEOUT_S
         )
         go_on = jax.ShapeDtypeStruct((1,), jnp.float32)
         if transport.rank == 1:
             transport.receive(go_on, source=0, tag=0).wait(timeout_s=TIMEOUT_S)
         first, second = reduce(0, Bucket.STAGE), reduce(0, Bucket.TIED)
-        reductions.begin(first, jnp.arange(3.0) + transport.rank)
+        gradient_sync.start(first, jnp.arange(3.0) + transport.rank)
         if transport.rank == 0:
             transport.send(jnp.zeros(1), to=1, tag=0).wait(timeout_s=TIMEOUT_S)
-        reductions.begin(second, jnp.ones(2))
-        done = dict(reductions.finish())
+        gradient_sync.start(second, jnp.ones(2))
+        done = dict(gradient_sync.wait_all())
         worker.close(timeout_s=TIMEOUT_S)
         assert list(done) == [first, second]
         return [np.asarray(total) for total in done.values()], recorder.kept(clock_offset_s=0.0)
@@ -61,17 +61,17 @@ def test_a_sum_that_ends_before_an_earlier_one_has_its_own_span():
     def work(transport: Transport) -> tuple[Span, ...]:
         recorder = SpanRecorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
         worker = AsyncAllReduce(transport)
-        reductions = GradientSync(
-            plan=plan, worker=worker, wire=WireFormat(), recorder=recorder, timeout_s=TIMEOUT_S
+        gradient_sync = GradientSync(
+            plan=plan, reducer=worker, wire=WireFormat(), recorder=recorder, timeout_s=TIMEOUT_S
         )
         stage, shared = reduce(0, Bucket.STAGE), reduce(0, Bucket.TIED)
         if transport.rank == 0:
-            reductions.begin(stage, jnp.arange(3.0))
-        reductions.begin(shared, jnp.ones(2))
-        reductions.begun[-1].reducing.wait(timeout_s=TIMEOUT_S)
+            gradient_sync.start(stage, jnp.arange(3.0))
+        gradient_sync.start(shared, jnp.ones(2))
+        gradient_sync.pending[-1].handle.wait(timeout_s=TIMEOUT_S)
         if transport.rank == 1:
-            reductions.begin(stage, jnp.arange(3.0))
-        list(reductions.finish())
+            gradient_sync.start(stage, jnp.arange(3.0))
+        list(gradient_sync.wait_all())
         worker.close(timeout_s=TIMEOUT_S)
         return recorder.kept(clock_offset_s=0.0)
 

@@ -73,7 +73,7 @@ def test_a_process_that_is_stopped_is_named(tmp_path: Path) -> None:
         watches[0]._stopped.set()  # pyright: ignore[reportPrivateUsage]  its thread beats no more
         cause = causes.get(timeout=PATIENCE_S)
     assert (cause.kind, cause.rank, cause.step) == (CauseKind.STOPPED, 0, 7)
-    assert "gives no sign of life" in cause.message
+    assert "sends no heartbeat" in cause.message
 
 
 def test_ranks_that_go_on_are_left_alone(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Who else is told of each step: TensorBoard, Weights & Biases, trackio.
+"""Optional services that show the metrics of a run: TensorBoard, trackio, Weights & Biases.
 
 ::
 
-    metrics.jsonl ◄── rank 0 ──► Trackers ──► queue ──► a thread to each ──► tracker
+    metrics.jsonl ◄── rank 0 ──► Trackers ──► queue ──► one thread each ──► Tracker (adapters)
 
-The lines of JSON are what a run keeps. Trackers show them elsewhere; each has a thread of its own,
-and what it does, how long, and whether it fails costs the training nothing.
+`metrics.jsonl` is the record of a run; trackers show it elsewhere. Each runs in a thread of its
+own: a slow or failing service neither delays nor ends the training.
 """
 
 from jaxpipe.runtime.metrics.trackers.background import BackgroundTracker

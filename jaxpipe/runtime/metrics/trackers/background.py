@@ -1,4 +1,4 @@
-"""A tracker beside the training: in a thread of its own, which may fail or hang alone."""
+"""A tracker in a thread of its own, where it may fail or hang without affecting the training."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -9,58 +9,61 @@ from jaxpipe.runtime.metrics.trackers.tracker import Tracker
 
 logger = logging.getLogger(__name__)
 
-_ROOM = 1000
-"""How many steps a tracker may be behind."""
+_MAX_STEPS_BEHIND = 1000
 
 
 class BackgroundTracker:
-    """Makes a tracker, tells it, and closes it, all in one thread; its caller never waits but last.
+    """Creates, calls and closes a tracker in one thread; only `close` waits for it.
 
-    The first thing that goes wrong is told once, as a warning, and then the tracker is left alone.
+    The first failure is logged as a warning, and then the tracker is abandoned.
     """
 
-    def __init__(self, name: str, make: Callable[[], Tracker], *, room: int = _ROOM) -> None:
+    def __init__(
+        self, name: str, make: Callable[[], Tracker], *, max_steps_behind: int = _MAX_STEPS_BEHIND
+    ) -> None:
         self._name = name
         self._make = make
-        self._told: Queue[tuple[int, Mapping[str, float]] | None] = Queue(room)
+        # Bounded: a service that hangs for a night must not fill the memory of rank 0.
+        self._queue: Queue[tuple[int, Mapping[str, float]] | None] = Queue(max_steps_behind)
         self._lock = Lock()
         self._is_lost = False
         self._thread = Thread(target=self._run, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
-    def tell(self, step: int, values: Mapping[str, float]) -> None:
-        """Let the tracker know of a step, when it has time."""
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Queue the metrics of a step, and return at once."""
         if self._is_lost:
             return
         try:
-            self._told.put_nowait((step, values))
+            self._queue.put_nowait((step, values))
         except Full:
-            self._lose(f"it is {self._told.maxsize} steps behind")
+            self._lose(f"it is {self._queue.maxsize} steps behind")
 
     def close(self, *, timeout_s: float) -> None:
-        """Wait until the tracker has done with all that it was told, but no longer than that."""
+        """Wait until the tracker has logged everything, but at most `timeout_s`."""
         if self._is_lost:
             return
         try:
-            self._told.put(None, timeout=timeout_s)
+            self._queue.put(None, timeout=timeout_s)
             self._thread.join(timeout_s)
         except Full:
             pass
         if self._thread.is_alive():
-            self._lose(f"it has not come to its end within {timeout_s:g} s")
+            self._lose(f"it did not finish within {timeout_s:g} s")
 
     def _run(self) -> None:
         try:
             tracker = self._make()
-            while (told := self._told.get()) is not None:
-                tracker.tell(*told)
+            while (queued := self._queue.get()) is not None:
+                tracker.log(*queued)
             tracker.close()
-        except Exception as error:  # whatever is the matter with it, training goes on
+        except Exception as error:  # any failure of a service must leave the training alone
             self._lose(f"{type(error).__name__}: {error}")
 
     def _lose(self, why: str) -> None:
+        # Both threads may get here: the lock makes one warning of it.
         with self._lock:
             was_lost, self._is_lost = self._is_lost, True
         if not was_lost:
             line = " ".join(why.split())
-            logger.warning("%s is told no more, training goes on: %s", self._name, line)
+            logger.warning("training continues without the tracker %s: %s", self._name, line)

@@ -1,7 +1,4 @@
-"""The protocol of everything that is told of steps.
-
-What a tracker has to know of a run before its first step.
-"""
+"""The interface of a tracker, and the description of a run that it starts from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,37 +8,37 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Shows the numbers of a run elsewhere; all its calls come from one thread, in order.
+    """Shows the metrics of a run elsewhere; all calls come from one thread, in order.
 
-    Whatever it raises is told once, and it is told no more.
+    An exception is logged once, and the tracker is not called again.
     """
 
-    def tell(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the numbers of a step; steps count from 1 and rise."""
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the metrics of a step; steps count from 1, in increasing order."""
         ...
 
     def close(self) -> None:
-        """Bring all that was told to where it belongs."""
+        """Flush everything that was logged."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """A run, as it begins or goes on.
+    """A run as it starts or resumes.
 
-    `key` is the same whenever the run goes on, and another for each run. Training goes on after
-    `first_step`, 0 at first; `told_step` is the last one of which a tracker may have been told
-    before, and later than `first_step` where steps are done again.
+    `key` identifies the run, also after it is resumed. Training continues after `first_step`, which
+    is 0 for a new run. `logged_step` is the last step that trackers may have seen before: it is
+    later than `first_step` if a resumed run repeats steps.
     """
 
     folder: Path
     project: str
     key: str
     first_step: int
-    told_step: int
+    logged_step: int
     description: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        """What people call the run: its folder, and what tells it from others of that name."""
+        """The display name: the folder's, and the key, as folders of two runs may be namesakes."""
         return f"{self.folder.name}-{self.key}"

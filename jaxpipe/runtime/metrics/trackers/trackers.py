@@ -1,7 +1,4 @@
-"""All trackers of a run, as rank 0 tells them.
-
-Which package each kind of tracker needs, and whether it is there.
-"""
+"""All trackers of a run, on rank 0, and the package that each kind needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -11,14 +8,12 @@ from importlib.util import find_spec
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.config import TrackerKind
 from jaxpipe.runtime.metrics.records import StepMetrics
+from jaxpipe.runtime.metrics.trackers.adapters import TensorBoardFile, TrackioRun, WandbRun
 from jaxpipe.runtime.metrics.trackers.background import BackgroundTracker
-from jaxpipe.runtime.metrics.trackers.tensorboard import TensorBoardFile
 from jaxpipe.runtime.metrics.trackers.tracker import TrackedRun, Tracker
-from jaxpipe.runtime.metrics.trackers.trackio import TrackioRun
-from jaxpipe.runtime.metrics.trackers.wandb import WandbRun
 
-_PATIENCE_S = 30.0
-"""How long the end of a run waits for a tracker that is behind."""
+_CLOSE_TIMEOUT_S = 30.0
+"""How long the end of a run waits for each tracker that is behind."""
 
 MAKERS: Mapping[TrackerKind, Callable[[TrackedRun], Tracker]] = {
     TrackerKind.TENSORBOARD: TensorBoardFile,
@@ -28,7 +23,7 @@ MAKERS: Mapping[TrackerKind, Callable[[TrackedRun], Tracker]] = {
 
 
 class Trackers:
-    """Tells every tracker of each step, and waits for none of them but at the end."""
+    """Logs each step to every tracker, without waiting for any until `close`."""
 
     def __init__(
         self,
@@ -39,17 +34,17 @@ class Trackers:
     ) -> None:
         self._all = [BackgroundTracker(kind, partial(makers[kind], tracked)) for kind in kinds]
 
-    def tell(self, metrics: StepMetrics) -> None:
-        """Tell all that is a number in these metrics, by the names of `metrics.jsonl`."""
+    def log(self, metrics: StepMetrics) -> None:
+        """Log the metrics that are numbers, by their names in `metrics.jsonl`."""
         values = {name: value for name, value in asdict(metrics).items() if value is not None}
         step = values.pop("step")
         for each in self._all:
-            each.tell(step, values)
+            each.log(step, values)
 
     def close(self) -> None:
-        """Wait until they have done with what they were told, but not for ever."""
+        """Wait for all trackers to finish, each for a limited time."""
         for each in self._all:
-            each.close(timeout_s=_PATIENCE_S)
+            each.close(timeout_s=_CLOSE_TIMEOUT_S)
 
 
 _MODULES = {
@@ -60,7 +55,7 @@ _MODULES = {
 
 
 def check_installed(kinds: Sequence[TrackerKind]) -> None:
-    """Check that these trackers can be imported; none of them is.
+    """Check that these trackers can be imported, without importing them.
 
     Raises:
         ConfigError: one is not installed.
@@ -68,6 +63,6 @@ def check_installed(kinds: Sequence[TrackerKind]) -> None:
     for kind in kinds:
         if find_spec(_MODULES[kind]) is None:
             raise ConfigError(
-                f"a tracker is a package of its own: `run.trackers` has {kind}, and "
+                f"each tracker needs its own package: `run.trackers` has {kind}, and "
                 f"{_MODULES[kind]} is not installed; pip install 'jaxpipe[{kind}]', or leave it out"
             )

@@ -9,7 +9,7 @@ the parts than the residuals were.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import jax
@@ -19,15 +19,16 @@ from jaxpipe.runtime.stage.split_backward.partition import Halves, halve
 from jaxpipe.runtime.stage.split_backward.scan import crossing_keys, run_first, run_second
 
 Crossing: TypeAlias = tuple[Any, ...]
-"""Arrays that the gradient of the input makes, and those of the weights use."""
-
-Carried: TypeAlias = tuple[dict[int, Any], Crossing]
-"""What lives between the two parts: inputs of the backward by their position, and what crosses."""
+"""Arrays that the gradient of the input computes, and those of the weights read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SplitBackward:
-    """A backward in two functions that can be jitted; `carry` leads from one to the other."""
+    """A backward in two functions that can be jitted; `carry` leads from one to the other.
+
+    Two are equal only if they are the same object: as part of a tree's structure, `jit` compares
+    and hashes them at each call.
+    """
 
     flat: FlatJaxpr
     halves: Halves
@@ -40,26 +41,39 @@ class SplitBackward:
         of_input = read(values, self.flat.results[-1])
         return of_input, tuple(values[key] for key in crossing_keys(self.halves))
 
-    def carry(self, residuals: Any, cotangent: Any, crossing: Crossing) -> Carried:
-        """Return what to hold until the weight part: nothing is copied, the rest may go."""
+    def carry(self, residuals: Any, cotangent: Any, crossing: Crossing) -> "Carried":
+        """Return what the weight part reads: nothing is copied, all other residuals may go."""
         leaves = jax.tree.leaves(residuals)
         inputs = dict(enumerate(leaves))
         inputs[len(self.flat.arguments) - 1] = cotangent
-        return {p: inputs[p] for p in sorted(self.halves.second_inputs & inputs.keys())}, crossing
+        kept = {p: inputs[p] for p in sorted(self.halves.second_inputs & inputs.keys())}
+        return Carried(kept=kept, crossing=crossing, split=self)
 
-    def weight_part(self, carried: Carried, weights: Any) -> Any:
+    def weight_part(self, carried: "Carried", weights: Any) -> Any:
         """Return the gradients of the weights."""
-        kept, crossing = carried
         known = jax.tree.leaves(weights)
         first = len(self.flat.arguments) - 1 - len(known)
-        values = self._values(kept | {first + n: leaf for n, leaf in enumerate(known)})
-        values.update(zip(crossing_keys(self.halves), crossing, strict=True))
+        values = self._values(carried.kept | {first + n: leaf for n, leaf in enumerate(known)})
+        values.update(zip(crossing_keys(self.halves), carried.crossing, strict=True))
         run_second(self.flat, self.halves, values)
         found = [read(values, atom) for atom in self.flat.results[:-1]]
         return jax.tree.unflatten(self.of_weights_structure, found)
 
     def _values(self, inputs: dict[int, Any]) -> Values:
         return {self.flat.arguments[position]: array for position, array in inputs.items()}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What lives between the halves: the inputs `kept`, by their position, and what crosses.
+
+    `split` is None where nothing is computed, as in a paced run.
+    """
+
+    kept: dict[int, Any]
+    crossing: Crossing
+    split: SplitBackward | None = field(metadata={"static": True})
 
 
 def split_backward(
@@ -76,7 +90,7 @@ def split_backward(
     >>> split = split_backward(backward, *arguments)
     >>> of_input, crossing = split.input_part(*arguments)
     >>> carried = split.carry(arguments[0], arguments[2], crossing)
-    >>> jax.tree.map(jnp.shape, carried)
+    >>> jax.tree.map(jnp.shape, (carried.kept, carried.crossing))
     ({1: (2, 3), 3: (2, 4)}, ())
     >>> jnp.allclose(split.weight_part(carried, arguments[1]), backward(*arguments)[0])
     Array(True, dtype=bool)

@@ -1,4 +1,4 @@
-"""Trackers are told of every step once, and nothing that befalls them reaches the training."""
+"""Trackers log every step once, and no failure of theirs reaches the training."""
 
 import json
 import logging
@@ -42,13 +42,13 @@ def metrics_at(step: int) -> StepMetrics:
     )
 
 
-def tracked(folder: Path, *, first_step: int = 0, told_step: int = 0) -> TrackedRun:
+def tracked(folder: Path, *, first_step: int = 0, logged_step: int = 0) -> TrackedRun:
     return TrackedRun(
         folder=folder,
         project="tests",
         key="abcd",
         first_step=first_step,
-        told_step=told_step,
+        logged_step=logged_step,
         description={"config": {"run": {"folder": "x"}}},
     )
 
@@ -83,7 +83,7 @@ def test_tensorboard_reads_a_curve_that_goes_on_where_the_run_does(tmp_path: Pat
     for first_step, steps in ((0, range(1, 6)), (3, range(4, 8))):
         trackers = Trackers([TrackerKind.TENSORBOARD], tracked(tmp_path, first_step=first_step))
         for step in steps:
-            trackers.tell(metrics_at(step))
+            trackers.log(metrics_at(step))
         trackers.close()
     folder = tmp_path / "tensorboard"
     assert curve(folder, "loss") == [(n, pytest.approx(1 / n)) for n in range(1, 8)]
@@ -105,7 +105,7 @@ def test_a_run_and_its_resumption_are_one_curve(tmp_path: Path, dataset: Path):
 
 
 class FakeRun:
-    """What `init` of W&B and trackio returns, as far as it is used; it keeps what it was told."""
+    """What `init` of W&B and trackio returns, as far as it is used; it records all calls."""
 
     def __init__(self) -> None:
         self.begun: list[dict[str, Any]] = []
@@ -140,11 +140,11 @@ def test_a_run_that_goes_on_is_the_same_one_and_doubles_no_step(
     fake = FakeRun()
     module = SimpleNamespace(init=fake.init, Settings=lambda **given: given)
     monkeypatch.setitem(sys.modules, kind.value, module)
-    for first_step, told_step, steps in ((0, 0, range(1, 6)), (3, 5, range(4, 8))):
-        about = tracked(tmp_path / "run", first_step=first_step, told_step=told_step)
+    for first_step, logged_step, steps in ((0, 0, range(1, 6)), (3, 5, range(4, 8))):
+        about = tracked(tmp_path / "run", first_step=first_step, logged_step=logged_step)
         trackers = Trackers([kind], about)
         for step in steps:
-            trackers.tell(metrics_at(step))
+            trackers.log(metrics_at(step))
         trackers.close()
     assert [step for step, _ in fake.logged] == list(range(1, 8))
     assert fake.logged[1][1]["loss"] == 0.5
@@ -163,7 +163,7 @@ class Broken:
     def __init__(self, *, step: int) -> None:
         self._step = step
 
-    def tell(self, step: int, values: Mapping[str, float]) -> None:  # noqa: ARG002
+    def log(self, step: int, values: Mapping[str, float]) -> None:  # noqa: ARG002
         if step == self._step:
             raise OSError("no space\nleft")
 
@@ -171,16 +171,16 @@ class Broken:
         raise OSError("no network")
 
 
-@pytest.mark.parametrize(("step", "words"), [(2, "no space left"), (9, "no network")])
-def test_a_tracker_that_fails_is_told_of_once(
-    caplog: pytest.LogCaptureFixture, step: int, words: str
+@pytest.mark.parametrize(("step", "text"), [(2, "no space left"), (9, "no network")])
+def test_a_tracker_that_fails_is_reported_once(
+    caplog: pytest.LogCaptureFixture, step: int, text: str
 ):
     caplog.set_level(logging.WARNING)
-    beside = BackgroundTracker("fake", lambda: Broken(step=step))
+    background = BackgroundTracker("fake", lambda: Broken(step=step))
     for number in range(1, 5):
-        beside.tell(number, {"loss": 1.0})
-    beside.close(timeout_s=30.0)
-    expected = f"fake is told no more, training goes on: OSError: {words}"
+        background.log(number, {"loss": 1.0})
+    background.close(timeout_s=30.0)
+    expected = f"training continues without the tracker fake: OSError: {text}"
     assert [record.message for record in caplog.records] == [expected]
 
 
@@ -195,42 +195,43 @@ def test_a_tracker_that_cannot_be_made_ends_no_run(
     sections = {"run": {"trackers": ["wandb"]}, "plan": ONE_RANK}
     metrics = run_tree(tiny_tree(tmp_path, dataset, **sections, train={"steps": 2}))
     assert len(metrics) == 2
-    told = [record.message for record in caplog.records if "wandb" in record.message]
-    assert told == ["wandb is told no more, training goes on: ConnectionError: no network"]
+    warnings = [record.message for record in caplog.records if "wandb" in record.message]
+    expected = "training continues without the tracker wandb: ConnectionError: no network"
+    assert warnings == [expected]
 
 
 class Hanging:
-    """A tracker that never comes back before it is let go."""
+    """A tracker that blocks until it is released."""
 
-    def __init__(self, let_go: Event) -> None:
-        self._let_go = let_go
+    def __init__(self, release: Event) -> None:
+        self._release = release
 
-    def tell(self, step: int, values: Mapping[str, float]) -> None:  # noqa: ARG002
-        self._let_go.wait()
+    def log(self, step: int, values: Mapping[str, float]) -> None:  # noqa: ARG002
+        self._release.wait()
 
     def close(self) -> None:
         pass
 
 
 @pytest.mark.parametrize(
-    ("num_steps", "why"), [(2, "has not come to its end"), (9, "3 steps behind")]
+    ("num_steps", "why"), [(2, "did not finish within 0.05 s"), (9, "3 steps behind")]
 )
 def test_a_tracker_that_hangs_is_left_alone(
     caplog: pytest.LogCaptureFixture, num_steps: int, why: str
 ):
-    let_go = Event()
-    beside = BackgroundTracker("fake", lambda: Hanging(let_go), room=3)
+    release = Event()
+    background = BackgroundTracker("fake", lambda: Hanging(release), max_steps_behind=3)
     for step in range(num_steps):
-        beside.tell(step, {})
-    beside.close(timeout_s=0.05)
-    let_go.set()
+        background.log(step, {})
+    background.close(timeout_s=0.05)
+    release.set()
     assert len(caplog.records) == 1
     assert why in caplog.records[0].message
 
 
 def test_without_trackers_there_is_nothing_to_wait_for(tmp_path: Path):
     trackers = Trackers([], tracked(tmp_path))
-    trackers.tell(metrics_at(1))
+    trackers.log(metrics_at(1))
     trackers.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -248,7 +249,7 @@ def begun(path: Path, *, first_step: int, key: str, steps: range) -> tuple[str, 
     file = MetricsFile(path, {"attempt": key}, first_step=first_step, key=key)
     for step in steps:
         file.write(metrics_at(step))
-    return file.key, file.told_step
+    return file.key, file.logged_step
 
 
 def test_a_run_keeps_its_key_and_knows_how_far_it_ever_came(tmp_path: Path):

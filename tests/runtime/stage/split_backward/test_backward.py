@@ -83,7 +83,7 @@ def test_two_parts_of_a_stage_give_the_gradients_of_its_backward(
     compute, *data = forward_arguments(functions)
     output, residuals = jax.jit(functions.forward)(compute, *data)
     cotangent = jnp.cos(jnp.arange(output.size, dtype=output.dtype)).reshape(output.shape)
-    split = functions.split(compute, residuals, cotangent)
+    split = functions.split_backward(compute, residuals, cotangent)
     found = both_parts(split, residuals, compute, cotangent)
     expected = jax.jit(backward_from_residuals)(residuals, compute, cotangent)
     assert jax.tree.structure(found) == jax.tree.structure(tuple(expected))
@@ -106,7 +106,7 @@ def test_neither_part_repeats_the_work_of_the_other(
     functions = stage_functions(index=index, num_stages=3, dim=128, remat=remat, loop=loop)
     compute, *data = jax.eval_shape(lambda: forward_arguments(functions))
     output, residuals = jax.eval_shape(functions.forward, compute, *data)
-    split = functions.split(compute, residuals, output)
+    split = functions.split_backward(compute, residuals, output)
     whole = num_flops(backward_from_residuals, residuals, compute, output)
     of_input = num_flops(split.input_part, residuals, compute, output)
     _, crossing = jax.eval_shape(split.input_part, residuals, compute, output)
@@ -181,9 +181,10 @@ def test_residuals_that_only_the_input_part_reads_are_let_go():
     functions = stage_functions(index=1, num_stages=3, dim=8, remat=Remat.NONE, loop=Loop.SCAN)
     compute, *data = forward_arguments(functions)
     output, residuals = jax.jit(functions.forward)(compute, *data)
-    split = functions.split(compute, residuals, output)
+    split = functions.split_backward(compute, residuals, output)
     _, crossing = jax.jit(split.input_part)(residuals, compute, output)
-    kept, crossing = split.carry(residuals, output, crossing)
+    carried = split.carry(residuals, output, crossing)
+    kept, crossing = carried.kept, carried.crossing
 
     def num_bytes(tree: Any) -> int:
         return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))

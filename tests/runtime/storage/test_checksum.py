@@ -1,11 +1,11 @@
-"""Sealed JSON comes back as it went in, or not at all."""
+"""Sealed JSON is read back as it was written, or refused."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxpipe.runtime.storage.checksummed_json import seal, unseal
+from jaxpipe.runtime.storage.checksum import seal, unseal
 
 VALUES = st.recursive(
     st.none()
@@ -30,7 +30,7 @@ def test_every_flipped_bit_is_found() -> None:
     for position, bit in np.ndindex(len(sealed), 8):
         flipped = bytearray(sealed)
         flipped[position] ^= 1 << bit
-        with pytest.raises(ValueError, match=r"it is not JSON|format`|not match|what was sealed"):
+        with pytest.raises(ValueError, match=r"it is not JSON|format`|not match|the sealed one"):
             unseal(bytes(flipped), version=1)
 
 

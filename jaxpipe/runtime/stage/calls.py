@@ -1,0 +1,143 @@
+"""`StageCalls`: what a training step calls on a stage, whoever implements it.
+
+::
+
+    init ──► parameters, moments         cast ──► parameters in the compute dtype
+    zeros ──► gradients                  evaluate ──► output
+
+    forward ─► residuals ─┬─► backward ─────────────────────────┐
+                          └─► backward_input ─► backward_weight ┴─► gradients
+    gradients ─► pack ─► buckets ─► (all-reduce) ─► square_norm ─► update ─► (all-gather) ─► join
+
+`StageFunctions` implements it as pure functions that a trace can go through, `CompiledStage` as
+executables of XLA, and `jaxpipe.paced` as waits of the same length.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import jax
+import numpy as np
+import optax
+
+from jaxpipe.comm import HostOrDeviceArray
+from jaxpipe.runtime.stage.gradient_buckets import Buckets
+from jaxpipe.runtime.stage.mesh import Layout
+from jaxpipe.runtime.stage.model import Parameters
+from jaxpipe.runtime.stage.split_backward import Carried
+from jaxpipe.runtime.stage.vjp import Residuals
+from jaxpipe.runtime.stage.zero1 import ShardedParameters
+
+Scalar: TypeAlias = HostOrDeviceArray | np.floating
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSpec:
+    """The position of a stage in its pipeline, and the shapes that cross its boundaries.
+
+    `activation` is what one microbatch sends to the next stage, `loss_cotangent` the cotangent of
+    the loss, from which the backward of the last stage starts. `sharded` is None unless replicas
+    shard the optimizer (ZeRO-1).
+    """
+
+    is_first: bool
+    is_last: bool
+    layout: Layout
+    activation: jax.ShapeDtypeStruct
+    loss_cotangent: HostOrDeviceArray
+    sharded: ShardedParameters | None = None
+
+
+@runtime_checkable
+class StageCalls(Protocol):
+    """One method per computation of a stage; arguments are positional, as XLA takes them.
+
+    `compute` are the parameters in the compute dtype, from `cast`. Of a microbatch, `residuals` are
+    kept from its forward to its backward, or `carried` from one half of a split backward to the
+    other.
+    """
+
+    @property
+    def spec(self) -> StageSpec:
+        """The position of the stage, and the shapes at its boundaries."""
+        ...
+
+    def init(self) -> tuple[Parameters, optax.OptState]:
+        """Return fresh parameters and moments."""
+        ...
+
+    def cast(self, params: Parameters, /) -> Parameters:
+        """Return the parameters in the compute dtype; once a step."""
+        ...
+
+    def zeros(self) -> Parameters:
+        """Return gradients of zero."""
+        ...
+
+    def forward(
+        self,
+        compute: Parameters,
+        x: HostOrDeviceArray,
+        targets: HostOrDeviceArray | None,
+        position: HostOrDeviceArray,
+        /,
+    ) -> tuple[HostOrDeviceArray, Residuals]:
+        """Return the output for one microbatch, at the last stage its loss, and the residuals."""
+        ...
+
+    def evaluate(
+        self, compute: Parameters, x: HostOrDeviceArray, targets: HostOrDeviceArray | None, /
+    ) -> HostOrDeviceArray:
+        """Return the output without dropout, and no residuals."""
+        ...
+
+    def backward(
+        self,
+        compute: Parameters,
+        residuals: Residuals,
+        cotangent: HostOrDeviceArray,
+        gradients: Parameters,
+        /,
+    ) -> tuple[HostOrDeviceArray | None, Parameters]:
+        """Return the gradient of the input (None for tokens) and the accumulated `gradients`."""
+        ...
+
+    def backward_input(
+        self, compute: Parameters, residuals: Residuals, cotangent: HostOrDeviceArray, /
+    ) -> tuple[HostOrDeviceArray | None, Carried]:
+        """Return the gradient of the input (None for tokens), and what `backward_weight` reads."""
+        ...
+
+    def backward_weight(
+        self, compute: Parameters, carried: Carried, gradients: Parameters, /
+    ) -> Parameters:
+        """Return the accumulated `gradients` of the weights."""
+        ...
+
+    def pack(self, gradients: Parameters, /) -> Buckets:
+        """Return the gradients as one vector per bucket, as they are all-reduced."""
+        ...
+
+    def square_norm(self, buckets: Buckets, /) -> HostOrDeviceArray:
+        """Return the contribution of this stage to the squared global norm."""
+        ...
+
+    def update(
+        self,
+        params: Parameters,
+        moments: optax.OptState,
+        buckets: Buckets,
+        square_norm: Scalar,
+        scale: Scalar | None = None,
+        /,
+    ) -> tuple[Parameters, optax.OptState]:
+        """Return the updated parameters and moments; `scale` is that of the loss, if it is scaled.
+
+        With a sharded optimizer these parameters are the pieces that this replica updates: an
+        all-gather and `join` make whole ones of them.
+        """
+        ...
+
+    def join(self, flat: np.ndarray, updated: Parameters, /) -> Parameters:
+        """Return whole parameters from the gathered vector and this replica's own pieces."""
+        ...

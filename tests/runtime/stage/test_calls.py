@@ -1,0 +1,102 @@
+"""All implementations of `StageCalls` offer the same calls; functions and executables agree."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxpipe.paced.paced_stage import PacedStage
+from jaxpipe.runtime.config import OptimizerConfig
+from jaxpipe.runtime.stage.calls import StageCalls, StageSpec
+from jaxpipe.runtime.stage.compile import CompiledStage
+from jaxpipe.runtime.stage.functions import StageFunctions, Work
+from jaxpipe.runtime.stage.mesh import ONE_DEVICE
+from jaxpipe.runtime.stage.stage import Stage
+from jaxpipe.runtime.stage.zero1 import OptimizerShard
+from jaxpipe.schedule import Op
+from tests.oracles.one_device import MICROBATCH, SEED, SEQUENCE, VOCABULARY, tiny_gpt
+from tests.runtime.compiled_once import compile_stage_once
+
+
+def stage_functions(index: int, *, shard: OptimizerShard | None = None) -> StageFunctions:
+    return StageFunctions(
+        stage=Stage(
+            model=tiny_gpt(tied=True), index=index, num_stages=2, layers=range(index, index + 1)
+        ),
+        work=Work(microbatch=MICROBATCH, sequence=SEQUENCE, batch=2, num_steps=2, seed=SEED),
+        optimizer=OptimizerConfig(),
+        shard=shard,
+    )
+
+
+def step(calls: StageCalls) -> dict[str, Any]:
+    """Call everything once, as a step with a whole and a split backward does."""
+    spec = calls.spec
+    draw = np.random.default_rng(0)
+    tokens = draw.integers(0, VOCABULARY, (MICROBATCH, SEQUENCE)).astype(np.int32)
+    hidden = jnp.asarray(draw.normal(size=spec.activation.shape), spec.activation.dtype)
+    data = (tokens if spec.is_first else hidden, tokens if spec.is_last else None)
+    params, moments = calls.init()
+    compute = calls.cast(params)
+    output, residuals = calls.forward(compute, *data, np.zeros(2, np.int32))
+    cotangent = spec.loss_cotangent if spec.is_last else output
+    _, whole = calls.backward(compute, residuals, cotangent, calls.zeros())
+    of_input, carried = calls.backward_input(compute, residuals, cotangent)
+    halves = calls.backward_weight(compute, carried, calls.zeros())
+    buckets = calls.pack(whole)
+    square_norm = np.float32(np.asarray(calls.square_norm(buckets)))
+    found = {
+        "output": output,
+        "evaluated": calls.evaluate(compute, *data),
+        "of_input": of_input,
+        "halves": calls.pack(halves),
+        "buckets": {bucket: np.array(each) for bucket, each in buckets.items()},
+    }
+    updated, _ = calls.update(params, moments, buckets, square_norm)
+    if spec.sharded is not None:
+        # the other half of the vector, from the other replica, is of ones
+        flat = np.ones(spec.sharded.size, np.float32)
+        mine = spec.sharded.flat(updated)
+        flat[: mine.size] = mine
+        updated = calls.join(flat, updated)
+    return {**found, "updated": updated}
+
+
+@pytest.mark.parametrize("shard", [None, OptimizerShard(index=0, count=2)])
+@pytest.mark.parametrize("index", [0, 1])
+def test_functions_and_executables_compute_the_same(index: int, shard: OptimizerShard | None):
+    functions = stage_functions(index, shard=shard)
+    plain = step(functions)
+    compiled = step(compile_stage_once(functions, ops=tuple(Op)))
+    assert jax.tree.structure(plain) == jax.tree.structure(compiled)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), plain, compiled
+    )
+
+
+def test_a_stage_refuses_what_it_was_not_compiled_for():
+    stage = compile_stage_once(stage_functions(0), ops=(Op.FORWARD, Op.BACKWARD))
+    _, residuals = stage.forward(
+        stage.cast(stage.init()[0]),
+        np.zeros((MICROBATCH, SEQUENCE), np.int32),
+        None,
+        np.zeros(2, np.int32),
+    )
+    with pytest.raises(AssertionError, match="compiled for a schedule that splits no backward"):
+        stage.backward_input({}, residuals, np.zeros(1))
+    with pytest.raises(AssertionError, match="'join', 'is compiled for'"):
+        stage.join(np.zeros(1), {})
+
+
+def test_every_implementation_has_all_calls():
+    names = {name for name in vars(StageCalls) if not name.startswith("_")}
+    assert len(names) > 1
+    for kind in (StageFunctions, CompiledStage, PacedStage):
+        missing = names - set(dir(kind))
+        assert not missing, (kind, missing)
+    functions = stage_functions(0)
+    assert isinstance(functions, StageCalls)
+    assert isinstance(functions.spec, StageSpec)
+    assert functions.spec.layout is ONE_DEVICE
