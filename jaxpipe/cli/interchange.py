@@ -1,7 +1,6 @@
 """`jaxpipe import` and `jaxpipe export`: GPT-2 weights, as Hugging Face keeps them on disk."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +8,8 @@ import tyro
 
 if TYPE_CHECKING:  # they import numpy, which `--help` can do without
     from models import GptConfig
+
+_HEAD = "# An imported GPT-2; `plan` and `train` are a start, to be changed."
 
 
 def import_model(
@@ -29,11 +30,12 @@ def import_model(
     from jaxpipe.config import config_from, describe
     from jaxpipe.interchange import begin_run, read_gpt2
     from jaxpipe.run.console import console
+    from topo.toml_text import toml_text
 
     model, tensors = read_gpt2(folder)
     tree, path = _tree(model, run=out, data=data), out / "config.toml"
     begin_run(out, tensors, describe(config_from(tree)))
-    path.write_text(_toml(tree))
+    path.write_text(f"{_HEAD}\n\n{toml_text(tree)}")
     tokenizer = folder / "tokenizer.json"
     console.print(
         f"{len(tensors)} tensors, {sum(each.size for each in tensors.values()):,} parameters, "
@@ -87,11 +89,3 @@ def _tree(model: "GptConfig", *, run: Path, data: Path) -> dict[str, dict[str, A
         "train": {"batch": 8},
         "optimizer": {"learning_rate": 3e-5},
     }
-
-
-def _toml(tree: dict[str, dict[str, Any]]) -> str:
-    lines = ["# An imported GPT-2; `plan` and `train` are a start, to be changed."]
-    for name, values in tree.items():
-        lines += ["", f"[{name}]"]
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-    return "\n".join(lines) + "\n"

@@ -11,8 +11,8 @@ from jaxpipe.config import load_config, plan_from
 from jaxpipe.run import Attempt, Run, smaller, supervise, within
 from jaxpipe.runtime.checkpoint import begin, commit, write_shard
 from jaxpipe.runtime.watchdog import Cause, CauseKind, clear_cause, write_cause
-from tests.cli.toml import to_toml
 from tests.runtime.training import tiny_tree
+from topo.toml_text import toml_text
 
 KILLED = Cause(kind=CauseKind.KILLED, message="gone")
 RAISED = Cause(kind=CauseKind.ERROR, message="ValueError: no", rank=1)
@@ -50,7 +50,7 @@ class Theatre:
 
 def play(tmp_path: Path, scripts: Sequence[Script], *, max_restarts: int = 3) -> Theatre:
     config = tmp_path / "config.toml"
-    config.write_text(to_toml(tiny_tree(tmp_path / "run", tmp_path)))
+    config.write_text(toml_text(tiny_tree(tmp_path / "run", tmp_path)))
     theatre = Theatre(tmp_path / "run", scripts)
     run = Run(
         config=config,
@@ -124,7 +124,7 @@ def test_smaller_plans(
 ) -> None:
     path = tmp_path / "config.toml"
     plan = {"stages": stages, "replicas": replicas}
-    path.write_text(to_toml(tiny_tree(tmp_path, tmp_path, plan=plan, train={"batch": batch})))
+    path.write_text(toml_text(tiny_tree(tmp_path, tmp_path, plan=plan, train={"batch": batch})))
     settings = smaller(load_config(path), ("run.seed=3", "plan.replicas=9"))
     if expected is None or settings is None:
         assert settings is None
@@ -143,14 +143,14 @@ def test_the_largest_plan_for_so_many_ranks(
     tmp_path: Path, num_ranks: int, expected: tuple[int, int] | None
 ) -> None:
     path = tmp_path / "config.toml"
-    path.write_text(to_toml(tiny_tree(tmp_path, tmp_path)))
+    path.write_text(toml_text(tiny_tree(tmp_path, tmp_path)))
     found = within(load_config(path), num_ranks=num_ranks)
     assert expected == (None if found is None else (found.plan.stages, found.plan.replicas))
 
 
 def test_a_smaller_plan_is_for_those_that_are_left(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
-    path.write_text(to_toml(tiny_tree(tmp_path, tmp_path, plan={"cluster": "two-region"})))
+    path.write_text(toml_text(tiny_tree(tmp_path, tmp_path, plan={"cluster": "two-region"})))
     left = ("ohio-1:0", "virginia-0:0", "virginia-1:0")
     found = within(load_config(path), num_ranks=3, devices=left)
     assert found is not None
