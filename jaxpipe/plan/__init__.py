@@ -1,6 +1,7 @@
 """Who gets what: placement, cut and sync trees."""
 
-from jaxpipe.plan.default import PlanConfig, default_plan
+from jaxpipe.plan.config import PlanConfig
+from jaxpipe.plan.default import default_plan
 from jaxpipe.plan.draw import draw_plan, ideal_bubble
 from jaxpipe.plan.dtfm import DtfmCost, dtfm_cost
 from jaxpipe.plan.file import check_plan, plan_text, read_plan, write_plan
