@@ -41,3 +41,10 @@ class PlanConfig:
                 f"a plan from a file says who is where: `devices` is {', '.join(self.devices)}; "
                 "leave it out, or `file`"
             )
+
+    @property
+    def num_ranks(self) -> int | None:
+        """How many ranks the plan has, as far as the section alone says; None if it does not."""
+        if self.file is not None or self.stages % self.chunks:
+            return None
+        return self.stages // self.chunks * self.replicas
