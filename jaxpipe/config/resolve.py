@@ -127,6 +127,6 @@ def _check_same_model(config: Config, plan: Plan, *, source: str) -> None:
     for field, (in_plan, wanted) in planned.items():
         if in_plan != wanted:
             raise PlanError(
-                f"a plan is for one model and batch: {source} was made for `{field}` {in_plan}, the "
-                f"configuration says {wanted}; set it to that, or plan again"
+                f"a plan is for one model and batch: {source} was made for `{field}` {in_plan}, "
+                f"the configuration says {wanted}; set it to that, or plan again"
             )

@@ -18,6 +18,7 @@ from jaxpipe.comm import (
     receive_jax,
 )
 from jaxpipe.plan import Plan
+from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.stage.compile import CompiledStage
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.loss_scale import is_finite
@@ -68,6 +69,7 @@ class Interpreter:
     patience: Timeouts
     watch: Watchdog
     receive: Receive = receive_jax
+    hooks: Hooks = NO_HOOKS
 
     @property
     def sharing(self) -> ParameterGather:
@@ -131,6 +133,7 @@ class Interpreter:
         for number, part in enumerate(parts):
             for instruction in part:
                 self.watch.at(instruction)
+                self.hooks.before_instruction(instruction)
                 _HANDLERS[instruction.op](run, instruction)
             after(number)
         return run
