@@ -16,7 +16,7 @@ def run(
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
     resume: bool = False,
     restarts: int = 3,
-    rank_module: str = "jaxpipe",
+    hooks: Annotated[str | None, tyro.conf.arg(metavar="MODULE:FUNCTION")] = None,
 ) -> int:
     """Train a model on this host, and go on from the newest intact checkpoint after a failure.
 
@@ -28,7 +28,7 @@ def run(
         settings: changes to it, such as `train.steps=10`; give it once for each.
         resume: begin with the newest checkpoint in the run's folder.
         restarts: how many times to start again, at most.
-        rank_module: as in `jaxpipe train`.
+        hooks: as in `jaxpipe train`.
     """
     from jaxpipe.errors import ConfigError
     from jaxpipe.run import Run, supervise
@@ -38,8 +38,8 @@ def run(
         raise ConfigError(f"`--restarts` must not be negative, is {restarts}; 0 starts once")
 
     def start(attempt: "Attempt") -> int:
-        words = (*_arguments(config, attempt), "--rank-module", rank_module)
-        return run_child([sys.executable, "-m", "jaxpipe", *words])
+        named = () if hooks is None else ("--hooks", hooks)
+        return run_child([sys.executable, "-m", "jaxpipe", *_arguments(config, attempt), *named])
 
     supervised = Run(config=config, settings=settings, max_restarts=restarts, start=start, say=_say)
     code = supervise(supervised, resume=resume)

@@ -1,6 +1,5 @@
 """`jaxpipe train --compute paced`: each rank waits where it would compute; nothing is trained."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,20 +16,23 @@ from jaxpipe.propose.gpt_profile import bytes_each
 from jaxpipe.run.console import console
 from jaxpipe.runtime.metrics.records import MetricsFile, PacedMetrics
 from jaxpipe.runtime.metrics.trace_file import write_trace
-from jaxpipe.runtime.open_transport import open_base
-from jaxpipe.runtime.process.mpirun import launched_rank
 from jaxpipe.simulate import Conditions, plan_step
 from jaxpipe.trace import summarise
 from models import train_flops_per_token
+from topo import Cluster
 
 _TRUTH = "emulated, paced"
 
 
-def run_paced(config: Config, plan: Plan) -> int:
-    """Run the steps of a configuration as one rank; an error ends all ranks."""
-    transport = open_base(is_launched=launched_rank(os.environ) is not None)
+def run_paced(
+    config: Config, plan: Plan, transport: Transport, *, cluster: Cluster | None = None
+) -> int:
+    """Run the steps of a configuration as one rank; an error ends all ranks.
+
+    The `cluster` is the configured one, which is loaded by default.
+    """
     try:
-        steps = tuple(_steps(config, plan, transport))
+        steps = tuple(_steps(config, plan, transport, conditions_from(config, cluster)))
     except BaseException as error:
         transport.close(error=error)
         raise
@@ -40,7 +42,7 @@ def run_paced(config: Config, plan: Plan) -> int:
     return 0
 
 
-def conditions_from(config: Config) -> Conditions:
+def conditions_from(config: Config, cluster: Cluster | None = None) -> Conditions:
     """Return how long the computes of a plan last, and what its links carry.
 
     Raises:
@@ -51,7 +53,7 @@ def conditions_from(config: Config) -> Conditions:
     try:
         known = costed(
             model,
-            cluster_from(config),
+            cluster_from(config) if cluster is None else cluster,
             remat=config.train.remat,
             profile=None if paced.profile is None else Path(paced.profile),
             tflops=paced.tflops,
@@ -68,9 +70,11 @@ def conditions_from(config: Config) -> Conditions:
     )
 
 
-def _steps(config: Config, plan: Plan, transport: Transport) -> Iterator[PacedMetrics]:
+def _steps(
+    config: Config, plan: Plan, transport: Transport, conditions: Conditions
+) -> Iterator[PacedMetrics]:
     """Run all steps, and yield them on rank 0, where they are told and kept."""
-    conditions, folder = conditions_from(config), Path(config.run.folder)
+    folder = Path(config.run.folder)
     job, sums = plan_step(plan, conditions), planned_all_reduces(plan, conditions)
     scale = Scale(message=config.paced.message_scale, time=config.paced.time_scale)
     is_first, file = transport.rank == 0, None

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jaxpipe.config import Config, plan_from
+from jaxpipe.config import Config, cluster_from, plan_from
 from jaxpipe.errors import UserError
+from topo import Cluster
 
 _SIZES = ("plan.stages", "plan.replicas")
 
@@ -33,18 +34,19 @@ def within(config: Config, *, num_ranks: int, devices: Sequence[str] = ()) -> Co
     plan = replace(config.plan, devices=tuple(devices) or config.plan.devices)
     if plan.file is not None:
         return None
+    cluster = cluster_from(config)
     lengths = range(1, num_ranks + 1)
     sizes = [(n * m, n, m) for n in lengths for m in lengths if n * m <= num_ranks]
     for _, length, count in sorted(sizes, reverse=True):
         sized = replace(plan, stages=length * plan.chunks, replicas=count)
-        if _fits(found := replace(config, plan=sized)):
+        if _fits(found := replace(config, plan=sized), cluster):
             return found
     return None
 
 
-def _fits(config: Config) -> bool:
+def _fits(config: Config, cluster: Cluster) -> bool:
     try:
-        plan_from(config)
+        plan_from(config, cluster)
     except UserError:
         return False
     return True
