@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import jaxpipe.runtime.process.mpirun as launch_module
 from jaxpipe.chaos.fuzz import Ending, judge
 from jaxpipe.chaos.harness.mutations import (
     MUTATIONS,
@@ -66,13 +65,12 @@ def test_surely_wrong_configurations_are_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(launch_module, "launch", lambda *_, **__: 0)
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "config.toml"
     for seed in range(3):
         broken = mutation(config_file(dataset), Random(seed))
         path.write_bytes(broken.data)
-        code = main(["show", str(path)])
+        code = main(["train", str(path), "--check"])
         err = capsys.readouterr().err
         ending = Ending(code=code, cpu_s=0.0, seconds=0.0, err=err)
         assert judge(ending, surely_wrong=broken.surely_wrong) == "", broken.what
