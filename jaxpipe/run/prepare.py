@@ -52,33 +52,35 @@ def prepare(config: Config, *, resume: bool) -> Prepared:
 
 
 def begin_folder(prepared: Prepared) -> Path:
-    """Write `plan.toml` into the folder of the run, and forget how it ended before.
+    """Forget how the last run in the folder ended, and write the plan of this one; return its file.
 
     Raises:
         ConfigError: the folder cannot be made or written.
     """
     folder = Path(prepared.config.run.folder)
+    plan_file = write_resolved_plan(prepared.config, prepared.resolved)
+    clear_cause(folder)
+    clear_ended(folder)
+    return plan_file
+
+
+def write_resolved_plan(config: Config, resolved: ResolvedPlan) -> Path:
+    """Write the plan of a run into its folder, and return the file.
+
+    Raises:
+        ConfigError: the folder cannot be made or written.
+    """
+    folder = Path(config.run.folder)
+    text = resolved_plan_text(resolved, about="The plan of this run, as its ranks execute it.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        clear_cause(folder)
-        clear_ended(folder)
-        write_resolved_plan(folder, prepared.resolved)
+        (folder / PLAN_FILE).write_text(text)
     except OSError as error:
         raise ConfigError(
             f"`run.folder` must be a folder that can be written, is {str(folder)!r:.80}: "
             f"{error.strerror}"
         ) from error
     return folder / PLAN_FILE
-
-
-def write_resolved_plan(folder: Path, resolved: ResolvedPlan) -> None:
-    """Write the plan of a run into its folder.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    about = "The plan of this run, as its ranks executed it."
-    (folder / PLAN_FILE).write_text(resolved_plan_text(resolved, about=about))
 
 
 def introduce(config: Config, plan: Plan, cluster: Cluster) -> None:

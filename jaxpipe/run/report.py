@@ -7,6 +7,7 @@ from rich.console import Console
 
 from jaxpipe.config import Config
 from jaxpipe.plan import Plan, ideal_bubble
+from jaxpipe.run.prepare import PLAN_FILE
 from jaxpipe.run.sample import sample_text
 from jaxpipe.runtime.config import TrainConfig
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
@@ -64,6 +65,7 @@ def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -
         )
         console.print(f"the model now writes:\n\n{text}\n", markup=False)
     files: dict[str, Path | None] = {
+        "plan": Path(config.run.folder) / PLAN_FILE,
         "checkpoint": outcome.checkpoint,
         "metrics": outcome.metrics,
         "trace": outcome.trace,

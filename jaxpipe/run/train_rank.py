@@ -162,7 +162,7 @@ def _train_on(member: _Member, survivor: Survivor) -> Outcome | Stopped | None:
     member.start_watchdog(resumed.job)
     if resumed.transport.rank == 0:
         cluster = cluster_from(member.config)
-        write_resolved_plan(Path(member.config.run.folder), ResolvedPlan.of(plan, cluster))
+        write_resolved_plan(member.config, ResolvedPlan.of(plan, cluster))
         console.print(f"\n{resumed}\n", markup=False)
         introduce(member.config, plan, cluster)
         console.print("\ncompiling the stages ...")

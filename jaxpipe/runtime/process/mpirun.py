@@ -76,10 +76,11 @@ def launch(
     arguments: Sequence[str],
     *,
     num_ranks: int,
+    module: str = "jaxpipe",
     hear: Callable[[str], object] | None = None,
     survives: bool = False,
 ) -> int:
-    """Run `jaxpipe` with these arguments on `num_ranks` ranks of this host; return the exit code.
+    """Run a module with these arguments on `num_ranks` ranks of this host; return the exit code.
 
     The MPI is the one of this Python's environment, or else the one on the path. A signal that
     asks this process to end tells the ranks to stop after their step, with a checkpoint; it goes to
@@ -95,7 +96,7 @@ def launch(
     mpirun = find_mpirun()
     command = [
         *launch_command(mpirun, num_ranks=num_ranks, survives=survives),
-        *(sys.executable, "-m", "jaxpipe"),
+        *(sys.executable, "-m", module),
         *arguments,
     ]
     holds = can_hold() and _is_open_mpi(mpirun) and not survives
