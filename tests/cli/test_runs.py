@@ -48,7 +48,7 @@ def test_train_starts_its_ranks_and_says_what_came_out(
         "held out",
         "bubble",
         "in theory",
-        "the model now writes:\n\n1 plus",
+        "sample of the trained model:\n\n1 plus",
         f"checkpoint  {tmp_path}/run/checkpoints/step-00000004",
         f"plan        {tmp_path}/run/plan.toml",
         f"trace       {tmp_path}/run/trace.json",

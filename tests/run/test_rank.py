@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+import topo
 from jaxpipe.comm import Transport, run_ranks
-from jaxpipe.config import config_from
+from jaxpipe.config import config_from, resolve
 from jaxpipe.errors import UserError
 from jaxpipe.plan import ResolvedPlan
-from jaxpipe.run.prepare import PLAN_FILE
-from jaxpipe.run.rank import Start, receive_plan
+from jaxpipe.run.prepare import PLAN_FILE, prepare
+from jaxpipe.run.rank import Start, receive_plan, run_rank
 from tests.runtime.training import tiny_tree
 
 
@@ -49,3 +50,20 @@ def test_what_rank_0_refuses_ends_all_ranks_and_changes_nothing(
     assert words in first
     assert others == ["rank 0 has refused the input"] * 3
     assert not (tmp_path / "run").exists()
+
+
+def test_a_rank_with_a_plan_neither_reads_the_cluster_nor_simulates(
+    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = {"stages": 1, "replicas": 1}
+    tree = tiny_tree(tmp_path / "run", dataset, plan=plan, train={"steps": 1})
+    config = config_from({**tree, "sample": {"tokens": 0}})
+    resolved = prepare(config, resume=False).resolved
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("the launcher has done this")
+
+    monkeypatch.setattr(topo, "load", fail)
+    monkeypatch.setattr(resolve, "fastest_all_reduce", fail)
+    assert run_rank(Start(config=config, resolved=resolved), is_launched=False) == 0
+    assert (tmp_path / "run" / "trace.json").exists()

@@ -34,7 +34,7 @@ class Theatre:
     folder: Path
     scripts: Sequence[Script]
     attempts: list[Attempt] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
 
     def start(self, attempt: Attempt) -> int:
         script = self.scripts[len(self.attempts)]
@@ -57,7 +57,7 @@ def play(tmp_path: Path, scripts: Sequence[Script], *, max_restarts: int = 3) ->
         settings=(),
         max_restarts=max_restarts,
         start=theatre.start,
-        say=theatre.said.append,
+        show=theatre.shown.append,
     )
     assert supervise(run, resume=False) == scripts[-1].code
     assert len(theatre.attempts) == len(scripts)
@@ -66,7 +66,7 @@ def play(tmp_path: Path, scripts: Sequence[Script], *, max_restarts: int = 3) ->
 
 def test_a_run_that_is_done_at_once(tmp_path: Path) -> None:
     theatre = play(tmp_path, [Script(0, step=4)])
-    assert theatre.said == ["attempt 1 is done"]
+    assert theatre.shown == ["attempt 1 is done"]
 
 
 @pytest.mark.parametrize("code", [2, 130, 143])
@@ -77,26 +77,26 @@ def test_what_no_restart_would_help(tmp_path: Path, code: int) -> None:
 def test_it_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
     theatre = play(tmp_path, [Script(1, step=10, cause=RAISED), Script(1, step=20), Script(0)])
     assert [attempt.from_step for attempt in theatre.attempts] == [None, 10, 20]
-    assert theatre.said[0] == (
+    assert theatre.shown[0] == (
         "attempt 1 failed with exit code 1: rank 1: error: ValueError: no\n"
-        "attempt 2 goes on from step 10"
+        "attempt 2 continues from step 10"
     )
 
 
 def test_restarts_have_an_end(tmp_path: Path) -> None:
     scripts = [Script(1, step=step) for step in (1, 2, 3)]
     theatre = play(tmp_path, scripts, max_restarts=2)
-    assert theatre.said[-1].endswith("the newest intact checkpoint is of step 3")
+    assert theatre.shown[-1].endswith("the newest intact checkpoint is that of step 3")
 
 
 def test_no_restart_at_all(tmp_path: Path) -> None:
     theatre = play(tmp_path, [Script(1)], max_restarts=0)
-    assert theatre.said[-1].endswith("no further attempt; there is no checkpoint yet")
+    assert theatre.shown[-1].endswith("no further attempt; there is no checkpoint yet")
 
 
 def test_an_error_that_comes_again_is_not_tried_a_third_time(tmp_path: Path) -> None:
     theatre = play(tmp_path, [Script(1, step=5, cause=RAISED), *[Script(1, cause=RAISED)] * 2])
-    assert "no further attempt" in theatre.said[-1]
+    assert "no further attempt" in theatre.shown[-1]
 
 
 def test_ranks_that_are_lost_again_and_again_are_left_out(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_ranks_that_are_lost_again_and_again_are_left_out(tmp_path: Path) -> Non
         *[()] * 3,
         ("plan.stages=3", "plan.replicas=1"),
     ]
-    assert "with fewer ranks: plan.stages=3 plan.replicas=1" in theatre.said[2]
+    assert "with fewer ranks: plan.stages=3 plan.replicas=1" in theatre.shown[2]
 
 
 @pytest.mark.parametrize(
