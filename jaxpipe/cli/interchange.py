@@ -1,4 +1,4 @@
-"""`jaxpipe import` and `jaxpipe export`: GPT-2 weights, as Hugging Face keeps them on disk."""
+"""`jaxpipe import` and `jaxpipe export`: GPT-2 weights in the files of Hugging Face."""
 
 import dataclasses
 from pathlib import Path
@@ -9,7 +9,7 @@ import tyro
 if TYPE_CHECKING:  # they import numpy, which `--help` can do without
     from models import GptConfig
 
-_HEAD = "# An imported GPT-2; `plan` and `train` are a start, to be changed."
+_HEAD = "# An imported GPT-2; edit `plan` and `train`."
 
 
 def import_model(
@@ -18,14 +18,14 @@ def import_model(
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
     data: Path = Path("data/imported"),
 ) -> int:
-    """Make a run of a GPT-2 that Hugging Face's `save_pretrained` wrote, to train on or to ask.
+    """Begin a run with a GPT-2 from the files of Hugging Face's `save_pretrained`.
 
     Nothing is downloaded.
 
     Args:
-        folder: it holds config.json and model.safetensors.
+        folder: the folder with config.json and model.safetensors.
         out: the folder of the run to begin.
-        data: the dataset to go on with; prepare it with the model's own tokenizer.json.
+        data: the dataset to train on; prepare it with the tokenizer.json of the model.
     """
     from jaxpipe.config import config_from, describe
     from jaxpipe.interchange import begin_run, read_gpt2
@@ -52,7 +52,7 @@ def export(
     *,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
 ) -> int:
-    """Write the newest checkpoint of a run as a GPT-2 that Hugging Face's `from_pretrained` opens.
+    """Write the newest checkpoint of a run as a GPT-2 for Hugging Face's `from_pretrained`.
 
     Args:
         run: the folder of a run.
@@ -75,7 +75,7 @@ def export(
 
 
 def _tree(model: "GptConfig", *, run: Path, data: Path) -> dict[str, dict[str, Any]]:
-    """Return a configuration of one stage, to be changed by who goes on with it."""
+    """Return a configuration with one stage, for users to edit."""
     fields = {
         field.name: getattr(model, field.name)
         for field in dataclasses.fields(model)
