@@ -105,12 +105,8 @@ def _trial(
     point = aimed.point
     kill = None if point is None else Kill(point=point, victim=aimed.victim, step=aimed.step)
     write_fault_plan(config, FaultPlan(kill=kill))
-    words = (
-        "--restarts",
-        "2",
-        "--rank-module",
-        "jaxpipe.chaos.harness.injected_rank",
-    )  # MPI may not start, once
+    # Two restarts, for MPI may fail to start once.
+    words = ("--restarts", "2", "--hooks", "jaxpipe.chaos.harness.injector:injector")
     with started(config, dataset, command="run", words=words) as run:
         if point is None:
             job = _kill(run, aimed)

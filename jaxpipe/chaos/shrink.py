@@ -37,7 +37,7 @@ def _trials(setup: Setup) -> Iterator[Trial]:
 def _trial(
     config: Path, dataset: Path, reference: Path, chance: random.Random, figures: dict[str, float]
 ) -> None:
-    words = ("--restarts", str(_RESTARTS), "--rank-module", "jaxpipe.chaos.harness.recording_rank")
+    words = ("--restarts", str(_RESTARTS), "--hooks", "jaxpipe.chaos.harness.sample_log:recorder")
     with started(config, dataset, command="run", words=words) as run:
         steps, num_kills = _STEPS_EACH, 0
         for size in SIZES[:-1]:

@@ -91,9 +91,8 @@ def _calm(setup: Setup) -> Iterator[Trial]:
 
 def _stay_calm(config: Path, dataset: Path, figures: dict[str, float]) -> None:
     begin_s = time.monotonic()
-    with started(
-        config, dataset, words=("--rank-module", "jaxpipe.chaos.harness.injected_rank")
-    ) as run:
+    words = ("--hooks", "jaxpipe.chaos.harness.injector:injector")
+    with started(config, dataset, words=words) as run:
         code = run.wait(timeout_s=3600.0)
     figures["run_s"] = time.monotonic() - begin_s
     expect(code == 0, f"the run ends with exit code {code}: {read_cause(run.folder)}")

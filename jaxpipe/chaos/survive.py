@@ -33,7 +33,7 @@ from jaxpipe.runtime.metrics.records import read_description
 
 _STEPS_EACH = 5
 _CHECKPOINT_EVERY = 4
-_WORDS = ("--restarts", "2", "--rank-module", "jaxpipe.chaos.harness.recording_rank")
+_WORDS = ("--restarts", "2", "--hooks", "jaxpipe.chaos.harness.sample_log:recorder")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,15 +46,16 @@ def compare(
     read = load_config(
         config, (*settings, f"train.steps={steps}", f"run.folder={out / 'pipeline'}")
     )
-    plan = plan_from(read)
     if rank_of is not None:
-        return _be_rank(rank_of, read, plan, out)
-    return _compare(_command(config, settings, steps, out), systems, read, plan, out)
+        return _be_rank(rank_of, read, out)
+    return _compare(_command(config, settings, steps, out), systems, read, plan_from(read), out)
 
 
-def _be_rank(name: str, config: "Config", plan: "Plan", out: Path) -> int:
+def _be_rank(name: str, config: "Config", out: Path) -> int:
     from jaxpipe.compare.system import System
     from jaxpipe.errors import ConfigError
+    from jaxpipe.plan import read_resolved_plan
+    from jaxpipe.run.prepare import PLAN_FILE
     from jaxpipe.runtime.process.affinity import die_with_parent, pin
     from jaxpipe.runtime.process.gpu_assignment import take_devices
     from jaxpipe.runtime.process.mpirun import check_launched_rank, launched_rank
@@ -65,14 +66,15 @@ def _be_rank(name: str, config: "Config", plan: "Plan", out: Path) -> int:
     if name not in [system.value for system in System]:
         choices = ", ".join(System)
         raise ConfigError(f"`--rank-of` names a system, is {name!r}; choose from {choices}")
-    check_launched_rank(here, num_ranks=plan.num_ranks)
+    resolved = read_resolved_plan(Path(config.run.folder) / PLAN_FILE)
+    check_launched_rank(here, num_ranks=resolved.plan.num_ranks)
     die_with_parent()
     pin(os.environ)
     take_devices(os.environ, each=1)
 
     from jaxpipe.compare.rank import run_system
 
-    run_system(System(name), config, plan, folder=out, observe=_StepLine(config.train.steps))
+    run_system(System(name), config, resolved, folder=out, observe=_StepLine(config.train.steps))
     return 0
 
 
@@ -102,14 +104,18 @@ def _compare(
     from jaxpipe.compare.measured import read_measured
     from jaxpipe.compare.system import System
     from jaxpipe.compare.table import markdown
+    from jaxpipe.config import cluster_from
     from jaxpipe.errors import ConfigError, RunError
+    from jaxpipe.plan import ResolvedPlan
     from jaxpipe.run.console import console
+    from jaxpipe.run.prepare import write_resolved_plan
     from jaxpipe.runtime.process.mpirun import launch, launched_rank
 
     if launched_rank(os.environ) is not None:
         raise ConfigError("`compare` starts its own ranks, one system after the other: no mpirun")
     everyone = (System.PIPELINE, *systems)
     check_comparison(config, plan, everyone, folder=out)
+    write_resolved_plan(config, ResolvedPlan.of(plan, cluster_from(config)))
     all_measured = []
     for system in everyone:
         console.print(f"{system}: {plan.num_ranks} ranks, compiling ...", markup=False)

@@ -1,4 +1,4 @@
-"""`jaxpipe doctor`: is this machine, or this job, fit to train?"""
+"""`jaxpipe doctor`: checks whether this machine, or this job, is fit to train."""
 
 import os
 from pathlib import Path
@@ -10,14 +10,14 @@ if TYPE_CHECKING:  # it imports jax, which `--help` can do without
 
 
 def doctor(*, folder: Path = Path("."), seconds: float = 60.0) -> int:
-    """Look at MPI, ranks, cores, devices, versions, links and disk; say how to mend them.
+    """Check MPI, ranks, cores, devices, versions, links and disk, and print a fix for each fault.
 
-    Alone, it starts two ranks of its own. Under `mpirun`, it looks at the ranks of that job. Either
-    way it says whether ranks survive each other. The exit code is 1 if something is broken.
+    Alone, it starts two ranks of its own; under `mpirun`, it checks the ranks of that job. The exit
+    code is 1 if something is broken.
 
     Args:
-        folder: where runs are to be written.
-        seconds: how long ranks may take to answer.
+        folder: the folder for runs.
+        seconds: timeout for the answers of ranks.
     """
     from jaxpipe.doctor import Health, judge_disk, say_hello
     from jaxpipe.run.console import console
@@ -32,17 +32,19 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0) -> int:
             return 0
     findings = (*findings, judge_disk(folder))
     for finding in findings:
-        console.print(f"{finding.health.value:<8}{finding.about:<10}{finding.words}", markup=False)
+        console.print(
+            f"{finding.health.value:<8}{finding.about:<10}{finding.message}", markup=False
+        )
         if finding.fix:
             console.print(f"{'':<18}fix: {finding.fix}", markup=False)
     is_broken = any(finding.health is Health.BROKEN for finding in findings)
-    ending = "something is broken: mend it first" if is_broken else "next: make train"
+    ending = "something is broken: fix it first" if is_broken else "next: make train"
     console.print(f"\n{ending}", markup=False)
     return int(is_broken)
 
 
 def _of_this_job(here: "LaunchedRank", *, timeout_s: float) -> "tuple[Finding, ...] | None":
-    """Return on rank 0 what all ranks of this job found, and None elsewhere."""
+    """Return the findings about this job on rank 0, and None elsewhere."""
     from jaxpipe.runtime.process.affinity import die_with_parent, pin
     from jaxpipe.runtime.process.gpu_assignment import take_devices
 

@@ -1,7 +1,6 @@
-"""`jaxpipe import` and `jaxpipe export`: GPT-2 weights, as Hugging Face keeps them on disk."""
+"""`jaxpipe import` and `jaxpipe export`: GPT-2 weights in the files of Hugging Face."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,8 @@ import tyro
 if TYPE_CHECKING:  # they import numpy, which `--help` can do without
     from models import GptConfig
 
+_HEAD = "# An imported GPT-2; edit `plan` and `train`."
+
 
 def import_model(
     folder: tyro.conf.Positional[Path],
@@ -17,23 +18,24 @@ def import_model(
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
     data: Path = Path("data/imported"),
 ) -> int:
-    """Make a run of a GPT-2 that Hugging Face's `save_pretrained` wrote, to train on or to ask.
+    """Begin a run with a GPT-2 from the files of Hugging Face's `save_pretrained`.
 
     Nothing is downloaded.
 
     Args:
-        folder: it holds config.json and model.safetensors.
+        folder: the folder with config.json and model.safetensors.
         out: the folder of the run to begin.
-        data: the dataset to go on with; prepare it with the model's own tokenizer.json.
+        data: the dataset to train on; prepare it with the tokenizer.json of the model.
     """
     from jaxpipe.config import config_from, describe
     from jaxpipe.interchange import begin_run, read_gpt2
     from jaxpipe.run.console import console
+    from topo.toml_text import toml_text
 
     model, tensors = read_gpt2(folder)
     tree, path = _tree(model, run=out, data=data), out / "config.toml"
     begin_run(out, tensors, describe(config_from(tree)))
-    path.write_text(_toml(tree))
+    path.write_text(f"{_HEAD}\n\n{toml_text(tree)}")
     tokenizer = folder / "tokenizer.json"
     console.print(
         f"{len(tensors)} tensors, {sum(each.size for each in tensors.values()):,} parameters, "
@@ -50,7 +52,7 @@ def export(
     *,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
 ) -> int:
-    """Write the newest checkpoint of a run as a GPT-2 that Hugging Face's `from_pretrained` opens.
+    """Write the newest checkpoint of a run as a GPT-2 for Hugging Face's `from_pretrained`.
 
     Args:
         run: the folder of a run.
@@ -73,7 +75,7 @@ def export(
 
 
 def _tree(model: "GptConfig", *, run: Path, data: Path) -> dict[str, dict[str, Any]]:
-    """Return a configuration of one stage, to be changed by who goes on with it."""
+    """Return a configuration with one stage, for users to edit."""
     fields = {
         field.name: getattr(model, field.name)
         for field in dataclasses.fields(model)
@@ -87,11 +89,3 @@ def _tree(model: "GptConfig", *, run: Path, data: Path) -> dict[str, dict[str, A
         "train": {"batch": 8},
         "optimizer": {"learning_rate": 3e-5},
     }
-
-
-def _toml(tree: dict[str, dict[str, Any]]) -> str:
-    lines = ["# An imported GPT-2; `plan` and `train` are a start, to be changed."]
-    for name, values in tree.items():
-        lines += ["", f"[{name}]"]
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-    return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""`jaxpipe launch`: prints what starts a run elsewhere, and submits nothing."""
+"""`jaxpipe launch`: prints a script that starts a run elsewhere, and submits nothing."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Target(StrEnum):
-    """What is to start the run."""
+    """The launcher of the run."""
 
     MPIRUN = "mpirun"
     """Open MPI's mpirun, from one of the hosts."""
@@ -38,16 +38,16 @@ def launch(  # noqa: PLR0913  each is an option of the command line
 ) -> int:
     """Print a script or a manifest that starts a run as its plan places it; submit nothing.
 
-    Started again, the run goes on from its newest checkpoint.
+    Restarted, the run resumes from its newest checkpoint.
 
     Args:
         config: a TOML file, read on every host from the same path.
-        target: what is to start it: `mpirun`, `slurm` or `mpijob`.
-        settings: changes to the configuration, such as `train.steps=10`; give it once for each.
-        time: how long SLURM lets it run before it is queued again.
-        notice: how many seconds before that the ranks are told to save.
-        mpi: how SLURM starts the ranks: srun with `pmix` (Open MPI, unless ranks survive each
-            other) or `pmi2` (MPICH), or Open MPI's `mpirun`, where SLURM has no PMIx.
+        target: the launcher: `mpirun`, `slurm` or `mpijob`.
+        settings: a change to the configuration, such as `train.steps=10`; may be repeated.
+        time: SLURM's time limit, after which the run is requeued.
+        notice: how many seconds before that the ranks are signalled to save.
+        mpi: how SLURM starts the ranks: srun with `pmix` (Open MPI, unless `run.survive` is shrink)
+            or `pmi2` (MPICH), or Open MPI's `mpirun`, where SLURM has no PMIx.
         image: the container image of an MPIJob, with jaxpipe and Open MPI.
         claim: the volume claim of an MPIJob with the configuration, the data and the runs.
     """
@@ -68,21 +68,22 @@ def launch(  # noqa: PLR0913  each is an option of the command line
 
 
 def _job(read: "Config", arguments: tuple[str, ...]) -> Launch:
-    """Return what is to start.
+    """Return the run to start.
 
     Raises:
-        ConfigError: it keeps no checkpoints to go on from.
+        ConfigError: it keeps no checkpoints to resume from.
     """
     from jaxpipe.config import cluster_from, plan_from
 
     if read.run.compute is ComputeKind.PACED:
         raise ConfigError(
-            "what is started again goes on from a checkpoint, and paced computes keep none: "
-            f"`run.compute` is {read.run.compute}; use `jaxpipe train`, all ranks fit on one host"
+            "a restarted run resumes from a checkpoint, and paced runs keep none: "
+            f"`run.compute` is {read.run.compute}; use `jaxpipe train` on one host"
         )
+    cluster = cluster_from(read)
     return Launch(
-        plan=plan_from(read),
-        cluster=cluster_from(read),
+        plan=plan_from(read, cluster),
+        cluster=cluster,
         folder=read.run.folder,
         arguments=arguments,
         steps=read.train.steps,

@@ -1,4 +1,4 @@
-"""`jaxpipe run`: trains, and starts again after a failure."""
+"""`jaxpipe run`: trains, and restarts after a failure."""
 
 import sys
 from pathlib import Path
@@ -16,36 +16,37 @@ def run(
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
     resume: bool = False,
     restarts: int = 3,
-    rank_module: str = "jaxpipe",
+    hooks: Annotated[str | None, tyro.conf.arg(metavar="MODULE:FUNCTION")] = None,
 ) -> int:
-    """Train a model on this host, and go on from the newest intact checkpoint after a failure.
+    """Train a model on this host, and restart from the newest intact checkpoint after a failure.
 
-    Ranks that are lost twice from the same checkpoint are taken to be gone: the next attempt has
-    fewer of them, and a new plan.
+    If ranks are lost twice from the same checkpoint, the next attempt has a plan with fewer ranks.
 
     Args:
         config: a TOML file.
-        settings: changes to it, such as `train.steps=10`; give it once for each.
-        resume: begin with the newest checkpoint in the run's folder.
-        restarts: how many times to start again, at most.
-        rank_module: as in `jaxpipe train`.
+        settings: a change to it, such as `train.steps=10`; may be repeated.
+        resume: continue from the newest intact checkpoint in the folder of the run.
+        restarts: maximum number of restarts.
+        hooks: as in `jaxpipe train`.
     """
     from jaxpipe.errors import ConfigError
     from jaxpipe.run import Run, supervise
     from jaxpipe.runtime.process.mpirun import run_child
 
     if restarts < 0:
-        raise ConfigError(f"`--restarts` must not be negative, is {restarts}; 0 starts once")
+        raise ConfigError(f"`--restarts` must not be negative, is {restarts}; use 0 to start once")
 
     def start(attempt: "Attempt") -> int:
-        words = (*_arguments(config, attempt), "--rank-module", rank_module)
-        return run_child([sys.executable, "-m", "jaxpipe", *words])
+        named = () if hooks is None else ("--hooks", hooks)
+        return run_child([sys.executable, "-m", "jaxpipe", *_arguments(config, attempt), *named])
 
-    supervised = Run(config=config, settings=settings, max_restarts=restarts, start=start, say=_say)
+    supervised = Run(
+        config=config, settings=settings, max_restarts=restarts, start=start, show=_show
+    )
     code = supervise(supervised, resume=resume)
     if code not in (0, 2):
         changes = "".join(f" --set {setting}" for setting in settings)
-        _say(f"next: jaxpipe run {config}{changes} --resume")
+        _show(f"next: jaxpipe run {config}{changes} --resume")
     return code
 
 
@@ -55,5 +56,5 @@ def _arguments(config: Path, attempt: "Attempt") -> list[str]:
     return ["train", str(config), *changes, *resume]
 
 
-def _say(line: str) -> None:
+def _show(line: str) -> None:
     print(f"\n{line}", flush=True)

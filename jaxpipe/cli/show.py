@@ -1,4 +1,4 @@
-"""`jaxpipe show`: the placement, the cut and the schedule of a configuration, without a run."""
+"""`jaxpipe show`: the placement, partition and schedule of a configuration, without a run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,20 +10,29 @@ def show(
     config: tyro.conf.Positional[Path],
     *,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
+    schedule_csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
 ) -> int:
-    """Draw the plan of a run: who holds what, in what order it computes, how gradients travel.
+    """Draw the plan of a run: placement, schedule, and how gradients are all-reduced.
 
     Args:
         config: a TOML file.
-        settings: changes to it, such as `train.steps=10`; give it once for each.
+        settings: a change to it, such as `train.steps=10`; may be repeated.
+        schedule_csv: a file to write with the schedule, for you to edit: `plan.schedule_file`
+            reads it.
     """
-    import topo
-    from jaxpipe.config import load_config, plan_from
+    from jaxpipe.config import cluster_from, load_config, plan_from
     from jaxpipe.plan import draw_plan
     from jaxpipe.run.console import console
+    from jaxpipe.schedule import write_schedule
 
     read = load_config(config, settings)
-    plan = plan_from(read)
-    console.print(draw_plan(plan, topo.load(read.plan.cluster)), markup=False)
-    console.print(f"\nnext: jaxpipe train {config}", markup=False)
+    cluster = cluster_from(read)
+    plan = plan_from(read, cluster)
+    console.print(draw_plan(plan, cluster), markup=False)
+    following = f"next: jaxpipe train {config}"
+    if schedule_csv is not None:
+        write_schedule(plan.compute_schedule(), schedule_csv)
+        console.print(f"\nschedule -> {schedule_csv}", markup=False)
+        following += f" --set plan.schedule_file={schedule_csv}"
+    console.print(f"\n{following}", markup=False)
     return 0

@@ -14,12 +14,19 @@ from jaxpipe.compare.sharded_rank import Ranks, run_sharded
 from jaxpipe.compare.strategies import Chosen
 from jaxpipe.compare.system import System
 from jaxpipe.config import Config, cluster_from, job_from
-from jaxpipe.plan import Plan
+from jaxpipe.plan import Plan, ResolvedPlan
+from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.open_transport import open_transport
+from topo import Cluster
 
 
 def run_system(
-    system: System, config: Config, plan: Plan, *, folder: Path, observe: Callable[[Step], None]
+    system: System,
+    config: Config,
+    resolved: ResolvedPlan,
+    *,
+    folder: Path,
+    observe: Callable[[Step], None],
 ) -> None:
     """Train as one of the ranks that an MPI has started; rank 0 writes what all have measured.
 
@@ -29,9 +36,11 @@ def run_system(
         DeadlineError: another rank did not answer in time.
         PlanError: no strategy was found.
     """
-    transport = open_transport(config.run, plan, cluster_from(config), is_launched=True)
+    cluster = cluster_from(config)  # its regions and links, which a plan does not hold
+    transport = open_transport(config.run, resolved.plan, cluster, is_launched=True)
     try:
-        _run(system, config, plan, transport, folder=folder, observe=observe)
+        job = job_from(config, resolved.plan, devices=resolved.devices)
+        _run(system, job, transport, cluster, folder=folder, observe=observe)
     except BaseException as error:
         transport.close(error=error)
         raise
@@ -40,29 +49,28 @@ def run_system(
 
 def _run(
     system: System,
-    config: Config,
-    plan: Plan,
+    job: Job,
     transport: Transport,
+    cluster: Cluster,
     *,
     folder: Path,
     observe: Callable[[Step], None],
 ) -> None:
-    job, cluster = job_from(config, plan), cluster_from(config)
     told = observe if transport.rank == 0 else _nobody
     chosen: Chosen | None = None
     if system is System.PIPELINE:
         steps, part = run_pipeline(job, transport, cluster=cluster, observe=told)
     else:
-        devices = join(transport, timeout_s=config.run.startup_timeout_s)
+        devices = join(transport, timeout_s=job.run.startup_timeout_s)
         ranks = Ranks(transport=transport, devices=devices, cluster=cluster)
         chosen, steps, part = run_sharded(system, job, ranks, observe=told)
         leave()
-    parts = _gathered(transport, part, timeout_s=config.run.timeout_s)
+    parts = _gathered(transport, part, timeout_s=job.run.timeout_s)
     if parts is None:
         return
     measured = Measured(
         system=system,
-        strategy=_words(plan) if chosen is None else chosen.words,
+        strategy=_words(job.plan) if chosen is None else chosen.words,
         tokens_per_step=job.tokens_per_step,
         steps=steps,
         ranks=parts,

@@ -1,12 +1,14 @@
 """The configuration: one TOML file, checked whole before any work starts."""
 
-from jaxpipe.config.build import cluster_from, describe, job_from, model_from, plan_from
+from jaxpipe.config.build import describe, job_from, model_from
 from jaxpipe.config.check import check_paced, check_run
 from jaxpipe.config.read import Config, config_from, load_config, to_tree
+from jaxpipe.config.resolve import check_plan_fits, cluster_from, plan_from
 
 __all__ = [
     "Config",
     "check_paced",
+    "check_plan_fits",
     "check_run",
     "cluster_from",
     "config_from",

@@ -1,9 +1,9 @@
-"""Is this machine, or this job, fit to train? Findings, each with its fix.
+"""Checks whether this machine, or this job, is fit to train: findings, each with its fix.
 
 ::
 
-    no mpirun      a hello of 2 ranks is started ──┐
-    under mpirun   every rank says its facts ──────┴──► judge ──► findings
+    alone          2 ranks are started ──┐
+    under mpirun   all ranks of the job ─┴──► gather facts ──► judge ──► findings
 """
 
 from jaxpipe.doctor.disk import judge_disk

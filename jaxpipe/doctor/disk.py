@@ -1,4 +1,4 @@
-"""Whether a folder takes files, and has room for checkpoints."""
+"""Check that a folder can be written and has room for checkpoints."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ _PROBE_BYTES = 2**20
 
 
 def judge_disk(folder: Path, *, room_bytes: int = _ROOM_BYTES) -> Finding:
-    """Write a file of 1 MiB to the folder, read it back, remove it, and look at the room left."""
+    """Write a file of 1 MiB, read it back, remove it, and check the free space."""
     content = os.urandom(_PROBE_BYTES)
     try:
         with NamedTemporaryFile(dir=folder, prefix=".jaxpipe-doctor-") as file:
@@ -25,23 +25,23 @@ def judge_disk(folder: Path, *, room_bytes: int = _ROOM_BYTES) -> Finding:
         return Finding(
             about="disk",
             health=Health.BROKEN,
-            words=f"{folder} takes no file: {error.strerror}",
+            message=f"{folder} cannot be written: {error.strerror}",
             fix="name a folder that exists and that you may write to, in `run.folder`",
         )
     if not same:
         return Finding(
             about="disk",
             health=Health.BROKEN,
-            words=f"{folder} gives back other bytes than were written",
+            message=f"{folder} returns other bytes than were written",
             fix="use another disk: checkpoints on this one would be corrupt",
         )
-    words = f"{folder.resolve()} takes files, {free / 2**30:,.1f} GiB free"
+    message = f"{folder.resolve()} can be written, {free / 2**30:,.1f} GiB free"
     if free < room_bytes:
         return Finding(
             about="disk",
             health=Health.SLOW,
-            words=words,
+            message=message,
             fix="make room, or set `run.folder` to another disk: a checkpoint takes 12 bytes for "
-            "each parameter, and `checkpoint.keep` of them stay",
+            "each parameter, and `checkpoint.keep` of them are kept",
         )
-    return Finding(about="disk", health=Health.OK, words=words)
+    return Finding(about="disk", health=Health.OK, message=message)

@@ -1,4 +1,4 @@
-"""What each rank knows of itself, gathered on rank 0: host, cores, versions, devices, links."""
+"""Facts about each rank, gathered on rank 0: host, cores, versions, devices, links."""
 
 import os
 import platform
@@ -22,9 +22,10 @@ _TAG = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
-    """One rank; `latency_s` and `bytes_per_s` are of its link with rank 0, which has none.
+    """Facts about one rank; `latency_s` and `bytes_per_s` are those of its link with rank 0.
 
-    `devices` are the kinds that it uses; `gpus` the names of its GPUs among those of its host.
+    `devices` are the kinds of its devices; `gpus` names its GPUs among those of its host. Rank 0
+    has no link with itself.
     """
 
     rank: int
@@ -77,7 +78,7 @@ def _cores() -> tuple[int, ...]:
 
 
 def _link(transport: Transport, *, timeout_s: float) -> tuple[float | None, float | None]:
-    """Play ping-pong with rank 0, one rank after the other: half of a round trip, and bytes/s."""
+    """Measure ping-pong with rank 0, one rank at a time: half of a round trip, and bytes/s."""
     if transport.rank == 0:
         for other in range(1, transport.num_ranks):
             _rounds(transport, other, timeout_s=timeout_s)

@@ -1,26 +1,26 @@
-"""What was found: how well something is, in words, and what to do about it."""
+"""The result of one check: its severity, a message, and the fix."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Health(StrEnum):
-    """How well something is."""
+    """Severity of a finding."""
 
     OK = "ok"
     SLOW = "slow"
-    """It works, but slower than it could, or not for long."""
+    """It works, but slowly, or not for long."""
     BROKEN = "broken"
-    """No run can do with it."""
+    """No run can work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at; `fix` is empty where nothing is to be done."""
+    """The result of one check; `fix` is empty if and only if all is well."""
 
     about: str
     health: Health
-    words: str
+    message: str
     fix: str = ""
 
     def __post_init__(self) -> None:

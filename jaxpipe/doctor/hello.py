@@ -1,4 +1,4 @@
-"""A hello of two ranks over the MPI at hand, within a deadline: does MPI work at all?
+"""Start two ranks with the installed MPI, within a deadline, to see whether MPI works at all.
 
 Run as a program, this file is one of the ranks.
 """
@@ -24,15 +24,17 @@ _RANK_TIMEOUT_S = 30.0
 
 
 def say_hello(*, num_ranks: int = 2, timeout_s: float) -> tuple[Finding, ...]:
-    """Start so many ranks on this host, and return what they found of MPI and of each other.
+    """Start ranks on this host, and return the findings about MPI and about them.
 
-    Ranks that have not answered after `timeout_s` are killed.
+    Ranks that do not answer within `timeout_s` are killed.
     """
     try:
         mpirun = find_mpirun()
     except ConfigError:
         return (
-            Finding(about="MPI", health=Health.BROKEN, words="there is no `mpirun`", fix=_INSTALL),
+            Finding(
+                about="MPI", health=Health.BROKEN, message="there is no `mpirun`", fix=_INSTALL
+            ),
         )
     command = (*launch_command(mpirun, num_ranks=num_ranks), sys.executable, "-m", __name__)
     process = subprocess.Popen(
@@ -43,16 +45,16 @@ def say_hello(*, num_ranks: int = 2, timeout_s: float) -> tuple[Finding, ...]:
         start_new_session=True,
     )
     try:
-        said, complained = process.communicate(timeout=timeout_s)
+        output, complaints = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return (_silent(mpirun, num_ranks=num_ranks, timeout_s=timeout_s),)
     if process.returncode:
-        last = (complained.strip().splitlines() or ["no word of why"])[-1]
+        last = (complaints.strip().splitlines() or ["no reason given"])[-1]
         return (_failed(mpirun, last, code=process.returncode),)
-    met = [msgspec.json.decode(line, type=list[RankFacts]) for line in said.splitlines()]
-    found = Finding(about="MPI", health=Health.OK, words=f"{mpirun} starts ranks")
+    met = [msgspec.json.decode(line, type=list[RankFacts]) for line in output.splitlines()]
+    found = Finding(about="MPI", health=Health.OK, message=f"{mpirun} starts ranks")
     return (found, *judge_job(met[0], num_started=num_ranks), judge_survival(mpirun))
 
 
@@ -60,9 +62,9 @@ def _silent(mpirun: str, *, num_ranks: int, timeout_s: float) -> Finding:
     return Finding(
         about="MPI",
         health=Health.BROKEN,
-        words=f"{num_ranks} ranks, started by {mpirun}, said nothing for {timeout_s:g} s",
-        fix="check that this host can reach itself by its own name, and that no firewall is in the "
-        "way; with Open MPI try --mca btl self,sm",
+        message=f"{num_ranks} ranks, started by {mpirun}, did not answer within {timeout_s:g} s",
+        fix="check that this host can reach itself by its own name, and that no firewall blocks "
+        "it; with Open MPI try --mca btl self,sm",
     )
 
 
@@ -70,8 +72,8 @@ def _failed(mpirun: str, last: str, *, code: int) -> Finding:
     return Finding(
         about="MPI",
         health=Health.BROKEN,
-        words=f"{mpirun} ended with exit code {code}: {last}",
-        fix=f"mpi4py and `mpirun` have to be of one MPI: {_INSTALL}",
+        message=f"{mpirun} ended with exit code {code}: {last}",
+        fix=f"mpi4py and `mpirun` must belong to the same MPI: {_INSTALL}",
     )
 
 

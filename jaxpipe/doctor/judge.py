@@ -1,4 +1,4 @@
-"""What the facts of a job's ranks mean: versions, cores, devices and links."""
+"""Findings from the facts of all ranks of a job: versions, cores, devices and links."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,23 +12,23 @@ _SLOW_BYTES_PER_S = 100e6
 
 
 def judge_job(ranks: Sequence[RankFacts], *, num_started: int) -> tuple[Finding, ...]:
-    """Return the findings of a job of which so many ranks were started.
+    """Return the findings about a job of which `num_started` ranks were started.
 
-    `ranks` are those that met; fewer than were started, if the MPIs do not fit each other.
+    `ranks` are those that found each other: fewer, if mpi4py and the launcher use different MPIs.
     """
     if len(ranks) != num_started:
         return (
             Finding(
                 about="ranks",
                 health=Health.BROKEN,
-                words=f"{num_started} ranks were started, but {len(ranks)} met: mpi4py uses "
-                "another MPI than the `mpirun` that started them",
+                message=f"{num_started} ranks were started, but {len(ranks)} found each other: "
+                "mpi4py uses another MPI than the `mpirun` that started them",
                 fix="start with the `mpirun` of the environment that mpi4py is in, or pip install "
                 "--no-binary mpi4py mpi4py with the cluster's MPI loaded",
             ),
         )
     return (
-        Finding(about="ranks", health=Health.OK, words=f"{len(ranks)} ranks met"),
+        Finding(about="ranks", health=Health.OK, message=f"{len(ranks)} ranks found each other"),
         _versions(ranks),
         _cores(ranks),
         _devices(ranks),
@@ -44,13 +44,13 @@ def _versions(ranks: Sequence[RankFacts]) -> Finding:
                 return Finding(
                     about="versions",
                     health=Health.BROKEN,
-                    words=f"rank {facts.rank} on {facts.host} has {name} {version}, rank 0 "
+                    message=f"rank {facts.rank} on {facts.host} has {name} {version}, rank 0 "
                     f"on {ranks[0].host} has {expected.get(name)}",
                     fix=f"install {name}=={expected.get(name)} on {facts.host}, or one environment "
                     "on a disk that all hosts share",
                 )
-    words = ", ".join(f"{name} {version}" for name, version in expected.items())
-    return Finding(about="versions", health=Health.OK, words=f"the same on all ranks: {words}")
+    message = ", ".join(f"{name} {version}" for name, version in expected.items())
+    return Finding(about="versions", health=Health.OK, message=f"the same on all ranks: {message}")
 
 
 def _cores(ranks: Sequence[RankFacts]) -> Finding:
@@ -60,13 +60,14 @@ def _cores(ranks: Sequence[RankFacts]) -> Finding:
             return Finding(
                 about="cores",
                 health=Health.SLOW,
-                words=f"ranks {one.rank} and {other.rank} share {len(shared)} cores of {one.host}",
+                message=f"ranks {one.rank} and {other.rank} share {len(shared)} cores of "
+                f"{one.host}",
                 fix="start no more ranks than cores, or let the launcher bind them: "
                 "mpirun --bind-to core, srun --cpu-bind=cores",
             )
     counts = _counted(str(len(facts.cores)) for facts in ranks)
     return Finding(
-        about="cores", health=Health.OK, words=f"no rank shares a core; each has {counts}"
+        about="cores", health=Health.OK, message=f"no rank shares a core; each has {counts}"
     )
 
 
@@ -77,22 +78,22 @@ def _devices(ranks: Sequence[RankFacts]) -> Finding:
             return Finding(
                 about="devices",
                 health=Health.BROKEN,
-                words=f"rank {facts.rank} on {facts.host} sees no device",
-                fix="check what CUDA_VISIBLE_DEVICES and JAX_PLATFORMS leave to it",
+                message=f"rank {facts.rank} on {facts.host} sees no device",
+                fix="check CUDA_VISIBLE_DEVICES and JAX_PLATFORMS",
             )
     if len({facts.devices for facts in ranks}) > 1:
         return Finding(
             about="devices",
             health=Health.SLOW,
-            words=f"ranks see unlike devices: {kinds}",
-            fix="that is fine if the plan's cluster says so; if it does not, `jaxpipe plan` anew",
+            message=f"ranks see different devices: {kinds}",
+            fix="expected if the cluster of the plan has them; else run `jaxpipe plan` again",
         )
     if (shared := _shared_gpu(ranks)) is not None:
         return shared
-    words = f"each rank uses {kinds}"
+    message = f"each rank uses {kinds}"
     if any(facts.gpus for facts in ranks):
-        words += ": " + ", ".join(f"rank {each.rank} {_gpus(each)}" for each in ranks)
-    return Finding(about="devices", health=Health.OK, words=words)
+        message += ": " + ", ".join(f"rank {each.rank} {_gpus(each)}" for each in ranks)
+    return Finding(about="devices", health=Health.OK, message=message)
 
 
 def _shared_gpu(ranks: Sequence[RankFacts]) -> Finding | None:
@@ -102,7 +103,8 @@ def _shared_gpu(ranks: Sequence[RankFacts]) -> Finding | None:
             return Finding(
                 about="devices",
                 health=Health.SLOW,
-                words=f"ranks {one.rank} and {other.rank} share {' + '.join(shared)} of {one.host}",
+                message=f"ranks {one.rank} and {other.rank} share {' + '.join(shared)} of "
+                f"{one.host}",
                 fix="start no more ranks on a host than it has GPUs, and leave "
                 "CUDA_VISIBLE_DEVICES to the launcher",
             )
@@ -122,24 +124,24 @@ def _links(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     if not linked:
         return
     bytes_per_s, latency_s, slowest = min(linked, key=lambda each: each[0])
-    words = (
-        f"the slowest with rank 0 is that of rank {slowest.rank} on {slowest.host}: "
+    message = (
+        f"slowest link with rank 0: rank {slowest.rank} on {slowest.host}: "
         f"{1e3 * latency_s:.3g} ms, {8 * bytes_per_s / 1e9:.3g} Gbps"
     )
     if slowest.host == ranks[0].host and bytes_per_s < _SLOW_BYTES_PER_S:
         yield Finding(
             about="links",
             health=Health.SLOW,
-            words=words,
-            fix="messages within a host should take its memory: check that the MPI has shared "
-            "memory (Open MPI: --mca btl self,sm), and that /dev/shm has room",
+            message=message,
+            fix="messages within a host should use shared memory: check that the MPI supports it "
+            " (Open MPI: --mca btl self,sm), and that /dev/shm has room",
         )
     else:
-        yield Finding(about="links", health=Health.OK, words=words)
+        yield Finding(about="links", health=Health.OK, message=message)
 
 
 def _counted(names: Iterable[str]) -> str:
-    """Return the different names, and how often each is there if they differ.
+    """Return the distinct names, with their counts if there are several.
 
     >>> _counted(["cpu", "cpu"]), _counted(["cpu", "H200", "cpu"])
     ('cpu', '2x cpu, 1x H200')

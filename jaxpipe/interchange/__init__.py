@@ -1,4 +1,4 @@
-"""Models that others have trained, and ours for others: GPT-2 as Hugging Face keeps it on disk.
+"""Import and export of GPT-2 models in the files of Hugging Face `transformers`.
 
 ::
 

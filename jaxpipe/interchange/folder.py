@@ -1,4 +1,4 @@
-"""A folder as Hugging Face lays it out: `config.json` beside one or several safetensors files."""
+"""Read and write the folder of a Hugging Face model: `config.json` and safetensors files."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ def read_gpt2(folder: Path) -> tuple[GptConfig, dict[str, np.ndarray]]:
     """Return the configuration of a GPT-2 on disk, and its tensors under our names, in float32.
 
     Raises:
-        ConfigError: the folder has no `config.json`, or one that cannot be computed.
+        ConfigError: the folder has no `config.json`, or one of another architecture.
         CheckpointError: a file is missing or corrupt, or does not fit the configuration.
     """
     config = config_of_gpt2(_json(folder / _CONFIG, ConfigError))
@@ -49,7 +49,7 @@ def write_gpt2(folder: Path, config: GptConfig, tensors: dict[str, np.ndarray]) 
         )
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"an export needs a folder to write: {folder} takes no files: {error}; name another"
+            f"an export needs a folder to write: {folder} cannot be written: {error}; name another"
         ) from error
 
 

@@ -1,9 +1,9 @@
 """Hugging Face's `config.json` of a GPT-2, and the `GptConfig` that computes the same.
 
 `models.gpt` is GPT-2's architecture: LayerNorm first with epsilon 1e-5, GELU in its tanh form,
-biases everywhere, learned positions, scores divided by the root of a head's width. What a file says
-beyond that cannot be computed, and is refused by name. Dropout changes no logit: it is left to the
-configuration of the run that goes on.
+biases everywhere, learned positions, scores divided by the root of a head's width. Other variants
+are refused with the name of the field. Dropout changes no logit: it is left to the configuration of
+the run that continues.
 
 Source of the fields: the documentation of `transformers.GPT2Config`.
 """
@@ -30,11 +30,11 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "scale_attn_by_inverse_layer_idx": (False,),
     "add_cross_attention": (False,),
 }
-"""The values that can be computed; where the field is missing, GPT-2's default is the first."""
+"""The supported values; the first is GPT-2's default for a missing field."""
 
 
 def config_of_gpt2(fields: Mapping[str, Any]) -> GptConfig:
-    """Return the configuration that computes what the fields of a `config.json` describe.
+    """Return the configuration equivalent to the fields of a `config.json`.
 
     >>> sizes = {"n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 16, "vocab_size": 32}
     >>> config_of_gpt2({"model_type": "gpt2", **sizes}).hidden

@@ -1,4 +1,4 @@
-"""GPT-2's tensors under their two names: Hugging Face's, and those of our checkpoints.
+"""Map GPT-2's tensors between the names of Hugging Face and those of our checkpoints.
 
 ::
 
@@ -20,7 +20,7 @@ from models import GptConfig
 _PREFIX = "transformer."
 _HEAD = "lm_head.weight"
 _BUFFERS = (".attn.bias", ".attn.masked_bias")
-"""The causal mask, which old files hold beside the parameters."""
+"""The causal mask, which old files hold next to the parameters."""
 
 _BLOCK = {
     "ln_1.weight": "norm1.scale",
@@ -48,7 +48,7 @@ def tensors_of_gpt2(tensors: Mapping[str, np.ndarray], config: GptConfig) -> dic
     """Return Hugging Face's tensors under the names of our checkpoints, in float32.
 
     Raises:
-        CheckpointError: a tensor is missing, of another shape, or one too many.
+        CheckpointError: a tensor is missing, unknown, or of another shape.
     """
     plain = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items()}
     known = dict(_names(config))
@@ -58,9 +58,9 @@ def tensors_of_gpt2(tensors: Mapping[str, np.ndarray], config: GptConfig) -> dic
     unknown = sorted(plain.keys() - known.keys() - ignored)
     missing = sorted(known.keys() - plain.keys())
     if unknown or missing:
-        words, names = ("lacks", missing) if missing else ("has, beyond that,", unknown)
+        verb, names = ("lacks", missing) if missing else ("also has", unknown)
         raise CheckpointError(
-            f"a GPT-2 of `n_layer` {config.num_layers} has {len(known)} tensors: this one {words} "
+            f"a GPT-2 of `n_layer` {config.num_layers} has {len(known)} tensors: this one {verb} "
             f"{', '.join(names[:4])}; give the files that belong to its `config.json`"
         )
     return {

@@ -1,4 +1,4 @@
-"""A run that starts from given parameters: a checkpoint of step 0, for `--resume` to go on."""
+"""Begin a run with given parameters: a checkpoint of step 0, for `--resume`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, latest, write_s
 
 
 def begin_run(folder: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Path:
-    """Commit a checkpoint of step 0 with these parameters and zero moments; return where it is.
+    """Commit a checkpoint of step 0 with these parameters and zero moments; return its folder.
 
     Raises:
         CheckpointError: the folder holds checkpoints already, or cannot be written.

@@ -1,4 +1,4 @@
-"""What starts a run elsewhere, as text: scripts for mpirun and SLURM, a manifest for Kubernetes.
+"""Scripts for mpirun and SLURM, and manifests for Kubernetes, that start a run elsewhere.
 
 ::
 

@@ -1,8 +1,8 @@
-"""A manifest of Kubeflow's MPIJob, version v2beta1: a launcher, and a worker to each host.
+"""A manifest of Kubeflow's MPIJob, version v2beta1: a launcher, and a worker per host.
 
-Hosts of the plan become workers, in the order of their first ranks; the rankfile names them by that
-order. A launcher that fails starts again and goes on from the newest checkpoint; so does one whose
-pod has to go, for it saves and fails.
+Hosts of the plan become workers, in the order of their first ranks; the rankfile refers to them by
+that order. A launcher that fails is restarted and resumes from the newest checkpoint; so is one
+whose pod is evicted: it saves and fails.
 
 Source: the reference and the controller of the Kubeflow MPI Operator, v2beta1; `prte-map(1)` for
 `+n0`.
@@ -16,23 +16,23 @@ from jaxpipe.launch.spec import Launch
 
 _RETRIES = 10
 _TO_SAVE_S = 120
-"""How long the launcher may take to save when its pod has to go."""
+"""Seconds that the launcher has to save when its pod is evicted."""
 _HOSTFILE = "/etc/mpi/hostfile"
-"""Where the operator puts it; it names it in a variable that Open MPI 5 does not read."""
+"""Where the operator puts it; Open MPI 5 ignores the variable that names it."""
 
 
 def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
     """Return YAML for `kubectl apply`: `image` has jaxpipe and Open MPI, `claim` the shared files.
 
     Raises:
-        PlanError: hosts have unlike numbers of ranks, which workers cannot.
+        PlanError: hosts have different numbers of ranks, which workers cannot have.
     """
     counts = launch.ranks_of_host
     if len(set(counts.values())) > 1:
         raise PlanError(
-            "the workers of an MPIJob are alike: hosts of the plan have "
-            f"{', '.join(f'{host} {count}' for host, count in counts.items())} ranks; plan with as "
-            "many on each, or use --target slurm or mpirun"
+            "the workers of an MPIJob are identical: hosts of the plan have "
+            f"{', '.join(f'{host} {count}' for host, count in counts.items())} ranks; plan the "
+            "same number for each, or use --target slurm or mpirun"
         )
     per_host = next(iter(counts.values()))
     lines = [

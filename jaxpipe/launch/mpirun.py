@@ -1,7 +1,7 @@
 """A script around Open MPI's mpirun, with the placement of the plan as a rankfile.
 
-mpirun starts a daemon on each host of its hostfile, used or not, over ssh, and fails if it cannot:
-so the file has the hosts of the plan alone.
+mpirun starts a daemon over ssh on each host of its hostfile, used or not, and fails if it cannot:
+so the file lists only the hosts of the plan.
 """
 
 from jaxpipe.launch.shell import EXPORT, STOPPED, begin_lines, wait_lines
@@ -14,8 +14,8 @@ def mpirun_script(launch: Launch) -> str:
     lines = [
         "#!/usr/bin/env bash",
         launch.heading,
-        "# Started again, it goes on from the newest checkpoint. SIGTERM makes it save and stop.",
-        f"# It ends with 0 after the last step, with {STOPPED} if it was told to stop before that.",
+        "# Restarted, it resumes from the newest checkpoint. SIGTERM makes it save and stop.",
+        f"# Exit code: 0 after the last step, {STOPPED} if it was stopped before that.",
         "set -uo pipefail",
         "",
         "files=$(mktemp -d)",

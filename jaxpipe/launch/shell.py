@@ -1,12 +1,12 @@
-"""What the shell of every script does: find the checkpoint, tell the ranks, say how it ended.
+"""The shell lines of every script: find the checkpoint, forward signals, return an exit code.
 
 ::
 
     find_newest ──► launcher & ──► a signal: USR1 to it ──► wait ──► exit code
 
-No exit code of a launcher says enough. Ranks that were told to stop end in order; so does mpirun
-(Open MPI 5.0.11) after it has lost a host, and, where ranks survive each other, after all of them
-were killed. What counts is the checkpoint of the last step.
+The exit code of a launcher is not enough. It is 0 if ranks were asked to stop, but also if mpirun
+(Open MPI 5.0.11) has lost a host, or, where ranks survive the loss of others, if all of them were
+killed. The checkpoint of the last step decides.
 """
 
 import shlex
@@ -15,17 +15,17 @@ from jaxpipe.launch.spec import Launch
 from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS
 
 STOPPED = 143
-"""The exit code of a script whose ranks were told to stop: 128 plus SIGTERM, as of `jaxpipe`."""
+"""Exit code of a script whose ranks were asked to stop: 128 plus SIGTERM, as of `jaxpipe`."""
 
 EXPORT = "-x GLIBC_TUNABLES"
-"""Lets mpirun give ranks on other hosts what `begin_lines` has set, as srun does by itself."""
+"""Makes mpirun export to other hosts what `begin_lines` has set, as srun does by itself."""
 
 
 def begin_lines(launch: Launch) -> list[str]:
     """Return lines that set `jaxpipe`, the `last` checkpoint, the `newest`, and `resume`, its flag.
 
-    Ranks keep memory as those do that `jaxpipe train` starts. mpirun looks for words on other
-    hosts' paths, which may be others: the command is named in full.
+    The memory settings are those of `jaxpipe train`. mpirun searches the path of each host, and
+    hosts may differ: the command is a full path.
     """
     return [
         *(f"export {name}=${{{name}:-{value}}}" for name, value in MEMORY_SETTINGS.items()),
@@ -44,12 +44,12 @@ def begin_lines(launch: Launch) -> list[str]:
 
 
 def wait_lines() -> list[str]:
-    """Return lines that start after `launcher &`, pass signals on, and set `code` when it ended."""
+    """Return the lines after `launcher &`: forward signals, wait, and set `code`."""
     return [
         "ranks=$!",
-        "told=''",
+        "stopping=''",
         "# The ranks save after their step, and stop.",
-        "trap 'told=yes; kill -USR1 \"$ranks\" 2> /dev/null' TERM USR1",
+        "trap 'stopping=yes; kill -USR1 \"$ranks\" 2> /dev/null' TERM USR1",
         "trap 'kill -TERM \"$ranks\" 2> /dev/null' INT HUP",
         'while kill -0 "$ranks" 2> /dev/null; do wait "$ranks"; done',
         'wait "$ranks"',
@@ -60,10 +60,10 @@ def wait_lines() -> list[str]:
 
 
 def verdict_lines() -> list[str]:
-    """Return lines that correct `code`: it stays 0 only if the model was trained to the end."""
+    """Return lines that correct `code`: it stays 0 only if the last step was saved."""
     return [
-        "# Ranks that were told to stop end in order, too; so does an mpirun that has lost a host.",
+        "# Exit code 0 may also mean a requested stop, or an mpirun that has lost a host.",
         'if (( code == 0 )) && [[ ! -e "$last" ]]; then',
-        f'  if [[ -n "$told" ]]; then code={STOPPED}; else code=1; fi',
+        f'  if [[ -n "$stopping" ]]; then code={STOPPED}; else code=1; fi',
         "fi",
     ]

@@ -1,4 +1,4 @@
-"""A batch script for SLURM, which is queued again before its time is over, and goes on.
+"""A batch script for SLURM that saves before its time limit, requeues itself, and resumes.
 
 ::
 
@@ -6,16 +6,16 @@
           ▲                                                                            │
           └──────────────── --resume, from the newest checkpoint ◄─────────────────────┘
 
-srun passes USR1 on to the ranks; TERM it would take as an order to kill them. The script waits for
-them for a while, and is queued again even if they hang, but only if there is a checkpoint that was
-not there before, and steps are left: so it comes to an end. A job that has to make room for another
-is queued again, too: SLURM sends TERM to its ranks. One that is cancelled stays so.
+srun forwards USR1 to the ranks; on TERM it would kill them. The script waits for the ranks for a
+while, and is requeued even if they hang, but only if there is a new checkpoint and steps are left:
+so it terminates. A preempted job is requeued, too: SLURM sends TERM to its ranks. A cancelled
+one is not.
 
-How SLURM meets MPI differs (see `SlurmMpi`). srun with PMIx is what clusters have for Open MPI;
-where ranks survive each other, Open MPI's mpirun starts them in the allocation.
+How SLURM starts MPI ranks differs (see `SlurmMpi`). Clusters use srun with PMIx for Open MPI; where
+ranks survive the loss of others, Open MPI's mpirun starts them in the allocation.
 
 Source: the manuals of sbatch (--signal, --requeue), srun (--distribution=arbitrary) and scontrol
-(PreemptTime); each way was tried with SLURM 22.05, see `experiments/faults/launch.md`.
+(PreemptTime); each was tried with SLURM 22.05, see `experiments/faults/launch.md`.
 """
 
 from enum import StrEnum
@@ -26,7 +26,7 @@ from jaxpipe.launch.shell import EXPORT, begin_lines, verdict_lines
 from jaxpipe.launch.spec import Launch
 
 _TO_REQUEUE_S = 30
-"""What is left of the notice for SLURM to end the job before its time is over."""
+"""Seconds of the notice that are left for SLURM to end the job before its time limit."""
 
 
 class SlurmMpi(StrEnum):
@@ -37,9 +37,9 @@ class SlurmMpi(StrEnum):
     PMI2 = "pmi2"
     """srun, for MPICH."""
     MPIRUN = "mpirun"
-    """Open MPI's own launcher, which asks nothing of SLURM but an srun for its daemons.
+    """Open MPI's own launcher, which needs SLURM only to start its daemons with srun.
 
-    Where SLURM gives out a part of a host's cores, the ranks of that host share them.
+    If SLURM allocates a part of a host's cores, the ranks of that host share them.
     """
 
 
@@ -48,15 +48,15 @@ def slurm_script(
 ) -> str:
     """Return a script for `sbatch`; `time_limit` is in SLURM's own form, such as 12:00:00.
 
-    Ranks are told to save `notice_s` seconds before it; SLURM may be a minute early.
+    Ranks are signalled to save `notice_s` seconds before it; SLURM may be a minute early.
 
     Raises:
         ConfigError: the notice leaves no time to save, or ranks are to survive others under srun.
     """
     if notice_s <= _TO_REQUEUE_S:
         raise ConfigError(
-            f"ranks need time to save before SLURM ends them: `--notice` is {notice_s} s; let it "
-            f"be {_TO_REQUEUE_S} s longer than a step and a checkpoint take"
+            f"ranks need time to save before SLURM ends them: `--notice` is {notice_s} s; set it "
+            f"to {_TO_REQUEUE_S} s more than a step and a checkpoint take"
         )
     if launch.survives and mpi is not SlurmMpi.MPIRUN:
         raise ConfigError(
@@ -81,7 +81,7 @@ def slurm_script(
 
 
 def _requests(launch: Launch, *, time_limit: str, notice_s: int, mpi: SlurmMpi) -> list[str]:
-    """Ask for as much on each host as on the fullest: SLURM shares tasks out as it likes else."""
+    """Request as much on each host as on the fullest, or SLURM would distribute tasks freely."""
     counts = launch.ranks_of_host
     fullest = max(counts.values())
     each = launch.gpus_each
@@ -104,7 +104,7 @@ def _requests(launch: Launch, *, time_limit: str, notice_s: int, mpi: SlurmMpi) 
 
 def _srun(launch: Launch, *, mpi: SlurmMpi) -> list[str]:
     return [
-        "# The host of each rank, in their order: the placement of the plan.",
+        "# The host of each rank, in rank order: the placement of the plan.",
         "cat > \"$files/hosts\" <<'HOSTS'",
         *(device.host for device in launch.devices),
         "HOSTS",
@@ -116,7 +116,7 @@ def _srun(launch: Launch, *, mpi: SlurmMpi) -> list[str]:
 
 
 def _mpirun(launch: Launch) -> list[str]:
-    """Each rank takes the GPU of its number on its host, from those that SLURM gives to the job."""
+    """Each rank uses the GPU of its local rank, among those that SLURM allocates to the job."""
     return [
         "cat > \"$files/ranks\" <<'RANKS'",
         *rank_lines(launch),
@@ -130,10 +130,10 @@ def _mpirun(launch: Launch) -> list[str]:
 def _end(*, wait_s: int) -> list[str]:
     return [
         "ranks=$!",
-        "told=''",
-        "trap 'told=yes; kill -USR1 \"$ranks\" 2> /dev/null' USR1",
+        "stopping=''",
+        "trap 'stopping=yes; kill -USR1 \"$ranks\" 2> /dev/null' USR1",
         'wait "$ranks"',
-        "# Either the ranks have ended, or they have just been told to save and stop.",
+        "# Either the ranks have ended, or they have just been signalled to save and stop.",
         f"for (( second = 0; second < {wait_s}; second++ )); do",
         '  kill -0 "$ranks" 2> /dev/null || break',
         "  sleep 1",
@@ -145,17 +145,17 @@ def _end(*, wait_s: int) -> list[str]:
         '  wait "$ranks"',
         "  code=$?",
         "fi",
-        "# If the job has to make room, SLURM sends TERM to its ranks, which save if they can.",
+        "# On preemption, SLURM sends TERM to the ranks, which save if they can.",
         "preempted=''",
         'job=$(scontrol show job "$SLURM_JOB_ID" 2> /dev/null)',
-        'if [[ "$job" == *PreemptTime=[0-9]* ]]; then told=yes preempted=yes; fi',
+        'if [[ "$job" == *PreemptTime=[0-9]* ]]; then stopping=yes preempted=yes; fi',
         *verdict_lines(),
-        'if [[ -n "$told" && ! -e "$last" ]]; then',
+        'if [[ -n "$stopping" && ! -e "$last" ]]; then',
         "  find_newest",
         '  if [[ "$newest" != "$before" || -n "$preempted" ]]; then',
         '    scontrol requeue "$SLURM_JOB_ID" && exit 0',
         "  else",
-        "    echo 'not queued again: its time was too short for one checkpoint' >&2",
+        "    echo 'not requeued: the time limit is too short for a new checkpoint' >&2",
         "    code=1",
         "  fi",
         "fi",

@@ -1,4 +1,4 @@
-"""What every launcher has to know: which rank goes to which device, and what each of them runs."""
+"""What every launcher needs: the device of each rank, and the command that ranks run."""
 
 import re
 import shlex
@@ -16,10 +16,10 @@ if TYPE_CHECKING:  # they import numpy, which `--help` can do without
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A run that is to start: its plan, and what every rank tells `jaxpipe`.
+    """A run to start: its plan, and the `arguments` that each rank passes to `jaxpipe`.
 
-    After `steps` steps it is over. With `survives`, ranks go on without those that are lost, which
-    takes Open MPI's own launcher. A rank has `gpus_each` GPUs, if the cluster has any.
+    The run ends after `steps` steps. With `survives`, the others continue when ranks are lost,
+    which takes Open MPI's own launcher. A rank has `gpus_each` GPUs, if the cluster has any.
     """
 
     plan: "Plan"
@@ -32,12 +32,12 @@ class Launch:
 
     @property
     def name(self) -> str:
-        """What schedulers call it."""
+        """The name of the job for schedulers."""
         return scheduler_name(self.folder)
 
     @property
     def heading(self) -> str:
-        """The comment that a script begins with."""
+        """The comment at the top of a script."""
         plan = self.plan
         shape = f"{plan.num_stages} stages x {plan.num_replicas} replicas"
         return f"# {shape} on cluster {self.cluster.name}."
@@ -51,18 +51,18 @@ class Launch:
 
     @property
     def ranks_of_host(self) -> dict[str, int]:
-        """How many ranks each host runs, in the order of their first ranks."""
+        """The number of ranks of each host, hosts in the order of their first ranks."""
         return dict(Counter(device.host for device in self.devices))
 
     @property
     def slots_of_host(self) -> dict[str, int]:
-        """How many devices each host has, for those that run ranks, in the same order."""
+        """The number of devices of each host that runs ranks, in the same order."""
         counts = Counter(device.host for device in self.cluster.devices)
         return {host: counts[host] for host in self.ranks_of_host}
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """The number of each rank's device among all of its host."""
+        """The index of each rank's device on its host."""
         of_host: dict[str, list[str]] = {}
         for device in self.cluster.devices:
             of_host.setdefault(device.host, []).append(device.name)
@@ -70,23 +70,23 @@ class Launch:
 
     @property
     def uses_gpus(self) -> bool:
-        """Whether the cluster says that all ranks have a GPU."""
+        """Whether all ranks have a GPU, according to the cluster."""
         return all(device.gpu is not None for device in self.devices)
 
     @property
     def survival_options(self) -> tuple[str, ...]:
-        """What mpirun is told so that ranks may survive each other."""
+        """The options of mpirun that let ranks survive the loss of others."""
         return SURVIVAL_OPTIONS if self.survives else ()
 
     @property
     def command_line(self) -> str:
-        """The command as a shell takes it that has set `jaxpipe`; `--resume` may be added."""
+        """The command for a shell that has set `jaxpipe`; `--resume` may be appended."""
         return f'"$jaxpipe" {shlex.join(self.arguments)}'
 
     def mpirun_command(self, slots: Sequence[int]) -> str:
-        """Return the command as mpirun starts it, where rank r has the GPU `slots[r]` of its host.
+        """Return the command for mpirun, in which rank r uses GPU `slots[r]` of its host.
 
-        Without GPUs it is the command alone, and with several to a rank: ranks take theirs in turn.
+        Without GPUs, or with several per rank, it is the plain command: ranks then choose.
         """
         if not self.uses_gpus or self.gpus_each > 1:
             return self.command_line

@@ -1,9 +1,19 @@
 """Who gets what: placement, cut and sync trees."""
 
-from jaxpipe.plan.default import PlanConfig, default_plan
+from jaxpipe.plan.check import check_plan
+from jaxpipe.plan.config import PlanConfig
+from jaxpipe.plan.default import default_plan
 from jaxpipe.plan.draw import draw_plan, ideal_bubble
 from jaxpipe.plan.dtfm import DtfmCost, dtfm_cost
-from jaxpipe.plan.file import check_plan, plan_text, read_plan, write_plan
+from jaxpipe.plan.file import (
+    ResolvedPlan,
+    parse_resolved_plan,
+    plan_text,
+    read_plan,
+    read_resolved_plan,
+    resolved_plan_text,
+    write_plan,
+)
 from jaxpipe.plan.partition import Cut, check_partition, even_partition, layers_of
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.sync import island_tree
@@ -13,6 +23,7 @@ __all__ = [
     "DtfmCost",
     "Plan",
     "PlanConfig",
+    "ResolvedPlan",
     "check_partition",
     "check_plan",
     "default_plan",
@@ -22,7 +33,10 @@ __all__ = [
     "ideal_bubble",
     "island_tree",
     "layers_of",
+    "parse_resolved_plan",
     "plan_text",
     "read_plan",
+    "read_resolved_plan",
+    "resolved_plan_text",
     "write_plan",
 ]

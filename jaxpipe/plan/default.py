@@ -1,63 +1,21 @@
 """The plan that takes the devices in the order in which they are named, or listed."""
 
 from collections import Counter
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
+from jaxpipe.plan.check import check_programs
+from jaxpipe.plan.config import PlanConfig
 from jaxpipe.plan.partition import check_partition, even_partition
 from jaxpipe.plan.plan import Plan
-from jaxpipe.plan.programs import check_programs
 from jaxpipe.plan.sync import island_tree
 from jaxpipe.schedule import Schedule, ScheduleKind, read_schedule
 from topo import Cluster
 
 MAX_MICROBATCHES = 2**13
 """A schedule is made and checked instruction by instruction."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanConfig:
-    """The section `[plan]`: a plan file, or what its user decides of a plan."""
-
-    file: str | None = None
-    """Plan file written by `jaxpipe plan`. It decides everything but the cluster."""
-    cluster: str = "two-region"
-    """Name in the catalogue (`jaxpipe topo list`), or path of a cluster file."""
-    devices: tuple[str, ...] = ()
-    """Names of the devices that ranks 0, 1, ... use. Default: all, in the order of the cluster."""
-    stages: int = 2
-    """Stages of the pipeline [stages]."""
-    replicas: int = 2
-    """Replicas of the pipeline: the degree of data parallelism [replicas]."""
-    microbatch: int = 1
-    """Size of a microbatch [samples]."""
-    schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B
-    """Pipeline schedule."""
-    cut: tuple[int, ...] | None = None
-    """Partition of the model: layers of each stage [layers]. Default: as even as possible."""
-    warmup: tuple[int, ...] | None = None
-    """Forwards of each stage before its first backward [microbatches]; for `eager-1f1b`. Default:
-    chosen by the schedule."""
-    chunks: int = 1
-    """Virtual stages per rank, for `interleaved-1f1b` [stages]; divides `stages`."""
-    schedule_file: str | None = None
-    """CSV file with one row of instructions per rank; takes the place of `schedule`."""
-    all_reduce: AllReduceKind | None = None
-    """Algorithm of the gradient all-reduce. Default: the fastest over the cluster's links,
-    simulated."""
-
-    def __post_init__(self) -> None:
-        for field in ("stages", "replicas", "microbatch", "chunks"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"`{field}` must be at least 1, is {getattr(self, field)}")
-        if self.file is not None and self.devices:
-            raise ValueError(
-                f"a plan from a file says who is where: `devices` is {', '.join(self.devices)}; "
-                "leave it out, or `file`"
-            )
 
 
 def default_plan(

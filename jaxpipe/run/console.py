@@ -1,4 +1,4 @@
-"""The terminal: one console for all commands, and progress on what takes long."""
+"""The terminal: one console for all commands, and progress of long operations."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 @contextmanager
 def counter(unit: str) -> Iterator[Callable[[int], None]]:
-    """Show a number that grows; it is given to the function that this yields."""
+    """Show a growing number; yields the function that updates it."""
     columns = (SpinnerColumn(), TextColumn("{task.completed:,} " + unit), TimeElapsedColumn())
     with _progress(*columns) as progress:
         task = progress.add_task(unit, total=None)
@@ -23,20 +23,20 @@ def counter(unit: str) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def under_way() -> Iterator[Callable[[str], None]]:
-    """Show what is under way; its words are given to the function that this yields."""
+    """Show the current activity; yields the function that updates its text."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with _progress(*columns) as progress:
         task = progress.add_task("", total=None)
-        yield lambda words: progress.update(task, description=words)
+        yield lambda text: progress.update(task, description=text)
 
 
 def _progress(*columns: ProgressColumn) -> Progress:
-    """Return what shows progress on a terminal, and nothing in a file, which would keep it all."""
+    """Return a progress display, which is off where standard error is no terminal."""
     return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
 
 
 def print_table(table: Table) -> None:
-    """Print a table as wide as it is, where the terminal is narrower or there is none."""
+    """Print a table at its full width, also where the terminal is narrower."""
     unbounded = console.options.update(max_width=1000)
     width = Measurement.get(console, unbounded, table).maximum
     Console(highlight=False, width=max(width, console.width)).print(table)

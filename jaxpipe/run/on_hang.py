@@ -1,10 +1,10 @@
-"""What a rank does about one that holds up the job: it ends the job, or lets it go on without.
+"""React to a rank that hangs: end the job, or kill the rank so that the others continue.
 
 ::
 
     rank 2 hangs ──► found by 0, 1 and 3 ──► survive = restart: cause.json, and the job ends
-                                         └─► survive = shrink:  who shares its host kills it, and
-                                                                the others go on as after any loss
+                                         └─► survive = shrink:  a rank on its host kills it, and
+                                                                the others recover as after any loss
 """
 
 import os
@@ -23,20 +23,20 @@ _PATIENCE_S = 5.0
 
 
 class Killed(Enum):
-    """What became of the wish to kill a rank."""
+    """Result of `kill_rank`."""
 
     NOW = auto()
     BEFORE = auto()
     """Its process is gone already."""
     NOT = auto()
-    """It is on another host, or its process is another user's."""
+    """It is on another host, or its process belongs to another user."""
 
 
 class OnHang:
-    """Called with the cause whenever a watchdog finds one; for ranks that survive each other.
+    """Callback for the causes that a watchdog finds, for jobs that survive lost ranks.
 
-    A rank is killed by those that share its host. If that is of no use within five seconds, or if
-    ranks wait for each other in a circle, the job ends.
+    Ranks on the same host kill the culprit. If the job still hangs five seconds later, or if ranks
+    wait for each other in a cycle, the job ends.
     """
 
     def __init__(
@@ -53,25 +53,25 @@ class OnHang:
         self._since_s = 0.0
 
     def __call__(self, cause: Cause) -> None:
-        """Kill the rank of a cause, or wait for another to do it, or end the job."""
+        """Kill the culprit, wait for another rank to do it, or end the job."""
         now_s = self._clock()
         found = (cause.rank, cause.step)
-        if found != self._found:  # one that was found before has come back to life
+        if found != self._found:  # a new culprit, or the last one has moved on: wait again
             self._found, self._since_s = found, now_s
         is_late = now_s - self._since_s > _PATIENCE_S
         if is_late or cause.rank is None or cause.kind is CauseKind.DEADLOCK:
             self._end(cause)
         elif kill_rank(self._folder, cause.rank) is Killed.NOW:
-            _say(f"{cause}; it is killed, for the others to go on")
+            _write_line(f"{cause}; killed so that the others continue")
 
 
 def kill_rank(folder: Path, rank: int) -> Killed:
-    """Kill a rank of the run in a folder, if this host has it."""
-    pulse = read_heartbeats(folder, range(rank, rank + 1)).get(rank)
-    if pulse is None or pulse.host != socket.gethostname():
+    """Kill a rank of the run in a folder, if it runs on this host."""
+    heartbeat = read_heartbeats(folder, range(rank, rank + 1)).get(rank)
+    if heartbeat is None or heartbeat.host != socket.gethostname():
         return Killed.NOT
     try:
-        os.kill(pulse.process, signal.SIGKILL)
+        os.kill(heartbeat.process, signal.SIGKILL)
     except ProcessLookupError:
         return Killed.BEFORE
     except PermissionError:
@@ -80,14 +80,14 @@ def kill_rank(folder: Path, rank: int) -> Killed:
 
 
 def end_job(folder: Path, cause: Cause, *, survives: bool) -> None:
-    """End this process, and with it the job: the main thread may never come back."""
+    """End this process, and with it the job: the main thread may be blocked for good."""
     if write_cause(folder, cause):
-        _say(f"{cause}")
-    if survives:  # the others would go on
+        _write_line(f"{cause}")
+    if survives:  # then one rank's exit does not end the others
         end_launcher()
     os._exit(1)
 
 
-def _say(words: str) -> None:
-    sys.stderr.write(f"jaxpipe: {words}\n")
+def _write_line(message: str) -> None:
+    sys.stderr.write(f"jaxpipe: {message}\n")
     sys.stderr.flush()

@@ -1,6 +1,5 @@
-"""`jaxpipe train --compute paced`: each rank waits where it would compute; nothing is trained."""
+"""Paced runs: each rank waits as long as its computation would take; nothing is trained."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,20 +16,23 @@ from jaxpipe.propose.gpt_profile import bytes_each
 from jaxpipe.run.console import console
 from jaxpipe.runtime.metrics.records import MetricsFile, PacedMetrics
 from jaxpipe.runtime.metrics.trace_file import write_trace
-from jaxpipe.runtime.open_transport import open_base
-from jaxpipe.runtime.process.mpirun import launched_rank
 from jaxpipe.simulate import Conditions, plan_step
 from jaxpipe.trace import summarise
 from models import train_flops_per_token
+from topo import Cluster
 
 _TRUTH = "emulated, paced"
 
 
-def run_paced(config: Config, plan: Plan) -> int:
-    """Run the steps of a configuration as one rank; an error ends all ranks."""
-    transport = open_base(is_launched=launched_rank(os.environ) is not None)
+def run_paced(
+    config: Config, plan: Plan, transport: Transport, *, cluster: Cluster | None = None
+) -> int:
+    """Run the steps of a configuration as one rank; an error ends all ranks.
+
+    The `cluster` is the configured one, which is loaded by default.
+    """
     try:
-        steps = tuple(_steps(config, plan, transport))
+        steps = tuple(_steps(config, plan, transport, conditions_from(config, cluster)))
     except BaseException as error:
         transport.close(error=error)
         raise
@@ -40,25 +42,25 @@ def run_paced(config: Config, plan: Plan) -> int:
     return 0
 
 
-def conditions_from(config: Config) -> Conditions:
-    """Return how long the computes of a plan last, and what its links carry.
+def conditions_from(config: Config, cluster: Cluster | None = None) -> Conditions:
+    """Return how long the computation of a plan takes, and how its links carry messages.
 
     Raises:
-        ConfigError: nothing is known of the speed of a device.
+        ConfigError: the speed of a device is unknown.
     """
     sequence = config.train.sequence or config.model.sequence
     model, paced = replace(config.model, sequence=sequence), config.paced
     try:
         known = costed(
             model,
-            cluster_from(config),
+            cluster_from(config) if cluster is None else cluster,
             remat=config.train.remat,
             profile=None if paced.profile is None else Path(paced.profile),
             tflops=paced.tflops,
         )
     except ConfigError as error:
-        words = str(error).replace("`--tflops`", "`paced.tflops`")
-        raise ConfigError(words) from error
+        message = str(error).replace("`--tflops`", "`paced.tflops`")
+        raise ConfigError(message) from error
     return Conditions(
         cluster=known.cluster,
         profile=known.profile,
@@ -68,18 +70,25 @@ def conditions_from(config: Config) -> Conditions:
     )
 
 
-def _steps(config: Config, plan: Plan, transport: Transport) -> Iterator[PacedMetrics]:
-    """Run all steps, and yield them on rank 0, where they are told and kept."""
-    conditions, folder = conditions_from(config), Path(config.run.folder)
-    job, sums = plan_step(plan, conditions), planned_all_reduces(plan, conditions)
+def _steps(
+    config: Config, plan: Plan, transport: Transport, conditions: Conditions
+) -> Iterator[PacedMetrics]:
+    """Run all steps; on rank 0, print, write and yield the metrics of each."""
+    folder = Path(config.run.folder)
+    step_model = plan_step(plan, conditions)
+    all_reduces = planned_all_reduces(plan, conditions)
     scale = Scale(message=config.paced.message_scale, time=config.paced.time_scale)
     is_first, file = transport.rank == 0, None
     if is_first:
-        console.print(f"{draw_plan(plan, conditions.cluster)}\n\n{_said(config)}\n", markup=False)
+        console.print(f"{draw_plan(plan, conditions.cluster)}\n\n{_notice(config)}\n", markup=False)
         file = MetricsFile(folder / "metrics.jsonl", describe(config), first_step=0)
     for step in range(config.train.steps):
         outcome = execute(
-            job, transport, scale=scale, all_reduces=sums, timeout_s=config.run.startup_timeout_s
+            step_model,
+            transport,
+            scale=scale,
+            all_reduces=all_reduces,
+            timeout_s=config.run.startup_timeout_s,
         )
         if outcome is None or file is None:
             continue
@@ -91,11 +100,11 @@ def _steps(config: Config, plan: Plan, transport: Transport) -> Iterator[PacedMe
             write_trace(outcome.trace, path=folder / "trace.json", picture=folder / "timeline.png")
 
 
-def _said(config: Config) -> str:
+def _notice(config: Config) -> str:
     slower = "" if config.paced.time_scale == 1 else f", {config.paced.time_scale:g} times slower"
     return (
-        f"{_TRUTH}{slower}: ranks wait as long as they would compute, their messages cross the "
-        f"links of cluster {config.plan.cluster}; nothing is trained"
+        f"{_TRUTH}{slower}: ranks wait as long as their computation would take, messages cross the "
+        f"emulated links of cluster {config.plan.cluster}; nothing is trained"
     )
 
 
@@ -127,12 +136,14 @@ def _line(config: Config, metrics: PacedMetrics) -> str:
 def _report(config: Config, plan: Plan, steps: Sequence[PacedMetrics]) -> None:
     step_s = median(each.step_s for each in steps)
     bubble, ideal = median(each.bubble for each in steps), ideal_bubble(plan)
+    late_ms = 1e3 * max(each.late_s for each in steps)
+    network_late_ms = 1e3 * max(each.network_late_s for each in steps)
     folder = Path(config.run.folder)
     lines = (
         f"a step takes {step_s:.4g} s, median of {len(steps)} ({_TRUTH})",
         f"bubble {bubble:.1%}, median ({_TRUTH}); {ideal:.1%} in theory",
-        f"waits ended {1e3 * max(each.late_s for each in steps):.2g} ms late on average here, the "
-        f"network heard of messages {1e3 * max(each.network_late_s for each in steps):.2g} ms late",
+        f"timing error on this machine, mean of the worst step: waits end {late_ms:.2g} ms late, "
+        f"messages enter the emulated network {network_late_ms:.2g} ms late",
         "",
         f"{'metrics':<12}{folder / 'metrics.jsonl'}",
         f"{'trace':<12}{folder / 'trace.json'}",

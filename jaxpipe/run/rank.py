@@ -1,205 +1,138 @@
-"""One rank of a training run, from its transport to its last word."""
+"""One rank of a run: it opens its transport, receives the plan, and trains or paces.
 
-import os
-import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
+::
+
+    resolved by the launcher ───────────────────────────────┐
+    rank 0: prepare ─► plan ──► broadcast ─► all ranks ─────┴─► train, or wait as if computing
+                    └► refused ──► all ranks end with exit code 2, rank 0 says why
+"""
+
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jaxpipe.comm import SurvivingTransport, Transport
-from jaxpipe.config import Config, cluster_from, job_from, plan_from
-from jaxpipe.errors import RankLostError, one_line
-from jaxpipe.plan import Plan, draw_plan
-from jaxpipe.run import within
-from jaxpipe.run.console import console
-from jaxpipe.run.on_hang import OnHang, end_job
-from jaxpipe.run.report import StepReport, report_end
-from jaxpipe.run.signals import stop_on_signal
-from jaxpipe.runtime.checkpoint import Checkpoint
-from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
-from jaxpipe.runtime.config import Survival
-from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.open_transport import open_transport, say_links
-from jaxpipe.runtime.process.mpirun import launched_rank
-from jaxpipe.runtime.process.preflight import check_same_everywhere
-from jaxpipe.runtime.recovery.last_state import LastState
-from jaxpipe.runtime.recovery.shrink import Survivor
-from jaxpipe.runtime.train import Outcome, Stopped, train
-from jaxpipe.runtime.train_snapshot import Saved
-from jaxpipe.runtime.watchdog import CauseKind, Watchdog, has_ended, mark_ended, write_cause
-from jaxpipe.runtime.watchdog.of_job import start_watchdog
+from jaxpipe.comm import BROADCAST_TAG, Transport, broadcast_bytes
+from jaxpipe.config import Config, cluster_from
+from jaxpipe.errors import UserError
+from jaxpipe.plan import ResolvedPlan, parse_resolved_plan, resolved_plan_text
+from jaxpipe.run.paced import run_paced
+from jaxpipe.run.prepare import begin_folder, introduce, prepare
+from jaxpipe.run.train_rank import train_rank
+from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid
+from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
+from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
+from jaxpipe.runtime.open_transport import choose_transport, open_base
+from jaxpipe.runtime.process.mpirun import LaunchedRank, check_launched_rank
+from topo import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
-    """Where a run begins: with `resume`, at the checkpoint that rank 0 has `found`."""
+class Start:
+    """With what a rank starts.
 
-    resume: bool
-    found: Checkpoint | None
-
-
-@dataclass(slots=True, kw_only=True)
-class _Place:
-    """This process in its job: all of it changes where the job goes on without a lost rank.
-
-    `devices` are the names of those of the ranks of `transport`. A rank that a smaller plan has no
-    use for is `spare`.
+    `resolved` is None on ranks of the user's own launcher: rank 0 then resolves the plan. Rank 0
+    of a run that resumes has the `checkpoint`, or finds it.
     """
 
     config: Config
-    transport: Transport
-    devices: tuple[str, ...]
-    watch: Watchdog | None = None
-    standing: LastState = field(default_factory=LastState)
-    is_spare: bool = False
-
-    @property
-    def survives(self) -> bool:
-        """Whether the job goes on without lost ranks."""
-        return self.config.run.survive is Survival.SHRINK
-
-    def watched(self) -> Watchdog:
-        """Return the watch that is told what this rank does."""
-        assert self.watch is not None, "nothing is trained yet"
-        return self.watch
-
-    def start_watchdog(self, job: Job) -> Watchdog:
-        """Let a new watch be told what this rank does; what the user wants stays."""
-        end = partial(end_job, job.folder, survives=self.survives)
-        if self.survives:
-            end = OnHang(job.folder, end=end)
-        before, self.watch = self.watch, start_watchdog(job, rank=self.transport.rank, end=end)
-        if before is not None and before.stop_requested:
-            self.watch.stop_requested = True
-        return self.watch
+    resume: bool = False
+    resolved: ResolvedPlan | None = None
+    checkpoint: Checkpoint | None = None
+    cluster: Cluster | None = None
+    hooks: Hooks = NO_HOOKS
 
 
-def run_rank(config: Config, plan: Plan, begin: Begin) -> int:
-    """Train as one rank; an error ends all ranks, with this rank's words first."""
-    cluster, is_launched = cluster_from(config), launched_rank(os.environ) is not None
-    transport = open_transport(config.run, plan, cluster, is_launched=is_launched)
-    devices = tuple(cluster.devices[plan.device(r)].name for r in range(plan.num_ranks))
-    place = _Place(config=config, transport=transport, devices=devices)
-    try:
-        if transport.rank == 0:
-            _introduce(config, plan)
-        job = job_from(config, plan)
-        place.start_watchdog(job)
-        with stop_on_signal(place.watched):
-            outcome = _train_to_the_end(place, job, begin)
-    except BaseException as error:
-        _tell(place, error)
-        place.transport.close(error=error)
-        raise
-    if not place.survives:
-        transport.close()
-    _report(config, plan, outcome)
-    return 0
+def run_rank(start: Start, *, is_launched: bool) -> int:
+    """Run as one rank, and return the exit code; an error ends all ranks.
 
+    `is_launched` says whether an MPI has started this process; if not, it is the only rank.
 
-def _train_to_the_end(place: _Place, job: Job, begin: Begin) -> Outcome | Stopped | None:
-    """Train as a rank of the whole plan, or of a smaller one after each loss of a rank."""
-    survivor: Survivor | None = None
-    while True:
-        try:
-            if survivor is None:
-                outcome = _train_first(place, job, begin)
-            else:
-                outcome = _train_on(place, survivor)
-            if place.survives and not place.is_spare:
-                _leave(place, is_over=outcome is not None)
-            return outcome
-        except RankLostError:
-            if not place.survives:
-                raise
-            assert isinstance(place.transport, SurvivingTransport), place.transport
-            survivor = survivor or Survivor(place.transport, place.config.run, place.standing)
-
-
-def _leave(place: _Place, *, is_over: bool) -> None:
-    """Wait for the others, so that all go on if a rank is lost now; `is_over` is for rank 0 to say.
-
-    From then on a rank that seems lost may just have left.
+    Raises:
+        UserError: the input is wrong.
+        RunError: the run has failed.
     """
-    folder = Path(place.config.run.folder)
-    if is_over:
-        mark_ended(folder)
+    config = start.config
+    survives = config.run.survive is Survival.SHRINK
+    transport = open_base(is_launched=is_launched, survives=survives)
+    if start.resolved is None:
+        start = receive_plan(transport, start)
+    resolved = start.resolved
+    assert resolved is not None, "the plan has been received"
+    if config.run.compute is ComputeKind.PACED:
+        return run_paced(config, resolved.plan, transport, cluster=start.cluster)
     try:
-        place.transport.close()
-    except RankLostError:
-        if not has_ended(folder):
-            raise
-
-
-def _train_first(place: _Place, job: Job, begin: Begin) -> Outcome | Stopped | None:
-    transport = place.transport
-    description = {**job.description, "resume": begin.resume}
-    del description["hardware"]  # hosts may differ in it
-    timeout_s = job.run.startup_timeout_s
-    check_same_everywhere(transport, description, timeout_s=timeout_s)
-    checkpoint = None
-    if begin.resume:
-        checkpoint = agree_on_checkpoint(transport, begin.found, timeout_s=timeout_s)
-    return _train(place, job, checkpoint)
-
-
-def _train_on(place: _Place, survivor: Survivor) -> Outcome | Stopped | None:
-    """Leave lost ranks behind, and train with a smaller plan."""
-    resumed = survivor.recover(partial(_smaller_job, place))
-    if resumed is None:
-        place.is_spare = True
-        return None
-    place.transport = resumed.transport
-    place.start_watchdog(resumed.job)
-    if resumed.transport.rank == 0:
-        console.print(f"\n{resumed}\n", markup=False)
-        _introduce(place.config, resumed.job.plan)
-    return _train(place, resumed.job, resumed.saved)
-
-
-def _train(place: _Place, job: Job, saved: Saved | None) -> Outcome | Stopped | None:
-    return train(
-        job,
-        place.transport,
-        checkpoint=saved,
-        observe=StepReport(console, job.train, job.plan),
-        watch=place.watch,
-        standing=place.standing,
+        if start.resume and start.checkpoint is None and transport.rank == 0:
+            start = replace(start, checkpoint=newest_valid(Path(config.run.folder)))
+        transport = _configured(start, resolved, base=transport)
+    except BaseException as error:
+        transport.close(error=error)
+        raise
+    return train_rank(
+        config,
+        resolved,
+        transport,
+        resume=start.resume,
+        checkpoint=start.checkpoint,
+        hooks=start.hooks,
     )
 
 
-def _smaller_job(place: _Place, survivors: Sequence[int]) -> Job | None:
-    """Return the job for the ranks that are left, or for as many of them as a plan fits."""
-    place.devices = tuple(place.devices[rank] for rank in survivors)
-    found = within(place.config, num_ranks=len(survivors), devices=place.devices)
-    return None if found is None else job_from(found, plan_from(found))
+def receive_plan(transport: Transport, start: Start) -> Start:
+    """Return `start` with the plan that rank 0 has resolved; all ranks call this.
 
+    Where the input is wrong, all ranks close the transport in order and raise: rank 0 what it has
+    found, which is printed once, the others after it.
 
-def _introduce(config: Config, plan: Plan) -> None:
-    cluster = cluster_from(config)
-    if (line := say_links(config.run, cluster)) is not None:
-        console.print(f"{line}\n", markup=False)
-    console.print(draw_plan(plan, cluster), markup=False)
-    console.print("\ncompiling the stages ...")
-
-
-def _report(config: Config, plan: Plan, outcome: Outcome | Stopped | None) -> None:
-    if isinstance(outcome, Stopped):
-        console.print(
-            f"\nstopped, as told, after step {outcome.step} of {config.train.steps}\n"
-            f"checkpoint  {outcome.checkpoint}\n\nnext: the same command with --resume",
-            markup=False,
+    Raises:
+        UserError: the input is wrong.
+        DeadlineError: a message took longer than `run.startup_timeout_s`.
+    """
+    refusal: UserError | None = None
+    payload: bytes | None = None
+    try:
+        if transport.rank == 0:
+            try:
+                start = _prepared(start, num_started=transport.num_ranks)
+                assert start.resolved is not None, "the plan has been resolved"
+                payload = resolved_plan_text(start.resolved).encode()
+            except UserError as error:
+                refusal, payload = error, b""  # no plan is empty
+        text = broadcast_bytes(
+            transport,
+            payload,
+            root=0,
+            tag=BROADCAST_TAG,
+            timeout_s=start.config.run.startup_timeout_s,
         )
-    elif outcome is not None:
-        report_end(console, config, plan, outcome)
+    except BaseException as error:
+        transport.close(error=error)
+        raise
+    if not text:
+        transport.close()
+        raise refusal or UserError("rank 0 has refused the input")
+    if start.resolved is not None:
+        return start
+    return replace(start, resolved=parse_resolved_plan(text.decode(), source="the plan of rank 0"))
 
 
-def _tell(place: _Place, error: BaseException) -> None:
-    """Keep why the job ends, and where the error came from; the terminal shows its one line."""
-    folder, rank = Path(place.config.run.folder), place.transport.rank
-    if place.watch is not None:
-        words = one_line(rank, error).partition(": ")[2]
-        write_cause(folder, place.watch.cause(CauseKind.ERROR, words))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"rank-{rank}-error.txt").write_text(traceback.format_exc())
+def _prepared(start: Start, *, num_started: int) -> Start:
+    """Return `start` with what a launcher would have prepared."""
+    prepared = prepare(start.config, resume=start.resume)
+    here = LaunchedRank(rank=0, num_ranks=num_started)
+    check_launched_rank(here, num_ranks=prepared.plan.num_ranks)
+    begin_folder(prepared)
+    if start.config.run.compute is ComputeKind.REAL:
+        introduce(start.config, prepared.plan, prepared.cluster)
+    return replace(
+        start,
+        resolved=prepared.resolved,
+        checkpoint=prepared.checkpoint,
+        cluster=prepared.cluster,
+    )
+
+
+def _configured(start: Start, resolved: ResolvedPlan, *, base: Transport) -> Transport:
+    """Return the transport that the configuration asks for, around that of the MPI."""
+    run, cluster = start.config.run, start.cluster
+    if run.transport is TransportKind.SHAPED and cluster is None:
+        cluster = cluster_from(start.config)  # its links, which a plan does not hold
+    return choose_transport(run, resolved.plan, cluster, base=base)

@@ -1,4 +1,4 @@
-"""What rank 0 tells the user of a run: the steps, then what came out and where it lies."""
+"""The report that rank 0 prints: a line per step, then the results and their files."""
 
 from pathlib import Path
 from statistics import median
@@ -7,6 +7,7 @@ from rich.console import Console
 
 from jaxpipe.config import Config
 from jaxpipe.plan import Plan, ideal_bubble
+from jaxpipe.run.prepare import PLAN_FILE
 from jaxpipe.run.sample import sample_text
 from jaxpipe.runtime.config import TrainConfig
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
@@ -14,7 +15,7 @@ from jaxpipe.runtime.train import Outcome
 
 
 class StepReport:
-    """Prints a line every `log_every` steps and for every evaluation."""
+    """Callback that prints a line every `log_every` steps and for every evaluation."""
 
     def __init__(self, console: Console, train: TrainConfig, plan: Plan) -> None:
         self._console = console
@@ -22,7 +23,7 @@ class StepReport:
         self._ideal_bubble = ideal_bubble(plan)
 
     def __call__(self, metrics: StepMetrics) -> None:
-        """Print a step, if it is one of those that are printed."""
+        """Print a step if it is due."""
         if metrics.step % self._train.log_every and metrics.eval_loss is None:
             return
         left_s = (self._train.steps - metrics.step) * metrics.step_s
@@ -42,14 +43,14 @@ def _scaling(metrics: StepMetrics) -> str:
 
 
 def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -> None:
-    """Print the run in a few lines, what the model now writes, and the next commands."""
+    """Print a summary of the run, sampled text, the files, and the next command."""
     metrics = read_metrics(outcome.metrics)
     evals = [m.eval_loss for m in metrics if m.eval_loss is not None]
     speed = median(m.tokens_per_s for m in metrics)
     bubble = median(m.bubble for m in metrics)
     lines = (
-        f"training loss {metrics[0].loss:.3f} at first, {metrics[-1].loss:.3f} at last",
-        f"held-out loss {evals[0]:.3f} at first, {evals[-1]:.3f} at last, in nats per token",
+        f"training loss {metrics[0].loss:.3f} -> {metrics[-1].loss:.3f}",
+        f"held-out loss {evals[0]:.3f} -> {evals[-1]:.3f}, in nats per token",
         f"{speed:,.0f} tokens/s, median of {len(metrics)} steps (measured on this machine)",
         f"bubble {bubble:.1%}, median (measured); {ideal_bubble(plan):.1%} in theory",
     )
@@ -62,8 +63,9 @@ def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -
             tokens=sample.tokens,
             temperature=sample.temperature,
         )
-        console.print(f"the model now writes:\n\n{text}\n", markup=False)
+        console.print(f"sample of the trained model:\n\n{text}\n", markup=False)
     files: dict[str, Path | None] = {
+        "plan": Path(config.run.folder) / PLAN_FILE,
         "checkpoint": outcome.checkpoint,
         "metrics": outcome.metrics,
         "trace": outcome.trace,

@@ -12,7 +12,7 @@ def sample_text(
     top_k: int | None = None,
     seed: int = 0,
 ) -> str:
-    """Return the prompt and how the model of the checkpoint in `folder` continues it."""
+    """Return the prompt with its continuation by the model of the checkpoint in `folder`."""
     import numpy as np
 
     from jaxpipe.config import model_from
@@ -25,8 +25,8 @@ def sample_text(
     except ValueError as error:
         raise ConfigError(str(error)) from error
     model, params, tokenizer = model_from(open_checkpoint(folder))
-    words = tokenizer.encode(prompt)
-    if not len(words):
+    encoded = tokenizer.encode(prompt)
+    if not len(encoded):
         raise ConfigError("`--prompt` must hold at least one token; it is empty")
-    added = list(continuation(model, params, words, num_tokens=tokens, sampling=sampling))
+    added = list(continuation(model, params, encoded, num_tokens=tokens, sampling=sampling))
     return prompt + tokenizer.decode(np.array(added, np.int64))

@@ -1,12 +1,16 @@
-"""How a rank hears that the run is to stop, whatever its main thread is at.
+"""On SIGTERM or SIGUSR1, stop after the current step and save a checkpoint.
 
 ::
 
-    SIGTERM, SIGUSR1 ──► socket ──► thread ──┬─ nothing is trained yet, or a rank is gone: end now
+    SIGTERM, SIGUSR1 ──► socket ──► thread ──┬─ nothing is trained yet, or a rank is lost: exit now
                                              └─ else: stop after the step, with a checkpoint
 
-Launchers send SIGTERM to the others, too, when a rank was killed. There is no step to end then, and
-whoever stays for one delays the next attempt until it is killed: 0.25 s with Open MPI.
+The main thread may be inside MPI or XLA, where Python runs no signal handler: the wake-up socket
+reaches another thread at once.
+
+Launchers also send SIGTERM to the surviving ranks when one was killed. The step can then not be
+finished, and a rank that waits for it delays the next attempt until it is killed, 0.25 s with Open
+MPI.
 """
 
 import os
@@ -23,15 +27,15 @@ _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 @contextmanager
 def stop_on_signal(watch: Callable[[], Watchdog]) -> Iterator[None]:
-    """Let a signal end the run after the step, with a checkpoint; for the main thread.
+    """Let a signal stop the run after the step, with a checkpoint; for the main thread.
 
-    `watch` returns the one of now: there is another when ranks go on without one that was lost.
+    `watch` returns the current watchdog, which a recovery from a lost rank replaces.
     """
-    hearing, telling = socket.socketpair()
-    telling.setblocking(False)
-    thread = Thread(target=_hear, args=(hearing, watch), name="told to stop", daemon=True)
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
+    thread = Thread(target=_listen, args=(receiver, watch), name="stop on signal", daemon=True)
     thread.start()
-    wakeup = signal.set_wakeup_fd(telling.fileno(), warn_on_full_buffer=False)
+    wakeup = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
     previous = {number: signal.signal(number, _leave_to_thread) for number in _SIGNALS}
     try:
         yield
@@ -39,20 +43,20 @@ def stop_on_signal(watch: Callable[[], Watchdog]) -> Iterator[None]:
         for number, handler in previous.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(wakeup)
-        telling.close()
+        sender.close()  # ends the thread
         thread.join()
-        hearing.close()
+        receiver.close()
 
 
 def _leave_to_thread(*_: object) -> None:
-    """Do nothing: the thread has been woken."""
+    """Do nothing: the wake-up socket has reached the thread."""
 
 
-def _hear(hearing: socket.socket, watch: Callable[[], Watchdog]) -> None:
-    while numbers := hearing.recv(64):
+def _listen(receiver: socket.socket, watch: Callable[[], Watchdog]) -> None:
+    while numbers := receiver.recv(64):
         if not set(numbers) & set(_SIGNALS):
             continue
-        here = watch()
-        if signal.SIGTERM in numbers and (not here.is_watching or here.has_lost_a_rank()):
+        current = watch()
+        if signal.SIGTERM in numbers and (not current.is_watching or current.has_lost_a_rank()):
             os._exit(1)
-        here.stop_requested = True
+        current.stop_requested = True

@@ -1,20 +1,21 @@
-"""A smaller plan for a run, for when ranks are gone."""
+"""A smaller plan for a run that has lost ranks."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jaxpipe.config import Config, plan_from
+from jaxpipe.config import Config, cluster_from, plan_from
 from jaxpipe.errors import UserError
+from topo import Cluster
 
 _SIZES = ("plan.stages", "plan.replicas")
 
 
 def smaller(config: Config, settings: Sequence[str]) -> tuple[str, ...] | None:
-    """Return settings that make the plan use fewer ranks, as many as can be; None if none do.
+    """Return settings for the largest plan with fewer ranks; None if there is none.
 
-    `settings` are those that `config` was read with, which stay, but for older ones of a plan's
-    size. Of plans with as many ranks, the one with more stages is taken: a rank then holds less.
-    A plan from a file is for its ranks alone.
+    `settings` are those that `config` was read with; they are kept, except for the size of a plan.
+    Among plans of equal size the one with the most stages wins: each rank then holds less. A plan
+    from a file cannot be resized.
     """
     plan = config.plan
     found = within(config, num_ranks=plan.stages // plan.chunks * plan.replicas - 1)
@@ -25,26 +26,27 @@ def smaller(config: Config, settings: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def within(config: Config, *, num_ranks: int, devices: Sequence[str] = ()) -> Config | None:
-    """Return the configuration with a plan of `num_ranks` ranks, or of as many as can be below.
+    """Return the configuration with the largest plan of at most `num_ranks` ranks.
 
-    It is None if no plan fits. Of several, the one with the most stages is taken. `devices` are the
-    names of those that are left, in the order of their ranks; if it is empty, those of the plan.
+    None if no plan fits. Among plans of equal size the one with the most stages wins. `devices`
+    names the remaining devices in the order of their ranks; by default those of the plan.
     """
     plan = replace(config.plan, devices=tuple(devices) or config.plan.devices)
     if plan.file is not None:
         return None
+    cluster = cluster_from(config)
     lengths = range(1, num_ranks + 1)
     sizes = [(n * m, n, m) for n in lengths for m in lengths if n * m <= num_ranks]
     for _, length, count in sorted(sizes, reverse=True):
         sized = replace(plan, stages=length * plan.chunks, replicas=count)
-        if _fits(found := replace(config, plan=sized)):
+        if _fits(found := replace(config, plan=sized), cluster):
             return found
     return None
 
 
-def _fits(config: Config) -> bool:
+def _fits(config: Config, cluster: Cluster) -> bool:
     try:
-        plan_from(config)
+        plan_from(config, cluster)
     except UserError:
         return False
     return True

@@ -1,8 +1,10 @@
-"""One attempt of a run, and how it ended.
+"""Restart a run after failures, from its newest checkpoint, until it is done or hopeless.
 
-What to do after an attempt has ended.
+::
 
-Starts a run, and starts it again, until it is done or there is no use in it.
+    attempt ──► ended? ──► done, stopped on request, or the input is wrong    stop
+                  └──► failed ──► from the newest intact checkpoint ──► attempt
+                            └──► twice at the same step ──► fewer ranks, a new plan
 """
 
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause
 
 
 class EndKind(Enum):
-    """What the exit code of an attempt says."""
+    """How an attempt ended, by its exit code."""
 
     DONE = auto()
     STOPPED = auto()
@@ -28,7 +30,7 @@ class EndKind(Enum):
 
     @classmethod
     def of(cls, code: int) -> "EndKind":
-        """Return what an exit code says.
+        """Return the kind of an exit code.
 
         >>> [EndKind.of(code).name for code in (0, 143, 2, 1, -9)]
         ['DONE', 'STOPPED', 'WRONG_INPUT', 'FAILED', 'FAILED']
@@ -39,7 +41,7 @@ class EndKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What is started: with which changes of the configuration, and from which step, if any."""
+    """One start of a run: its settings, and the step of the checkpoint it resumes from, if any."""
 
     number: int
     settings: tuple[str, ...]
@@ -48,7 +50,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How an attempt ended: its exit code, why, and from which step the next one would go on."""
+    """How an attempt ended: exit code, cause, and the step at which the next would resume."""
 
     attempt: Attempt
     code: int
@@ -56,33 +58,33 @@ class Ending:
     next_step: int | None
 
     @property
-    def has_got_on(self) -> bool:
-        """Whether there is a checkpoint that was not there before the attempt."""
+    def made_progress(self) -> bool:
+        """Whether the attempt has left a new checkpoint."""
         return self.next_step != self.attempt.from_step
 
 
 class Decision(Enum):
-    """What comes next."""
+    """What follows an attempt."""
 
     STOP = auto()
-    """It is over: done, told to stop, wrong from the beginning, or hopeless."""
+    """The run is over: done, stopped on request, refused, or hopeless."""
     RESTART = auto()
-    """Once more, with the same ranks."""
+    """Another attempt with the same ranks."""
     SHRINK = auto()
-    """Once more, with fewer ranks: what held a rank is gone."""
+    """Another attempt with fewer ranks: a device seems to be gone."""
 
 
 def decide(endings: tuple[Ending, ...], *, max_restarts: int) -> Decision:
-    """Decide by all attempts so far, of which the last one has just ended.
+    """Return what follows these attempts, of which the last one has just ended.
 
-    One failure may be chance. Two in a row from the same checkpoint are not: where ranks were lost
-    (killed, stopped, hung) there is less to compute with than was thought; an error that a rank
-    raised comes again with any number of ranks.
+    One failure may be chance; two in a row from the same checkpoint are not. If ranks were lost
+    (killed, stopped, hung), the next attempt has fewer. An error that a rank raised would recur
+    with any number of ranks.
     """
     last = endings[-1]
     if EndKind.of(last.code) is not EndKind.FAILED or len(endings) > max_restarts:
         return Decision.STOP
-    if len(endings) == 1 or last.has_got_on or endings[-2].has_got_on:
+    if len(endings) == 1 or last.made_progress or endings[-2].made_progress:
         return Decision.RESTART
     is_error = last.cause is not None and last.cause.kind is CauseKind.ERROR
     return Decision.STOP if is_error else Decision.SHRINK
@@ -90,25 +92,25 @@ def decide(endings: tuple[Ending, ...], *, max_restarts: int) -> Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What is kept going: a configuration and its changes, with so many restarts at most.
+    """A run to supervise: a configuration, its settings, and the number of restarts at most.
 
-    `start` runs an attempt to its end and returns the exit code; `say` shows a line to the user.
+    `start` runs an attempt to its end and returns the exit code; `show` prints a line.
     """
 
     config: Path
     settings: tuple[str, ...]
     max_restarts: int
     start: Callable[[Attempt], int]
-    say: Callable[[str], object]
+    show: Callable[[str], object]
 
     @property
     def folder(self) -> Path:
-        """Where the run lives."""
+        """The folder of the run."""
         return Path(load_config(self.config, self.settings).run.folder)
 
 
 def supervise(run: Run, *, resume: bool) -> int:
-    """Keep a run going, and return the exit code of its last attempt.
+    """Run and restart, and return the exit code of the last attempt.
 
     Raises:
         ConfigError: the configuration is wrong.
@@ -124,7 +126,7 @@ def supervise(run: Run, *, resume: bool) -> int:
         endings += (Ending(attempt=attempt, code=code, cause=cause, next_step=step),)
         decision = decide(endings, max_restarts=run.max_restarts)
         following = _following(run, endings[-1], decision)
-        run.say(_tell(endings[-1], following))
+        run.show(_report(endings[-1], following))
         if following is None:
             return code
         attempt = following
@@ -149,15 +151,15 @@ def _following(run: Run, ending: Ending, decision: Decision) -> Attempt | None:
     return Attempt(number=ending.attempt.number + 1, settings=settings, from_step=ending.next_step)
 
 
-def _tell(ending: Ending, following: Attempt | None) -> str:
+def _report(ending: Ending, following: Attempt | None) -> str:
     number, cause = ending.attempt.number, ending.cause
     match EndKind.of(ending.code):
         case EndKind.DONE:
             return f"attempt {number} is done"
         case EndKind.STOPPED:
-            return f"attempt {number} was told to stop; {_next_step(ending)}"
+            return f"attempt {number} stopped on request; {_next_step(ending)}"
         case EndKind.WRONG_INPUT:
-            return f"attempt {number} was refused; mend the input, no restart would"
+            return f"attempt {number} was refused: correct the input, a restart does not help"
         case EndKind.FAILED:
             reason = cause or "no cause known"
             why = f"attempt {number} failed with exit code {ending.code}: {reason}"
@@ -167,10 +169,10 @@ def _tell(ending: Ending, following: Attempt | None) -> str:
     where = beginning or f"from step {following.from_step}"
     added = [each for each in following.settings if each not in ending.attempt.settings]
     smaller_plan = f", with fewer ranks: {' '.join(added)}" if added else ""
-    return f"{why}\nattempt {following.number} goes on {where}{smaller_plan}"
+    return f"{why}\nattempt {following.number} continues {where}{smaller_plan}"
 
 
 def _next_step(ending: Ending) -> str:
     if ending.next_step is None:
         return "there is no checkpoint yet"
-    return f"the newest intact checkpoint is of step {ending.next_step}"
+    return f"the newest intact checkpoint is that of step {ending.next_step}"

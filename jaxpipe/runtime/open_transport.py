@@ -14,7 +14,9 @@ from topo import Cluster
 logger = logging.getLogger(__name__)
 
 
-def open_transport(run: RunConfig, plan: Plan, cluster: Cluster, *, is_launched: bool) -> Transport:
+def open_transport(
+    run: RunConfig, plan: Plan, cluster: Cluster | None, *, is_launched: bool
+) -> Transport:
     """Return the transport of this rank; all ranks call this, each in its main thread.
 
     `is_launched` says whether an MPI has started this process; if not, it is the only rank.
@@ -30,12 +32,14 @@ def open_transport(run: RunConfig, plan: Plan, cluster: Cluster, *, is_launched:
 def choose_transport(
     run: RunConfig,
     plan: Plan,
-    cluster: Cluster,
+    cluster: Cluster | None,
     *,
     base: Transport,
     find_nccl: Callable[[], NcclBinding | str] = local_binding,
 ) -> Transport:
     """Return `base`, or the transport around it that the configuration asks for.
+
+    The `cluster` is needed where its links are emulated, and may be None elsewhere.
 
     If NCCL is asked for and any rank lacks it, all ranks use `base`, and one warning says why:
     `find_nccl` returns it for this rank's GPU, or what is missing.
@@ -48,27 +52,11 @@ def choose_transport(
         case TransportKind.MPI:
             return base
         case TransportKind.SHAPED:
+            assert cluster is not None, "emulated links are those of a cluster"
             devices = [plan.device(rank) for rank in range(plan.num_ranks)]
             return ShapedTransport(base, cluster, devices=devices, scale=run.link_scale)
         case TransportKind.NCCL:
             return _with_nccl(base, plan, find_nccl(), timeout_s=run.timeout_s)
-
-
-def say_links(run: RunConfig, cluster: Cluster) -> str | None:
-    """Return the line that tells a user that links are emulated; None where they are real.
-
-    >>> import topo
-    >>> shaped = RunConfig(folder="r", transport=TransportKind.SHAPED, link_scale=0.5)
-    >>> say_links(shaped, topo.load("two-region"))
-    'links are emulated: each message takes 0.5 x what it takes on cluster two-region, or longer'
-    """
-    if run.transport is not TransportKind.SHAPED:
-        return None
-    times = "" if run.link_scale == 1 else f"{run.link_scale:g} x "
-    return (
-        f"links are emulated: each message takes {times}what it takes on cluster {cluster.name}, "
-        "or longer"
-    )
 
 
 def pipeline_pairs(plan: Plan) -> tuple[tuple[int, int], ...]:

@@ -11,6 +11,7 @@ from jaxpipe.comm import Transport
 from jaxpipe.errors import RunError
 from jaxpipe.runtime.checkpoint import latest
 from jaxpipe.runtime.checkpoint.async_saver import Saver
+from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.records import MetricsFile, StepMetrics
 from jaxpipe.runtime.metrics.step_result import StepEnd
@@ -55,6 +56,7 @@ def train(
     observe: Callable[[StepMetrics], None],
     watch: Watchdog | None = None,
     standing: LastState | None = None,
+    hooks: Hooks = NO_HOOKS,
 ) -> Outcome | Stopped | None:
     """Train to the last step, as one of all ranks of the job; rank 0 returns where results lie.
 
@@ -62,7 +64,8 @@ def train(
     codec of gradients feeds errors back, it starts with zero errors, and a warning says so.
     `observe` is called on rank 0 after each step. A `watch` is started once all is compiled. Where
     any rank's is told to stop, all ranks save after the step and stop. `standing` is told where
-    training stands, and what it says is to be done again is done first.
+    training stands, and what it says is to be done again is done first. The `hooks` are called at
+    their points.
 
     Raises:
         ConfigError: this transport cannot sum as the plan wants it.
@@ -73,12 +76,16 @@ def train(
     """
     watch = watch or start_watchdog(job, rank=transport.rank)
     standing = standing or LastState()
-    worker = start(job, transport, watch)
+    worker = start(job, transport, watch, hooks=hooks)
     state, first_step = restore_state(worker, checkpoint)
     if checkpoint is not None and transport.rank == 0:
         _warn_of_feedback(job, first_step=first_step)
     saver = Saver(
-        transport, folder=job.folder, keep=job.checkpoint.keep, timeout_s=job.run.timeout_s
+        transport,
+        folder=job.folder,
+        keep=job.checkpoint.keep,
+        timeout_s=job.run.timeout_s,
+        hooks=hooks,
     )
     num_reported = first_step if standing.again is None else first_step - 1
     training = _Training(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.toml import to_toml
 from tests.runtime.training import tiny_tree
+from topo.toml_text import toml_text
 
 WriteConfig = Callable[..., Path]
 
@@ -18,7 +18,7 @@ def write_config(tmp_path: Path, dataset: Path) -> WriteConfig:
 
     def write(**sections: dict[str, Any]) -> Path:
         path = tmp_path / "config.toml"
-        path.write_text(to_toml(tiny_tree(tmp_path / "run", dataset, **sections)))
+        path.write_text(toml_text(tiny_tree(tmp_path / "run", dataset, **sections)))
         return path
 
     return write

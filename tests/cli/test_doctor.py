@@ -15,7 +15,12 @@ from tests.helpers import mpi_command, mpi_environment
 def test_alone_it_starts_two_ranks(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     assert main(["doctor", "--folder", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    for words in ("mpirun starts ranks", "2 ranks met", "the same on all ranks", "takes files"):
+    for words in (
+        "mpirun starts ranks",
+        "2 ranks found each other",
+        "the same on all ranks",
+        "can be written",
+    ):
         assert words in said
     assert said.count("survival") == 1
     assert "broken" not in said
@@ -27,7 +32,7 @@ def test_under_mpirun_it_looks_at_that_job(tmp_path: Path):
         command, capture_output=True, text=True, timeout=120, env=mpi_environment(), check=False
     )
     assert job.returncode == 0, job.stderr
-    assert job.stdout.count("3 ranks met") == 1
+    assert job.stdout.count("3 ranks found each other") == 1
     assert job.stdout.count("a lost rank ends the job") == 1
 
 
@@ -54,7 +59,7 @@ def test_without_an_mpirun_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("import time; time.sleep(60)", "said nothing for 2 s"),
+        ("import time; time.sleep(60)", "did not answer within 2 s"),
         ("import sys; sys.exit('no MPI here')", "exit code 1: no MPI here"),
     ],
 )
@@ -66,4 +71,4 @@ def test_ranks_that_hang_or_fail_are_told(
     monkeypatch.setattr(hello, "launch_command", lambda *_, **__: command)
     (finding,) = say_hello(timeout_s=2.0)
     assert finding.health is Health.BROKEN
-    assert words in finding.words
+    assert words in finding.message

@@ -109,7 +109,7 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on(
         told, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, errors
     done = len(read_metrics(tmp_path / "run" / "metrics.jsonl"))
-    assert f"stopped, as told, after step {done} of 100000" in told
+    assert f"stopped on request after step {done}/100000" in told
     assert newest_valid(tmp_path / "run").step == done
     assert read_cause(tmp_path / "run") is None
 

@@ -48,8 +48,9 @@ def test_train_starts_its_ranks_and_says_what_came_out(
         "held out",
         "bubble",
         "in theory",
-        "the model now writes:\n\n1 plus",
+        "sample of the trained model:\n\n1 plus",
         f"checkpoint  {tmp_path}/run/checkpoints/step-00000004",
+        f"plan        {tmp_path}/run/plan.toml",
         f"trace       {tmp_path}/run/trace.json",
         f"picture     {tmp_path}/run/timeline.png",
     ):
@@ -60,6 +61,8 @@ def test_train_starts_its_ranks_and_says_what_came_out(
     assert by_mpirun.returncode == 0, by_mpirun.stderr
     here, there = measured(tmp_path / "run"), measured(tmp_path / "again")
     assert [m.loss for m in here] == [m.loss for m in there]
+    plans = [(tmp_path / name / "plan.toml").read_text() for name in ("run", "again")]
+    assert plans[0] == plans[1]
 
     text = run([*JAXPIPE, "generate", str(tmp_path / "run"), "--prompt", "2 plus", "--tokens", "9"])
     assert text.stdout.startswith("2 plus")
@@ -133,6 +136,15 @@ def test_show_draws_the_plan(write_config: WriteConfig) -> None:
     assert shown.returncode == 0, shown.stderr
     assert "stage 0: layers 0-1" in shown.stdout
     assert "stage 1  .  0  1  2  3 [0][1][2][3] ." in shown.stdout
+
+
+def test_a_shown_schedule_may_be_edited_and_used(write_config: WriteConfig, tmp_path: Path) -> None:
+    config, file = str(write_config(plan={"schedule": "gpipe"})), tmp_path / "schedule.csv"
+    written = run([*JAXPIPE, "show", config, "--schedule-csv", str(file)])
+    assert written.returncode == 0, written.stderr
+    assert f"next: jaxpipe train {config} --set plan.schedule_file={file}" in written.stdout
+    read = run([*JAXPIPE, "show", config, "--set", f"plan.schedule_file={file}"])
+    assert "stage 1  .  0  1  2  3 [0][1][2][3] ." in read.stdout
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_equal_ranks_with_cores_of_their_own_are_well():
     findings = judge_job([ZERO, ONE], num_started=2)
     assert unwell(findings) == []
     assert [f.about for f in findings] == ["ranks", "versions", "cores", "devices", "links"]
-    assert findings[-1].words.endswith("rank 1 on a: 0.01 ms, 32 Gbps")
+    assert findings[-1].message.endswith("rank 1 on a: 0.01 ms, 32 Gbps")
 
 
 def test_each_rank_is_told_which_gpu_it_uses():
@@ -32,7 +32,7 @@ def test_each_rank_is_told_which_gpu_it_uses():
     )
     (found,) = (f for f in judge_job([zero, one], num_started=2) if f.about == "devices")
     assert found.health is Health.OK
-    assert found.words == "each rank uses H200: rank 0 GPU 4 of a, rank 1 GPU 6 of a"
+    assert found.message == "each rank uses H200: rank 0 GPU 4 of a, rank 1 GPU 6 of a"
 
 
 def test_ranks_of_one_host_that_share_a_gpu_are_named():
@@ -55,7 +55,7 @@ def test_one_rank_has_no_links():
         ({"versions": {"jax": "1.1"}}, "versions", Health.BROKEN, "install jax==1.0 on a"),
         ({"cores": (0, 1)}, "cores", Health.SLOW, "mpirun --bind-to core"),
         ({"devices": ()}, "devices", Health.BROKEN, "CUDA_VISIBLE_DEVICES"),
-        ({"devices": ("H200",)}, "devices", Health.SLOW, "`jaxpipe plan` anew"),
+        ({"devices": ("H200",)}, "devices", Health.SLOW, "run `jaxpipe plan` again"),
         ({"bytes_per_s": 1e6}, "links", Health.SLOW, "shared memory"),
     ],
 )

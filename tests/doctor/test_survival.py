@@ -25,15 +25,15 @@ def mpirun_beside(folder: Path, version: str, info: str | None) -> str:
         (OPEN_MPI, "echo options:ft_mpi_support:yes", "set `run.survive`"),
         (OPEN_MPI, "echo options:ft_mpi_support:no", "built without ULFM"),
         (OPEN_MPI, "exit 1", "built without ULFM"),
-        (OPEN_MPI, None, "not known"),
-        ("echo HYDRA", None, "another MPI's"),
+        (OPEN_MPI, None, "unknown: `ompi_info`"),
+        ("echo HYDRA", None, "is another MPI"),
     ],
     ids=["has it", "has it not", "says nothing", "cannot say", "MPICH"],
 )
 def test_what_an_mpi_can_do(version: str, info: str | None, words: str, tmp_path: Path):
     finding = judge_survival(mpirun_beside(tmp_path, version, info))
     assert (finding.about, finding.health) == ("survival", Health.OK)
-    assert words in finding.words
+    assert words in finding.message
 
 
 def test_the_mpi_at_hand_says_something():
@@ -41,6 +41,8 @@ def test_the_mpi_at_hand_says_something():
 
 
 def test_a_job_is_judged_by_how_it_was_started():
-    assert judge_survival_of_job({"OMPI_MCA_mpi_ft_enable": "1"}).words.startswith("ranks of this")
+    assert judge_survival_of_job({"OMPI_MCA_mpi_ft_enable": "1"}).message.startswith(
+        "the other ranks"
+    )
     for environment in ({}, {"PMI_RANK": "0"}, {"OMPI_MCA_mpi_ft_enable": "0"}):
-        assert "a lost rank ends the job" in judge_survival_of_job(environment).words
+        assert "a lost rank ends the job" in judge_survival_of_job(environment).message

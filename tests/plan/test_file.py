@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 import topo
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import PlanConfig, default_plan, plan_text, read_plan, write_plan
+from jaxpipe.plan import (
+    PlanConfig,
+    ResolvedPlan,
+    default_plan,
+    parse_resolved_plan,
+    plan_text,
+    read_plan,
+    read_resolved_plan,
+    resolved_plan_text,
+    write_plan,
+)
 from jaxpipe.plan.decide import Task, build
 from jaxpipe.plan.decide.neighbours import neighbour
 from jaxpipe.schedule import ScheduleKind, one_f_one_b, write_schedule
@@ -97,14 +107,19 @@ def test_a_file_reads_well():
         ("format = 1", "format = ", "is not a plan"),
         ("tied = true", "", "missing required field `tied`"),
         ('schedule = "1f1b"', 'schedule = "2f2b"', r"Invalid enum value '2f2b'"),
-        ("format = 1", "format = 2", "has `format` 2 .* plan anew"),
-        ('"two-region"', '"laptop"', "`cluster` 'laptop', wanted are 1 and 'two-region'"),
-        ("[2, 3],  #", "[2],  #", r"have \[2, 1\] devices, `cut` has 2 stages"),
-        ("[2, 3],  #", "[2, 4],  #", r"for 4 devices; name each at most once"),
-        ("[2, 3],  #", "[2, 0],  #", r"for 4 devices; name each at most once"),
+        ("format = 1", "format = 2", "has `format` 2, this version of jaxpipe reads 1; plan again"),
+        ('"two-region"', '"laptop"', "`cluster` 'laptop', the configuration 'two-region'"),
+        ("    [2, 3],", "    [2],", r"have \[2, 1\] devices, `cut` has 2 stages"),
+        ("    [2, 3],", "    [2, 4],", r"for 4 devices; name each at most once"),
+        ("    [2, 3],", "    [2, 0],", r"for 4 devices; name each at most once"),
         ("    [0, 2],", "    [0, 1],", r"`sync` has \[\(0, 1\), \(1, 3\)\], the stages"),
         ("sync_all = [[", "sync_all = [[true, ", "made of ranks: it has True"),
         ("sync_all = [[0, 1], [2, 3]]", "sync_all = [0, 1, 2]", r"all 4 ranks.*\[0, 1, 2\]"),
+        (
+            '["ohio-0:0"',
+            '["ohio-9:0"',
+            "'ohio-9:0' in `devices` for rank 0, .* has 'ohio-0:0' there",
+        ),
         ("num_microbatches = 8", "num_microbatches = 0", "needs a microbatch"),
     ],
 )
@@ -115,6 +130,28 @@ def test_wrong_files_are_refused(tmp_path: Path, old: str, new: str, words: str)
     path.write_text(text.replace(old, new))
     with pytest.raises(PlanError, match=words):
         read_plan(path, topo.load("two-region"))
+
+
+def test_a_resolved_plan_needs_no_cluster(tmp_path: Path):
+    path = tmp_path / "plan.toml"
+    path.write_text(text_of_identity())
+    resolved = read_resolved_plan(path)
+    assert resolved == ResolvedPlan.of(
+        read_plan(path, topo.load("two-region")), topo.load("two-region")
+    )
+    assert resolved.devices == ("ohio-0:0", "ohio-1:0", "virginia-0:0", "virginia-1:0")
+    assert parse_resolved_plan(resolved_plan_text(resolved), source="a message") == resolved
+
+
+def test_files_of_older_versions_are_read(tmp_path: Path):
+    path = tmp_path / "plan.toml"
+    text = text_of_identity()
+    names = text[text.index("devices = [") : text.index("sync = [")]
+    path.write_text(text.replace(names, ""))
+    cluster = topo.load("two-region")
+    assert read_plan(path, cluster) == parse_resolved_plan(text, source="text").plan
+    with pytest.raises(PlanError, match=r"4 ranks and 0 names in `devices`; set `plan.file` to it"):
+        read_resolved_plan(path)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path):

@@ -56,8 +56,7 @@ def test_one_of_this_host_is_killed(
     assert rank_2.wait(10) == -signal.SIGKILL
     assert not ended
     assert capsys.readouterr().err == (
-        "jaxpipe: rank 2: stopped: it gives no sign of life; it is killed, for the others to go "
-        "on\n"
+        "jaxpipe: rank 2: stopped: it gives no sign of life; killed so that the others continue\n"
     )
     assert kill_rank(tmp_path, 2) is Killed.BEFORE
 

@@ -19,7 +19,7 @@ RANK = """
 import sys, threading
 from pathlib import Path
 from tests.run.test_signals import watch_of
-from jaxpipe.run.signals import stopping_when_told
+from jaxpipe.run.signals import stop_on_signal
 watch = watch_of(Path(sys.argv[1]))
 if sys.argv[2] == "trains":
     watch.start()

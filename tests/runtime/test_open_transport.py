@@ -17,7 +17,6 @@ from jaxpipe.runtime.open_transport import (
     choose_transport,
     open_transport,
     pipeline_pairs,
-    say_links,
 )
 from jaxpipe.schedule import ScheduleKind
 from tests.comm.nccl.fake import FakeBinding, World
@@ -91,15 +90,3 @@ def test_chunks_join_the_last_rank_of_a_pipeline_to_the_first():
     )
     assert pipeline_pairs(plan) == ((0, 1), (1, 0), (2, 3), (3, 2))
     assert pipeline_pairs(plan_of(stages=1, replicas=4)) == ()
-
-
-def test_only_emulated_links_are_announced_and_scaled():
-    assert say_links(RUN, CLUSTER) is None
-    shaped = replace(RUN, transport=TransportKind.SHAPED)
-    assert say_links(shaped, CLUSTER) == (
-        "links are emulated: each message takes what it takes on cluster two-region, or longer"
-    )
-    with pytest.raises(
-        ValueError, match=r"`link_scale` is 2\.0, `transport` nccl; set it to shaped"
-    ):
-        replace(RUN, transport=TransportKind.NCCL, link_scale=2.0)

@@ -1,28 +1,29 @@
-"""Kills a rank of the run from inside, once, when the program comes by the point that was named.
+"""Kill a rank of a run from inside, once, when it comes by the point that was named.
 
-It wraps what a rank does anyway, in the process of the rank alone: the runtime knows nothing of it.
+`jaxpipe run CONFIG --hooks jaxpipe.chaos.harness.injector:injector` puts it into each rank, which
+does what `orders.json` beside the configuration says.
 """
 
 import os
-import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import jaxpipe.runtime.checkpoint.async_saver as saver_module
-import jaxpipe.runtime.checkpoint.checkpoint as checkpoint_module
-import jaxpipe.runtime.checkpoint.folders as folders_module
-import jaxpipe.runtime.step.worker as worker_module
-from jaxpipe.chaos.harness.fault_plan import Kill, Struck, note_struck, process_of
+import numpy as np
+
+from jaxpipe.chaos.harness.fault_plan import (
+    FaultPlan,
+    Kill,
+    Struck,
+    note_process,
+    note_struck,
+    process_of,
+    read_fault_plan,
+)
 from jaxpipe.chaos.harness.kill_points import Point
-from jaxpipe.runtime.checkpoint.async_saver import Saver
-from jaxpipe.runtime.step.worker import Worker
-from jaxpipe.runtime.watchdog import Watchdog
+from jaxpipe.plan import Plan
+from jaxpipe.runtime.hooks import Hooks, SavePhase
 from jaxpipe.schedule import Bucket, Instruction, Op, describe
 
 _OPS = {
@@ -34,67 +35,70 @@ _OPS = {
     Point.UPDATE: Op.UPDATE,
 }
 _BUCKETS = {Point.GRADIENT_SUM: Bucket.STAGE, Point.SCALAR_SUM: Bucket.SCALARS}
+_SAVE_PHASES = {
+    SavePhase.SHARDS: Point.BEFORE_SHARDS,
+    SavePhase.MANIFEST: Point.BEFORE_MANIFEST,
+    SavePhase.RENAME: Point.BEFORE_RENAME,
+    SavePhase.PRUNE: Point.AFTER_COMMIT,
+    SavePhase.REMOVE: Point.PRUNE,
+}
 _INSIDE_S = 0.0005
 _COMPILING_S = 0.2
 
 
-class Injector:
-    """Watches one rank for the point of a `Kill`, and does it.
+def injector(config: Path, *, rank: int) -> "Injector":
+    """Return the hooks of a rank, which do as the fault plan of its run says."""
+    note_process(config, rank=rank)
+    return Injector(read_fault_plan(config), config, rank=rank)
+
+
+class Injector(Hooks):
+    """Hooks that watch one rank for the point of a `Kill`, and kill the victim there.
 
     Where several ranks come by the point, the victim kills itself; else rank 0 kills it.
     """
 
-    def __init__(self, kill: Kill, config: Path, *, rank: int) -> None:
-        self._kill = kill
+    def __init__(self, faults: FaultPlan, config: Path, *, rank: int) -> None:
+        kill = faults.kill
+        in_charge = None if kill is None else (0 if kill.point.is_of_rank_0 else kill.victim)
+        self._kill: Kill | None = kill if rank == in_charge else None
+        self._compile_s = faults.compile_s if rank == 0 else 0.0
         self._config = config
-        self._is_in_charge = rank == (0 if kill.point.is_of_rank_0 else kill.victim)
         self._step = 0
         self._before: Instruction | None = None
         self._evaluates = False
 
-    def arm(self) -> None:
-        """Wrap what the rank does, so that it comes by here."""
-        if not self._is_in_charge:
-            return
-        _before(Watchdog, "phase", self._at_phase)
-        _before(Watchdog, "at", lambda _, instruction: self._at_instruction(instruction))
-        _before(Worker, "eval_loss", self._at_held_out)
-        self._at(Point.BEFORE_SHARDS, Saver, "_write")
-        self._at(Point.BEFORE_MANIFEST, saver_module, "commit")
-        self._at(Point.BEFORE_RENAME, checkpoint_module, "put_in_place")
-        self._at(Point.AFTER_COMMIT, saver_module, "prune")
-        if self._kill.point is Point.COMPILE:
-            strike = self._strike_soon
-            _before(worker_module, "compile_stage", lambda *_, **__: strike(_COMPILING_S))
-        if self._kill.point is Point.PRUNE:
-            removal = SimpleNamespace(rmtree=shutil.rmtree)
-            _before(removal, "rmtree", self._at_removal)
-            _replace(folders_module, "shutil", removal)
+    def before_compile(self) -> None:
+        """Make the compilation last longer, or kill the victim during it."""
+        if self._is_at(Point.COMPILE):
+            self._strike_soon(_COMPILING_S)
+        time.sleep(self._compile_s)
 
-    def _at(self, point: Point, owner: Any, name: str) -> None:
-        if self._kill.point is point:
-            _before(owner, name, lambda *_, **__: self._strike(point.value))
-
-    def _at_phase(self, *_: object, step: int) -> None:
+    def after_read(
+        self,
+        plan: Plan,  # noqa: ARG002
+        tokens: np.ndarray | None,  # noqa: ARG002
+        *,
+        rank: int,  # noqa: ARG002
+        step: int,
+    ) -> None:
+        """Note that a training step begins."""
         self._step, self._evaluates = step + 1, False
 
-    def _at_held_out(self, *_: object) -> None:
+    def before_evaluation(self) -> None:
+        """Note that the held-out loss is computed, whose instructions are no points."""
         self._evaluates = True
-        if self._kill.point is Point.HELD_OUT:
+        if self._is_at(Point.HELD_OUT):
             self._strike_soon(_INSIDE_S)
 
-    def _at_removal(self, folder: Path, **_: object) -> None:
-        if "." not in folder.name:  # a committed one
-            self._strike("prune")
-
-    def _at_instruction(self, instruction: Instruction) -> None:
+    def before_instruction(self, instruction: Instruction) -> None:
+        """Strike at an instruction, or while it is executed."""
         before, self._before = self._before, instruction
-        point = self._kill.point
-        if self._evaluates:
+        if self._kill is None or self._evaluates:
             return
-        if point is Point.FIRST_FORWARD or (
-            point is Point.AFTER_SEND and before is not None and before.op is Op.SEND
-        ):
+        point = self._kill.point
+        follows_send = before is not None and before.op is Op.SEND
+        if point is Point.FIRST_FORWARD or (point is Point.AFTER_SEND and follows_send):
             self._strike(describe(instruction))
         elif _is_at(point, instruction):
             if point is Point.BEFORE_SEND:
@@ -102,19 +106,29 @@ class Injector:
             else:
                 self._strike_soon(_INSIDE_S)
 
+    def before_save_phase(self, phase: SavePhase) -> None:
+        """Strike at a phase of a save."""
+        if self._is_at(point := _SAVE_PHASES[phase]):
+            self._strike(point.value)
+
+    def _is_at(self, point: Point) -> bool:
+        return self._kill is not None and self._kill.point is point
+
     def _strike_soon(self, delay_s: float) -> None:
-        """Strike from another thread, while this one goes on to where it is to be struck."""
-        if self._step >= self._kill.step or self._kill.point is Point.COMPILE:
-            threading.Timer(delay_s, self._do, args=(self._kill.point.value,)).start()
+        """Strike from another thread, while this one reaches what it is to be struck in."""
+        assert self._kill is not None, "nobody is to be killed"
+        point = self._kill.point
+        if self._step >= self._kill.step or point is Point.COMPILE:
+            threading.Timer(delay_s, self._do, args=(self._kill, point.value)).start()
 
     def _strike(self, doing: str) -> None:
+        assert self._kill is not None, "nobody is to be killed"
         if self._step >= self._kill.step or self._kill.point is Point.FIRST_FORWARD:
-            self._do(doing)
+            self._do(self._kill, doing)
 
-    def _do(self, doing: str) -> None:
-        victim = self._kill.victim
-        process = process_of(self._config, rank=victim)
-        struck = Struck(victim=victim, doing=doing, at_s=time.monotonic())
+    def _do(self, kill: Kill, doing: str) -> None:
+        process = process_of(self._config, rank=kill.victim)
+        struck = Struck(victim=kill.victim, doing=doing, at_s=time.monotonic())
         if note_struck(self._config, struck):
             os.kill(process, signal.SIGKILL)
 
@@ -123,19 +137,3 @@ def _is_at(point: Point, instruction: Instruction) -> bool:
     if point in _BUCKETS:
         return instruction.op is Op.REDUCE and instruction.bucket is _BUCKETS[point]
     return instruction.op is _OPS.get(point)
-
-
-def _replace(owner: Any, name: str, new: Any) -> None:
-    setattr(owner, name, new)
-
-
-def _before(owner: Any, name: str, hook: Callable[..., object]) -> None:
-    """Make `owner.name` call a hook with its arguments first."""
-    function = getattr(owner, name)
-
-    @wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        hook(*args, **kwargs)
-        return function(*args, **kwargs)
-
-    _replace(owner, name, wrapped)

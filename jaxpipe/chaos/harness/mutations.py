@@ -7,7 +7,6 @@ Each mutation takes a valid file, which it may change, and gives a `Broken` one.
 """
 
 import copy
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from datetime import date
 from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
+
+from topo.toml_text import toml_text
 
 Value: TypeAlias = "bool | int | float | str | date | list[Value] | dict[str, Value]"
 
@@ -33,42 +34,6 @@ def awkward_values() -> tuple[Value, ...]:
         *(True, False, date(2022, 11, 28)),
         *([], [[]], [0], [1, "a"], [-1, 2.5], {}, {"a": 1}, deep),
     )
-
-
-def to_toml(tree: Mapping[str, Value]) -> str:
-    """Return the text of a file.
-
-    >>> print(to_toml({"name": "a", "run": {"seed": 1, "rates": [0.5, {"nan": float("nan")}]}}))
-    "name" = "a"
-    ["run"]
-    "seed" = 1
-    "rates" = [0.5, {"nan" = nan}]
-    <BLANKLINE>
-    """
-    top = {key: value for key, value in tree.items() if not isinstance(value, dict)}
-    lines = [_pair(key, value) for key, value in top.items()]
-    for name, section in tree.items():
-        if isinstance(section, dict):
-            lines += [f"[{_word(name)}]", *(_pair(key, value) for key, value in section.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _pair(key: str, value: Value) -> str:
-    return f"{_word(key)} = {_text(value)}"
-
-
-def _text(value: Value) -> str:
-    if isinstance(value, dict):
-        return f"{{{', '.join(_pair(key, inner) for key, inner in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_text, value))}]"
-    if isinstance(value, str):
-        return _word(value)
-    return value.isoformat() if isinstance(value, date) else str(value).lower()
-
-
-def _word(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 Tree: TypeAlias = dict[str, Value]
@@ -146,7 +111,7 @@ def exchange(file: File, random: Random) -> Broken:
 
 def break_text(file: File, random: Random) -> Broken:
     """Break the text of the file, with no regard to what it says."""
-    text = to_toml(file.tree)
+    text = toml_text(file.tree)
     at, other = sorted((random.randrange(len(text)), random.randrange(len(text))))
     char = random.choice("[]{}\"'=#.,\\\0\n\x1b é0-")
     line = random.choice(text.splitlines())
@@ -165,7 +130,7 @@ def break_text(file: File, random: Random) -> Broken:
 
 def break_bytes(file: File, random: Random) -> Broken:
     """Put something in place of the text that is none."""
-    text = to_toml(file.tree)
+    text = toml_text(file.tree)
     at = random.randrange(len(text))
     depth = random.choice([50, 5_000, 200_000])
     what, data = random.choice(
@@ -253,4 +218,4 @@ def _section(tree: Tree, name: str, random: Random) -> dict[str, Value]:
 
 
 def _of(tree: Tree, what: str, *, surely_wrong: bool = False) -> Broken:
-    return Broken(what=what, data=to_toml(tree).encode(), surely_wrong=surely_wrong)
+    return Broken(what=what, data=toml_text(tree).encode(), surely_wrong=surely_wrong)

@@ -8,7 +8,6 @@
 All that belongs to a run lies in one folder: `config.toml`, `run/`, `stdout.txt`, `stderr.txt`.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -30,6 +29,7 @@ from jaxpipe.chaos.harness.processes import (
 )
 from jaxpipe.errors import RunError
 from jaxpipe.runtime.process.affinity import die_with_parent
+from topo.toml_text import toml_text
 
 NUM_RANKS = 4
 _GONE_WITHIN_S = 5.0
@@ -79,26 +79,11 @@ def changed(
     return {name: {**base.get(name, {}), **sections.get(name, {})} for name in {**base, **sections}}
 
 
-def to_toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the text of a configuration; its values look the same in JSON.
-
-    >>> print(to_toml({"run": {"folder": "a", "seed": 1}}))
-    [run]
-    folder = "a"
-    seed = 1
-    """
-    lines: list[str] = []
-    for name, values in sections.items():
-        lines.append(f"[{name}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-    return "\n".join(lines)
-
-
 def write_config(folder: Path, dataset: Path, /, **sections: Mapping[str, Any]) -> Path:
     """Write the configuration of a tiny run into a folder of its own, and return the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "config.toml"
-    path.write_text(to_toml(tree(folder / "run", dataset, **sections)))
+    path.write_text(toml_text(tree(folder / "run", dataset, **sections)))
     return path
 
 

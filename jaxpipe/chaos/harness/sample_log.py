@@ -8,16 +8,16 @@ import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from jaxpipe.chaos.harness.processes import psutil
+from jaxpipe.plan import Plan
 from jaxpipe.runtime.data import sample
-from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.step.batch import StepBatch
+from jaxpipe.runtime.hooks import Hooks
 
 _MOST_RANKS = 1000
 
@@ -38,23 +38,30 @@ class FedSamples:
     rows: Mapping[int, int]
 
 
-def record(config: Path, *, attempt: int) -> None:
-    """Make this process write down what it is fed."""
-    import jaxpipe.runtime.step.worker as worker_module
+def recorder(config: Path, *, rank: int) -> "SampleRecorder":  # noqa: ARG001  a factory of hooks
+    """Return the hooks of a rank, which write down its samples.
 
-    train_step_batch = worker_module.train_step_batch
+    The ranks of an attempt have the same parent, whose start numbers the attempt.
+    """
+    started_s = psutil.Process(os.getppid()).create_time()
     path = config.with_name(f"fed-{os.getpid()}.jsonl")
+    return SampleRecorder(path, attempt=round(1000 * started_s))
 
-    @wraps(train_step_batch)
-    def feed_and_tell(job: Job, *, rank: int, step: int) -> StepBatch:
-        feed = train_step_batch(job, rank=rank, step=step)
-        if feed.tokens is not None:
-            with path.open("ab") as file:
-                line = _fed(job, feed, rank=rank, attempt=attempt)
-                file.write(msgspec.json.encode(line) + b"\n")
-        return feed
 
-    worker_module.train_step_batch = feed_and_tell
+class SampleRecorder(Hooks):
+    """Hooks that write a line for each batch of training samples that the rank reads."""
+
+    def __init__(self, path: Path, *, attempt: int) -> None:
+        self._path = path
+        self._attempt = attempt
+
+    def after_read(self, plan: Plan, tokens: np.ndarray | None, *, rank: int, step: int) -> None:
+        """Write down what was read, if anything."""
+        if tokens is None:
+            return
+        line = _fed(plan, tokens, rank=rank, step=step, attempt=self._attempt)
+        with self._path.open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
 
 
 def read_fed(folder: Path) -> list[FedSamples]:
@@ -109,17 +116,15 @@ def wanted_rows(
     ]
 
 
-def _fed(job: Job, feed: StepBatch, *, rank: int, attempt: int) -> FedSamples:
-    assert feed.tokens is not None
-    rows = np.asarray(feed.tokens)
-    rows = rows.reshape(-1, rows.shape[-1])
-    first = feed.first_microbatch * job.plan.microbatch
-    stages = job.plan.stages(rank)
+def _fed(plan: Plan, tokens: np.ndarray, *, rank: int, step: int, attempt: int) -> FedSamples:
+    rows = tokens.reshape(-1, tokens.shape[-1])
+    first = plan.replica(rank) * len(rows)
+    stages = plan.stages(rank)
     return FedSamples(
-        attempt=_MOST_RANKS * attempt - job.plan.num_ranks,  # each loss makes it larger
-        step=feed.step,
+        attempt=_MOST_RANKS * attempt - plan.num_ranks,  # each loss makes it larger
+        step=step,
         is_first_stage=0 in stages,
-        is_last_stage=job.plan.num_stages - 1 in stages,
+        is_last_stage=plan.num_stages - 1 in stages,
         rows={first + place: _checksum(row) for place, row in enumerate(rows)},
     )
 

@@ -30,6 +30,7 @@ from jaxpipe.runtime.checkpoint import (
     prune,
     write_shard,
 )
+from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
 
 logger = logging.getLogger(__name__)
 
@@ -60,11 +61,20 @@ class Saver:
     The newest `keep` checkpoints stay. Each message between ranks may take `timeout_s`.
     """
 
-    def __init__(self, transport: Transport, *, folder: Path, keep: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        folder: Path,
+        keep: int,
+        timeout_s: float,
+        hooks: Hooks = NO_HOOKS,
+    ) -> None:
         self._transport = transport
         self._folder = folder
         self._keep = keep
         self._timeout_s = timeout_s
+        self._hooks = hooks
         self._thread: Thread | None = None
         self._failure: str | None = None
         self._error: BaseException | None = None
@@ -110,6 +120,7 @@ class Saver:
         refused = broadcast_bytes(transport, told, root=0, tag=SAVE_TAG, timeout_s=timeout_s)
         if refused:
             return refusal
+        self._hooks.before_save_phase(SavePhase.SHARDS)
         written = self._write(snapshot)
         payloads = gather_bytes(
             transport, msgspec.json.encode(written), root=0, tag=SAVE_TAG, timeout_s=timeout_s
@@ -141,8 +152,10 @@ class Saver:
         try:
             if not failures:
                 entries = [entry for each in written for entry in each.entries]
-                commit(folder, entries, snapshot.metadata)
-                prune(self._folder, keep=self._keep, newest=snapshot.step)
+                self._hooks.before_save_phase(SavePhase.MANIFEST)
+                commit(folder, entries, snapshot.metadata, hooks=self._hooks)
+                self._hooks.before_save_phase(SavePhase.PRUNE)
+                prune(self._folder, keep=self._keep, newest=snapshot.step, hooks=self._hooks)
         except (OSError, CheckpointError) as error:
             failures.append(str(error))
         if failures:

@@ -19,6 +19,7 @@ from jaxpipe.runtime.checkpoint.manifest import (
     write_manifest,
 )
 from jaxpipe.runtime.checkpoint.shard import check_shard, read_shard
+from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +53,13 @@ class Checkpoint:
         return tensors
 
 
-def commit(folder: Path, entries: Iterable[TensorEntry], metadata: Mapping[str, Any]) -> Path:
+def commit(
+    folder: Path,
+    entries: Iterable[TensorEntry],
+    metadata: Mapping[str, Any],
+    *,
+    hooks: Hooks = NO_HOOKS,
+) -> Path:
     """Make a checkpoint of the shards in the folder of `begin_checkpoint`; return its final folder.
 
     One rank calls it, with the entries of all ranks. A name may come from two stages, as the token
@@ -81,6 +88,7 @@ def commit(folder: Path, entries: Iterable[TensorEntry], metadata: Mapping[str, 
     write_manifest(folder, manifest)
     if read_manifest(folder).tensors != manifest.tensors:
         raise corrupt(folder, "the manifest does not read back as it was written")
+    hooks.before_save_phase(SavePhase.RENAME)
     return put_in_place(folder)
 
 

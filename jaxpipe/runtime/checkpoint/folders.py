@@ -20,6 +20,7 @@ from pathlib import Path
 
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint.manifest import MANIFEST
+from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
 from jaxpipe.runtime.storage.atomic_write import sync_folder
 
 _PARTIAL = ".partial"
@@ -102,7 +103,7 @@ def discard(folder: Path) -> None:
     _remove([folder])
 
 
-def prune(run_folder: Path, *, keep: int, newest: int) -> None:
+def prune(run_folder: Path, *, keep: int, newest: int, hooks: Hooks = NO_HOOKS) -> None:
     """Remove the committed checkpoints before step `newest`, verified just now, but `keep` - 1.
 
     Later steps stay, and are not counted: a run that could not resume from a broken one goes on
@@ -115,7 +116,7 @@ def prune(run_folder: Path, *, keep: int, newest: int) -> None:
         raise CheckpointError(f"`keep` must be at least 1, not {keep}; raise it")
     committed = _committed(run_folder)
     steps = sorted(step for step in committed if step <= newest)
-    _remove(committed[step] for step in steps[:-keep])
+    _remove((committed[step] for step in steps[:-keep]), hooks=hooks)
 
 
 def _committed(run_folder: Path) -> dict[int, Path]:
@@ -137,8 +138,9 @@ def _ours(run_folder: Path) -> Iterator[tuple[Path, int]]:
             yield path, int(match[1])
 
 
-def _remove(folders: Iterable[Path]) -> None:
+def _remove(folders: Iterable[Path], *, hooks: Hooks = NO_HOOKS) -> None:
     """Remove folders, the manifest first: what cannot be removed as a whole is no checkpoint."""
     for folder in folders:
         (folder / MANIFEST).unlink(missing_ok=True)
+        hooks.before_save_phase(SavePhase.REMOVE)
         shutil.rmtree(folder, ignore_errors=True)

@@ -15,6 +15,7 @@ from jaxpipe.comm import (
     receive_jax,
 )
 from jaxpipe.plan import Plan
+from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.stage.calls import StageCalls
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.loss_scale import is_finite
@@ -66,6 +67,7 @@ class Interpreter:
     timeouts: Timeouts
     watch: Watchdog
     receive: Receive = receive_jax
+    hooks: Hooks = NO_HOOKS
 
     @property
     def parameter_gather(self) -> ParameterGather:
@@ -129,6 +131,7 @@ class Interpreter:
         for number, part in enumerate(parts):
             for instruction in part:
                 self.watch.at(instruction)
+                self.hooks.before_instruction(instruction)
                 _HANDLERS[instruction.op](run, instruction)
             after(number)
         return run

@@ -32,6 +32,7 @@ from jaxpipe.comm import (
 )
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.config import CommConfig
+from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.calls import StageCalls
 from jaxpipe.runtime.stage.compile import compile_stage
@@ -75,7 +76,9 @@ class Worker:
 
         A step whose gradients are not finite changes nothing on any rank.
         """
-        feed = train_step_batch(self.job, rank=self.transport.rank, step=step)
+        rank, hooks = self.transport.rank, self.interpreter.hooks
+        feed = train_step_batch(self.job, rank=rank, step=step)
+        hooks.after_read(self.job.plan, feed.tokens, rank=rank, step=step)
         reducer = self.interpreter.reducer
         errors = copied_errors(reducer)
         state, totals = self.interpreter.train(self.train_program, state, feed)
@@ -87,6 +90,7 @@ class Worker:
 
     def eval_loss(self, state: TrainState) -> float:
         """Return the held-out loss in nats per token, the same on all ranks."""
+        self.interpreter.hooks.before_evaluation()
         num_batches = self.job.train.eval_batches
         feeds = [
             eval_step_batch(self.job, rank=self.transport.rank, index=index)
@@ -115,7 +119,9 @@ class Worker:
         self.interpreter.messages.stop(timeout_s=timeout_s)
 
 
-def start(job: Job, transport: Transport, watch: Watchdog | None = None) -> Worker:
+def start(
+    job: Job, transport: Transport, watch: Watchdog | None = None, *, hooks: Hooks = NO_HOOKS
+) -> Worker:
     """Compile this rank's stages, and return when all ranks have compiled theirs.
 
     Raises:
@@ -129,16 +135,18 @@ def start(job: Job, transport: Transport, watch: Watchdog | None = None) -> Work
     train_program = job.plan.train_schedule()[number]
     keep_from = max(0, job.train.steps - job.trace.steps)
     counted = CountingTransport(transport)
+
+    def compiled(stage: int) -> StageCalls:
+        hooks.before_compile()
+        return compile_stage(
+            job.functions(stage=stage, rank=transport.rank),
+            ops={i.op for i in train_program if i.stage == stage},
+            layout=layout,
+        )
+
     interpreter = Interpreter(
         plan=job.plan,
-        calls={
-            stage: compile_stage(
-                job.functions(stage=stage, rank=transport.rank),
-                ops={i.op for i in train_program if i.stage == stage},
-                layout=layout,
-            )
-            for stage in job.plan.stages(transport.rank)
-        },
+        calls={stage: compiled(stage) for stage in job.plan.stages(transport.rank)},
         transport=counted,
         messages=CompressedTransport(
             counted, boundary_codecs(job.comm, job.plan, rank=transport.rank)
@@ -150,6 +158,7 @@ def start(job: Job, transport: Transport, watch: Watchdog | None = None) -> Work
         ),
         timeouts=Timeouts(timeout_s=job.run.timeout_s),
         watch=watch or start_watchdog(job, rank=transport.rank),
+        hooks=hooks,
     )
     barrier(transport, tag=BARRIER_TAG, timeout_s=job.run.startup_timeout_s)
     num_microbatches = job.plan.num_microbatches

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # 2 stages x 2 replicas on cluster two-region.
-# Started again, it goes on from the newest checkpoint. SIGTERM makes it save and stop.
-# It ends with 0 after the last step, with 143 if it was told to stop before that.
+# Restarted, it resumes from the newest checkpoint. SIGTERM makes it save and stop.
+# Exit code: 0 after the last step, 143 if it was stopped before that.
 set -uo pipefail
 
 files=$(mktemp -d)
@@ -37,15 +37,15 @@ mpirun --with-ft ulfm --mca mpi_ft_detector_thread true --hostfile "$files/hosts
   --map-by "rankfile:FILE=$files/ranks" --bind-to none \
   -n 4 -x GLIBC_TUNABLES "$jaxpipe" train my.toml --set 'run.folder=runs/My run_2' "${resume[@]}" &
 ranks=$!
-told=''
+stopping=''
 # The ranks save after their step, and stop.
-trap 'told=yes; kill -USR1 "$ranks" 2> /dev/null' TERM USR1
+trap 'stopping=yes; kill -USR1 "$ranks" 2> /dev/null' TERM USR1
 trap 'kill -TERM "$ranks" 2> /dev/null' INT HUP
 while kill -0 "$ranks" 2> /dev/null; do wait "$ranks"; done
 wait "$ranks"
 code=$?
-# Ranks that were told to stop end in order, too; so does an mpirun that has lost a host.
+# Exit code 0 may also mean a requested stop, or an mpirun that has lost a host.
 if (( code == 0 )) && [[ ! -e "$last" ]]; then
-  if [[ -n "$told" ]]; then code=143; else code=1; fi
+  if [[ -n "$stopping" ]]; then code=143; else code=1; fi
 fi
 exit "$code"

@@ -27,7 +27,7 @@ find_newest
 if [[ -n "$newest" ]]; then resume=(--resume); else resume=(); fi
 before=$newest
 
-# The host of each rank, in their order: the placement of the plan.
+# The host of each rank, in rank order: the placement of the plan.
 cat > "$files/hosts" <<'HOSTS'
 ohio-0
 ohio-1
@@ -39,10 +39,10 @@ srun --mpi=pmix --distribution=arbitrary --ntasks=4 \
   --cpu-bind=cores --kill-on-bad-exit=1 \
   "$jaxpipe" train my.toml --set 'run.folder=runs/My run_2' "${resume[@]}" &
 ranks=$!
-told=''
-trap 'told=yes; kill -USR1 "$ranks" 2> /dev/null' USR1
+stopping=''
+trap 'stopping=yes; kill -USR1 "$ranks" 2> /dev/null' USR1
 wait "$ranks"
-# Either the ranks have ended, or they have just been told to save and stop.
+# Either the ranks have ended, or they have just been signalled to save and stop.
 for (( second = 0; second < 90; second++ )); do
   kill -0 "$ranks" 2> /dev/null || break
   sleep 1
@@ -54,20 +54,20 @@ else
   wait "$ranks"
   code=$?
 fi
-# If the job has to make room, SLURM sends TERM to its ranks, which save if they can.
+# On preemption, SLURM sends TERM to the ranks, which save if they can.
 preempted=''
 job=$(scontrol show job "$SLURM_JOB_ID" 2> /dev/null)
-if [[ "$job" == *PreemptTime=[0-9]* ]]; then told=yes preempted=yes; fi
-# Ranks that were told to stop end in order, too; so does an mpirun that has lost a host.
+if [[ "$job" == *PreemptTime=[0-9]* ]]; then stopping=yes preempted=yes; fi
+# Exit code 0 may also mean a requested stop, or an mpirun that has lost a host.
 if (( code == 0 )) && [[ ! -e "$last" ]]; then
-  if [[ -n "$told" ]]; then code=143; else code=1; fi
+  if [[ -n "$stopping" ]]; then code=143; else code=1; fi
 fi
-if [[ -n "$told" && ! -e "$last" ]]; then
+if [[ -n "$stopping" && ! -e "$last" ]]; then
   find_newest
   if [[ "$newest" != "$before" || -n "$preempted" ]]; then
     scontrol requeue "$SLURM_JOB_ID" && exit 0
   else
-    echo 'not queued again: its time was too short for one checkpoint' >&2
+    echo 'not requeued: the time limit is too short for a new checkpoint' >&2
     code=1
   fi
 fi

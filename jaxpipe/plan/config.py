@@ -1,0 +1,55 @@
+"""The section `plan` of a configuration."""
+
+from dataclasses import dataclass
+
+from jaxpipe.collective import AllReduceKind
+from jaxpipe.schedule import ScheduleKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanConfig:
+    """The section `[plan]`: a plan file, or what its user decides of a plan."""
+
+    file: str | None = None
+    """Plan file written by `jaxpipe plan`. It decides everything but the cluster."""
+    cluster: str = "two-region"
+    """Name in the catalogue (`jaxpipe topo list`), or path of a cluster file."""
+    devices: tuple[str, ...] = ()
+    """Names of the devices that ranks 0, 1, ... use. Default: all, in the order of the cluster."""
+    stages: int = 2
+    """Stages of the pipeline [stages]."""
+    replicas: int = 2
+    """Replicas of the pipeline: the degree of data parallelism [replicas]."""
+    microbatch: int = 1
+    """Size of a microbatch [samples]."""
+    schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B
+    """Pipeline schedule."""
+    cut: tuple[int, ...] | None = None
+    """Partition of the model: layers of each stage [layers]. Default: as even as possible."""
+    warmup: tuple[int, ...] | None = None
+    """Forwards of each stage before its first backward [microbatches]; for `eager-1f1b`. Default:
+    chosen by the schedule."""
+    chunks: int = 1
+    """Virtual stages per rank, for `interleaved-1f1b` [stages]; divides `stages`."""
+    schedule_file: str | None = None
+    """CSV file with one row of instructions per rank; takes the place of `schedule`."""
+    all_reduce: AllReduceKind | None = None
+    """Algorithm of the gradient all-reduce. Default: the fastest over the cluster's links,
+    simulated."""
+
+    def __post_init__(self) -> None:
+        for field in ("stages", "replicas", "microbatch", "chunks"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"`{field}` must be at least 1, is {getattr(self, field)}")
+        if self.file is not None and self.devices:
+            raise ValueError(
+                f"a plan from a file says who is where: `devices` is {', '.join(self.devices)}; "
+                "leave it out, or `file`"
+            )
+
+    @property
+    def num_ranks(self) -> int | None:
+        """The ranks of the plan, as far as the section alone says; None if a file says it."""
+        if self.file is not None or self.stages % self.chunks:
+            return None
+        return self.stages // self.chunks * self.replicas

@@ -1,0 +1,193 @@
+"""Start a training run: as the launcher of its ranks, or as one of them.
+
+::
+
+    jaxpipe train CONFIG                          mpirun -n 2 jaxpipe train CONFIG
+    prepare ─► plan.toml ─► mpirun ─┬─ rank 0     rank 0   prepare ─► plan ─┬─► train
+                                    └─ rank 1     rank 1                    └─► train
+
+The plan is resolved once. A launcher of ours gives its ranks the path of `plan.toml`; ranks of the
+user's own launcher receive the plan from rank 0 over the transport, and may have no common disk.
+"""
+
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from jaxpipe.config import Config, check_paced, check_plan_fits, load_config
+from jaxpipe.errors import CheckpointError, ConfigError
+from jaxpipe.plan import Plan, read_resolved_plan
+from jaxpipe.run.console import console
+from jaxpipe.run.prepare import Prepared, begin_folder, introduce, prepare
+from jaxpipe.runtime.checkpoint import latest, open_checkpoint
+from jaxpipe.runtime.config import ComputeKind, Survival
+from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
+from jaxpipe.runtime.process.affinity import die_with_parent, pin
+from jaxpipe.runtime.process.exit_cause import find_exit_cause
+from jaxpipe.runtime.process.gpu_assignment import take_devices
+from jaxpipe.runtime.process.mpirun import (
+    STOP_EXIT_CODES,
+    LaunchedRank,
+    check_launched_rank,
+    find_mpirun,
+    launch,
+    launch_command,
+    launched_rank,
+)
+from jaxpipe.runtime.process.ulfm import check_survival
+from jaxpipe.runtime.watchdog import Cause, CauseKind, has_ended, write_cause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRequest:
+    """What `jaxpipe train` is asked for.
+
+    `plan` is the plan file of a launcher that has resolved the plan; `hooks` names the function
+    that makes the hooks of a rank, as `MODULE:FUNCTION`.
+    """
+
+    config: Path
+    settings: tuple[str, ...] = ()
+    resume: bool = False
+    plan: Path | None = None
+    hooks: str | None = None
+
+    def rank_arguments(self, plan_file: Path) -> list[str]:
+        """Return the command line with which a launcher starts each rank."""
+        changes = [word for setting in self.settings for word in ("--set", setting)]
+        resume = ["--resume"] if self.resume else []
+        hooks = [] if self.hooks is None else ["--hooks", self.hooks]
+        return ["train", str(self.config), *changes, *resume, "--plan", str(plan_file), *hooks]
+
+
+def start_training(request: TrainRequest) -> int:
+    """Train, and return the exit code: as a rank if an MPI has started this process.
+
+    Raises:
+        UserError: the input is wrong.
+        RunError: the run has failed.
+    """
+    config = load_config(request.config, request.settings)
+    here = launched_rank(os.environ)
+    return _launch(request, config) if here is None else _be_rank(request, config, here)
+
+
+def check_training(request: TrainRequest) -> None:
+    """Do all checks of a run that come before its ranks, and say the plan; starts nothing.
+
+    Raises:
+        UserError: the input is wrong.
+    """
+    prepared = prepare(load_config(request.config, request.settings), resume=request.resume)
+    introduce(prepared.config, prepared.plan, prepared.cluster)
+    console.print(f"\nchecked; next: jaxpipe train {request.config}", markup=False)
+
+
+def load_hooks(reference: str | None, config: Path, *, rank: int) -> Hooks:
+    """Return the hooks of a rank: what the function `MODULE:FUNCTION` makes for it.
+
+    Raises:
+        ConfigError: there is no such function.
+    """
+    if reference is None:
+        return NO_HOOKS
+    module, _, name = reference.partition(":")
+    try:
+        make = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"`--hooks` names a function as MODULE:FUNCTION, is {reference!r:.80}: {error}"
+        ) from error
+    return make(config, rank=rank)
+
+
+def _be_rank(request: TrainRequest, config: Config, here: LaunchedRank) -> int:
+    """Train as one of the ranks that an MPI has started."""
+    resolved = None if request.plan is None else read_resolved_plan(request.plan)
+    num_ranks = config.plan.num_ranks if resolved is None else resolved.plan.num_ranks
+    if num_ranks is not None:  # else rank 0 compares, when it has read `plan.file`
+        check_launched_rank(here, num_ranks=num_ranks)
+    if resolved is not None:
+        check_plan_fits(config, resolved.plan, source=str(request.plan))
+    if config.run.compute is ComputeKind.PACED:
+        check_paced(config, resume=request.resume)
+    if config.run.survive is Survival.SHRINK:
+        check_survival(os.environ)
+    # Before jax and MPI start: XLA makes as many threads as the process has cores, and takes all
+    # GPUs that it sees.
+    die_with_parent()
+    pin(os.environ)
+    take_devices(os.environ, each=config.mesh.num_devices)
+    hooks = load_hooks(request.hooks, request.config, rank=here.rank)
+
+    from jaxpipe.run.rank import Start, run_rank
+
+    start = Start(config=config, resume=request.resume, resolved=resolved, hooks=hooks)
+    return run_rank(start, is_launched=True)
+
+
+def _launch(request: TrainRequest, config: Config) -> int:
+    """Prepare the run, and start its ranks; a plan of one rank needs no MPI."""
+    prepared = prepare(config, resume=request.resume)
+    num_ranks, survives = prepared.plan.num_ranks, config.run.survive is Survival.SHRINK
+    if num_ranks > 1:
+        launch_command(find_mpirun(), num_ranks=num_ranks, survives=survives)  # or says what lacks
+    plan_file = begin_folder(prepared)
+    if config.run.compute is ComputeKind.REAL:
+        introduce(config, prepared.plan, prepared.cluster)
+    if num_ranks > 1:
+        return _start_ranks(prepared, request.rank_arguments(plan_file))
+    hooks = load_hooks(request.hooks, request.config, rank=0)
+
+    from jaxpipe.run.rank import Start, run_rank
+
+    start = Start(
+        config=config,
+        resume=request.resume,
+        resolved=prepared.resolved,
+        checkpoint=prepared.checkpoint,
+        hooks=hooks,
+    )
+    return run_rank(start, is_launched=False)
+
+
+def _start_ranks(prepared: Prepared, arguments: Sequence[str]) -> int:
+    """Run all ranks, and return the exit code; keep why they ended where none of them could."""
+    config, plan = prepared.config, prepared.plan
+    folder, survives = Path(config.run.folder), config.run.survive is Survival.SHRINK
+    output: list[str] = []
+    code = launch(arguments, num_ranks=plan.num_ranks, hear=output.append, survives=survives)
+    if code == 0 and survives and not has_ended(folder):
+        code = 1  # the survivors have gone, too
+    _write_cause_if_killed(folder, plan, code=code, output="".join(output))
+    is_real = config.run.compute is ComputeKind.REAL
+    if code == 0 and is_real and _has_stopped(folder, steps=config.train.steps):
+        return 128 + signal.SIGTERM
+    return code
+
+
+def _has_stopped(folder: Path, *, steps: int) -> bool:
+    """Return whether a run that ended in order has steps left: one of its ranks got a signal.
+
+    A signal to this process needs no such proof; but one to a rank, or to `mpirun`, passes by.
+    """
+    try:
+        return open_checkpoint(latest(folder)).step < steps
+    except CheckpointError:  # removed meanwhile
+        return False
+
+
+def _write_cause_if_killed(folder: Path, plan: Plan, *, code: int, output: str) -> None:
+    """Write a cause where no rank could, because it was killed; its launcher may have named it."""
+    if code in (0, 2, *STOP_EXIT_CODES):
+        return
+    message = f"mpirun ended with exit code {code}, and no rank has said why"
+    rank = stage = None
+    if (death := find_exit_cause(output)) is not None:
+        message, rank = f"{death}", death.rank
+        if rank is not None and rank < plan.num_ranks:
+            stage = plan.stages(rank)[0]
+    write_cause(folder, Cause(kind=CauseKind.KILLED, message=message, rank=rank, stage=stage))

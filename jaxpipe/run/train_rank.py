@@ -1,0 +1,212 @@
+"""The training of one rank, from its first step to the last, or to a stop; survivors shrink."""
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from jaxpipe.comm import SurvivingTransport, Transport
+from jaxpipe.config import Config, cluster_from, job_from, plan_from
+from jaxpipe.errors import RankLostError, one_line
+from jaxpipe.plan import Plan, ResolvedPlan, resolved_plan_text
+from jaxpipe.run.console import console
+from jaxpipe.run.on_hang import OnHang, end_job
+from jaxpipe.run.prepare import introduce, write_resolved_plan
+from jaxpipe.run.report import StepReport, report_end
+from jaxpipe.run.signals import stop_on_signal
+from jaxpipe.run.smaller_plan import within
+from jaxpipe.runtime.checkpoint import Checkpoint
+from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
+from jaxpipe.runtime.config import Survival
+from jaxpipe.runtime.hooks import Hooks
+from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.process.preflight import check_same_everywhere
+from jaxpipe.runtime.recovery.last_state import LastState
+from jaxpipe.runtime.recovery.shrink import Survivor
+from jaxpipe.runtime.train import Outcome, Stopped, train
+from jaxpipe.runtime.train_snapshot import Saved
+from jaxpipe.runtime.watchdog import CauseKind, Watchdog, has_ended, mark_ended, write_cause
+from jaxpipe.runtime.watchdog.of_job import start_watchdog
+
+
+@dataclass(slots=True, kw_only=True)
+class _Member:
+    """This process as a member of its job: all of it changes when the job shrinks.
+
+    `devices` are the names of those of the ranks of `transport`. A rank that a smaller plan has no
+    use for is `spare`.
+    """
+
+    config: Config
+    transport: Transport
+    devices: tuple[str, ...]
+    hooks: Hooks
+    watchdog: Watchdog | None = None
+    last_state: LastState = field(default_factory=LastState)
+    is_spare: bool = False
+
+    @property
+    def survives(self) -> bool:
+        """Whether the job continues without lost ranks."""
+        return self.config.run.survive is Survival.SHRINK
+
+    def current_watchdog(self) -> Watchdog:
+        """Return the watchdog of this rank, which a recovery replaces."""
+        assert self.watchdog is not None, "nothing is trained yet"
+        return self.watchdog
+
+    def start_watchdog(self, job: Job) -> None:
+        """Make the watchdog for a job; a stop that was requested of the last one stays."""
+        end = partial(end_job, job.folder, survives=self.survives)
+        if self.survives:
+            end = OnHang(job.folder, end=end)
+        before, self.watchdog = (
+            self.watchdog,
+            start_watchdog(job, rank=self.transport.rank, end=end),
+        )
+        if before is not None and before.stop_requested:
+            self.watchdog.stop_requested = True
+
+
+def train_rank(
+    config: Config,
+    resolved: ResolvedPlan,
+    transport: Transport,
+    *,
+    resume: bool,
+    checkpoint: Checkpoint | None,
+    hooks: Hooks,
+) -> int:
+    """Train as one rank, and return the exit code; an error ends all ranks.
+
+    With `resume`, rank 0 has the `checkpoint` at which all begin.
+
+    Raises:
+        JaxpipeError: the input is wrong, or the run has failed.
+    """
+    member = _Member(config=config, transport=transport, devices=resolved.devices, hooks=hooks)
+    try:
+        if transport.rank == 0:
+            console.print("\ncompiling the stages ...")
+        job = job_from(config, resolved.plan, devices=resolved.devices)
+        member.start_watchdog(job)
+        with stop_on_signal(member.current_watchdog):
+            begin = partial(_train_first, member, job, resolved, resume=resume, found=checkpoint)
+            outcome = _train_to_the_end(member, begin)
+    except BaseException as error:
+        _keep_error(member, error)
+        member.transport.close(error=error)
+        raise
+    if not member.survives:
+        transport.close()
+    _report(config, resolved.plan, outcome)
+    return 0
+
+
+def _train_to_the_end(
+    member: _Member, begin: Callable[[], Outcome | Stopped | None]
+) -> Outcome | Stopped | None:
+    """Train as a rank of the whole plan, or of a smaller one after each loss of a rank."""
+    survivor: Survivor | None = None
+    while True:
+        try:
+            outcome = begin() if survivor is None else _train_on(member, survivor)
+            if member.survives and not member.is_spare:
+                _leave(member, is_over=outcome is not None)
+            return outcome
+        except RankLostError:
+            if not member.survives:
+                raise
+            assert isinstance(member.transport, SurvivingTransport), member.transport
+            survivor = survivor or Survivor(member.transport, member.config.run, member.last_state)
+
+
+def _leave(member: _Member, *, is_over: bool) -> None:
+    """Wait for the others, so that all can recover if a rank is lost now.
+
+    Rank 0 alone knows that the run `is_over`. From then on a rank that seems lost may just have
+    left.
+    """
+    folder = Path(member.config.run.folder)
+    if is_over:
+        mark_ended(folder)
+    try:
+        member.transport.close()
+    except RankLostError:
+        if not has_ended(folder):
+            raise
+
+
+def _train_first(
+    member: _Member, job: Job, resolved: ResolvedPlan, *, resume: bool, found: Checkpoint | None
+) -> Outcome | Stopped | None:
+    """Train as a rank of the whole plan, once all ranks are known to agree."""
+    transport, timeout_s = member.transport, job.run.startup_timeout_s
+    facts = {**job.description, "resume": resume, "plan": resolved_plan_text(resolved)}
+    del facts["hardware"]  # hosts may differ in it
+    check_same_everywhere(transport, facts, timeout_s=timeout_s)
+    checkpoint = None
+    if resume:
+        checkpoint = agree_on_checkpoint(transport, found, timeout_s=timeout_s)
+    return _train(member, job, checkpoint)
+
+
+def _train_on(member: _Member, survivor: Survivor) -> Outcome | Stopped | None:
+    """Leave lost ranks behind, and train with a smaller plan."""
+    resumed = survivor.recover(partial(_smaller_job, member))
+    if resumed is None:
+        member.is_spare = True
+        return None
+    member.transport, plan = resumed.transport, resumed.job.plan
+    member.start_watchdog(resumed.job)
+    if resumed.transport.rank == 0:
+        cluster = cluster_from(member.config)
+        write_resolved_plan(member.config, ResolvedPlan.of(plan, cluster))
+        console.print(f"\n{resumed}\n", markup=False)
+        introduce(member.config, plan, cluster)
+        console.print("\ncompiling the stages ...")
+    return _train(member, resumed.job, resumed.saved)
+
+
+def _train(member: _Member, job: Job, saved: Saved | None) -> Outcome | Stopped | None:
+    return train(
+        job,
+        member.transport,
+        checkpoint=saved,
+        observe=StepReport(console, job.train, job.plan),
+        watch=member.watchdog,
+        standing=member.last_state,
+        hooks=member.hooks,
+    )
+
+
+def _smaller_job(member: _Member, survivors: Sequence[int]) -> Job | None:
+    """Return the job for the surviving ranks, or for as many of them as a plan fits.
+
+    Each survivor resolves the smaller plan itself: the same input gives the same plan.
+    """
+    member.devices = tuple(member.devices[rank] for rank in survivors)
+    found = within(member.config, num_ranks=len(survivors), devices=member.devices)
+    return None if found is None else job_from(found, plan_from(found))
+
+
+def _report(config: Config, plan: Plan, outcome: Outcome | Stopped | None) -> None:
+    if isinstance(outcome, Stopped):
+        console.print(
+            f"\nstopped on request after step {outcome.step}/{config.train.steps}\n"
+            f"checkpoint  {outcome.checkpoint}\n\nnext: the same command with --resume",
+            markup=False,
+        )
+    elif outcome is not None:
+        report_end(console, config, plan, outcome)
+
+
+def _keep_error(member: _Member, error: BaseException) -> None:
+    """Keep why the job ends, and where the error came from; the terminal shows its one line."""
+    folder, rank = Path(member.config.run.folder), member.transport.rank
+    if member.watchdog is not None:
+        message = one_line(rank, error).partition(": ")[2]
+        write_cause(folder, member.watchdog.cause(CauseKind.ERROR, message))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"rank-{rank}-error.txt").write_text(traceback.format_exc())

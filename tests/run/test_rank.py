@@ -1,0 +1,69 @@
+"""Ranks of the user's own launcher receive the plan that rank 0 has resolved, or its refusal."""
+
+from pathlib import Path
+
+import pytest
+
+import topo
+from jaxpipe.comm import Transport, run_ranks
+from jaxpipe.config import config_from, resolve
+from jaxpipe.errors import UserError
+from jaxpipe.plan import ResolvedPlan
+from jaxpipe.run.prepare import PLAN_FILE, prepare
+from jaxpipe.run.rank import Start, receive_plan, run_rank
+from tests.runtime.training import tiny_tree
+
+
+def test_all_ranks_receive_the_plan_of_rank_0(tmp_path: Path, dataset: Path) -> None:
+    config = config_from(tiny_tree(tmp_path / "run", dataset))
+
+    def receive(transport: Transport) -> Start:
+        return receive_plan(transport, Start(config=config))
+
+    first, *others = run_ranks(4, receive)
+    assert isinstance(first.resolved, ResolvedPlan)
+    assert first.cluster is not None
+    assert [each.resolved for each in others] == [first.resolved] * 3
+    assert [each.cluster for each in others] == [None] * 3
+    assert (tmp_path / "run" / PLAN_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"train": {"batch": 7}}, "`train.batch` must be divisible by"),
+        ({"data": {"folder": "nowhere"}}, "jaxpipe data prepare"),
+        ({"plan": {"replicas": 1}}, "has 2 ranks, but 4 were started; use mpirun -n 2"),
+    ],
+)
+def test_what_rank_0_refuses_ends_all_ranks_and_changes_nothing(
+    tmp_path: Path, dataset: Path, sections: dict[str, dict[str, object]], words: str
+) -> None:
+    config = config_from(tiny_tree(tmp_path / "run", dataset, **sections))
+
+    def refuse(transport: Transport) -> str:
+        with pytest.raises(UserError) as refusal:
+            receive_plan(transport, Start(config=config))
+        return str(refusal.value)
+
+    first, *others = run_ranks(4, refuse)
+    assert words in first
+    assert others == ["rank 0 has refused the input"] * 3
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_rank_with_a_plan_neither_reads_the_cluster_nor_simulates(
+    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = {"stages": 1, "replicas": 1}
+    tree = tiny_tree(tmp_path / "run", dataset, plan=plan, train={"steps": 1})
+    config = config_from({**tree, "sample": {"tokens": 0}})
+    resolved = prepare(config, resume=False).resolved
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("the launcher has done this")
+
+    monkeypatch.setattr(topo, "load", fail)
+    monkeypatch.setattr(resolve, "fastest_all_reduce", fail)
+    assert run_rank(Start(config=config, resolved=resolved), is_launched=False) == 0
+    assert (tmp_path / "run" / "trace.json").exists()

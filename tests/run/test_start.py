@@ -1,0 +1,42 @@
+"""How a run is started: the command line of its ranks, and its hooks."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from jaxpipe.errors import ConfigError
+from jaxpipe.run.start import TrainRequest, load_hooks
+from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
+
+
+def test_ranks_get_the_plan_file_and_all_that_the_launcher_got() -> None:
+    request = TrainRequest(
+        config=Path("a.toml"), settings=("train.steps=3", "run.seed=1"), resume=True, hooks="m:f"
+    )
+    assert request.rank_arguments(Path("run/plan.toml")) == [
+        *("train", "a.toml", "--set", "train.steps=3", "--set", "run.seed=1", "--resume"),
+        *("--plan", "run/plan.toml", "--hooks", "m:f"),
+    ]
+
+
+def test_hooks_are_made_for_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[Path, int]] = []
+    module = ModuleType("some_hooks")
+
+    def make(config: Path, *, rank: int) -> Hooks:
+        made.append((config, rank))
+        return NO_HOOKS
+
+    vars(module)["make"] = make
+    monkeypatch.setitem(sys.modules, "some_hooks", module)
+    assert load_hooks("some_hooks:make", Path("a.toml"), rank=3) is NO_HOOKS
+    assert made == [(Path("a.toml"), 3)]
+    assert load_hooks(None, Path("a.toml"), rank=3) is NO_HOOKS
+
+
+@pytest.mark.parametrize("reference", ["", "nothing_of_the_kind:f", "json", "json:nothing"])
+def test_hooks_that_are_not_there_are_refused(reference: str) -> None:
+    with pytest.raises(ConfigError, match="`--hooks` names a function as MODULE:FUNCTION, is "):
+        load_hooks(reference, Path("a.toml"), rank=0)
