@@ -2,12 +2,13 @@
 
 from jaxpipe.config.check import check_paced, check_run
 from jaxpipe.config.job import cluster_from, describe, job_from, model_from, plan_from
-from jaxpipe.config.read import Config, config_from, load_config, to_tree
+from jaxpipe.config.read import Config, choices_of, config_from, load_config, to_tree
 
 __all__ = [
     "Config",
     "check_paced",
     "check_run",
+    "choices_of",
     "cluster_from",
     "config_from",
     "describe",

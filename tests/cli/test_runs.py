@@ -141,6 +141,7 @@ def test_show_draws_the_plan(write_config: WriteConfig) -> None:
         (),
         ("train",),
         ("run",),
+        ("init",),
         ("plan",),
         ("simulate",),
         ("compare",),
