@@ -2,24 +2,20 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from jaxpipe.cli.console import console
 from jaxpipe.comm import Transport
-from jaxpipe.config import Config, cluster_from, describe
-from jaxpipe.errors import ConfigError
+from jaxpipe.config import Config, describe
 from jaxpipe.paced import Outcome, Scale, execute, planned_sums
 from jaxpipe.plan import Plan, draw_plan, ideal_bubble
-from jaxpipe.plan.cost import slowness
-from jaxpipe.propose.costed import costed
-from jaxpipe.propose.gpt_profile import bytes_each
+from jaxpipe.run.forecast import conditions_from
 from jaxpipe.runtime.launch import seat
 from jaxpipe.runtime.links import open_base
 from jaxpipe.runtime.metrics import MetricsFile, PacedMetrics
 from jaxpipe.runtime.trace_file import write_trace
-from jaxpipe.simulate import Conditions, plan_job
+from jaxpipe.simulate import plan_job
 from jaxpipe.trace import summarise
 from models import train_flops_per_token
 
@@ -38,34 +34,6 @@ def run_paced(config: Config, plan: Plan) -> int:
     if steps:
         _report(config, plan, steps)
     return 0
-
-
-def conditions_from(config: Config) -> Conditions:
-    """Return how long the computes of a plan last, and what its links carry.
-
-    Raises:
-        ConfigError: nothing is known of the speed of a device.
-    """
-    sequence = config.train.sequence or config.model.sequence
-    model, paced = replace(config.model, sequence=sequence), config.paced
-    try:
-        known = costed(
-            model,
-            cluster_from(config),
-            remat=config.train.remat,
-            profile=None if paced.profile is None else Path(paced.profile),
-            tflops=paced.tflops,
-        )
-    except ConfigError as error:
-        words = str(error).replace("`--tflops`", "`paced.tflops`")
-        raise ConfigError(words) from error
-    return Conditions(
-        cluster=known.cluster,
-        profile=known.profile,
-        slow=slowness(known.cluster, known.profile, known.precision),
-        gradient_bytes=bytes_each(model).gradient,
-        overheads=known.overheads(chunk_bytes=config.comm.chunk_bytes, ideal=paced.ideal),
-    )
 
 
 def _steps(config: Config, plan: Plan, transport: Transport) -> Iterator[PacedMetrics]:
