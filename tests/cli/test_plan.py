@@ -111,6 +111,7 @@ def test_what_cannot_be_planned_is_refused(
     assert not (tmp_path / "plan.toml").exists()
 
 
+@pytest.mark.slow
 def test_a_plan_file_trains_to_the_losses_of_any_other_plan(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, dataset: Path
 ):

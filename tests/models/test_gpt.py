@@ -17,6 +17,8 @@ from models.gpt_config import GptConfig
 from tests.models import numpy_gpt, uncut
 from tests.models.uncut import SMALL, UNTIED
 
+pytestmark = pytest.mark.slow
+
 SHORT = ["bfloat16", "float16"]
 
 

@@ -17,6 +17,8 @@ from jaxpipe.runtime.train import Outcome, Stopped
 from models.gpt import Gpt
 from tests.runtime.training import run_tree, tiny_tree
 
+pytestmark = pytest.mark.slow
+
 
 def losses(metrics: Sequence[StepMetrics]) -> list[float]:
     return [each.loss for each in metrics]

@@ -12,6 +12,8 @@ from jaxpipe.runtime.model import Parameters
 from jaxpipe.runtime.stage import Stage
 from tests.runtime.one_device import NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
 
+pytestmark = pytest.mark.slow
+
 PROMPT = np.array([3, 1, 4], np.int32)
 
 

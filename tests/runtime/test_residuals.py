@@ -10,6 +10,8 @@ from jaxpipe.runtime.settings import Remat
 from jaxpipe.runtime.stage import Stage
 from tests.runtime.one_device import NUM_LAYERS, SEED, draw_tokens, tiny_gpt
 
+pytestmark = pytest.mark.slow
+
 
 def whole(remat: Remat) -> Stage:
     return Stage(

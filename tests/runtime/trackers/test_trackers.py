@@ -85,6 +85,7 @@ def test_tensorboard_reads_a_curve_that_goes_on_where_the_run_does(tmp_path: Pat
     assert curve(folder, "eval_loss") == curve(folder, "step") == []
 
 
+@pytest.mark.slow
 def test_a_run_and_its_resumption_are_one_curve(tmp_path: Path, dataset: Path):
     pytest.importorskip("tensorboardX")
     folder = tmp_path / "run"
