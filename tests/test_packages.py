@@ -3,6 +3,7 @@
 import ast
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -111,3 +112,9 @@ def test_the_wheel_holds_every_data_file_of_a_package(root: str) -> None:
     assert data == packed
     assert Path(root, "py.typed") in packed, "type checkers look for it"
     assert f"{root}*" in setuptools["packages"]["find"]["include"]
+
+
+def test_the_citation_names_the_version_that_is_built() -> None:
+    (cited,) = re.findall(r"^version: (.+)$", Path("CITATION.cff").read_text(), re.MULTILINE)
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    assert cited == project["version"]
