@@ -9,7 +9,7 @@ The names below are imported when they are first used, so `import jaxpipe` takes
 4
 """
 
-from importlib import import_module, metadata
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +81,8 @@ if not TYPE_CHECKING:  # type checkers would take it to offer any name
     def __getattr__(name: str) -> Any:
         """Import a public name from its home when it is first used."""
         if name == "__version__":
+            from importlib import metadata  # takes longer than all the rest of this module
+
             return metadata.version("jaxpipe")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
