@@ -79,6 +79,7 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, *, shard: str, step: int) -> None
     monkeypatch.setattr(saver_module, "write_shard", write)
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_training_running(
     tmp_path: Path,
     dataset: Path,

@@ -179,6 +179,7 @@ def test_a_tracker_that_fails_is_told_of_once(
     assert [record.message for record in caplog.records] == [expected]
 
 
+@pytest.mark.slow
 def test_a_tracker_that_cannot_be_made_ends_no_run(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dataset: Path
 ):
