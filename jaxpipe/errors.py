@@ -16,6 +16,9 @@
 A `UserError` ends a command with its message on one line and exit code 2, before any rank computes.
 A `RunError` ends the whole job with exit code 1. The packages `topo` and `models`, which know
 nothing of jaxpipe, raise `ValueError`; `jaxpipe.config` translates it and names the field.
+
+
+How the error that ends a job is told: one line that names the rank.
 """
 
 
@@ -57,3 +60,14 @@ class TransportError(RunError):
 
 class RankLostError(TransportError):
     """A message could not be moved because a rank is gone; the others may go on without it."""
+
+
+def one_line(rank: int, error: BaseException) -> str:
+    r"""Return the rank, the kind of error and its message, on one line.
+
+    >>> one_line(3, ValueError("stage 1 is\n  too big"))
+    'rank 3: ValueError: stage 1 is too big'
+    """
+    words = " ".join(str(error).split())
+    kind = type(error).__name__
+    return f"rank {rank}: {kind}: {words}" if words else f"rank {rank}: {kind}"

@@ -10,7 +10,7 @@ import numpy as np
 import topo
 from jaxpipe.comm import CodedTransport, CountedTransport, ShapedTransport, Transport, run_ranks
 from jaxpipe.comm.buffer import aligned_empty
-from jaxpipe.runtime.launch import find_mpirun, launch_command
+from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 
 RunRanks = Callable[[int, Callable[[Transport], object]], list[object]]
 

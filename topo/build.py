@@ -8,8 +8,8 @@ import numpy as np
 from topo.cluster import Cluster, Device
 from topo.cluster_file import ClusterFile, Pairs, Rows
 from topo.gpu import gpu
+from topo.host_groups import HostOfGroup, ReadBeside, hosts_of
 from topo.links import Matrices, matrices_by_region
-from topo.listed import HostOfGroup, ReadBeside, hosts_of
 from topo.matrix import parse_matrix
 from topo.nvidia import parse_gpu_links
 from topo.units import flops_per_s_from_tflops

@@ -8,7 +8,7 @@ import numpy as np
 from topo.cluster import Device
 from topo.cluster_file import ClusterFile, Speed
 from topo.csv_table import csv_rows
-from topo.listed import ReadBeside
+from topo.host_groups import ReadBeside
 from topo.nvidia import gpu_link_speed
 from topo.units import bytes_per_s_from_gbps, seconds_from_ms
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxpipe.comm import run_ranks
 from jaxpipe.config import job_from, load_config, plan_from
-from jaxpipe.runtime.metrics import read_metrics
+from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.runtime.train import train
 
 _COLUMNS = ("run", "step", "loss", "held_out_loss", "sent_bytes")

@@ -10,7 +10,7 @@ from experiments.compare_group.published import MEGATRON, published_layout
 from experiments.compare_group.setting import Setting
 from jaxpipe.plan import Plan
 from jaxpipe.simulate import Conditions, Constants, Job, System, plan_job, simulate, system_job
-from jaxpipe.simulate.planned import end_s
+from jaxpipe.simulate.plan_step import end_s
 from topo import Cluster
 
 _SYSTEMS = {

@@ -13,7 +13,7 @@ from experiments.compare_group.cases import Cases
 from experiments.compare_group.setting import Setting
 from experiments.compare_group.simulated import TABLE as SIMULATED
 from experiments.dtfm_iteration_time.table import write_csv
-from jaxpipe.runtime.launch import find_mpirun, launch_command
+from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 from jaxpipe.simulate import System
 
 TABLE = "paced.csv"

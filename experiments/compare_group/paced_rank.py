@@ -11,9 +11,9 @@ from experiments.compare_group.paced import LATE_COLUMN, TABLE, read_rows
 from experiments.compare_group.setting import Setting
 from experiments.compare_group.simulated import TABLE as SIMULATED
 from experiments.dtfm_iteration_time.table import Row
-from jaxpipe.comm.mpi import MpiTransport
+from jaxpipe.comm.mpi.transport import MpiTransport
 from jaxpipe.paced import Outcome, Scale, execute, planned_sums
-from jaxpipe.runtime.process import die_with_parent
+from jaxpipe.runtime.process.affinity import die_with_parent
 from jaxpipe.simulate import dtfm_constants
 
 _TIMEOUT_S = 600.0

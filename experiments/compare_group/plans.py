@@ -10,7 +10,7 @@ from experiments.dtfm_iteration_time.planned import told
 from jaxpipe.plan import Plan, read_plan, write_plan
 from jaxpipe.plan.decide import Effort, decide
 from jaxpipe.simulate import Conditions, Constants, Workload, planned_step_s, step_objective
-from jaxpipe.simulate.launch import launch_order, shuffled
+from jaxpipe.simulate.published.dtfm_launch_order import launch_order, shuffled
 from topo import Cluster
 
 _CHUNK_BYTES = 32 * 2**20

@@ -14,8 +14,8 @@ from experiments.spmd_links.links import cached
 from jaxpipe.compare.measured import read_measured
 from jaxpipe.compare.system import System
 from jaxpipe.plan import Plan, write_plan
-from jaxpipe.runtime.launch import MEMORY_SETTINGS, find_mpirun, launch_command
-from jaxpipe.runtime.metrics import read_metrics
+from jaxpipe.runtime.metrics.records import read_metrics
+from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS, find_mpirun, launch_command
 from topo import Cluster
 from topo.emulate import EmulationError, EngineKind, emulated
 from topo.write import cluster_toml

@@ -12,11 +12,12 @@ import topo
 from experiments.compare_group.part import part
 from experiments.compare_group.plans import placed, unscheduled_plan
 from experiments.compare_group.setting import Setting
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.config import load_config
 from jaxpipe.plan import Plan, even_cut
 from jaxpipe.plan.decide import Effort, Task, decide
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
-from jaxpipe.schedule import AllReduceKind, ScheduleKind
+from jaxpipe.schedule import ScheduleKind
 from jaxpipe.simulate import Conditions, step_objective
 from topo import Cluster
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import topo
 from experiments.emulation.commands import emulate
-from jaxpipe.runtime.launch import find_mpirun, launch_command
+from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 from topo.emulate import scaled
 
 _NEAR, _NEAR_S = 0.1, 0.5e-3

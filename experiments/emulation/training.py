@@ -17,9 +17,9 @@ from experiments.emulation.commands import emulate, run, train
 from jaxpipe.config import Config, load_config, plan_from
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import Profile
-from jaxpipe.plan.cut import layers_of
+from jaxpipe.plan.partition import layers_of
 from jaxpipe.propose.gpt_profile import gpt_profile
-from jaxpipe.runtime.metrics import read_metrics
+from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.simulate import Conditions, planned_step_s
 from jaxpipe.trace import Lane, Span, read_chrome
 from topo.emulate import scaled

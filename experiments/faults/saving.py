@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from experiments.faults.saving_blocks import Block, Task
-from jaxpipe.chaos.job import write_dataset
+from jaxpipe.chaos.harness.run import write_dataset
 from jaxpipe.config import config_from, plan_from
-from jaxpipe.runtime.launch import launch
+from jaxpipe.runtime.process.mpirun import launch
 
 INTERVALS = (1, 5, 20, 50)
 HERE = Path(__file__).parent

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxpipe.comm import BARRIER_TAG, barrier
-from jaxpipe.comm.mpi import MpiTransport
+from jaxpipe.comm.mpi.transport import MpiTransport
 from jaxpipe.config import config_from, job_from, plan_from
-from jaxpipe.runtime.saver import Saver
-from jaxpipe.runtime.state_file import restore_state, snapshot
-from jaxpipe.runtime.train_state import TrainState
-from jaxpipe.runtime.worker import Worker, start
+from jaxpipe.runtime.checkpoint.async_saver import Saver
+from jaxpipe.runtime.stage.train_state import TrainState
+from jaxpipe.runtime.step.worker import Worker, start
+from jaxpipe.runtime.train_snapshot import restore_state, snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

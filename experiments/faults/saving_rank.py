@@ -6,13 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from jaxpipe.runtime.process import die_with_parent, pin
+from jaxpipe.runtime.process.affinity import die_with_parent, pin
 
 if __name__ == "__main__":
     die_with_parent()
     pin(os.environ)  # before jax, which makes as many threads as there are cores
     from experiments.faults.saving_blocks import Task, measure
-    from jaxpipe.comm.mpi import MpiTransport
+    from jaxpipe.comm.mpi.transport import MpiTransport
 
     told = msgspec.json.decode(sys.argv[1], type=Task)
     here = MpiTransport()

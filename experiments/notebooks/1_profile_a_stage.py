@@ -27,7 +27,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from jaxpipe.profile import TIMED, MeasureSettings, as_profile, measure_gpt
-from jaxpipe.runtime.settings import Remat
+from jaxpipe.runtime.config import Remat
 from models import GptConfig, load_preset
 
 config = replace(GptConfig(**load_preset("gpt-xl-24")), sequence=64, vocabulary=512)

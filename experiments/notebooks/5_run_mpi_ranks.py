@@ -28,7 +28,7 @@ import numpy as np
 
 import jaxpipe
 from jaxpipe.comm import Transport
-from jaxpipe.runtime.launch import find_mpirun, launch_command
+from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 
 
 def pass_on(transport: Transport) -> float:
@@ -92,7 +92,7 @@ def all_sizes(transport) -> dict[int, float]:
 
 
 if __name__ == "__main__":
-    from jaxpipe.comm.mpi import MpiTransport
+    from jaxpipe.comm.mpi.transport import MpiTransport
 
     transport = MpiTransport()
     seconds = all_sizes(transport)

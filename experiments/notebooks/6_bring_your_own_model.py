@@ -12,7 +12,7 @@
 # # 6. Bring your own model
 #
 # The runtime knows no GPT. It asks for a stack of equal layers between an embedding and a head, by
-# five methods (`jaxpipe.runtime.model.Model`):
+# five methods (`jaxpipe.runtime.stage.model.Model`):
 #
 #     tokens ──► embed ──► block, num_layers times ──► head ──► logits, or loss
 #
@@ -32,8 +32,8 @@ import matplotlib.pyplot as plt
 
 import jaxpipe
 from jaxpipe.runtime.data import Source, prepare
-from jaxpipe.runtime.metrics import StepMetrics
-from jaxpipe.runtime.model import Model, Parameters
+from jaxpipe.runtime.metrics.records import StepMetrics
+from jaxpipe.runtime.stage.model import Model, Parameters
 
 
 @dataclass(frozen=True)

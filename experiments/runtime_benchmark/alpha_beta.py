@@ -8,9 +8,8 @@ links as those that are emulated, so what is measured can only be slower.
 from collections import deque
 from collections.abc import Sequence
 
-from jaxpipe.comm.collective import Act, Step, steps_of
+from jaxpipe.collective import Act, AllReduceKind, Step, SyncTree, ranks, steps_of
 from jaxpipe.comm.shaped import EmulatedLinks
-from jaxpipe.schedule import AllReduceKind, SyncTree, ranks
 from topo import Cluster
 
 _ITEM_BYTES = 4

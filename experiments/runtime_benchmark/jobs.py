@@ -7,9 +7,7 @@ import numpy as np
 
 import topo
 from experiments.runtime_benchmark.plans import plan_of
-from jaxpipe.runtime.data import Bytes, Dataset
-from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.settings import (
+from jaxpipe.runtime.config import (
     CheckpointConfig,
     CommConfig,
     MeshConfig,
@@ -18,6 +16,8 @@ from jaxpipe.runtime.settings import (
     TraceConfig,
     TrainConfig,
 )
+from jaxpipe.runtime.data import Bytes, Dataset
+from jaxpipe.runtime.job import Job
 from models import GptConfig, train_flops_per_token
 from models.gpt import Gpt
 from topo import Cluster

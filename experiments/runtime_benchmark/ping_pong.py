@@ -31,10 +31,10 @@ import numpy as np
 
 from jaxpipe.comm import receive_jax
 from jaxpipe.comm.buffer import aligned_empty
-from jaxpipe.comm.mpi import MpiTransport
-from jaxpipe.comm.mpi_border import MPI
+from jaxpipe.comm.mpi.api import MPI
+from jaxpipe.comm.mpi.transport import MpiTransport
 from jaxpipe.comm.transport import Transport
-from jaxpipe.runtime.process import pin
+from jaxpipe.runtime.process.affinity import pin
 
 SIZES = (2**14, 2**20, 2**24)
 TIMEOUT_S = 60.0

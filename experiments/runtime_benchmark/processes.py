@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from experiments.runtime_benchmark.claim import CannotMeasureError
-from jaxpipe.runtime.launch import MEMORY_SETTINGS, find_mpirun, launch_command
+from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS, find_mpirun, launch_command
 
 _PROGRAMS = "experiments.runtime_benchmark.programs"
 _ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import topo
-from jaxpipe.runtime.launch import MEMORY_SETTINGS
+from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS
 from topo import Cluster
 
 NUM_RANKS = 2

@@ -14,7 +14,7 @@ from experiments.spmd_links.links import NUM_RANKS, cluster_name, cluster_of
 from jaxpipe.compare.measured import Measured
 from jaxpipe.config import load_config, plan_from
 from jaxpipe.propose.gpt_profile import gpt_profile
-from jaxpipe.simulate.planned import Conditions, planned_step_s
+from jaxpipe.simulate.plan_step import Conditions, planned_step_s
 
 _GRADIENT_BYTES = 4
 _FLOPS_PER_S = 50e9

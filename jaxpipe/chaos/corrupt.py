@@ -26,10 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxpipe.chaos.damage import BREAKS, Break, Damage, Folders
-from jaxpipe.chaos.job import environment, write_config
-from jaxpipe.chaos.trial import Family, Setup, Trial
-from jaxpipe.chaos.tried import expect
+from jaxpipe.chaos.harness.corruption import BREAKS, Break, Damage, Folders
+from jaxpipe.chaos.harness.run import environment, write_config
+from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid, open_checkpoint
 

@@ -2,13 +2,13 @@
 
 from jaxpipe.chaos.corrupt import CORRUPT
 from jaxpipe.chaos.fuzz import FUZZ
+from jaxpipe.chaos.harness.trial import Family
 from jaxpipe.chaos.kill import KILL
 from jaxpipe.chaos.save import SAVE
 from jaxpipe.chaos.shrink import SHRINK
 from jaxpipe.chaos.stop import CALM, STOP
 from jaxpipe.chaos.survive import SURVIVE
 from jaxpipe.chaos.term import TERM
-from jaxpipe.chaos.trial import Family
 from jaxpipe.errors import ConfigError
 
 FAMILIES: tuple[Family, ...] = (KILL, STOP, CALM, CORRUPT, SAVE, TERM, SHRINK, SURVIVE, FUZZ)

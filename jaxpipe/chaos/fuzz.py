@@ -22,9 +22,9 @@ from random import Random
 from threading import Timer
 
 import topo
-from jaxpipe.chaos.fuzz_input import Broken, File, mutate, odd_paths
-from jaxpipe.chaos.job import tree
-from jaxpipe.chaos.trial import Family, Setup, Trial
+from jaxpipe.chaos.harness.mutations import Broken, File, mutate, odd_paths
+from jaxpipe.chaos.harness.run import tree
+from jaxpipe.chaos.harness.trial import Family, Setup, Trial
 from jaxpipe.config import Config
 from models import GptConfig
 from topo.cluster_file import ClusterFile, HostGroup, Pairs, RegionLink, Speed
@@ -158,7 +158,7 @@ def _judge_refusal(ending: Ending) -> str:
 
 
 def _run(given: Input, errors: Path) -> Ending:
-    command = [sys.executable, "-m", "jaxpipe.chaos.fuzz_command", *given.words]
+    command = [sys.executable, "-m", "jaxpipe.chaos.harness.fuzz_command", *given.words]
     begin_s = time.perf_counter()
     with errors.open("wb") as file:
         process = subprocess.Popen(

@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from jaxpipe.chaos.job import (
+from jaxpipe.chaos.harness.assertions import expect_equal
+from jaxpipe.chaos.harness.fault_plan import (
+    Kill,
+    Orders,
+    Struck,
+    note_struck,
+    read_struck,
+    write_orders,
+)
+from jaxpipe.chaos.harness.kill_points import Point
+from jaxpipe.chaos.harness.processes import wait_for_ends
+from jaxpipe.chaos.harness.run import (
     NUM_RANKS,
     Started,
     started,
@@ -19,12 +30,7 @@ from jaxpipe.chaos.job import (
     wait_until,
     write_config,
 )
-from jaxpipe.chaos.orders import Kill, Orders, Struck, note_struck, read_struck, write_orders
-from jaxpipe.chaos.point import Point
-from jaxpipe.chaos.processes import wait_for_ends
-from jaxpipe.chaos.result import expect_equal
-from jaxpipe.chaos.trial import Family, Setup, Trial
-from jaxpipe.chaos.tried import expect, tried
+from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
 
 GONE_WITHIN_S = 0.5
 _NUM_STEPS = 10
@@ -99,7 +105,12 @@ def _trial(
     point = aimed.point
     kill = None if point is None else Kill(point=point, victim=aimed.victim, step=aimed.step)
     write_orders(config, Orders(kill=kill))
-    words = ("--restarts", "2", "--rank-module", "jaxpipe.chaos.rank")  # MPI may not start, once
+    words = (
+        "--restarts",
+        "2",
+        "--rank-module",
+        "jaxpipe.chaos.harness.injected_rank",
+    )  # MPI may not start, once
     with started(config, dataset, command="run", words=words) as run:
         if point is None:
             job = _kill(run, aimed)

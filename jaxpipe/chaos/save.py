@@ -23,13 +23,13 @@ from typing import IO
 import msgspec
 import numpy as np
 
-from jaxpipe.chaos.save_loop import KEEP, NUM_RANKS, Loop, content, snapshot, step_of_save
-from jaxpipe.chaos.save_point import SavePoint
-from jaxpipe.chaos.trial import Family, Setup, Trial
+from jaxpipe.chaos.harness.save_loop import KEEP, NUM_RANKS, Loop, content, snapshot, step_of_save
+from jaxpipe.chaos.harness.save_points import SavePoint
+from jaxpipe.chaos.harness.trial import Family, Setup, Trial
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid
-from jaxpipe.runtime.saver import Saver
+from jaxpipe.runtime.checkpoint.async_saver import Saver
 
 _ENDLESS = 1_000_000
 _LARGE_BYTES = 1 << 23
@@ -216,7 +216,12 @@ def _how(loop: Loop) -> str:
 
 @contextmanager
 def _saving(loop: Loop) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "jaxpipe.chaos.save_loop", msgspec.json.encode(loop).decode()]
+    command = [
+        sys.executable,
+        "-m",
+        "jaxpipe.chaos.harness.save_loop",
+        msgspec.json.encode(loop).decode(),
+    ]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:

@@ -9,18 +9,17 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from jaxpipe.chaos.job import Started, started, wait_for_steps, wait_until
-from jaxpipe.chaos.lossless import (
+from jaxpipe.chaos.harness.assertions import (
     ENDS_WITHIN_S,
     check_losses,
     check_samples,
     train_undisturbed,
     write_lossless_config,
 )
-from jaxpipe.chaos.processes import wait_for_ends
-from jaxpipe.chaos.trial import Family, Setup, Trial
-from jaxpipe.chaos.tried import expect, tried
-from jaxpipe.runtime.launch import seat
+from jaxpipe.chaos.harness.processes import wait_for_ends
+from jaxpipe.chaos.harness.run import Started, started, wait_for_steps, wait_until
+from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
+from jaxpipe.runtime.process.mpirun import seat
 
 SIZES = (4, 3, 2)
 _STEPS_EACH = 5
@@ -38,7 +37,7 @@ def _trials(setup: Setup) -> Iterator[Trial]:
 def _trial(
     config: Path, dataset: Path, reference: Path, chance: random.Random, figures: dict[str, float]
 ) -> None:
-    words = ("--restarts", str(_RESTARTS), "--rank-module", "jaxpipe.chaos.recording_rank")
+    words = ("--restarts", str(_RESTARTS), "--rank-module", "jaxpipe.chaos.harness.recording_rank")
     with started(config, dataset, command="run", words=words) as run:
         steps, num_kills = _STEPS_EACH, 0
         for size in SIZES[:-1]:

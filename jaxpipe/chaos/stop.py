@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpipe.chaos.job import (
+from jaxpipe.chaos.harness.fault_plan import Orders, write_orders
+from jaxpipe.chaos.harness.processes import wait_for_ends
+from jaxpipe.chaos.harness.run import (
     NUM_RANKS,
     Started,
     started,
@@ -18,12 +20,9 @@ from jaxpipe.chaos.job import (
     wait_until,
     write_config,
 )
-from jaxpipe.chaos.orders import Orders, write_orders
-from jaxpipe.chaos.processes import wait_for_ends
-from jaxpipe.chaos.trial import Family, Setup, Trial
-from jaxpipe.chaos.tried import expect, tried
-from jaxpipe.runtime.metrics import read_metrics
-from jaxpipe.runtime.watch import CauseKind, read_cause
+from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
+from jaxpipe.runtime.metrics.records import read_metrics
+from jaxpipe.runtime.watchdog import CauseKind, read_cause
 
 _FOUND_WITHIN_S = 3.0
 _TIMES = 5.0
@@ -92,7 +91,9 @@ def _calm(setup: Setup) -> Iterator[Trial]:
 
 def _stay_calm(config: Path, dataset: Path, figures: dict[str, float]) -> None:
     begin_s = time.monotonic()
-    with started(config, dataset, words=("--rank-module", "jaxpipe.chaos.rank")) as run:
+    with started(
+        config, dataset, words=("--rank-module", "jaxpipe.chaos.harness.injected_rank")
+    ) as run:
         code = run.wait(timeout_s=3600.0)
     figures["run_s"] = time.monotonic() - begin_s
     expect(code == 0, f"the run ends with exit code {code}: {read_cause(run.folder)}")

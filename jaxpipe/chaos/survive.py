@@ -19,22 +19,21 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from jaxpipe.chaos.job import Started, started, wait_until
-from jaxpipe.chaos.lossless import (
+from jaxpipe.chaos.harness.assertions import (
     ENDS_WITHIN_S,
     check_losses,
     check_samples,
     train_undisturbed,
     write_lossless_config,
 )
-from jaxpipe.chaos.processes import wait_for_ends
-from jaxpipe.chaos.trial import Family, Setup, Trial
-from jaxpipe.chaos.tried import expect, tried
-from jaxpipe.runtime.metrics import read_description
+from jaxpipe.chaos.harness.processes import wait_for_ends
+from jaxpipe.chaos.harness.run import Started, started, wait_until
+from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
+from jaxpipe.runtime.metrics.records import read_description
 
 _STEPS_EACH = 5
 _CHECKPOINT_EVERY = 4
-_WORDS = ("--restarts", "2", "--rank-module", "jaxpipe.chaos.recording_rank")
+_WORDS = ("--restarts", "2", "--rank-module", "jaxpipe.chaos.harness.recording_rank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

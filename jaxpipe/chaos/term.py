@@ -12,7 +12,8 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from jaxpipe.chaos.job import (
+from jaxpipe.chaos.harness.processes import psutil
+from jaxpipe.chaos.harness.run import (
     NUM_RANKS,
     Started,
     started,
@@ -20,12 +21,10 @@ from jaxpipe.chaos.job import (
     wait_for_steps,
     write_config,
 )
-from jaxpipe.chaos.processes import psutil
-from jaxpipe.chaos.trial import Family, Setup, Trial
-from jaxpipe.chaos.tried import expect, tried
+from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
 from jaxpipe.errors import RunError
 from jaxpipe.runtime.checkpoint import latest, newest_valid
-from jaxpipe.runtime.metrics import read_metrics
+from jaxpipe.runtime.metrics.records import read_metrics
 
 _SAVED_WITHIN_S = 5.0
 _MOST_LOST = 1

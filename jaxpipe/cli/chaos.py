@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 if TYPE_CHECKING:  # these import numpy and psutil, which `--help` can do without
-    from jaxpipe.chaos.scorecard import Score
-    from jaxpipe.chaos.trial import Family, Trial
+    from jaxpipe.chaos.harness.scorecard import Score
+    from jaxpipe.chaos.harness.trial import Family, Trial
 
 
 def chaos(
@@ -39,10 +39,10 @@ def chaos(
     from tempfile import mkdtemp
 
     from jaxpipe.chaos.families import families as families_named
-    from jaxpipe.chaos.job import write_dataset
-    from jaxpipe.chaos.scorecard import Score, write_scorecard
-    from jaxpipe.cli.console import console
+    from jaxpipe.chaos.harness.run import write_dataset
+    from jaxpipe.chaos.harness.scorecard import Score, write_scorecard
     from jaxpipe.errors import ConfigError
+    from jaxpipe.run.console import console
 
     if trials is not None and trials < 1:
         raise ConfigError(f"`--trials` must be at least 1, is {trials}; leave it out for a few")
@@ -72,8 +72,8 @@ def _try(
     family: "Family", folder: Path, dataset: Path, *, num_trials: int, seed: int
 ) -> Iterator["Trial"]:
     """Do trials of a family, and show how far it is."""
-    from jaxpipe.chaos.trial import Setup
-    from jaxpipe.cli.console import console, under_way
+    from jaxpipe.chaos.harness.trial import Setup
+    from jaxpipe.run.console import console, under_way
 
     if num_trials == 0:
         return
@@ -95,8 +95,8 @@ def _try(
 def _show(scores: "list[Score]") -> None:
     from rich.table import Table
 
-    from jaxpipe.chaos.scorecard import COLUMNS, rows
-    from jaxpipe.cli.console import print_table
+    from jaxpipe.chaos.harness.scorecard import COLUMNS, rows
+    from jaxpipe.run.console import print_table
 
     table = Table(*COLUMNS, box=None)
     for row in rows(scores):

@@ -55,9 +55,9 @@ def compare(
 def _be_rank(name: str, config: "Config", plan: "Plan", out: Path) -> int:
     from jaxpipe.compare.system import System
     from jaxpipe.errors import ConfigError
-    from jaxpipe.runtime.launch import check_seat, seat
-    from jaxpipe.runtime.local_devices import take_devices
-    from jaxpipe.runtime.process import die_with_parent, pin
+    from jaxpipe.runtime.process.affinity import die_with_parent, pin
+    from jaxpipe.runtime.process.gpu_assignment import take_devices
+    from jaxpipe.runtime.process.mpirun import check_seat, seat
 
     here = seat(os.environ)
     if here is None:
@@ -98,13 +98,13 @@ def _command(config: Path, settings: Sequence[str], steps: int, out: Path) -> li
 def _compare(
     command: list[str], systems: "Sequence[System]", config: "Config", plan: "Plan", out: Path
 ) -> int:
-    from jaxpipe.cli.console import console
     from jaxpipe.compare.check import check_comparison
     from jaxpipe.compare.measured import read_measured
     from jaxpipe.compare.system import System
     from jaxpipe.compare.table import markdown
     from jaxpipe.errors import ConfigError, RunError
-    from jaxpipe.runtime.launch import launch, seat
+    from jaxpipe.run.console import console
+    from jaxpipe.runtime.process.mpirun import launch, seat
 
     if seat(os.environ) is not None:
         raise ConfigError("`compare` starts its own ranks, one system after the other: no mpirun")
@@ -135,7 +135,7 @@ def _write(
 ) -> list[Path]:
     from jaxpipe.compare.picture import draw
     from jaxpipe.compare.table import write_table
-    from jaxpipe.config.job import describe
+    from jaxpipe.config.build import describe
     from jaxpipe.errors import UserError
 
     description = {**describe(config), "command": ["jaxpipe", *command]}

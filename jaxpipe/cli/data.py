@@ -27,8 +27,8 @@ def prepare(
         eval_fraction: how much is held out.
         if_missing: do nothing if the folder holds a dataset already.
     """
-    from jaxpipe.cli.console import console, counter
     from jaxpipe.errors import ConfigError
+    from jaxpipe.run.console import console, counter
     from jaxpipe.runtime import data
 
     if if_missing and (out / "dataset.json").exists():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # it imports jax, which `--help` can do without
     from jaxpipe.doctor import Finding
-    from jaxpipe.runtime.launch import Seat
+    from jaxpipe.runtime.process.mpirun import Seat
 
 
 def doctor(*, folder: Path = Path("."), seconds: float = 60.0) -> int:
@@ -19,9 +19,9 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0) -> int:
         folder: where runs are to be written.
         seconds: how long ranks may take to answer.
     """
-    from jaxpipe.cli.console import console
     from jaxpipe.doctor import Health, judge_disk, say_hello
-    from jaxpipe.runtime.launch import seat
+    from jaxpipe.run.console import console
+    from jaxpipe.runtime.process.mpirun import seat
 
     here = seat(os.environ)
     if here is None:
@@ -43,14 +43,14 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0) -> int:
 
 def _of_this_job(here: "Seat", *, timeout_s: float) -> "tuple[Finding, ...] | None":
     """Return on rank 0 what all ranks of this job found, and None elsewhere."""
-    from jaxpipe.runtime.local_devices import take_devices
-    from jaxpipe.runtime.process import die_with_parent, pin
+    from jaxpipe.runtime.process.affinity import die_with_parent, pin
+    from jaxpipe.runtime.process.gpu_assignment import take_devices
 
     die_with_parent()
     pin(os.environ)  # before jax, which makes as many threads as there are cores
     take_devices(os.environ, each=1)
 
-    from jaxpipe.comm.mpi import MpiTransport
+    from jaxpipe.comm.mpi.transport import MpiTransport
     from jaxpipe.doctor import gather_facts, judge_job, judge_survival_of_job
 
     transport = MpiTransport()

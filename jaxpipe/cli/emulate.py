@@ -1,4 +1,7 @@
-"""`jaxpipe emulate`: runs a command over a cluster of namespaces, and tells what crossed it."""
+"""`jaxpipe emulate`: runs a command over a cluster of namespaces, and tells what crossed it.
+
+The tables of what crossed an emulated network: by host, and by link.
+"""
 
 import os
 import signal
@@ -18,6 +21,11 @@ if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from topo import Cluster
     from topo.emulate import Emulation, Traffic
     from topo.emulate.watch import RankWatch
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from topo.emulate import Traffic
 
 _POLL_S = 0.2
 _SECONDS_TO_END = 5.0
@@ -140,7 +148,7 @@ def _configuration(command: Sequence[str]) -> tuple[Path, tuple[str, ...]] | Non
 
 
 def _introduce(emulation: "Emulation", *, scale: float) -> None:
-    from jaxpipe.cli.console import errors
+    from jaxpipe.run.console import errors
     from topo.emulate import EngineKind
 
     cluster, choice = emulation.cluster, emulation.choice
@@ -162,7 +170,7 @@ def _run(emulation: "Emulation", words: Sequence[str]) -> int:
         RunError: they did.
     """
     from jaxpipe.errors import ConfigError
-    from jaxpipe.runtime.process import die_with_parent
+    from jaxpipe.runtime.process.affinity import die_with_parent
 
     end_with_us = partial(die_with_parent, signal.SIGTERM)
     with emulation.watch() as watch:
@@ -223,8 +231,8 @@ def _check_places(emulation: "Emulation", watch: "RankWatch") -> None:
 
 
 def _tell(emulation: "Emulation", watch: "RankWatch", traffic: "Traffic") -> None:
-    from jaxpipe.cli.console import errors
-    from jaxpipe.cli.traffic import host_lines, link_lines
+    from jaxpipe.cli.emulate import host_lines, link_lines
+    from jaxpipe.run.console import errors
 
     hosts = emulation.cluster.host_of
     ranks: dict[int, list[int]] = {}
@@ -261,3 +269,35 @@ def _ended_by_signals() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+_MOST_LINKS = 40
+
+
+def host_lines(traffic: "Traffic", ranks: Mapping[int, Sequence[int]]) -> Iterator[str]:
+    """Yield a line for each host: its interface's counters, and the ranks seen there."""
+    width = max(4, *(len(host.host) for host in traffic.hosts))
+    yield f"{'host':<{width}}  {'sent bytes':>15}  {'received bytes':>15}  ranks seen"
+    for number, host in enumerate(traffic.hosts):
+        seen = " ".join(map(str, ranks.get(number, ()))) or "-"
+        yield f"{host.host:<{width}}  {host.sent_bytes:>15,}  {host.received_bytes:>15,}  {seen}"
+
+
+def link_lines(traffic: "Traffic") -> Iterator[str]:
+    """Yield a line for each link that something crossed, the busiest first."""
+    used = sorted(
+        (link for link in traffic.links if link.num_bytes or link.dropped_packets),
+        key=lambda link: -link.num_bytes,
+    )
+    if not used:
+        return
+    names = [host.host for host in traffic.hosts]
+    label = [f"{names[link.source]} -> {names[link.destination]}" for link in used]
+    width = max(4, *map(len, label[:_MOST_LINKS]))
+    yield ""
+    yield f"{'link':<{width}}  {'bytes':>15}  {'dropped packets':>15}"
+    for link, name in zip(used[:_MOST_LINKS], label, strict=False):
+        yield f"{name:<{width}}  {link.num_bytes:>15,}  {link.dropped_packets:>15,}"
+    if len(used) > _MOST_LINKS:
+        rest = sum(link.num_bytes for link in used[_MOST_LINKS:])
+        yield f"and {len(used) - _MOST_LINKS} more links, {rest:,} bytes"

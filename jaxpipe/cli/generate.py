@@ -25,7 +25,7 @@ def generate(
         top_k: draw among so many of the likeliest.
         seed: another seed, another text.
     """
-    from jaxpipe.cli.console import console
+    from jaxpipe.run.console import console
     from jaxpipe.runtime.checkpoint import latest
 
     text = sample_text(

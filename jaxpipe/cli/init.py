@@ -24,8 +24,8 @@ def init(folder: tyro.conf.Positional[Path] = Path(".")) -> int:
     Args:
         folder: where to write `config.toml`; created if missing.
     """
-    from jaxpipe.cli.console import console
     from jaxpipe.errors import ConfigError
+    from jaxpipe.run.console import console
 
     path, data = folder / "config.toml", folder / "data"
     text = starter_text(run=folder / "run", data=data)

@@ -26,9 +26,9 @@ def import_model(
         out: the folder of the run to begin.
         data: the dataset to go on with; prepare it with the model's own tokenizer.json.
     """
-    from jaxpipe.cli.console import console
     from jaxpipe.config import config_from, describe
     from jaxpipe.interchange import begin_run, read_gpt2
+    from jaxpipe.run.console import console
 
     model, tensors = read_gpt2(folder)
     tree, path = _tree(model, run=out, data=data), out / "config.toml"
@@ -56,9 +56,9 @@ def export(
         run: the folder of a run.
         out: the folder to write: config.json and model.safetensors.
     """
-    from jaxpipe.cli.console import console
     from jaxpipe.config import config_from
     from jaxpipe.interchange import our_names, write_gpt2
+    from jaxpipe.run.console import console
     from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 
     checkpoint = open_checkpoint(latest(run))

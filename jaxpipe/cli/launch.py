@@ -8,7 +8,7 @@ import tyro
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.launch import Launch, SlurmMpi, mpijob_manifest, mpirun_script, slurm_script
-from jaxpipe.runtime.settings import ComputeKind, Survival
+from jaxpipe.runtime.config import ComputeKind, Survival
 
 if TYPE_CHECKING:
     from jaxpipe.config import Config

@@ -39,7 +39,7 @@ from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, wr
 from jaxpipe.cli.trace import trace
 from jaxpipe.cli.train import train
 from jaxpipe.errors import ConfigError, RunError, UserError
-from jaxpipe.runtime.launch import seat
+from jaxpipe.runtime.process.mpirun import seat
 
 Command: TypeAlias = Callable[..., int]
 

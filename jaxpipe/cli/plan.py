@@ -29,9 +29,9 @@ def plan(
         out: the file to write.
         json_: print one JSON object and nothing else.
     """
-    from jaxpipe.cli.console import console, counter
     from jaxpipe.plan import write_plan
     from jaxpipe.propose.proposal import propose
+    from jaxpipe.run.console import console, counter
 
     with counter("plans simulated") as observe:
         proposal = propose(request, observe=observe)

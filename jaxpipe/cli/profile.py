@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxpipe.runtime.settings import Remat
+from jaxpipe.runtime.config import Remat
 
 if TYPE_CHECKING:  # these import jax, which `--help` can do without
     from rich.table import Table
@@ -38,9 +38,9 @@ def profile(
         repeats: how often each call is repeated; fewer times once 10 s have gone, but at least 3.
         out: the JSON file to write, for `jaxpipe plan --profile`.
     """
-    from jaxpipe.cli.console import console, print_table, under_way
     from jaxpipe.errors import ConfigError
     from jaxpipe.profile import MeasureSettings, measure_gpt, write_costs
+    from jaxpipe.run.console import console, print_table, under_way
     from models import GptConfig, load_preset
 
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 if TYPE_CHECKING:
-    from jaxpipe.supervise import Attempt
+    from jaxpipe.run import Attempt
 
 
 def run(
@@ -31,8 +31,8 @@ def run(
         rank_module: as in `jaxpipe train`.
     """
     from jaxpipe.errors import ConfigError
-    from jaxpipe.runtime.launch import run_child
-    from jaxpipe.supervise import Run, supervise
+    from jaxpipe.run import Run, supervise
+    from jaxpipe.runtime.process.mpirun import run_child
 
     if restarts < 0:
         raise ConfigError(f"`--restarts` must not be negative, is {restarts}; 0 starts once")

@@ -18,9 +18,9 @@ def show(
         settings: changes to it, such as `train.steps=10`; give it once for each.
     """
     import topo
-    from jaxpipe.cli.console import console
     from jaxpipe.config import load_config, plan_from
     from jaxpipe.plan import draw_plan
+    from jaxpipe.run.console import console
 
     read = load_config(config, settings)
     plan = plan_from(read)

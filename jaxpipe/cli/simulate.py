@@ -35,8 +35,8 @@ def simulate(
         trace: a file to write what every rank does to, for Perfetto.
     """
     import topo
-    from jaxpipe.cli.console import console
     from jaxpipe.errors import ConfigError
+    from jaxpipe.run.console import console
     from jaxpipe.simulate import Workload, dtfm_constants, step_time, system_job
     from jaxpipe.simulate import simulate as run
     from jaxpipe.trace import write_chrome

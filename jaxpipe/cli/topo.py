@@ -25,7 +25,7 @@ def _users_mistakes() -> Iterator[None]:
 def list_clusters() -> int:
     """List the clusters of the catalogue."""
     import topo
-    from jaxpipe.cli.console import console
+    from jaxpipe.run.console import console
 
     clusters = {name: topo.load(name) for name in topo.names()}
     width = max(map(len, clusters))
@@ -48,7 +48,7 @@ def show_cluster(
         picture: a PNG to write as well.
     """
     import topo
-    from jaxpipe.cli.console import console
+    from jaxpipe.run.console import console
     from topo.draw import draw_cluster
     from topo.picture import draw_picture
 
@@ -77,7 +77,7 @@ def write_tc(
         out: the folder to write.
     """
     import topo
-    from jaxpipe.cli.console import console
+    from jaxpipe.run.console import console
     from topo.tc import parse_addresses, tc_scripts
 
     with _users_mistakes():
@@ -111,7 +111,7 @@ def write_hosts(
         out: the folder to write.
     """
     import topo
-    from jaxpipe.cli.console import console
+    from jaxpipe.run.console import console
     from topo.hostfile import mpich_hostfile, openmpi_hostfile, openmpi_rankfile
 
     with _users_mistakes():
@@ -162,7 +162,7 @@ def probe(
         repeats: how many large messages measure a pair; four times as many small ones do.
         large_mib: the size of a large message in MiB.
     """
-    from jaxpipe.cli.console import console
+    from jaxpipe.run.console import console
     from topo.draw import draw_cluster
     from topo.probe.measure import measure
     from topo.probe.summary import ProbeSettings, cluster_of, spread_of

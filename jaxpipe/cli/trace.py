@@ -41,7 +41,7 @@ def trace(
         out: a file to write with both, for Perfetto.
         json_: print one JSON object and nothing else.
     """
-    from jaxpipe.cli.console import console
+    from jaxpipe.run.console import console
     from jaxpipe.trace import account, mean_account, one_step, plot_beside, write_overlay
 
     path = run / "trace.json" if run.is_dir() else run
@@ -84,7 +84,7 @@ def _chosen(path: Path, step: int | None) -> "Trace":
 def _config(run: Path) -> "Config":
     from jaxpipe.config import config_from
     from jaxpipe.errors import UserError
-    from jaxpipe.runtime.metrics import read_description
+    from jaxpipe.runtime.metrics.records import read_description
 
     description = read_description(run / "metrics.jsonl")
     if description is None:

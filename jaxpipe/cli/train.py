@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxpipe.runtime.settings import ComputeKind, Survival, TransportKind
+from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
 
 if TYPE_CHECKING:
     from jaxpipe.config import Config
@@ -38,9 +38,9 @@ def train(
             your own can change what it likes before it runs `jaxpipe`.
     """
     from jaxpipe.config import check_paced, check_run, load_config, plan_from
-    from jaxpipe.runtime.launch import check_seat, seat
-    from jaxpipe.runtime.ulfm import check_survival
-    from jaxpipe.runtime.watch import clear_cause, clear_ended
+    from jaxpipe.runtime.process.mpirun import check_seat, seat
+    from jaxpipe.runtime.process.ulfm import check_survival
+    from jaxpipe.runtime.watchdog import clear_cause, clear_ended
 
     chosen = {"run.compute": compute, "run.transport": transport}
     settings += tuple(f"{key}={kind}" for key, kind in chosen.items() if kind is not None)
@@ -64,8 +64,8 @@ def train(
         arguments = _arguments(config, settings, resume=resume)
         return _start_ranks(read, plan, arguments, module=rank_module)
 
-    from jaxpipe.runtime.local_devices import take_devices
-    from jaxpipe.runtime.process import die_with_parent, pin
+    from jaxpipe.runtime.process.affinity import die_with_parent, pin
+    from jaxpipe.runtime.process.gpu_assignment import take_devices
 
     if here is not None:
         die_with_parent()
@@ -73,19 +73,19 @@ def train(
         take_devices(os.environ, each=read.mesh.num_devices)
 
     if is_paced:
-        from jaxpipe.cli.paced import run_paced
+        from jaxpipe.run.paced import run_paced
 
         return run_paced(read, plan)
 
-    from jaxpipe.cli.rank import Begin, run_rank
+    from jaxpipe.run.rank import Begin, run_rank
 
     return run_rank(read, plan, Begin(resume=resume, found=checkpoint))
 
 
 def _start_ranks(read: "Config", plan: "Plan", arguments: Sequence[str], *, module: str) -> int:
     """Run all ranks, and return the exit code; keep why they ended where none of them could."""
-    from jaxpipe.runtime.launch import launch
-    from jaxpipe.runtime.watch import has_ended
+    from jaxpipe.runtime.process.mpirun import launch
+    from jaxpipe.runtime.watchdog import has_ended
 
     folder, survives = Path(read.run.folder), read.run.survive is Survival.SHRINK
     words: list[str] = []
@@ -117,9 +117,9 @@ def _has_stopped(folder: Path, *, steps: int) -> bool:
 
 def _say_if_killed(folder: Path, plan: "Plan", *, code: int, words: str) -> None:
     """Write a cause where no rank could, because it was killed; its launcher may have named it."""
-    from jaxpipe.runtime.death import find_death
-    from jaxpipe.runtime.launch import TOLD_TO_STOP
-    from jaxpipe.runtime.watch import Cause, CauseKind, write_cause
+    from jaxpipe.runtime.process.exit_cause import find_death
+    from jaxpipe.runtime.process.mpirun import TOLD_TO_STOP
+    from jaxpipe.runtime.watchdog import Cause, CauseKind, write_cause
 
     if code in (0, 2, *TOLD_TO_STOP):
         return

@@ -1,22 +1,21 @@
 """How bytes move between ranks.
 
-`MpiTransport` is imported from `jaxpipe.comm.mpi` by those who need it: nothing here needs an MPI.
+`MpiTransport` is imported from `jaxpipe.comm.mpi.transport` by those who need it: nothing here needs an MPI.
 """
 
-from jaxpipe.comm.all_gather import all_gather
-from jaxpipe.comm.all_reduce import all_reduce, all_reduce_with_feedback
-from jaxpipe.comm.arrival import Arrival, receive_jax
-from jaxpipe.comm.clock import clock_offset
+from jaxpipe.comm.byte_counter import CountedTransport
+from jaxpipe.comm.clock_sync import clock_offset
 from jaxpipe.comm.codec import Codec, codec_of
-from jaxpipe.comm.coded import CodedTransport
 from jaxpipe.comm.collective import Wire
-from jaxpipe.comm.collective.library import library_of
-from jaxpipe.comm.counted import CountedTransport
-from jaxpipe.comm.gather import barrier, broadcast_bytes, gather_bytes
+from jaxpipe.comm.collective.all_gather import all_gather
+from jaxpipe.comm.collective.all_reduce import all_reduce, all_reduce_with_feedback
+from jaxpipe.comm.collective.async_all_reduce import Reducer, ReduceWorker, Reducing, Sum
+from jaxpipe.comm.collective.gather_broadcast import barrier, broadcast_bytes, gather_bytes
+from jaxpipe.comm.collective.native import library_of
+from jaxpipe.comm.compressed import CodedTransport
 from jaxpipe.comm.local import LocalTransport, LocalWorld, run_ranks
-from jaxpipe.comm.reduce_worker import Reducer, ReduceWorker, Reducing, Sum
+from jaxpipe.comm.receive_jax import Arrival, receive_jax
 from jaxpipe.comm.shaped import ShapedTransport
-from jaxpipe.comm.surviving import SurvivingTransport
 from jaxpipe.comm.tags import (
     ALL_REDUCE_TAG,
     BARRIER_TAG,
@@ -26,7 +25,13 @@ from jaxpipe.comm.tags import (
     NUM_MESSAGE_TAGS,
     SAVE_TAG,
 )
-from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
+from jaxpipe.comm.transport import (
+    HostOrDeviceArray,
+    Receiving,
+    Sending,
+    SurvivingTransport,
+    Transport,
+)
 
 __all__ = [
     "ALL_REDUCE_TAG",

@@ -14,11 +14,10 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from jaxpipe.comm.abort import one_line
 from jaxpipe.comm.buffer import aligned_empty, as_bytes, num_bytes_of
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport
-from jaxpipe.errors import TransportError
+from jaxpipe.errors import TransportError, one_line
 
 Result = TypeVar("Result")
 

@@ -7,7 +7,7 @@ from jaxpipe.compare.system import System
 from jaxpipe.config import Config, check_run
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.settings import Remat, TransportKind
+from jaxpipe.runtime.config import Remat, TransportKind
 
 TABLE = "compare.csv"
 """The file that makes a folder one of a comparison."""

@@ -7,8 +7,8 @@ from jaxpipe.comm import Transport
 from jaxpipe.compare.measured import RankPart, Step, peak_bytes
 from jaxpipe.compare.slow_links import regions_of, sent_in_messages
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.state_file import restore_state
-from jaxpipe.runtime.worker import start
+from jaxpipe.runtime.step.worker import start
+from jaxpipe.runtime.train_snapshot import restore_state
 from topo import Cluster
 
 

@@ -15,7 +15,7 @@ from jaxpipe.compare.strategies import Chosen
 from jaxpipe.compare.system import System
 from jaxpipe.config import Config, cluster_from, job_from
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.links import open_transport
+from jaxpipe.runtime.open_transport import open_transport
 
 
 def run_system(

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import optax
 
 from jaxpipe.autoshard.spmd import initial_state, train_step
+from jaxpipe.runtime.config import OptimizerConfig, Remat
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.model import Parameters
-from jaxpipe.runtime.optimizer import adamw, clip_factor
-from jaxpipe.runtime.settings import OptimizerConfig, Remat
+from jaxpipe.runtime.stage.model import Parameters
+from jaxpipe.runtime.stage.optimizer import adamw, clip_factor
 
 
 def whole_step(job: Job) -> tuple[Callable[..., Any], tuple[Any, Any, Any]]:

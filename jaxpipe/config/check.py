@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from jaxpipe.collective import CodecKind
 from jaxpipe.config.read import Config, to_tree
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.runtime.checkpoint import Checkpoint, latest, newest_valid
+from jaxpipe.runtime.config import Survival, TransportKind
 from jaxpipe.runtime.data import num_eval_batches, open_dataset, sample
-from jaxpipe.runtime.settings import Survival, TransportKind
-from jaxpipe.runtime.trackers import check_installed
-from jaxpipe.schedule import CodecKind
+from jaxpipe.runtime.metrics.trackers import check_installed
 
 _MAY_CHANGE = frozenset({"dropout", "compute_dtype"})
 """What may differ between a checkpoint's model and the one that goes on from it."""

@@ -15,7 +15,7 @@ import msgspec
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import PlanConfig
-from jaxpipe.runtime.settings import (
+from jaxpipe.runtime.config import (
     CheckpointConfig,
     CommConfig,
     DataConfig,

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from jaxpipe.comm import GATHER_TAG, Transport, gather_bytes
-from jaxpipe.runtime.local_devices import gpu_name
+from jaxpipe.runtime.process.gpu_assignment import gpu_name
 
 _PACKAGES = ("jaxpipe", "jax", "jaxlib", "flax", "optax", "numpy", "mpi4py")
 _SMALL_BYTES, _LARGE_BYTES = 8, 4 * 2**20

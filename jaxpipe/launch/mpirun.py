@@ -4,8 +4,8 @@ mpirun starts a daemon on each host of its hostfile, used or not, over ssh, and 
 so the file has the hosts of the plan alone.
 """
 
-from jaxpipe.launch.job import Launch
 from jaxpipe.launch.shell import EXPORT, STOPPED, begin_lines, wait_lines
+from jaxpipe.launch.spec import Launch
 
 
 def mpirun_script(launch: Launch) -> str:

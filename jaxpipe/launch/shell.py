@@ -11,8 +11,8 @@ were killed. What counts is the checkpoint of the last step.
 
 import shlex
 
-from jaxpipe.launch.job import Launch
-from jaxpipe.runtime.launch import MEMORY_SETTINGS
+from jaxpipe.launch.spec import Launch
+from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS
 
 STOPPED = 143
 """The exit code of a script whose ranks were told to stop: 128 plus SIGTERM, as of `jaxpipe`."""

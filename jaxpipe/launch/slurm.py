@@ -21,9 +21,9 @@ Source: the manuals of sbatch (--signal, --requeue), srun (--distribution=arbitr
 from enum import StrEnum
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.launch.job import Launch
 from jaxpipe.launch.mpirun import rank_lines
 from jaxpipe.launch.shell import EXPORT, begin_lines, verdict_lines
+from jaxpipe.launch.spec import Launch
 
 _TO_REQUEUE_S = 30
 """What is left of the notice for SLURM to end the job before its time is over."""

@@ -17,9 +17,9 @@ import jax
 import numpy as np
 
 from jaxpipe.comm import Receiving
-from jaxpipe.paced.pace import Pace
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.transport import PacedTransport
+from jaxpipe.paced.virtual_clock import Pace
 from jaxpipe.simulate.collective import Collective
 
 

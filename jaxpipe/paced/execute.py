@@ -24,14 +24,14 @@ from jaxpipe.comm import (
     broadcast_bytes,
     gather_bytes,
 )
-from jaxpipe.paced.lateness import NEVER_LATE, Lateness, added
-from jaxpipe.paced.pace import Beat, Pace
-from jaxpipe.paced.rank import PacedRank, Task, open_rank
+from jaxpipe.paced.paced_rank import PacedRank, Task, open_rank
 from jaxpipe.paced.reduction import PlannedSums, gathered_tags
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.switch import Switch
+from jaxpipe.paced.timing_error import NEVER_LATE, Lateness, added
 from jaxpipe.paced.transport import connect
-from jaxpipe.simulate.job import Job
+from jaxpipe.paced.virtual_clock import Beat, Pace
+from jaxpipe.simulate.engine.step_model import Job
 from jaxpipe.trace import Span, Trace, Truth
 
 _AHEAD_S = 0.3

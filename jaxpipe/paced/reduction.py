@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.reductions import reduction_tag
+from jaxpipe.runtime.step.gradient_sync import reduction_tag
 from jaxpipe.schedule import Bucket, Instruction, Op
 from jaxpipe.simulate.collective import Collective
-from jaxpipe.simulate.job import Job
-from jaxpipe.simulate.planned import Conditions
+from jaxpipe.simulate.engine.step_model import Job
+from jaxpipe.simulate.plan_step import Conditions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

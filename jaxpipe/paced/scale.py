@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.simulate.job import Job
+from jaxpipe.simulate.engine.step_model import Job
 
 _FITTING_BYTES = 2048
 """A message of so many bytes leaves at once over any MPI, which asks nobody first."""

@@ -23,15 +23,15 @@ from selectors import EVENT_READ, SelectSelector
 from threading import Thread
 
 from jaxpipe.comm.tags import ALL_REDUCE_TAG, GATHER_TAG, NUM_MESSAGE_TAGS
-from jaxpipe.paced.lateness import Lateness, Latenesses
-from jaxpipe.paced.note import NOTE_BYTES, Kind, Note, notes_of
-from jaxpipe.paced.pace import Beat
-from jaxpipe.simulate.job import Job
-from jaxpipe.simulate.link import Link
-from jaxpipe.simulate.meet import CONTROL, pairs
-from jaxpipe.simulate.network import open_links
-from jaxpipe.simulate.queue import EventQueue
-from jaxpipe.simulate.wire import Wire
+from jaxpipe.paced.protocol import NOTE_BYTES, Kind, Note, notes_of
+from jaxpipe.paced.timing_error import Lateness, Latenesses
+from jaxpipe.paced.virtual_clock import Beat
+from jaxpipe.simulate.engine.collectives import CONTROL, pairs
+from jaxpipe.simulate.engine.event_queue import EventQueue
+from jaxpipe.simulate.engine.link import Link
+from jaxpipe.simulate.engine.message_costs import Wire
+from jaxpipe.simulate.engine.network import open_links
+from jaxpipe.simulate.engine.step_model import Job
 
 _BEHIND_S = 20e-3
 _READ_BYTES = 2**16

@@ -13,9 +13,9 @@ import jax
 from jaxpipe.comm import HostOrDeviceArray, Receiving, Sending, Transport
 from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.envelope import Envelope
-from jaxpipe.paced.note import NOTE_BYTES, Kind, Note, notes_of
-from jaxpipe.paced.pace import Pace
+from jaxpipe.paced.protocol import NOTE_BYTES, Kind, Note, notes_of
 from jaxpipe.paced.scale import Scale
+from jaxpipe.paced.virtual_clock import Pace
 
 _READ_BYTES = 2**14
 

@@ -1,10 +1,10 @@
 """Who gets what: placement, cut and sync trees."""
 
-from jaxpipe.plan.cut import Cut, check_cut, even_cut, layers_of
+from jaxpipe.plan.default import PlanConfig, identity_plan
 from jaxpipe.plan.draw import draw_plan, ideal_bubble
 from jaxpipe.plan.dtfm import DtfmCost, dtfm_cost
 from jaxpipe.plan.file import check_plan, plan_text, read_plan, write_plan
-from jaxpipe.plan.identity import PlanConfig, identity_plan
+from jaxpipe.plan.partition import Cut, check_cut, even_cut, layers_of
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.sync import island_tree
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
+from jaxpipe.collective import SyncTree
 from jaxpipe.plan.plan import Plan
-from jaxpipe.schedule import SyncTree, peak_live, render, timetable
+from jaxpipe.schedule import peak_live, render, timetable
 from topo import Cluster
 from topo.units import gbps_from_bytes_per_s, ms_from_seconds
 

@@ -31,20 +31,12 @@ from typing import Any
 
 import msgspec
 
+from jaxpipe.collective import AllReduceKind, SyncTree, ranks
 from jaxpipe.errors import PlanError
-from jaxpipe.plan.cut import Cut
+from jaxpipe.plan.partition import Cut
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.programs import check_programs
-from jaxpipe.schedule import (
-    AllReduceKind,
-    Schedule,
-    ScheduleKind,
-    SyncTree,
-    check_chunks,
-    parse_schedule,
-    ranks,
-    schedule_rows,
-)
+from jaxpipe.schedule import Schedule, ScheduleKind, check_chunks, parse_schedule, schedule_rows
 from topo import Cluster
 from topo.toml_text import parse_toml
 

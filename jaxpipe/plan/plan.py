@@ -9,13 +9,12 @@ Ranks are numbered pipeline by pipeline, and stages are dealt out to the ranks o
 
 from dataclasses import dataclass
 
-from jaxpipe.plan.cut import Cut, layers_of
+from jaxpipe.collective import AllReduceKind, SyncTree
+from jaxpipe.plan.partition import Cut, layers_of
 from jaxpipe.schedule import (
-    AllReduceKind,
     Bucket,
     Schedule,
     ScheduleKind,
-    SyncTree,
     forward_only,
     generate,
     holder,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from jaxpipe.schedule import SyncTree
+from jaxpipe.collective import SyncTree
 from topo import Device
 
 

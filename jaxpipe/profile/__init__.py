@@ -6,11 +6,11 @@
     GptConfig ──► measure_gpt ──► GptCosts ──► as_profile ──► what the planner and simulator take
 """
 
+from jaxpipe.profile.config import MeasureSettings
 from jaxpipe.profile.file import write_costs
 from jaxpipe.profile.gpt import GptCosts, as_profile, measure_gpt
 from jaxpipe.profile.part import TIMED, PartCosts, measure_part
 from jaxpipe.profile.peak import matrix_peak_flops_per_s
-from jaxpipe.profile.settings import MeasureSettings
 from jaxpipe.profile.timing import Timing, time_calls
 
 __all__ = [

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from jaxtyping import Array, Float, Int, Key
 
-from jaxpipe.runtime.model import Model, Parameters
+from jaxpipe.runtime.stage.model import Model, Parameters
 
 
 @dataclass(frozen=True, slots=True)

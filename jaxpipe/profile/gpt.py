@@ -9,16 +9,16 @@ import jax
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Cut
 from jaxpipe.plan.cost import Part, Profile
-from jaxpipe.plan.cut import layers_of
+from jaxpipe.plan.partition import layers_of
+from jaxpipe.profile.config import MeasureSettings
 from jaxpipe.profile.ends import Ends
 from jaxpipe.profile.part import PartCosts, measure_part
 from jaxpipe.profile.peak import matrix_peak_flops_per_s
-from jaxpipe.profile.settings import MeasureSettings
 from jaxpipe.profile.timing import Clock
-from jaxpipe.runtime.functions import StageFunctions, Work
-from jaxpipe.runtime.model import Model
-from jaxpipe.runtime.settings import OptimizerConfig
-from jaxpipe.runtime.stage import Stage
+from jaxpipe.runtime.config import OptimizerConfig
+from jaxpipe.runtime.stage.functions import StageFunctions, Work
+from jaxpipe.runtime.stage.model import Model
+from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.schedule import Op
 from models import GptConfig
 from models import gpt_costs as costs

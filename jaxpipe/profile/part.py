@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpipe.profile.settings import MeasureSettings
+from jaxpipe.profile.config import MeasureSettings
 from jaxpipe.profile.timing import Clock, Timing, time_calls
-from jaxpipe.runtime.compiled import CompiledStage, compile_stage
-from jaxpipe.runtime.functions import StageFunctions
+from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage
+from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.schedule import Op
 
 _OPS = (Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT)

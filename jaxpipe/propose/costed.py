@@ -6,7 +6,7 @@ from pathlib import Path
 from jaxpipe.plan.cost import Profile, read_profile
 from jaxpipe.propose.gpt_profile import gpt_profile
 from jaxpipe.propose.speeds import precision_of, with_speeds
-from jaxpipe.runtime.settings import Remat
+from jaxpipe.runtime.config import Remat
 from jaxpipe.simulate import Overheads, dtfm_constants
 from models import GptConfig
 from topo import Cluster

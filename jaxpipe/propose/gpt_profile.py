@@ -1,7 +1,7 @@
 """What a GPT costs as the planner wants to know it, by FLOPs: the border of `models` and `plan`."""
 
 from jaxpipe.plan.cost import BytesPerParameter, Part, Profile
-from jaxpipe.runtime.settings import Remat
+from jaxpipe.runtime.config import Remat
 from models import GptConfig
 from models import gpt_costs as costs
 from models.gpt_config import DTYPE_BYTES

@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.settings import Remat
+from jaxpipe.runtime.config import Remat
 
 
 class Goal(StrEnum):

@@ -17,13 +17,13 @@ from dataclasses import replace
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import Config, check_run, cluster_from, job_from, plan_from
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.links import choose_transport
-from jaxpipe.runtime.metrics import StepMetrics
-from jaxpipe.runtime.model import Model
-from jaxpipe.runtime.settings import ComputeKind, Survival, TransportKind
+from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
+from jaxpipe.runtime.metrics.records import StepMetrics
+from jaxpipe.runtime.open_transport import choose_transport
+from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.train import Outcome, Stopped
 from jaxpipe.runtime.train import train as train_rank
-from jaxpipe.runtime.watched import watch_over
+from jaxpipe.runtime.watchdog.of_job import watch_over
 
 
 def _ignore(_: StepMetrics) -> None:

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxpipe.runtime.model import Model, Parameters
-from jaxpipe.runtime.stage import Stage
+from jaxpipe.runtime.stage.model import Model, Parameters
+from jaxpipe.runtime.stage.stage import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.data import Dataset
-from jaxpipe.runtime.functions import StageFunctions, Work
-from jaxpipe.runtime.mesh import Device, Layout, layout_over
-from jaxpipe.runtime.model import Model
-from jaxpipe.runtime.settings import (
+from jaxpipe.runtime.config import (
     CheckpointConfig,
     CommConfig,
     LossScaleConfig,
@@ -20,8 +16,12 @@ from jaxpipe.runtime.settings import (
     TraceConfig,
     TrainConfig,
 )
-from jaxpipe.runtime.sharing import share_of
-from jaxpipe.runtime.stage import Stage
+from jaxpipe.runtime.data import Dataset
+from jaxpipe.runtime.stage.functions import StageFunctions, Work
+from jaxpipe.runtime.stage.mesh import Device, Layout, layout_over
+from jaxpipe.runtime.stage.model import Model
+from jaxpipe.runtime.stage.stage import Stage
+from jaxpipe.runtime.step.parameter_gather import share_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,20 +10,20 @@ from pathlib import Path
 from jaxpipe.comm import Transport
 from jaxpipe.errors import RunError
 from jaxpipe.runtime.checkpoint import latest
+from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.metrics import MetricsFile, StepMetrics
-from jaxpipe.runtime.optimizer import learning_rate
-from jaxpipe.runtime.overflows import Overflows
-from jaxpipe.runtime.saver import Saver
-from jaxpipe.runtime.standing import Standing, Trained
-from jaxpipe.runtime.state_file import Saved, restore_state, snapshot
-from jaxpipe.runtime.step_end import StepEnd
-from jaxpipe.runtime.trace_file import gather_trace, write_trace
-from jaxpipe.runtime.trackers import Tracked, Trackers
-from jaxpipe.runtime.train_state import TrainState
-from jaxpipe.runtime.watch import Watch
-from jaxpipe.runtime.watched import watch_over
-from jaxpipe.runtime.worker import Worker, start
+from jaxpipe.runtime.metrics.records import MetricsFile, StepMetrics
+from jaxpipe.runtime.metrics.step_result import StepEnd
+from jaxpipe.runtime.metrics.trace_file import gather_trace, write_trace
+from jaxpipe.runtime.metrics.trackers import Tracked, Trackers
+from jaxpipe.runtime.recovery.last_state import Standing, Trained
+from jaxpipe.runtime.stage.optimizer import learning_rate
+from jaxpipe.runtime.stage.train_state import TrainState
+from jaxpipe.runtime.step.nonfinite import Overflows
+from jaxpipe.runtime.step.worker import Worker, start
+from jaxpipe.runtime.train_snapshot import Saved, restore_state, snapshot
+from jaxpipe.runtime.watchdog import Watch
+from jaxpipe.runtime.watchdog.of_job import watch_over
 from jaxpipe.trace import Trace
 
 logger = logging.getLogger(__name__)

@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxpipe.errors import PlanError
-from jaxpipe.schedule.check import check
-from jaxpipe.schedule.holding import count_stages, stages_held
+from jaxpipe.schedule.check.check import check
+from jaxpipe.schedule.deadlock import reach
 from jaxpipe.schedule.instruction import Instruction, Op, Schedule, backward, forward
 from jaxpipe.schedule.lower import lower
-from jaxpipe.schedule.reach import reach
+from jaxpipe.schedule.virtual_stages import count_stages, stages_held
 
 _LETTERS = {
     "F": Op.FORWARD,
@@ -48,7 +48,7 @@ def write_schedule(compute: Schedule, path: Path) -> None:
 def schedule_text(compute: Schedule) -> str:
     """Return the text of a schedule file.
 
-    >>> from jaxpipe.schedule.one_f_one_b import one_f_one_b
+    >>> from jaxpipe.schedule.generators.one_f_one_b import one_f_one_b
     >>> text = schedule_text(one_f_one_b(num_stages=2, num_microbatches=2))
     >>> text.splitlines()[-2:]
     ['F0,F1,B0,B1', 'F0,B0,F1,B1']

@@ -20,10 +20,15 @@ The other reductions last until they are done. To wait at once is right too, and
 begin their reductions in the same order, since they run the same programs.
 
 Source of the split: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.
+
+
+Say an instruction in words, for errors and listings.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from jaxpipe.errors import PlanError
 
 
 class Op(StrEnum):
@@ -134,3 +139,32 @@ def reduce(stage: int, bucket: Bucket) -> Instruction:
 def update(stage: int) -> Instruction:
     """Apply the optimizer to the parameters of `stage`."""
     return Instruction(op=Op.UPDATE, stage=stage)
+
+
+_JOINING = {Op.SEND: "to", Op.RECEIVE: "from"}
+
+
+def describe(instruction: Instruction) -> str:
+    """Return what the instruction does, without the stage that does it.
+
+    >>> from jaxpipe.schedule.instruction import receive
+    >>> describe(receive(2, 1, 7))
+    'receive 7 from stage 1'
+    """
+    words = [instruction.op.value]
+    if instruction.microbatch is not None:
+        words.append(str(instruction.microbatch))
+    if instruction.peer is not None:
+        words.append(f"{_JOINING.get(instruction.op, 'with')} stage {instruction.peer}")
+    if instruction.bucket is not None:
+        words.append(instruction.bucket.value)
+    return " ".join(words)
+
+
+def refusal(
+    rule: str, stage: int, position: int, instruction: Instruction, fault: str
+) -> PlanError:
+    """Return the error that says which instruction of which stage breaks `rule`, and how."""
+    return PlanError(
+        f"{rule}: stage {stage}, position {position}, `{describe(instruction)}` {fault}"
+    )

@@ -21,20 +21,20 @@ with its scalars.
 from collections.abc import Iterator
 
 from jaxpipe.errors import PlanError
-from jaxpipe.schedule.describe import describe
-from jaxpipe.schedule.holding import count_stages, stages_held
+from jaxpipe.schedule.dataflow import message_ends
+from jaxpipe.schedule.deadlock import together
 from jaxpipe.schedule.instruction import (
     Bucket,
     Instruction,
     Program,
     Schedule,
+    describe,
     receive,
     reduce,
     send,
     update,
 )
-from jaxpipe.schedule.message_ends import message_ends
-from jaxpipe.schedule.progress import together
+from jaxpipe.schedule.virtual_stages import count_stages, stages_held
 
 
 def lower(compute: Schedule, *, tied: bool, num_replicas: int) -> Schedule:
@@ -43,7 +43,7 @@ def lower(compute: Schedule, *, tied: bool, num_replicas: int) -> Schedule:
     `tied` says whether the first and the last stage share the embedding; with one stage there is
     nothing to share.
 
-    >>> from jaxpipe.schedule.gpipe import gpipe
+    >>> from jaxpipe.schedule.generators.gpipe import gpipe
     >>> schedule = lower(gpipe(num_stages=2, num_microbatches=1), tied=True, num_replicas=2)
     >>> for program in schedule:
     ...     print("; ".join(describe(instruction) for instruction in program))

@@ -1,9 +1,9 @@
 """Draw a schedule as text: a row to a rank, a column to a slot of time."""
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.schedule.holding import count_stages
 from jaxpipe.schedule.instruction import Instruction, Op, Schedule
 from jaxpipe.schedule.timetable import TimedInstruction, timetable
+from jaxpipe.schedule.virtual_stages import count_stages
 
 _MARKS = {
     Op.FORWARD: "{} ",
@@ -23,7 +23,7 @@ def render(schedule: Schedule, *, num_columns: int = 100) -> str:
     reductions and updates take no slot. A drawing that is wider than `num_columns` characters is
     cut, and says so.
 
-    >>> from jaxpipe.schedule.one_f_one_b import one_f_one_b
+    >>> from jaxpipe.schedule.generators.one_f_one_b import one_f_one_b
     >>> schedule = one_f_one_b(num_stages=2, num_microbatches=3)
     >>> print(render(schedule))
     stage 0  0  1  . [0] 2 [1] . [2]

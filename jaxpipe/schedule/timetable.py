@@ -4,11 +4,9 @@ import math
 from dataclasses import dataclass, field
 
 from jaxpipe.errors import PlanError
-from jaxpipe.schedule.describe import refusal
-from jaxpipe.schedule.flow import Value, inputs, output
-from jaxpipe.schedule.holding import count_stages, holder
-from jaxpipe.schedule.instruction import Instruction, Op, Program, Schedule
-from jaxpipe.schedule.size import check_size
+from jaxpipe.schedule.dataflow import Value, inputs, output
+from jaxpipe.schedule.instruction import Instruction, Op, Program, Schedule, refusal
+from jaxpipe.schedule.virtual_stages import check_size, count_stages, holder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +56,7 @@ def timetable(
     devices is faster: with messages in no time this is the bound that simulations and measurements
     are held against.
 
-    >>> from jaxpipe.schedule.gpipe import gpipe
+    >>> from jaxpipe.schedule.generators.gpipe import gpipe
     >>> ideal = timetable(
     ...     gpipe(num_stages=2, num_microbatches=3), forward_s=(1.0, 1.0), backward_s=(2.0, 2.0)
     ... )

@@ -1,10 +1,12 @@
 """How long: an event-driven simulator of plans, and the published systems as plans."""
 
-from jaxpipe.simulate.auto import (
-    Candidate,
-    Search,
-    auto_schedule,
-    named_schedules,
+from jaxpipe.simulate.breakdown import (
+    StepSplit,
+    step_split,
+)
+from jaxpipe.simulate.choose_all_reduce import (
+    fastest_all_reduce,
+    sums_s,
 )
 from jaxpipe.simulate.collective import (
     Algorithm,
@@ -18,79 +20,77 @@ from jaxpipe.simulate.collective import (
     sharded_server,
     tree_sum,
 )
-from jaxpipe.simulate.constants import (
-    Constants,
-    NetworkConstants,
-    Speeds,
-    dtfm_constants,
+from jaxpipe.simulate.engine.message_costs import (
+    Wire,
 )
-from jaxpipe.simulate.dtfm import (
-    Placement,
-    dtfm_job,
-    scheduled,
-    unscheduled,
-)
-from jaxpipe.simulate.events import (
+from jaxpipe.simulate.engine.simulator import (
     simulate,
 )
-from jaxpipe.simulate.fastest_sum import (
-    fastest_all_reduce,
-    sums_s,
-)
-from jaxpipe.simulate.foreseen import (
-    foreseen_step_s,
-    step_objective,
-)
-from jaxpipe.simulate.job import (
+from jaxpipe.simulate.engine.step_model import (
     Job,
     Phase,
 )
-from jaxpipe.simulate.megatron import (
-    Split,
-    megatron_job,
+from jaxpipe.simulate.extrapolate import (
+    foreseen_step_s,
+    step_objective,
 )
-from jaxpipe.simulate.other_links import (
-    with_slower_links,
-    without_network,
-)
-from jaxpipe.simulate.own import (
-    Choices,
-    own_job,
-)
-from jaxpipe.simulate.planned import (
+from jaxpipe.simulate.plan_step import (
     IDEAL,
     Conditions,
     Overheads,
     plan_job,
     planned_step_s,
 )
+from jaxpipe.simulate.published.constants import (
+    Constants,
+    NetworkConstants,
+    Speeds,
+    dtfm_constants,
+)
+from jaxpipe.simulate.published.dtfm import (
+    Placement,
+    dtfm_job,
+    scheduled,
+    unscheduled,
+)
+from jaxpipe.simulate.published.jaxpipe_on_dtfm import (
+    Choices,
+    own_job,
+)
+from jaxpipe.simulate.published.megatron import (
+    Split,
+    megatron_job,
+)
+from jaxpipe.simulate.published.registry import (
+    System,
+    system_job,
+)
+from jaxpipe.simulate.published.step_time import (
+    StepTime,
+    step_time,
+)
+from jaxpipe.simulate.published.workload import (
+    Workload,
+)
+from jaxpipe.simulate.published.zero3 import (
+    zero_job,
+)
 from jaxpipe.simulate.replay import (
     replay_job,
 )
-from jaxpipe.simulate.split import (
-    StepSplit,
-    step_split,
-)
-from jaxpipe.simulate.step import (
-    StepTime,
-    step_time,
+from jaxpipe.simulate.schedule_search import (
+    Candidate,
+    Search,
+    auto_schedule,
+    named_schedules,
 )
 from jaxpipe.simulate.summed import (
     all_reduce_messages,
     share_sum,
 )
-from jaxpipe.simulate.systems import (
-    System,
-    system_job,
-)
-from jaxpipe.simulate.wire import (
-    Wire,
-)
-from jaxpipe.simulate.workload import (
-    Workload,
-)
-from jaxpipe.simulate.zero import (
-    zero_job,
+from jaxpipe.simulate.what_if import (
+    with_slower_links,
+    without_network,
 )
 
 __all__ = [

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from jaxpipe.schedule import SyncTree, leader, to_leaders
+from jaxpipe.collective import SyncTree, leader, to_leaders
 
 
 @dataclass(frozen=True, slots=True)

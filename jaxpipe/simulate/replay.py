@@ -20,8 +20,8 @@ from typing import TypeAlias
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
 from jaxpipe.schedule import Op
-from jaxpipe.simulate.job import Job
-from jaxpipe.simulate.planned import Conditions, plan_job
+from jaxpipe.simulate.engine.step_model import Job
+from jaxpipe.simulate.plan_step import Conditions, plan_job
 from jaxpipe.trace import Lane, Trace
 
 _Seconds: TypeAlias = Mapping[tuple[int, int, str], float]

@@ -3,11 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
+from jaxpipe.collective import AllReduceKind, SyncTree, ranks
+from jaxpipe.collective.shards import Part, meetings
+from jaxpipe.collective.sync_tree import chain, flat, halves, pruned
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost import num_chunks
-from jaxpipe.schedule import AllReduceKind, SyncTree, ranks
-from jaxpipe.schedule.shares import Part, meetings
-from jaxpipe.schedule.tree_shape import chain, flat, halves, pruned
 from jaxpipe.simulate.collective import Collective, Transfer, ring, tree_sum
 
 _UNITS = 2**40

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.chaos.corrupt import CORRUPT
-from jaxpipe.chaos.damage import BREAKS
-from jaxpipe.chaos.trial import Setup
+from jaxpipe.chaos.harness.corruption import BREAKS
+from jaxpipe.chaos.harness.trial import Setup
 
 pytestmark = pytest.mark.mpi
 

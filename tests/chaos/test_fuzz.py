@@ -10,11 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import jaxpipe.runtime.launch as launch_module
+import jaxpipe.runtime.process.mpirun as launch_module
 from jaxpipe.chaos.fuzz import Ending, judge
-from jaxpipe.chaos.fuzz_input import MUTATIONS, File, Mutation, mutate
-from jaxpipe.chaos.fuzz_toml import Value, awkward_values, to_toml
-from jaxpipe.chaos.job import tree
+from jaxpipe.chaos.harness.mutations import (
+    MUTATIONS,
+    File,
+    Mutation,
+    Value,
+    awkward_values,
+    mutate,
+    to_toml,
+)
+from jaxpipe.chaos.harness.run import tree
 from jaxpipe.cli.main import main
 from jaxpipe.config import config_from
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from jaxpipe.chaos.harness.save_points import SavePoint
+from jaxpipe.chaos.harness.trial import Setup
 from jaxpipe.chaos.save import SAVE
-from jaxpipe.chaos.save_point import SavePoint
-from jaxpipe.chaos.trial import Setup
 
 
 @pytest.mark.parametrize("seed", [0, 2])

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from jaxpipe.runtime.checkpoint import newest_valid
-from jaxpipe.runtime.launch import seat
-from jaxpipe.runtime.metrics import read_metrics
-from jaxpipe.runtime.watch import CauseKind, read_cause
+from jaxpipe.runtime.metrics.records import read_metrics
+from jaxpipe.runtime.process.mpirun import seat
+from jaxpipe.runtime.watchdog import CauseKind, read_cause
 from tests.cli.conftest import WriteConfig
 from tests.helpers import mpi_command, mpi_environment
 
@@ -121,7 +121,7 @@ def test_ranks_that_differ_are_refused(
     write_config: WriteConfig, tmp_path: Path, differs: str
 ) -> None:
     config = write_config()
-    command = mpi_command(4, "-m", "tests.cli.differing_rank", str(config), differs)
+    command = mpi_command(4, "-m", "tests.programs.differing_rank", str(config), differs)
     job = subprocess.run(
         command, cwd=REPOSITORY, env=mpi_environment(), capture_output=True, text=True, check=False
     )

@@ -11,7 +11,7 @@ from jaxpipe.cli.main import main
 from jaxpipe.config import load_config, to_tree
 from jaxpipe.interchange import gpt2_config_of
 from models import GptConfig
-from tests.interchange.numpy_gpt2 import random_tensors
+from tests.oracles.numpy_gpt2 import random_tensors
 from tests.runtime.training import run_tree
 
 CONFIG = GptConfig(num_layers=2, dim=8, num_heads=2, sequence=16, vocabulary=256)

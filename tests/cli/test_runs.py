@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jaxpipe.runtime.metrics import StepMetrics, read_metrics
+from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
 from tests.cli.conftest import WriteConfig
 from tests.helpers import mpi_command, mpi_environment
 from tests.runtime.training import run_tree, tiny_tree
@@ -98,7 +98,7 @@ def test_codecs_and_libraries_carry_a_run_over_mpi(
 @pytest.mark.mpi
 def test_a_rank_that_raises_ends_the_job(write_config: WriteConfig, tmp_path: Path) -> None:
     config = write_config()
-    job = run(mpi_command(4, "-m", "tests.cli.raising_rank", str(config)))
+    job = run(mpi_command(4, "-m", "tests.programs.raising_rank", str(config)))
     assert time.time() - (tmp_path / "raised").stat().st_mtime < 5.0
     assert job.returncode != 0
     assert job.stderr.splitlines()[0] == "rank 2: ValueError: stage 0 has no more memory"

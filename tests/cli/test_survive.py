@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.runtime.checkpoint import newest_valid
-from jaxpipe.runtime.metrics import read_description, read_metrics
-from jaxpipe.runtime.watch import read_cause
+from jaxpipe.runtime.metrics.records import read_description, read_metrics
+from jaxpipe.runtime.watchdog import read_cause
 from tests.cli.conftest import WriteConfig
 from tests.cli.test_faults import ranks, training, wait_for_steps
 from tests.helpers import mpi_command

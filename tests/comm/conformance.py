@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxpipe.comm.buffer import ALIGNMENT_BYTES
-from jaxpipe.comm.clock import clock_offset
-from jaxpipe.comm.gather import barrier, broadcast_bytes, gather_bytes
+from jaxpipe.comm.clock_sync import clock_offset
+from jaxpipe.comm.collective.gather_broadcast import barrier, broadcast_bytes, gather_bytes
 from jaxpipe.comm.tags import BARRIER_TAG, BROADCAST_TAG, GATHER_TAG, MAX_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport
 from jaxpipe.errors import DeadlineError, TransportError

@@ -5,17 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpipe.comm.all_reduce import all_reduce
+from jaxpipe.collective.kinds import AllReduceKind
+from jaxpipe.collective.sync_tree import SyncTree
 from jaxpipe.comm.codec import Float8Codec, Int8Codec, TopKCodec
 from jaxpipe.comm.collective import Wire
-from jaxpipe.comm.collective.library import library_of
-from jaxpipe.comm.gather import gather_bytes
-from jaxpipe.comm.reduce_worker import ReduceWorker
+from jaxpipe.comm.collective.all_reduce import all_reduce
+from jaxpipe.comm.collective.async_all_reduce import ReduceWorker
+from jaxpipe.comm.collective.gather_broadcast import gather_bytes
+from jaxpipe.comm.collective.native import library_of
 from jaxpipe.comm.tags import ALL_REDUCE_TAG, GATHER_TAG
 from jaxpipe.comm.transport import Transport
 from jaxpipe.errors import ConfigError
-from jaxpipe.schedule.all_reduce_kind import AllReduceKind
-from jaxpipe.schedule.sync_tree import SyncTree
 from tests.comm.conformance import TIMEOUT_S, pass_on
 
 

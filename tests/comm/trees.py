@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from jaxpipe.schedule.sync_tree import SyncTree
+from jaxpipe.collective.sync_tree import SyncTree
 
 
 @st.composite

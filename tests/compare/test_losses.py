@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.compare.mpi_losses import SYSTEMS
 from tests.helpers import mpi_command, mpi_environment
+from tests.programs.mpi_losses import SYSTEMS
 from tests.runtime.training import run_tree, tiny_tree
 
 pytestmark = pytest.mark.mpi
@@ -25,7 +25,7 @@ def test_every_system_has_the_losses_of_one_device(tmp_path: Path, dataset: Path
     }
     two = tiny_tree(tmp_path / "run", dataset, **sections, plan={"stages": 1, "replicas": 2})
     (tmp_path / "tree.json").write_text(json.dumps(two))
-    command = mpi_command(2, "-m", "tests.compare.mpi_losses", str(tmp_path / "tree.json"))
+    command = mpi_command(2, "-m", "tests.programs.mpi_losses", str(tmp_path / "tree.json"))
     done = subprocess.run(
         command,
         capture_output=True,

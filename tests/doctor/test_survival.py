@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.doctor import Health, judge_survival, judge_survival_of_job
-from jaxpipe.runtime.launch import find_mpirun
+from jaxpipe.runtime.process.mpirun import find_mpirun
 
 OPEN_MPI = "echo 'mpirun (Open MPI) 5.0'"
 

@@ -22,12 +22,12 @@ from jaxpipe.interchange import (
     to_gpt2_tensors,
     write_gpt2,
 )
-from jaxpipe.runtime.checkpoint.naming import names, restore
-from jaxpipe.runtime.settings import Loop
-from jaxpipe.runtime.stage import Stage
+from jaxpipe.runtime.checkpoint.tensor_names import names, restore
+from jaxpipe.runtime.config import Loop
+from jaxpipe.runtime.stage.stage import Stage
 from models import GptConfig
 from models.gpt import Gpt
-from tests.interchange import numpy_gpt2
+from tests.oracles import numpy_gpt2
 
 CONFIG = GptConfig(num_layers=2, dim=12, num_heads=3, sequence=9, vocabulary=17)
 UNTIED = GptConfig(num_layers=1, dim=8, num_heads=1, sequence=4, vocabulary=11, tied=False)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpipe.runtime.model import Model
+from jaxpipe.runtime.stage.model import Model
 from models import GptConfig, load_preset
 from models.alpa_gpt import AlpaGpt, num_parameters
 

@@ -9,8 +9,8 @@ import pytest
 
 from models.dropout import dropout
 from models.gpt import Gpt
-from tests.models import uncut
-from tests.models.uncut import SMALL
+from tests.oracles import whole_model as uncut
+from tests.oracles.whole_model import SMALL
 
 pytestmark = pytest.mark.slow
 

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.runtime.model import Model
+from jaxpipe.runtime.stage.model import Model
 from models.gpt import Gpt
 from models.gpt_config import GptConfig
-from tests.models import numpy_gpt, uncut
-from tests.models.uncut import SMALL, UNTIED
+from tests.oracles import numpy_gpt
+from tests.oracles import whole_model as uncut
+from tests.oracles.whole_model import SMALL, UNTIED
 
 pytestmark = pytest.mark.slow
 

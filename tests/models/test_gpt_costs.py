@@ -12,8 +12,8 @@ import pytest
 from models import gpt_costs
 from models.gpt import Gpt
 from models.gpt_config import GptConfig
-from tests.models import uncut
-from tests.models.uncut import SMALL, UNTIED
+from tests.oracles import whole_model as uncut
+from tests.oracles.whole_model import SMALL, UNTIED
 
 CONFIG = GptConfig(num_layers=2, dim=256, num_heads=4, sequence=128, vocabulary=512)
 BATCH = 2

@@ -12,8 +12,8 @@ import pytest
 
 from models.gpt import Gpt
 from models.gpt_config import GptConfig
-from tests.models import uncut
-from tests.models.uncut import SMALL, UNTIED
+from tests.oracles import whole_model as uncut
+from tests.oracles.whole_model import SMALL, UNTIED
 
 pytestmark = pytest.mark.slow
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import topo
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.comm import run_ranks
 from jaxpipe.errors import DeadlineError
 from jaxpipe.paced import Outcome, PlannedSums, Scale, execute, planned_sums
 from jaxpipe.plan import Plan, PlanConfig, identity_plan
 from jaxpipe.plan.cost import flop_profile
-from jaxpipe.schedule import AllReduceKind, Bucket, ScheduleKind
+from jaxpipe.schedule import Bucket, ScheduleKind
 from jaxpipe.simulate import (
     Conditions,
     Job,

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import topo
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import PlanConfig, identity_plan, plan_text, read_plan, write_plan
 from jaxpipe.plan.decide import Task, build
 from jaxpipe.plan.decide.neighbours import neighbour
-from jaxpipe.schedule import AllReduceKind, ScheduleKind, one_f_one_b, write_schedule
+from jaxpipe.schedule import ScheduleKind, one_f_one_b, write_schedule
 from tests.plan.models import cluster_of, profile_of
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxpipe.collective import SyncTree, ranks
 from jaxpipe.plan import island_tree
-from jaxpipe.schedule import SyncTree, ranks
 from topo import Device
 
 DEVICES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=12)

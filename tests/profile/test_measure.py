@@ -19,7 +19,7 @@ from jaxpipe.profile import (
     write_costs,
 )
 from jaxpipe.propose.gpt_profile import gpt_profile
-from jaxpipe.runtime.settings import Remat
+from jaxpipe.runtime.config import Remat
 from jaxpipe.schedule import Op
 from models import GptConfig, layer_residual_bytes, num_parameters
 

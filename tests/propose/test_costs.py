@@ -6,7 +6,7 @@ import topo
 from jaxpipe.errors import ConfigError
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.propose.speeds import precision_of, with_speeds
-from jaxpipe.runtime.settings import Remat
+from jaxpipe.runtime.config import Remat
 from models import GptConfig, load_preset
 from models.gpt_costs import num_parameters, train_flops_per_token
 from topo.gpu import Precision

@@ -6,9 +6,9 @@ from threading import Lock
 
 from jax.sharding import Mesh
 
-from jaxpipe.runtime.compiled import CompiledStage, compile_stage
-from jaxpipe.runtime.functions import StageFunctions
-from jaxpipe.runtime.mesh import ONE_DEVICE, Layout
+from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage
+from jaxpipe.runtime.stage.functions import StageFunctions
+from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Layout
 from jaxpipe.schedule import Op
 
 _ONE_AT_A_TIME = Lock()

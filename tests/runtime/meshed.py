@@ -10,8 +10,8 @@ from typing import Any
 
 import jax
 
-from jaxpipe.runtime.compiled import CompiledStage
-from jaxpipe.runtime.settings import MeshConfig
+from jaxpipe.runtime.config import MeshConfig
+from jaxpipe.runtime.stage.compile import CompiledStage
 from jaxpipe.schedule import Op
 from tests.runtime.pipelined import compiled_stage
 from tests.runtime.training import run_tree, tiny_tree, write_dataset

@@ -10,22 +10,22 @@ import numpy as np
 
 from jaxpipe.comm import CodedTransport, CountedTransport, ReduceWorker, Transport, Wire
 from jaxpipe.plan import Plan, PlanConfig, identity_plan
-from jaxpipe.runtime.buckets import unpack
 from jaxpipe.runtime.checkpoint import flatten
-from jaxpipe.runtime.compiled import CompiledStage
-from jaxpipe.runtime.functions import StageFunctions, Work
-from jaxpipe.runtime.interpreter import Feed, Interpreter
-from jaxpipe.runtime.mailbox import Patience
-from jaxpipe.runtime.mesh import layout_over
-from jaxpipe.runtime.recorder import Recorder
-from jaxpipe.runtime.settings import Loop, MeshConfig, OptimizerConfig
-from jaxpipe.runtime.stage import Stage
-from jaxpipe.runtime.totals import Totals
-from jaxpipe.runtime.train_state import StageState, TrainState
-from jaxpipe.runtime.watched import unwatched
+from jaxpipe.runtime.config import Loop, MeshConfig, OptimizerConfig
+from jaxpipe.runtime.stage.compile import CompiledStage
+from jaxpipe.runtime.stage.functions import StageFunctions, Work
+from jaxpipe.runtime.stage.gradient_buckets import unpack
+from jaxpipe.runtime.stage.mesh import layout_over
+from jaxpipe.runtime.stage.stage import Stage
+from jaxpipe.runtime.stage.train_state import StageState, TrainState
+from jaxpipe.runtime.step.interpreter import Feed, Interpreter
+from jaxpipe.runtime.step.mailbox import Patience
+from jaxpipe.runtime.step.span_recorder import Recorder
+from jaxpipe.runtime.step.step_totals import Totals
+from jaxpipe.runtime.watchdog.of_job import unwatched
 from jaxpipe.schedule import Op, ScheduleKind
+from tests.oracles.one_device import MICROBATCH, NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
 from tests.runtime.compiled_once import compile_stage_once
-from tests.runtime.one_device import MICROBATCH, NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
 from topo import load
 
 NO_MESH = MeshConfig()

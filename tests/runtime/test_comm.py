@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from jaxpipe.collective import CodecKind
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.coding import boundary_codecs
-from jaxpipe.runtime.metrics import StepMetrics
-from jaxpipe.runtime.settings import CommConfig
-from jaxpipe.schedule import CodecKind, ScheduleKind
+from jaxpipe.runtime.config import CommConfig
+from jaxpipe.runtime.metrics.records import StepMetrics
+from jaxpipe.runtime.step.worker import boundary_codecs
+from jaxpipe.schedule import ScheduleKind
 from tests.runtime.pipelined import make_plan
 from tests.runtime.training import Tree, run_tree, tiny_tree
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from jaxpipe.runtime.generate import Sampling, continuation
-from jaxpipe.runtime.model import Parameters
-from jaxpipe.runtime.stage import Stage
-from tests.runtime.one_device import NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
+from jaxpipe.runtime.stage.model import Parameters
+from jaxpipe.runtime.stage.stage import Stage
+from tests.oracles.one_device import NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
 
 pytestmark = pytest.mark.slow
 

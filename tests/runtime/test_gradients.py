@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.comm import run_ranks
 from jaxpipe.plan import Plan
-from jaxpipe.schedule import AllReduceKind, ScheduleKind
+from jaxpipe.schedule import ScheduleKind
 from tests.helpers import mpi_command, mpi_environment
-from tests.runtime.mpi_gradients import CASES
-from tests.runtime.one_device import MICROBATCH, draw_tokens, loss_and_gradients
+from tests.oracles.one_device import MICROBATCH, draw_tokens, loss_and_gradients
+from tests.programs.mpi_gradients import CASES
 from tests.runtime.pipelined import gradients_of_rank, make_plan
 from tests.runtime.verdict import TOLERANCE, worst_error
 
@@ -96,7 +97,7 @@ def assert_gradients_of_one_device(plan: Plan) -> None:
 @pytest.mark.mpi
 @pytest.mark.parametrize("num_ranks", sorted({case.num_ranks for case in CASES}))
 def test_gradients_equal_those_of_one_device_over_mpi(num_ranks: int, tmp_path: Path) -> None:
-    command = mpi_command(num_ranks, "-m", "tests.runtime.mpi_gradients", str(tmp_path))
+    command = mpi_command(num_ranks, "-m", "tests.programs.mpi_gradients", str(tmp_path))
     subprocess.run(command, env=mpi_environment(), check=True, timeout=240)
     reports = [json.loads((tmp_path / f"{r}.json").read_text()) for r in range(num_ranks)]
     numbers = {str(n) for n, case in enumerate(CASES) if case.num_ranks == num_ranks}

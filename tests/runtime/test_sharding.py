@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import config_from, job_from, plan_from
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime import worker
 from jaxpipe.runtime.checkpoint import open_checkpoint
-from jaxpipe.runtime.metrics import read_metrics
-from jaxpipe.runtime.share import Share, size_of, whole_tree
-from jaxpipe.runtime.state_file import restore_state
+from jaxpipe.runtime.metrics.records import read_metrics
+from jaxpipe.runtime.stage.zero1 import Share, size_of, whole_tree
+from jaxpipe.runtime.step import worker
+from jaxpipe.runtime.train_snapshot import restore_state
 from jaxpipe.trace import Lane, read_chrome
 from tests.runtime.compiled_once import compile_stage_once
 from tests.runtime.training import Tree, run_tree, tiny_tree

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxpipe.runtime.compiled import compile_stage
-from jaxpipe.runtime.metrics import StepMetrics
+from jaxpipe.runtime.metrics.records import StepMetrics
+from jaxpipe.runtime.stage.compile import compile_stage
 from jaxpipe.trace import Lane, read_chrome, summarise
 from tests.runtime.training import run_tree, tiny_tree
 

@@ -7,11 +7,11 @@ from unittest.mock import patch
 
 from jaxpipe.comm import run_ranks
 from jaxpipe.config import config_from, job_from, plan_from
-from jaxpipe.runtime import worker
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
-from jaxpipe.runtime.compiled import CompiledStage
 from jaxpipe.runtime.data import Source, prepare
-from jaxpipe.runtime.metrics import StepMetrics, read_metrics
+from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
+from jaxpipe.runtime.stage.compile import CompiledStage
+from jaxpipe.runtime.step import worker
 from jaxpipe.runtime.train import train
 from tests.runtime.compiled_once import compile_stage_once
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from jaxpipe.runtime.totals import Totals
-from tests.runtime.one_device import SEQUENCE, loss_and_gradients
+from jaxpipe.runtime.step.step_totals import Totals
+from tests.oracles.one_device import SEQUENCE, loss_and_gradients
 
 TOLERANCE = 1e-5
 

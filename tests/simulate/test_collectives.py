@@ -8,18 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxpipe.collective import AllReduceKind, SyncTree, ranks
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost import hierarchical_s, shares_s, uniform_links
-from jaxpipe.schedule import (
-    AllReduceKind,
-    Bucket,
-    SyncTree,
-    forward,
-    interleaved,
-    lower,
-    ranks,
-    reduce,
-)
+from jaxpipe.schedule import Bucket, forward, interleaved, lower, reduce
 from jaxpipe.simulate import (
     Collective,
     Job,

@@ -18,7 +18,7 @@ from jaxpipe.simulate import (
     without_network,
 )
 from jaxpipe.trace import Lane, Spent, account, mean_spent_s
-from tests.simulate.test_planned import conditions_of, plan_of, with_updates
+from tests.simulate.test_plan_step import conditions_of, plan_of, with_updates
 from tests.simulate.uniform import cluster
 
 SIZES = st.integers(1, 3)

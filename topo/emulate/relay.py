@@ -24,8 +24,8 @@ from heapq import heappop, heappush
 from pathlib import Path
 
 from topo.emulate.addresses import DEVICE, host_of_packet
+from topo.emulate.packet_model import Network, Pair, network_of
 from topo.emulate.spec import NetworkSpec, from_json
-from topo.emulate.wire import Network, Pair, network_of
 
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000

@@ -18,7 +18,7 @@ from experiments.runtime_benchmark.claim import Bench, Claim, Row
 from experiments.runtime_benchmark.picture import bars
 from experiments.runtime_benchmark.processes import run_ranks
 from experiments.runtime_benchmark.tables import grouped, numbers
-from jaxpipe.schedule import AllReduceKind
+from jaxpipe.collective import AllReduceKind
 
 _HERE = Path(__file__).parents[1]
 LIBRARY = ("ring", "halving")

@@ -15,7 +15,7 @@ from experiments.runtime_benchmark.claim import Bench, Claim, Row
 from experiments.runtime_benchmark.picture import lines
 from experiments.runtime_benchmark.tables import grouped, numbers
 from jaxpipe.simulate import Choices, Workload, dtfm_constants, own_job, simulate, zero_job
-from jaxpipe.simulate.planned import end_s
+from jaxpipe.simulate.plan_step import end_s
 
 
 def measure(bench: Bench) -> list[Row]:

@@ -19,7 +19,7 @@ from experiments.runtime_benchmark.namespaces import joined
 from experiments.runtime_benchmark.picture import bars
 from experiments.runtime_benchmark.processes import run_commands
 from experiments.runtime_benchmark.tables import grouped, numbers
-from jaxpipe.schedule import AllReduceKind
+from jaxpipe.collective import AllReduceKind
 
 _HERE = Path(__file__).parents[1]
 _PROGRAM = "experiments.runtime_benchmark.programs.all_reduce"

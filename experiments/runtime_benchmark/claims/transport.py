@@ -18,7 +18,7 @@ from statistics import median
 from experiments.runtime_benchmark.claim import Bench, Claim, Row
 from experiments.runtime_benchmark.picture import bars
 from experiments.runtime_benchmark.tables import grouped, numbers
-from jaxpipe.runtime.launch import MEMORY_SETTINGS, find_mpirun, launch_command
+from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS, find_mpirun, launch_command
 
 _PING_PONG = "experiments.runtime_benchmark.ping_pong"
 _NUM_RANKS = 2

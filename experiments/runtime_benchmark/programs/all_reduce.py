@@ -16,6 +16,7 @@ def measure(transport: Any, task: Mapping[str, Any]) -> list[dict[str, Any]] | N
     import numpy as np
 
     import topo
+    from jaxpipe.collective import AllReduceKind
     from jaxpipe.comm import (
         BARRIER_TAG,
         GATHER_TAG,
@@ -24,7 +25,6 @@ def measure(transport: Any, task: Mapping[str, Any]) -> list[dict[str, Any]] | N
         barrier,
         gather_bytes,
     )
-    from jaxpipe.schedule import AllReduceKind
 
     num_ranks, timeout_s = transport.num_ranks, 1800.0
     links = transport

@@ -18,7 +18,7 @@ def train(transport: Any, task: Mapping[str, Any]) -> dict[str, Any] | None:
     from experiments.runtime_benchmark.plans import emulated_cluster
     from experiments.runtime_benchmark.programs.pipeline import train_steps
     from jaxpipe.comm import ShapedTransport
-    from jaxpipe.runtime.worker import start
+    from jaxpipe.runtime.step.worker import start
 
     cluster = emulated_cluster(task)
     shaped = ShapedTransport(transport, cluster, devices=range(transport.num_ranks))

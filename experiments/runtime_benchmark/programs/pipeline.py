@@ -10,7 +10,7 @@ from experiments.runtime_benchmark.programs.rank import run
 def train(transport: Any, task: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return, on rank 0, what `train_steps` returns and the seconds until all were compiled."""
     from experiments.runtime_benchmark.jobs import job_of
-    from jaxpipe.runtime.worker import start
+    from jaxpipe.runtime.step.worker import start
 
     begin_s = time.perf_counter()
     worker = start(job_of(task), transport)
@@ -23,8 +23,8 @@ def train_steps(worker: Any) -> dict[str, Any] | None:
     """Return, on rank 0, seconds and loss of each step of the job, and the spans of all ranks."""
     from dataclasses import asdict
 
-    from jaxpipe.runtime.state_file import restore_state
-    from jaxpipe.runtime.trace_file import gather_trace
+    from jaxpipe.runtime.metrics.trace_file import gather_trace
+    from jaxpipe.runtime.train_snapshot import restore_state
 
     state, _ = restore_state(worker, None)
     step_s, cpu_s, losses = [], [], []

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxpipe.runtime.process import die_with_parent, pin
+from jaxpipe.runtime.process.affinity import die_with_parent, pin
 
 
 def run(program: Callable[[Any, Mapping[str, Any]], Any]) -> None:
     """Call `program` with the transport and the task; what rank 0 returns is the result."""
     die_with_parent()
     pin(os.environ)
-    from jaxpipe.comm.mpi import MpiTransport
+    from jaxpipe.comm.mpi.transport import MpiTransport
 
     folder = Path(sys.argv[1])
     transport = MpiTransport()

@@ -1,13 +1,13 @@
 """The graph of a step: what its jaxpr computes from what, and which dims are split together."""
 
-from jaxpipe.autoshard.graph.graph import ArrayType, Graph, Operator
-from jaxpipe.autoshard.graph.roles import (
+from jaxpipe.autoshard.graph.argument_roles import (
     Roles,
     batch_dims,
     batch_factor,
     final_arrays,
     roles_of,
 )
+from jaxpipe.autoshard.graph.graph import ArrayType, Graph, Operator
 from jaxpipe.autoshard.graph.rule import Dims, Rule
 from jaxpipe.autoshard.graph.trace import path_name, trace_step
 

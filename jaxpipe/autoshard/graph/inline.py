@@ -11,7 +11,7 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from jaxpipe.autoshard.graph.called import called
+from jaxpipe.autoshard.graph.subjaxpr import called
 
 _REMAT = frozenset(("checkpoint", "remat", "remat2"))
 

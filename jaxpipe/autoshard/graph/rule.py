@@ -7,6 +7,9 @@ give each axis of the mesh one factor or none. A product of matrices, with facto
     (m, k) x (k, n) -> (m, n)       k is summed
 
 Source: the rules of einsum; Zheng et al., "Alpa", OSDI 2022, table 3, is the case of a product.
+
+
+The form of an equation: what its rule depends on beside its primitive.
 """
 
 from collections.abc import Mapping
@@ -63,3 +66,15 @@ def whole_rule(operands: tuple[int, ...], results: tuple[int, ...]) -> Rule:
         operands=tuple((None,) * rank for rank in operands),
         results=tuple((None,) * rank for rank in results),
     )
+
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """The shapes of an equation's operands and results, and its parameters."""
+
+    operands: tuple[Shape, ...]
+    results: tuple[Shape, ...]
+    params: Mapping[str, Any]

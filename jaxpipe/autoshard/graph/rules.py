@@ -5,10 +5,9 @@ from types import MappingProxyType
 from typing import Final
 
 from jaxpipe.autoshard.graph.elementwise import ELEMENTWISE
-from jaxpipe.autoshard.graph.form import Form
-from jaxpipe.autoshard.graph.lookup import gather_rule, scatter_rule
+from jaxpipe.autoshard.graph.gather_scatter import gather_rule, scatter_rule
 from jaxpipe.autoshard.graph.reshape import reshape_rule
-from jaxpipe.autoshard.graph.rule import Rule, named_rule, whole_rule
+from jaxpipe.autoshard.graph.rule import Form, Rule, named_rule, whole_rule
 
 MakeRule = Callable[[Form], Rule]
 

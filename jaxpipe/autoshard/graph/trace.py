@@ -7,10 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxpipe.autoshard.graph.form import Form
 from jaxpipe.autoshard.graph.graph import ArrayType, Graph, Operator
 from jaxpipe.autoshard.graph.inline import Equation, Slot, inline, live
-from jaxpipe.autoshard.graph.rule import Rule
+from jaxpipe.autoshard.graph.rule import Form, Rule
 from jaxpipe.autoshard.graph.rules import rule_of
 from jaxpipe.errors import PlanError
 

@@ -10,8 +10,8 @@ from jaxpipe.autoshard.hlo.collectives import (
     count_collectives,
 )
 from jaxpipe.autoshard.hlo.compiled import CompiledStep, compile_step
-from jaxpipe.autoshard.hlo.forced import run_python
-from jaxpipe.autoshard.hlo.memory import StepMemory, step_memory
+from jaxpipe.autoshard.hlo.device_memory import StepMemory, step_memory
+from jaxpipe.autoshard.hlo.forced_devices import run_python
 from jaxpipe.autoshard.hlo.overlap import AsyncCollective, async_collectives
 from jaxpipe.autoshard.hlo.speeds import TargetSpeeds, target_speeds
 from jaxpipe.autoshard.hlo.target import (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxpipe.autoshard.hlo.collectives import HloCollective, collectives
-from jaxpipe.autoshard.hlo.memory import StepMemory, step_memory
+from jaxpipe.autoshard.hlo.device_memory import StepMemory, step_memory
 from jaxpipe.autoshard.hlo.overlap import AsyncCollective, async_collectives
 from jaxpipe.autoshard.hlo.target import COMBINE_ALL, KEEP_RECOMPUTED, Target
 

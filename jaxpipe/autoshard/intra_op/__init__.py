@@ -1,7 +1,6 @@
 """Within operators: the strategy of least predicted seconds, by integer programming."""
 
 from jaxpipe.autoshard.intra_op.machine import Machine
-from jaxpipe.autoshard.intra_op.price import Memory
 from jaxpipe.autoshard.intra_op.restrict import GradientSums
 from jaxpipe.autoshard.intra_op.search import (
     Found,
@@ -10,6 +9,7 @@ from jaxpipe.autoshard.intra_op.search import (
     find_strategy,
     price_strategy,
 )
+from jaxpipe.autoshard.intra_op.strategy_cost import Memory
 
 __all__ = [
     "Found",

@@ -16,7 +16,7 @@ import numpy as np
 from jaxpipe.autoshard.graph import Graph, Operator
 from jaxpipe.autoshard.intra_op.layouts import LayoutBook
 from jaxpipe.autoshard.intra_op.machine import Machine
-from jaxpipe.autoshard.intra_op.moments import Moment, held
+from jaxpipe.autoshard.intra_op.peak_memory import Moment, held
 from jaxpipe.autoshard.intra_op.problem import Edge, Node, Problem
 from jaxpipe.autoshard.intra_op.tables import Combined, Table, TableBook, account, charge_s
 from jaxpipe.autoshard.intra_op.tree import Tree, tree_of

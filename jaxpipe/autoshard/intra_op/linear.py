@@ -6,7 +6,7 @@ column chosen, and pays for its cell::
 
     sum over choices of x = 1                        at each node
     sum over columns of f[row, :] = sum of x there   at each edge, for each row; columns alike
-                                    (+ what hubs bring back: `jaxpipe.autoshard.intra_op.hubs`)
+                                    (+ what hubs bring back: `jaxpipe.autoshard.intra_op.reshard_pruning`)
     sum of x, or of f, with a charge <= y            at each node and edge that has it
     sum over nodes of memory x <= limit              at each moment
 
@@ -24,8 +24,8 @@ from scipy.optimize import Bounds, milp
 from scipy.sparse import csc_array
 
 from jaxpipe.autoshard.intra_op.dominate import undominated
-from jaxpipe.autoshard.intra_op.hubs import Network, network_of
 from jaxpipe.autoshard.intra_op.problem import Edge, Kept, Problem, restricted
+from jaxpipe.autoshard.intra_op.reshard_pruning import Network, network_of
 
 Networks = dict[tuple[tuple[int, ...], bytes], Network]
 

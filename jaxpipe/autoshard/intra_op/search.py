@@ -9,7 +9,6 @@ from jaxpipe.autoshard.intra_op.build import Space, space_of
 from jaxpipe.autoshard.intra_op.decode import choices_in, strategy_of
 from jaxpipe.autoshard.intra_op.linear import solve
 from jaxpipe.autoshard.intra_op.machine import Machine
-from jaxpipe.autoshard.intra_op.price import Memory, collectives_of, memory_of
 from jaxpipe.autoshard.intra_op.restrict import (
     GradientSums,
     batch_on_dp,
@@ -17,6 +16,7 @@ from jaxpipe.autoshard.intra_op.restrict import (
     pinned,
     sums_of_gradients,
 )
+from jaxpipe.autoshard.intra_op.strategy_cost import Memory, collectives_of, memory_of
 from jaxpipe.autoshard.strategy import Collective, MeshShape, Pins, Strategy
 from jaxpipe.errors import PlanError
 

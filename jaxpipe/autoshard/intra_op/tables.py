@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jaxpipe.autoshard.graph import ArrayType, Graph, Operator, Rule
+from jaxpipe.autoshard.intra_op.enumerate_shardings import Split, all_ways, following_way
 from jaxpipe.autoshard.intra_op.layouts import LayoutBook
-from jaxpipe.autoshard.intra_op.sums import sum_collectives
-from jaxpipe.autoshard.intra_op.ways import Split, all_ways, following_way
+from jaxpipe.autoshard.intra_op.partial_sums import sum_collectives
 from jaxpipe.autoshard.strategy import (
     Axes,
     Collective,

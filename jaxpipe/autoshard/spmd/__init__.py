@@ -3,7 +3,7 @@
 from jaxpipe.autoshard.spmd.baseline import baseline
 from jaxpipe.autoshard.spmd.program import Program, trace_program
 from jaxpipe.autoshard.spmd.propagate import propagate
-from jaxpipe.autoshard.spmd.sharded import (
+from jaxpipe.autoshard.spmd.sharded_step import (
     NamedStep,
     ShardedProgram,
     abstract_arrays,
@@ -12,7 +12,7 @@ from jaxpipe.autoshard.spmd.sharded import (
     shard_program,
     sharded_step,
 )
-from jaxpipe.autoshard.spmd.step import (
+from jaxpipe.autoshard.spmd.train_step import (
     StepModel,
     initial_state,
     train_step,

@@ -21,8 +21,8 @@ import optax
 from jax import Array
 from jaxtyping import Key
 
-from jaxpipe.autoshard.spmd.step import StepModel, Tree
-from jaxpipe.autoshard.strategy.border import Device
+from jaxpipe.autoshard.spmd.train_step import StepModel, Tree
+from jaxpipe.autoshard.strategy.jax_interop import Device
 from jaxpipe.comm import BROADCAST_TAG, Transport, broadcast_bytes
 from jaxpipe.errors import TransportError
 

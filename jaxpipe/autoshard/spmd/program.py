@@ -13,10 +13,9 @@ from typing import Any
 import jax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Primitive, Var
 
-from jaxpipe.autoshard.graph.called import called
-from jaxpipe.autoshard.graph.form import Form
-from jaxpipe.autoshard.graph.rule import Rule
+from jaxpipe.autoshard.graph.rule import Form, Rule
 from jaxpipe.autoshard.graph.rules import rule_of
+from jaxpipe.autoshard.graph.subjaxpr import called
 
 BARRIER = "optimization_barrier"
 

@@ -1,11 +1,5 @@
 """How every array of a step is sharded on a mesh, as data, and what that costs."""
 
-from jaxpipe.autoshard.strategy.border import (
-    from_partition_spec,
-    jax_mesh,
-    named_sharding,
-    partition_spec,
-)
 from jaxpipe.autoshard.strategy.by_hand import Shapes, by_hand
 from jaxpipe.autoshard.strategy.choice import OperatorChoice, PartialSum, parse_choice
 from jaxpipe.autoshard.strategy.collective import (
@@ -21,6 +15,12 @@ from jaxpipe.autoshard.strategy.file import (
     read_strategy,
     strategy_text,
     write_strategy,
+)
+from jaxpipe.autoshard.strategy.jax_interop import (
+    from_partition_spec,
+    jax_mesh,
+    named_sharding,
+    partition_spec,
 )
 from jaxpipe.autoshard.strategy.mesh import Axes, Axis, AxisLink, MeshShape, mesh_on
 from jaxpipe.autoshard.strategy.pins import Pins, pins_from, read_pins

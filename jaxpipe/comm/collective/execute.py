@@ -14,12 +14,12 @@ from functools import partial
 
 import numpy as np
 
+from jaxpipe.collective.shards import Part
+from jaxpipe.collective.step import Act, Step
 from jaxpipe.comm.buffer import aligned_empty, num_bytes_of
-from jaxpipe.comm.collective.format import Format
-from jaxpipe.comm.collective.step import Act, Step
-from jaxpipe.comm.collective.wire import sum_dtype
+from jaxpipe.comm.collective.encoding import Format
+from jaxpipe.comm.collective.wire_format import sum_dtype
 from jaxpipe.comm.transport import Receiving, Sending, Transport
-from jaxpipe.schedule.shares import Part
 
 AHEAD_BYTES = 2**24
 """Of receives posted from one rank: an eighth of a second at 1 Gbit/s."""

@@ -25,9 +25,8 @@ from collections import defaultdict
 from itertools import pairwise
 from math import ceil, inf
 
-from jaxpipe.plan.cost.link import Links
-from jaxpipe.plan.cost.port import served_s
-from jaxpipe.schedule import SyncTree, leader, to_leaders
+from jaxpipe.collective import SyncTree, leader, to_leaders
+from jaxpipe.plan.cost.link import Links, served_s
 
 
 def chain_s(links: Links, *, num_bytes: float, num_chunks: int = 1) -> float:

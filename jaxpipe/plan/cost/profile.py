@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from jaxpipe.errors import PlanError
-from jaxpipe.plan.cut import Cut, layers_of
+from jaxpipe.plan.partition import Cut, layers_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

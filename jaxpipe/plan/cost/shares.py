@@ -22,11 +22,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import permutations
 
-from jaxpipe.plan.cost.link import Links
-from jaxpipe.plan.cost.port import served_s
-from jaxpipe.schedule import SyncTree
-from jaxpipe.schedule.shares import Meeting, Part, meetings
-from jaxpipe.schedule.tree_shape import halves, pruned
+from jaxpipe.collective import SyncTree
+from jaxpipe.collective.shards import Meeting, Part, meetings
+from jaxpipe.collective.sync_tree import halves, pruned
+from jaxpipe.plan.cost.link import Links, served_s
 
 _WHOLE = Part(0, 2**40)
 """The array in units so small that cutting them evenly is exact enough."""

@@ -1,7 +1,7 @@
 """All decisions at once: how many stages and replicas, where, which layers, and in what order."""
 
 from jaxpipe.plan.decide.balance import balanced_cut
-from jaxpipe.plan.decide.build import build
+from jaxpipe.plan.decide.build_plan import build
 from jaxpipe.plan.decide.decide import Decision, Effort, Objective, decide
 from jaxpipe.plan.decide.dtfm_plan import dtfm_plan
 from jaxpipe.plan.decide.sync_order import fastest_tree

@@ -4,7 +4,7 @@ import numpy as np
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost.profile import Profile
-from jaxpipe.plan.cut import Cut
+from jaxpipe.plan.partition import Cut
 
 
 def balanced_cut(profile: Profile, slow: np.ndarray) -> Cut:

@@ -17,7 +17,7 @@ import numpy as np
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost.estimate import estimate
 from jaxpipe.plan.cost.memory import overfull
-from jaxpipe.plan.decide.build import build
+from jaxpipe.plan.decide.build_plan import build
 from jaxpipe.plan.decide.neighbours import deepened, neighbour, summed_otherwise
 from jaxpipe.plan.decide.starts import by_dtfm_cost, orders
 from jaxpipe.plan.decide.task import Shape, Task, shapes

@@ -2,7 +2,7 @@
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost.memory import overfull
-from jaxpipe.plan.decide.build import build
+from jaxpipe.plan.decide.build_plan import build
 from jaxpipe.plan.decide.starts import grouped
 from jaxpipe.plan.decide.task import Shape, Task, shapes
 from jaxpipe.plan.dtfm import Budget, link_weights

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxpipe.plan.cut import Cut
-from jaxpipe.plan.decide.build import build
+from jaxpipe.collective import AllReduceKind
+from jaxpipe.plan.decide.build_plan import build
 from jaxpipe.plan.decide.task import Task
+from jaxpipe.plan.partition import Cut
 from jaxpipe.plan.plan import Plan
-from jaxpipe.schedule import AllReduceKind, ScheduleKind
+from jaxpipe.schedule import ScheduleKind
 
 _DEEPEST_WARMUP = 4
 _SCHEDULES = (

@@ -5,12 +5,12 @@ from math import inf
 
 import numpy as np
 
+from jaxpipe.collective import AllReduceKind, SyncTree
+from jaxpipe.collective.sync_tree import chain, flat, halves
 from jaxpipe.plan.cost.collective import hierarchical_s
 from jaxpipe.plan.cost.link import links_between
 from jaxpipe.plan.dtfm.path import cheapest_path
 from jaxpipe.plan.sync import island_tree
-from jaxpipe.schedule import AllReduceKind, SyncTree
-from jaxpipe.schedule.tree_shape import chain, flat, halves
 from topo import Cluster
 
 _EXACT_PATH = 6

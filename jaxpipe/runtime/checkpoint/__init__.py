@@ -10,11 +10,11 @@
 """
 
 from jaxpipe.runtime.checkpoint.checkpoint import Checkpoint, commit, open_checkpoint, verify
-from jaxpipe.runtime.checkpoint.entry import TensorEntry, decode_entries, encode_entries
-from jaxpipe.runtime.checkpoint.fallback import newest_valid
 from jaxpipe.runtime.checkpoint.folders import begin, discard, latest, partial_folder, prune
-from jaxpipe.runtime.checkpoint.naming import flatten, names, restore
+from jaxpipe.runtime.checkpoint.manifest import TensorEntry, decode_entries, encode_entries
+from jaxpipe.runtime.checkpoint.newest_valid import newest_valid
 from jaxpipe.runtime.checkpoint.shard import write_shard
+from jaxpipe.runtime.checkpoint.tensor_names import flatten, names, restore
 
 __all__ = [
     "Checkpoint",

@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 
 from jaxpipe.errors import CheckpointError
-from jaxpipe.runtime.checkpoint.corruption import corrupt
-from jaxpipe.runtime.checkpoint.entry import TensorEntry
 from jaxpipe.runtime.checkpoint.folders import put_in_place, step_of
-from jaxpipe.runtime.checkpoint.manifest import Manifest, read_manifest, write_manifest
+from jaxpipe.runtime.checkpoint.manifest import (
+    Manifest,
+    TensorEntry,
+    corrupt,
+    read_manifest,
+    write_manifest,
+)
 from jaxpipe.runtime.checkpoint.shard import check_shard, read_shard
 
 _log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from jaxpipe.errors import CheckpointError
-from jaxpipe.runtime.checkpoint.durable import sync_folder
 from jaxpipe.runtime.checkpoint.manifest import MANIFEST
+from jaxpipe.runtime.storage.atomic_write import sync_folder
 
 _PARTIAL = ".partial"
 _REPLACED = ".replaced"

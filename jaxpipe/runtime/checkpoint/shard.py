@@ -9,10 +9,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError
-from jaxpipe.runtime.checkpoint.checksum import checksum_array
-from jaxpipe.runtime.checkpoint.corruption import corrupt
-from jaxpipe.runtime.checkpoint.durable import sync_file, sync_folder
-from jaxpipe.runtime.checkpoint.entry import Dtype, TensorEntry
+from jaxpipe.runtime.checkpoint.manifest import Dtype, TensorEntry, corrupt
+from jaxpipe.runtime.storage.atomic_write import sync_file, sync_folder
+from jaxpipe.runtime.storage.checksum import checksum_array
 
 
 def write_shard(

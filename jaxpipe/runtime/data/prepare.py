@@ -11,13 +11,13 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.checkpoint.checksum import checksum_file
-from jaxpipe.runtime.checkpoint.durable import sync_file, write_durably
+from jaxpipe.runtime.data.held_out import split
 from jaxpipe.runtime.data.record import RECORD, TOKENIZER, Record, TokenFile, write_record
 from jaxpipe.runtime.data.source import Source
-from jaxpipe.runtime.data.split import split
 from jaxpipe.runtime.data.tokenizer import Bytes, Tokenizer
 from jaxpipe.runtime.data.tokens import Dataset, open_dataset
+from jaxpipe.runtime.storage.atomic_write import sync_file, write_durably
+from jaxpipe.runtime.storage.checksum import checksum_file
 
 _TokenDtype: TypeAlias = Literal["uint8", "uint16", "uint32"]
 _COPIED = 1 << 22  # tokens at a time

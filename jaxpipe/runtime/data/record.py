@@ -15,8 +15,8 @@ from typing import Literal
 import msgspec
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.checkpoint.durable import write_durably
-from jaxpipe.runtime.checkpoint.sealed import seal, unseal
+from jaxpipe.runtime.storage.atomic_write import write_durably
+from jaxpipe.runtime.storage.checksummed_json import seal, unseal
 
 RECORD = "dataset.json"
 TOKENIZER = "tokenizer.json"

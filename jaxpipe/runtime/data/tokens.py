@@ -7,10 +7,10 @@ import numpy as np
 from jaxtyping import UInt
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.checkpoint.checksum import checksum_file
 from jaxpipe.runtime.data.byte_pairs import load_byte_pairs
 from jaxpipe.runtime.data.record import TOKENIZER, Record, TokenFile, read_record
 from jaxpipe.runtime.data.tokenizer import Bytes, Tokenizer
+from jaxpipe.runtime.storage.checksum import checksum_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from jaxpipe.errors import ConfigError, RunError
 
 
 def test_a_process_of_its_own_has_devices_enough() -> None:
-    (found,) = run_python("tests.autoshard.hlo.compile_product", [Target.CPU.value], num_devices=4)
+    (found,) = run_python("tests.programs.compile_product", [Target.CPU.value], num_devices=4)
     assert found["counts"]["allreduce"] == found["counts"]["num_comm"] == 1
     assert found["arguments"] == 4 * (8 * 2 + 2 * 8)
     assert found["beside"] == []
@@ -16,7 +16,7 @@ def test_a_process_of_its_own_has_devices_enough() -> None:
 @pytest.mark.skipif(not has_gpu_compiler(), reason="the extra `aot` is not installed")
 @pytest.mark.parametrize("target", [Target.V100, Target.H200])
 def test_gpus_need_not_be_there(target: Target) -> None:
-    (found,) = run_python("tests.autoshard.hlo.compile_product", [target.value], num_devices=1)
+    (found,) = run_python("tests.programs.compile_product", [target.value], num_devices=1)
     assert found["counts"]["allreduce"] == found["counts"]["num_comm"] == 1
     assert found["arguments"] == 4 * (8 * 2 + 2 * 8)
     assert len(found["beside"]) == 1
@@ -35,4 +35,4 @@ def test_too_few_host_devices() -> None:
 
 def test_what_a_process_says_last_is_told() -> None:
     with pytest.raises(RunError, match=r"compile_product` ended with 1: ValueError: .abacus."):
-        run_python("tests.autoshard.hlo.compile_product", ["abacus"], num_devices=1)
+        run_python("tests.programs.compile_product", ["abacus"], num_devices=1)

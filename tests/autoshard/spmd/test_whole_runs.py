@@ -24,7 +24,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def runs() -> dict[str, dict[str, Any]]:
-    found = run_python("tests.autoshard.spmd.whole_runs", [*CASES.values()], num_devices=4)
+    found = run_python("tests.programs.whole_runs", [*CASES.values()], num_devices=4)
     return dict(zip(CASES, found, strict=True))
 
 

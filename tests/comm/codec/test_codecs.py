@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
+from jaxpipe.collective import CodecKind
 from jaxpipe.comm.codec import (
     Bfloat16Codec,
     Codec,
@@ -17,8 +18,7 @@ from jaxpipe.comm.codec import (
     codec_of,
     encode_with_feedback,
 )
-from jaxpipe.comm.codec.block import BLOCK
-from jaxpipe.schedule import CodecKind
+from jaxpipe.comm.codec.block_quantized import BLOCK
 
 CODECS: list[Codec] = [
     Bfloat16Codec(),

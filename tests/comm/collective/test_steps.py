@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.comm.collective import Act, Step, steps_of
-from jaxpipe.schedule import AllReduceKind
-from jaxpipe.schedule.shares import Part, meetings
-from jaxpipe.schedule.sync_tree import SyncTree, ranks
+from jaxpipe.collective import Act, AllReduceKind, Step, steps_of
+from jaxpipe.collective.shards import Part, meetings
+from jaxpipe.collective.sync_tree import SyncTree, ranks
 from tests.comm.trees import sync_trees
 
 ALGORITHMS = tuple(kind for kind in AllReduceKind if kind is not AllReduceKind.LIBRARY)

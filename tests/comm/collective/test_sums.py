@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxpipe.collective import AllReduceKind
+from jaxpipe.collective.sync_tree import SyncTree, ranks
 from jaxpipe.comm import Transport, all_reduce, run_ranks
 from jaxpipe.comm.codec import Bfloat16Codec, Codec, Float8Codec, Int8Codec, TopKCodec
 from jaxpipe.comm.collective import Wire
-from jaxpipe.schedule import AllReduceKind
-from jaxpipe.schedule.sync_tree import SyncTree, ranks
 from tests.comm.trees import sync_trees
 
 ALGORITHMS = tuple(kind for kind in AllReduceKind if kind is not AllReduceKind.LIBRARY)

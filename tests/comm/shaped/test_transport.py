@@ -13,7 +13,7 @@ import pytest
 
 import topo
 from jaxpipe.comm import LocalWorld, ShapedTransport, Transport, run_ranks
-from jaxpipe.comm.collective.library import library_of
+from jaxpipe.comm.collective.native import library_of
 from jaxpipe.errors import DeadlineError, TransportError
 
 CLUSTER = topo.load("two-region")

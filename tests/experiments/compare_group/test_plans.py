@@ -12,8 +12,9 @@ from experiments.compare_group.plans import find, placed, read_found, unschedule
 from experiments.compare_group.setting import Setting
 from experiments.compare_group.small import read_small, scaled_cluster
 from experiments.compare_group.symmetry import uneven
+from jaxpipe.collective import ranks
 from jaxpipe.plan import check_plan
-from jaxpipe.schedule import Op, ranks
+from jaxpipe.schedule import Op
 from jaxpipe.simulate import dtfm_constants
 
 CASES = read_cases()

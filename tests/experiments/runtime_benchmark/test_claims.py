@@ -18,7 +18,7 @@ from experiments.runtime_benchmark.ideal import ideal_columns
 from experiments.runtime_benchmark.plans import emulated_cluster, plan_of
 from experiments.runtime_benchmark.raw_table import RawTable
 from experiments.runtime_benchmark.tables import read_csv, write_csv
-from jaxpipe.schedule import AllReduceKind
+from jaxpipe.collective import AllReduceKind
 
 _HERE = Path(run.__file__).parent
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxpipe.collective import SyncTree
 from jaxpipe.plan.cost import (
     Links,
     central_s,
@@ -20,8 +21,7 @@ from jaxpipe.plan.cost import (
     tree_s,
     uniform_links,
 )
-from jaxpipe.schedule import SyncTree
-from tests.plan.cost import step_by_step
+from tests.oracles import collective_seconds as step_by_step
 
 SIZES = st.integers(1, 9)
 SEEDS = st.integers(0, 2**32 - 1)

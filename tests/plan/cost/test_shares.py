@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.comm.collective import Act, steps_of
+from jaxpipe.collective import Act, AllReduceKind, SyncTree, ranks, steps_of
+from jaxpipe.collective.sync_tree import flat, halves, pruned
 from jaxpipe.plan.cost import (
     Links,
     halving_s,
     shares_s,
     uniform_links,
 )
-from jaxpipe.schedule import AllReduceKind, SyncTree, ranks
-from jaxpipe.schedule.tree_shape import flat, halves, pruned
 from tests.comm.trees import sync_trees
 from tests.plan.cost.test_collective import random_links
 

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxpipe.collective import ranks
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import check_plan, even_cut
 from jaxpipe.plan.cost import hierarchical_s, links_between
 from jaxpipe.plan.decide import Task, balanced_cut, build, fastest_tree, shapes
 from jaxpipe.plan.decide.neighbours import neighbour
-from jaxpipe.schedule import ScheduleKind, ranks
+from jaxpipe.schedule import ScheduleKind
 from tests.plan.models import cluster_of, profile_of
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.dtfm.cost import DtfmCost, cross_hops, dtfm_cost, reach_hops
 from jaxpipe.plan.dtfm.weights import link_weights
-from tests.plan.dtfm.oracle import published_cost
+from tests.oracles.dtfm_grouping import published_cost
 from tests.plan.dtfm.strategies import SEEDS, random_links, random_weights
 
 GBPS = 1e9 / 8

@@ -20,7 +20,7 @@ from jaxpipe.runtime.checkpoint import (
     shard,
     write_shard,
 )
-from jaxpipe.runtime.checkpoint.entry import TensorEntry
+from jaxpipe.runtime.checkpoint.manifest import TensorEntry
 
 DTYPES = [
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),

@@ -1,0 +1,278 @@
+"""Evaluate a step operator by operator on local pieces, with explicit, combined collectives.
+
+An operator runs as soon as its operands are there as it needs them. What needs a collective first
+waits; only when nothing else can run, one collective is done, for all arrays that wait for one of
+its kind, in one flat buffer. The one goes first on which the most operators depend. So sums inside
+of a layer end one by one, and the gradients of all layers together at the end::
+
+    matmul ─┬─ psum ─ matmul ─┬─ psum ─ ...
+            └ gradient ┐      └ gradient ┐
+                       └─────────────────┴─ ... ─ one psum over all ─ optimizer
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import jax
+from jax import Array
+
+from jaxpipe.autoshard.spmd.collect import gather_all, names, reduce_all, reduce_scatter_all
+from jaxpipe.autoshard.spmd.local_operator import run_locally, sliced, unended
+from jaxpipe.autoshard.spmd.program import Program
+from jaxpipe.autoshard.spmd.reshard import Move, cuts, next_move
+from jaxpipe.autoshard.strategy import (
+    Axes,
+    CollectiveKind,
+    MeshShape,
+    OperatorChoice,
+    PartialSum,
+    Sharding,
+    replicated,
+)
+
+_JOIN = {"reduce_max": jax.lax.pmax, "reduce_min": jax.lax.pmin}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """An array that waits for a collective: of what kind, along which axes and dims."""
+
+    number: int
+    kind: CollectiveKind
+    join: str
+    dtype: str
+    axes: Axes
+    dim: int
+    to_dim: int
+    after: Sharding
+
+    @property
+    def beside(self) -> Axes:
+        """The other axes that split the array."""
+        return tuple(axis for axis in self.after.axes if axis not in self.axes)
+
+    def goes_with(self, other: "Wait", *, by_layout: bool) -> bool:
+        """Tell whether one flat buffer can carry both."""
+        mine = (self.kind, self.join, self.dtype, self.axes)
+        scatters = self.kind is CollectiveKind.REDUCE_SCATTER
+        return mine == (other.kind, other.join, other.dtype, other.axes) and (
+            self.beside == other.beside or not (by_layout and scatters)
+        )
+
+
+@dataclass(slots=True)
+class _Held:
+    """The pieces of one array that this device holds, by sharding, and the sums to be ended."""
+
+    stored: Sharding
+    pieces: dict[Sharding, Array]
+    ends: tuple[PartialSum, ...] = ()
+    join: str = "add"
+
+
+@dataclass(slots=True, kw_only=True)
+class Evaluation:
+    """A step that is being evaluated.
+
+    Args:
+        program: the operators.
+        choices: how each of them is computed.
+        mesh: the devices.
+        by_layout: whether reduce-scatters go together only where the same other axes split the
+            arrays, so that what a buffer holds is alike or different on all of their devices.
+    """
+
+    program: Program
+    choices: Sequence[OperatorChoice]
+    mesh: MeshShape
+    by_layout: bool
+    held: dict[int, _Held] = field(default_factory=dict)
+
+    def run(
+        self,
+        arguments: Mapping[int, tuple[Sharding, Array]],
+        results: Mapping[int, Sharding],
+    ) -> list[Array]:
+        """Return the pieces of the results, in the order of the program, sharded as asked."""
+        for number, (sharding, piece) in arguments.items():
+            self.held[number] = _Held(sharding, {sharding: piece})
+        for number, value in self.program.constants.items():
+            whole = replicated(len(self.program.arrays[number].shape))
+            self.held[number] = _Held(whole, {whole: value})
+        self._run_operators()
+        while waits := [
+            wait for number, needed in results.items() if (wait := self._wait(number, needed))
+        ]:
+            self._collect(self._together(waits[0], waits))
+        return [self._piece(number, results[number]) for number in self.program.results]
+
+    def _run_operators(self) -> None:
+        weights = _dependents(self.program)
+        left = list(range(len(self.program.operators)))
+        while left:
+            waiting: list[int] = []
+            waits: dict[Wait, int] = {}
+            for place in left:
+                found = self._try(place)
+                if found is None:
+                    continue
+                waiting.append(place)
+                for wait in found:
+                    waits[wait] = max(waits.get(wait, 0), weights[place])
+            left = waiting
+            if left:
+                self._collect(self._next(waits))
+
+    def _try(self, place: int) -> list[Wait] | None:
+        """Run an operator; if it cannot run yet, return what its operands wait for."""
+        operator, choice = self.program.operators[place], self.choices[place]
+        needs = list(zip(operator.inputs, choice.operands, strict=True))
+        if any(number not in self.held for number, _ in needs):
+            return []
+        waits = [wait for number, needed in needs if (wait := self._wait(number, needed))]
+        if waits:
+            return waits
+        operands = [self._piece(number, needed) for number, needed in needs]
+        results = run_locally(operator, choice, operands, program=self.program, mesh=self.mesh)
+        for number, sharding, piece in zip(operator.outputs, unended(choice), results, strict=True):
+            self.held[number] = _Held(sharding, {sharding: piece}, choice.partial, operator.name)
+        return None
+
+    def _next(self, waits: Mapping[Wait, int]) -> list[Wait]:
+        """Return what goes first, and what goes with it; gathers go alone, to be late."""
+        assert waits, "operators wait for nothing"
+        first = max(waits, key=waits.__getitem__)
+        if first.kind is CollectiveKind.ALL_GATHER:
+            return [first]
+        return self._together(first, waits)
+
+    def _together(self, first: Wait, waits: Iterable[Wait]) -> list[Wait]:
+        """Return what one flat buffer carries with the first; an all-to-all has none."""
+        if first.kind is CollectiveKind.ALL_TO_ALL:
+            return [first]
+        return [each for each in waits if each.goes_with(first, by_layout=self.by_layout)]
+
+    def _wait(self, number: int, needed: Sharding) -> Wait | None:
+        """Return the collective that the array needs first, or None if it needs none."""
+        held = self.held[number]
+        dtype = str(self.program.arrays[number].dtype)
+        if held.ends:
+            return _ending(number, held, dtype)
+        nearest = _nearest(held, needed)
+        if cuts(nearest, needed) is not None:
+            return None
+        return _moving(number, next_move(nearest, needed), dtype)
+
+    def _piece(self, number: int, needed: Sharding) -> Array:
+        held = self.held[number]
+        if needed not in held.pieces:
+            source = next(each for each in held.pieces if cuts(each, needed) is not None)
+            piece = held.pieces[source]
+            for dim, axes in cuts(source, needed) or ():
+                piece = sliced(piece, dim, axes, self.mesh)
+            held.pieces[needed] = piece
+        return held.pieces[needed]
+
+    def _collect(self, waits: Sequence[Wait]) -> None:
+        """Do one collective, and put what it gives beside, or in the place of, what there was."""
+        sources = [self._source(wait) for wait in waits]
+        for wait, piece in zip(waits, self._collected(waits, sources), strict=True):
+            held = self.held[wait.number]
+            if held.ends:
+                held.stored, held.ends, held.pieces = wait.after, held.ends[1:], {}
+            held.pieces[wait.after] = piece
+
+    def _source(self, wait: Wait) -> Array:
+        held = self.held[wait.number]
+        if held.ends:
+            return held.pieces[held.stored]
+        before = next(each for each in held.pieces if _leads(each, wait))
+        return held.pieces[before]
+
+    def _collected(self, waits: Sequence[Wait], pieces: Sequence[Array]) -> list[Array]:
+        kind, axes, dims = waits[0].kind, waits[0].axes, [wait.dim for wait in waits]
+        if kind is CollectiveKind.ALL_REDUCE:
+            join = _JOIN.get(waits[0].join, jax.lax.psum)
+            return reduce_all(pieces, axes, join=join)
+        if kind is CollectiveKind.REDUCE_SCATTER:
+            return reduce_scatter_all(pieces, dims, axes, mesh=self.mesh)
+        if kind is CollectiveKind.ALL_GATHER:
+            return gather_all(pieces, dims, axes)
+        (wait,), (piece,) = waits, pieces
+        moved = jax.lax.all_to_all(
+            piece, names(axes), split_axis=wait.to_dim, concat_axis=wait.dim, tiled=True
+        )
+        return [moved]
+
+
+def _ending(number: int, held: _Held, dtype: str) -> Wait:
+    end = held.ends[0]
+    after, dim = held.stored, -1
+    if end.scatter_dim is not None:
+        dim = end.scatter_dim
+        dims = list(after.dims)
+        dims[dim] = (*dims[dim], *end.axes)
+        after = Sharding(tuple(dims))
+    scatters = end.scatter_dim is not None
+    return Wait(
+        number=number,
+        kind=CollectiveKind.REDUCE_SCATTER if scatters else CollectiveKind.ALL_REDUCE,
+        join=held.join if held.join in _JOIN else "add",
+        dtype=dtype,
+        axes=end.axes,
+        dim=dim,
+        to_dim=-1,
+        after=after,
+    )
+
+
+def _moving(number: int, move: Move, dtype: str) -> Wait:
+    gathers = move.to_dim is None
+    return Wait(
+        number=number,
+        kind=CollectiveKind.ALL_GATHER if gathers else CollectiveKind.ALL_TO_ALL,
+        join="add",
+        dtype=dtype,
+        axes=move.axes,
+        dim=move.dim,
+        to_dim=-1 if move.to_dim is None else move.to_dim,
+        after=move.after,
+    )
+
+
+def _nearest(held: _Held, needed: Sharding) -> Sharding:
+    """Return the sharding held from which the fewest moves lead to what is needed."""
+    return min(held.pieces, key=lambda each: _num_moves(each, needed))
+
+
+def _num_moves(sharding: Sharding, needed: Sharding) -> int:
+    moves = 0
+    while cuts(sharding, needed) is None:
+        sharding, moves = next_move(sharding, needed).after, moves + 1
+    return moves
+
+
+def _leads(sharding: Sharding, wait: Wait) -> bool:
+    """Tell whether the collective makes its result from a piece of this sharding."""
+    have = sharding.dims[wait.dim]
+    if have[len(have) - len(wait.axes) :] != wait.axes:
+        return False
+    dims = list(sharding.dims)
+    dims[wait.dim] = have[: len(have) - len(wait.axes)]
+    if wait.to_dim >= 0:
+        dims[wait.to_dim] = (*dims[wait.to_dim], *wait.axes)
+    return tuple(dims) == wait.after.dims
+
+
+def _dependents(program: Program) -> list[int]:
+    """Return how many operators depend on each, itself among them."""
+    readers: dict[int, int] = {}
+    counts: list[int] = []
+    for place, operator in reversed(list(enumerate(program.operators))):
+        reached = 1 << place
+        for number in operator.outputs:
+            reached |= readers.get(number, 0)
+        for number in operator.inputs:
+            readers[number] = readers.get(number, 0) | reached
+        counts.append(reached.bit_count())
+    return counts[::-1]

@@ -1,0 +1,1 @@
+"""The harness of fault injection: runs, injectors, trials and the scorecard."""

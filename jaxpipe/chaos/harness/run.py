@@ -1,0 +1,246 @@
+"""A tiny run, started as a user starts it, and gone without a trace when it is over.
+
+::
+
+    jaxpipe run ── jaxpipe train ── mpirun ─┬─ rank 0        each of them has the path of the
+                                            └─ rank 1 ...    configuration in its command line
+
+All that belongs to a run lies in one folder: `config.toml`, `run/`, `stdout.txt`, `stderr.txt`.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jaxpipe.chaos.harness.processes import (
+    descendants_of,
+    psutil,
+    ranks_among,
+    remove,
+    shared_memory_of,
+)
+from jaxpipe.errors import RunError
+from jaxpipe.runtime.process.affinity import die_with_parent
+
+NUM_RANKS = 4
+_GONE_WITHIN_S = 5.0
+_POLL_S = 0.05
+
+
+def write_dataset(folder: Path) -> Path:
+    """Prepare a small text of our own in a folder, and return where the dataset lies."""
+    from jaxpipe.runtime.data import Source, prepare
+
+    folder.mkdir(parents=True, exist_ok=True)
+    text = folder / "text.txt"
+    text.write_text("".join(f"{i} plus {i} is {2 * i}; " for i in range(400)))
+    prepare(Source(path=text), folder / "dataset")
+    return folder / "dataset"
+
+
+def tree(run: Path, dataset: Path, /, **sections: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the configuration of a tiny GPT on 2 stages x 2 replicas, changed by `sections`."""
+    base: dict[str, dict[str, Any]] = {
+        "run": {"folder": str(run), "seed": 1, "timeout_s": 60.0},
+        "data": {"folder": str(dataset)},
+        "model": {"num_layers": 2, "dim": 16, "num_heads": 2, "sequence": 16, "vocabulary": 256},
+        "plan": {
+            "cluster": "laptop",
+            "stages": 2,
+            "replicas": 2,
+            "microbatch": 1,
+            "schedule": "zb-h1",
+        },
+        "train": {"steps": 10, "batch": 8, "eval_every": 2, "eval_batches": 1},
+        "optimizer": {"learning_rate": 1e-2, "warmup_steps": 1},
+        "checkpoint": {"every": 1, "keep": 2},
+        "sample": {"tokens": 0},
+    }
+    return changed(base, sections)
+
+
+def changed(
+    base: Mapping[str, Mapping[str, Any]], sections: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return sections with some of their values changed, and some new.
+
+    >>> changed({"run": {"seed": 1, "folder": "a"}}, {"run": {"seed": 2}, "plan": {"stages": 2}})
+    {'run': {'seed': 2, 'folder': 'a'}, 'plan': {'stages': 2}}
+    """
+    return {name: {**base.get(name, {}), **sections.get(name, {})} for name in {**base, **sections}}
+
+
+def to_toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the text of a configuration; its values look the same in JSON.
+
+    >>> print(to_toml({"run": {"folder": "a", "seed": 1}}))
+    [run]
+    folder = "a"
+    seed = 1
+    """
+    lines: list[str] = []
+    for name, values in sections.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+    return "\n".join(lines)
+
+
+def write_config(folder: Path, dataset: Path, /, **sections: Mapping[str, Any]) -> Path:
+    """Write the configuration of a tiny run into a folder of its own, and return the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "config.toml"
+    path.write_text(to_toml(tree(folder / "run", dataset, **sections)))
+    return path
+
+
+def environment(dataset: Path) -> dict[str, str]:
+    """Return the environment of runs: what has been compiled once is kept beside the dataset."""
+    ours = {
+        "JAX_COMPILATION_CACHE_DIR": str(dataset.parent / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
+    }
+    return {**ours, **os.environ}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A run that has been started, and the shared memory that its ranks were seen to hold."""
+
+    config: Path
+    command: str
+    process: subprocess.Popen[bytes]
+    shared_memory: set[str] = field(default_factory=set[str])
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return self.config.with_name("run")
+
+    @property
+    def stdout(self) -> str:
+        """What it has said so far."""
+        return self.config.with_name("stdout.txt").read_text(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        """What it has complained of so far."""
+        return self.config.with_name("stderr.txt").read_text(errors="replace")
+
+    def num_steps(self) -> int:
+        """Return how many steps the metrics hold."""
+        path = self.folder / "metrics.jsonl"
+        return path.read_bytes().count(b'"step"') if path.exists() else 0
+
+    def ranks(self) -> dict[int, psutil.Process]:
+        """Return the processes of the ranks that there are, and note the memory that they share."""
+        found = ranks_among(descendants_of(self.process.pid))
+        for process in found.values():
+            self.shared_memory.update(shared_memory_of(process.pid))
+        return found
+
+    def job(self) -> list[int]:
+        """Return the processes of the attempt that is under way: mpirun's, and the ranks'."""
+        parents = [self.process.pid]
+        if self.command == "run":
+            parents = [child.pid for child in psutil.Process(self.process.pid).children()]
+        return [each.pid for parent in parents for each in descendants_of(parent)]
+
+    def wait(self, *, timeout_s: float) -> int:
+        """Return the exit code.
+
+        Raises:
+            RunError: it does not end.
+        """
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise RunError(f"the run does not end within {timeout_s:g} s") from None
+
+
+@contextmanager
+def started(
+    config: Path, dataset: Path, *, command: str = "train", words: Sequence[str] = ()
+) -> Iterator[Started]:
+    """Start `jaxpipe COMMAND CONFIG WORDS`; at the end of the block, nothing of it may be left.
+
+    Raises:
+        RunError: a process or a file in shared memory was left behind; it is removed.
+    """
+    out, err = config.with_name("stdout.txt"), config.with_name("stderr.txt")
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jaxpipe", command, str(config), *words],
+            env=environment(dataset),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            preexec_fn=partial(die_with_parent, signal.SIGTERM),  # noqa: PLW1509  only prctl
+        )
+    run = Started(config=config, command=command, process=process)
+    try:
+        yield run
+    finally:
+        process.kill()
+        process.wait()
+        left = [*remove(config, within_s=_GONE_WITHIN_S), *_remove_memory(run)]
+    if left:
+        raise RunError(f"left behind: {', '.join(left)}")
+
+
+def wait_until(is_so: Callable[[], bool], run: Started, *, what: str, timeout_s: float) -> None:
+    """Wait until something is so, while the run goes on.
+
+    Raises:
+        RunError: the run has ended, or it takes too long.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while not is_so():
+        if (code := run.process.poll()) is not None:
+            raise RunError(f"the run has ended with exit code {code} before {what}")
+        if time.monotonic() > deadline_s:
+            raise RunError(f"it takes more than {timeout_s:g} s until {what}")
+        time.sleep(_POLL_S)
+
+
+def wait_for_ranks(run: Started, *, timeout_s: float = 120.0) -> dict[int, psutil.Process]:
+    """Return the processes of all ranks, once there are any.
+
+    Raises:
+        RunError: they do not come.
+    """
+    found: dict[int, psutil.Process] = {}
+
+    def are_there() -> bool:
+        found.update(run.ranks())
+        return len(found) == NUM_RANKS
+
+    wait_until(are_there, run, what="all ranks are there", timeout_s=timeout_s)
+    return found
+
+
+def wait_for_steps(run: Started, *, steps: int, timeout_s: float = 200.0) -> None:
+    """Wait until so many steps are done.
+
+    Raises:
+        RunError: they are not.
+    """
+    what = f"{steps} steps are done"
+    wait_until(lambda: run.num_steps() >= steps, run, what=what, timeout_s=timeout_s)
+
+
+def _remove_memory(run: Started) -> list[str]:
+    files = [path for path in sorted(run.shared_memory) if Path(path).exists()]
+    for path in files:
+        Path(path).unlink(missing_ok=True)
+    return files

@@ -1,0 +1,165 @@
+"""Sum an array over the ranks of a sync tree, by one of several algorithms.
+
+The order of the additions depends on the algorithm, the tree and the size alone: the sum has the
+same bits on all ranks and in all runs. (What the transport's own library does is up to it.)
+"""
+
+from typing import TypeVar
+
+import jax
+import numpy as np
+from jaxtyping import Float32
+
+from jaxpipe.collective.algorithms import steps_of
+from jaxpipe.collective.kinds import AllReduceKind
+from jaxpipe.collective.step import Step
+from jaxpipe.collective.sync_tree import SyncTree, ranks
+from jaxpipe.comm.buffer import aligned_empty
+from jaxpipe.comm.codec.codec import is_codable
+from jaxpipe.comm.collective.encoding import CodecFormat, ValueFormat
+from jaxpipe.comm.collective.execute import Execution, Formats
+from jaxpipe.comm.collective.native import library_of
+from jaxpipe.comm.collective.wire_format import Wire, sum_dtype
+from jaxpipe.comm.transport import HostOrDeviceArray, Transport
+from jaxpipe.errors import ConfigError
+
+ArrayT = TypeVar("ArrayT", np.ndarray, jax.Array)
+
+
+def all_reduce(
+    transport: Transport,
+    array: ArrayT,
+    tree: SyncTree,
+    *,
+    tag: int,
+    timeout_s: float,
+    algorithm: AllReduceKind = AllReduceKind.TREE,
+    wire: Wire | None = None,
+) -> ArrayT:
+    """Return the sum of `array` over the ranks of `tree`: same shape, dtype, kind and bits on all.
+
+    Every rank of the tree calls this with an array of the same shape and dtype, and no other rank
+    does. A jax array comes back on the devices where it was. Each message may take `timeout_s`.
+    Integers travel as they are, whatever `wire` says, and codecs leave float64 alone.
+
+    >>> from jaxpipe.comm.local import run_ranks
+    >>> def work(transport):
+    ...     mine = np.array([1.0, transport.rank])
+    ...     return all_reduce(transport, mine, ((0, 2), 1), tag=0, timeout_s=1.0)
+    >>> run_ranks(3, work)
+    [array([3., 3.]), array([3., 3.]), array([3., 3.])]
+
+    Raises:
+        ConfigError: a codec for far messages without a hierarchical all-reduce, or the library of a
+            transport that has none.
+        DeadlineError: a message took longer than `timeout_s`.
+        TransportError: a message could not be moved, or the job was aborted.
+    """
+    wire = wire or Wire()
+    _check(transport, tree, algorithm, wire)
+    if algorithm is AllReduceKind.LIBRARY:
+        total = _sum_in_library(transport, array, tree, timeout_s=timeout_s)
+    else:
+        execution = _execution(transport, array, wire, None, tag=tag, timeout_s=timeout_s)
+        total = execution.run(_steps(transport, array, tree, algorithm, wire))
+    return _as(total, array)
+
+
+def all_reduce_with_feedback(
+    transport: Transport,
+    array: ArrayT,
+    tree: SyncTree,
+    errors: Float32[np.ndarray, " size"],
+    *,
+    tag: int,
+    timeout_s: float,
+    wire: Wire,
+) -> tuple[ArrayT, Float32[np.ndarray, " size"]]:
+    """Return the sum, and what the codec `wire.far` has lost here: the `errors` of the next call.
+
+    A hierarchical all-reduce, in which what was lost in earlier ones is added to what is sent far.
+    Begin with `np.zeros(array.size, np.float32)`; the memory of `errors` is taken over.
+
+    >>> from jaxpipe.comm.local import run_ranks
+    >>> from jaxpipe.comm.codec import TopKCodec
+    >>> wire = Wire(far=TopKCodec(fraction=0.5))
+    >>> def work(transport):
+    ...     mine, errors = np.array([2, 1], np.float32), np.zeros(2, np.float32)
+    ...     return all_reduce_with_feedback(
+    ...         transport, mine, (0, 1), errors, tag=0, timeout_s=1.0, wire=wire)
+    >>> run_ranks(2, work)[0]
+    (array([4., 0.], dtype=float32), array([0., 1.], dtype=float32))
+
+    Source: Tang et al., "DoubleSqueeze", ICML 2019: both ways lose, and both are made up for.
+
+    Raises:
+        DeadlineError: a message took longer than `timeout_s`.
+        TransportError: a message could not be moved, or the job was aborted.
+    """
+    assert errors.shape == (array.size,), (errors.shape, array.size)
+    algorithm = AllReduceKind.HIERARCHICAL
+    _check(transport, tree, algorithm, wire)
+    execution = _execution(transport, array, wire, errors, tag=tag, timeout_s=timeout_s)
+    total = execution.run(_steps(transport, array, tree, algorithm, wire))
+    return _as(total, array), errors
+
+
+def _check(transport: Transport, tree: SyncTree, algorithm: AllReduceKind, wire: Wire) -> None:
+    members = ranks(tree)
+    assert transport.rank in members, f"rank {transport.rank} is not in the tree {tree}"
+    assert len(set(members)) == len(members), f"a rank stands twice in the tree {tree}"
+    if wire.far is not None and algorithm is not AllReduceKind.HIERARCHICAL:
+        raise ConfigError(
+            f"only a hierarchical all-reduce has far messages to encode: `algorithm` is "
+            f"{algorithm}; set it to {AllReduceKind.HIERARCHICAL}, or the codec to none"
+        )
+
+
+def _execution(
+    transport: Transport,
+    array: HostOrDeviceArray,
+    wire: Wire,
+    errors: np.ndarray | None,
+    *,
+    tag: int,
+    timeout_s: float,
+) -> Execution:
+    own = np.ascontiguousarray(np.asarray(array)).reshape(-1)
+    near = ValueFormat(wire.dtype_of(own.dtype))
+    codec = wire.far if is_codable(own.dtype) else None
+    far = near if codec is None else CodecFormat(codec, errors)
+    return Execution(transport, own, Formats(near=near, far=far), tag=tag, timeout_s=timeout_s)
+
+
+def _steps(
+    transport: Transport,
+    array: HostOrDeviceArray,
+    tree: SyncTree,
+    algorithm: AllReduceKind,
+    wire: Wire,
+) -> list[Step]:
+    item_bytes = wire.dtype_of(array.dtype).itemsize
+    message_size = max(1, wire.chunk_bytes // item_bytes)
+    return steps_of(algorithm, tree, transport.rank, size=array.size, message_size=message_size)
+
+
+def _sum_in_library(
+    transport: Transport, array: HostOrDeviceArray, tree: SyncTree, *, timeout_s: float
+) -> np.ndarray:
+    library = library_of(transport)
+    if library is None:
+        raise ConfigError(
+            f"`algorithm` is {AllReduceKind.LIBRARY}, but {type(transport).__name__} has no library"
+            f" that sums; choose another one, such as {AllReduceKind.HIERARCHICAL}"
+        )
+    total = aligned_empty(array.shape, sum_dtype(array.dtype))
+    total[...] = array
+    return library.sum_in_library(total, members=ranks(tree), timeout_s=timeout_s)
+
+
+def _as(total: np.ndarray, array: ArrayT) -> ArrayT:
+    """Return the total in the shape and dtype of `array`, and where it is."""
+    total = total.astype(array.dtype, copy=False).reshape(array.shape)
+    if isinstance(array, jax.Array):
+        return jax.device_put(total, array.sharding)
+    return total

@@ -1,0 +1,133 @@
+"""A transport that shortens what it sends to some ranks, around any other."""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from jaxpipe.comm.buffer import num_bytes_of
+from jaxpipe.comm.codec.codec import Codec, is_codable
+from jaxpipe.comm.collective.native import SumsInLibrary, library_of
+from jaxpipe.comm.serial_executor import InOrder
+from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
+from jaxpipe.errors import DeadlineError, TransportError
+
+
+class CodedTransport:
+    """Encodes floating arrays to and from the peers that `codecs` names; all else passes as it is.
+
+    What is coded is float32 and smaller: float64 is for times and counts, which must be exact.
+
+    Both ends of a link must name the same codec. What is lost is lost: this is for activations and
+    their gradients, not for sums (see `Wire.far`). A thread waits until a jax array is computed and
+    encodes it, so `send` returns at once; who waits for a message decodes it.
+
+    >>> from jaxpipe.comm.codec import Bfloat16Codec
+    >>> from jaxpipe.comm.local import run_ranks
+    >>> def work(transport):
+    ...     coded = CodedTransport(transport, {1 - transport.rank: Bfloat16Codec()})
+    ...     like = jax.ShapeDtypeStruct((1,), np.float32)
+    ...     receiving = coded.receive(like, source=1 - transport.rank, tag=0)
+    ...     sending = coded.send(np.array([3.14159], np.float32), to=1 - transport.rank, tag=0)
+    ...     got = receiving.wait(timeout_s=1.0)
+    ...     sending.wait(timeout_s=1.0)
+    ...     coded.close()
+    ...     return got
+    >>> run_ranks(2, work)[0]
+    array([3.140625], dtype=float32)
+    """
+
+    def __init__(
+        self, transport: Transport, codecs: Mapping[int, Codec], *, close_timeout_s: float = 60.0
+    ):
+        self._transport, self._codecs = transport, dict(codecs)
+        self._close_timeout_s = close_timeout_s
+        self._encoder = InOrder(name=f"encode {transport.rank}")
+
+    @property
+    def rank(self) -> int:
+        """The rank of the caller."""
+        return self._transport.rank
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks there are."""
+        return self._transport.num_ranks
+
+    @property
+    def library(self) -> SumsInLibrary | None:
+        """What sums in the transport inside, without codecs."""
+        return library_of(self._transport)
+
+    def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
+        """Start to send `array`; to a peer with a codec, messages leave one after the other."""
+        codec = self._codecs.get(to)
+        if codec is None:
+            return self._transport.send(array, to=to, tag=tag)
+
+        def encode_and_send() -> Sending:
+            message = _encode(codec, array) if is_codable(array.dtype) else array
+            return self._transport.send(message, to=to, tag=tag)
+
+        words = f"{num_bytes_of(array)} bytes to rank {to} with tag {tag}"
+        return _CodedSending(self._encoder.begin(encode_and_send), words)
+
+    def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> Receiving:
+        """Start to receive an array of the shape and dtype of `like` from the rank `source`."""
+        codec = self._codecs.get(source)
+        if codec is None or not is_codable(like.dtype):
+            return self._transport.receive(like, source=source, tag=tag)
+        num_bytes = codec.num_bytes(size=like.size)
+        encoded = jax.ShapeDtypeStruct((num_bytes,), np.dtype(np.uint8))
+        receiving = self._transport.receive(encoded, source=source, tag=tag)
+        return _CodedReceiving(receiving, codec, like)
+
+    def close(self, *, error: BaseException | None = None) -> None:
+        """End this rank's part; with an `error`, end the whole job, this error shown first."""
+        if error is None:
+            self.stop(timeout_s=self._close_timeout_s)
+        self._transport.close(error=error)
+
+    def stop(self, *, timeout_s: float) -> None:
+        """End the thread that encodes, once it has sent all; the transport inside goes on.
+
+        Raises:
+            DeadlineError: it did not end within `timeout_s`.
+        """
+        self._encoder.close(timeout_s=timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _CodedSending:
+    started: Future[Sending]
+    words: str
+
+    def wait(self, *, timeout_s: float) -> float:
+        try:
+            sending = self.started.result(timeout_s)
+        except TimeoutError as error:
+            raise DeadlineError(
+                f"waited {timeout_s:.1f} s in vain for {self.words} to be encoded"
+            ) from error
+        except RuntimeError as error:  # jax's, of an array that cannot be read
+            raise TransportError(f"could not encode {self.words}: {error}") from error
+        return sending.wait(timeout_s=timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _CodedReceiving:
+    receiving: Receiving
+    codec: Codec
+    like: jax.ShapeDtypeStruct
+
+    def wait(self, *, timeout_s: float) -> np.ndarray:
+        encoded = np.asarray(self.receiving.wait(timeout_s=timeout_s))
+        values = self.codec.decode(encoded, size=self.like.size)
+        return values.astype(self.like.dtype, copy=False).reshape(self.like.shape)
+
+
+def _encode(codec: Codec, array: HostOrDeviceArray) -> np.ndarray:
+    values = np.ascontiguousarray(np.asarray(array), np.float32)
+    return codec.encode(values.reshape(-1))

@@ -1,0 +1,1 @@
+"""Transport over MPI, one process per rank. Importing this package needs no MPI."""

@@ -1,0 +1,75 @@
+"""What rank 0 tells the user of a run: the steps, then what came out and where it lies."""
+
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+
+from jaxpipe.cli.generate import sample_text
+from jaxpipe.config import Config
+from jaxpipe.plan import Plan, ideal_bubble
+from jaxpipe.runtime.config import TrainConfig
+from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
+from jaxpipe.runtime.train import Outcome
+
+
+class StepReport:
+    """Prints a line every `log_every` steps and for every evaluation."""
+
+    def __init__(self, console: Console, train: TrainConfig, plan: Plan) -> None:
+        self._console = console
+        self._train = train
+        self._ideal_bubble = ideal_bubble(plan)
+
+    def __call__(self, metrics: StepMetrics) -> None:
+        """Print a step, if it is one of those that are printed."""
+        if metrics.step % self._train.log_every and metrics.eval_loss is None:
+            return
+        left_s = (self._train.steps - metrics.step) * metrics.step_s
+        held_out = "" if metrics.eval_loss is None else f"   held out {metrics.eval_loss:.3f}"
+        self._console.print(
+            f"step {metrics.step:>5}/{self._train.steps}   loss {metrics.loss:.3f}   "
+            f"{metrics.tokens_per_s:>7,.0f} tokens/s   {metrics.flops_per_s / 1e9:.1f} GFLOP/s   "
+            f"bubble {metrics.bubble:.0%} (theory {self._ideal_bubble:.0%})   "
+            f"{left_s:.0f} s left{_scaling(metrics)}{held_out}"
+        )
+
+
+def _scaling(metrics: StepMetrics) -> str:
+    if metrics.loss_scale is None:
+        return ""
+    return f"   loss scale {metrics.loss_scale:,.0f}, {metrics.skipped_steps} skipped"
+
+
+def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -> None:
+    """Print the run in a few lines, what the model now writes, and the next commands."""
+    metrics = read_metrics(outcome.metrics)
+    evals = [m.eval_loss for m in metrics if m.eval_loss is not None]
+    speed = median(m.tokens_per_s for m in metrics)
+    bubble = median(m.bubble for m in metrics)
+    lines = (
+        f"training loss {metrics[0].loss:.3f} at first, {metrics[-1].loss:.3f} at last",
+        f"held-out loss {evals[0]:.3f} at first, {evals[-1]:.3f} at last, in nats per token",
+        f"{speed:,.0f} tokens/s, median of {len(metrics)} steps (measured on this machine)",
+        f"bubble {bubble:.1%}, median (measured); {ideal_bubble(plan):.1%} in theory",
+    )
+    console.print("\n" + "\n".join(lines) + "\n", markup=False)
+    sample = config.sample
+    if sample.tokens:
+        text = sample_text(
+            outcome.checkpoint,
+            sample.prompt,
+            tokens=sample.tokens,
+            temperature=sample.temperature,
+        )
+        console.print(f"the model now writes:\n\n{text}\n", markup=False)
+    files: dict[str, Path | None] = {
+        "checkpoint": outcome.checkpoint,
+        "metrics": outcome.metrics,
+        "trace": outcome.trace,
+        "picture": outcome.picture,
+    }
+    for name, path in files.items():
+        console.print(f"{name:<12}{path or 'none'}", markup=False)
+    folder = config.run.folder
+    console.print(f"\nnext: jaxpipe generate {folder} --prompt 'A list is'", markup=False)

@@ -1,0 +1,52 @@
+"""What is known when a step of training has ended, on all ranks alike; and what it tells a user."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import optax
+
+from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.metrics.records import StepMetrics
+from jaxpipe.runtime.step.step_totals import Totals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnd:
+    """A step that is done; `step` counts from 1, `loss_scale` and `skipped_before` are from before.
+
+    What follows a step (the held-out loss, the report, a checkpoint) follows from this and the
+    state, so a rank that was interrupted in between can do it again.
+    """
+
+    step: int
+    totals: Totals
+    step_s: float
+    loss_scale: float | None
+    skipped_before: int
+    skipped_after: int
+    num_pipeline_ranks: int
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a rank was told to stop."""
+        return self.totals.stops > 0
+
+    def metrics(self, job: Job, rate: optax.Schedule, *, eval_loss: float | None) -> StepMetrics:
+        """Return what is told of the step; `rate` is the learning rate by the number of updates."""
+        tokens_per_s = job.tokens_per_step / self.step_s
+        is_taken = self.skipped_after == self.skipped_before
+        num_updates = self.step - 1 - self.skipped_before
+        return StepMetrics(
+            step=self.step,
+            loss=self.totals.loss / job.tokens_per_step,
+            eval_loss=eval_loss,
+            grad_norm=self.totals.square_norm**0.5 if is_taken else None,
+            learning_rate=float(np.asarray(rate(num_updates))),
+            step_s=self.step_s,
+            tokens_per_s=tokens_per_s,
+            bubble=self.totals.bubble(num_pipeline_ranks=self.num_pipeline_ranks),
+            sent_bytes=int(self.totals.sent_bytes),
+            flops_per_s=job.flops_per_token * tokens_per_s,
+            loss_scale=self.loss_scale,
+            skipped_steps=self.skipped_after,
+        )

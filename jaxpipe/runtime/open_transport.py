@@ -1,0 +1,121 @@
+"""How the ranks of a run talk to each other: the transport that the configuration asks for."""
+
+import logging
+from collections.abc import Callable
+from itertools import pairwise
+
+from jaxpipe.comm import LocalWorld, ShapedTransport, Transport, broadcast_bytes, gather_bytes
+from jaxpipe.comm.nccl import NcclBinding, NcclTransport, local_binding
+from jaxpipe.comm.tags import BROADCAST_TAG, GATHER_TAG
+from jaxpipe.plan import Plan
+from jaxpipe.runtime.config import RunConfig, Survival, TransportKind
+from topo import Cluster
+
+logger = logging.getLogger(__name__)
+
+
+def open_transport(run: RunConfig, plan: Plan, cluster: Cluster, *, is_seated: bool) -> Transport:
+    """Return the transport of this rank; all ranks call this, each in its main thread.
+
+    `is_seated` says whether an MPI has started this process; if not, it is the only rank.
+
+    Raises:
+        DeadlineError: another rank is missing after `run.timeout_s`.
+        TransportError: the MPI or the communicators cannot begin.
+    """
+    base = open_base(is_seated=is_seated, survives=run.survive is Survival.SHRINK)
+    return choose_transport(run, plan, cluster, base=base)
+
+
+def choose_transport(
+    run: RunConfig,
+    plan: Plan,
+    cluster: Cluster,
+    *,
+    base: Transport,
+    find_nccl: Callable[[], NcclBinding | str] = local_binding,
+) -> Transport:
+    """Return `base`, or the transport around it that the configuration asks for.
+
+    If NCCL is asked for and any rank lacks it, all ranks use `base`, and one warning says why:
+    `find_nccl` returns it for this rank's GPU, or what is missing.
+
+    Raises:
+        DeadlineError: another rank is missing after `run.timeout_s`.
+        TransportError: NCCL's communicators cannot be made.
+    """
+    match run.transport:
+        case TransportKind.MPI:
+            return base
+        case TransportKind.SHAPED:
+            devices = [plan.device(rank) for rank in range(plan.num_ranks)]
+            return ShapedTransport(base, cluster, devices=devices, scale=run.link_scale)
+        case TransportKind.NCCL:
+            return _with_nccl(base, plan, find_nccl(), timeout_s=run.timeout_s)
+
+
+def say_links(run: RunConfig, cluster: Cluster) -> str | None:
+    """Return the line that tells a user that links are emulated; None where they are real.
+
+    >>> import topo
+    >>> shaped = RunConfig(folder="r", transport=TransportKind.SHAPED, link_scale=0.5)
+    >>> say_links(shaped, topo.load("two-region"))
+    'links are emulated: each message takes 0.5 x what it takes on cluster two-region, or longer'
+    """
+    if run.transport is not TransportKind.SHAPED:
+        return None
+    times = "" if run.link_scale == 1 else f"{run.link_scale:g} x "
+    return (
+        f"links are emulated: each message takes {times}what it takes on cluster {cluster.name}, "
+        "or longer"
+    )
+
+
+def pipeline_pairs(plan: Plan) -> tuple[tuple[int, int], ...]:
+    """Return the pairs of ranks between which activations travel.
+
+    >>> from jaxpipe.plan import PlanConfig, identity_plan
+    >>> import topo
+    >>> config = PlanConfig(cluster="two-region", stages=2, replicas=2)
+    >>> plan = identity_plan(config, topo.load("two-region"), num_layers=4, batch=4, tied=False)
+    >>> pipeline_pairs(plan)
+    ((0, 1), (2, 3))
+    """
+    pairs = {
+        (plan.rank(replica=replica, stage=before), plan.rank(replica=replica, stage=after))
+        for replica in range(plan.num_replicas)
+        for before, after in pairwise(range(plan.num_stages))
+    }
+    return tuple(sorted(pair for pair in pairs if pair[0] != pair[1]))
+
+
+def open_base(*, is_seated: bool, survives: bool = False) -> Transport:
+    """Return this rank over MPI, or the only rank if no MPI has started it.
+
+    With `survives`, those that are left when a rank is lost may shrink the transport.
+    """
+    if not is_seated:
+        return LocalWorld(1).transport(0)
+    from jaxpipe.comm.mpi.transport import MpiTransport
+
+    return MpiTransport(survives=survives)
+
+
+def _with_nccl(
+    base: Transport, plan: Plan, binding: NcclBinding | str, *, timeout_s: float
+) -> Transport:
+    missing = _missing_anywhere(base, binding, timeout_s=timeout_s)
+    if isinstance(binding, str) or missing:
+        if base.rank == 0:
+            words = "`run.transport` is nccl, messages go over MPI instead, through the host: %s"
+            logger.warning(words, missing)
+        return base
+    return NcclTransport(base, binding, pairs=pipeline_pairs(plan), timeout_s=timeout_s)
+
+
+def _missing_anywhere(base: Transport, binding: NcclBinding | str, *, timeout_s: float) -> str:
+    """Return on all ranks what the first rank without NCCL misses, or nothing."""
+    mine = f"rank {base.rank}: {binding}" if isinstance(binding, str) else ""
+    all_missing = gather_bytes(base, mine.encode(), root=0, tag=GATHER_TAG, timeout_s=timeout_s)
+    first = None if all_missing is None else next(filter(None, all_missing), b"")
+    return broadcast_bytes(base, first, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s).decode()

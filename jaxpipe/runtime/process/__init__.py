@@ -1,0 +1,1 @@
+"""Processes of ranks: `mpirun`, affinity, GPUs, exit causes, and the checks before a run."""

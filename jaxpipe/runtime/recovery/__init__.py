@@ -1,0 +1,1 @@
+"""In-job recovery: survivors of a lost rank shrink, replan and transfer the training state."""

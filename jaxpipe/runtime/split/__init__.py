@@ -1,5 +1,0 @@
-"""The backward of a stage, split into the gradient of its input and those of its weights."""
-
-from jaxpipe.runtime.split.split import Carried, Crossing, SplitBackward, split_backward
-
-__all__ = ["Carried", "Crossing", "SplitBackward", "split_backward"]

@@ -1,0 +1,133 @@
+"""One stage over the devices of one rank: a mesh with the axes `data` and `tensor`.
+
+::
+
+    data = 2, tensor = 2        columns 0 .. n/2     columns n/2 .. n     of qkv and up, and so on
+    first half of microbatch    device 0             device 1
+    second half                 device 2             device 3
+
+Each device holds its part of the split parameters, of their gradients and of their moments; a model
+says which dim of which parameter is split. XLA finds the sums between the devices: with a model
+that is split as in the source, one after attention and one after the MLP, each way.
+
+What leaves the rank is whole on each device, and so is what enters: activations and buckets.
+
+Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import DictKey, KeyPath
+
+from jaxpipe.errors import ConfigError
+from jaxpipe.runtime.config import MeshConfig
+
+DATA, TENSOR = "data", "tensor"
+
+Device: TypeAlias = Any
+"""A device of jax, whose type has no public name to annotate with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where the arrays of a stage lie: on one device if there is no mesh, and XLA is told nothing.
+
+    `split` names parameters by their keys, such as "blocks.mlp.up.kernel", and tells for each the
+    dim that is split over the axis `tensor`, counted from the last, which is -1. Whatever else
+    there is, and what does not divide evenly, is whole on each device.
+    """
+
+    mesh: Mesh | None = None
+    split: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> NamedSharding | None:
+        """The sharding of what every device holds all of."""
+        return self._sharding()
+
+    def of(self, tree: Any) -> Any:
+        """Return the shardings of parameters, or of what has their names: gradients, moments."""
+        return None if self.mesh is None else jax.tree.map_with_path(self._of_leaf, tree)
+
+    def of_result(self, function: Callable, *arguments: Any) -> Any:
+        """Return the shardings of the parameters, gradients or moments that a function returns."""
+        return None if self.mesh is None else self.of(jax.eval_shape(function, *arguments))
+
+    def place(self, tree: Any) -> Any:
+        """Return parameters or moments as arrays, each where it is used."""
+        return jax.device_put(tree, self.of(tree))
+
+    def shape(self, shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
+        """Return what enters or leaves the rank, for a compiler."""
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self.whole)
+
+    def shapes(self, tree: Any, shardings: Any) -> Any:
+        """Return the shapes and dtypes of arrays, and on a mesh how they are sharded."""
+        if self.mesh is None:
+            return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+        return jax.tree.map(
+            lambda x, lies: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=lies), tree, shardings
+        )
+
+    def entering(self, function: Callable, *positions: int) -> Callable:
+        """Return `function`, its arguments at `positions` cut over the axis `data`.
+
+        They are whole when they come, so that no device has to be asked for its part.
+        """
+        if self.mesh is None:
+            return function
+
+        @wraps(function)
+        def entered(*arguments: Any) -> Any:
+            return function(
+                *(self._share(a) if i in positions else a for i, a in enumerate(arguments))
+            )
+
+        return entered
+
+    def _share(self, tree: Any) -> Any:
+        shared = self._sharding(DATA)
+        return jax.tree.map(
+            lambda x: jax.lax.with_sharding_constraint(x, shared) if x.ndim else x, tree
+        )
+
+    def _of_leaf(self, path: KeyPath, leaf: jax.ShapeDtypeStruct) -> NamedSharding | None:
+        assert self.mesh is not None, path
+        dim = self.split.get(".".join(key.key for key in path if isinstance(key, DictKey)))
+        if dim is None or leaf.shape[dim] % self.mesh.shape[TENSOR]:
+            return self.whole
+        before = leaf.ndim + dim
+        return self._sharding(*[None] * before, TENSOR)
+
+    def _sharding(self, *axes: str | None) -> NamedSharding | None:
+        return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec(*axes))
+
+
+ONE_DEVICE = Layout()
+"""Where a stage lies that no mesh is asked for."""
+
+
+def layout_over(
+    devices: Sequence[Device], config: MeshConfig, *, split: Mapping[str, int]
+) -> Layout:
+    """Return the layout over the first of a rank's devices.
+
+    Raises:
+        ConfigError: there are not as many as the mesh has.
+    """
+    if config.num_devices == 1:
+        return ONE_DEVICE
+    if config.num_devices > len(devices):
+        raise ConfigError(
+            f"a rank needs a device for each place of its mesh: `mesh.data` x `mesh.tensor` = "
+            f"{config.data} x {config.tensor} = {config.num_devices}, but this rank sees "
+            f"{len(devices)}; lower one of them, or show the rank more devices"
+        )
+    mine = np.array(devices[: config.num_devices]).reshape(config.data, config.tensor)
+    return Layout(mesh=Mesh(mine, (DATA, TENSOR)), split=split)

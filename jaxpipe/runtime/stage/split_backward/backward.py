@@ -1,0 +1,95 @@
+"""A backward in two parts: the gradient of the input at once, those of the weights later.
+
+Only the gradient of the input is waited for by another stage (Qi et al., "Zero Bubble Pipeline
+Parallelism", 2023, section 2). The backward is traced and its equations are told apart, so neither
+part computes what the other has. What the second needs is carried: some of the residuals, and the
+gradients of the outputs of the matrix products, which cross from the first. The gradients of
+biases and norms, sums that cost little, are made with the first, so that no more is carried than
+was kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+from jax.extend.core import ClosedJaxpr
+
+from jaxpipe.runtime.stage.split_backward.jaxpr import Values, read, write_out
+from jaxpipe.runtime.stage.split_backward.partition import Halves, halve
+from jaxpipe.runtime.stage.split_backward.scan import crossing_keys, run_first, run_second
+
+Crossing: TypeAlias = tuple[Any, ...]
+"""Arrays that the gradient of the input makes, and those of the weights use."""
+
+Carried: TypeAlias = tuple[dict[int, Any], Crossing]
+"""What lives between the two parts: inputs of the backward by their position, and what crosses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitBackward:
+    """A backward in two functions that can be jitted; `carry` leads from one to the other."""
+
+    traced: ClosedJaxpr
+    halves: Halves
+    of_weights_structure: Any
+
+    def input_part(self, residuals: Any, weights: Any, cotangent: Any) -> tuple[Any, Crossing]:
+        """Return the gradient of the input, and what crosses."""
+        values = self._values(dict(enumerate(jax.tree.leaves((residuals, weights, cotangent)))))
+        run_first(self.traced.jaxpr, self.halves, values)
+        of_input = read(values, self.traced.jaxpr.outvars[-1])
+        return of_input, tuple(values[key] for key in crossing_keys(self.halves))
+
+    def carry(self, residuals: Any, cotangent: Any, crossing: Crossing) -> Carried:
+        """Return what to hold until the weight part: nothing is copied, the rest may go."""
+        leaves = jax.tree.leaves(residuals)
+        inputs = dict(enumerate(leaves))
+        inputs[len(self.traced.jaxpr.invars) - 1] = cotangent
+        return {p: inputs[p] for p in sorted(self.halves.second_inputs & inputs.keys())}, crossing
+
+    def weight_part(self, carried: Carried, weights: Any) -> Any:
+        """Return the gradients of the weights."""
+        kept, crossing = carried
+        known = jax.tree.leaves(weights)
+        first = len(self.traced.jaxpr.invars) - 1 - len(known)
+        values = self._values(kept | {first + n: leaf for n, leaf in enumerate(known)})
+        values.update(zip(crossing_keys(self.halves), crossing, strict=True))
+        run_second(self.traced.jaxpr, self.halves, values)
+        found = [read(values, atom) for atom in self.traced.jaxpr.outvars[:-1]]
+        return jax.tree.unflatten(self.of_weights_structure, found)
+
+    def _values(self, inputs: dict[int, Any]) -> Values:
+        jaxpr = self.traced.jaxpr
+        values: Values = dict(zip(jaxpr.constvars, self.traced.consts, strict=True))
+        return values | {jaxpr.invars[position]: array for position, array in inputs.items()}
+
+
+def split_backward(
+    backward: Callable, residuals: Any, weights: Any, cotangent: Any
+) -> SplitBackward:
+    """Split `backward(residuals, weights, cotangent) -> (of_weights, of_input)`.
+
+    The arguments are arrays, or their shapes; `cotangent` and `of_input` are one array each.
+
+    >>> import jax.numpy as jnp
+    >>> def backward(residuals, weights, cotangent):
+    ...     return residuals["x"].T @ cotangent, cotangent @ weights.T
+    >>> arguments = {"x": jnp.ones((2, 3)), "seen": jnp.ones(9)}, jnp.ones((3, 4)), jnp.ones((2, 4))
+    >>> split = split_backward(backward, *arguments)
+    >>> of_input, crossing = split.input_part(*arguments)
+    >>> carried = split.carry(arguments[0], arguments[2], crossing)
+    >>> jax.tree.map(jnp.shape, carried)
+    ({1: (2, 3), 3: (2, 4)}, ())
+    >>> jnp.allclose(split.weight_part(carried, arguments[1]), backward(*arguments)[0])
+    Array(True, dtype=bool)
+    """
+    traced, (of_weights, _) = jax.make_jaxpr(backward, return_shape=True)(
+        residuals, weights, cotangent
+    )
+    traced = write_out(traced)
+    last = len(traced.jaxpr.outvars) - 1
+    halves = halve(traced.jaxpr, first=frozenset([last]), second=frozenset(range(last)))
+    return SplitBackward(
+        traced=traced, halves=halves, of_weights_structure=jax.tree.structure(of_weights)
+    )

@@ -1,0 +1,152 @@
+"""What one stage computes: pure functions of parameters and arrays, before they are compiled.
+
+Rematerialisation: what a stage keeps of a layer's forward for its backward.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxpipe.runtime.config import Loop, Remat
+from jaxpipe.runtime.stage.model import Model, Parameters
+
+Input = Int[Array, "microbatch seq"] | Float[Array, "microbatch seq dim"]
+Targets = Int[Array, "microbatch seq"] | None
+Output = Float[Array, "microbatch seq dim"] | Float[Array, ""]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Consecutive layers of a model, with the embedding if first, the head and loss if last.
+
+    ::
+
+        first                                   last
+        tokens -> embed -> block -> block ─┬─> block -> block -> head -> loss <- targets
+                                       activation
+
+    Parameters come stacked over the layers, and are then scanned, or from `spread`.
+    """
+
+    model: Model
+    index: int
+    num_stages: int
+    layers: range
+    remat: Remat = Remat.NONE
+    loop: Loop = Loop.UNROLLED
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the stage reads tokens."""
+        return self.index == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the stage computes the loss."""
+        return self.index == self.num_stages - 1
+
+    @property
+    def shares_embedding(self) -> bool:
+        """Whether another stage holds the token embedding of this one too."""
+        return self.model.tied and self.num_stages > 1 and (self.is_first or self.is_last)
+
+    def init(self, *, seed: int) -> Parameters:
+        """Return fresh parameters, which depend on the seed and never on the cut."""
+        key = jax.random.key(seed)
+        return self.model.init(key, layers=self.layers, embed=self.is_first, head=self.is_last)
+
+    def spread(self, params: Parameters) -> Parameters:
+        """Return the parameters as `loop` wants them: unrolled layers have a tree each.
+
+        A slice within a compiled function is a copy for each microbatch, and one more among the
+        residuals; so slice once a step.
+        """
+        if self.loop is Loop.SCAN:
+            return params
+        each = range(len(self.layers))
+        layers = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], params["blocks"]) for i in each)
+        return {**params, "blocks": layers}
+
+    def stack(self, params: Parameters) -> Parameters:
+        """Undo `spread`, for parameters or for gradients."""
+        if self.loop is Loop.SCAN:
+            return params
+        return {**params, "blocks": jax.tree.map(lambda *leaf: jnp.stack(leaf), *params["blocks"])}
+
+    def apply(
+        self,
+        params: Parameters,
+        x: Input,
+        targets: Targets,
+        key: Array | None,
+        *,
+        tap: Array | None = None,
+    ) -> Output:
+        """Return the activation that leaves the stage; from the last stage, the summed loss.
+
+        `x` are tokens at the first stage and activations elsewhere; `targets` belong to the last
+        stage. `key` is that of the step and microbatch; dropout is off where it is None. A `tap`
+        is added to the input of the first layer: zeros, whose gradient is that of this input where
+        `x` are tokens and have none.
+        """
+        x = self._hidden(params, x, key, tap)
+        if not self.is_last:
+            return x
+        assert targets is not None, "the last stage reads targets"
+        return self.model.loss(params, x, targets)
+
+    def logits(
+        self, params: Parameters, tokens: Int[Array, "batch seq"]
+    ) -> Float[Array, "batch seq vocabulary"]:
+        """Return the logits, without dropout, if this stage is the whole model."""
+        assert self.num_stages == 1, self
+        return self.model.head(params, self._hidden(params, tokens, None, None))
+
+    def _hidden(self, params: Parameters, x: Input, key: Array | None, tap: Array | None) -> Array:
+        if self.is_first:
+            x = self.model.embed(params, x, _fold(key, self.model.num_layers))
+        x = x if tap is None else x + tap
+        return self._blocks(params["blocks"], x, key)
+
+    def _blocks(self, blocks: Parameters | tuple, x: Array, key: Array | None) -> Array:
+        scanned = isinstance(blocks, dict)
+        block = rematerialise(self.model.block, self.remat, scanned=scanned)
+
+        def step(x: Array, layer: tuple[Parameters, Array | int]) -> tuple[Array, None]:
+            params, number = layer
+            return block(params, x, _fold(key, number)), None
+
+        if scanned:
+            return jax.lax.scan(step, x, (blocks, jnp.asarray(self.layers)))[0]
+        for layer in zip(blocks, self.layers, strict=True):
+            x, _ = step(x, layer)
+        return x
+
+
+def microbatch_key(*, seed: int, step: Array | int, microbatch: Array | int) -> Array:
+    """Return the key of one microbatch of one step; `microbatch` counts over all replicas."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), microbatch)
+
+
+def _fold(key: Array | None, number: Array | int) -> Array | None:
+    return None if key is None else jax.random.fold_in(key, number)
+
+
+def rematerialise(block: Callable, remat: Remat, *, scanned: bool) -> Callable:
+    """Return `block` such that its backward keeps what `remat` says.
+
+    A model marks its attention output for `Remat.DOTS` with `checkpoint_name(x, "attention")`.
+    Outside of a scan the compiler is kept from finding what is computed twice.
+    """
+    if remat is Remat.NONE:
+        return block
+    if remat is Remat.FULL:
+        return jax.checkpoint(block, prevent_cse=not scanned)
+    policies = jax.checkpoint_policies
+    keep = policies.save_from_both_policies(
+        policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names("attention")
+    )
+    return jax.checkpoint(block, prevent_cse=not scanned, policy=keep)

@@ -1,0 +1,1 @@
+"""One step of one rank: the interpreter of programs and everything that it drives."""

@@ -1,0 +1,58 @@
+"""What each replica reads: its own microbatches of the batch of a step, and no others."""
+
+import numpy as np
+
+from jaxpipe.runtime.data import eval_batch, sample
+from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.step.interpreter import Feed
+
+NO_STEP = -1
+"""The step of an evaluation, which no trace keeps."""
+
+
+def train_feed(job: Job, *, rank: int, step: int) -> Feed:
+    """Return what a rank reads in a training step, which depends on seed and step alone."""
+    rows = _rows(job, rank)
+    tokens = None
+    if _reads(job, rank):
+        tokens = sample(
+            job.dataset.train,
+            seed=job.run.seed,
+            step=step,
+            batch=job.train.batch,
+            sequence=job.sequence,
+            rows=rows,
+        )
+    return _feed(job, rank, step, tokens)
+
+
+def eval_feed(job: Job, *, rank: int, index: int) -> Feed:
+    """Return what a rank reads of one held-out batch."""
+    tokens = None
+    if _reads(job, rank):
+        tokens = eval_batch(
+            job.dataset.eval,
+            index=index,
+            batch=job.train.batch,
+            sequence=job.sequence,
+            rows=_rows(job, rank),
+        )
+    return _feed(job, rank, NO_STEP, tokens)
+
+
+def _reads(job: Job, rank: int) -> bool:
+    """The first stage reads inputs, the last targets."""
+    return not {0, job.plan.num_stages - 1}.isdisjoint(job.plan.stages(rank))
+
+
+def _rows(job: Job, rank: int) -> range:
+    each = job.plan.num_microbatches * job.plan.microbatch
+    first = job.plan.replica(rank) * each
+    return range(first, first + each)
+
+
+def _feed(job: Job, rank: int, step: int, tokens: np.ndarray | None) -> Feed:
+    if tokens is not None:
+        tokens = tokens.reshape(job.plan.num_microbatches, job.plan.microbatch, -1)
+    first = job.plan.replica(rank) * job.plan.num_microbatches
+    return Feed(step=step, first_microbatch=first, tokens=tokens)

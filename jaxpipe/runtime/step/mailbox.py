@@ -1,0 +1,155 @@
+"""The messages of one pass through a program: received ahead of their use, sent without waiting.
+
+A message is known by the stages that it joins and its microbatch, in the program and on the wire.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import jax
+
+from jaxpipe.comm import HostOrDeviceArray, Sending, Transport
+from jaxpipe.runtime.step.span_recorder import Recorder
+from jaxpipe.schedule import Instruction, Op, Program
+from jaxpipe.trace import Lane
+
+Message = tuple[int, int, int]
+"""From which stage, to which stage, for which microbatch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long each wait may last, and how many receives are posted ahead of their use."""
+
+    timeout_s: float
+    receive_ahead: int = 8
+
+
+@runtime_checkable
+class Arriving(Protocol):
+    """A message on its way in, to become an array that computes take."""
+
+    def wait(self, *, timeout_s: float) -> HostOrDeviceArray:
+        """Return the array.
+
+        Raises:
+            DeadlineError: it took longer than `timeout_s`.
+            TransportError: the message could not be moved, or the job was aborted.
+        """
+        ...
+
+
+@runtime_checkable
+class Receive(Protocol):
+    """Starts to receive an array, as `jaxpipe.comm.receive_jax` does."""
+
+    def __call__(
+        self, transport: Transport, like: jax.ShapeDtypeStruct, *, source: int, tag: int
+    ) -> Arriving:
+        """Start, and return at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What every message holds, and where it shall lie; `receive` makes arrays of messages."""
+
+    like: jax.ShapeDtypeStruct
+    receive: Receive
+
+
+class Mailbox:
+    """What has come for the stages of this rank, what they have made, and what is under way.
+
+    What one stage of the rank makes for another is handed over without a message: it is put and
+    taken. `rank_of` tells the rank that holds a stage of this pipeline, of which there are
+    `num_stages`.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        transport: Transport,
+        recorder: Recorder,
+        rank_of: Callable[[int], int],
+        num_stages: int,
+        content: Content,
+        patience: Patience,
+    ) -> None:
+        self._transport = transport
+        self._recorder = recorder
+        self._rank_of = rank_of
+        self._num_stages = num_stages
+        self._content = content
+        self._patience = patience
+        self._arrays: dict[Message, HostOrDeviceArray] = {}
+        self._unposted = deque(i for i in program if i.op is Op.RECEIVE)
+        self._posted: deque[Arriving] = deque()
+        self._sendings: list[tuple[Instruction, int, float, Sending]] = []
+        for _ in range(patience.receive_ahead):
+            self._post()
+
+    def put(self, message: Message, array: HostOrDeviceArray) -> None:
+        """Keep an array that was computed until it is sent, or taken by another stage held here."""
+        self._arrays[message] = array
+
+    def take(self, message: Message) -> HostOrDeviceArray:
+        """Return an array that was received, or put by another stage held here."""
+        return self._arrays.pop(message)
+
+    def send(self, instruction: Instruction) -> None:
+        """Start to send what was put."""
+        message = _message(instruction)
+        array = self._arrays.pop(message)
+        start_s = self._recorder.now()
+        to = self._rank_of(message[1])
+        sending = self._transport.send(array, to=to, tag=self._tag(message))
+        self._sendings.append((instruction, array.nbytes, start_s, sending))
+
+    def receive(self, instruction: Instruction) -> None:
+        """Wait for the next message in the order of the program, and post one more."""
+        receiving = self._posted.popleft()
+        message = _message(instruction)
+        source, num_bytes = self._rank_of(message[0]), _num_bytes(self._content.like)
+        with self._recorder.span(Lane.RECEIVE, instruction, peer=source, num_bytes=num_bytes):
+            array = receiving.wait(timeout_s=self._patience.timeout_s)
+        self._arrays[message] = array
+        self._post()
+
+    def finish_sends(self) -> None:
+        """Wait until all that was sent has gone."""
+        for instruction, num_bytes, start_s, sending in self._sendings:
+            end_s = sending.wait(timeout_s=self._patience.timeout_s)
+            to = self._rank_of(_message(instruction)[1])
+            self._recorder.add(
+                Lane.SEND, instruction, start_s=start_s, end_s=end_s, peer=to, num_bytes=num_bytes
+            )
+        self._sendings.clear()
+
+    def _post(self) -> None:
+        if self._unposted:
+            message = _message(self._unposted.popleft())
+            source = self._rank_of(message[0])
+            receive, like = self._content.receive, self._content.like
+            self._posted.append(
+                receive(self._transport, like, source=source, tag=self._tag(message))
+            )
+
+    def _tag(self, message: Message) -> int:
+        """Return a small tag that no other message of the pass between the same two ranks has."""
+        source, destination, microbatch = message
+        return 2 * (microbatch * self._num_stages + source) + (source < destination)
+
+
+def _message(instruction: Instruction) -> Message:
+    stage, peer, microbatch = instruction.stage, instruction.peer, instruction.microbatch
+    assert peer is not None, instruction
+    assert microbatch is not None, instruction
+    return (stage, peer, microbatch) if instruction.op is Op.SEND else (peer, stage, microbatch)
+
+
+def _num_bytes(like: jax.ShapeDtypeStruct) -> int:
+    return like.size * like.dtype.itemsize

@@ -1,0 +1,38 @@
+"""Steps whose gradients are not finite change nothing; too many in a row end the run."""
+
+from jaxpipe.comm import Transport
+from jaxpipe.errors import RunError
+from jaxpipe.runtime.process.preflight import raise_in_unison
+from jaxpipe.runtime.stage.train_state import TrainState
+
+_MOST_IN_A_ROW = 3
+
+
+class Overflows:
+    """Counts the steps in a row that were skipped, the same on all ranks.
+
+    A step does not count while the scale of the loss can still fall: that is its way to find it.
+    """
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def check(
+        self, transport: Transport, before: TrainState, after: TrainState, *, step: int
+    ) -> None:
+        """Take note of a step that is done, which led from one state to another.
+
+        Raises:
+            RunError: it is the third in a row; rank 0 says so for all.
+        """
+        is_skipped = after.skipped_steps > before.skipped_steps
+        can_fall = before.loss_scale is not None and before.loss_scale.scale > 1
+        self._in_a_row = self._in_a_row + 1 if is_skipped and not can_fall else 0
+        if self._in_a_row == _MOST_IN_A_ROW:
+            first = step - _MOST_IN_A_ROW + 1
+            error = RunError(
+                f"gradients must be finite: those of steps {first} to {step} were not, and changed "
+                "nothing; lower `optimizer.learning_rate` or look at the data, and go on with "
+                "--resume"
+            )
+            raise_in_unison(transport, error)

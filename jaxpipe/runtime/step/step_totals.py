@@ -1,0 +1,45 @@
+"""What all ranks add up once a step: the loss, the gradient norm and the measurements."""
+
+from dataclasses import astuple, dataclass, replace
+
+import numpy as np
+
+from jaxpipe.runtime.stage.loss_scale import unscaled_square_norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Sums over all ranks, each rank giving its own part, and 0 of what is not its own.
+
+    `loss` is in nats, summed over tokens. `square_norm` is that of the gradient before clipping,
+    times the square of the loss's scale until they are `unscaled`.
+    `pipeline_s` is the time of the pipeline phase, added over first stages; `compute_s` that of
+    all forwards and backwards; `sent_bytes` what ranks sent before this sum, gradients included;
+    `stops` counts the ranks that were told to stop.
+    """
+
+    loss: float = 0.0
+    square_norm: float = 0.0
+    compute_s: float = 0.0
+    pipeline_s: float = 0.0
+    sent_bytes: float = 0.0
+    stops: float = 0.0
+
+    def to_array(self) -> np.ndarray:
+        """Return the fields as float64."""
+        return np.array(astuple(self), np.float64)
+
+    @classmethod
+    def from_array(cls, array: np.ndarray) -> "Totals":
+        """Return the totals of an array from `to_array`, or of a sum of such."""
+        return cls(**dict(zip(cls.__slots__, map(float, array), strict=True)))
+
+    def unscaled(self, scale: float | None) -> "Totals":
+        """Return the totals as they are without the scale of the loss; None if it has none."""
+        if scale is None:
+            return self
+        return replace(self, square_norm=unscaled_square_norm(self.square_norm, scale=scale))
+
+    def bubble(self, *, num_pipeline_ranks: int) -> float:
+        """Return the fraction of the pipeline phase in which ranks did not compute."""
+        return 1 - self.compute_s / (num_pipeline_ranks * self.pipeline_s)

@@ -1,0 +1,199 @@
+"""One rank, ready to compute: its compiled stages and its programs.
+
+Which codecs a rank uses: for messages between stages, and in sums of gradients.
+
+What a codec has left out of scaled gradients: it has their scale, and skipped steps add none.
+
+A codec with error feedback adds what it has left out to the gradients of the next step
+(`ReduceWorker.errors`), so both have one scale. A step that overflowed has given away what was left
+out before, and has left out parts of gradients that nobody takes: so errors are copied before a
+step, and it is the copies that stay if it is skipped.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import jax
+import numpy as np
+
+from jaxpipe.comm import (
+    BARRIER_TAG,
+    Codec,
+    CodedTransport,
+    CountedTransport,
+    Reducer,
+    ReduceWorker,
+    Transport,
+    Wire,
+    barrier,
+    clock_offset,
+    codec_of,
+)
+from jaxpipe.plan import Plan
+from jaxpipe.runtime.config import CommConfig
+from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage
+from jaxpipe.runtime.stage.loss_scale import LossScale, adjust, is_finite
+from jaxpipe.runtime.stage.train_state import TrainState
+from jaxpipe.runtime.step.batch import eval_feed, train_feed
+from jaxpipe.runtime.step.gradient_sync import check_all_reduce
+from jaxpipe.runtime.step.interpreter import Interpreter
+from jaxpipe.runtime.step.mailbox import Patience
+from jaxpipe.runtime.step.span_recorder import Recorder
+from jaxpipe.runtime.step.step_totals import Totals
+from jaxpipe.runtime.watchdog import Watch
+from jaxpipe.runtime.watchdog.of_job import watch_over
+from jaxpipe.schedule import Program
+
+_CLOCK_ROUNDS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """What a rank needs for every step; `clock_offset_s` leads from its clock to that of rank 0."""
+
+    job: Job
+    interpreter: Interpreter
+    train_program: Program
+    eval_program: Program
+    clock_offset_s: float
+
+    @property
+    def transport(self) -> Transport:
+        """How this rank reaches the others."""
+        return self.interpreter.transport
+
+    @property
+    def compiled(self) -> Mapping[int, CompiledStage]:
+        """What this rank computes, for each stage that it holds."""
+        return self.interpreter.compiled
+
+    def train_step(self, state: TrainState, *, step: int) -> tuple[TrainState, Totals]:
+        """Train on the batch of a step; steps count from 0. Donates the arrays of `state`.
+
+        A step whose gradients are not finite changes nothing on any rank.
+        """
+        feed = train_feed(self.job, rank=self.transport.rank, step=step)
+        reducer = self.interpreter.reducer
+        errors = copied_errors(reducer)
+        state, totals = self.interpreter.train(self.train_program, state, feed)
+        is_taken = is_finite(totals.square_norm)
+        loss_scale, ratio = self._adjusted(state, is_taken=is_taken)
+        settle_errors(reducer, errors, is_taken=is_taken, ratio=ratio)
+        skipped_steps = state.skipped_steps + (not is_taken)
+        return replace(state, loss_scale=loss_scale, skipped_steps=skipped_steps), totals
+
+    def eval_loss(self, state: TrainState) -> float:
+        """Return the held-out loss in nats per token, the same on all ranks."""
+        num_batches = self.job.train.eval_batches
+        feeds = [
+            eval_feed(self.job, rank=self.transport.rank, index=index)
+            for index in range(num_batches)
+        ]
+        losses = [self.interpreter.evaluate(self.eval_program, state, f).loss for f in feeds]
+        return sum(losses) / (num_batches * self.job.tokens_per_step)
+
+    def _adjusted(self, state: TrainState, *, is_taken: bool) -> tuple[LossScale | None, float]:
+        """Return the scale of the next step's loss, and its ratio to that of this step."""
+        if self.job.loss_scale is None or state.loss_scale is None:
+            return None, 1.0
+        adjusted = adjust(self.job.loss_scale, state.loss_scale, finite=is_taken)
+        return adjusted, adjusted.scale / state.loss_scale.scale
+
+    def close(self, *, timeout_s: float | None = None) -> None:
+        """End the threads that sum gradients and encode messages, after the last step.
+
+        Each may take `timeout_s`, which is that of the run unless said otherwise.
+
+        Raises:
+            DeadlineError: one does not end in time.
+        """
+        timeout_s = self.job.run.timeout_s if timeout_s is None else timeout_s
+        self.interpreter.reducer.close(timeout_s=timeout_s)
+        self.interpreter.messages.stop(timeout_s=timeout_s)
+
+
+def start(job: Job, transport: Transport, watch: Watch | None = None) -> Worker:
+    """Compile this rank's stages, and return when all ranks have compiled theirs.
+
+    Raises:
+        ConfigError: this transport cannot sum as the plan wants it, or this rank has too few
+            devices for its mesh.
+        DeadlineError: a rank has not done so within `startup_timeout_s`.
+    """
+    check_all_reduce(job.plan, transport)
+    layout = job.layout(jax.local_devices())
+    number = transport.rank % job.plan.num_pipeline_ranks
+    train_program = job.plan.train_schedule()[number]
+    keep_from = max(0, job.train.steps - job.trace.steps)
+    counted = CountedTransport(transport)
+    interpreter = Interpreter(
+        plan=job.plan,
+        compiled={
+            stage: compile_stage(
+                job.functions(stage=stage, rank=transport.rank),
+                ops={i.op for i in train_program if i.stage == stage},
+                layout=layout,
+            )
+            for stage in job.plan.stages(transport.rank)
+        },
+        transport=counted,
+        messages=CodedTransport(counted, boundary_codecs(job.comm, job.plan, rank=transport.rank)),
+        reducer=ReduceWorker(counted, feeds_back=job.comm.feeds_back),
+        wire=gradient_wire(job.comm),
+        recorder=Recorder(
+            rank=transport.rank, clock=time.perf_counter, keep=lambda step: step >= keep_from
+        ),
+        patience=Patience(timeout_s=job.run.timeout_s),
+        watch=watch or watch_over(job, rank=transport.rank),
+    )
+    barrier(transport, tag=BARRIER_TAG, timeout_s=job.run.startup_timeout_s)
+    num_microbatches = job.plan.num_microbatches
+    return Worker(
+        job=job,
+        interpreter=interpreter,
+        train_program=train_program,
+        eval_program=job.plan.eval_schedule(num_microbatches=num_microbatches)[number],
+        clock_offset_s=clock_offset(
+            transport, rounds=_CLOCK_ROUNDS, timeout_s=job.run.timeout_s, clock=time.perf_counter
+        ),
+    )
+
+
+def boundary_codecs(comm: CommConfig, plan: Plan, *, rank: int) -> dict[int, Codec]:
+    """Return the codec for each rank that holds a stage before or after one that `rank` holds."""
+    codec = codec_of(comm.boundary)
+    if codec is None:
+        return {}
+    replica = plan.replica(rank)
+    stages = {stage + step for stage in plan.stages(rank) for step in (-1, 1)}
+    peers = {
+        plan.rank(replica=replica, stage=stage) for stage in stages & set(range(plan.num_stages))
+    }
+    return dict.fromkeys(peers - {rank}, codec)
+
+
+def gradient_wire(comm: CommConfig) -> Wire:
+    """Return how gradients travel in sums."""
+    codec = codec_of(comm.gradients, top_k_fraction=comm.top_k_fraction)
+    return Wire(far=codec, chunk_bytes=comm.chunk_bytes)
+
+
+def copied_errors(reducer: Reducer) -> dict[int, np.ndarray]:
+    """Return copies of what has been left out so far, by the tag of the sum."""
+    return {tag: errors.copy() for tag, errors in reducer.errors.items()}
+
+
+def settle_errors(
+    reducer: Reducer, before: dict[int, np.ndarray], *, is_taken: bool, ratio: float
+) -> None:
+    """Let errors be those of the steps taken, times `ratio`: the next scale over that of the step.
+
+    `before` are copies from before the step, which are taken over; nothing may be under way.
+    """
+    if not is_taken:
+        reducer.errors = before
+    if ratio != 1:
+        for errors in reducer.errors.values():
+            np.multiply(errors, np.float32(ratio), out=errors)

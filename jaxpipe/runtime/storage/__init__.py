@@ -1,0 +1,1 @@
+"""Durable files: checksums, atomic writes, JSON that carries its own checksum."""

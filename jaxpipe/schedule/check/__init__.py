@@ -1,0 +1,1 @@
+"""Static checks of a lowered schedule: completeness, dependencies, no deadlock."""

@@ -1,0 +1,168 @@
+"""Prove that a lowered schedule is one whole step: all of it, once, and nothing else."""
+
+from collections.abc import Iterable, Iterator
+
+from jaxpipe.errors import PlanError
+from jaxpipe.schedule.dataflow import message_ends
+from jaxpipe.schedule.deadlock import together
+from jaxpipe.schedule.instruction import (
+    Bucket,
+    Instruction,
+    Op,
+    Program,
+    Schedule,
+    backward,
+    backward_input,
+    backward_weight,
+    describe,
+    forward,
+    receive,
+    reduce,
+    refusal,
+    send,
+    update,
+)
+from jaxpipe.schedule.virtual_stages import check_size, count_stages, holder, stages_held
+
+
+def check_content(schedule: Schedule) -> None:
+    """Refuse a schedule in which an instruction is repeated, missing, or out of place.
+
+    >>> check_content(((forward(0, 0), forward(0, 0), reduce(0, Bucket.SCALARS)),))
+    Traceback (most recent call last):
+    jaxpipe.errors.PlanError: everything is done once: stage 0, position 1, `forward 0` comes \
+again; remove it
+
+    Raises:
+        PlanError: the first instruction that comes twice, that is not part of the step, that is
+            half of a message without the other half, or that is missing.
+    """
+    contents = _contents(schedule)
+    for rank, program in enumerate(schedule):
+        _check_members(rank, program, content=contents[rank], num_ranks=len(schedule))
+    _check_messages(schedule)
+    for program, content in zip(schedule, contents, strict=True):
+        _check_complete(program, content=content)
+
+
+def _contents(schedule: Schedule) -> Schedule:
+    """Return what each rank has to do, in no particular order."""
+    instructions = [instruction for program in schedule for instruction in program]
+    num_microbatches = 1 + max(
+        (each.microbatch for each in instructions if each.microbatch is not None), default=-1
+    )
+    check_size(num_stages=len(schedule), num_microbatches=num_microbatches)
+    trains = any(each.is_backward or each.op is Op.UPDATE for each in instructions)
+    gradients = {each.bucket for each in instructions if each.bucket is not None and trains}
+    buckets = tuple(bucket for bucket in Bucket if bucket in gradients | {Bucket.SCALARS})
+    num_stages = count_stages(schedule)
+    return tuple(
+        tuple(
+            instruction
+            for stage in stages_held(rank, num_ranks=len(schedule), num_stages=num_stages)
+            for instruction in (
+                *_pipeline_content(
+                    _computes(program, stage, num_microbatches=num_microbatches, trains=trains),
+                    num_ranks=len(schedule),
+                    num_stages=num_stages,
+                ),
+                *_end_content(
+                    stage, buckets, num_ranks=len(schedule), num_stages=num_stages, trains=trains
+                ),
+            )
+        )
+        for rank, program in enumerate(schedule)
+    )
+
+
+def _computes(
+    program: Program, stage: int, *, num_microbatches: int, trains: bool
+) -> Iterator[Instruction]:
+    """Return the computes of a stage; a backward is split if the program has a half of it."""
+    present = frozenset(program)
+    for microbatch in range(num_microbatches):
+        yield forward(stage, microbatch)
+        whole = backward(stage, microbatch)
+        halves = (backward_input(stage, microbatch), backward_weight(stage, microbatch))
+        is_split = whole not in present and not present.isdisjoint(halves)
+        if trains:
+            yield from halves if is_split else (whole,)
+
+
+def _pipeline_content(
+    computes: Iterable[Instruction], *, num_ranks: int, num_stages: int
+) -> Iterator[Instruction]:
+    for compute in computes:
+        source, destination = message_ends(compute, num_ranks=num_ranks, num_stages=num_stages)
+        stage, microbatch = compute.stage, compute.microbatch
+        assert microbatch is not None, compute
+        yield compute
+        if source is not None:
+            yield receive(stage, source, microbatch)
+        if destination is not None:
+            yield send(stage, destination, microbatch)
+
+
+def _end_content(
+    stage: int, buckets: Iterable[Bucket], *, num_ranks: int, num_stages: int, trains: bool
+) -> Iterator[Instruction]:
+    for bucket in buckets:
+        own = reduce(stage, bucket)
+        if own in together(bucket, stage=stage, num_ranks=num_ranks, num_stages=num_stages):
+            yield own
+    if trains:
+        yield update(stage)
+
+
+def _check_members(rank: int, program: Program, *, content: Program, num_ranks: int) -> None:
+    members = frozenset(content)
+    seen: set[Instruction] = set()
+    for position, instruction in enumerate(program):
+        is_held = holder(instruction.stage, num_ranks=num_ranks) == rank
+        stage = instruction.stage if is_held else rank
+        if instruction in seen:
+            raise refusal(
+                "everything is done once", stage, position, instruction, "comes again; remove it"
+            )
+        if instruction not in members:
+            raise refusal(
+                "a program does what its stage has to",
+                stage,
+                position,
+                instruction,
+                "is not part of that; remove it",
+            )
+        seen.add(instruction)
+
+
+def _check_messages(schedule: Schedule) -> None:
+    present = frozenset(instruction for program in schedule for instruction in program)
+    for program in schedule:
+        for position, instruction in enumerate(program):
+            other = _other_end(instruction)
+            if other is not None and other not in present:
+                raise refusal(
+                    f"every {instruction.op} meets one {other.op}",
+                    instruction.stage,
+                    position,
+                    instruction,
+                    f"meets none; add `{describe(other)}` to stage {other.stage}",
+                )
+
+
+def _other_end(instruction: Instruction) -> Instruction | None:
+    stage, peer, microbatch = instruction.stage, instruction.peer, instruction.microbatch
+    if peer is None or microbatch is None:
+        return None
+    other = receive if instruction.op is Op.SEND else send
+    return other(peer, stage, microbatch)
+
+
+def _check_complete(program: Program, *, content: Program) -> None:
+    present = frozenset(program)
+    for instruction in content:
+        if instruction not in present:
+            raise PlanError(
+                f"a program does all that its stage has to: stage {instruction.stage} lacks "
+                f"`{describe(instruction)}`; add it"
+            )

@@ -1,0 +1,82 @@
+"""Prove that in each program everything stands behind what it needs."""
+
+from collections.abc import Iterator, Mapping
+
+from jaxpipe.schedule.dataflow import Kind, Value, inputs, output
+from jaxpipe.schedule.instruction import (
+    Bucket,
+    Instruction,
+    Op,
+    Program,
+    Schedule,
+    describe,
+    receive,
+    refusal,
+)
+from jaxpipe.schedule.virtual_stages import count_stages
+
+
+def check_order(schedule: Schedule) -> None:
+    """Refuse a lowered schedule in which an instruction stands before what it needs.
+
+    >>> from jaxpipe.schedule.instruction import backward, forward
+    >>> check_order(((backward(0, 0), forward(0, 0)),))
+    Traceback (most recent call last):
+    jaxpipe.errors.PlanError: everything follows what it needs: stage 0, position 0, `backward 0` \
+comes before `forward 0`; move it behind
+
+    Raises:
+        PlanError: the first such instruction.
+    """
+    num_stages = count_stages(schedule)
+    for program in schedule:
+        makers = {output(each): each for each in program if each.is_compute}
+        done: set[Instruction] = set()
+        for position, instruction in enumerate(program):
+            for need in _needs(instruction, program, makers=makers, num_stages=num_stages):
+                if need not in done:
+                    raise refusal(
+                        "everything follows what it needs",
+                        instruction.stage,
+                        position,
+                        instruction,
+                        f"comes before `{describe(need)}`; move it behind",
+                    )
+            done.add(instruction)
+
+
+def _needs(
+    instruction: Instruction,
+    program: Program,
+    *,
+    makers: Mapping[Value, Instruction],
+    num_stages: int,
+) -> Iterator[Instruction]:
+    stage, microbatch, peer = instruction.stage, instruction.microbatch, instruction.peer
+    match instruction.op:
+        case Op.FORWARD | Op.BACKWARD | Op.BACKWARD_INPUT | Op.BACKWARD_WEIGHT:
+            for value in inputs(instruction, num_stages=num_stages):
+                at_home = makers.get(value)
+                yield at_home or receive(stage, value.stage, value.microbatch)
+        case Op.SEND:
+            assert peer is not None, instruction
+            assert microbatch is not None, instruction
+            kind = Kind.ACTIVATION if peer > stage else Kind.GRADIENT
+            yield makers[Value(kind, stage, microbatch)]
+        case Op.REDUCE:
+            yield from (each for each in program if _is_summed(each, instruction))
+        case Op.UPDATE:
+            yield from (each for each in program if each.bucket is Bucket.SCALARS)
+        case Op.RECEIVE:
+            return
+
+
+def _is_summed(each: Instruction, reduction: Instruction) -> bool:
+    """Say whether an instruction adds to what a reduction of the same program sums."""
+    match reduction.bucket:
+        case Bucket.STAGE:
+            return each.is_compute and each.stage == reduction.stage
+        case Bucket.SCALARS:
+            return each.is_compute or (each.op is Op.REDUCE and each != reduction)
+        case _:
+            return each.is_compute

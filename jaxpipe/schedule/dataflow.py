@@ -1,0 +1,136 @@
+"""Where data flows: what a compute instruction consumes, and where its result goes.
+
+Activations descend the stages and gradients ascend them; the last stage turns one into the other::
+
+    stage 0   forward ──┐         ┌──► backward
+                        ▼         │
+    stage 1   forward ──┐         ┌──► backward
+                        ▼         │
+    stage 2   forward ────────────┴──► backward
+
+Of a split backward, backward-input stands in this picture, and backward-weight follows it.
+
+
+Which messages a compute needs: none between stages of one rank.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from jaxpipe.schedule.instruction import Instruction, Op
+from jaxpipe.schedule.virtual_stages import holder
+
+
+class Kind(StrEnum):
+    """What flows between computes."""
+
+    ACTIVATION = "activation"
+    GRADIENT = "gradient"
+    CONTRIBUTION = "contribution"
+    """To the gradients of the parameters; no other compute consumes it."""
+
+
+class Value(NamedTuple):
+    """What a compute makes: of which stage, for which microbatch."""
+
+    kind: Kind
+    stage: int
+    microbatch: int
+
+
+_MADE_BY = {
+    Op.FORWARD: Kind.ACTIVATION,
+    Op.BACKWARD: Kind.GRADIENT,
+    Op.BACKWARD_INPUT: Kind.GRADIENT,
+    Op.BACKWARD_WEIGHT: Kind.CONTRIBUTION,
+}
+
+
+def output(compute: Instruction) -> Value:
+    """Return what `compute` makes for others; a forward keeps its residuals with its activation.
+
+    >>> from jaxpipe.schedule.instruction import backward, backward_input
+    >>> output(backward(1, 5)) == output(backward_input(1, 5))
+    True
+    """
+    assert compute.microbatch is not None, compute
+    return Value(_MADE_BY[compute.op], compute.stage, compute.microbatch)
+
+
+def inputs(compute: Instruction, *, num_stages: int) -> tuple[Value, ...]:
+    """Return what `compute` consumes.
+
+    A forward takes the activation of the stage before. A backward, and a backward-input, take the
+    residuals of their own forward, and the gradient of the stage behind; a backward-weight takes
+    what its backward-input has left.
+    """
+    stage, microbatch = compute.stage, compute.microbatch
+    assert microbatch is not None, compute
+    if compute.op is Op.BACKWARD_WEIGHT:
+        return (Value(Kind.GRADIENT, stage, microbatch),)
+    source = source_stage(compute, num_stages=num_stages)
+    if compute.op is Op.FORWARD:
+        return () if source is None else (Value(Kind.ACTIVATION, source, microbatch),)
+    residuals = Value(Kind.ACTIVATION, stage, microbatch)
+    return (residuals,) if source is None else (residuals, Value(Kind.GRADIENT, source, microbatch))
+
+
+def source_stage(compute: Instruction, *, num_stages: int) -> int | None:
+    """Return the other stage whose result `compute` consumes, or None if it needs none.
+
+    >>> from jaxpipe.schedule.instruction import backward, forward
+    >>> source_stage(backward(0, 5), num_stages=3)
+    1
+    >>> source_stage(forward(0, 5), num_stages=3) is None
+    True
+    """
+    return _within(compute.stage - _step(compute), compute, num_stages=num_stages)
+
+
+def destination_stage(compute: Instruction, *, num_stages: int) -> int | None:
+    """Return the other stage that consumes the result of `compute`, or None if it stays.
+
+    >>> from jaxpipe.schedule.instruction import backward, forward
+    >>> destination_stage(forward(0, 5), num_stages=3)
+    1
+    >>> destination_stage(backward(0, 5), num_stages=3) is None
+    True
+    """
+    return _within(compute.stage + _step(compute), compute, num_stages=num_stages)
+
+
+def _step(compute: Instruction) -> int:
+    return 1 if compute.op is Op.FORWARD else -1
+
+
+def _within(stage: int, compute: Instruction, *, num_stages: int) -> int | None:
+    stays = compute.op is Op.BACKWARD_WEIGHT
+    return stage if 0 <= stage < num_stages and not stays else None
+
+
+def message_ends(
+    compute: Instruction, *, num_ranks: int, num_stages: int
+) -> tuple[int | None, int | None]:
+    """Return the stages from which and to which a compute has a message, None where it has none.
+
+    A neighbouring stage on the same rank takes and leaves arrays without a message.
+
+    >>> from jaxpipe.schedule.instruction import backward_input, backward_weight, forward
+    >>> message_ends(forward(1, 0), num_ranks=2, num_stages=4)
+    (0, 2)
+    >>> message_ends(backward_input(0, 0), num_ranks=2, num_stages=4)
+    (1, None)
+    >>> message_ends(backward_weight(1, 0), num_ranks=2, num_stages=4)
+    (None, None)
+    >>> message_ends(forward(1, 0), num_ranks=1, num_stages=4)
+    (None, None)
+    """
+    here = holder(compute.stage, num_ranks=num_ranks)
+    source = source_stage(compute, num_stages=num_stages)
+    destination = destination_stage(compute, num_stages=num_stages)
+    return (
+        None if source is None or holder(source, num_ranks=num_ranks) == here else source,
+        None
+        if destination is None or holder(destination, num_ranks=num_ranks) == here
+        else destination,
+    )

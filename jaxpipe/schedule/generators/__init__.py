@@ -1,0 +1,1 @@
+"""Generators of schedules: compute instructions only, in the order of each published scheme."""

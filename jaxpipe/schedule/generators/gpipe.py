@@ -1,0 +1,35 @@
+"""GPipe: all forwards, then all backwards."""
+
+from jaxpipe.schedule.instruction import Schedule, backward, forward
+from jaxpipe.schedule.virtual_stages import check_size
+
+
+def gpipe(*, num_stages: int, num_microbatches: int) -> Schedule:
+    """Return the compute instructions of GPipe.
+
+    With stages of equal duration the bubble is (p - 1) / (m + p - 1) of the time for p stages and
+    m microbatches; every stage keeps the residuals of all m microbatches.
+
+    >>> from jaxpipe.schedule.render import render
+    >>> print(render(gpipe(num_stages=3, num_microbatches=4)))
+    stage 0  0  1  2  3  .  .  .  . [0][1][2][3]
+    stage 1  .  0  1  2  3  .  . [0][1][2][3] .
+    stage 2  .  .  0  1  2  3 [0][1][2][3] .  .
+
+    The backwards run in the order of the forwards, so that all schedules add the gradients of the
+    microbatches in the same order and agree to the last bit; the paper draws them in reverse,
+    which takes the same time and memory.
+
+    Raises:
+        PlanError: there are no stages or no microbatches.
+
+    Source: Huang et al., "GPipe", NeurIPS 2019, figure 2c.
+    """
+    check_size(num_stages=num_stages, num_microbatches=num_microbatches)
+    return tuple(
+        (
+            *(forward(stage, microbatch) for microbatch in range(num_microbatches)),
+            *(backward(stage, microbatch) for microbatch in range(num_microbatches)),
+        )
+        for stage in range(num_stages)
+    )

@@ -1,0 +1,165 @@
+"""Schedules made to measure: every rank does the most urgent of what it can do.
+
+Given what stages and messages cost, ranks are followed in time. Whenever one is free, it takes::
+
+    1. the next forward, if the activation is there and fewer microbatches than its warm-up are
+       between forward and backward-input; if memory is full, a backward-weight makes room
+    2. the next backward-input, if the gradient is there
+    3. a backward-weight, for which nobody waits, where `WeightPlacement` says so
+    4. nothing, until a message comes
+
+So ranks alternate as in 1F1B, at a depth that hides messages, and weights fill what is left. Memory
+is the number of microbatches between forward and backward-weight.
+
+Source of the idea: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 3.1.
+"""
+
+import heapq
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from jaxpipe.errors import PlanError
+from jaxpipe.schedule.generators.durations import Costs
+from jaxpipe.schedule.instruction import (
+    Instruction,
+    Op,
+    Schedule,
+    backward_input,
+    backward_weight,
+    forward,
+)
+from jaxpipe.schedule.virtual_stages import check_size
+
+
+class WeightPlacement(StrEnum):
+    """When a backward-weight is done for which no forward needs room."""
+
+    FILL = "fill"
+    """Whenever nothing else can be done."""
+    GAPS = "gaps"
+    """As `FILL`, but not if the rank knows of a message that comes before it would end."""
+
+
+def greedy(
+    costs: Costs,
+    *,
+    num_microbatches: int,
+    warmup: tuple[int, ...],
+    max_live: tuple[int, ...],
+    weights: WeightPlacement = WeightPlacement.FILL,
+) -> Schedule:
+    """Return the compute instructions of a schedule with split backwards, made for these costs.
+
+    Rank s has at most `warmup[s]` microbatches between forward and backward-input, and at most
+    `max_live[s]` between forward and backward-weight.
+
+    >>> from jaxpipe.schedule.render import render
+    >>> ones = (1.0,) * 3
+    >>> costs = Costs(
+    ...     forward_s=ones, backward_input_s=ones, backward_weight_s=ones, message_s=(0.0, 0.0)
+    ... )
+    >>> print(render(greedy(costs, num_microbatches=4, warmup=(3, 2, 1), max_live=(3, 3, 2))))
+    stage 0  0  1  2  .  . <0>(0) 3 <1>(1)<2>(2) . <3>(3)
+    stage 1  .  0  1  . <0> 2 <1>(0) 3 <2>(1)(2)<3>(3) .
+    stage 2  .  .  0 <0> 1 <1>(0) 2 <2>(1) 3 <3>(2)(3) .
+
+    Cost: some microseconds for each instruction.
+
+    Raises:
+        PlanError: there are no microbatches, or a rank may keep none.
+    """
+    check_size(num_stages=costs.num_stages, num_microbatches=num_microbatches)
+    for name, depths in (("warmup", warmup), ("max_live", max_live)):
+        if len(depths) != costs.num_stages or not all(depth >= 1 for depth in depths):
+            raise PlanError(
+                f"every rank keeps a microbatch at least: `{name}` is {depths} for "
+                f"{costs.num_stages} stages; give each a number of at least 1"
+            )
+    ranks = [
+        _Rank(stage=stage, num_microbatches=num_microbatches, warmup=depth, max_live=live)
+        for stage, (depth, live) in enumerate(zip(warmup, max_live, strict=True))
+    ]
+    ranks[0].activations_s = [0.0] * num_microbatches
+    wakes = [(0.0, stage) for stage in range(costs.num_stages)]
+    while wakes:
+        now_s, stage = heapq.heappop(wakes)
+        rank = ranks[stage]
+        if rank.free_s > now_s:
+            continue
+        op = rank.choose(now_s, weight_s=costs.backward_weight_s[stage], weights=weights)
+        for wake in () if op is None else _execute(op, rank, ranks, now_s=now_s, costs=costs):
+            heapq.heappush(wakes, wake)
+    return tuple(tuple(rank.program) for rank in ranks)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rank:
+    """What a rank has done, and when what it needs has come or will come, as far as is known."""
+
+    stage: int
+    num_microbatches: int
+    warmup: int
+    max_live: int
+    free_s: float = 0.0
+    activations_s: list[float] = field(default_factory=list)
+    gradients_s: list[float] = field(default_factory=list)
+    program: list[Instruction] = field(default_factory=list)
+    num_forwards: int = 0
+    num_inputs: int = 0
+    num_weights: int = 0
+
+    def choose(self, now_s: float, *, weight_s: float, weights: WeightPlacement) -> Op | None:
+        """Return what to do now, None for nothing."""
+        input_s = _next(self.gradients_s, self.num_inputs)
+        forward_s = _next(self.activations_s, self.num_forwards)
+        if self.num_forwards - self.num_inputs >= self.warmup:
+            forward_s = math.inf
+        is_full = self.num_forwards - self.num_weights >= self.max_live
+        has_weights = self.num_weights < self.num_inputs
+        if forward_s <= now_s and not is_full:
+            return Op.FORWARD
+        if forward_s <= now_s and has_weights:
+            return Op.BACKWARD_WEIGHT
+        if input_s <= now_s:
+            return Op.BACKWARD_INPUT
+        if not has_weights:
+            return None
+        next_s = input_s if is_full else min(input_s, forward_s)
+        waits = weights is WeightPlacement.GAPS and next_s < now_s + weight_s
+        return None if waits else Op.BACKWARD_WEIGHT
+
+
+def _next(arrivals_s: list[float], position: int) -> float:
+    """Return when a message comes, as far as is known."""
+    return arrivals_s[position] if position < len(arrivals_s) else math.inf
+
+
+def _execute(
+    op: Op, rank: _Rank, ranks: list[_Rank], *, now_s: float, costs: Costs
+) -> list[tuple[float, int]]:
+    """Let a rank do its next instruction of this kind; return who has to look when what to do."""
+    stage = rank.stage
+    match op:
+        case Op.FORWARD:
+            rank.program.append(forward(stage, rank.num_forwards))
+            rank.num_forwards += 1
+            rank.free_s = now_s + costs.forward_s[stage]
+            if rank is ranks[-1]:
+                rank.gradients_s.append(rank.free_s)
+                return [(rank.free_s, stage)]
+            ranks[stage + 1].activations_s.append(rank.free_s + costs.message_s[stage])
+            return [(rank.free_s, stage), (rank.free_s + costs.message_s[stage], stage + 1)]
+        case Op.BACKWARD_INPUT:
+            rank.program.append(backward_input(stage, rank.num_inputs))
+            rank.num_inputs += 1
+            rank.free_s = now_s + costs.backward_input_s[stage]
+            if stage == 0:
+                return [(rank.free_s, stage)]
+            ranks[stage - 1].gradients_s.append(rank.free_s + costs.message_s[stage - 1])
+            return [(rank.free_s, stage), (rank.free_s + costs.message_s[stage - 1], stage - 1)]
+        case _:
+            rank.program.append(backward_weight(stage, rank.num_weights))
+            rank.num_weights += 1
+            rank.free_s = now_s + costs.backward_weight_s[stage]
+            return [(rank.free_s, stage)]

@@ -1,0 +1,31 @@
+"""What peaks in memory: the microbatches whose residuals a rank keeps at once."""
+
+from jaxpipe.schedule.instruction import Op, Program, Schedule
+
+
+def peak_live(schedule: Schedule) -> tuple[int, ...]:
+    """Return for each rank the most pairs of stage and microbatch that are live at once.
+
+    A pair lives from its forward to the end of its backward; if that is split, of its
+    backward-weight, which still needs the residuals and what backward-input has left. A pair is one
+    stage's worth of memory: of a rank with v chunks, a v-th of its layers. A forward without a
+    backward in its program, as in an evaluation, keeps nothing.
+
+    >>> from jaxpipe.schedule.generators.one_f_one_b import one_f_one_b
+    >>> peak_live(one_f_one_b(num_stages=4, num_microbatches=3))
+    (3, 3, 2, 1)
+    """
+    return tuple(_peak(program) for program in schedule)
+
+
+def _peak(program: Program) -> int:
+    awaited = {(each.stage, each.microbatch) for each in program if each.frees_residuals}
+    live = peak = 0
+    for instruction in program:
+        pair = (instruction.stage, instruction.microbatch)
+        if instruction.op is Op.FORWARD and pair in awaited:
+            live += 1
+            peak = max(peak, live)
+        elif instruction.frees_residuals:
+            live -= 1
+    return peak

@@ -1,0 +1,92 @@
+"""Which rank of a pipeline holds which stage.
+
+A pipeline of P ranks with v chunks each has P v stages, dealt out in turn, so that consecutive
+stages are on consecutive ranks and every rank has a part of the model's beginning and of its end::
+
+    P = 3, v = 2      rank 0          rank 1          rank 2
+    chunk 0           stage 0   ──►   stage 1   ──►   stage 2  ──┐
+    chunk 1       ┌─► stage 3   ──►   stage 4   ──►   stage 5    │
+                  └──────────────────────────────────────────────┘
+
+With one chunk, rank and stage are the same. In a pipeline of one rank, all neighbours are at home.
+
+Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
+Megatron-LM", SC 2021, section 2.2.
+
+
+The numbers that every schedule has: of stages, of microbatches, and of chunks to a rank.
+"""
+
+from jaxpipe.errors import PlanError
+from jaxpipe.schedule.instruction import Schedule
+
+
+def holder(stage: int, *, num_ranks: int) -> int:
+    """Return the rank, within its pipeline, that holds a stage.
+
+    >>> [holder(stage, num_ranks=3) for stage in range(6)]
+    [0, 1, 2, 0, 1, 2]
+    """
+    return stage % num_ranks
+
+
+def stages_held(rank: int, *, num_ranks: int, num_stages: int) -> range:
+    """Return the stages that a rank of the pipeline holds, one to a chunk, first chunk first.
+
+    >>> list(stages_held(1, num_ranks=3, num_stages=6))
+    [1, 4]
+    """
+    return range(rank, num_stages, num_ranks)
+
+
+def count_stages(schedule: Schedule) -> int:
+    """Return the number of stages of a schedule: that of its ranks times that of their chunks.
+
+    There are as many chunks as the last stage that is named needs.
+
+    >>> from jaxpipe.schedule.instruction import forward
+    >>> count_stages(((forward(0, 0), forward(2, 0)), (forward(1, 0),)))
+    4
+    """
+    num_ranks = len(schedule)
+    last = max((each.stage for program in schedule for each in program), default=0)
+    return num_ranks * (1 + max(0, last) // num_ranks) if num_ranks else 0
+
+
+def check_size(*, num_stages: int, num_microbatches: int) -> None:
+    """Refuse a schedule without stages or without microbatches.
+
+    >>> check_size(num_stages=0, num_microbatches=4)
+    Traceback (most recent call last):
+    jaxpipe.errors.PlanError: a schedule needs a stage: `num_stages` is 0; make it at least 1
+
+    Raises:
+        PlanError: `num_stages` or `num_microbatches` is less than one.
+    """
+    if num_stages < 1:
+        raise PlanError(
+            f"a schedule needs a stage: `num_stages` is {num_stages}; make it at least 1"
+        )
+    if num_microbatches < 1:
+        raise PlanError(
+            f"a schedule needs a microbatch: `num_microbatches` is {num_microbatches}; "
+            "make it at least 1"
+        )
+
+
+def check_chunks(*, num_stages: int, num_chunks: int) -> None:
+    """Refuse chunks that do not make the same number of stages on every rank.
+
+    >>> check_chunks(num_stages=6, num_chunks=4)
+    Traceback (most recent call last):
+    jaxpipe.errors.PlanError: every rank holds as many chunks: `num_stages` is 6 and `num_chunks` \
+is 4; make the one a multiple of the other
+
+    Raises:
+        PlanError: `num_chunks` is less than one, or does not divide `num_stages`.
+    """
+    if num_chunks < 1 or num_stages % num_chunks:
+        raise PlanError(
+            f"every rank holds as many chunks: `num_stages` is {num_stages} and `num_chunks` is "
+            f"{num_chunks}; make the one a multiple of the other"
+        )

@@ -1,0 +1,77 @@
+"""Which all-reduce sums a plan's gradients fastest over a cluster's links: all are simulated."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jaxpipe.collective import AllReduceKind
+from jaxpipe.plan import Plan
+from jaxpipe.schedule import Schedule, ScheduleKind
+from jaxpipe.simulate.engine.simulator import simulate
+from jaxpipe.simulate.engine.step_model import Job, Phase
+from jaxpipe.simulate.gradient_sync import gradient_sums
+from topo import Cluster
+
+_CANDIDATES = (
+    AllReduceKind.HIERARCHICAL,
+    AllReduceKind.TREE,
+    AllReduceKind.RING,
+    AllReduceKind.HALVING,
+    AllReduceKind.SHARDED,
+)
+"""Of equally fast ones the first is taken. A chain and a central server are trees as well."""
+_MOST_CHUNKS = 8
+_INSTANT_S = 1e-12
+
+
+def fastest_all_reduce(
+    plan: Plan, cluster: Cluster, *, stage_bytes: Sequence[float], embed_bytes: float
+) -> tuple[AllReduceKind, float]:
+    """Return the fastest way to sum along the plan's own sync trees, and its simulated seconds.
+
+    All stages sum at once, as they do at the end of a step; computing takes no time. The library's
+    own way is not among them: what it does is not known.
+    """
+    seconds = {
+        kind: sums_s(
+            replace(plan, all_reduce=kind),
+            cluster,
+            stage_bytes=stage_bytes,
+            embed_bytes=embed_bytes,
+        )
+        for kind in _CANDIDATES
+    }
+    fastest = min(_CANDIDATES, key=lambda kind: seconds[kind])
+    return fastest, seconds[fastest]
+
+
+def sums_s(
+    plan: Plan, cluster: Cluster, *, stage_bytes: Sequence[float], embed_bytes: float
+) -> float:
+    """Return the simulated seconds from when all ranks have their gradients until all have sums."""
+    size = plan.num_replicas * plan.num_stages
+    job = Job(
+        cluster=cluster,
+        placement=plan.placement,
+        phases=(Phase(schedule=_short_step(plan)),),
+        num_chunks=plan.num_chunks,
+        forward_s=(_INSTANT_S,) * size,
+        backward_s=(_INSTANT_S,) * size,
+        collectives=gradient_sums(
+            plan,
+            stage_bytes=stage_bytes,
+            embed_bytes=embed_bytes,
+            chunk_bytes=max(1.0, *stage_bytes) / _MOST_CHUNKS,
+        ),
+    )
+    return max(span.end_s for span in simulate(job).spans)
+
+
+def _short_step(plan: Plan) -> Schedule:
+    """Return programs with few computes and all of the plan's sums."""
+    short = replace(
+        plan,
+        schedule=ScheduleKind.GPIPE if plan.num_chunks == 1 else ScheduleKind.INTERLEAVED,
+        warmup=None,
+        num_microbatches=plan.num_pipeline_ranks,
+    )
+    return short.train_schedule()

@@ -1,0 +1,148 @@
+"""A collective while it runs: what each transfer still waits for, and who has all it needs.
+
+Where ranks come together: the reductions of a job, and its barriers.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import pairwise
+from typing import TypeAlias
+
+from jaxpipe.schedule import Bucket, Instruction
+from jaxpipe.simulate.collective import Collective, Transfer, barrier
+from jaxpipe.simulate.engine.link import Link
+from jaxpipe.simulate.engine.message_costs import Wire
+from jaxpipe.simulate.engine.network import Pair
+from jaxpipe.simulate.engine.step_model import Job
+
+Send = Callable[[Transfer, Callable[[], None]], None]
+"""Sends a transfer over the network, and calls back when it has arrived."""
+
+
+class Joint:
+    """One execution of a collective by the ranks that it joins.
+
+    A transfer leaves when its source has come to the collective, its destination too if there is
+    content to put somewhere, and when all that it waits for has arrived. A rank is done when all
+    that it sends and receives has arrived.
+    """
+
+    def __init__(self, collective: Collective, *, send: Send, done: Callable[[int], None]) -> None:
+        self._transfers = collective
+        self._send = send
+        self._done = done
+        self._needs = [len(each.after) + 1 + (each.num_bytes > 0) for each in collective]
+        self._users: list[list[int]] = [[] for _ in collective]
+        self._waiting: dict[int, list[int]] = {}
+        self._open: dict[int, int] = {}
+        for position, each in enumerate(collective):
+            for need in each.after:
+                self._users[need].append(position)
+            for rank in (each.source, each.destination):
+                self._open[rank] = self._open.get(rank, 0) + 1
+            for rank in (each.source, each.destination)[: 1 + (each.num_bytes > 0)]:
+                self._waiting.setdefault(rank, []).append(position)
+
+    def join(self, rank: int) -> None:
+        """Let a rank come to the collective."""
+        assert rank in self._open, f"rank {rank} has no part in this collective"
+        for position in self._waiting.pop(rank, ()):
+            self._satisfy(position)
+
+    def _satisfy(self, position: int) -> None:
+        self._needs[position] -= 1
+        if self._needs[position] == 0:
+            self._send(self._transfers[position], lambda: self._arrive(position))
+
+    def _arrive(self, position: int) -> None:
+        for user in self._users[position]:
+            self._satisfy(user)
+        transfer = self._transfers[position]
+        for rank in (transfer.source, transfer.destination):
+            self._open[rank] -= 1
+            if self._open[rank] == 0:
+                self._done(rank)
+
+
+CONTROL = Wire()
+"""How the empty messages of a barrier travel: by latency alone."""
+
+_Group: TypeAlias = tuple[Bucket | None, int]
+"""A bucket, or None for the barrier of all ranks, and the position of one of its collectives."""
+
+
+class Meetings:
+    """The collectives that are under way, each started by the first rank that comes to it."""
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        links: Mapping[Wire, Mapping[Pair, Link]],
+        done: Callable[[int, str, int | None], None],
+    ) -> None:
+        """`done(rank, name, stage)` is called when a rank has all that it came for.
+
+        `stage` is None where the sum is not that of one stage.
+        """
+        self._job = job
+        self._links = links
+        self._done = done
+        self._barrier = barrier(range(job.num_ranks))
+        self._members = {
+            (bucket, number): frozenset(
+                rank for each in collective for rank in (each.source, each.destination)
+            )
+            for bucket, collectives in job.collectives.items()
+            for number, collective in enumerate(collectives)
+        }
+        self._joints: dict[tuple[int, _Group], Joint] = {}
+
+    def join(self, rank: int, phase: int, instruction: Instruction | None) -> None:
+        """Let a rank come to the collective of an instruction, or to the barrier of a phase."""
+        group = self._group(rank, instruction)
+        if (phase, group) not in self._joints:
+            self._joints[phase, group] = self._open(group)
+        self._joints[phase, group].join(rank)
+
+    def _group(self, rank: int, instruction: Instruction | None) -> _Group:
+        if instruction is None:
+            return (None, 0)
+        bucket = instruction.bucket
+        assert bucket is not None, instruction
+        numbers = self._job.meant_by(instruction)
+        return next((bucket, each) for each in numbers if rank in self._members[bucket, each])
+
+    def _open(self, group: _Group) -> Joint:
+        bucket, number = group
+        if bucket is None:
+            done = partial(self._leave, "barrier", None)
+            return Joint(self._barrier, send=partial(self._send, CONTROL), done=done)
+        stage = number if bucket is Bucket.STAGE else None
+        done = partial(self._leave, f"reduce {bucket}", stage)
+        collective = self._job.collectives[bucket][number]
+        return Joint(collective, send=partial(self._send, self._job.gradients), done=done)
+
+    def _leave(self, name: str, stage: int | None, rank: int) -> None:
+        self._done(rank, name, stage)
+
+    def _send(self, wire: Wire, transfer: Transfer, arrived: Callable[[], None]) -> None:
+        pair = (self._job.device(transfer.source), self._job.device(transfer.destination))
+        self._links[wire][pair].send(transfer.num_bytes, arrived)
+
+
+def pairs(job: Job) -> dict[Wire, set[Pair]]:
+    """Return which devices each wire of a job joins."""
+    rounds = [row if job.num_chunks == 1 else (*row, row[0]) for row in job.placement]
+    hops = {(a, b) for row in rounds for a, b in pairwise(row) if a != b}
+    joined: dict[Wire, set[Pair]] = {job.messages: hops | {(b, a) for a, b in hops}}
+    if any(phase.meets for phase in job.phases):
+        joined.setdefault(CONTROL, set()).update(_ends(job, barrier(range(job.num_ranks))))
+    for collectives in job.collectives.values():
+        for collective in collectives:
+            joined.setdefault(job.gradients, set()).update(_ends(job, collective))
+    return joined
+
+
+def _ends(job: Job, collective: Collective) -> set[Pair]:
+    return {(job.device(each.source), job.device(each.destination)) for each in collective}

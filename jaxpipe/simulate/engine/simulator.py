@@ -1,0 +1,274 @@
+"""The engine: ranks that follow their programs, over a network that takes its time.
+
+Every rank executes the lowered programs that the runtime executes, instruction by instruction::
+
+    forward, backward, its halves, update   the rank is busy for the instruction's seconds
+    send                                    the message is posted to its link; the rank goes on
+    receive                                 the rank waits until the message has arrived
+    reduce stage                            the rank joins a collective and goes on
+    reduce scalars, update                  before it begins, the rank waits for all that it joined
+    reduce shared, reduce scalars           the rank joins a collective and waits for its part of it
+
+Compute and transfers overlap as the programs allow. The same job always gives the same trace.
+"""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeAlias
+
+from jaxpipe.errors import PlanError
+from jaxpipe.schedule import Bucket, Instruction, Op, describe, holder, stages_held
+from jaxpipe.simulate.engine.collectives import Meetings, pairs
+from jaxpipe.simulate.engine.event_queue import EventQueue
+from jaxpipe.simulate.engine.link import Link
+from jaxpipe.simulate.engine.network import open_links
+from jaxpipe.simulate.engine.step_model import Job, Step, steps
+from jaxpipe.trace import Lane, Span, Trace, Truth
+
+_Message: TypeAlias = tuple[int, int, int, int, int | None]
+"""The rank that sent it, its phase, the stages that it leaves and comes to, its microbatch."""
+
+
+def simulate(job: Job) -> Trace:
+    """Return what every rank does when, in one step of training.
+
+    A send lasts from its posting to its arrival, a receive from the moment its rank began to wait.
+
+    Cost: some microseconds for each instruction and message; more where NICs are shared.
+
+    Raises:
+        PlanError: programs wait for each other for ever.
+    """
+    run = _Run(job)
+    with _collector_paused():
+        run.execute()
+    return Trace(
+        truth=Truth.SIMULATED,
+        rank_names=tuple(
+            f"{_stages(job, rank)} on {job.cluster.devices[job.device(rank)].name}"
+            for rank in range(job.num_ranks)
+        ),
+        spans=tuple(run.spans),
+    )
+
+
+def _stages(job: Job, rank: int) -> str:
+    size = job.num_pipeline_ranks
+    held = stages_held(rank % size, num_ranks=size, num_stages=job.num_stages)
+    return f"stage{'s' if len(held) > 1 else ''} {' '.join(map(str, held))}"
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep Python from looking for cycles among spans, of which there are many and no cycles."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _needs_sums(instruction: Instruction | None) -> bool:
+    """Say whether a rank first waits for the sums that it has begun; None is a meeting of all."""
+    return (
+        instruction is None or instruction.op is Op.UPDATE or instruction.bucket is Bucket.SCALARS
+    )
+
+
+class _Rank:
+    """Where a rank stands in its program, what has arrived for it, and what it waits for."""
+
+    __slots__ = ("arrived", "awaited", "begun_s", "first", "index", "position", "since_s", "steps")
+
+    def __init__(self, index: int, *, first: int, steps: tuple[Step, ...]) -> None:
+        self.index = index
+        self.first = first
+        self.steps = steps
+        self.position = 0
+        self.arrived: set[_Message] = set()
+        self.awaited: _Message | None = None
+        self.since_s = 0.0
+        self.begun_s: dict[int, float] = {}  # sums of stages that are under way
+
+
+class _Run:
+    """One execution of a job."""
+
+    def __init__(self, job: Job) -> None:
+        self.spans: list[Span] = []
+        self._job = job
+        self._queue = EventQueue()
+        size = job.num_pipeline_ranks
+        programs = [steps(job, number) for number in range(size)]
+        self._ranks = [
+            _Rank(rank, first=rank - rank % size, steps=programs[rank % size])
+            for rank in range(job.num_ranks)
+        ]
+        self._devices = [job.device(rank) for rank in range(job.num_ranks)]
+        links = open_links(self._queue, job.cluster, pairs(job), nic_efficiency=job.nic_efficiency)
+        self._links = links.get(job.messages, {})
+        self._meetings = Meetings(job, links=links, done=self._leave)
+
+    def execute(self) -> None:
+        for rank in self._ranks:
+            self._advance(rank)
+        self._queue.run()
+        for rank in self._ranks:
+            assert not rank.begun_s or rank.position < len(rank.steps), rank.begun_s
+            if rank.position < len(rank.steps):
+                instruction = rank.steps[rank.position].instruction
+                words = "meet" if instruction is None else describe(instruction)
+                raise PlanError(
+                    f"programs come to their end: rank {rank.index}, position {rank.position}, "
+                    f"`{words}` waits for ever; give the other ranks what it waits for"
+                )
+
+    def _advance(self, rank: _Rank) -> None:
+        """Let a rank go on until it has to wait."""
+        while rank.position < len(rank.steps):
+            phase, instruction = rank.steps[rank.position]
+            if rank.begun_s and _needs_sums(instruction):
+                return
+            if instruction is None:
+                self._meet(rank, None, phase)
+                return
+            if not self._execute(rank, instruction, phase):
+                return
+            rank.position += 1
+
+    def _execute(self, rank: _Rank, instruction: Instruction, phase: int) -> bool:
+        """Begin an instruction; return whether the rank can go on at once."""
+        match instruction.op:
+            case Op.RECEIVE:
+                return self._receive(rank, instruction, phase)
+            case Op.SEND:
+                return self._send(rank, instruction, phase)
+            case Op.REDUCE:
+                return self._meet(rank, instruction, phase)
+            case _:
+                self._work(rank, instruction)
+                return False
+
+    def _go_on(self, rank: _Rank) -> None:
+        rank.position += 1
+        self._advance(rank)
+
+    def _work(self, rank: _Rank, instruction: Instruction) -> None:
+        end_s = self._queue.now_s + self._job.seconds(instruction, rank=rank.index)
+        self._note(
+            rank,
+            Lane.UPDATE if instruction.op is Op.UPDATE else Lane.COMPUTE,
+            instruction.op,
+            since_s=self._queue.now_s,
+            until_s=end_s,
+            stage=instruction.stage,
+            microbatch=instruction.microbatch,
+        )
+        self._queue.at(end_s, self._go_on, rank)
+
+    def _send(self, rank: _Rank, instruction: Instruction, phase: int) -> bool:
+        assert instruction.peer is not None, instruction
+        receiver = self._holder(rank, instruction.peer)
+        message = (rank.index, phase, instruction.stage, instruction.peer, instruction.microbatch)
+        self._link(rank, receiver).send(
+            self._job.activation_bytes,
+            partial(self._arrive, rank, receiver, message, self._queue.now_s),
+        )
+        return True
+
+    def _receive(self, rank: _Rank, instruction: Instruction, phase: int) -> bool:
+        assert instruction.peer is not None, instruction
+        source = self._holder(rank, instruction.peer).index
+        message = (source, phase, instruction.peer, instruction.stage, instruction.microbatch)
+        rank.since_s = self._queue.now_s
+        if message in rank.arrived:
+            self._take(rank, message)
+            return True
+        rank.awaited = message
+        return False
+
+    def _arrive(self, rank: _Rank, receiver: _Rank, message: _Message, since_s: float) -> None:
+        self._note_message(rank, Lane.SEND, since_s, message, peer=receiver)
+        receiver.arrived.add(message)
+        if receiver.awaited == message:
+            receiver.awaited = None
+            self._take(receiver, message)
+            self._go_on(receiver)
+
+    def _take(self, rank: _Rank, message: _Message) -> None:
+        source = self._ranks[message[0]]
+        rank.arrived.remove(message)
+        self._link(source, rank).receive()
+        self._note_message(rank, Lane.RECEIVE, rank.since_s, message, peer=source)
+
+    def _holder(self, rank: _Rank, stage: int) -> _Rank:
+        """Return the rank of the same replica that holds a stage."""
+        return self._ranks[rank.first + holder(stage, num_ranks=self._job.num_pipeline_ranks)]
+
+    def _link(self, source: _Rank, destination: _Rank) -> Link:
+        return self._links[self._devices[source.index], self._devices[destination.index]]
+
+    def _note_message(
+        self, rank: _Rank, lane: Lane, since_s: float, message: _Message, *, peer: _Rank
+    ) -> None:
+        self.spans.append(
+            Span(
+                rank=rank.index,
+                lane=lane,
+                name=lane.value,
+                start_s=since_s,
+                end_s=self._queue.now_s,
+                step=0,
+                stage=message[2] if lane is Lane.SEND else message[3],
+                microbatch=message[4],
+                peer=peer.index,
+                num_bytes=int(self._job.activation_bytes),
+            )
+        )
+
+    def _meet(self, rank: _Rank, instruction: Instruction | None, phase: int) -> bool:
+        goes_on = instruction is not None and instruction.bucket is Bucket.STAGE
+        if instruction is not None and goes_on:
+            rank.begun_s[instruction.stage] = self._queue.now_s
+        else:
+            rank.since_s = self._queue.now_s
+        self._meetings.join(rank.index, phase, instruction)
+        return goes_on
+
+    def _leave(self, index: int, name: str, stage: int | None) -> None:
+        rank = self._ranks[index]
+        since_s = rank.since_s if stage is None else rank.begun_s.pop(stage)
+        now_s = self._queue.now_s
+        self._note(rank, Lane.REDUCE, name, since_s=since_s, until_s=now_s, stage=stage)
+        if stage is None:
+            self._go_on(rank)
+        elif rank.position < len(rank.steps) and _needs_sums(rank.steps[rank.position].instruction):
+            self._advance(rank)
+
+    def _note(
+        self,
+        rank: _Rank,
+        lane: Lane,
+        name: str,
+        *,
+        until_s: float,
+        since_s: float,
+        stage: int | None = None,
+        microbatch: int | None = None,
+    ) -> None:
+        self.spans.append(
+            Span(
+                rank=rank.index,
+                lane=lane,
+                name=name,
+                start_s=since_s,
+                end_s=until_s,
+                step=0,
+                stage=rank.index - rank.first if stage is None else stage,
+                microbatch=microbatch,
+            )
+        )

@@ -1,0 +1,59 @@
+"""How long a stage computes for one microbatch, on its device, with the messages that it has."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from jaxpipe.errors import PlanError
+from jaxpipe.simulate.published.constants import Speeds
+from jaxpipe.simulate.published.workload import Workload
+from topo import Cluster
+
+_BACKWARD_FORWARDS = 3
+"""A backward computes the forward again, then twice as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durations:
+    """The seconds of a forward and of a backward, by rank."""
+
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+
+
+def durations(
+    cluster: Cluster,
+    placement: tuple[tuple[int, ...], ...],
+    cut: tuple[int, ...],
+    *,
+    workload: Workload,
+    speeds: Speeds,
+) -> Durations:
+    """Return the seconds of a microbatch: FLOPs over the part of the peak that the stage reaches.
+
+    Raises:
+        PlanError: nothing is known of the speed of a device.
+    """
+    forward_s = tuple(
+        cut[stage]
+        * workload.layer_forward_flop
+        / _flops_per_s(cluster, row, stage, workload)
+        / (speeds.remote_fraction if is_remote(cluster, row, stage) else speeds.local_fraction)
+        for row in placement
+        for stage in range(len(row))
+    )
+    return Durations(
+        forward_s=forward_s, backward_s=tuple(_BACKWARD_FORWARDS * each for each in forward_s)
+    )
+
+
+def is_remote(cluster: Cluster, row: tuple[int, ...], stage: int) -> bool:
+    """Return whether a stage, on the device `row[stage]`, has a neighbour on another host."""
+    hosts = [cluster.devices[device].host for device in row[max(0, stage - 1) : stage + 2]]
+    return any(a != b for a, b in pairwise(hosts))
+
+
+def _flops_per_s(cluster: Cluster, row: tuple[int, ...], stage: int, workload: Workload) -> float:
+    try:
+        return cluster.devices[row[stage]].flops_per_s(workload.precision)
+    except ValueError as error:
+        raise PlanError(f"cluster {cluster.name!r}: {error}") from error

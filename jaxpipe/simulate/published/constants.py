@@ -1,0 +1,60 @@
+"""Fitted constants: what published runs got out of their hardware."""
+
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+
+import msgspec
+
+from jaxpipe.simulate.engine.message_costs import Wire
+from topo.gpu import Precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """The part of a GPU's peak that a stage reaches, by where its messages go."""
+
+    local_fraction: float
+    remote_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkConstants:
+    """What messages get of the network between hosts; `data/dtfm.toml` says what each one means."""
+
+    message_overhead_s: float
+    flow_bytes_per_s: float
+    host_bytes_per_s: float
+    nic_efficiency: float
+
+    def messages(self, *, window: int | None) -> Wire:
+        """Return how messages between stages travel, `window` of a link at once."""
+        return Wire(
+            overhead_s=self.message_overhead_s,
+            flow_bytes_per_s=self.flow_bytes_per_s,
+            host_bytes_per_s=self.host_bytes_per_s,
+            window=window,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """All that was fitted: two speeds and four numbers of the network, and one speed in fp32."""
+
+    fp16: Speeds
+    fp32: Speeds
+    network: NetworkConstants
+
+    def speeds(self, precision: Precision) -> Speeds:
+        """Return the speeds in a precision of 2 bytes, or of 4."""
+        return self.fp32 if precision in (Precision.FP32, Precision.TF32) else self.fp16
+
+
+def dtfm_constants() -> Constants:
+    """Return the constants of `data/dtfm.toml`, fitted to the runs of DT-FM.
+
+    >>> 0 < dtfm_constants().fp16.remote_fraction < dtfm_constants().fp16.local_fraction < 1
+    True
+    """
+    text = (resources.files("jaxpipe.simulate.published") / "data" / "dtfm.toml").read_text()
+    return msgspec.convert(tomllib.loads(text), Constants)

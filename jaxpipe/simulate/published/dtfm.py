@@ -1,0 +1,148 @@
+"""The sums of gradients over replicas: one collective to a stage.
+
+DT-FM as it ran: GPipe in steps of 64 microbatches, a barrier between forwards and backwards.
+
+::
+
+    every pipeline     64 forwards │ 64 backwards   64 forwards │ 64 backwards   ...   reduce
+    all ranks meet                 │                            │                      broadcast
+
+Replicas sum a stage's gradients as one flat buffer along a chain in rank order, which nothing
+overlaps, and rank r is stage r % 8 of pipeline r // 8.
+
+Source: Yuan et al., "Decentralized Training of Foundation Models in Heterogeneous Environments",
+NeurIPS 2022; the runtime that was published with it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from jaxpipe.plan import even_cut
+from jaxpipe.schedule import Bucket, Instruction, Op, Schedule, gpipe, lower
+from jaxpipe.simulate.collective import Algorithm, Collective, chain
+from jaxpipe.simulate.engine.step_model import Job, Phase
+from jaxpipe.simulate.published.compute_times import durations
+from jaxpipe.simulate.published.constants import Constants
+from jaxpipe.simulate.published.dtfm_launch_order import launch_order, pipelines, shuffled
+from jaxpipe.simulate.published.workload import Workload
+from topo import Cluster
+
+NUM_CHUNKS = 128
+"""In so many parts gradients follow each other; NCCL's are smaller, and cost more to simulate."""
+
+
+def sequential_chain(members: Sequence[int], num_bytes: float) -> Collective:
+    """Reduce to the first replica along a chain, then broadcast: what DT-FM's runs did."""
+    return chain(tuple(members), num_bytes, num_chunks=NUM_CHUNKS, is_duplex=False)
+
+
+def stage_sums(
+    cut: tuple[int, ...], *, num_replicas: int, workload: Workload, all_reduce: Algorithm
+) -> tuple[Collective, ...]:
+    """Return each stage's sum over its replicas, in the order of their ranks."""
+    num_stages = len(cut)
+    return tuple(
+        all_reduce(
+            range(stage, num_stages * num_replicas, num_stages),
+            workload.gradient_bytes(cut[stage], is_first=stage == 0),
+        )
+        for stage in range(num_stages)
+    )
+
+
+NUM_STAGES = 8
+_STEP_MICROBATCHES = 64
+
+Placement: TypeAlias = tuple[tuple[int, ...], ...]
+
+
+def scheduled(cluster: Cluster, *, batch: int, num_stages: int = NUM_STAGES) -> Placement:
+    """Return the placement with DT-FM's scheduler: pipelines inside islands, in launch order.
+
+    That is known for its cases 3 to 5; for 1 and 2 it is inferred from their times.
+    """
+    return pipelines(cluster, launch_order(cluster), num_stages=num_stages, batch=batch)
+
+
+def unscheduled(cluster: Cluster, *, batch: int, seed: int) -> Placement:
+    """Return the random placement of the published runs without a scheduler.
+
+    The first device is rank 0; the ranks of the others are shuffled.
+    """
+    used = tuple(d for row in scheduled(cluster, batch=batch) for d in row)
+    order = shuffled(used, seed=seed)
+    return tuple(order[i : i + NUM_STAGES] for i in range(0, len(order), NUM_STAGES))
+
+
+def dtfm_job(
+    cluster: Cluster,
+    placement: Placement,
+    *,
+    workload: Workload,
+    constants: Constants,
+    all_reduce: Algorithm = sequential_chain,
+) -> Job:
+    """Return a step of DT-FM with this placement, and with this sum over the replicas."""
+    num_stages, num_replicas = len(placement[0]), len(placement)
+    cut = even_cut(num_layers=workload.num_layers, num_stages=num_stages)
+    speeds = constants.speeds(workload.precision)
+    seconds = durations(cluster, placement, cut, workload=workload, speeds=speeds)
+    sums = stage_sums(cut, num_replicas=num_replicas, workload=workload, all_reduce=all_reduce)
+    return Job(
+        cluster=cluster,
+        placement=placement,
+        phases=dtfm_phases(
+            num_stages=num_stages,
+            num_replicas=num_replicas,
+            num_microbatches=workload.batch // num_replicas,
+        ),
+        forward_s=seconds.forward_s,
+        backward_s=seconds.backward_s,
+        activation_bytes=workload.activation_bytes,
+        collectives={Bucket.STAGE: sums},
+        messages=constants.network.messages(window=1),
+        nic_efficiency=constants.network.nic_efficiency,
+    )
+
+
+def dtfm_phases(*, num_stages: int, num_replicas: int, num_microbatches: int) -> tuple[Phase, ...]:
+    """Return the forwards and the backwards of each 64 microbatches, and the end of the step."""
+    sizes = [
+        min(_STEP_MICROBATCHES, num_microbatches - done)
+        for done in range(0, num_microbatches, _STEP_MICROBATCHES)
+    ]
+    lowered = {
+        size: lower(
+            gpipe(num_stages=num_stages, num_microbatches=size),
+            tied=False,
+            num_replicas=num_replicas,
+        )
+        for size in set(sizes)
+    }
+    passes = [
+        phase
+        for size in sizes
+        for phase in (
+            Phase(schedule=_where(lowered[size], _is_forward), meets=True),
+            Phase(schedule=_where(lowered[size], _is_backward)),
+        )
+    ]
+    return (*passes, Phase(schedule=_where(lowered[sizes[0]], _is_end)))
+
+
+def _where(schedule: Schedule, holds: Callable[[Instruction], bool]) -> Schedule:
+    return tuple(tuple(each for each in program if holds(each)) for program in schedule)
+
+
+def _is_end(instruction: Instruction) -> bool:
+    return instruction.op in (Op.REDUCE, Op.UPDATE)
+
+
+def _is_forward(instruction: Instruction) -> bool:
+    if instruction.peer is None:
+        return instruction.op is Op.FORWARD
+    return (instruction.peer > instruction.stage) == (instruction.op is Op.SEND)
+
+
+def _is_backward(instruction: Instruction) -> bool:
+    return not _is_end(instruction) and not _is_forward(instruction)

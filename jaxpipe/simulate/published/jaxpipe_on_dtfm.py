@@ -1,0 +1,206 @@
+"""In which order a sum visits islands: along the path whose slowest link is fastest.
+
+jaxpipe's own plan for a cluster, as a job: what DT-FM's runtime left on the table.
+
+::
+
+    order      pipelines stay inside regions and hosts, and the sum over replicas visits the
+               islands in the order whose slowest link is fastest
+    overlap    messages follow each other without waiting to arrive, no barrier separates forwards
+               from backwards, and each chunk of a sum turns round as soon as it is complete
+    schedule   1F1B with a deeper warm-up over all microbatches of the step at once
+    cut        as many stages as make the step shortest
+
+Each of the four can be left out, which is how they are weighed against each other.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+
+from jaxpipe.collective import SyncTree
+from jaxpipe.errors import PlanError
+from jaxpipe.plan import even_cut
+from jaxpipe.schedule import Bucket, eager_one_f_one_b, lower
+from jaxpipe.simulate.collective import Collective, chain
+from jaxpipe.simulate.engine.simulator import simulate
+from jaxpipe.simulate.engine.step_model import Job, Phase
+from jaxpipe.simulate.plan_step import end_s
+from jaxpipe.simulate.published.compute_times import durations
+from jaxpipe.simulate.published.constants import Constants
+from jaxpipe.simulate.published.dtfm import NUM_CHUNKS, Placement, dtfm_phases, stage_sums
+from jaxpipe.simulate.published.dtfm_launch_order import launch_order, pipelines
+from jaxpipe.simulate.published.workload import Workload
+from topo import Cluster
+
+
+def fastest_path(cost: np.ndarray) -> tuple[int, ...]:
+    """Return an order of all islands whose costliest step is as cheap as can be.
+
+    `cost[a, b]` is what a step between islands a and b costs, the same both ways. Among such paths
+    one with the least sum that the search meets is taken. Exact in the costliest step.
+
+    >>> fastest_path(np.array([[0, 9, 1], [9, 0, 2], [1, 2, 0]]))
+    (0, 2, 1)
+
+    Cost: 2^n n^2 for n islands.
+
+    Source: Held and Karp, "A dynamic programming approach to sequencing problems", 1962, with the
+    maximum in the place of the sum.
+    """
+    n = len(cost)
+    best: dict[tuple[int, int], tuple[float, float, tuple[int, ...]]] = {
+        (1 << i, i): (0.0, 0.0, (i,)) for i in range(n)
+    }
+    for size in range(1, n):
+        for members in combinations(range(n), size):
+            visited = sum(1 << i for i in members)
+            for last in members:
+                worst, total, path = best[visited, last]
+                for after in range(n):
+                    if visited & 1 << after:
+                        continue
+                    step = float(cost[last, after])
+                    found = (max(worst, step), total + step, (*path, after))
+                    key = (visited | 1 << after, after)
+                    if key not in best or found < best[key]:
+                        best[key] = found
+    full = (1 << n) - 1
+    return min(best[full, last] for last in range(n))[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What the plan decides for itself; the rest is as in DT-FM's runtime with its scheduler."""
+
+    order: bool = True
+    overlap: bool = True
+    schedule: bool = True
+    num_stages: tuple[int, ...] = (4, 8, 16)
+    """The numbers of stages to choose among; DT-FM has 8."""
+
+
+EVERYTHING = Choices()
+_SHORT_PER_STAGE = 4
+"""A short step has so many microbatches for each stage."""
+
+
+def own_job(
+    cluster: Cluster,
+    *,
+    workload: Workload,
+    constants: Constants,
+    choices: Choices = EVERYTHING,
+) -> Job:
+    """Return a step of jaxpipe's plan.
+
+    Cost: two short simulated steps for each number of stages, if there are several to choose among.
+
+    Raises:
+        PlanError: there are too few devices or layers for any number of stages.
+    """
+    job = partial(_job, cluster, constants=constants, choices=choices)
+    possible = [
+        number for number in choices.num_stages if number <= min(len(cluster), workload.num_layers)
+    ]
+    if not possible:
+        raise PlanError(
+            f"a plan has a number of stages: none of `num_stages` {choices.num_stages} is within "
+            f"{len(cluster)} devices and {workload.num_layers} layers; allow fewer"
+        )
+    best, *others = possible
+    if others:
+        best = min(possible, key=lambda number: _foreseen_s(job, number, workload=workload))
+    return job(best, workload=workload)
+
+
+def _foreseen_s(job: Callable[..., Job], num_stages: int, *, workload: Workload) -> float:
+    """Return the seconds of a step, from two short ones if it is long."""
+    num_replicas = len(job(num_stages, workload=workload).placement)
+    short = num_replicas * _SHORT_PER_STAGE * num_stages
+    if workload.batch <= 2 * short:
+        return end_s(simulate(job(num_stages, workload=workload)))
+    once_s, twice_s = (
+        end_s(simulate(job(num_stages, workload=replace(workload, batch=times * short))))
+        for times in (1, 2)
+    )
+    return twice_s + (twice_s - once_s) / short * (workload.batch - 2 * short)
+
+
+def _job(
+    cluster: Cluster,
+    num_stages: int,
+    *,
+    workload: Workload,
+    constants: Constants,
+    choices: Choices,
+) -> Job:
+    placement = pipelines(
+        cluster, launch_order(cluster), num_stages=num_stages, batch=workload.batch
+    )
+    cut = even_cut(num_layers=workload.num_layers, num_stages=num_stages)
+    speeds = constants.speeds(workload.precision)
+    seconds = durations(cluster, placement, cut, workload=workload, speeds=speeds)
+    tree = _islands(cluster, placement, num_bytes=workload.gradient_bytes(cut[0], is_first=True))
+
+    def tree_sum(members: Sequence[int], num_bytes: float) -> Collective:
+        ranks = _relabel(tree, members) if choices.order else tuple(members)
+        return chain(ranks, num_bytes, num_chunks=NUM_CHUNKS, is_duplex=choices.overlap)
+
+    return Job(
+        cluster=cluster,
+        placement=placement,
+        phases=_phases(
+            num_stages,
+            num_replicas=len(placement),
+            num_microbatches=workload.batch // len(placement),
+            choices=choices,
+        ),
+        forward_s=seconds.forward_s,
+        backward_s=seconds.backward_s,
+        activation_bytes=workload.activation_bytes,
+        collectives={
+            Bucket.STAGE: stage_sums(
+                cut, num_replicas=len(placement), workload=workload, all_reduce=tree_sum
+            )
+        },
+        messages=constants.network.messages(window=None if choices.overlap else 1),
+        nic_efficiency=constants.network.nic_efficiency,
+    )
+
+
+def _phases(
+    num_stages: int, *, num_replicas: int, num_microbatches: int, choices: Choices
+) -> tuple[Phase, ...]:
+    if choices.schedule:
+        schedule = eager_one_f_one_b(num_stages=num_stages, num_microbatches=num_microbatches)
+        return (Phase(schedule=lower(schedule, tied=False, num_replicas=num_replicas)),)
+    phases = dtfm_phases(
+        num_stages=num_stages, num_replicas=num_replicas, num_microbatches=num_microbatches
+    )
+    return tuple(replace(phase, meets=phase.meets and not choices.overlap) for phase in phases)
+
+
+def _islands(
+    cluster: Cluster, placement: Placement, *, num_bytes: float
+) -> tuple[tuple[int, ...], ...]:
+    """Return the replicas of each region, regions in the order in which a sum visits them."""
+    regions: dict[str, list[int]] = {}
+    for replica, row in enumerate(placement):
+        regions.setdefault(cluster.devices[row[0]].region, []).append(replica)
+    islands = list(regions.values())
+    leaders = [placement[island[0]][0] for island in islands]
+    one_way = cluster.latency_s + num_bytes / cluster.bandwidth_bytes_per_s
+    cost = np.maximum(one_way, one_way.T)[np.ix_(leaders, leaders)]
+    return tuple(tuple(islands[index]) for index in fastest_path(cost))
+
+
+def _relabel(tree: tuple[tuple[int, ...], ...], members: Sequence[int]) -> SyncTree:
+    """Return the tree of replicas as one of the ranks that hold a stage of them."""
+    return tuple(
+        members[island[0]] if len(island) == 1 else tuple(members[replica] for replica in island)
+        for island in tree
+    )

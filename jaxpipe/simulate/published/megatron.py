@@ -1,0 +1,108 @@
+"""Megatron-LM as DT-FM's authors ran it: stages of groups of ranks, 1F1B, tensors split over some.
+
+With T-way tensor parallelism and P stages, rank r is part r % T of a stage; stages are blocks of
+consecutive ranks, and replicas lie inside a block::
+
+    P8           ranks 0-7: stage 0 of replicas 0 to 7, ranks 8-15: stage 1, ...
+    P4 x T2      ranks 0-1: stage 0 of replica 0, ranks 2-3: of replica 1, ...; 16 ranks to a stage
+
+Each layer sums its activations over the T parts twice in a forward and, with recomputation, four
+times in a backward; nothing overlaps that. Sends are taken not to block, since P8's published times
+say so on shaped links.
+
+Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
+Megatron-LM", SC 2021.
+"""
+
+from dataclasses import dataclass
+
+from jaxpipe.errors import PlanError
+from jaxpipe.plan import even_cut
+from jaxpipe.schedule import Bucket, lower, one_f_one_b
+from jaxpipe.simulate.collective import ring
+from jaxpipe.simulate.engine.step_model import Job, Phase
+from jaxpipe.simulate.published.compute_times import durations
+from jaxpipe.simulate.published.constants import Constants
+from jaxpipe.simulate.published.dtfm import stage_sums
+from jaxpipe.simulate.published.ring_time import ring_step_s
+from jaxpipe.simulate.published.workload import Workload
+from topo import Cluster
+
+_FORWARD_SUMS, _BACKWARD_SUMS = 2, 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How many stages, and over how many devices each of them is split."""
+
+    stages: int
+    tensor: int
+
+
+def megatron_job(
+    cluster: Cluster,
+    order: tuple[int, ...],
+    *,
+    split: Split,
+    workload: Workload,
+    constants: Constants,
+) -> Job:
+    """Return a step of Megatron-LM in which rank r runs on device `order[r]`.
+
+    Of a stage's T devices the first stands for all: they compute and send alike.
+
+    Raises:
+        PlanError: devices, layers or batch do not fit the split.
+    """
+    groups = _groups(order, split=split, batch=workload.batch)
+    num_replicas = len(groups) // split.stages
+    placement = tuple(
+        tuple(group[0] for group in groups[replica::num_replicas])
+        for replica in range(num_replicas)
+    )
+    cut = even_cut(num_layers=workload.num_layers, num_stages=split.stages)
+    speeds = constants.speeds(workload.precision)
+    whole = durations(cluster, placement, cut, workload=workload, speeds=speeds)
+    sum_s = (
+        2
+        * (split.tensor - 1)
+        * ring_step_s(
+            cluster,
+            groups,
+            workload.activation_bytes / split.tensor,
+            nic_efficiency=constants.network.nic_efficiency,
+        )
+    )
+    schedule = one_f_one_b(num_stages=split.stages, num_microbatches=workload.batch // num_replicas)
+    sums = stage_sums(cut, num_replicas=num_replicas, workload=workload, all_reduce=ring)
+    return Job(
+        cluster=cluster,
+        placement=placement,
+        phases=(Phase(schedule=lower(schedule, tied=False, num_replicas=num_replicas)),),
+        forward_s=_split(whole.forward_s, cut, split=split, sums_s=_FORWARD_SUMS * sum_s),
+        backward_s=_split(whole.backward_s, cut, split=split, sums_s=_BACKWARD_SUMS * sum_s),
+        activation_bytes=workload.activation_bytes,
+        collectives={Bucket.STAGE: sums},
+        messages=constants.network.messages(window=1),
+        nic_efficiency=constants.network.nic_efficiency,
+    )
+
+
+def _groups(order: tuple[int, ...], *, split: Split, batch: int) -> list[tuple[int, ...]]:
+    size = split.stages * split.tensor
+    if len(order) % size or batch % (len(order) // size):
+        raise PlanError(
+            f"replicas of {split.stages} stages x {split.tensor} devices share devices and batch "
+            f"evenly: there are {len(order)} devices and `batch` is {batch}; take multiples of "
+            f"{size} devices, and a batch that their replicas divide"
+        )
+    return [order[i : i + split.tensor] for i in range(0, len(order), split.tensor)]
+
+
+def _split(
+    seconds: tuple[float, ...], cut: tuple[int, ...], *, split: Split, sums_s: float
+) -> tuple[float, ...]:
+    return tuple(
+        whole / split.tensor + cut[rank % split.stages] * sums_s
+        for rank, whole in enumerate(seconds)
+    )

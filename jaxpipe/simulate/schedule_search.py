@@ -1,0 +1,213 @@
+"""The fastest schedule for a job, found with the simulator: named ones, and ones made to measure.
+
+The search goes over warm-up depths and the placement of weight gradients::
+
+    named schedules that fit into memory          GPipe, 1F1B, eager 1F1B, ZB-H1, ZB-H2
+    greedy ones, warm-ups on a slope              rank s of p: 1 + k (p - 1 - s), for several k
+    the best of these, one rank deeper or         as long as it gets better
+    shallower
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+from jaxpipe.errors import PlanError
+from jaxpipe.schedule import (
+    Costs,
+    Instruction,
+    Schedule,
+    ScheduleKind,
+    WeightPlacement,
+    backward_input,
+    backward_weight,
+    forward,
+    generate,
+    greedy,
+    lower,
+    peak_live,
+)
+from jaxpipe.simulate.engine.simulator import simulate
+from jaxpipe.simulate.engine.step_model import Job, Phase
+
+_SLOPES = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
+"""By how many microbatches a rank warms up deeper than the next; 1F1B has 1, ZB-H2 2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A schedule of compute instructions and the simulated seconds of its step.
+
+    It is that of `kind`, or a greedy one with `weights`; `warmup` says how deep where that is free.
+    """
+
+    compute: Schedule
+    step_s: float
+    kind: ScheduleKind | None = None
+    weights: WeightPlacement | None = None
+    warmup: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What is searched for: a schedule for the ranks, links and durations of `job`.
+
+    The phases of the job do not matter. `max_live[r]` is the most microbatches that rank r of a
+    pipeline can keep; `tied` says whether the first and the last stage share the embedding.
+
+    Raises:
+        PlanError: a rank cannot keep a microbatch, or ranks hold several chunks.
+    """
+
+    job: Job
+    num_microbatches: int
+    max_live: tuple[int, ...]
+    tied: bool = False
+
+    def __post_init__(self) -> None:
+        num_ranks = self.job.num_pipeline_ranks
+        if len(self.max_live) != num_ranks or not all(limit >= 1 for limit in self.max_live):
+            raise PlanError(
+                f"every rank keeps a microbatch at least: `max_live` is {self.max_live} for "
+                f"{num_ranks} ranks; give each a number of at least 1"
+            )
+        if self.job.num_chunks > 1:
+            raise PlanError(
+                f"schedules are searched for ranks of one stage: `num_chunks` is "
+                f"{self.job.num_chunks}; make it 1, or name the interleaved schedule"
+            )
+
+
+def auto_schedule(search: Search, *, num_rounds: int = 4) -> Candidate:
+    """Return the fastest schedule that is found; none of `named_schedules` is faster.
+
+    Cost: a simulated step for each of some 20 schedules, and for 2 of each rank in each round.
+
+    Raises:
+        PlanError: there are no microbatches.
+    """
+    costs = costs_of(search.job)
+    measured = _fastest(
+        _greedy(search, costs, warmup=warmup, weights=weights)
+        for weights in WeightPlacement
+        for warmup in dict.fromkeys(_slopes(search))
+    )
+    for _ in range(num_rounds):
+        weights = measured.weights
+        assert weights is not None, measured
+        around = set(_around(measured.warmup, search)) - {measured.warmup}
+        better = _fastest(
+            (
+                measured,
+                *(
+                    _greedy(search, costs, warmup=warmup, weights=weights)
+                    for warmup in sorted(around)
+                ),
+            )
+        )
+        if better is measured:
+            break
+        measured = better
+    return _fastest((*named_schedules(search), measured))
+
+
+def named_schedules(search: Search) -> tuple[Candidate, ...]:
+    """Return the named schedules that keep within memory, simulated.
+
+    The warm-up of eager 1F1B is cut to what memory allows, so there is always one.
+    """
+    size = search.job.num_pipeline_ranks
+    fitting = tuple(accumulate(search.max_live, min))
+    found = []
+    for kind in ScheduleKind:
+        if kind is ScheduleKind.INTERLEAVED:
+            continue
+        warmup = None
+        if kind is ScheduleKind.EAGER_ONE_F_ONE_B:
+            eager = (2 * (size - rank) - 1 for rank in range(size))
+            warmup = tuple(
+                min(*depths, search.num_microbatches) for depths in zip(eager, fitting, strict=True)
+            )
+        compute = generate(
+            kind, num_stages=size, num_microbatches=search.num_microbatches, warmup=warmup
+        )
+        peaks = zip(peak_live(compute), search.max_live, strict=True)
+        if all(peak <= limit for peak, limit in peaks):
+            step_s = _step_s(search, compute)
+            found.append(Candidate(compute=compute, step_s=step_s, kind=kind, warmup=warmup))
+    return tuple(found)
+
+
+def costs_of(job: Job) -> Costs:
+    """Return what stages and messages between them cost in the slowest replica of each."""
+    stages = range(job.num_stages)
+    ranks = [range(stage, job.num_ranks, job.num_stages) for stage in stages]
+
+    def slowest(compute: Callable[[int, int], Instruction]) -> tuple[float, ...]:
+        return tuple(
+            max(job.seconds(compute(stage, 0), rank=rank) for rank in ranks[stage])
+            for stage in stages
+        )
+
+    hops = [list(pairwise(row)) for row in job.placement]
+    both = [
+        [max(_message_s(job, *hop), _message_s(job, *hop[::-1])) for hop in row] for row in hops
+    ]
+    return Costs(
+        forward_s=slowest(forward),
+        backward_input_s=slowest(backward_input),
+        backward_weight_s=slowest(backward_weight),
+        message_s=tuple(max(column) for column in zip(*both, strict=True)),
+    )
+
+
+def _message_s(job: Job, source: int, destination: int) -> float:
+    rate = float(job.cluster.alone_bytes_per_s[source, destination])
+    return float(job.cluster.latency_s[source, destination]) + job.activation_bytes / rate
+
+
+def _step_s(search: Search, compute: Schedule) -> float:
+    schedule = lower(compute, tied=search.tied, num_replicas=len(search.job.placement))
+    trace = simulate(replace(search.job, phases=(Phase(schedule=schedule),)))
+    return max(span.end_s for span in trace.spans)
+
+
+def _greedy(
+    search: Search, costs: Costs, *, warmup: tuple[int, ...], weights: WeightPlacement
+) -> Candidate:
+    compute = greedy(
+        costs,
+        num_microbatches=search.num_microbatches,
+        warmup=warmup,
+        max_live=search.max_live,
+        weights=weights,
+    )
+    step_s = _step_s(search, compute)
+    return Candidate(compute=compute, step_s=step_s, weights=weights, warmup=warmup)
+
+
+def _fastest(candidates: Iterable[Candidate]) -> Candidate:
+    """Return the fastest; among equals the first."""
+    return min(candidates, key=lambda each: each.step_s)
+
+
+def _slopes(search: Search) -> Iterator[tuple[int, ...]]:
+    for slope in _SLOPES:
+        behind = reversed(range(len(search.max_live)))
+        yield _within((1 + int(slope * after) for after in behind), search)
+
+
+def _around(warmup: tuple[int, ...] | None, search: Search) -> Iterator[tuple[int, ...]]:
+    """Return warm-ups of which one rank differs by one."""
+    assert warmup is not None
+    for rank in range(len(warmup)):
+        for change in (1, -1):
+            changed = (depth + change * (rank == place) for place, depth in enumerate(warmup))
+            yield _within(changed, search)
+
+
+def _within(depths: Iterable[int], search: Search) -> tuple[int, ...]:
+    return tuple(
+        max(1, min(depth, limit, search.num_microbatches))
+        for depth, limit in zip(depths, search.max_live, strict=True)
+    )

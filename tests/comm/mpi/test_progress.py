@@ -1,0 +1,102 @@
+"""Progress drives operations in order, from its thread or from whoever waits."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from jaxpipe.comm.mpi.progress import Progress
+from jaxpipe.errors import DeadlineError
+
+
+class Fake:
+    """An operation that starts when it is ready, and ends after `tests` tests."""
+
+    def __init__(self, name: str, log: list[str], *, channel: int = 0, tests: int = 1):
+        self.name = name
+        self.channel = channel
+        self.is_over = False
+        self.ready = True
+        self._log = log
+        self._tests = tests
+
+    def start(self) -> bool:
+        if self.ready:
+            self._log.append(self.name)
+        return self.ready
+
+    def test(self) -> bool:
+        self._tests -= 1
+        if self._tests <= 0:
+            self.is_over = True
+        return self.is_over
+
+    def late(self, *, waited_s: float) -> DeadlineError:
+        return DeadlineError(f"{self.name} is late by {waited_s:.1f} s")
+
+
+@pytest.fixture
+def nudges() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def progress(nudges: list[float]) -> Iterator[Progress[Fake]]:
+    progress: Progress[Fake] = Progress(
+        lambda: nudges.append(time.monotonic()), clock=time.monotonic
+    )
+    yield progress
+    progress.stop(timeout_s=5.0)
+
+
+@pytest.mark.parametrize("tests", [1, 2, 1_000])
+def test_a_wait_drives_to_the_end(progress: Progress[Fake], tests: int):
+    log: list[str] = []
+    operation = Fake("one", log, tests=tests)
+    progress.add(operation)
+    progress.wait(operation, timeout_s=5.0)
+    progress.wait(operation, timeout_s=0.0)
+    assert log == ["one"]
+
+
+def test_the_thread_drives_while_nobody_waits(progress: Progress[Fake]):
+    operation = Fake("one", [], tests=20)
+    progress.add(operation)
+    end_s = time.monotonic() + 5.0
+    while not operation.is_over and time.monotonic() < end_s:
+        time.sleep(1e-3)
+    assert operation.is_over
+
+
+def test_what_is_not_ready_holds_back_its_channel_and_no_other(progress: Progress[Fake]):
+    log: list[str] = []
+    first, second = Fake("first", log), Fake("second", log)
+    other = Fake("other", log, channel=1)
+    first.ready = False
+    for operation in (first, second, other):
+        progress.add(operation)
+    progress.wait(other, timeout_s=5.0)
+    assert log == ["other"]
+    assert set(progress.unfinished()) == {first, second}
+    first.ready = True
+    progress.wait(second, timeout_s=5.0)
+    assert log == ["other", "first", "second"]
+
+
+def test_a_late_operation_goes_on(progress: Progress[Fake]):
+    operation = Fake("one", [])
+    operation.ready = False
+    progress.add(operation)
+    with pytest.raises(DeadlineError, match="one is late by"):
+        progress.wait(operation, timeout_s=0.1)
+    operation.ready = True
+    progress.wait(operation, timeout_s=5.0)
+
+
+def test_nudges_when_nothing_is_under_way(progress: Progress[Fake], nudges: list[float]):
+    time.sleep(0.1)
+    assert nudges
+    progress.stop(timeout_s=5.0)
+    num_nudges = len(nudges)
+    time.sleep(0.05)
+    assert len(nudges) == num_nudges

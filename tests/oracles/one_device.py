@@ -1,0 +1,72 @@
+"""The oracle of the runtime: the same model, data and loss on one device, without any pipeline."""
+
+from functools import cache
+
+import jax
+import numpy as np
+
+from jaxpipe.runtime.checkpoint import flatten
+from jaxpipe.runtime.stage.stage import Stage
+from models.gpt import Gpt
+from models.gpt_config import GptConfig
+
+NUM_LAYERS, SEQUENCE, VOCABULARY, MICROBATCH = 5, 8, 32, 2
+SEED = 3
+
+
+@cache
+def tiny_gpt(*, tied: bool, dropout: float = 0.0) -> Gpt:
+    """Return a GPT that is small, but has every part."""
+    return Gpt(
+        GptConfig(
+            num_layers=NUM_LAYERS,
+            dim=16,
+            num_heads=2,
+            sequence=SEQUENCE,
+            vocabulary=VOCABULARY,
+            tied=tied,
+            dropout=dropout,
+        )
+    )
+
+
+def draw_tokens(*, num_samples: int) -> np.ndarray:
+    """Return samples of `SEQUENCE` + 1 tokens."""
+    generator = np.random.default_rng(SEED)
+    return generator.integers(0, VOCABULARY, (num_samples, SEQUENCE + 1)).astype(np.int32)
+
+
+def loss_and_gradients(tokens: np.ndarray, *, tied: bool) -> tuple[float, dict[str, np.ndarray]]:
+    """Return the mean loss over tokens and its gradients, under the names of a checkpoint.
+
+    Microbatches are added in float64, so that the oracle is closer to the truth than what it
+    judges.
+    """
+    step = _value_and_grad(tied=tied)
+    params = _params(tied=tied)
+    parts = [step(params, part) for part in tokens.reshape(-1, MICROBATCH, SEQUENCE + 1)]
+    num_tokens = len(tokens) * SEQUENCE
+    loss = sum(float(value) for value, _ in parts) / num_tokens
+    flat = [flatten(gradients, first_layer=0) for _, gradients in parts]
+    gradients = {
+        name: np.asarray([each[name] for each in flat], np.float64).sum(axis=0) / num_tokens
+        for name in flat[0]
+    }
+    return loss, gradients
+
+
+@cache
+def _value_and_grad(*, tied: bool):
+    whole = _whole(tied=tied)
+    return jax.jit(
+        jax.value_and_grad(lambda params, t: whole.apply(params, t[:, :-1], t[:, 1:], None))
+    )
+
+
+@cache
+def _params(*, tied: bool):
+    return jax.jit(lambda: _whole(tied=tied).init(seed=SEED))()
+
+
+def _whole(*, tied: bool) -> Stage:
+    return Stage(model=tiny_gpt(tied=tied), index=0, num_stages=1, layers=range(NUM_LAYERS))

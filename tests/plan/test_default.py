@@ -1,0 +1,121 @@
+"""The identity plan, and what a plan says of itself."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import topo
+from jaxpipe.collective import ranks
+from jaxpipe.errors import PlanError
+from jaxpipe.plan import Plan, PlanConfig, check_plan, identity_plan
+from jaxpipe.schedule import Bucket, ScheduleKind, check
+
+KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.INTERLEAVED]
+"""Those that take any number of microbatches."""
+
+
+def plan_of(config: PlanConfig, *, tied: bool = True) -> Plan:
+    return identity_plan(
+        config,
+        topo.load("laptop"),
+        num_layers=config.stages + 1,
+        batch=4 * config.replicas,
+        tied=tied,
+    )
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.booleans(), st.sampled_from(KINDS))
+def test_every_rank_has_a_place_and_its_sums(
+    stages: int, replicas: int, tied: bool, schedule: ScheduleKind
+):
+    plan = plan_of(PlanConfig(stages=stages, replicas=replicas, schedule=schedule), tied=tied)
+    assert (plan.num_stages, plan.num_replicas) == (stages, replicas)
+    for rank in range(plan.num_ranks):
+        replica, stage = plan.replica(rank), plan.stage(rank)
+        assert plan.rank(replica=replica, stage=stage) == rank == plan.device(rank)
+        assert rank in ranks(plan.tree(Bucket.STAGE, stage=stage))
+    ends = {r for r in range(plan.num_ranks) if plan.stage(r) in (0, stages - 1)}
+    assert set(ranks(plan.tree(Bucket.SHARED, stage=0))) == ends
+    assert set(ranks(plan.tree(Bucket.SCALARS, stage=0))) == set(range(plan.num_ranks))
+    check(plan.train_schedule())
+    check(plan.eval_schedule(num_microbatches=2))
+    assert sum(len(plan.layers(stage)) for stage in range(stages)) == stages + 1
+
+
+@pytest.mark.parametrize(
+    ("stages", "chunks", "replicas"), [(1, 1, 1), (2, 2, 3), (4, 2, 2), (6, 3, 1), (12, 3, 2)]
+)
+def test_ranks_hold_their_chunks(stages: int, chunks: int, replicas: int):
+    config = PlanConfig(
+        stages=stages, chunks=chunks, replicas=replicas, schedule=ScheduleKind.INTERLEAVED
+    )
+    plan = plan_of(config)
+    size = stages // chunks
+    assert (plan.num_stages, plan.num_pipeline_ranks, plan.num_ranks) == (
+        stages,
+        size,
+        size * replicas,
+    )
+    for rank in range(plan.num_ranks):
+        held = plan.stages(rank)
+        assert list(held) == list(range(rank % size, stages, size))
+        assert (plan.stage(rank), plan.device(rank)) == (held[0], rank)
+        for stage in held:
+            assert plan.rank(replica=plan.replica(rank), stage=stage) == rank
+            assert rank in ranks(plan.tree(Bucket.STAGE, stage=stage))
+    check_plan(plan, num_devices=16)
+    check(plan.train_schedule())
+    check(plan.eval_schedule(num_microbatches=3))
+    assert len(plan.train_schedule()) == size
+
+
+def test_ranks_take_the_devices_that_are_named():
+    names = ("virginia-1:0", "ohio-0:0", "virginia-0:0")
+    config = PlanConfig(stages=1, replicas=3, devices=names)
+    cluster = topo.load("two-region")
+    plan = identity_plan(config, cluster, num_layers=2, batch=6, tied=True)
+    assert tuple(cluster.devices[plan.device(rank)].name for rank in range(3)) == names
+    assert plan.placement == ((3,), (0,), (2,))
+    assert plan.sync_all == ((0, 2), 1)
+    check_plan(plan, num_devices=4)
+
+
+def test_a_file_says_who_is_where():
+    with pytest.raises(ValueError, match="`devices` is a, b; leave it out, or `file`"):
+        PlanConfig(file="plan.toml", devices=("a", "b"))
+
+
+@pytest.mark.parametrize("field", ["stages", "replicas", "microbatch", "chunks"])
+def test_a_plan_needs_positive_numbers(field: str):
+    numbers = {"stages": 1, "replicas": 1, "microbatch": 1, "chunks": 1} | {field: 0}
+    with pytest.raises(ValueError, match=f"`{field}` must be at least 1, is 0"):
+        PlanConfig(
+            stages=numbers["stages"],
+            replicas=numbers["replicas"],
+            microbatch=numbers["microbatch"],
+            chunks=numbers["chunks"],
+        )
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (PlanConfig(stages=5, replicas=4), r"= 20, but cluster 'laptop' has 16; use fewer, or a"),
+        (PlanConfig(devices=("here-0:1",)), r"= 4, but `plan.devices` names 1; use fewer"),
+        (PlanConfig(devices=("here-0:99",)), r"'here-0:99' is none of its 16: did you mean"),
+        (PlanConfig(devices=("here-0:1",) * 2), r"names 'here-0:1' 2 times; name it once"),
+        (PlanConfig(cut=(3,)), r"`plan.cut` has one number for each stage: it has 1"),
+        (PlanConfig(replicas=4, microbatch=3), r"4 x 3 = 12: it is 16; use 12 or 24"),
+        (PlanConfig(replicas=4, microbatch=8), r"4 x 8 = 32: it is 16; use 32"),
+        (PlanConfig(warmup=(1, 1)), r"only eager-1f1b has a warm-up"),
+        (PlanConfig(stages=3, chunks=2), r"`plan.stages` is 3 and `plan.chunks` is 2; make the"),
+        (PlanConfig(chunks=2), r"`num_chunks` is 2 and `kind` is 1f1b"),
+        (
+            PlanConfig(stages=6, chunks=2, schedule=ScheduleKind.INTERLEAVED),
+            r"`num_microbatches` is 4 for 3 ranks; make it a multiple",
+        ),
+    ],
+)
+def test_plans_that_cannot_run_are_refused(config: PlanConfig, words: str):
+    with pytest.raises(PlanError, match=words):
+        plan_of(config)

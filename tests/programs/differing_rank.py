@@ -1,0 +1,25 @@
+"""A training run of which rank 3 has another version of jax, or another configuration."""
+
+import os
+import sys
+from importlib import metadata
+
+from jaxpipe.cli.main import main
+from jaxpipe.runtime.process.mpirun import seat
+
+_version = metadata.version
+
+
+def version(name: str) -> str:
+    return "0.0" if name == "jax" else _version(name)
+
+
+if __name__ == "__main__":
+    here = seat(os.environ)
+    arguments = ["train", sys.argv[1]]
+    if here is not None and here.rank == 3:
+        if sys.argv[2] == "versions":
+            metadata.version = version
+        else:
+            arguments += ["--set", "run.seed=99"]
+    sys.exit(main(arguments))

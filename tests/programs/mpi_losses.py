@@ -1,0 +1,41 @@
+"""One rank of an MPI job: the losses of each sharded system, all in one process."""
+
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+
+import topo
+from jaxpipe.autoshard.spmd.distributed import join, leave
+from jaxpipe.comm.mpi.transport import MpiTransport
+from jaxpipe.compare.sharded_rank import Ranks, run_sharded
+from jaxpipe.compare.system import System
+from jaxpipe.config import config_from, job_from, plan_from
+
+SYSTEMS = (System.DDP, System.ZERO3, System.MEGATRON)
+
+
+def main(tree: Path) -> None:
+    config = config_from(json.loads(tree.read_text()))
+    plan = plan_from(config)
+    job = job_from(config, plan)
+    transport = MpiTransport()
+    try:
+        devices = join(transport, timeout_s=60.0)
+        ranks = Ranks(transport=transport, devices=devices, cluster=topo.load(config.plan.cluster))
+        found = {
+            system.value: run_sharded(system, job, ranks, observe=lambda _: None)[1:]
+            for system in SYSTEMS
+        }
+        leave()
+        path = tree.with_name(f"{transport.rank}.json")
+        path.write_bytes(msgspec.json.encode(found))
+    except BaseException as error:
+        transport.close(error=error)
+        raise
+    transport.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

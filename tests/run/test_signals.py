@@ -1,0 +1,102 @@
+"""A rank hears that it is to stop, and does not wait for ranks that are gone."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxpipe.run.signals import stopping_when_told
+from jaxpipe.runtime.watchdog import Deadlines, Seen, Watch, read_pulses
+
+GONE = 2**22 + 1
+"""Above what Linux gives to processes."""
+RANK = """
+import sys, threading
+from pathlib import Path
+from tests.run.test_signals import watch_of
+from jaxpipe.run.signals import stopping_when_told
+watch = watch_of(Path(sys.argv[1]))
+if sys.argv[2] == "trains":
+    watch.start()
+with stopping_when_told(lambda: watch):
+    print("ready", flush=True)
+    for _ in range(200):
+        if watch.is_told_to_stop:
+            break
+        threading.Event().wait(0.1)
+watch.stop()
+sys.exit(7 if watch.is_told_to_stop else 0)
+"""
+
+
+def watch_of(folder: Path) -> Watch:
+    seen = Seen(rank=0, stage=0, num_ranks=2, folder=folder, waits_for=lambda _: ())
+    return Watch(seen, Deadlines(least_s=60.0, unlearned_s=60.0), end=print)
+
+
+def write_pulse_of_rank_1(folder: Path, *, process: int, host: str) -> None:
+    watch = watch_of(folder)
+    watch.start()
+    pulse = (folder / "watch" / "rank-0.json").read_text()
+    watch.stop()
+    said = pulse.replace('"rank":0', '"rank":1')
+    said = said.replace(f'"process":{os.getpid()}', f'"process":{process}')
+    said = said.replace(f'"host":"{socket.gethostname()}"', f'"host":"{host}"')
+    (folder / "watch" / "rank-1.json").write_text(said)
+    assert read_pulses(folder, range(2))[1].process == process
+
+
+@pytest.mark.parametrize(
+    ("process", "host", "is_lost"),
+    [
+        (os.getpid(), socket.gethostname(), False),
+        (GONE, socket.gethostname(), True),
+        (GONE, "another-host", False),
+    ],
+    ids=["alive", "gone", "elsewhere"],
+)
+def test_ranks_that_are_gone_are_noticed(
+    tmp_path: Path, process: int, host: str, is_lost: bool
+) -> None:
+    assert not watch_of(tmp_path).has_lost_a_rank()
+    write_pulse_of_rank_1(tmp_path, process=process, host=host)
+    assert watch_of(tmp_path).has_lost_a_rank() == is_lost
+
+
+@pytest.mark.parametrize(
+    ("number", "state", "lost", "code"),
+    [
+        (signal.SIGTERM, "trains", False, 7),
+        (signal.SIGUSR1, "compiles", False, 7),
+        (signal.SIGTERM, "compiles", False, 1),
+        (signal.SIGTERM, "trains", True, 1),
+    ],
+)
+def test_a_rank_ends_or_stops_after_its_step(
+    tmp_path: Path, number: int, state: str, lost: bool, code: int
+) -> None:
+    if lost:
+        write_pulse_of_rank_1(tmp_path, process=GONE, host=socket.gethostname())
+    command = [sys.executable, "-c", RANK, str(tmp_path), state]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as rank:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "ready\n"
+        rank.send_signal(number)
+        assert rank.wait(30) == code
+
+
+def test_handlers_are_as_before_afterwards(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    watch = watch_of(tmp_path)
+    with stopping_when_told(lambda: watch):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        deadline_s = time.monotonic() + 20
+        while not watch.is_told_to_stop and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+    assert watch.is_told_to_stop
+    assert signal.getsignal(signal.SIGUSR1) is before

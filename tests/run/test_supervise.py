@@ -1,0 +1,158 @@
+"""A run is started again as often as there is use in it, and with as many ranks as there are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxpipe.config import load_config, plan_from
+from jaxpipe.run import Attempt, Run, smaller, supervise, within
+from jaxpipe.runtime.checkpoint import begin, commit, write_shard
+from jaxpipe.runtime.watchdog import Cause, CauseKind, clear_cause, write_cause
+from tests.cli.toml import to_toml
+from tests.runtime.training import tiny_tree
+
+KILLED = Cause(kind=CauseKind.KILLED, message="gone")
+RAISED = Cause(kind=CauseKind.ERROR, message="ValueError: no", rank=1)
+
+
+@dataclass(frozen=True)
+class Script:
+    """What an attempt does: the step of the checkpoint that it leaves, and how it ends."""
+
+    code: int
+    step: int | None = None
+    cause: Cause | None = None
+
+
+@dataclass
+class Theatre:
+    """Plays scripts in the place of training."""
+
+    folder: Path
+    scripts: Sequence[Script]
+    attempts: list[Attempt] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    def start(self, attempt: Attempt) -> int:
+        script = self.scripts[len(self.attempts)]
+        self.attempts.append(attempt)
+        clear_cause(self.folder)
+        if script.step is not None:
+            folder = begin(self.folder, step=script.step)
+            commit(folder, write_shard(folder, "stage-0", {"a": np.ones(3)}), {})
+        if script.cause is not None:
+            write_cause(self.folder, script.cause)
+        return script.code
+
+
+def play(tmp_path: Path, scripts: Sequence[Script], *, max_restarts: int = 3) -> Theatre:
+    config = tmp_path / "config.toml"
+    config.write_text(to_toml(tiny_tree(tmp_path / "run", tmp_path)))
+    theatre = Theatre(tmp_path / "run", scripts)
+    run = Run(
+        config=config,
+        settings=(),
+        max_restarts=max_restarts,
+        start=theatre.start,
+        say=theatre.said.append,
+    )
+    assert supervise(run, resume=False) == scripts[-1].code
+    assert len(theatre.attempts) == len(scripts)
+    return theatre
+
+
+def test_a_run_that_is_done_at_once(tmp_path: Path) -> None:
+    theatre = play(tmp_path, [Script(0, step=4)])
+    assert theatre.said == ["attempt 1 is done"]
+
+
+@pytest.mark.parametrize("code", [2, 130, 143])
+def test_what_no_restart_would_help(tmp_path: Path, code: int) -> None:
+    play(tmp_path, [Script(code)])
+
+
+def test_it_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
+    theatre = play(tmp_path, [Script(1, step=10, cause=RAISED), Script(1, step=20), Script(0)])
+    assert [attempt.from_step for attempt in theatre.attempts] == [None, 10, 20]
+    assert theatre.said[0] == (
+        "attempt 1 failed with exit code 1: rank 1: error: ValueError: no\n"
+        "attempt 2 goes on from step 10"
+    )
+
+
+def test_restarts_have_an_end(tmp_path: Path) -> None:
+    scripts = [Script(1, step=step) for step in (1, 2, 3)]
+    theatre = play(tmp_path, scripts, max_restarts=2)
+    assert theatre.said[-1].endswith("the newest intact checkpoint is of step 3")
+
+
+def test_no_restart_at_all(tmp_path: Path) -> None:
+    theatre = play(tmp_path, [Script(1)], max_restarts=0)
+    assert theatre.said[-1].endswith("no further attempt; there is no checkpoint yet")
+
+
+def test_an_error_that_comes_again_is_not_tried_a_third_time(tmp_path: Path) -> None:
+    theatre = play(tmp_path, [Script(1, step=5, cause=RAISED), *[Script(1, cause=RAISED)] * 2])
+    assert "no further attempt" in theatre.said[-1]
+
+
+def test_ranks_that_are_lost_again_and_again_are_left_out(tmp_path: Path) -> None:
+    killed = Script(137, cause=KILLED)
+    theatre = play(tmp_path, [Script(137, step=5, cause=KILLED), killed, killed, Script(0)])
+    assert [attempt.settings for attempt in theatre.attempts] == [
+        *[()] * 3,
+        ("plan.stages=3", "plan.replicas=1"),
+    ]
+    assert "with fewer ranks: plan.stages=3 plan.replicas=1" in theatre.said[2]
+
+
+@pytest.mark.parametrize(
+    ("stages", "replicas", "batch", "expected"),
+    [
+        (2, 2, 8, (3, 1)),
+        (3, 1, 8, (2, 1)),
+        (1, 2, 8, (1, 1)),
+        (3, 2, 8, (2, 2)),  # of three layers and eight samples, five ranks have no equal parts
+        (1, 1, 8, None),
+    ],
+)
+def test_smaller_plans(
+    tmp_path: Path, stages: int, replicas: int, batch: int, expected: tuple[int, int] | None
+) -> None:
+    path = tmp_path / "config.toml"
+    plan = {"stages": stages, "replicas": replicas}
+    path.write_text(to_toml(tiny_tree(tmp_path, tmp_path, plan=plan, train={"batch": batch})))
+    settings = smaller(load_config(path), ("run.seed=3", "plan.replicas=9"))
+    if expected is None or settings is None:
+        assert settings is None
+        assert expected is None
+        return
+    assert settings == ("run.seed=3", f"plan.stages={expected[0]}", f"plan.replicas={expected[1]}")
+    made = plan_from(load_config(path, settings))
+    assert (made.num_stages, made.num_replicas) == expected
+    assert made.num_ranks < stages * replicas
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "expected"), [(4, (2, 2)), (3, (3, 1)), (2, (2, 1)), (0, None)]
+)
+def test_the_largest_plan_for_so_many_ranks(
+    tmp_path: Path, num_ranks: int, expected: tuple[int, int] | None
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml(tiny_tree(tmp_path, tmp_path)))
+    found = within(load_config(path), num_ranks=num_ranks)
+    assert expected == (None if found is None else (found.plan.stages, found.plan.replicas))
+
+
+def test_a_smaller_plan_is_for_those_that_are_left(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml(tiny_tree(tmp_path, tmp_path, plan={"cluster": "two-region"})))
+    left = ("ohio-1:0", "virginia-0:0", "virginia-1:0")
+    found = within(load_config(path), num_ranks=3, devices=left)
+    assert found is not None
+    assert found.plan.devices == left
+    assert plan_from(found).placement == ((1, 2, 3),)

@@ -1,0 +1,134 @@
+"""Saves run beside training, and a full disk stops none of it."""
+
+import errno
+import logging
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from threading import Event
+
+import numpy as np
+import pytest
+
+from jaxpipe.comm import Transport, run_ranks
+from jaxpipe.errors import RunError
+from jaxpipe.runtime.checkpoint import TensorEntry, newest_valid, write_shard
+from jaxpipe.runtime.checkpoint import async_saver as saver_module
+from jaxpipe.runtime.checkpoint.async_saver import Saver, Snapshot
+from tests.runtime.training import run_tree, tiny_tree
+
+
+def snapshot(rank: int, *, step: int, size: int = 10) -> Snapshot:
+    tensors = {f"of {rank}": np.full(size, step, np.float32)}
+    return Snapshot(step=step, shards={f"stage-{rank}": tensors}, metadata={})
+
+
+def saver_of(transport: Transport, folder: Path, *, keep: int = 2) -> Saver:
+    return Saver(transport, folder=folder, keep=keep, timeout_s=20.0)
+
+
+def steps(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+def test_ranks_save_one_checkpoint_after_the_other(tmp_path: Path, num_ranks: int) -> None:
+    def work(transport: Transport) -> str | None:
+        saver = saver_of(transport, tmp_path)
+        assert saver.finish() is None
+        for step in (1, 2, 3):
+            saver.begin(snapshot(transport.rank, step=step))
+        return saver.finish()
+
+    assert run_ranks(num_ranks, work) == [None] * num_ranks
+    assert steps(tmp_path) == ["step-00000002", "step-00000003"]
+    newest = newest_valid(tmp_path)
+    assert sorted(newest.tensors) == [f"of {rank}" for rank in range(num_ranks)]
+    assert all((tensor == 3).all() for tensor in newest.read(newest.tensors).values())
+
+
+def test_it_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_write = Event()
+
+    def write_late(
+        folder: Path, name: str, tensors: Mapping[str, np.ndarray]
+    ) -> tuple[TensorEntry, ...]:
+        assert may_write.wait(20.0)
+        return write_shard(folder, name, tensors)
+
+    monkeypatch.setattr(saver_module, "write_shard", write_late)
+
+    def work(transport: Transport) -> None:
+        saver = saver_of(transport, tmp_path)
+        saver.begin(snapshot(0, step=1))
+        may_write.set()  # never reached, were the write in this thread
+        assert saver.finish() is None
+
+    run_ranks(1, work)
+    assert steps(tmp_path) == ["step-00000001"]
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch, *, shard: str, step: int) -> None:
+    def write(
+        folder: Path, name: str, tensors: Mapping[str, np.ndarray]
+    ) -> tuple[TensorEntry, ...]:
+        if name == shard and f"{step:08d}" in folder.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_shard(folder, name, tensors)
+
+    monkeypatch.setattr(saver_module, "write_shard", write)
+
+
+@pytest.mark.slow
+def test_a_full_disk_leaves_training_running(
+    tmp_path: Path,
+    dataset: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fill_disk(monkeypatch, shard="stage-1", step=3)
+    tree = tiny_tree(tmp_path, dataset, checkpoint={"every": 1})
+    with caplog.at_level(logging.WARNING):
+        assert len(run_tree(tree)) == 4
+    assert "no checkpoint of step 3, training goes on without: [Errno 28]" in caplog.text
+    assert steps(tmp_path) == [f"step-0000000{step}" for step in (1, 2, 4)]
+
+
+@pytest.mark.slow
+def test_a_run_whose_last_checkpoint_is_lost_fails(
+    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_disk(monkeypatch, shard="stage-0", step=2)
+    tree = tiny_tree(tmp_path, dataset, train={"steps": 2}, plan={"stages": 1, "replicas": 1})
+    with pytest.raises(RunError, match=r"last checkpoint could not be saved: .*Errno 28"):
+        run_tree(tree)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a disk of 256 KiB, which takes a right that not everybody has."""
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(tmp_path)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        mounted = False
+    if not mounted:
+        pytest.skip("this user cannot mount a small disk")
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+@pytest.mark.root
+def test_a_disk_that_is_full_and_has_place_again(small_disk: Path) -> None:
+    def work(transport: Transport) -> list[bool]:
+        saver = saver_of(transport, small_disk, keep=9)
+        failed = []
+        for step in (1, 2, 3, 4, 5):
+            saver.begin(snapshot(0, step=step, size=20_000))
+            failed.append(saver.finish() is not None)
+            if step == 4:
+                (small_disk / "checkpoints" / "step-00000001" / "stage-0.safetensors").unlink()
+        return failed
+
+    assert run_ranks(1, work) == [[False, False, False, True, False]]
+    assert steps(small_disk) == [f"step-0000000{step}" for step in (1, 2, 3, 5)]

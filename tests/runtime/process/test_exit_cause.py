@@ -1,0 +1,57 @@
+"""What both MPIs were recorded to say when a rank is killed, and what is made of it."""
+
+import pytest
+
+from jaxpipe.runtime.process.exit_cause import Death, find_death
+
+OPEN_MPI = """compiling the stages ...
+--------------------------------------------------------------------------
+prterun noticed that process rank 1 with PID 9016 on node vm exited on
+signal 9 (Killed).
+--------------------------------------------------------------------------
+"""
+OPEN_MPI_4 = """--------------------------------------------------------------------------
+mpirun noticed that process rank 12 with PID 0 on node a.b-c exited on signal 11 (Segmentation
+fault).
+--------------------------------------------------------------------------
+"""
+MPICH = """
+===================================================================================
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 9081 RUNNING AT vm
+=   EXIT CODE: 9
+=   CLEANING UP REMAINING PROCESSES
+=   YOU CAN IGNORE THE BELOW CLEANUP MESSAGES
+===================================================================================
+YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
+This typically refers to a problem with your application.
+Please see the FAQ page for debugging suggestions
+"""
+MPICH_WITH_RANK = MPICH.replace("=   PID 9081", "=   RANK 3 PID 9081")
+MPICH_ERROR = """
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 11 RUNNING AT vm
+=   EXIT CODE: 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "death"),
+    [
+        (OPEN_MPI, Death(rank=1, signal=9)),
+        (OPEN_MPI_4, Death(rank=12, signal=11)),
+        (MPICH, Death(rank=None, signal=9)),
+        (MPICH_WITH_RANK, Death(rank=None, signal=9)),
+        (MPICH_ERROR, None),
+        ("", None),
+        ("exited on signal (signal 9) process rank", None),
+        ("noticed that process rank one with PID x on node a exited on signal 9", None),
+    ],
+)
+def test_launchers_say_who_was_killed(words: str, death: Death | None) -> None:
+    assert find_death(words) == death
+
+
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (11, "SIGSEGV"), (127, "unknown")])
+def test_signals_have_names(number: int, name: str) -> None:
+    assert f"{Death(rank=0, signal=number)}" == f"signal {number} ({name}) has ended it"

@@ -1,0 +1,88 @@
+"""How ranks are started, told apart, and pinned."""
+
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from jaxpipe.errors import ConfigError
+from jaxpipe.runtime.process.affinity import core_of
+from jaxpipe.runtime.process.mpirun import Seat, check_seat, launch_command, seat
+from tests.helpers import mpi_command
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"PMI_RANK": "2"}, None),
+        ({"PMI_RANK": "2", "PMI_SIZE": "3"}, Seat(rank=2, num_ranks=3)),
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
+            Seat(rank=0, num_ranks=1),
+        ),
+    ],
+)
+def test_seats(environment: dict[str, str], expected: Seat | None):
+    assert seat(environment) == expected
+
+
+def test_a_seat_must_fit_the_plan():
+    check_seat(None, num_ranks=4)
+    check_seat(Seat(rank=0, num_ranks=4), num_ranks=4)
+    with pytest.raises(ConfigError, match=r"has 4 ranks, but 5 were started; use mpirun -n 4"):
+        check_seat(Seat(rank=0, num_ranks=5), num_ranks=4)
+
+
+@pytest.mark.parametrize(
+    ("size", "cores", "expected"),
+    [(1, [0], [0]), (2, [0, 1], [0, 1]), (2, [3, 5, 7], [3, 5]), (3, [0, 1], [None] * 3)],
+)
+def test_each_rank_has_a_core_of_its_own_or_none_has(
+    size: int, cores: list[int], expected: list[int | None]
+):
+    environments = (
+        {"OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": str(size)}
+        for rank in range(size)
+    )
+    assert [core_of(environment, cores) for environment in environments] == expected
+    assert core_of({}, cores) is None
+
+
+@pytest.mark.mpi
+def test_the_command_that_starts_ranks_does_so():
+    mpirun = mpi_command(1)[0]
+    command = [*launch_command(mpirun, num_ranks=3), sys.executable, "-c"]
+    code = "import os; from jaxpipe.runtime.process.mpirun import seat; print(seat(os.environ))"
+    output = subprocess.run([*command, code], capture_output=True, text=True, check=True).stdout
+    assert sorted(output.split("\n")) == ["", *(f"Seat(rank={r}, num_ranks=3)" for r in range(3))]
+
+
+@pytest.mark.mpi
+def test_ranks_die_with_their_launcher():
+    code = "import time; from jaxpipe.runtime.process.affinity import die_with_parent as d; d(); "
+    nap = f"time.sleep({time.time()})"  # found again by its length
+    launcher = subprocess.Popen(mpi_command(2, "-c", code + nap))
+    deadline = time.monotonic() + 30.0
+    while len(_sleepers(nap)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)  # until the ranks have asked to die
+    assert len(_sleepers(nap)) == 2
+    launcher.kill()
+    launcher.wait()
+    _, alive = psutil.wait_procs(_sleepers(nap), timeout=5.0)
+    assert alive == []
+
+
+def _sleepers(nap: str) -> list[psutil.Process]:
+    """Return the ranks that sleep; the launcher has the code in its command line, too."""
+    own = os.path.realpath(sys.executable)
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(nap in word for word in process.info["cmdline"] or ())
+        and os.path.realpath(process.info["cmdline"][0]) == own
+    ]

@@ -1,0 +1,88 @@
+"""A stage over several devices computes what one device does; tried on four forced ones."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from jaxpipe.errors import ConfigError
+from jaxpipe.runtime.config import MeshConfig
+from jaxpipe.runtime.stage.mesh import ONE_DEVICE, layout_over
+from tests.helpers import mpi_command, mpi_environment
+from tests.oracles.one_device import tiny_gpt
+from tests.programs.mpi_mesh import CASES
+from tests.runtime.verdict import TOLERANCE
+
+ROUNDING = 1e-5
+FOUR_DEVICES = {
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
+}
+"""The second flag takes time from the compiler; how a step is cut over devices it leaves alone."""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return what `tests.runtime.meshed` has found."""
+    folder = tmp_path_factory.mktemp("meshed")
+    command = [sys.executable, "-m", "tests.runtime.meshed", str(folder)]
+    subprocess.run(command, env=os.environ | FOUR_DEVICES, check=True, timeout=240)
+    return json.loads((folder / "report.json").read_text())
+
+
+@pytest.mark.mpi
+def test_gradients_equal_those_of_one_device_over_mpi(tmp_path: Path) -> None:
+    command = mpi_command(2, "-m", "tests.programs.mpi_mesh", str(tmp_path))
+    subprocess.run(command, env=mpi_environment() | FOUR_DEVICES, check=True, timeout=240)
+    for rank in range(2):
+        errors = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert len(errors) == len(CASES)
+        assert max(errors) <= TOLERANCE, errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["with", "gained", "lost"])
+def test_losses_and_checkpoints_are_those_of_one_device(report: dict[str, Any], name: str) -> None:
+    losses = report["losses"]
+    assert losses[name] == pytest.approx(losses["without"], rel=ROUNDING)
+
+
+@pytest.mark.slow
+def test_a_scaled_loss_changes_no_bit(report: dict[str, Any]) -> None:
+    assert report["scaled"] == report["losses"]["with"]
+
+
+@pytest.mark.slow
+def test_a_layer_sums_after_attention_and_after_the_mlp_alone(report: dict[str, Any]) -> None:
+    assert report["forward"] == {"all-reduce": 2}
+    # The way back has as many, and gathers the gradient of a bias.
+    assert report["backward"] == {"all-reduce": 2, "all-gather": 1}
+
+
+@pytest.mark.slow
+def test_a_device_holds_half_of_the_kernels(report: dict[str, Any]) -> None:
+    on_first, in_all = report["bytes"]
+    assert 2 * on_first == in_all
+
+
+def test_every_name_of_a_split_is_a_parameter() -> None:
+    gpt = tiny_gpt(tied=False)
+    params = jax.eval_shape(
+        lambda: gpt.init(jax.random.key(0), layers=range(1), embed=True, head=True)
+    )
+    paths, _ = jax.tree.flatten_with_path(params)
+    assert set(gpt.split) <= {".".join(key.key for key in path) for path, _ in paths}
+
+
+def test_a_mesh_of_one_device_is_none() -> None:
+    assert layout_over(jax.local_devices(), MeshConfig(), split={}) is ONE_DEVICE
+
+
+def test_a_mesh_of_more_devices_than_there_are_is_refused() -> None:
+    words = r"`mesh.data` x `mesh.tensor` = 1 x 99 = 99, but this rank sees \d+; lower one"
+    with pytest.raises(ConfigError, match=words):
+        layout_over(jax.local_devices(), MeshConfig(tensor=99), split={})

@@ -1,0 +1,81 @@
+"""Gradient sums go on beside the computation, and are in the trace as long as they lasted."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpipe.comm import ReduceWorker, Transport, Wire, run_ranks
+from jaxpipe.runtime.step.gradient_sync import Reductions
+from jaxpipe.runtime.step.span_recorder import Recorder
+from jaxpipe.schedule import Bucket, ScheduleKind, reduce
+from jaxpipe.trace import Lane, Span
+from tests.runtime.pipelined import make_plan
+
+TIMEOUT_S = 30.0
+
+
+def test_a_sum_keeps_nobody_waiting():
+    """Rank 1 begins only when rank 0 has gone on: were the sum awaited, it would never end."""
+    plan = make_plan(
+        schedule=ScheduleKind.GPIPE, cut=(5,), num_replicas=2, num_microbatches=1, tied=False
+    )
+
+    def work(transport: Transport) -> tuple[list[np.ndarray], tuple[Span, ...]]:
+        recorder = Recorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
+        worker = ReduceWorker(transport)
+        reductions = Reductions(
+            plan=plan, worker=worker, wire=Wire(), recorder=recorder, timeout_s=TIMEOUT_S
+        )
+        go_on = jax.ShapeDtypeStruct((1,), jnp.float32)
+        if transport.rank == 1:
+            transport.receive(go_on, source=0, tag=0).wait(timeout_s=TIMEOUT_S)
+        first, second = reduce(0, Bucket.STAGE), reduce(0, Bucket.SHARED)
+        reductions.begin(first, jnp.arange(3.0) + transport.rank)
+        if transport.rank == 0:
+            transport.send(jnp.zeros(1), to=1, tag=0).wait(timeout_s=TIMEOUT_S)
+        reductions.begin(second, jnp.ones(2))
+        done = dict(reductions.finish())
+        worker.close(timeout_s=TIMEOUT_S)
+        assert list(done) == [first, second]
+        return [np.asarray(total) for total in done.values()], recorder.kept(clock_offset_s=0.0)
+
+    for totals, spans in run_ranks(2, work):
+        np.testing.assert_array_equal(totals[0], [1.0, 3.0, 5.0])
+        np.testing.assert_array_equal(totals[1], [2.0, 2.0])
+        assert [(s.lane, s.name, s.num_bytes) for s in spans] == [
+            (Lane.REDUCE, "reduce stage", 12),
+            (Lane.REDUCE, "reduce shared", 8),
+        ]
+        assert 0 < spans[0].start_s <= spans[1].start_s
+        assert all(span.start_s < span.end_s for span in spans)
+
+
+def test_a_sum_that_ends_before_an_earlier_one_has_its_own_span():
+    """Rank 1 begins the second sum alone until it is over."""
+    plan = make_plan(
+        schedule=ScheduleKind.GPIPE, cut=(5,), num_replicas=2, num_microbatches=1, tied=False
+    )
+
+    def work(transport: Transport) -> tuple[Span, ...]:
+        recorder = Recorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
+        worker = ReduceWorker(transport)
+        reductions = Reductions(
+            plan=plan, worker=worker, wire=Wire(), recorder=recorder, timeout_s=TIMEOUT_S
+        )
+        stage, shared = reduce(0, Bucket.STAGE), reduce(0, Bucket.SHARED)
+        if transport.rank == 0:
+            reductions.begin(stage, jnp.arange(3.0))
+        reductions.begin(shared, jnp.ones(2))
+        reductions.begun[-1].reducing.wait(timeout_s=TIMEOUT_S)
+        if transport.rank == 1:
+            reductions.begin(stage, jnp.arange(3.0))
+        list(reductions.finish())
+        worker.close(timeout_s=TIMEOUT_S)
+        return recorder.kept(clock_offset_s=0.0)
+
+    for spans in run_ranks(2, work):
+        of = {span.name: span for span in spans}
+        assert all(span.start_s < span.end_s for span in spans)
+        assert of["reduce shared"].end_s < of["reduce stage"].end_s

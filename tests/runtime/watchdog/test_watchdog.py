@@ -1,0 +1,109 @@
+"""Watchdogs of several ranks, in one process, that find who holds them up."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, Queue
+
+import pytest
+
+from jaxpipe.runtime.watchdog import (
+    Cause,
+    CauseKind,
+    Deadlines,
+    Seen,
+    Watch,
+    clear_cause,
+    read_cause,
+    read_pulses,
+    write_cause,
+)
+from jaxpipe.schedule import Instruction, forward, receive
+
+PATIENCE_S = 30.0
+CHAIN = {0: (), 1: (0,), 2: (1,)}
+
+
+def always(ranks: tuple[int, ...]) -> Callable[[Instruction], tuple[int, ...]]:
+    return lambda _: ranks
+
+
+@contextmanager
+def watching(
+    folder: Path, chain: Mapping[int, tuple[int, ...]], *, least_s: float = 0.5
+) -> Iterator[tuple[dict[int, Watch], Queue[Cause]]]:
+    """Watch ranks that wait for each other, all of which have learned what they do."""
+    causes: Queue[Cause] = Queue()
+    watches: dict[int, Watch] = {}
+    for rank, waits_for in chain.items():
+        deadlines = Deadlines(least_s=least_s, unlearned_s=60.0)
+        seen = Seen(
+            rank=rank,
+            stage=rank,
+            num_ranks=len(chain),
+            folder=folder,
+            waits_for=always(waits_for),
+        )
+        watches[rank] = Watch(seen, deadlines, end=causes.put)
+        for _ in range(20):
+            learned = receive(rank, rank - 1, 3) if waits_for else forward(rank, 3)
+            watches[rank].phase("read samples", step=6)
+            watches[rank].at(learned)
+            watches[rank].at(learned)
+    for watch in watches.values():
+        watch.start()
+    try:
+        yield watches, causes
+    finally:
+        for watch in watches.values():
+            watch.stop()
+
+
+def test_a_rank_that_hangs_is_named_with_its_instruction(tmp_path: Path) -> None:
+    with watching(tmp_path, CHAIN) as (_, causes):
+        cause = causes.get(timeout=PATIENCE_S)
+    assert (cause.kind, cause.rank, cause.stage, cause.step) == (CauseKind.HANG, 0, 0, 7)
+    assert cause.last_instruction == "forward 3"
+
+
+def test_a_process_that_is_stopped_is_named(tmp_path: Path) -> None:
+    with watching(tmp_path, CHAIN) as (watches, causes):
+        watches[0].at(forward(0, 4))
+        watches[0]._stopped.set()  # pyright: ignore[reportPrivateUsage]  its thread beats no more
+        cause = causes.get(timeout=PATIENCE_S)
+    assert (cause.kind, cause.rank, cause.step) == (CauseKind.STOPPED, 0, 7)
+    assert "gives no sign of life" in cause.message
+
+
+def test_ranks_that_go_on_are_left_alone(tmp_path: Path) -> None:
+    with watching(tmp_path, CHAIN, least_s=1.0) as (watches, causes):
+        for _ in range(15):
+            for rank, watch in watches.items():
+                watch.at(forward(rank, 0))
+            threading.Event().wait(0.1)
+        assert set(read_pulses(tmp_path, range(3))) <= {0, 1, 2}
+        with pytest.raises(Empty):
+            causes.get_nowait()
+    assert list((tmp_path / "watch").iterdir()) == []
+
+
+def test_a_disk_may_take_its_time(tmp_path: Path) -> None:
+    with watching(tmp_path, CHAIN) as (watches, causes):
+        watches[0].phase("save", step=6)
+        with pytest.raises(Empty):
+            causes.get(timeout=3.0)
+
+
+def test_the_first_cause_stays(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert read_cause(run) is None
+    first = Cause(kind=CauseKind.ERROR, message="ValueError: no", rank=2, stage=0, step=1)
+    assert write_cause(run, first)
+    assert not write_cause(run, Cause(kind=CauseKind.HANG, message="because of it", rank=0))
+    assert read_cause(run) == first
+    assert [path.name for path in run.iterdir()] == ["cause.json"]
+    clear_cause(run)
+    assert read_cause(run) is None
+    (run / "cause.json").write_text("{")
+    assert read_cause(run) is None

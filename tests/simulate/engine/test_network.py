@@ -1,0 +1,138 @@
+"""Shared NICs, and what a wire makes of a link."""
+
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxpipe.errors import PlanError
+from jaxpipe.simulate import Wire
+from jaxpipe.simulate.engine.event_queue import EventQueue
+from jaxpipe.simulate.engine.network import Pair, open_links
+from tests.simulate.uniform import cluster
+from topo import Cluster
+
+
+def arrivals(
+    on: Cluster,
+    sends: list[tuple[float, Pair, float]],
+    *,
+    wire: Wire | None = None,
+    nic_efficiency: float = 1.0,
+) -> list[float]:
+    """Return when each message arrives, given when and where it is posted, and its bytes.
+
+    A latency before, or sooner, it is certain when that will be.
+    """
+    queue, wire = EventQueue(), wire or Wire()
+    links = open_links(
+        queue, on, {wire: {pair for _, pair, _ in sends}}, nic_efficiency=nic_efficiency
+    )
+    times = [0.0] * len(sends)
+    foreseen: dict[int, float] = {}
+
+    def foresee(index: int, arrives_s: float) -> None:
+        _, (source, destination), _ = sends[index]
+        latency_s = float(on.latency_s[source, destination])
+        assert queue.now_s <= arrives_s - latency_s + 1e-9
+        foreseen[index] = arrives_s
+
+    def note(index: int) -> None:
+        times[index] = queue.now_s
+        assert foreseen[index] == queue.now_s
+
+    def post(index: int) -> None:
+        _, pair, num_bytes = sends[index]
+        links[wire][pair].send(num_bytes, lambda: note(index), foreseen=partial(foresee, index))
+
+    for index, (time_s, _, _) in enumerate(sends):
+        queue.at(time_s, post, index)
+    queue.run()
+    return times
+
+
+@settings(deadline=None)
+@given(st.integers(1, 6), st.floats(0.1, 10.0), st.floats(0.1, 10.0))
+def test_transfers_that_leave_a_host_together_share_its_nic(n: int, size: float, nic: float):
+    on = cluster(2 * n, devices_per_host=n, nic_bytes_per_s=nic)
+    times = arrivals(on, [(0.0, (i, n + i), size) for i in range(n)])
+    assert times == pytest.approx([size / min(1.0, nic / n)] * n)
+
+
+def test_whoever_stays_gets_the_share_of_whoever_has_gone():
+    on = cluster(4, devices_per_host=2, nic_bytes_per_s=1.0)
+    # Half a byte a second each; from 2 on, the second has the NIC for itself.
+    assert arrivals(on, [(0.0, (0, 2), 1.0), (0.0, (1, 3), 3.0)]) == pytest.approx([2.0, 4.0])
+    # The first has moved one byte when the second comes.
+    assert arrivals(on, [(0.0, (0, 2), 2.0), (1.0, (1, 3), 1.0)]) == pytest.approx([3.0, 3.0])
+
+
+def test_two_hosts_that_send_to_one_share_its_nic():
+    on = cluster(3, nic_bytes_per_s=1.0)
+    assert arrivals(on, [(0.0, (0, 2), 1.0), (0.0, (1, 2), 1.0)]) == pytest.approx([2.0, 2.0])
+
+
+def test_directions_of_a_nic_do_not_disturb_each_other():
+    on = cluster(3, nic_bytes_per_s=1.0)
+    assert arrivals(on, [(0.0, (0, 1), 1.0), (0.0, (1, 2), 1.0)]) == pytest.approx([1.0, 1.0])
+
+
+def test_inside_a_host_nothing_is_shared():
+    on = cluster(4, devices_per_host=4, nic_bytes_per_s=0.1)
+    wire = Wire(overhead_s=5.0, flow_bytes_per_s=0.1, host_bytes_per_s=0.1, window=1)
+    sends = [(0.0, (0, 1), 2.0), (0.0, (2, 3), 2.0)]
+    assert arrivals(on, sends, wire=wire) == [2.0, 2.0]
+
+
+def test_a_part_of_a_nic_is_usable_where_it_is_shared():
+    on = cluster(4, devices_per_host=2, nic_bytes_per_s=1.0)
+    sends = [(0.0, (0, 2), 1.0), (0.0, (1, 3), 1.0)]
+    assert arrivals(on, sends, nic_efficiency=0.5) == pytest.approx([4.0, 4.0])
+
+
+LINK: Pair = (0, 1)
+WIRES = {
+    "back to back": (Wire(), [3.0, 4.0, 5.0]),
+    "one at a time": (Wire(window=1), [3.0, 6.0, 9.0]),
+    "two on their way": (Wire(window=2), [3.0, 4.0, 6.0]),
+    "with an overhead": (Wire(overhead_s=0.5), [3.5, 5.0, 6.5]),
+    "with a slow flow": (Wire(flow_bytes_per_s=0.5), [4.0, 6.0, 8.0]),
+    "with a slow host": (Wire(host_bytes_per_s=0.5), [4.0, 6.0, 8.0]),
+}
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_a_wire_says_how_messages_follow_each_other(name: str):
+    wire, expected = WIRES[name]
+    on = cluster(2, latency_s=2.0)
+    assert arrivals(on, [(0.0, LINK, 1.0)] * 3, wire=wire) == pytest.approx(expected)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 5), st.sampled_from([(0, 2), (1, 2), (1, 3)]))))
+def test_sharing_keeps_order_and_never_beats_an_idle_network(sends: list[tuple[float, Pair]]):
+    on = cluster(4, devices_per_host=2, nic_bytes_per_s=1.2)
+    posted = sorted((time_s, pair, 1.0) for time_s, pair in sends)
+    times = arrivals(on, posted)
+    assert all(
+        end_s >= start_s + 1.0 - 1e-9 for end_s, (start_s, _, _) in zip(times, posted, strict=True)
+    )
+    for pair in {pair for _, pair, _ in posted}:
+        of_pair = [end_s for end_s, (_, used, _) in zip(times, posted, strict=True) if used == pair]
+        assert of_pair == sorted(of_pair)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("overhead_s", -1.0, r"`overhead_s` is -1.0; make it 0 or more"),
+        ("flow_bytes_per_s", 0.0, r"`flow_bytes_per_s` is 0.0; make it above 0"),
+        ("host_bytes_per_s", -2.0, r"`host_bytes_per_s` is -2.0; make it above 0"),
+        ("window", 0, r"`window` is 0; make it at least 1"),
+        ("num_buffers", 0, r"`num_buffers` is 0; make it at least 1"),
+    ],
+)
+def test_a_wire_that_moves_nothing_is_refused(field: str, value: float, words: str):
+    with pytest.raises(PlanError, match=words):
+        Wire(**{field: value})  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,78 @@
+"""The order of islands against all orders, and the job's own checks."""
+
+from itertools import pairwise, permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxpipe.errors import PlanError
+from jaxpipe.schedule import gpipe, interleaved, lower
+from jaxpipe.simulate import Job, Phase
+from jaxpipe.simulate.published.jaxpipe_on_dtfm import fastest_path
+from tests.simulate.uniform import cluster
+
+
+def costliest(cost: np.ndarray, order: tuple[int, ...]) -> float:
+    """Return the cost of the costliest step of an order."""
+    return max((float(cost[pair]) for pair in pairwise(order)), default=0.0)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 6), st.integers(0, 10_000))
+def test_no_order_has_a_cheaper_costliest_step(n: int, seed: int):
+    cost = np.random.default_rng(seed).integers(1, 9, size=(n, n)).astype(float)
+    cost += cost.T
+    order = fastest_path(cost)
+    assert sorted(order) == list(range(n))
+    assert costliest(cost, order) == min(costliest(cost, each) for each in permutations(range(n)))
+
+
+@pytest.mark.parametrize(
+    ("placement", "phases", "seconds", "words"),
+    [
+        (((0, 0),), 2, 2, r"each rank has a device of its own: `placement` is \(\(0, 0\),\)"),
+        (((0, 9),), 2, 2, r"each rank has a device of its own"),
+        (((0, 1), (2,)), 2, 3, r"rows of `placement` have \[2, 1\] devices"),
+        (((0, 1),), 1, 2, r"`phases` has a schedule of 1 for 2 ranks"),
+        (((0, 1),), 2, 1, r"`forward_s` has 1 durations for 2 stages"),
+    ],
+)
+def test_a_job_that_does_not_fit_is_refused(
+    placement: tuple[tuple[int, ...], ...], phases: int, seconds: int, words: str
+):
+    compute = gpipe(num_stages=phases, num_microbatches=1)
+    with pytest.raises(PlanError, match=words):
+        Job(
+            cluster=cluster(4),
+            placement=placement,
+            phases=(Phase(schedule=lower(compute, tied=False, num_replicas=1)),),
+            forward_s=(1.0,) * seconds,
+            backward_s=(1.0,) * seconds,
+        )
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"num_chunks": 1}, r"`phases` has 4 stages, `num_chunks` is 1 on 2 ranks"),
+        ({"num_chunks": 3}, r"`forward_s` has 4 durations for 6 stages of all replicas"),
+        ({"backward_weight_s": (1.0,) * 3}, r"`backward_weight_s` has 3 durations for 4 stages"),
+        ({"backward_weight_s": (1.0,) * 4}, r"a part is less than the whole"),
+    ],
+)
+def test_chunks_and_parts_that_do_not_fit_are_refused(more: dict[str, Any], words: str):
+    compute = interleaved(num_stages=4, num_microbatches=2, num_chunks=2)
+    fitting = {
+        "cluster": cluster(2),
+        "placement": ((0, 1),),
+        "phases": (Phase(schedule=lower(compute, tied=False, num_replicas=1)),),
+        "forward_s": (1.0,) * 4,
+        "backward_s": (1.0,) * 4,
+        "num_chunks": 2,
+    }
+    Job(**fitting)
+    with pytest.raises(PlanError, match=words):
+        Job(**{**fitting, **more})

@@ -1,0 +1,68 @@
+"""Which all-reduce is picked: the least of those simulated, and what everybody would pick."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import topo
+from jaxpipe.collective import AllReduceKind
+from jaxpipe.plan import Plan, PlanConfig, identity_plan
+from jaxpipe.plan.cost import ring_s, uniform_links
+from jaxpipe.schedule import ScheduleKind
+from jaxpipe.simulate import fastest_all_reduce, sums_s
+from tests.simulate.uniform import cluster
+from topo import Cluster
+
+
+def plan_on(where: Cluster, *, stages: int, replicas: int, chunks: int = 1) -> Plan:
+    config = PlanConfig(
+        stages=stages * chunks,
+        replicas=replicas,
+        chunks=chunks,
+        schedule=ScheduleKind.ONE_F_ONE_B if chunks == 1 else ScheduleKind.INTERLEAVED,
+    )
+    batch = replicas * stages
+    return identity_plan(config, where, num_layers=stages * chunks, batch=batch, tied=False)
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 2), st.sampled_from([0.0, 1.0, 1e6]))
+def test_none_is_faster(stages: int, replicas: int, chunks: int, num_bytes: float):
+    where = cluster(stages * replicas, latency_s=0.01, bytes_per_s=1e6, devices_per_host=2)
+    plan = plan_on(where, stages=stages, replicas=replicas, chunks=chunks)
+    each = {"stage_bytes": (num_bytes,) * plan.num_stages, "embed_bytes": 0.0}
+    kind, seconds = fastest_all_reduce(plan, where, **each)
+    for other in set(AllReduceKind) - {AllReduceKind.LIBRARY}:
+        if other not in (AllReduceKind.CHAIN, AllReduceKind.CENTRAL):
+            assert seconds <= sums_s(replace(plan, all_reduce=other), where, **each)
+    assert seconds == sums_s(replace(plan, all_reduce=kind), where, **each)
+
+
+@pytest.mark.parametrize("replicas", [2, 5])
+def test_a_ring_takes_its_closed_form(replicas: int):
+    where = cluster(replicas, latency_s=0.5, bytes_per_s=4.0)
+    plan = replace(plan_on(where, stages=1, replicas=replicas), all_reduce=AllReduceKind.RING)
+    links = uniform_links(replicas, latency_s=0.5, bandwidth_bytes_per_s=4.0)
+    nothing_s = sums_s(plan, where, stage_bytes=(0.0,), embed_bytes=0.0)
+    whole_s = sums_s(plan, where, stage_bytes=(80.0,), embed_bytes=0.0)
+    wires_s = ring_s(links, num_bytes=80.0) - ring_s(links, num_bytes=0.0)
+    assert whole_s - nothing_s == pytest.approx(wires_s)
+
+
+def test_far_islands_share_their_sums_out():
+    where = topo.load("two-region")
+    plan = plan_on(where, stages=1, replicas=4)
+    kind, _ = fastest_all_reduce(plan, where, stage_bytes=(64e6,), embed_bytes=0.0)
+    assert kind in (AllReduceKind.HIERARCHICAL, AllReduceKind.SHARDED)
+
+
+def test_few_bytes_take_few_rounds():
+    where = cluster(8, latency_s=1.0, bytes_per_s=1e12)
+    plan = plan_on(where, stages=1, replicas=8)
+    _, seconds = fastest_all_reduce(plan, where, stage_bytes=(8.0,), embed_bytes=0.0)
+    slow = replace(plan, all_reduce=AllReduceKind.RING)
+    assert seconds < sums_s(slow, where, stage_bytes=(8.0,), embed_bytes=0.0) / 3
+    assert np.isfinite(seconds)
