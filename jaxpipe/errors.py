@@ -16,9 +16,6 @@
 A `UserError` ends a command with its message on one line and exit code 2, before any rank computes.
 A `RunError` ends the whole job with exit code 1. The packages `topo` and `models`, which know
 nothing of jaxpipe, raise `ValueError`; `jaxpipe.config` translates it and names the field.
-
-
-How the error that ends a job is told: one line that names the rank.
 """
 
 

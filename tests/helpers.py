@@ -8,7 +8,13 @@ from functools import cache
 import numpy as np
 
 import topo
-from jaxpipe.comm import CodedTransport, CountedTransport, ShapedTransport, Transport, run_ranks
+from jaxpipe.comm import (
+    CompressedTransport,
+    CountingTransport,
+    ShapedTransport,
+    Transport,
+    run_ranks,
+)
 from jaxpipe.comm.buffer import aligned_empty
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 
@@ -16,7 +22,7 @@ RunRanks = Callable[[int, Callable[[Transport], object]], list[object]]
 
 
 def _run_counted(num_ranks: int, work: Callable[[Transport], object]) -> list[object]:
-    return run_ranks(num_ranks, lambda transport: work(CountedTransport(transport)))
+    return run_ranks(num_ranks, lambda transport: work(CountingTransport(transport)))
 
 
 class ExactCodec:
@@ -36,7 +42,7 @@ class ExactCodec:
 
 def _run_coded(num_ranks: int, work: Callable[[Transport], object]) -> list[object]:
     def work_coded(transport: Transport) -> object:
-        coded = CodedTransport(transport, dict.fromkeys(range(num_ranks), ExactCodec()))
+        coded = CompressedTransport(transport, dict.fromkeys(range(num_ranks), ExactCodec()))
         try:
             return work(coded)
         finally:

@@ -9,7 +9,15 @@ from experiments.compare_group.plans import conditions_of, read_found, unschedul
 from experiments.compare_group.published import MEGATRON, published_layout
 from experiments.compare_group.setting import Setting
 from jaxpipe.plan import Plan
-from jaxpipe.simulate import Conditions, Constants, Job, System, plan_job, simulate, system_job
+from jaxpipe.simulate import (
+    Conditions,
+    Constants,
+    StepModel,
+    System,
+    plan_step,
+    simulate,
+    system_step,
+)
 from jaxpipe.simulate.plan_step import end_s
 from topo import Cluster
 
@@ -40,7 +48,7 @@ class Group:
         """What our plans are simulated with."""
         return conditions_of(self.cluster, self.cases.workload, self.constants)
 
-    def job(self, setting: Setting) -> Job:
+    def job(self, setting: Setting) -> StepModel:
         """Return a step of a setting.
 
         Raises:
@@ -48,7 +56,7 @@ class Group:
         """
         plan = self.plan(setting)
         if plan is not None:
-            return plan_job(plan, self.conditions)
+            return plan_step(plan, self.conditions)
         system = self.layout if setting is Setting.MEGATRON_OPTIMAL else _SYSTEMS[setting]
         return self._theirs(system)
 
@@ -71,8 +79,8 @@ class Group:
         published = published_layout(self.case, self.cases)
         return published or min(MEGATRON, key=lambda system: step_s(self._theirs(system)))
 
-    def _theirs(self, system: System) -> Job:
-        return system_job(
+    def _theirs(self, system: System) -> StepModel:
+        return system_step(
             system,
             self.cluster,
             workload=self.cases.workload,
@@ -81,6 +89,6 @@ class Group:
         )
 
 
-def step_s(job: Job) -> float:
+def step_s(job: StepModel) -> float:
     """Return the simulated seconds of a job."""
     return end_s(simulate(job))

@@ -12,7 +12,7 @@ from experiments.compare_group.setting import Setting
 from experiments.compare_group.simulated import TABLE as SIMULATED
 from experiments.dtfm_iteration_time.table import Row
 from jaxpipe.comm.mpi.transport import MpiTransport
-from jaxpipe.paced import Outcome, Scale, execute, planned_sums
+from jaxpipe.paced import Outcome, Scale, execute, planned_all_reduces
 from jaxpipe.runtime.process.affinity import die_with_parent
 from jaxpipe.simulate import dtfm_constants
 
@@ -36,7 +36,7 @@ def main() -> None:
         group = _group(cases, case_name, options.folder)
         plan, simulated = group.plan(setting), _simulated(group, setting, options.folder)
         scale = Scale(time=max(_FASTEST, options.seconds / float(simulated["simulated_s"])))
-        sums = None if plan is None else planned_sums(plan, group.conditions)
+        sums = None if plan is None else planned_all_reduces(plan, group.conditions)
         outcome = execute(
             group.job(setting), transport, scale=scale, sums=sums, timeout_s=_TIMEOUT_S
         )

@@ -9,7 +9,7 @@ from experiments.compare_group.cases import Case, Cases, cluster_of
 from experiments.dtfm_iteration_time.planned import told
 from jaxpipe.plan import Plan, read_plan, write_plan
 from jaxpipe.plan.decide import Effort, decide
-from jaxpipe.simulate import Conditions, Constants, Workload, planned_step_s, step_objective
+from jaxpipe.simulate import Conditions, Constants, Workload, plan_step_s, step_objective
 from jaxpipe.simulate.published.dtfm_launch_order import launch_order, shuffled
 from topo import Cluster
 
@@ -33,7 +33,7 @@ def find(case: Case, cases: Cases, constants: Constants, *, folder: Path, cpu_s:
     effort = Effort(seconds=cpu_s, num_changes=10**6)
     # Processor time, so that other work on the machine changes nothing.
     found = decide(task, step_objective(conditions), effort=effort, clock=time.process_time)
-    seconds = planned_step_s(found.plan, conditions)
+    seconds = plan_step_s(found.plan, conditions)
     about = f"Found for {case.name}, {cases.layers} layers, batch {cases.batch}: {seconds:.2f} s a "
     folder.mkdir(parents=True, exist_ok=True)
     write_plan(found.plan, cluster, _file(case, folder), about=about + "step, simulated.")

@@ -14,7 +14,7 @@ from experiments.compare_group.plans import placed, unscheduled_plan
 from experiments.compare_group.setting import Setting
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.config import load_config
-from jaxpipe.plan import Plan, even_cut
+from jaxpipe.plan import Plan, even_partition
 from jaxpipe.plan.decide import Effort, Task, decide
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.schedule import ScheduleKind
@@ -117,7 +117,7 @@ def _found(network: Network, small: Small, cluster: Cluster) -> Plan:
     objective = step_objective(conditions)
     plan = decide(task, objective, effort=effort, clock=time.process_time).plan
     # Of the same stages all losses can agree in all bits.
-    return replace(plan, cut=even_cut(num_layers=task.num_layers, num_stages=network.stages))
+    return replace(plan, cut=even_partition(num_layers=task.num_layers, num_stages=network.stages))
 
 
 def _megatron(ours: Plan) -> Plan:

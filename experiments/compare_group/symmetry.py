@@ -15,14 +15,14 @@ from experiments.compare_group.cases import Cases
 from experiments.compare_group.jobs import Group, step_s
 from experiments.compare_group.setting import Setting
 from experiments.dtfm_iteration_time.table import Row, write_csv
-from jaxpipe.simulate import Job, dtfm_constants
+from jaxpipe.simulate import StepModel, dtfm_constants
 
 TABLE = "symmetry.csv"
 _UNEVEN = 1e-3
 _SEEDS = (0, 1, 2)
 
 
-def uneven(job: Job, *, by: float, seed: int) -> Job:
+def uneven(job: StepModel, *, by: float, seed: int) -> StepModel:
     """Return the job with the computes of each rank scaled by some `1 ± by`, alike in a step."""
     spread = np.random.default_rng(seed).standard_normal(len(job.forward_s))
     factors = np.maximum(1 + by * spread, 0.5)

@@ -11,7 +11,7 @@ from functools import cache, partial
 
 import topo
 from experiments.dtfm_iteration_time.prediction import STEP, Run, line, line_between
-from jaxpipe.simulate import Choices, Constants, System, Workload, own_job, simulate
+from jaxpipe.simulate import Choices, Constants, System, Workload, jaxpipe_step, simulate
 
 CLUSTERS = (
     "case1-datacenter",
@@ -88,7 +88,7 @@ def _line(
         max(
             span.end_s
             for span in simulate(
-                own_job(
+                jaxpipe_step(
                     topo.load(cluster),
                     workload=Workload(num_layers=layers, batch=number * STEP),
                     constants=constants,

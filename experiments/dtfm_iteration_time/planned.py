@@ -24,15 +24,15 @@ from jaxpipe.simulate import (
     Conditions,
     Constants,
     Overheads,
-    StepSplit,
+    StepBreakdown,
     System,
     Workload,
     dtfm_constants,
-    own_job,
+    jaxpipe_step,
     simulate,
+    step_breakdown,
     step_objective,
-    step_split,
-    system_job,
+    system_step,
 )
 from topo import Cluster
 
@@ -49,7 +49,7 @@ class Planned:
     dtfm_s: float
     by_rule_s: float
     plan: Plan
-    split: StepSplit
+    split: StepBreakdown
 
 
 def write_planned(constants: Constants, executor: Executor) -> None:
@@ -93,8 +93,8 @@ def _search(name: str, *, constants: Constants) -> Planned:
     dtfm_s, by_rule_s = (
         max(span.end_s for span in simulate(job).spans)
         for job in (
-            system_job(System.DTFM, cluster, workload=SIZE, constants=constants),
-            own_job(cluster, workload=SIZE, constants=constants),
+            system_step(System.DTFM, cluster, workload=SIZE, constants=constants),
+            jaxpipe_step(cluster, workload=SIZE, constants=constants),
         )
     )
     return Planned(
@@ -102,7 +102,7 @@ def _search(name: str, *, constants: Constants) -> Planned:
         dtfm_s=dtfm_s,
         by_rule_s=by_rule_s,
         plan=plan,
-        split=step_split(plan, conditions),
+        split=step_breakdown(plan, conditions),
     )
 
 

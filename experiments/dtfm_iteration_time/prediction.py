@@ -18,10 +18,10 @@ from jaxpipe.simulate import (
     System,
     Workload,
     central_server,
-    dtfm_job,
+    dtfm_step,
     scheduled,
     simulate,
-    system_job,
+    system_step,
 )
 from jaxpipe.trace import Lane, Span, Trace
 from topo.gpu import Precision
@@ -77,7 +77,7 @@ def pipeline_seconds(cell: PipelineCell, constants: Constants) -> float:
         f"bandwidth_gbps={cell.bandwidth_gbps}"
     )
     workload = Workload(num_layers=24, batch=batch, precision=Precision.FP32)
-    job = dtfm_job(
+    job = dtfm_step(
         cluster,
         scheduled(cluster, batch=batch, num_stages=num_stages),
         workload=workload,
@@ -123,5 +123,5 @@ def _is_barrier(span: Span) -> bool:
 def _simulate(run: Run, *, batch: int, constants: Constants) -> Trace:
     workload = Workload(num_layers=run.layers, batch=batch)
     cluster = topo.load(run.cluster)
-    job = system_job(run.system, cluster, workload=workload, constants=constants, seed=run.seed)
+    job = system_step(run.system, cluster, workload=workload, constants=constants, seed=run.seed)
     return simulate(job)

@@ -20,7 +20,7 @@ from jaxpipe.plan.cost import Profile
 from jaxpipe.plan.partition import layers_of
 from jaxpipe.propose.gpt_profile import gpt_profile
 from jaxpipe.runtime.metrics.records import read_metrics
-from jaxpipe.simulate import Conditions, planned_step_s
+from jaxpipe.simulate import Conditions, plan_step_s
 from jaxpipe.trace import Lane, Span, read_chrome
 from topo.emulate import scaled
 
@@ -68,7 +68,7 @@ def simulated_s(config: Config, spans: tuple[Span, ...], *, scale: float) -> flo
         slow=np.ones(len(cluster)),
         gradient_bytes=_GRADIENT_BYTES,
     )
-    return planned_step_s(plan, conditions)
+    return plan_step_s(plan, conditions)
 
 
 def _as_measured(profile: Profile, plan: Plan, spans: tuple[Span, ...]) -> Profile:

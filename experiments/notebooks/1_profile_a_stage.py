@@ -26,12 +26,12 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import numpy as np
 
-from jaxpipe.profile import TIMED, MeasureSettings, as_profile, measure_gpt
+from jaxpipe.profile import TIMED, MeasureConfig, as_profile, measure_gpt
 from jaxpipe.runtime.config import Remat
 from models import GptConfig, load_preset
 
 config = replace(GptConfig(**load_preset("gpt-xl-24")), sequence=64, vocabulary=512)
-settings = MeasureSettings(remat=Remat.FULL, repeats=3, budget_s=1.0)
+settings = MeasureConfig(remat=Remat.FULL, repeats=3, budget_s=1.0)
 measured = measure_gpt(
     config, settings=settings, clock=time.perf_counter, observe=lambda words: None
 )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 import topo
-from jaxpipe.plan import Plan, PlanConfig, identity_plan
+from jaxpipe.plan import Plan, PlanConfig, default_plan
 from jaxpipe.schedule import ScheduleKind
 from models import GptConfig, activation_bytes
 from topo import Cluster
@@ -18,7 +18,7 @@ def plan_of(task: Mapping[str, Any], cluster: Cluster) -> Plan:
     given = task["plan"] | {"schedule": ScheduleKind(task["plan"]["schedule"])}
     if "cut" in given:
         given["cut"] = tuple(given["cut"])
-    return identity_plan(
+    return default_plan(
         PlanConfig(**given),
         cluster,
         num_layers=model.num_layers,

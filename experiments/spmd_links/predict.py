@@ -14,7 +14,7 @@ from experiments.spmd_links.links import NUM_RANKS, cluster_name, cluster_of
 from jaxpipe.compare.measured import Measured
 from jaxpipe.config import load_config, plan_from
 from jaxpipe.propose.gpt_profile import gpt_profile
-from jaxpipe.simulate.plan_step import Conditions, planned_step_s
+from jaxpipe.simulate.plan_step import Conditions, plan_step_s
 
 _GRADIENT_BYTES = 4
 _FLOPS_PER_S = 50e9
@@ -47,4 +47,4 @@ def _pipeline_s(path: Path, gbps: float, *, slow: float) -> float:
         slow=np.full(NUM_RANKS, slow),
         gradient_bytes=_GRADIENT_BYTES,
     )
-    return planned_step_s(plan_from(config), conditions)
+    return plan_step_s(plan_from(config), conditions)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from jaxpipe.chaos.harness.assertions import expect_equal
 from jaxpipe.chaos.harness.fault_plan import (
+    FaultPlan,
     Kill,
-    Orders,
     Struck,
     note_struck,
     read_struck,
-    write_orders,
+    write_fault_plan,
 )
 from jaxpipe.chaos.harness.kill_points import Point
 from jaxpipe.chaos.harness.processes import wait_for_ends
@@ -104,7 +104,7 @@ def _trial(
 ) -> None:
     point = aimed.point
     kill = None if point is None else Kill(point=point, victim=aimed.victim, step=aimed.step)
-    write_orders(config, Orders(kill=kill))
+    write_fault_plan(config, FaultPlan(kill=kill))
     words = (
         "--restarts",
         "2",

@@ -19,7 +19,7 @@ from jaxpipe.chaos.harness.assertions import (
 from jaxpipe.chaos.harness.processes import wait_for_ends
 from jaxpipe.chaos.harness.run import Started, started, wait_for_steps, wait_until
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
-from jaxpipe.runtime.process.mpirun import seat
+from jaxpipe.runtime.process.mpirun import launched_rank
 
 SIZES = (4, 3, 2)
 _STEPS_EACH = 5
@@ -61,7 +61,7 @@ def _size(run: Started) -> int:
 
     def are_there() -> bool:
         ranks = run.ranks()
-        seats = [seat(process.environ()) for process in ranks.values()]
+        seats = [launched_rank(process.environ()) for process in ranks.values()]
         sizes[:] = [here.num_ranks for here in seats if here is not None]
         return bool(sizes) and len(ranks) == sizes[0]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpipe.chaos.harness.fault_plan import Orders, write_orders
+from jaxpipe.chaos.harness.fault_plan import FaultPlan, write_fault_plan
 from jaxpipe.chaos.harness.processes import wait_for_ends
 from jaxpipe.chaos.harness.run import (
     NUM_RANKS,
@@ -85,7 +85,7 @@ def _calm(setup: Setup) -> Iterator[Trial]:
             train={"steps": _CALM_STEPS, "eval_every": 500},
             checkpoint={"every": 500},
         )
-        write_orders(config, Orders(compile_s=_COMPILE_S))
+        write_fault_plan(config, FaultPlan(compile_s=_COMPILE_S))
         yield tried(f"{_CALM_STEPS} steps", partial(_stay_calm, config, setup.dataset))
 
 

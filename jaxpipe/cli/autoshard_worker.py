@@ -23,7 +23,7 @@ from jaxpipe.autoshard.hlo import (
     target_devices,
     target_speeds,
 )
-from jaxpipe.autoshard.intra_op import GradientSums, Machine, SearchConfig, find_strategy
+from jaxpipe.autoshard.intra_op import GradientReduction, Machine, SearchConfig, find_strategy
 from jaxpipe.autoshard.spmd import (
     NamedStep,
     abstract_arrays,
@@ -91,7 +91,11 @@ def _found(
     """Search every mesh of so many devices; return what takes least, as predicted."""
     graph = trace_step(step.run, *arguments, names=step.names, result_names=step.result_names)
     machine = Machine(flops_per_s=speeds.products[request["dtype"]])
-    sums = GradientSums.REDUCE_SCATTER if request["reduce_scatter"] else GradientSums.ALL_REDUCE
+    sums = (
+        GradientReduction.REDUCE_SCATTER
+        if request["reduce_scatter"]
+        else GradientReduction.ALL_REDUCE
+    )
     found = [
         find_strategy(
             graph,

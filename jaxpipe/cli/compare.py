@@ -57,15 +57,15 @@ def _be_rank(name: str, config: "Config", plan: "Plan", out: Path) -> int:
     from jaxpipe.errors import ConfigError
     from jaxpipe.runtime.process.affinity import die_with_parent, pin
     from jaxpipe.runtime.process.gpu_assignment import take_devices
-    from jaxpipe.runtime.process.mpirun import check_seat, seat
+    from jaxpipe.runtime.process.mpirun import check_launched_rank, launched_rank
 
-    here = seat(os.environ)
+    here = launched_rank(os.environ)
     if here is None:
         raise ConfigError("a rank is started by an MPI: leave out `--rank-of`, or use mpirun")
     if name not in [system.value for system in System]:
         choices = ", ".join(System)
         raise ConfigError(f"`--rank-of` names a system, is {name!r}; choose from {choices}")
-    check_seat(here, num_ranks=plan.num_ranks)
+    check_launched_rank(here, num_ranks=plan.num_ranks)
     die_with_parent()
     pin(os.environ)
     take_devices(os.environ, each=1)
@@ -104,9 +104,9 @@ def _compare(
     from jaxpipe.compare.table import markdown
     from jaxpipe.errors import ConfigError, RunError
     from jaxpipe.run.console import console
-    from jaxpipe.runtime.process.mpirun import launch, seat
+    from jaxpipe.runtime.process.mpirun import launch, launched_rank
 
-    if seat(os.environ) is not None:
+    if launched_rank(os.environ) is not None:
         raise ConfigError("`compare` starts its own ranks, one system after the other: no mpirun")
     everyone = (System.PIPELINE, *systems)
     check_comparison(config, plan, everyone, folder=out)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # it imports jax, which `--help` can do without
     from jaxpipe.doctor import Finding
-    from jaxpipe.runtime.process.mpirun import Seat
+    from jaxpipe.runtime.process.mpirun import LaunchedRank
 
 
 def doctor(*, folder: Path = Path("."), seconds: float = 60.0) -> int:
@@ -21,9 +21,9 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0) -> int:
     """
     from jaxpipe.doctor import Health, judge_disk, say_hello
     from jaxpipe.run.console import console
-    from jaxpipe.runtime.process.mpirun import seat
+    from jaxpipe.runtime.process.mpirun import launched_rank
 
-    here = seat(os.environ)
+    here = launched_rank(os.environ)
     if here is None:
         findings = say_hello(timeout_s=seconds)
     else:
@@ -41,7 +41,7 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0) -> int:
     return int(is_broken)
 
 
-def _of_this_job(here: "Seat", *, timeout_s: float) -> "tuple[Finding, ...] | None":
+def _of_this_job(here: "LaunchedRank", *, timeout_s: float) -> "tuple[Finding, ...] | None":
     """Return on rank 0 what all ranks of this job found, and None elsewhere."""
     from jaxpipe.runtime.process.affinity import die_with_parent, pin
     from jaxpipe.runtime.process.gpu_assignment import take_devices

@@ -39,7 +39,7 @@ from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, wr
 from jaxpipe.cli.trace import trace
 from jaxpipe.cli.train import train
 from jaxpipe.errors import ConfigError, RunError, UserError
-from jaxpipe.runtime.process.mpirun import seat
+from jaxpipe.runtime.process.mpirun import launched_rank
 
 Command: TypeAlias = Callable[..., int]
 
@@ -169,7 +169,7 @@ def _explain(error: Exception, *, code: int) -> int:
     When all ranks find the same mistake, rank 0 says so for all of them; the others wait to be
     ended with it, since the first rank to go takes the job along.
     """
-    here = seat(os.environ)
+    here = launched_rank(os.environ)
     if here is not None and here.rank > 0:
         time.sleep(_SECONDS_TO_BE_ENDED)
         return code

@@ -39,7 +39,7 @@ def profile(
         out: the JSON file to write, for `jaxpipe plan --profile`.
     """
     from jaxpipe.errors import ConfigError
-    from jaxpipe.profile import MeasureSettings, measure_gpt, write_costs
+    from jaxpipe.profile import MeasureConfig, measure_gpt, write_costs
     from jaxpipe.run.console import console, print_table, under_way
     from models import GptConfig, load_preset
 
@@ -52,7 +52,7 @@ def profile(
             f"a profile is of the model's own sequence, {config.sequence}: `--sequence` is "
             f"{sequence}; leave it out, or leave out `--out`"
         )
-    settings = MeasureSettings(
+    settings = MeasureConfig(
         microbatch=microbatch,
         sequence=sequence,
         remat=remat,

@@ -37,7 +37,7 @@ def simulate(
     import topo
     from jaxpipe.errors import ConfigError
     from jaxpipe.run.console import console
-    from jaxpipe.simulate import Workload, dtfm_constants, step_time, system_job
+    from jaxpipe.simulate import Workload, dtfm_constants, step_time, system_step
     from jaxpipe.simulate import simulate as run
     from jaxpipe.trace import write_chrome
 
@@ -47,7 +47,7 @@ def simulate(
     except (ValueError, OSError) as error:
         raise ConfigError(f"`--cluster`: {error}") from error
     workload = Workload(num_layers=layers, batch=batch)
-    job = system_job(who, where, workload=workload, constants=dtfm_constants(), seed=seed)
+    job = system_step(who, where, workload=workload, constants=dtfm_constants(), seed=seed)
     simulated = run(job)
     step = step_time(simulated, workload)
     if trace is not None:

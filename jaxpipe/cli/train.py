@@ -38,16 +38,16 @@ def train(
             your own can change what it likes before it runs `jaxpipe`.
     """
     from jaxpipe.config import check_paced, check_run, load_config, plan_from
-    from jaxpipe.runtime.process.mpirun import check_seat, seat
+    from jaxpipe.runtime.process.mpirun import check_launched_rank, launched_rank
     from jaxpipe.runtime.process.ulfm import check_survival
     from jaxpipe.runtime.watchdog import clear_cause, clear_ended
 
     chosen = {"run.compute": compute, "run.transport": transport}
     settings += tuple(f"{key}={kind}" for key, kind in chosen.items() if kind is not None)
-    here = seat(os.environ)
+    here = launched_rank(os.environ)
     read = load_config(config, settings)
     plan = plan_from(read)
-    check_seat(here, num_ranks=plan.num_ranks)
+    check_launched_rank(here, num_ranks=plan.num_ranks)
     is_paced = read.run.compute is ComputeKind.PACED
     if here is not None and read.run.survive is Survival.SHRINK:
         check_survival(os.environ)
@@ -117,15 +117,15 @@ def _has_stopped(folder: Path, *, steps: int) -> bool:
 
 def _say_if_killed(folder: Path, plan: "Plan", *, code: int, words: str) -> None:
     """Write a cause where no rank could, because it was killed; its launcher may have named it."""
-    from jaxpipe.runtime.process.exit_cause import find_death
-    from jaxpipe.runtime.process.mpirun import TOLD_TO_STOP
+    from jaxpipe.runtime.process.exit_cause import find_exit_cause
+    from jaxpipe.runtime.process.mpirun import STOP_EXIT_CODES
     from jaxpipe.runtime.watchdog import Cause, CauseKind, write_cause
 
-    if code in (0, 2, *TOLD_TO_STOP):
+    if code in (0, 2, *STOP_EXIT_CODES):
         return
     message = f"mpirun ended with exit code {code}, and no rank has said why"
     rank = stage = None
-    if (death := find_death(words)) is not None:
+    if (death := find_exit_cause(words)) is not None:
         message, rank = f"{death}", death.rank
         if rank is not None and rank < plan.num_ranks:
             stage = plan.stages(rank)[0]

@@ -1,18 +1,23 @@
 """How bytes move between ranks.
 
-`MpiTransport` is imported from `jaxpipe.comm.mpi.transport` by those who need it: nothing here needs an MPI.
+Nothing here needs an MPI: import `MpiTransport` from `jaxpipe.comm.mpi.transport`.
 """
 
-from jaxpipe.comm.byte_counter import CountedTransport
+from jaxpipe.comm.byte_counter import CountingTransport
 from jaxpipe.comm.clock_sync import clock_offset
 from jaxpipe.comm.codec import Codec, codec_of
-from jaxpipe.comm.collective import Wire
+from jaxpipe.comm.collective import WireFormat
 from jaxpipe.comm.collective.all_gather import all_gather
 from jaxpipe.comm.collective.all_reduce import all_reduce, all_reduce_with_feedback
-from jaxpipe.comm.collective.async_all_reduce import Reducer, ReduceWorker, Reducing, Sum
+from jaxpipe.comm.collective.async_all_reduce import (
+    AllReduceHandle,
+    AllReducer,
+    AsyncAllReduce,
+    PendingAllReduce,
+)
 from jaxpipe.comm.collective.gather_broadcast import barrier, broadcast_bytes, gather_bytes
-from jaxpipe.comm.collective.native import library_of
-from jaxpipe.comm.compressed import CodedTransport
+from jaxpipe.comm.collective.native import native_of
+from jaxpipe.comm.compressed import CompressedTransport
 from jaxpipe.comm.local import LocalTransport, LocalWorld, run_ranks
 from jaxpipe.comm.receive_jax import Arrival, receive_jax
 from jaxpipe.comm.shaped import ShapedTransport
@@ -21,9 +26,9 @@ from jaxpipe.comm.tags import (
     BARRIER_TAG,
     BROADCAST_TAG,
     GATHER_TAG,
-    HAND_OVER_TAG,
     NUM_MESSAGE_TAGS,
     SAVE_TAG,
+    STATE_TRANSFER_TAG,
 )
 from jaxpipe.comm.transport import (
     HostOrDeviceArray,
@@ -38,26 +43,26 @@ __all__ = [
     "BARRIER_TAG",
     "BROADCAST_TAG",
     "GATHER_TAG",
-    "HAND_OVER_TAG",
     "NUM_MESSAGE_TAGS",
     "SAVE_TAG",
+    "STATE_TRANSFER_TAG",
+    "AllReduceHandle",
+    "AllReducer",
     "Arrival",
+    "AsyncAllReduce",
     "Codec",
-    "CodedTransport",
-    "CountedTransport",
+    "CompressedTransport",
+    "CountingTransport",
     "HostOrDeviceArray",
     "LocalTransport",
     "LocalWorld",
+    "PendingAllReduce",
     "Receiving",
-    "ReduceWorker",
-    "Reducer",
-    "Reducing",
     "Sending",
     "ShapedTransport",
-    "Sum",
     "SurvivingTransport",
     "Transport",
-    "Wire",
+    "WireFormat",
     "all_gather",
     "all_reduce",
     "all_reduce_with_feedback",
@@ -66,7 +71,7 @@ __all__ = [
     "clock_offset",
     "codec_of",
     "gather_bytes",
-    "library_of",
+    "native_of",
     "receive_jax",
     "run_ranks",
 ]

@@ -6,17 +6,17 @@ from threading import Lock
 import jax
 
 from jaxpipe.comm.buffer import num_bytes_of
-from jaxpipe.comm.collective.native import SumsInLibrary, library_of
+from jaxpipe.comm.collective.native import NativeAllReduce, native_of
 from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
 
 
-class CountedTransport:
+class CountingTransport:
     """Passes everything on; `num_bytes_sent` grows with each message of this rank.
 
     Any thread may send. What a library sums in the transport inside is not counted.
 
     >>> from jaxpipe.comm.local import LocalWorld
-    >>> counted = CountedTransport(LocalWorld(1).transport(0))
+    >>> counted = CountingTransport(LocalWorld(1).transport(0))
     >>> sending = counted.send(jax.numpy.zeros(3), to=0, tag=0)
     >>> counted.num_bytes_sent
     12
@@ -48,9 +48,9 @@ class CountedTransport:
             return self._num_bytes_to.copy()
 
     @property
-    def library(self) -> SumsInLibrary | None:
+    def library(self) -> NativeAllReduce | None:
         """What sums in the transport inside."""
-        return library_of(self._transport)
+        return native_of(self._transport)
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
         """Count the bytes of `array`, and start to send it to the rank `to`."""

@@ -9,25 +9,26 @@ import numpy as np
 
 from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.codec.codec import Codec, is_codable
-from jaxpipe.comm.collective.native import SumsInLibrary, library_of
-from jaxpipe.comm.serial_executor import InOrder
+from jaxpipe.comm.collective.native import NativeAllReduce, native_of
+from jaxpipe.comm.serial_executor import SerialExecutor
 from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
 from jaxpipe.errors import DeadlineError, TransportError
 
 
-class CodedTransport:
+class CompressedTransport:
     """Encodes floating arrays to and from the peers that `codecs` names; all else passes as it is.
 
     What is coded is float32 and smaller: float64 is for times and counts, which must be exact.
 
-    Both ends of a link must name the same codec. What is lost is lost: this is for activations and
-    their gradients, not for sums (see `Wire.far`). A thread waits until a jax array is computed and
-    encodes it, so `send` returns at once; who waits for a message decodes it.
+    Both ends of a link must name the same codec. The loss is not fed back: use this for
+    activations and their gradients, not for all-reduces (see `WireFormat.far`). A thread waits
+    until a jax array is computed and encodes it, so `send` returns at once; `wait` on the receiver
+    decodes.
 
     >>> from jaxpipe.comm.codec import Bfloat16Codec
     >>> from jaxpipe.comm.local import run_ranks
     >>> def work(transport):
-    ...     coded = CodedTransport(transport, {1 - transport.rank: Bfloat16Codec()})
+    ...     coded = CompressedTransport(transport, {1 - transport.rank: Bfloat16Codec()})
     ...     like = jax.ShapeDtypeStruct((1,), np.float32)
     ...     receiving = coded.receive(like, source=1 - transport.rank, tag=0)
     ...     sending = coded.send(np.array([3.14159], np.float32), to=1 - transport.rank, tag=0)
@@ -44,7 +45,7 @@ class CodedTransport:
     ):
         self._transport, self._codecs = transport, dict(codecs)
         self._close_timeout_s = close_timeout_s
-        self._encoder = InOrder(name=f"encode {transport.rank}")
+        self._encoder = SerialExecutor(name=f"encode {transport.rank}")
 
     @property
     def rank(self) -> int:
@@ -57,9 +58,9 @@ class CodedTransport:
         return self._transport.num_ranks
 
     @property
-    def library(self) -> SumsInLibrary | None:
+    def library(self) -> NativeAllReduce | None:
         """What sums in the transport inside, without codecs."""
-        return library_of(self._transport)
+        return native_of(self._transport)
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
         """Start to send `array`; to a peer with a codec, messages leave one after the other."""

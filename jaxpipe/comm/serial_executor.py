@@ -11,13 +11,13 @@ from jaxpipe.errors import DeadlineError
 Result = TypeVar("Result")
 
 
-class InOrder:
+class SerialExecutor:
     """Calls what it is given, each when the one before has returned.
 
     After the first error it calls nothing more, and whatever follows fails with that error: others
     who count on the order could not tell what was left out.
 
-    >>> thread = InOrder(name="adder")
+    >>> thread = SerialExecutor(name="adder")
     >>> thread.begin(lambda: 1 + 1).result()
     2
     >>> thread.close(timeout_s=1.0)

@@ -29,7 +29,7 @@ def run_system(
         DeadlineError: another rank did not answer in time.
         PlanError: no strategy was found.
     """
-    transport = open_transport(config.run, plan, cluster_from(config), is_seated=True)
+    transport = open_transport(config.run, plan, cluster_from(config), is_launched=True)
     try:
         _run(system, config, plan, transport, folder=folder, observe=observe)
     except BaseException as error:

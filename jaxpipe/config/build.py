@@ -11,7 +11,7 @@ import topo
 from jaxpipe.collective import AllReduceKind, CodecKind
 from jaxpipe.config.read import Config, config_from, to_tree
 from jaxpipe.errors import ConfigError, PlanError
-from jaxpipe.plan import Plan, identity_plan, read_plan
+from jaxpipe.plan import Plan, default_plan, read_plan
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.data import Tokenizer, open_dataset
 from jaxpipe.simulate import fastest_all_reduce
@@ -58,7 +58,7 @@ def _plan(config: Config) -> Plan:
         plan = read_plan(Path(config.plan.file), cluster)
         _check_plan_fits(plan, config)
     else:
-        plan = identity_plan(
+        plan = default_plan(
             config.plan,
             cluster,
             num_layers=config.model.num_layers,

@@ -1,8 +1,8 @@
 """Emulated, paced: real ranks and messages, with computes that wait and links that delay."""
 
 from jaxpipe.paced.execute import Outcome, execute
-from jaxpipe.paced.reduction import PlannedSums, planned_sums
+from jaxpipe.paced.reduction import PlannedAllReduces, planned_all_reduces
 from jaxpipe.paced.scale import Scale
-from jaxpipe.paced.timing_error import Lateness
+from jaxpipe.paced.timing_error import TimingError
 
-__all__ = ["Lateness", "Outcome", "PlannedSums", "Scale", "execute", "planned_sums"]
+__all__ = ["Outcome", "PlannedAllReduces", "Scale", "TimingError", "execute", "planned_all_reduces"]

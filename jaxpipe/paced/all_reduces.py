@@ -9,9 +9,9 @@ from typing import Generic
 import numpy as np
 
 from jaxpipe.collective import AllReduceKind, SyncTree
-from jaxpipe.comm import Sum, Transport, Wire, all_reduce
+from jaxpipe.comm import AllReduceHandle, Transport, WireFormat, all_reduce
 from jaxpipe.comm.collective.async_all_reduce import ArrayT
-from jaxpipe.comm.serial_executor import InOrder
+from jaxpipe.comm.serial_executor import SerialExecutor
 from jaxpipe.errors import DeadlineError
 from jaxpipe.paced.exchange import Exchange
 from jaxpipe.paced.scale import Scale
@@ -20,14 +20,14 @@ from jaxpipe.paced.virtual_clock import Pace
 from jaxpipe.simulate.collective import Collective
 
 
-class RuntimeSums:
+class RuntimeAllReduces:
     """Sums by the runtime's own all-reduces, in a thread that is due for itself."""
 
     def __init__(self, transport: Transport, paced: PacedTransport, pace: Pace) -> None:
         """`transport` is `paced`, or one around it."""
         self.errors: dict[int, np.ndarray] = {}
         self._transport, self._paced, self._pace = transport, paced, pace
-        self._thread = InOrder(name=f"reduce {transport.rank}")
+        self._thread = SerialExecutor(name=f"reduce {transport.rank}")
 
     def begin(
         self,
@@ -37,8 +37,8 @@ class RuntimeSums:
         tag: int,
         timeout_s: float,
         algorithm: AllReduceKind = AllReduceKind.TREE,
-        wire: Wire | None = None,
-    ) -> Sum[ArrayT]:
+        wire: WireFormat | None = None,
+    ) -> AllReduceHandle[ArrayT]:
         """Begin to sum `array` over the ranks of `tree`, and return at once."""
         begun = _Begun[ArrayT](pace=self._pace, tag=tag)
         begun_s = self._pace.now()
@@ -69,7 +69,7 @@ class RuntimeSums:
         self._thread.close(timeout_s=timeout_s)
 
 
-class MessageSums:
+class MessageAllReduces:
     """Sends the messages of a job's collectives, each as soon as those that it waits for are there.
 
     `collectives` are those in which this rank has a part, by the tag of their sum. Nothing is added
@@ -97,8 +97,8 @@ class MessageSums:
         tag: int,
         timeout_s: float,
         algorithm: AllReduceKind = AllReduceKind.TREE,  # noqa: ARG002
-        wire: Wire | None = None,  # noqa: ARG002
-    ) -> Sum[ArrayT]:
+        wire: WireFormat | None = None,  # noqa: ARG002
+    ) -> AllReduceHandle[ArrayT]:
         """Begin the collective with this tag, and return at once; what else is said is ignored."""
         begun = _Begun[ArrayT](pace=self._pace, tag=tag)
         Exchange(

@@ -25,13 +25,13 @@ from jaxpipe.comm import (
     gather_bytes,
 )
 from jaxpipe.paced.paced_rank import PacedRank, Task, open_rank
-from jaxpipe.paced.reduction import PlannedSums, gathered_tags
+from jaxpipe.paced.reduction import PlannedAllReduces, gathered_tags
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.switch import Switch
-from jaxpipe.paced.timing_error import NEVER_LATE, Lateness, added
+from jaxpipe.paced.timing_error import NEVER_LATE, TimingError, added
 from jaxpipe.paced.transport import connect
 from jaxpipe.paced.virtual_clock import Beat, Pace
-from jaxpipe.simulate.engine.step_model import Job
+from jaxpipe.simulate.engine.step_model import StepModel
 from jaxpipe.trace import Span, Trace, Truth
 
 _AHEAD_S = 0.3
@@ -50,8 +50,8 @@ class Outcome:
 
     step_s: float
     real_s: float
-    waits: Lateness
-    network: Lateness
+    waits: TimingError
+    network: TimingError
     trace: Trace
 
 
@@ -61,16 +61,16 @@ class _Report:
 
     end_s: float = 0.0
     real_s: float = 0.0
-    waits: Lateness = NEVER_LATE
+    waits: TimingError = NEVER_LATE
     spans: tuple[Span, ...] = ()
 
 
 def execute(
-    job: Job,
+    job: StepModel,
     transport: Transport,
     *,
     scale: Scale | None = None,
-    sums: PlannedSums | None = None,
+    sums: PlannedAllReduces | None = None,
     timeout_s: float = 600.0,
 ) -> Outcome | None:
     """Execute one step of a job; rank 0 returns what it took.
@@ -147,7 +147,7 @@ def _switch(task: Task, transport: Transport) -> Iterator[tuple[Switch | None, P
                 switch.close()
 
 
-def _outcome(task: Task, reports: list[_Report], network: Lateness) -> Outcome:
+def _outcome(task: Task, reports: list[_Report], network: TimingError) -> Outcome:
     job = task.job
     names = tuple(
         f"rank {rank} on {job.cluster.devices[job.device(rank)].name}"

@@ -10,30 +10,30 @@ import numpy as np
 
 from jaxpipe.comm import (
     BARRIER_TAG,
-    CodedTransport,
-    CountedTransport,
+    AllReducer,
+    CompressedTransport,
+    CountingTransport,
     Receiving,
-    Reducer,
     Transport,
-    Wire,
+    WireFormat,
     barrier,
 )
-from jaxpipe.paced.all_reduces import MessageSums, RuntimeSums
+from jaxpipe.paced.all_reduces import MessageAllReduces, RuntimeAllReduces
 from jaxpipe.paced.paced_stage import paced_stage
-from jaxpipe.paced.reduction import PlannedSums, collectives_of
+from jaxpipe.paced.reduction import PlannedAllReduces, collectives_of
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.transport import PacedTransport
 from jaxpipe.paced.virtual_clock import Pace
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.stage.train_state import StageState, TrainState
 from jaxpipe.runtime.step.gradient_sync import reduction_tag
-from jaxpipe.runtime.step.interpreter import Feed, Interpreter
-from jaxpipe.runtime.step.mailbox import Patience
-from jaxpipe.runtime.step.span_recorder import Recorder
-from jaxpipe.runtime.watchdog.of_job import unwatched
+from jaxpipe.runtime.step.interpreter import Interpreter, StepBatch
+from jaxpipe.runtime.step.mailbox import Timeouts
+from jaxpipe.runtime.step.span_recorder import SpanRecorder
+from jaxpipe.runtime.watchdog.of_job import no_watchdog
 from jaxpipe.schedule import Bucket, Program
 from jaxpipe.simulate.collective import Collective
-from jaxpipe.simulate.engine.step_model import Job
+from jaxpipe.simulate.engine.step_model import StepModel
 
 _GRADIENT = np.dtype(np.float32)
 _UNCUT_BYTES = 2**40
@@ -47,9 +47,9 @@ class Task:
     sent, and nothing is added up.
     """
 
-    job: Job
+    job: StepModel
     scale: Scale
-    sums: PlannedSums | None
+    sums: PlannedAllReduces | None
     timeout_s: float
 
 
@@ -70,7 +70,7 @@ class PacedRank:
         numbers = (each.microbatch or 0 for part in self.parts for each in part)
         microbatches = 1 + max(numbers, default=0)
         tokens = np.broadcast_to(np.zeros((1, 1, 2), np.int32), (microbatches, 1, 2))
-        feed = Feed(step=number, first_microbatch=0, tokens=tokens)
+        feed = StepBatch(step=number, first_microbatch=0, tokens=tokens)
         self.interpreter.train_parts(self.parts, state, feed, after=self._meet)
 
     def close(self) -> None:
@@ -92,13 +92,13 @@ def open_rank(
     paced = PacedTransport(
         transport, connection, num_ranks=job.num_ranks, pace=pace, scale=task.scale
     )
-    counted = CountedTransport(paced)
+    counted = CountingTransport(paced)
     collectives = collectives_of(job, rank)
     plan = _place(job, rank=rank) if task.sums is None else task.sums.plan
-    reducer: Reducer = (
-        RuntimeSums(counted, paced, pace)
+    reducer: AllReducer = (
+        RuntimeAllReduces(counted, paced, pace)
         if task.sums is not None
-        else MessageSums(paced, pace, collectives=collectives, scale=task.scale)
+        else MessageAllReduces(paced, pace, collectives=collectives, scale=task.scale)
     )
     message = np.zeros(task.scale.num_bytes(job.activation_bytes), np.uint8)
     number = rank % job.num_pipeline_ranks
@@ -116,12 +116,12 @@ def open_rank(
             for stage in plan.stages(rank)
         },
         transport=counted,
-        messages=CodedTransport(counted, {}),
+        messages=CompressedTransport(counted, {}),
         reducer=reducer,
         wire=_wire(task),
-        recorder=Recorder(rank=rank, clock=pace.now, keep=lambda _: True),
-        patience=Patience(timeout_s=task.timeout_s),
-        watch=unwatched(rank),
+        recorder=SpanRecorder(rank=rank, clock=pace.now, keep=lambda _: True),
+        patience=Timeouts(timeout_s=task.timeout_s),
+        watch=no_watchdog(rank),
         receive=_receive,
     )
     return PacedRank(
@@ -154,10 +154,10 @@ def _buckets(task: Task, *, stage: int) -> dict[Bucket, np.ndarray]:
     """Return the gradients of a stage, in as many values as messages are smaller."""
     sums = task.sums
     if sums is None:
-        return {bucket: np.zeros(1, _GRADIENT) for bucket in (Bucket.STAGE, Bucket.SHARED)}
+        return {bucket: np.zeros(1, _GRADIENT) for bucket in (Bucket.STAGE, Bucket.TIED)}
     held = [Bucket.STAGE]
     if sums.plan.tied and stage in (0, sums.plan.num_stages - 1):
-        held.append(Bucket.SHARED)
+        held.append(Bucket.TIED)
     return {
         bucket: np.zeros(
             max(1, task.scale.num_bytes(sums.num_bytes(bucket, stage=stage)) // _GRADIENT.itemsize),
@@ -167,14 +167,14 @@ def _buckets(task: Task, *, stage: int) -> dict[Bucket, np.ndarray]:
     }
 
 
-def _wire(task: Task) -> Wire:
+def _wire(task: Task) -> WireFormat:
     if task.sums is None or task.sums.chunk_bytes == inf:
-        return Wire(chunk_bytes=_UNCUT_BYTES)
+        return WireFormat(chunk_bytes=_UNCUT_BYTES)
     chunk_bytes = task.scale.num_bytes(task.sums.chunk_bytes)
-    return Wire(chunk_bytes=max(_GRADIENT.itemsize, chunk_bytes))
+    return WireFormat(chunk_bytes=max(_GRADIENT.itemsize, chunk_bytes))
 
 
-def _place(job: Job, *, rank: int) -> Plan:
+def _place(job: StepModel, *, rank: int) -> Plan:
     """Return where the ranks of a job are; nothing is summed along its trees."""
     num_stages = job.num_stages
     return Plan(

@@ -10,13 +10,13 @@ from jaxpipe.paced.virtual_clock import Pace
 from jaxpipe.runtime.stage.compile import CompiledStage
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE
 from jaxpipe.schedule import Bucket, Instruction, Op
-from jaxpipe.simulate.engine.step_model import Job
+from jaxpipe.simulate.engine.step_model import StepModel
 
 _NO_LOSS = np.zeros((), np.float32)
 
 
 def paced_stage(
-    job: Job,
+    job: StepModel,
     *,
     rank: int,
     stage: int,

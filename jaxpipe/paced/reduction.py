@@ -6,12 +6,12 @@ from jaxpipe.plan import Plan
 from jaxpipe.runtime.step.gradient_sync import reduction_tag
 from jaxpipe.schedule import Bucket, Instruction, Op
 from jaxpipe.simulate.collective import Collective
-from jaxpipe.simulate.engine.step_model import Job
+from jaxpipe.simulate.engine.step_model import StepModel
 from jaxpipe.simulate.plan_step import Conditions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedSums:
+class PlannedAllReduces:
     """How the runtime sums the gradients of a planned job: bytes, along the trees of the plan.
 
     `stage_bytes` are those of each stage's gradients, without what a tied embedding shares, which
@@ -28,8 +28,8 @@ class PlannedSums:
         return self.stage_bytes[stage] if bucket is Bucket.STAGE else self.shared_bytes
 
 
-def planned_sums(plan: Plan, conditions: Conditions) -> PlannedSums:
-    """Return the sums of the job `plan_job(plan, conditions)`."""
+def planned_all_reduces(plan: Plan, conditions: Conditions) -> PlannedAllReduces:
+    """Return the sums of the job `plan_step(plan, conditions)`."""
     profile, each = conditions.profile, conditions.gradient_bytes
     embed_bytes = float(profile.embed.parameters * each)
     shares = plan.tied and plan.num_stages > 1
@@ -38,7 +38,7 @@ def planned_sums(plan: Plan, conditions: Conditions) -> PlannedSums:
         - (embed_bytes if shares and not stage else 0)
         for stage in range(plan.num_stages)
     )
-    return PlannedSums(
+    return PlannedAllReduces(
         plan=plan,
         stage_bytes=tuple(map(float, stage_bytes)),
         shared_bytes=embed_bytes,
@@ -46,7 +46,7 @@ def planned_sums(plan: Plan, conditions: Conditions) -> PlannedSums:
     )
 
 
-def collectives_of(job: Job, rank: int) -> dict[int, Collective]:
+def collectives_of(job: StepModel, rank: int) -> dict[int, Collective]:
     """Return the collectives in which a rank has a part, by the tag of their sum."""
     found: dict[int, Collective] = {}
     for reduction in _reductions(job, rank):
@@ -56,7 +56,7 @@ def collectives_of(job: Job, rank: int) -> dict[int, Collective]:
     return found
 
 
-def gathered_tags(job: Job) -> frozenset[int]:
+def gathered_tags(job: StepModel) -> frozenset[int]:
     """Return the tags of the sums to whose ranks nobody may send before they have come."""
     return frozenset(
         reduction_tag(each)
@@ -66,6 +66,6 @@ def gathered_tags(job: Job) -> frozenset[int]:
     )
 
 
-def _reductions(job: Job, rank: int) -> set[Instruction]:
+def _reductions(job: StepModel, rank: int) -> set[Instruction]:
     number = rank % job.num_pipeline_ranks
     return {each for phase in job.phases for each in phase.schedule[number] if each.op is Op.REDUCE}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.simulate.engine.step_model import Job
+from jaxpipe.simulate.engine.step_model import StepModel
 
 _FITTING_BYTES = 2048
 """A message of so many bytes leaves at once over any MPI, which asks nobody first."""
@@ -30,7 +30,7 @@ class Scale:
             if value is not None and not value > 0:
                 raise ConfigError(f"something is left: `{field}` is {value}; make it above 0")
 
-    def fitted(self, job: Job) -> "Scale":
+    def fitted(self, job: StepModel) -> "Scale":
         """Return the scale for a job, with a number for its messages.
 
         A message that is larger than what it stands for has no use.

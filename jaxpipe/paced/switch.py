@@ -24,14 +24,14 @@ from threading import Thread
 
 from jaxpipe.comm.tags import ALL_REDUCE_TAG, GATHER_TAG, NUM_MESSAGE_TAGS
 from jaxpipe.paced.protocol import NOTE_BYTES, Kind, Note, notes_of
-from jaxpipe.paced.timing_error import Lateness, Latenesses
+from jaxpipe.paced.timing_error import TimingError, TimingErrors
 from jaxpipe.paced.virtual_clock import Beat
 from jaxpipe.simulate.engine.collectives import CONTROL, pairs
 from jaxpipe.simulate.engine.event_queue import EventQueue
 from jaxpipe.simulate.engine.link import Link
-from jaxpipe.simulate.engine.message_costs import Wire
+from jaxpipe.simulate.engine.message_costs import MessageCosts
 from jaxpipe.simulate.engine.network import open_links
-from jaxpipe.simulate.engine.step_model import Job
+from jaxpipe.simulate.engine.step_model import StepModel
 
 _BEHIND_S = 20e-3
 _READ_BYTES = 2**16
@@ -43,7 +43,7 @@ class Switch:
     `gathers` are the tags of the sums whose messages wait until their receiver has come.
     """
 
-    def __init__(self, job: Job, path: Path, *, gathers: frozenset[int]) -> None:
+    def __init__(self, job: StepModel, path: Path, *, gathers: frozenset[int]) -> None:
         self._job = job
         self._gathers = gathers
         self._queue = EventQueue()
@@ -57,11 +57,11 @@ class Switch:
         self._peers: dict[int, _Peer] = {}
         self._joined: dict[tuple[int, int], float] = {}
         self._held: defaultdict[tuple[int, int], list[Note]] = defaultdict(list)
-        self._late = Latenesses()
+        self._late = TimingErrors()
         self._thread: Thread | None = None
 
     @property
-    def lateness(self) -> Lateness:
+    def lateness(self) -> TimingError:
         """How much later than they happened things have happened to the network; emulated time."""
         return self._late.summary()
 
@@ -135,7 +135,7 @@ class Switch:
         pair = (self._job.device(note.source), self._job.device(note.to))
         return self._links[self._wire(note.tag)][pair]
 
-    def _wire(self, tag: int) -> Wire:
+    def _wire(self, tag: int) -> MessageCosts:
         if tag < NUM_MESSAGE_TAGS:
             return self._job.messages
         return self._job.gradients if ALL_REDUCE_TAG <= tag < GATHER_TAG else CONTROL

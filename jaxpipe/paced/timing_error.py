@@ -7,7 +7,7 @@ _NOTED_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lateness:
+class TimingError:
     """Of `num_all` events `num_late` were late by a millisecond or more; real seconds."""
 
     num_all: int = 0
@@ -26,19 +26,19 @@ class Lateness:
         return self.num_late / max(1, self.num_all)
 
 
-NEVER_LATE = Lateness()
+NEVER_LATE = TimingError()
 """Of no event."""
 
 
-def added(parts: Iterable[Lateness]) -> Lateness:
+def added(parts: Iterable[TimingError]) -> TimingError:
     """Return the lateness of all events together.
 
-    >>> one = Lateness(num_all=1, num_late=1, total_s=0.5, largest_s=0.5)
-    >>> added([one, Lateness(num_all=4), one]).late_fraction
+    >>> one = TimingError(num_all=1, num_late=1, total_s=0.5, largest_s=0.5)
+    >>> added([one, TimingError(num_all=4), one]).late_fraction
     0.3333333333333333
     """
     each = tuple(parts)
-    return Lateness(
+    return TimingError(
         num_all=sum(part.num_all for part in each),
         num_late=sum(part.num_late for part in each),
         total_s=sum(part.total_s for part in each),
@@ -46,7 +46,7 @@ def added(parts: Iterable[Lateness]) -> Lateness:
     )
 
 
-class Latenesses:
+class TimingErrors:
     """Collects how late events are, from any thread of a rank: a lost count does no harm."""
 
     __slots__ = ("_largest_s", "_num_all", "_num_late", "_total_s")
@@ -63,9 +63,9 @@ class Latenesses:
             self._total_s += late_s
             self._largest_s = max(self._largest_s, late_s)
 
-    def summary(self) -> Lateness:
+    def summary(self) -> TimingError:
         """Return what has been collected."""
-        return Lateness(
+        return TimingError(
             num_all=self._num_all,
             num_late=self._num_late,
             total_s=self._total_s,

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import local
 
-from jaxpipe.paced.timing_error import Lateness, Latenesses
+from jaxpipe.paced.timing_error import TimingError, TimingErrors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Pace:
     def __init__(self) -> None:
         self._beat: Beat | None = None
         self._thread = local()
-        self._late = Latenesses()
+        self._late = TimingErrors()
 
     @property
     def beat(self) -> Beat:
@@ -68,7 +68,7 @@ class Pace:
         self._beat = beat
 
     @property
-    def lateness(self) -> Lateness:
+    def lateness(self) -> TimingError:
         """How late waits have ended so far."""
         return self._late.summary()
 

@@ -1,10 +1,10 @@
 """Who gets what: placement, cut and sync trees."""
 
-from jaxpipe.plan.default import PlanConfig, identity_plan
+from jaxpipe.plan.default import PlanConfig, default_plan
 from jaxpipe.plan.draw import draw_plan, ideal_bubble
 from jaxpipe.plan.dtfm import DtfmCost, dtfm_cost
 from jaxpipe.plan.file import check_plan, plan_text, read_plan, write_plan
-from jaxpipe.plan.partition import Cut, check_cut, even_cut, layers_of
+from jaxpipe.plan.partition import Cut, check_partition, even_partition, layers_of
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.sync import island_tree
 
@@ -13,13 +13,13 @@ __all__ = [
     "DtfmCost",
     "Plan",
     "PlanConfig",
-    "check_cut",
+    "check_partition",
     "check_plan",
+    "default_plan",
     "draw_plan",
     "dtfm_cost",
-    "even_cut",
+    "even_partition",
     "ideal_bubble",
-    "identity_plan",
     "island_tree",
     "layers_of",
     "plan_text",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
-from jaxpipe.plan.partition import check_cut, even_cut
+from jaxpipe.plan.partition import check_partition, even_partition
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.programs import check_programs
 from jaxpipe.plan.sync import island_tree
@@ -55,7 +55,7 @@ class PlanConfig:
             )
 
 
-def identity_plan(
+def default_plan(
     config: PlanConfig, cluster: Cluster, *, num_layers: int, batch: int, tied: bool
 ) -> Plan:
     """Return the plan in which rank `r` runs on device `r`; sums follow trees if none are chosen.
@@ -78,8 +78,8 @@ def identity_plan(
             f"{num_replicas} = {num_ranks}, but {named} {len(used)}; use fewer, or a larger "
             "`plan.cluster`"
         )
-    cut = config.cut or even_cut(num_layers=num_layers, num_stages=num_stages)
-    check_cut(cut, num_layers=num_layers, num_stages=num_stages)
+    cut = config.cut or even_partition(num_layers=num_layers, num_stages=num_stages)
+    check_partition(cut, num_layers=num_layers, num_stages=num_stages)
     devices = {r: cluster.devices[used[r]] for r in range(num_ranks)}
     held = [{r: devices[r] for r in range(p, num_ranks, size)} for p in range(size)]
     ends = (0, size - 1)

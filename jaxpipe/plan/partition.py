@@ -5,12 +5,12 @@ from jaxpipe.errors import PlanError
 Cut = tuple[int, ...]
 
 
-def even_cut(*, num_layers: int, num_stages: int) -> Cut:
+def even_partition(*, num_layers: int, num_stages: int) -> Cut:
     """Return a cut whose stages differ by one layer at most.
 
     The last stage also computes the head, so spare layers go to the first stages.
 
-    >>> even_cut(num_layers=10, num_stages=4)
+    >>> even_partition(num_layers=10, num_stages=4)
     (3, 3, 2, 2)
 
     Raises:
@@ -25,7 +25,7 @@ def even_cut(*, num_layers: int, num_stages: int) -> Cut:
     return tuple(each + (stage < spare) for stage in range(num_stages))
 
 
-def check_cut(cut: Cut, *, num_layers: int, num_stages: int) -> None:
+def check_partition(cut: Cut, *, num_layers: int, num_stages: int) -> None:
     """Check that the cut gives every layer to a stage, and every stage a layer.
 
     Raises:

@@ -106,7 +106,7 @@ class Plan:
         """Return the tree along which a bucket of a stage is summed."""
         trees = {
             Bucket.STAGE: self.sync[stage],
-            Bucket.SHARED: self.sync_shared,
+            Bucket.TIED: self.sync_shared,
             Bucket.SCALARS: self.sync_all,
         }
         return trees[bucket]

@@ -6,7 +6,7 @@
     GptConfig ──► measure_gpt ──► GptCosts ──► as_profile ──► what the planner and simulator take
 """
 
-from jaxpipe.profile.config import MeasureSettings
+from jaxpipe.profile.config import MeasureConfig
 from jaxpipe.profile.file import write_costs
 from jaxpipe.profile.gpt import GptCosts, as_profile, measure_gpt
 from jaxpipe.profile.part import TIMED, PartCosts, measure_part
@@ -16,7 +16,7 @@ from jaxpipe.profile.timing import Timing, time_calls
 __all__ = [
     "TIMED",
     "GptCosts",
-    "MeasureSettings",
+    "MeasureConfig",
     "PartCosts",
     "Timing",
     "as_profile",

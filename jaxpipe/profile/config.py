@@ -7,7 +7,7 @@ from jaxpipe.runtime.config import Loop, Remat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasureSettings:
+class MeasureConfig:
     """What every part is measured with.
 
     A call is repeated `repeats` times after `warmup` calls, or until `budget_s` seconds have gone,

@@ -10,7 +10,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Cut
 from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.plan.partition import layers_of
-from jaxpipe.profile.config import MeasureSettings
+from jaxpipe.profile.config import MeasureConfig
 from jaxpipe.profile.ends import Ends
 from jaxpipe.profile.part import PartCosts, measure_part
 from jaxpipe.profile.peak import matrix_peak_flops_per_s
@@ -34,7 +34,7 @@ class GptCosts:
     """
 
     config: GptConfig
-    settings: MeasureSettings
+    settings: MeasureConfig
     sequence: int
     device: str
     peak_flops_per_s: float
@@ -46,7 +46,7 @@ def measure_gpt(
     config: GptConfig,
     *,
     cut: Cut = (),
-    settings: MeasureSettings,
+    settings: MeasureConfig,
     clock: Clock,
     observe: Callable[[str], None],
 ) -> GptCosts:
@@ -144,7 +144,7 @@ def _measured(  # noqa: PLR0913 - which part of which model, and how
     *,
     name: str,
     layers: int,
-    settings: MeasureSettings,
+    settings: MeasureConfig,
     clock: Clock,
     observe: Callable[[str], None],
 ) -> PartCosts:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpipe.profile.config import MeasureSettings
+from jaxpipe.profile.config import MeasureConfig
 from jaxpipe.profile.timing import Clock, Timing, time_calls
 from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage
 from jaxpipe.runtime.stage.functions import StageFunctions
@@ -70,7 +70,7 @@ def measure_part(
     name: str,
     forward_flops: int,
     backward_flops: int,
-    settings: MeasureSettings,
+    settings: MeasureConfig,
     clock: Clock,
     observe: Callable[[str], None],
 ) -> PartCosts:

@@ -17,12 +17,12 @@ from jaxpipe.propose.request import Goal, PlanRequest
 from jaxpipe.simulate import (
     Conditions,
     Search,
-    StepSplit,
+    StepBreakdown,
     auto_schedule,
-    plan_job,
-    planned_step_s,
+    plan_step,
+    plan_step_s,
+    step_breakdown,
     step_objective,
-    step_split,
 )
 from models import GptConfig, load_preset
 from topo import Cluster
@@ -38,7 +38,7 @@ class Proposal:
 
     plan: Plan
     cluster: Cluster
-    split: StepSplit
+    split: StepBreakdown
     dtfm_s: float
     identity_s: float
     random_s: tuple[float, ...]
@@ -74,7 +74,7 @@ def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal
         return objective(plan)
 
     def exact_s(plan: Plan) -> float:
-        return planned_step_s(plan, conditions)
+        return plan_step_s(plan, conditions)
 
     if request.objective is Goal.DTFM:
         plan = dtfm_plan(task, seed=request.seed, seconds=request.budget)
@@ -90,7 +90,7 @@ def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal
     return Proposal(
         plan=plan,
         cluster=task.cluster,
-        split=step_split(plan, conditions),
+        split=step_breakdown(plan, conditions),
         dtfm_s=_dtfm_cost_s(plan, task.cluster),
         identity_s=exact_s(_placed(task, plan, np.arange(len(task.cluster)))),
         random_s=tuple(
@@ -108,13 +108,13 @@ def _as_listed_if_faster(plan: Plan, task: Task, conditions: Conditions) -> Plan
     as_listed = _placed(task, plan, np.arange(len(task.cluster)))
     if overfull(as_listed, task.profile, task.cluster, each=task.bytes_each):
         return plan
-    return min(plan, as_listed, key=lambda each: planned_step_s(each, conditions))
+    return min(plan, as_listed, key=lambda each: plan_step_s(each, conditions))
 
 
 def _made_to_measure(plan: Plan, task: Task, conditions: Conditions) -> Plan:
     """Return the plan with the fastest schedule that is found for its ranks, links and memory."""
     search = Search(
-        job=plan_job(plan, conditions),
+        job=plan_step(plan, conditions),
         num_microbatches=plan.num_microbatches,
         max_live=live_limits(plan, task.profile, task.cluster, each=task.bytes_each),
         tied=plan.tied,
@@ -124,7 +124,7 @@ def _made_to_measure(plan: Plan, task: Task, conditions: Conditions) -> Plan:
         better = replace(plan, schedule=found.compute, warmup=None)
     else:
         better = replace(plan, schedule=found.kind, warmup=found.warmup)
-    faster = found.step_s < planned_step_s(plan, conditions)
+    faster = found.step_s < plan_step_s(plan, conditions)
     return better if faster else plan
 
 

@@ -10,7 +10,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.plan.cost import slowness
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
-from jaxpipe.simulate import Conditions, plan_job, replay_job, simulate
+from jaxpipe.simulate import Conditions, plan_step, replay_step, simulate
 from jaxpipe.trace import Trace
 from models import DTYPE_BYTES, activation_bytes
 from topo import Cluster
@@ -46,9 +46,9 @@ def simulate_step(
     plan = plan_from(config)
     if measured is None:
         conditions = conditions_from(config, cluster)
-        return simulate(plan_job(plan, conditions))
+        return simulate(plan_step(plan, conditions))
     conditions = _sizes(config, cluster or cluster_from(config))
-    return simulate(replay_job(plan, conditions, measured))
+    return simulate(replay_step(plan, conditions, measured))
 
 
 def conditions_from(config: Config, cluster: Cluster | None = None) -> Conditions:

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from jaxpipe.comm.mpi.abort_job import end_launcher
-from jaxpipe.runtime.watchdog import Cause, CauseKind, read_pulses, write_cause
+from jaxpipe.runtime.watchdog import Cause, CauseKind, read_heartbeats, write_cause
 
 _PATIENCE_S = 5.0
 
@@ -32,7 +32,7 @@ class Killed(Enum):
     """It is on another host, or its process is another user's."""
 
 
-class HeldUp:
+class OnHang:
     """Called with the cause whenever a watchdog finds one; for ranks that survive each other.
 
     A rank is killed by those that share its host. If that is of no use within five seconds, or if
@@ -67,7 +67,7 @@ class HeldUp:
 
 def kill_rank(folder: Path, rank: int) -> Killed:
     """Kill a rank of the run in a folder, if this host has it."""
-    pulse = read_pulses(folder, range(rank, rank + 1)).get(rank)
+    pulse = read_heartbeats(folder, range(rank, rank + 1)).get(rank)
     if pulse is None or pulse.host != socket.gethostname():
         return Killed.NOT
     try:

@@ -7,15 +7,15 @@ from statistics import median
 
 from jaxpipe.comm import Transport
 from jaxpipe.config import Config, describe
-from jaxpipe.paced import Outcome, Scale, execute, planned_sums
+from jaxpipe.paced import Outcome, Scale, execute, planned_all_reduces
 from jaxpipe.plan import Plan, draw_plan, ideal_bubble
 from jaxpipe.run.console import console
 from jaxpipe.run.forecast import conditions_from
 from jaxpipe.runtime.metrics.records import MetricsFile, PacedMetrics
 from jaxpipe.runtime.metrics.trace_file import write_trace
 from jaxpipe.runtime.open_transport import open_base
-from jaxpipe.runtime.process.mpirun import seat
-from jaxpipe.simulate import plan_job
+from jaxpipe.runtime.process.mpirun import launched_rank
+from jaxpipe.simulate import plan_step
 from jaxpipe.trace import summarise
 from models import train_flops_per_token
 
@@ -24,7 +24,7 @@ _TRUTH = "emulated, paced"
 
 def run_paced(config: Config, plan: Plan) -> int:
     """Run the steps of a configuration as one rank; an error ends all ranks."""
-    transport = open_base(is_seated=seat(os.environ) is not None)
+    transport = open_base(is_launched=launched_rank(os.environ) is not None)
     try:
         steps = tuple(_steps(config, plan, transport))
     except BaseException as error:
@@ -39,7 +39,7 @@ def run_paced(config: Config, plan: Plan) -> int:
 def _steps(config: Config, plan: Plan, transport: Transport) -> Iterator[PacedMetrics]:
     """Run all steps, and yield them on rank 0, where they are told and kept."""
     conditions, folder = conditions_from(config), Path(config.run.folder)
-    job, sums = plan_job(plan, conditions), planned_sums(plan, conditions)
+    job, sums = plan_step(plan, conditions), planned_all_reduces(plan, conditions)
     scale = Scale(message=config.paced.message_scale, time=config.paced.time_scale)
     is_first, file = transport.rank == 0, None
     if is_first:

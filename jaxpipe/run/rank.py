@@ -13,22 +13,22 @@ from jaxpipe.errors import RankLostError, one_line
 from jaxpipe.plan import Plan, draw_plan
 from jaxpipe.run import within
 from jaxpipe.run.console import console
-from jaxpipe.run.on_hang import HeldUp, end_job
+from jaxpipe.run.on_hang import OnHang, end_job
 from jaxpipe.run.report import StepReport, report_end
-from jaxpipe.run.signals import stopping_when_told
+from jaxpipe.run.signals import stop_on_signal
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
 from jaxpipe.runtime.config import Survival
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.open_transport import open_transport, say_links
-from jaxpipe.runtime.process.mpirun import seat
-from jaxpipe.runtime.process.preflight import check_agreement
-from jaxpipe.runtime.recovery.last_state import Standing
+from jaxpipe.runtime.process.mpirun import launched_rank
+from jaxpipe.runtime.process.preflight import check_same_everywhere
+from jaxpipe.runtime.recovery.last_state import LastState
 from jaxpipe.runtime.recovery.shrink import Survivor
 from jaxpipe.runtime.train import Outcome, Stopped, train
 from jaxpipe.runtime.train_snapshot import Saved
-from jaxpipe.runtime.watchdog import CauseKind, Watch, has_ended, mark_ended, write_cause
-from jaxpipe.runtime.watchdog.of_job import watch_over
+from jaxpipe.runtime.watchdog import CauseKind, Watchdog, has_ended, mark_ended, write_cause
+from jaxpipe.runtime.watchdog.of_job import start_watchdog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +50,8 @@ class _Place:
     config: Config
     transport: Transport
     devices: tuple[str, ...]
-    watch: Watch | None = None
-    standing: Standing = field(default_factory=Standing)
+    watch: Watchdog | None = None
+    standing: LastState = field(default_factory=LastState)
     is_spare: bool = False
 
     @property
@@ -59,34 +59,34 @@ class _Place:
         """Whether the job goes on without lost ranks."""
         return self.config.run.survive is Survival.SHRINK
 
-    def watched(self) -> Watch:
+    def watched(self) -> Watchdog:
         """Return the watch that is told what this rank does."""
         assert self.watch is not None, "nothing is trained yet"
         return self.watch
 
-    def watch_over(self, job: Job) -> Watch:
+    def start_watchdog(self, job: Job) -> Watchdog:
         """Let a new watch be told what this rank does; what the user wants stays."""
         end = partial(end_job, job.folder, survives=self.survives)
         if self.survives:
-            end = HeldUp(job.folder, end=end)
-        before, self.watch = self.watch, watch_over(job, rank=self.transport.rank, end=end)
-        if before is not None and before.is_told_to_stop:
-            self.watch.is_told_to_stop = True
+            end = OnHang(job.folder, end=end)
+        before, self.watch = self.watch, start_watchdog(job, rank=self.transport.rank, end=end)
+        if before is not None and before.stop_requested:
+            self.watch.stop_requested = True
         return self.watch
 
 
 def run_rank(config: Config, plan: Plan, begin: Begin) -> int:
     """Train as one rank; an error ends all ranks, with this rank's words first."""
-    cluster, is_seated = cluster_from(config), seat(os.environ) is not None
-    transport = open_transport(config.run, plan, cluster, is_seated=is_seated)
+    cluster, is_launched = cluster_from(config), launched_rank(os.environ) is not None
+    transport = open_transport(config.run, plan, cluster, is_launched=is_launched)
     devices = tuple(cluster.devices[plan.device(r)].name for r in range(plan.num_ranks))
     place = _Place(config=config, transport=transport, devices=devices)
     try:
         if transport.rank == 0:
             _introduce(config, plan)
         job = job_from(config, plan)
-        place.watch_over(job)
-        with stopping_when_told(place.watched):
+        place.start_watchdog(job)
+        with stop_on_signal(place.watched):
             outcome = _train_to_the_end(place, job, begin)
     except BaseException as error:
         _tell(place, error)
@@ -137,7 +137,7 @@ def _train_first(place: _Place, job: Job, begin: Begin) -> Outcome | Stopped | N
     description = {**job.description, "resume": begin.resume}
     del description["hardware"]  # hosts may differ in it
     timeout_s = job.run.startup_timeout_s
-    check_agreement(transport, description, timeout_s=timeout_s)
+    check_same_everywhere(transport, description, timeout_s=timeout_s)
     checkpoint = None
     if begin.resume:
         checkpoint = agree_on_checkpoint(transport, begin.found, timeout_s=timeout_s)
@@ -151,7 +151,7 @@ def _train_on(place: _Place, survivor: Survivor) -> Outcome | Stopped | None:
         place.is_spare = True
         return None
     place.transport = resumed.transport
-    place.watch_over(resumed.job)
+    place.start_watchdog(resumed.job)
     if resumed.transport.rank == 0:
         console.print(f"\n{resumed}\n", markup=False)
         _introduce(place.config, resumed.job.plan)

@@ -5,9 +5,9 @@ from statistics import median
 
 from rich.console import Console
 
-from jaxpipe.cli.generate import sample_text
 from jaxpipe.config import Config
 from jaxpipe.plan import Plan, ideal_bubble
+from jaxpipe.run.sample import sample_text
 from jaxpipe.runtime.config import TrainConfig
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
 from jaxpipe.runtime.train import Outcome

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Thread
 
-from jaxpipe.runtime.watchdog import Watch
+from jaxpipe.runtime.watchdog import Watchdog
 
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 @contextmanager
-def stopping_when_told(watch: Callable[[], Watch]) -> Iterator[None]:
+def stop_on_signal(watch: Callable[[], Watchdog]) -> Iterator[None]:
     """Let a signal end the run after the step, with a checkpoint; for the main thread.
 
     `watch` returns the one of now: there is another when ranks go on without one that was lost.
@@ -48,11 +48,11 @@ def _leave_to_thread(*_: object) -> None:
     """Do nothing: the thread has been woken."""
 
 
-def _hear(hearing: socket.socket, watch: Callable[[], Watch]) -> None:
+def _hear(hearing: socket.socket, watch: Callable[[], Watchdog]) -> None:
     while numbers := hearing.recv(64):
         if not set(numbers) & set(_SIGNALS):
             continue
         here = watch()
         if signal.SIGTERM in numbers and (not here.is_watching or here.has_lost_a_rank()):
             os._exit(1)
-        here.is_told_to_stop = True
+        here.stop_requested = True

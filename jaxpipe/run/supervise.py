@@ -14,7 +14,7 @@ from jaxpipe.config import load_config
 from jaxpipe.errors import CheckpointError
 from jaxpipe.run.smaller_plan import smaller
 from jaxpipe.runtime.checkpoint import newest_valid
-from jaxpipe.runtime.process.mpirun import TOLD_TO_STOP
+from jaxpipe.runtime.process.mpirun import STOP_EXIT_CODES
 from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause
 
 
@@ -22,7 +22,7 @@ class EndKind(Enum):
     """What the exit code of an attempt says."""
 
     DONE = auto()
-    TOLD_TO_STOP = auto()
+    STOPPED = auto()
     WRONG_INPUT = auto()
     FAILED = auto()
 
@@ -31,9 +31,9 @@ class EndKind(Enum):
         """Return what an exit code says.
 
         >>> [EndKind.of(code).name for code in (0, 143, 2, 1, -9)]
-        ['DONE', 'TOLD_TO_STOP', 'WRONG_INPUT', 'FAILED', 'FAILED']
+        ['DONE', 'STOPPED', 'WRONG_INPUT', 'FAILED', 'FAILED']
         """
-        kinds = {0: cls.DONE, 2: cls.WRONG_INPUT} | dict.fromkeys(TOLD_TO_STOP, cls.TOLD_TO_STOP)
+        kinds = {0: cls.DONE, 2: cls.WRONG_INPUT} | dict.fromkeys(STOP_EXIT_CODES, cls.STOPPED)
         return kinds.get(code, cls.FAILED)
 
 
@@ -154,7 +154,7 @@ def _tell(ending: Ending, following: Attempt | None) -> str:
     match EndKind.of(ending.code):
         case EndKind.DONE:
             return f"attempt {number} is done"
-        case EndKind.TOLD_TO_STOP:
+        case EndKind.STOPPED:
             return f"attempt {number} was told to stop; {_next_step(ending)}"
         case EndKind.WRONG_INPUT:
             return f"attempt {number} was refused; mend the input, no restart would"

@@ -23,7 +23,7 @@ from jaxpipe.runtime.open_transport import choose_transport
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.train import Outcome, Stopped
 from jaxpipe.runtime.train import train as train_rank
-from jaxpipe.runtime.watchdog.of_job import watch_over
+from jaxpipe.runtime.watchdog.of_job import start_watchdog
 
 
 def _ignore(_: StepMetrics) -> None:
@@ -59,7 +59,7 @@ def train(
     if model is not None:
         _check_model(model, job.model)
         job = replace(job, model=model)
-    watch = watch_over(job, rank=0)
+    watch = start_watchdog(job, rank=0)
 
     def run_rank(base: Transport) -> Outcome | Stopped | None:
         transport = choose_transport(config.run, plan, cluster, base=base)
@@ -81,7 +81,7 @@ def train(
         outcome, *_ = run_ranks(plan.num_ranks, run_rank)
     except KeyboardInterrupt:
         # Threads cannot be killed: without this they would train on, unseen, to the last step.
-        watch.is_told_to_stop = True
+        watch.stop_requested = True
         raise
     assert isinstance(outcome, Outcome), outcome  # only an interrupted run stops early
     return outcome

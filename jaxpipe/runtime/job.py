@@ -21,7 +21,7 @@ from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.mesh import Device, Layout, layout_over
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.stage import Stage
-from jaxpipe.runtime.step.parameter_gather import share_of
+from jaxpipe.runtime.step.parameter_gather import optimizer_shard_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,5 +100,5 @@ class Job:
             ),
             optimizer=self.optimizer,
             scales_loss=self.loss_scale is not None,
-            share=share_of(self.plan, rank=rank, stage=stage) if is_sharded else None,
+            share=optimizer_shard_of(self.plan, rank=rank, stage=stage) if is_sharded else None,
         )

@@ -14,16 +14,16 @@ from topo import Cluster
 logger = logging.getLogger(__name__)
 
 
-def open_transport(run: RunConfig, plan: Plan, cluster: Cluster, *, is_seated: bool) -> Transport:
+def open_transport(run: RunConfig, plan: Plan, cluster: Cluster, *, is_launched: bool) -> Transport:
     """Return the transport of this rank; all ranks call this, each in its main thread.
 
-    `is_seated` says whether an MPI has started this process; if not, it is the only rank.
+    `is_launched` says whether an MPI has started this process; if not, it is the only rank.
 
     Raises:
         DeadlineError: another rank is missing after `run.timeout_s`.
         TransportError: the MPI or the communicators cannot begin.
     """
-    base = open_base(is_seated=is_seated, survives=run.survive is Survival.SHRINK)
+    base = open_base(is_launched=is_launched, survives=run.survive is Survival.SHRINK)
     return choose_transport(run, plan, cluster, base=base)
 
 
@@ -74,10 +74,10 @@ def say_links(run: RunConfig, cluster: Cluster) -> str | None:
 def pipeline_pairs(plan: Plan) -> tuple[tuple[int, int], ...]:
     """Return the pairs of ranks between which activations travel.
 
-    >>> from jaxpipe.plan import PlanConfig, identity_plan
+    >>> from jaxpipe.plan import PlanConfig, default_plan
     >>> import topo
     >>> config = PlanConfig(cluster="two-region", stages=2, replicas=2)
-    >>> plan = identity_plan(config, topo.load("two-region"), num_layers=4, batch=4, tied=False)
+    >>> plan = default_plan(config, topo.load("two-region"), num_layers=4, batch=4, tied=False)
     >>> pipeline_pairs(plan)
     ((0, 1), (2, 3))
     """
@@ -89,12 +89,12 @@ def pipeline_pairs(plan: Plan) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(pair for pair in pairs if pair[0] != pair[1]))
 
 
-def open_base(*, is_seated: bool, survives: bool = False) -> Transport:
+def open_base(*, is_launched: bool, survives: bool = False) -> Transport:
     """Return this rank over MPI, or the only rank if no MPI has started it.
 
     With `survives`, those that are left when a rank is lost may shrink the transport.
     """
-    if not is_seated:
+    if not is_launched:
         return LocalWorld(1).transport(0)
     from jaxpipe.comm.mpi.transport import MpiTransport
 

@@ -15,15 +15,15 @@ from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.records import MetricsFile, StepMetrics
 from jaxpipe.runtime.metrics.step_result import StepEnd
 from jaxpipe.runtime.metrics.trace_file import gather_trace, write_trace
-from jaxpipe.runtime.metrics.trackers import Tracked, Trackers
-from jaxpipe.runtime.recovery.last_state import Standing, Trained
+from jaxpipe.runtime.metrics.trackers import TrackedRun, Trackers
+from jaxpipe.runtime.recovery.last_state import LastState, Trained
 from jaxpipe.runtime.stage.optimizer import learning_rate
 from jaxpipe.runtime.stage.train_state import TrainState
-from jaxpipe.runtime.step.nonfinite import Overflows
+from jaxpipe.runtime.step.nonfinite import NonfiniteSteps
 from jaxpipe.runtime.step.worker import Worker, start
 from jaxpipe.runtime.train_snapshot import Saved, restore_state, snapshot
-from jaxpipe.runtime.watchdog import Watch
-from jaxpipe.runtime.watchdog.of_job import watch_over
+from jaxpipe.runtime.watchdog import Watchdog
+from jaxpipe.runtime.watchdog.of_job import start_watchdog
 from jaxpipe.trace import Trace
 
 logger = logging.getLogger(__name__)
@@ -53,8 +53,8 @@ def train(
     *,
     checkpoint: Saved | None,
     observe: Callable[[StepMetrics], None],
-    watch: Watch | None = None,
-    standing: Standing | None = None,
+    watch: Watchdog | None = None,
+    standing: LastState | None = None,
 ) -> Outcome | Stopped | None:
     """Train to the last step, as one of all ranks of the job; rank 0 returns where results lie.
 
@@ -71,8 +71,8 @@ def train(
         RunError: three steps in a row had gradients that are not finite, or the last checkpoint
             could not be saved.
     """
-    watch = watch or watch_over(job, rank=transport.rank)
-    standing = standing or Standing()
+    watch = watch or start_watchdog(job, rank=transport.rank)
+    standing = standing or LastState()
     worker = start(job, transport, watch)
     state, first_step = restore_state(worker, checkpoint)
     if checkpoint is not None and transport.rank == 0:
@@ -109,14 +109,14 @@ class _Training:
     """The steps of one rank, and what it does between them."""
 
     worker: Worker
-    watch: Watch
+    watch: Watchdog
     saver: Saver
     reporter: "_Reporter"
-    standing: Standing
+    standing: LastState
 
     def run(self, state: TrainState, *, first_step: int) -> int:
         """Train, and return after how many steps it ended: all, or as many as it was told."""
-        overflows = Overflows()
+        overflows = NonfiniteSteps()
         again = self.standing.again
         if again is not None:
             self._follow(state, again)
@@ -230,8 +230,8 @@ class _Reporter:
             self._trackers.close()
 
 
-def _tracked(job: Job, file: MetricsFile, first_step: int) -> Tracked:
-    return Tracked(
+def _tracked(job: Job, file: MetricsFile, first_step: int) -> TrackedRun:
+    return TrackedRun(
         folder=job.folder,
         project=job.run.project,
         key=file.key,

@@ -1,7 +1,4 @@
-"""Prove that programs which wait for each other all come to their end.
-
-How far programs of computes come when they wait for each other's results.
-"""
+"""Deadlock detection: whether programs that wait for each other can all finish."""
 
 from jaxpipe.schedule.dataflow import Value, inputs, output
 from jaxpipe.schedule.instruction import (
@@ -22,7 +19,7 @@ def together(
 ) -> tuple[Instruction, ...]:
     """Return the reductions of one replica that sum `bucket` with that of `stage`.
 
-    >>> [each.stage for each in together(Bucket.SHARED, stage=0, num_ranks=4, num_stages=8)]
+    >>> [each.stage for each in together(Bucket.TIED, stage=0, num_ranks=4, num_stages=8)]
     [0, 7]
     >>> [each.stage for each in together(Bucket.SCALARS, stage=0, num_ranks=4, num_stages=8)]
     [0, 1, 2, 3]
@@ -30,7 +27,7 @@ def together(
     match bucket:
         case Bucket.STAGE:
             return (reduce(stage, bucket),)
-        case Bucket.SHARED:
+        case Bucket.TIED:
             edges = (0,) if num_ranks == 1 else (0, num_stages - 1)
             return tuple(reduce(edge, bucket) for edge in edges)
         case Bucket.SCALARS:
@@ -126,13 +123,13 @@ def reach(compute: Schedule) -> tuple[int, ...]:
     while num_made_before < len(made):
         num_made_before = len(made)
         for rank, program in enumerate(compute):
-            positions[rank] = _advance(
+            positions[rank] = _advance_compute(
                 program, position=positions[rank], made=made, num_stages=num_stages
             )
     return tuple(positions)
 
 
-def _advance(program: Program, *, position: int, made: set[Value], num_stages: int) -> int:
+def _advance_compute(program: Program, *, position: int, made: set[Value], num_stages: int) -> int:
     while position < len(program):
         if not made.issuperset(inputs(program[position], num_stages=num_stages)):
             break

@@ -49,7 +49,7 @@ class Bucket(StrEnum):
 
     STAGE = "stage"
     """Gradients that only the replicas of one stage hold; one reduction to a stage."""
-    SHARED = "shared"
+    TIED = "tied"
     """Gradients of a tied embedding, held by the first and the last stage of every replica.
 
     One reduction to a rank: where one rank holds both stages, it stands at the first.

@@ -10,7 +10,7 @@ begin of the sum of its gradients as soon as they are complete, and each program
     last backward     the last backward (or backward-weight) of a stage, and its send
     of a stage  ──►   reduce stage       over the replicas of the stage, if there are several
 
-    end         ──►   reduce shared      over first and last stages, if the embedding is tied
+    end         ──►   reduce tied      over first and last stages, if the embedding is tied
                       reduce scalars     over all ranks: loss, gradient norm, counters
                       update             of each stage that the rank holds
 
@@ -47,9 +47,9 @@ def lower(compute: Schedule, *, tied: bool, num_replicas: int) -> Schedule:
     >>> schedule = lower(gpipe(num_stages=2, num_microbatches=1), tied=True, num_replicas=2)
     >>> for program in schedule:
     ...     print("; ".join(describe(instruction) for instruction in program))
-    forward 0; send 0 to stage 1; receive 0 from stage 1; backward 0; reduce stage; reduce shared; \
+    forward 0; send 0 to stage 1; receive 0 from stage 1; backward 0; reduce stage; reduce tied; \
 reduce scalars; update
-    receive 0 from stage 0; forward 0; backward 0; send 0 to stage 0; reduce stage; reduce shared; \
+    receive 0 from stage 0; forward 0; backward 0; send 0 to stage 0; reduce stage; reduce tied; \
 reduce scalars; update
 
     Raises:
@@ -99,7 +99,7 @@ def _end(
 ) -> Iterator[Instruction]:
     held = stages_held(rank, num_ranks=num_ranks, num_stages=num_stages)
     if trains and tied and num_stages > 1:
-        shared = together(Bucket.SHARED, stage=0, num_ranks=num_ranks, num_stages=num_stages)
+        shared = together(Bucket.TIED, stage=0, num_ranks=num_ranks, num_stages=num_stages)
         yield from (each for each in shared if each.stage in held)
     yield reduce(rank, Bucket.SCALARS)
     if trains:

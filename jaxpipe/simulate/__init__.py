@@ -1,12 +1,12 @@
 """How long: an event-driven simulator of plans, and the published systems as plans."""
 
 from jaxpipe.simulate.breakdown import (
-    StepSplit,
-    step_split,
+    StepBreakdown,
+    step_breakdown,
 )
 from jaxpipe.simulate.choose_all_reduce import (
     fastest_all_reduce,
-    sums_s,
+    gradient_sync_s,
 )
 from jaxpipe.simulate.collective import (
     Algorithm,
@@ -21,25 +21,25 @@ from jaxpipe.simulate.collective import (
     tree_sum,
 )
 from jaxpipe.simulate.engine.message_costs import (
-    Wire,
+    MessageCosts,
 )
 from jaxpipe.simulate.engine.simulator import (
     simulate,
 )
 from jaxpipe.simulate.engine.step_model import (
-    Job,
     Phase,
+    StepModel,
 )
 from jaxpipe.simulate.extrapolate import (
-    foreseen_step_s,
+    extrapolated_step_s,
     step_objective,
 )
 from jaxpipe.simulate.plan_step import (
     IDEAL,
     Conditions,
     Overheads,
-    plan_job,
-    planned_step_s,
+    plan_step,
+    plan_step_s,
 )
 from jaxpipe.simulate.published.constants import (
     Constants,
@@ -49,21 +49,21 @@ from jaxpipe.simulate.published.constants import (
 )
 from jaxpipe.simulate.published.dtfm import (
     Placement,
-    dtfm_job,
+    dtfm_step,
     scheduled,
     unscheduled,
 )
 from jaxpipe.simulate.published.jaxpipe_on_dtfm import (
     Choices,
-    own_job,
+    jaxpipe_step,
 )
 from jaxpipe.simulate.published.megatron import (
-    Split,
-    megatron_job,
+    MegatronLayout,
+    megatron_step,
 )
 from jaxpipe.simulate.published.registry import (
     System,
-    system_job,
+    system_step,
 )
 from jaxpipe.simulate.published.step_time import (
     StepTime,
@@ -73,10 +73,10 @@ from jaxpipe.simulate.published.workload import (
     Workload,
 )
 from jaxpipe.simulate.published.zero3 import (
-    zero_job,
+    zero3_step,
 )
 from jaxpipe.simulate.replay import (
-    replay_job,
+    replay_step,
 )
 from jaxpipe.simulate.schedule_search import (
     Candidate,
@@ -101,19 +101,19 @@ __all__ = [
     "Collective",
     "Conditions",
     "Constants",
-    "Job",
+    "MegatronLayout",
+    "MessageCosts",
     "NetworkConstants",
     "Overheads",
     "Phase",
     "Placement",
     "Search",
     "Speeds",
-    "Split",
-    "StepSplit",
+    "StepBreakdown",
+    "StepModel",
     "StepTime",
     "System",
     "Transfer",
-    "Wire",
     "Workload",
     "all_reduce_messages",
     "auto_schedule",
@@ -122,28 +122,28 @@ __all__ = [
     "central_server",
     "chain",
     "dtfm_constants",
-    "dtfm_job",
+    "dtfm_step",
+    "extrapolated_step_s",
     "fastest_all_reduce",
-    "foreseen_step_s",
-    "megatron_job",
+    "gradient_sync_s",
+    "jaxpipe_step",
+    "megatron_step",
     "named_schedules",
-    "own_job",
-    "plan_job",
-    "planned_step_s",
-    "replay_job",
+    "plan_step",
+    "plan_step_s",
+    "replay_step",
     "ring",
     "scheduled",
     "sharded_server",
     "share_sum",
     "simulate",
+    "step_breakdown",
     "step_objective",
-    "step_split",
     "step_time",
-    "sums_s",
-    "system_job",
+    "system_step",
     "tree_sum",
     "unscheduled",
     "with_slower_links",
     "without_network",
-    "zero_job",
+    "zero3_step",
 ]

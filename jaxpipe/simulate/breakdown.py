@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 from jaxpipe.plan import Plan
 from jaxpipe.simulate.engine.simulator import simulate
-from jaxpipe.simulate.plan_step import Conditions, Overheads, end_s, plan_job
+from jaxpipe.simulate.plan_step import Conditions, Overheads, end_s, plan_step
 from jaxpipe.simulate.what_if import without_network
 from jaxpipe.trace import Lane, Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepSplit:
+class StepBreakdown:
     """The simulated seconds of a step, by what they are spent on, and the trace of the step."""
 
     compute_s: float
@@ -36,19 +36,19 @@ class StepSplit:
         return both_s + self.bubble_s + self.activations_s + self.gradients_s
 
 
-def step_split(plan: Plan, conditions: Conditions) -> StepSplit:
+def step_breakdown(plan: Plan, conditions: Conditions) -> StepBreakdown:
     """Return what a step of a plan takes and why; it is simulated three times."""
-    job = plan_job(plan, conditions)
+    job = plan_step(plan, conditions)
     trace = simulate(job)
     alone_s = end_s(simulate(replace(job, collectives={})))
     free = replace(conditions, cluster=without_network(conditions.cluster))
     free = replace(free, overheads=Overheads(local_factor=conditions.overheads.local_factor))
-    free_s = end_s(simulate(replace(plan_job(plan, free), collectives={})))
+    free_s = end_s(simulate(replace(plan_step(plan, free), collectives={})))
     compute_s, update_s = (
         sum(span.end_s - span.start_s for span in trace.spans if span.lane is lane) / plan.num_ranks
         for lane in (Lane.COMPUTE, Lane.UPDATE)
     )
-    return StepSplit(
+    return StepBreakdown(
         compute_s=compute_s,
         update_s=update_s,
         bubble_s=free_s - compute_s - update_s,

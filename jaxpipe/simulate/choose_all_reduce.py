@@ -7,7 +7,7 @@ from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan
 from jaxpipe.schedule import Schedule, ScheduleKind
 from jaxpipe.simulate.engine.simulator import simulate
-from jaxpipe.simulate.engine.step_model import Job, Phase
+from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.gradient_sync import gradient_sums
 from topo import Cluster
 
@@ -32,7 +32,7 @@ def fastest_all_reduce(
     own way is not among them: what it does is not known.
     """
     seconds = {
-        kind: sums_s(
+        kind: gradient_sync_s(
             replace(plan, all_reduce=kind),
             cluster,
             stage_bytes=stage_bytes,
@@ -44,12 +44,12 @@ def fastest_all_reduce(
     return fastest, seconds[fastest]
 
 
-def sums_s(
+def gradient_sync_s(
     plan: Plan, cluster: Cluster, *, stage_bytes: Sequence[float], embed_bytes: float
 ) -> float:
     """Return the simulated seconds from when all ranks have their gradients until all have sums."""
     size = plan.num_replicas * plan.num_stages
-    job = Job(
+    job = StepModel(
         cluster=cluster,
         placement=plan.placement,
         phases=(Phase(schedule=_short_step(plan)),),

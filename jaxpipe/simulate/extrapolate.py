@@ -5,10 +5,10 @@ from dataclasses import replace
 from math import inf
 
 from jaxpipe.plan import Plan
-from jaxpipe.simulate.plan_step import Conditions, planned_step_s
+from jaxpipe.simulate.plan_step import Conditions, plan_step_s
 
 
-def foreseen_step_s(plan: Plan, conditions: Conditions) -> float:
+def extrapolated_step_s(plan: Plan, conditions: Conditions) -> float:
     """Return the seconds of a step, of which only the first microbatches are simulated.
 
     Once a pipeline is full, each further microbatch takes as long as the one before. So two short
@@ -19,9 +19,9 @@ def foreseen_step_s(plan: Plan, conditions: Conditions) -> float:
     """
     shortest = max(2 * plan.num_stages, *(plan.warmup or ()), 1)
     if plan.num_microbatches <= 2 * shortest:
-        return planned_step_s(plan, conditions)
+        return plan_step_s(plan, conditions)
     once_s, twice_s = (
-        planned_step_s(replace(plan, num_microbatches=times * shortest), conditions)
+        plan_step_s(replace(plan, num_microbatches=times * shortest), conditions)
         for times in (1, 2)
     )
     left = plan.num_microbatches - 2 * shortest
@@ -38,10 +38,10 @@ def step_objective(conditions: Conditions) -> Callable[[Plan], float]:
 
     def seconds(plan: Plan) -> float:
         nonlocal best_s
-        foreseen_s = foreseen_step_s(plan, conditions)
+        foreseen_s = extrapolated_step_s(plan, conditions)
         if foreseen_s >= best_s:
             return foreseen_s
-        exact_s = planned_step_s(plan, conditions)
+        exact_s = plan_step_s(plan, conditions)
         best_s = min(best_s, exact_s)
         return exact_s
 

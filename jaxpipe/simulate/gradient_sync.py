@@ -39,5 +39,5 @@ def gradient_sums(
             summed(tree, num_bytes) for tree, num_bytes in zip(plan.sync, own, strict=True)
         )
     if shares:
-        sums[Bucket.SHARED] = (summed(plan.sync_shared, embed_bytes),)
+        sums[Bucket.TIED] = (summed(plan.sync_shared, embed_bytes),)
     return sums

@@ -14,9 +14,9 @@ import numpy as np
 
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import Part, Profile
-from jaxpipe.simulate.engine.message_costs import Wire
+from jaxpipe.simulate.engine.message_costs import MessageCosts
 from jaxpipe.simulate.engine.simulator import simulate
-from jaxpipe.simulate.engine.step_model import Job, Phase
+from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.gradient_sync import gradient_sums
 from jaxpipe.simulate.published.compute_times import is_remote
 from jaxpipe.trace import Trace
@@ -32,8 +32,8 @@ class Overheads:
     messages all stay inside its host takes `local_factor` times the seconds of the profile.
     """
 
-    messages: Wire = field(default_factory=Wire)
-    gradients: Wire = field(default_factory=Wire)
+    messages: MessageCosts = field(default_factory=MessageCosts)
+    gradients: MessageCosts = field(default_factory=MessageCosts)
     nic_efficiency: float = 1.0
     chunk_bytes: float = inf
     local_factor: float = 1.0
@@ -57,7 +57,7 @@ class Conditions:
     overheads: Overheads = IDEAL
 
 
-def plan_job(plan: Plan, conditions: Conditions) -> Job:
+def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
     """Return one step of a plan.
 
     Raises:
@@ -66,7 +66,7 @@ def plan_job(plan: Plan, conditions: Conditions) -> Job:
     profile = conditions.profile.scaled(microbatch=plan.microbatch)
     parts = [profile.stage(plan.cut, stage) for stage in range(plan.num_stages)]
     factors = _factors(plan, conditions)
-    return Job(
+    return StepModel(
         cluster=conditions.cluster,
         placement=plan.placement,
         phases=(Phase(schedule=plan.train_schedule()),),
@@ -112,9 +112,9 @@ def _updates_s(plan: Plan, conditions: Conditions) -> tuple[float, ...] | None:
     )
 
 
-def planned_step_s(plan: Plan, conditions: Conditions) -> float:
+def plan_step_s(plan: Plan, conditions: Conditions) -> float:
     """Return the simulated seconds of one step of a plan, every microbatch of it."""
-    return end_s(simulate(plan_job(plan, conditions)))
+    return end_s(simulate(plan_step(plan, conditions)))
 
 
 def end_s(trace: Trace) -> float:

@@ -20,15 +20,15 @@ from typing import TypeAlias
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
 from jaxpipe.schedule import Op
-from jaxpipe.simulate.engine.step_model import Job
-from jaxpipe.simulate.plan_step import Conditions, plan_job
+from jaxpipe.simulate.engine.step_model import StepModel
+from jaxpipe.simulate.plan_step import Conditions, plan_step
 from jaxpipe.trace import Lane, Trace
 
 _Seconds: TypeAlias = Mapping[tuple[int, int, str], float]
 """The median seconds of what a rank does for a stage, by its name."""
 
 
-def replay_job(plan: Plan, conditions: Conditions, measured: Trace) -> Job:
+def replay_step(plan: Plan, conditions: Conditions, measured: Trace) -> StepModel:
     """Return a step of the plan whose computes and updates take what they took, at the median.
 
     Of the profile in `conditions` only the sizes count: parameters and activations.
@@ -37,32 +37,32 @@ def replay_job(plan: Plan, conditions: Conditions, measured: Trace) -> Job:
         PlanError: the trace is not one of this plan: a rank lacks the computes of a stage.
     """
     took_s = _medians(measured)
-    seats = [
+    slots = [
         (plan.rank(replica=replica, stage=stage), stage)
         for replica in range(plan.num_replicas)
         for stage in range(plan.num_stages)
     ]
-    weights_s = [took_s.get((*seat, Op.BACKWARD_WEIGHT), 0.0) for seat in seats]
-    updates_s = [took_s.get((*seat, Op.UPDATE), 0.0) for seat in seats]
+    weights_s = [took_s.get((*slot, Op.BACKWARD_WEIGHT), 0.0) for slot in slots]
+    updates_s = [took_s.get((*slot, Op.UPDATE), 0.0) for slot in slots]
     return replace(
-        plan_job(plan, conditions),
-        forward_s=tuple(_seconds(took_s, seat, Op.FORWARD) for seat in seats),
-        backward_s=tuple(_backward_s(took_s, seat) for seat in seats),
+        plan_step(plan, conditions),
+        forward_s=tuple(_seconds(took_s, slot, Op.FORWARD) for slot in slots),
+        backward_s=tuple(_backward_s(took_s, slot) for slot in slots),
         backward_weight_s=tuple(weights_s) if all(weights_s) else None,
         update_s=tuple(updates_s) if any(updates_s) else None,
     )
 
 
-def _backward_s(took_s: _Seconds, seat: tuple[int, int]) -> float:
+def _backward_s(took_s: _Seconds, slot: tuple[int, int]) -> float:
     """Return the seconds of a whole backward, or those of its halves together."""
-    if (*seat, Op.BACKWARD) in took_s:
-        return took_s[*seat, Op.BACKWARD]
-    weight_s = _seconds(took_s, seat, Op.BACKWARD_WEIGHT)
-    return _seconds(took_s, seat, Op.BACKWARD_INPUT) + weight_s
+    if (*slot, Op.BACKWARD) in took_s:
+        return took_s[*slot, Op.BACKWARD]
+    weight_s = _seconds(took_s, slot, Op.BACKWARD_WEIGHT)
+    return _seconds(took_s, slot, Op.BACKWARD_INPUT) + weight_s
 
 
-def _seconds(took_s: _Seconds, seat: tuple[int, int], op: Op) -> float:
-    rank, stage = seat
+def _seconds(took_s: _Seconds, slot: tuple[int, int], op: Op) -> float:
+    rank, stage = slot
     if (rank, stage, op) not in took_s:
         raise PlanError(
             f"a trace is laid over the plan of its run: rank {rank} of the trace has no `{op}` of "

@@ -28,7 +28,7 @@ from jaxpipe.schedule import (
     peak_live,
 )
 from jaxpipe.simulate.engine.simulator import simulate
-from jaxpipe.simulate.engine.step_model import Job, Phase
+from jaxpipe.simulate.engine.step_model import Phase, StepModel
 
 _SLOPES = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
 """By how many microbatches a rank warms up deeper than the next; 1F1B has 1, ZB-H2 2."""
@@ -59,7 +59,7 @@ class Search:
         PlanError: a rank cannot keep a microbatch, or ranks hold several chunks.
     """
 
-    job: Job
+    job: StepModel
     num_microbatches: int
     max_live: tuple[int, ...]
     tied: bool = False
@@ -138,7 +138,7 @@ def named_schedules(search: Search) -> tuple[Candidate, ...]:
     return tuple(found)
 
 
-def costs_of(job: Job) -> Costs:
+def costs_of(job: StepModel) -> Costs:
     """Return what stages and messages between them cost in the slowest replica of each."""
     stages = range(job.num_stages)
     ranks = [range(stage, job.num_ranks, job.num_stages) for stage in stages]
@@ -161,7 +161,7 @@ def costs_of(job: Job) -> Costs:
     )
 
 
-def _message_s(job: Job, source: int, destination: int) -> float:
+def _message_s(job: StepModel, source: int, destination: int) -> float:
     rate = float(job.cluster.alone_bytes_per_s[source, destination])
     return float(job.cluster.latency_s[source, destination]) + job.activation_bytes / rate
 

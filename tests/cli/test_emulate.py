@@ -11,7 +11,7 @@ import pytest
 
 import topo
 from jaxpipe.cli.main import main
-from jaxpipe.plan import PlanConfig, identity_plan, write_plan
+from jaxpipe.plan import PlanConfig, default_plan, write_plan
 from tests.cli.conftest import WriteConfig
 from tests.cli.test_runs import JAXPIPE, REPOSITORY, measured, run
 from tests.helpers import mpi_command
@@ -65,7 +65,7 @@ def test_ranks_run_on_their_hosts_and_their_bytes_cross_the_links(tmp_path: Path
 def test_a_plan_says_where_ranks_run(tmp_path: Path):
     needs_namespaces()
     cluster = topo.load("two-region")
-    plan = identity_plan(
+    plan = default_plan(
         PlanConfig(stages=2, replicas=1), cluster, num_layers=2, batch=1, tied=False
     )
     path = tmp_path / "plan.toml"

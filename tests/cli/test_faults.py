@@ -13,7 +13,7 @@ import pytest
 
 from jaxpipe.runtime.checkpoint import newest_valid
 from jaxpipe.runtime.metrics.records import read_metrics
-from jaxpipe.runtime.process.mpirun import seat
+from jaxpipe.runtime.process.mpirun import launched_rank
 from jaxpipe.runtime.watchdog import CauseKind, read_cause
 from tests.cli.conftest import WriteConfig
 from tests.helpers import mpi_command, mpi_environment
@@ -52,7 +52,7 @@ def wait_for_steps(folder: Path, *, steps: int = SETTLED) -> None:
 
 
 def rank_of(process: psutil.Process) -> int | None:
-    here = seat(process.environ())
+    here = launched_rank(process.environ())
     return None if here is None else here.rank
 
 

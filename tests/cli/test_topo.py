@@ -10,7 +10,7 @@ import pytest
 
 import topo
 from jaxpipe.cli.main import main
-from jaxpipe.plan import PlanConfig, identity_plan, write_plan
+from jaxpipe.plan import PlanConfig, default_plan, write_plan
 from tests.helpers import mpi_command, mpi_environment
 
 
@@ -52,7 +52,7 @@ def test_hosts_writes_a_placement(tmp_path: Path):
 def test_hosts_writes_the_placement_of_a_plan(tmp_path: Path):
     cluster = topo.load("two-region")
     config = PlanConfig(stages=2, replicas=1)
-    plan = identity_plan(config, cluster, num_layers=2, batch=1, tied=False)
+    plan = default_plan(config, cluster, num_layers=2, batch=1, tied=False)
     swapped = replace(plan, placement=((3, 1),))
     write_plan(swapped, cluster, tmp_path / "plan.toml")
     command = ["topo", "hosts", "two-region", "--plan", str(tmp_path / "plan.toml")]

@@ -8,11 +8,11 @@ import pytest
 from jaxpipe.collective.kinds import AllReduceKind
 from jaxpipe.collective.sync_tree import SyncTree
 from jaxpipe.comm.codec import Float8Codec, Int8Codec, TopKCodec
-from jaxpipe.comm.collective import Wire
+from jaxpipe.comm.collective import WireFormat
 from jaxpipe.comm.collective.all_reduce import all_reduce
-from jaxpipe.comm.collective.async_all_reduce import ReduceWorker
+from jaxpipe.comm.collective.async_all_reduce import AsyncAllReduce
 from jaxpipe.comm.collective.gather_broadcast import gather_bytes
-from jaxpipe.comm.collective.native import library_of
+from jaxpipe.comm.collective.native import native_of
 from jaxpipe.comm.tags import ALL_REDUCE_TAG, GATHER_TAG
 from jaxpipe.comm.transport import Transport
 from jaxpipe.errors import ConfigError
@@ -20,7 +20,7 @@ from tests.comm.conformance import TIMEOUT_S, pass_on
 
 
 def algorithms_of(transport: Transport) -> tuple[AllReduceKind, ...]:
-    has_library = library_of(transport) is not None
+    has_library = native_of(transport) is not None
     return tuple(kind for kind in AllReduceKind if has_library or kind != AllReduceKind.LIBRARY)
 
 
@@ -56,7 +56,7 @@ def every_algorithm_sums_over_any_tree(transport: Transport) -> None:
                     tag=ALL_REDUCE_TAG,
                     timeout_s=TIMEOUT_S,
                     algorithm=algorithm,
-                    wire=Wire(chunk_bytes=100_000),
+                    wire=WireFormat(chunk_bytes=100_000),
                 )
                 np.testing.assert_array_equal(total, expected, strict=True)
 
@@ -72,7 +72,7 @@ def some_ranks_may_sum_while_others_do(transport: Transport) -> None:
 
 
 def only_a_library_sums_in_the_library(transport: Transport) -> None:
-    if library_of(transport) is not None:
+    if native_of(transport) is not None:
         return
     with pytest.raises(ConfigError, match=r"`algorithm` is library, but .* has no library"):
         all_reduce(
@@ -98,7 +98,7 @@ def all_ranks_decode_the_same_bits(transport: Transport) -> None:
                 tag=ALL_REDUCE_TAG,
                 timeout_s=TIMEOUT_S,
                 algorithm=AllReduceKind.HIERARCHICAL,
-                wire=Wire(far=codec, chunk_bytes=2**12),
+                wire=WireFormat(far=codec, chunk_bytes=2**12),
             )
             gathered = gather_bytes(
                 transport, total.tobytes(), root=0, tag=GATHER_TAG, timeout_s=TIMEOUT_S
@@ -108,7 +108,7 @@ def all_ranks_decode_the_same_bits(transport: Transport) -> None:
 
 def sums_go_on_beside_each_other(transport: Transport) -> None:
     ranks = tuple(range(transport.num_ranks))
-    worker = ReduceWorker(transport)
+    worker = AsyncAllReduce(transport)
     begun = [
         worker.begin(
             jnp.full(1_000 * bucket, bucket + transport.rank, jnp.float32),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpipe.comm import CodedTransport, CountedTransport, Transport, run_ranks
+from jaxpipe.comm import CompressedTransport, CountingTransport, Transport, run_ranks
 from jaxpipe.comm.codec import Int8Codec
 from jaxpipe.errors import TransportError
 
@@ -24,8 +24,8 @@ def exchange(transport: Transport, mine: np.ndarray | jax.Array, *, peer: int) -
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_floats_are_shortened_and_keep_their_dtype_and_shape(dtype: str):
     def work(transport: Transport) -> int:
-        counted = CountedTransport(transport)
-        coded = CodedTransport(counted, {1 - transport.rank: Int8Codec()})
+        counted = CountingTransport(transport)
+        coded = CompressedTransport(counted, {1 - transport.rank: Int8Codec()})
         mine = jnp.linspace(-1, 1, 512, dtype=dtype).reshape(2, 256)
         got = exchange(coded, mine, peer=1 - transport.rank)
         assert got.dtype == mine.dtype
@@ -41,7 +41,7 @@ def test_floats_are_shortened_and_keep_their_dtype_and_shape(dtype: str):
 
 def test_what_is_no_small_float_passes_as_it_is():
     def work(transport: Transport) -> None:
-        coded = CodedTransport(transport, {1 - transport.rank: Int8Codec()})
+        coded = CompressedTransport(transport, {1 - transport.rank: Int8Codec()})
         for mine in (
             np.array([2**40 + 1]),
             np.array([True, False]),
@@ -58,7 +58,7 @@ def test_what_is_no_small_float_passes_as_it_is():
 def test_a_peer_without_a_codec_gets_all_as_it_is():
     def work(transport: Transport) -> None:
         codecs = {2: Int8Codec()} if transport.rank != 2 else {0: Int8Codec(), 1: Int8Codec()}
-        coded = CodedTransport(transport, codecs)
+        coded = CompressedTransport(transport, codecs)
         mine = np.array([1 / 3, 2.0], np.float32)
         if transport.rank < 2:
             got = exchange(coded, mine, peer=1 - transport.rank)
@@ -73,7 +73,7 @@ def test_send_does_not_wait_for_the_computation():
     slow(jnp.eye(300)).block_until_ready()
 
     def work(transport: Transport) -> bool:
-        coded = CodedTransport(transport, {0: Int8Codec()})
+        coded = CompressedTransport(transport, {0: Int8Codec()})
         computed = slow(jnp.eye(300))
         receiving = coded.receive(
             jax.ShapeDtypeStruct(computed.shape, computed.dtype), source=0, tag=0
@@ -90,7 +90,7 @@ def test_send_does_not_wait_for_the_computation():
 
 def test_an_array_that_cannot_be_read_is_an_error_of_wait():
     def work(transport: Transport) -> None:
-        coded = CodedTransport(transport, {0: Int8Codec()})
+        coded = CompressedTransport(transport, {0: Int8Codec()})
         deleted = jnp.ones(3)
         deleted.delete()
         sending = coded.send(deleted, to=0, tag=4)

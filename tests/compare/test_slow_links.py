@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jaxpipe.autoshard.hlo import HloCollective, HloKind
 from jaxpipe.autoshard.strategy import MeshShape
-from jaxpipe.comm import CountedTransport, Transport, run_ranks
+from jaxpipe.comm import CountingTransport, Transport, run_ranks
 from jaxpipe.compare.slow_links import is_slow, sent_in_messages, sent_in_rings
 
 KINDS = (HloKind.ALL_REDUCE, HloKind.ALL_GATHER, HloKind.REDUCE_SCATTER)
@@ -47,7 +47,7 @@ def test_groups_lie_along_an_axis(group: int, expected: float):
 
 def test_messages_to_other_regions_are_counted():
     def work(transport: Transport) -> tuple[int, int]:
-        counted = CountedTransport(transport)
+        counted = CountingTransport(transport)
         to = (counted.rank + 1) % 3
         sending = counted.send(np.zeros(2, np.float32), to=to, tag=0)
         like = jax.ShapeDtypeStruct((2,), np.float32)

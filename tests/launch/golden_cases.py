@@ -7,7 +7,7 @@ from pathlib import Path
 
 import topo
 from jaxpipe.launch import Launch, SlurmMpi, mpijob_manifest, mpirun_script, slurm_script
-from jaxpipe.plan import PlanConfig, identity_plan
+from jaxpipe.plan import PlanConfig, default_plan
 
 FOLDER = Path(__file__).parent / "golden"
 
@@ -16,7 +16,7 @@ def launch_on(cluster: str, *, stages: int, replicas: int, survives: bool = Fals
     """Return a run of a model of as many layers as stages."""
     where = topo.load(cluster)
     config = PlanConfig(cluster=cluster, stages=stages, replicas=replicas)
-    plan = identity_plan(config, where, num_layers=stages, batch=4 * replicas, tied=True)
+    plan = default_plan(config, where, num_layers=stages, batch=4 * replicas, tied=True)
     return Launch(
         plan=plan,
         cluster=where,

@@ -28,7 +28,7 @@ def is_runnable(schedule: Schedule) -> bool:
 
 
 def _node(instruction: Instruction) -> Instruction | Bucket:
-    together = instruction.bucket in (Bucket.SHARED, Bucket.SCALARS)
+    together = instruction.bucket in (Bucket.TIED, Bucket.SCALARS)
     return instruction.bucket if together and instruction.bucket else instruction
 
 

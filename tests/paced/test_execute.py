@@ -10,19 +10,19 @@ import topo
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.comm import run_ranks
 from jaxpipe.errors import DeadlineError
-from jaxpipe.paced import Outcome, PlannedSums, Scale, execute, planned_sums
-from jaxpipe.plan import Plan, PlanConfig, identity_plan
+from jaxpipe.paced import Outcome, PlannedAllReduces, Scale, execute, planned_all_reduces
+from jaxpipe.plan import Plan, PlanConfig, default_plan
 from jaxpipe.plan.cost import flop_profile
 from jaxpipe.schedule import Bucket, ScheduleKind
 from jaxpipe.simulate import (
     Conditions,
-    Job,
     Overheads,
     Phase,
+    StepModel,
     Workload,
     dtfm_constants,
-    dtfm_job,
-    plan_job,
+    dtfm_step,
+    plan_step,
     simulate,
 )
 from jaxpipe.trace import Lane, Span, Trace, Truth
@@ -33,7 +33,11 @@ AS_IT_IS = Scale(message=1.0)
 
 
 def run(
-    job: Job, *, num_ranks: int = 0, scale: Scale = AS_IT_IS, sums: PlannedSums | None = None
+    job: StepModel,
+    *,
+    num_ranks: int = 0,
+    scale: Scale = AS_IT_IS,
+    sums: PlannedAllReduces | None = None,
 ) -> Outcome:
     """Execute a job in threads, as many as it has ranks or more."""
     outcomes = run_ranks(
@@ -46,7 +50,7 @@ def run(
     return first
 
 
-def published_job(*, batch: int, num_stages: int = 2, num_replicas: int = 2) -> Job:
+def published_job(*, batch: int, num_stages: int = 2, num_replicas: int = 2) -> StepModel:
     """Return a small job in the manner of DT-FM: GPipe, a meeting of all, chains at the end."""
     placement = tuple(
         tuple(range(replica * num_stages, (replica + 1) * num_stages))
@@ -56,17 +60,17 @@ def published_job(*, batch: int, num_stages: int = 2, num_replicas: int = 2) -> 
         CLUSTER, devices=tuple(replace(d, effective_flops_per_s=1e11) for d in CLUSTER.devices)
     )
     workload = Workload(num_layers=4, batch=batch, dim=32, sequence=32, vocabulary=64)
-    return dtfm_job(cluster, placement, workload=workload, constants=dtfm_constants())
+    return dtfm_step(cluster, placement, workload=workload, constants=dtfm_constants())
 
 
 def planned_job(
     *, schedule: ScheduleKind, all_reduce: AllReduceKind, tied: bool, num_chunks: int = 1
-) -> tuple[Job, PlannedSums, Plan]:
+) -> tuple[StepModel, PlannedAllReduces, Plan]:
     """Return a small planned job of 2 stages x 2 replicas, and its sums."""
     config = PlanConfig(
         cluster="two-region", stages=2, replicas=2, chunks=num_chunks, schedule=schedule
     )
-    plan = identity_plan(config, CLUSTER, num_layers=4, batch=8, tied=tied)
+    plan = default_plan(config, CLUSTER, num_layers=4, batch=8, tied=tied)
     plan = replace(plan, all_reduce=all_reduce)
     profile = flop_profile(
         num_layers=4,
@@ -84,7 +88,7 @@ def planned_job(
         gradient_bytes=4,
         overheads=Overheads(chunk_bytes=1024),
     )
-    return plan_job(plan, conditions), planned_sums(plan, conditions), plan
+    return plan_step(plan, conditions), planned_all_reduces(plan, conditions), plan
 
 
 def computes(trace: Trace) -> dict[int, list[Span]]:
@@ -96,7 +100,7 @@ def computes(trace: Trace) -> dict[int, list[Span]]:
     return dict(found)
 
 
-def assert_like_simulated(job: Job, outcome: Outcome) -> None:
+def assert_like_simulated(job: StepModel, outcome: Outcome) -> None:
     """The same computes in the same order, each as long as simulated, and none sooner."""
     simulated, emulated = simulate(job), outcome.trace
     assert emulated.truth is Truth.EMULATED
@@ -168,7 +172,7 @@ def test_a_planned_job_runs_with_the_sums_of_the_runtime(
     assert_like_simulated(job, outcome)
     stages = {span.stage for span in outcome.trace.spans if span.name == "reduce stage"}
     assert stages == set(range(job.num_stages))
-    shared = {span.rank for span in outcome.trace.spans if span.name == "reduce shared"}
+    shared = {span.rank for span in outcome.trace.spans if span.name == "reduce tied"}
     assert shared == ({0, 1, 2, 3} if tied else set())
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxpipe.paced.timing_error import Latenesses, added
+from jaxpipe.paced.timing_error import TimingErrors, added
 from jaxpipe.paced.virtual_clock import Beat, Pace
 
 
@@ -50,7 +50,7 @@ def test_each_thread_is_due_for_itself():
 
 @given(st.lists(st.floats(-1.0, 1.0), max_size=9), st.integers(0, 9))
 def test_lateness_adds_up(late_s: list[float], cut: int):
-    whole, parts = Latenesses(), (Latenesses(), Latenesses())
+    whole, parts = TimingErrors(), (TimingErrors(), TimingErrors())
     for number, each in enumerate(late_s):
         whole.add(each)
         parts[number < cut].add(each)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import topo
 from jaxpipe.collective import ranks
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import Plan, PlanConfig, check_plan, identity_plan
+from jaxpipe.plan import Plan, PlanConfig, check_plan, default_plan
 from jaxpipe.schedule import Bucket, ScheduleKind, check
 
 KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.INTERLEAVED]
@@ -15,7 +15,7 @@ KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.INTERLEAVED]
 
 
 def plan_of(config: PlanConfig, *, tied: bool = True) -> Plan:
-    return identity_plan(
+    return default_plan(
         config,
         topo.load("laptop"),
         num_layers=config.stages + 1,
@@ -35,7 +35,7 @@ def test_every_rank_has_a_place_and_its_sums(
         assert plan.rank(replica=replica, stage=stage) == rank == plan.device(rank)
         assert rank in ranks(plan.tree(Bucket.STAGE, stage=stage))
     ends = {r for r in range(plan.num_ranks) if plan.stage(r) in (0, stages - 1)}
-    assert set(ranks(plan.tree(Bucket.SHARED, stage=0))) == ends
+    assert set(ranks(plan.tree(Bucket.TIED, stage=0))) == ends
     assert set(ranks(plan.tree(Bucket.SCALARS, stage=0))) == set(range(plan.num_ranks))
     check(plan.train_schedule())
     check(plan.eval_schedule(num_microbatches=2))
@@ -73,7 +73,7 @@ def test_ranks_take_the_devices_that_are_named():
     names = ("virginia-1:0", "ohio-0:0", "virginia-0:0")
     config = PlanConfig(stages=1, replicas=3, devices=names)
     cluster = topo.load("two-region")
-    plan = identity_plan(config, cluster, num_layers=2, batch=6, tied=True)
+    plan = default_plan(config, cluster, num_layers=2, batch=6, tied=True)
     assert tuple(cluster.devices[plan.device(rank)].name for rank in range(3)) == names
     assert plan.placement == ((3,), (0,), (2,))
     assert plan.sync_all == ((0, 2), 1)

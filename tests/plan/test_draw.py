@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxpipe.plan import PlanConfig, draw_plan, ideal_bubble, identity_plan
+from jaxpipe.plan import PlanConfig, default_plan, draw_plan, ideal_bubble
 from jaxpipe.schedule import ScheduleKind
 from topo import load
 
@@ -27,7 +27,7 @@ stage 1  .  0  1 [0][1] ."""
 def test_a_plan_is_drawn():
     config = PlanConfig(schedule=ScheduleKind.GPIPE)
     cluster = load("two-region")
-    plan = identity_plan(config, cluster, num_layers=3, batch=4, tied=True)
+    plan = default_plan(config, cluster, num_layers=3, batch=4, tied=True)
     assert draw_plan(plan, cluster) == EXPECTED
 
 
@@ -44,7 +44,7 @@ replica 1  rank 2 on virginia-0:0   rank 3 on virginia-1:0
 def test_chunks_are_drawn_with_the_rank_that_holds_them():
     config = PlanConfig(stages=4, chunks=2, schedule=ScheduleKind.INTERLEAVED)
     cluster = load("two-region")
-    plan = identity_plan(config, cluster, num_layers=5, batch=4, tied=True)
+    plan = default_plan(config, cluster, num_layers=5, batch=4, tied=True)
     assert draw_plan(plan, cluster).startswith(EXPECTED_CHUNKS)
     assert "at most 4, 3 microbatches live" in draw_plan(plan, cluster)
 
@@ -57,6 +57,6 @@ def test_the_ideal_bubble_of_even_stages_has_its_closed_form(
     kind: ScheduleKind, stages: int, microbatches: int
 ):
     config = PlanConfig(cluster="laptop", stages=stages, replicas=1, schedule=kind)
-    plan = identity_plan(config, load("laptop"), num_layers=4, batch=microbatches, tied=True)
+    plan = default_plan(config, load("laptop"), num_layers=4, batch=microbatches, tied=True)
     expected = (stages - 1) / (microbatches + stages - 1)
     assert ideal_bubble(plan) == pytest.approx(expected)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import topo
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import PlanConfig, identity_plan, plan_text, read_plan, write_plan
+from jaxpipe.plan import PlanConfig, default_plan, plan_text, read_plan, write_plan
 from jaxpipe.plan.decide import Task, build
 from jaxpipe.plan.decide.neighbours import neighbour
 from jaxpipe.schedule import ScheduleKind, one_f_one_b, write_schedule
@@ -21,7 +21,7 @@ from tests.plan.models import cluster_of, profile_of
 def test_a_schedule_of_its_own_is_kept(tmp_path: Path):
     cluster = topo.load("two-region")
     config = PlanConfig(stages=2, replicas=1, schedule=ScheduleKind.ZB_H1)
-    named = identity_plan(config, cluster, num_layers=2, batch=3, tied=False)
+    named = default_plan(config, cluster, num_layers=2, batch=3, tied=False)
     own = replace(named, schedule=named.compute_schedule(), all_reduce=AllReduceKind.RING)
     write_plan(own, cluster, tmp_path / "plan.toml")
     assert read_plan(tmp_path / "plan.toml", cluster) == own
@@ -36,12 +36,12 @@ def test_a_schedule_comes_from_a_file(tmp_path: Path):
     path = tmp_path / "schedule.csv"
     write_schedule(one_f_one_b(num_stages=2, num_microbatches=4), path)
     config = PlanConfig(stages=2, replicas=1, schedule_file=str(path))
-    plan = identity_plan(config, cluster, num_layers=2, batch=4, tied=False)
+    plan = default_plan(config, cluster, num_layers=2, batch=4, tied=False)
     assert (
         plan.train_schedule() == replace(plan, schedule=ScheduleKind.ONE_F_ONE_B).train_schedule()
     )
     with pytest.raises(PlanError, match=r"2 rows and 4 microbatches, the plan 2 and 8"):
-        identity_plan(config, cluster, num_layers=2, batch=8, tied=False)
+        default_plan(config, cluster, num_layers=2, batch=8, tied=False)
 
 
 KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.INTERLEAVED]
@@ -70,7 +70,7 @@ def test_a_file_gives_back_the_plan(
 def test_a_file_gives_back_chunks(tmp_path: Path):
     cluster = topo.load("two-region")
     config = PlanConfig(stages=4, chunks=2, schedule=ScheduleKind.INTERLEAVED)
-    plan = identity_plan(config, cluster, num_layers=5, batch=16, tied=True)
+    plan = default_plan(config, cluster, num_layers=5, batch=16, tied=True)
     path = tmp_path / "plan.toml"
     write_plan(plan, cluster, path)
     assert read_plan(path, cluster) == plan
@@ -82,7 +82,7 @@ def test_a_file_gives_back_chunks(tmp_path: Path):
 def text_of_identity() -> str:
     cluster = topo.load("two-region")
     config = PlanConfig(cluster="two-region", stages=2, replicas=2)
-    plan = identity_plan(config, cluster, num_layers=5, batch=16, tied=True)
+    plan = default_plan(config, cluster, num_layers=5, batch=16, tied=True)
     return plan_text(plan, cluster)
 
 

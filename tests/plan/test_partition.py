@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import check_cut, even_cut, layers_of
+from jaxpipe.plan import check_partition, even_partition, layers_of
 
 
 @given(st.integers(1, 20), st.integers(0, 80))
 def test_an_even_cut_covers_the_layers(num_stages: int, spare: int):
     num_layers = num_stages + spare
-    cut = even_cut(num_layers=num_layers, num_stages=num_stages)
-    check_cut(cut, num_layers=num_layers, num_stages=num_stages)
+    cut = even_partition(num_layers=num_layers, num_stages=num_stages)
+    check_partition(cut, num_layers=num_layers, num_stages=num_stages)
     assert max(cut) - min(cut) <= 1
     assert cut == tuple(sorted(cut, reverse=True))
     held = [layer for stage in range(num_stages) for layer in layers_of(cut, stage)]
@@ -21,7 +21,7 @@ def test_an_even_cut_covers_the_layers(num_stages: int, spare: int):
 
 def test_more_stages_than_layers_are_refused():
     with pytest.raises(PlanError, match=r"`plan.stages` is 3 but the model has 2 .* at most 2"):
-        even_cut(num_layers=2, num_stages=3)
+        even_partition(num_layers=2, num_stages=3)
 
 
 @pytest.mark.parametrize(
@@ -34,4 +34,4 @@ def test_more_stages_than_layers_are_refused():
 )
 def test_wrong_cuts_are_refused(cut: tuple[int, ...], words: str):
     with pytest.raises(PlanError, match=words):
-        check_cut(cut, num_layers=4, num_stages=3)
+        check_partition(cut, num_layers=4, num_stages=3)

@@ -11,7 +11,7 @@ from jaxpipe.plan.cost import read_profile
 from jaxpipe.profile import (
     TIMED,
     GptCosts,
-    MeasureSettings,
+    MeasureConfig,
     as_profile,
     matrix_peak_flops_per_s,
     measure_gpt,
@@ -26,7 +26,7 @@ from models import GptConfig, layer_residual_bytes, num_parameters
 pytestmark = pytest.mark.slow
 
 TINY = GptConfig(num_layers=3, dim=16, num_heads=2, sequence=8, vocabulary=32)
-SETTINGS = MeasureSettings(microbatch=2, repeats=3, remat=Remat.FULL)
+SETTINGS = MeasureConfig(microbatch=2, repeats=3, remat=Remat.FULL)
 
 
 def ticking_clock() -> "itertools.count[float]":

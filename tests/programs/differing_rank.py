@@ -5,7 +5,7 @@ import sys
 from importlib import metadata
 
 from jaxpipe.cli.main import main
-from jaxpipe.runtime.process.mpirun import seat
+from jaxpipe.runtime.process.mpirun import launched_rank
 
 _version = metadata.version
 
@@ -15,7 +15,7 @@ def version(name: str) -> str:
 
 
 if __name__ == "__main__":
-    here = seat(os.environ)
+    here = launched_rank(os.environ)
     arguments = ["train", sys.argv[1]]
     if here is not None and here.rank == 3:
         if sys.argv[2] == "versions":

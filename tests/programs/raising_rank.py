@@ -5,13 +5,13 @@ from pathlib import Path
 
 from jaxpipe.cli.main import main
 from jaxpipe.runtime.stage.train_state import TrainState
-from jaxpipe.runtime.step.step_totals import Totals
+from jaxpipe.runtime.step.step_totals import StepTotals
 from jaxpipe.runtime.step.worker import Worker
 
 _train_step = Worker.train_step
 
 
-def train_step(self: Worker, state: TrainState, *, step: int) -> tuple[TrainState, Totals]:
+def train_step(self: Worker, state: TrainState, *, step: int) -> tuple[TrainState, StepTotals]:
     if self.transport.rank == 2 and step == 1:
         (Path(sys.argv[1]).parent / "raised").touch()
         raise ValueError("stage 0 has\nno more memory")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.run import on_hang as held_up
-from jaxpipe.run.on_hang import HeldUp, Killed, kill_rank
-from jaxpipe.runtime.watchdog import Cause, CauseKind, Pulse
-from jaxpipe.runtime.watchdog.heartbeat import pulse_file, write_pulse
+from jaxpipe.run.on_hang import Killed, OnHang, kill_rank
+from jaxpipe.runtime.watchdog import Cause, CauseKind, Heartbeat
+from jaxpipe.runtime.watchdog.heartbeat import heartbeat_file, write_heartbeat
 
 STOPPED = Cause(kind=CauseKind.STOPPED, message="it gives no sign of life", rank=2)
 
@@ -30,11 +30,11 @@ def rank_2(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def tell(folder: Path, process: int, *, host: str) -> None:
-    path = pulse_file(folder, 2)
+    path = heartbeat_file(folder, 2)
     path.parent.mkdir(exist_ok=True)
-    write_pulse(
+    write_heartbeat(
         path,
-        Pulse(
+        Heartbeat(
             rank=2,
             stage=0,
             step=3,
@@ -52,7 +52,7 @@ def test_one_of_this_host_is_killed(
     tmp_path: Path, rank_2: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended: list[Cause] = []
-    HeldUp(tmp_path, end=ended.append)(STOPPED)
+    OnHang(tmp_path, end=ended.append)(STOPPED)
     assert rank_2.wait(10) == -signal.SIGKILL
     assert not ended
     assert capsys.readouterr().err == (
@@ -68,7 +68,7 @@ def test_one_of_another_host_is_left_to_its_neighbours_and_then_the_job_ends(
     tell(tmp_path, rank_2.pid, host="elsewhere")
     ended: list[Cause] = []
     times_s = iter((100.0, 104.9, 105.1))
-    look = HeldUp(tmp_path, end=ended.append, clock=lambda: next(times_s))
+    look = OnHang(tmp_path, end=ended.append, clock=lambda: next(times_s))
     look(STOPPED)
     look(STOPPED)
     assert (ended, rank_2.poll()) == ([], None)
@@ -79,7 +79,7 @@ def test_one_of_another_host_is_left_to_its_neighbours_and_then_the_job_ends(
 def test_another_rank_is_waited_for_anew(tmp_path: Path) -> None:
     ended: list[Cause] = []
     times_s = iter((100.0, 200.0, 205.1))
-    look = HeldUp(tmp_path, end=ended.append, clock=lambda: next(times_s))
+    look = OnHang(tmp_path, end=ended.append, clock=lambda: next(times_s))
     look(STOPPED)
     other = replace(STOPPED, step=7)
     look(other)
@@ -91,7 +91,7 @@ def test_another_rank_is_waited_for_anew(tmp_path: Path) -> None:
 def test_nobody_is_killed_for_a_circle_or_without_a_pulse(tmp_path: Path) -> None:
     ended: list[Cause] = []
     circle = Cause(kind=CauseKind.DEADLOCK, message="it waits in a circle", rank=2)
-    HeldUp(tmp_path, end=ended.append)(circle)
+    OnHang(tmp_path, end=ended.append)(circle)
     assert ended == [circle]
     assert kill_rank(tmp_path, 2) is Killed.NOT
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxpipe.run.signals import stopping_when_told
-from jaxpipe.runtime.watchdog import Deadlines, Seen, Watch, read_pulses
+from jaxpipe.run.signals import stop_on_signal
+from jaxpipe.runtime.watchdog import Deadlines, Seen, Watchdog, read_heartbeats
 
 GONE = 2**22 + 1
 """Above what Linux gives to processes."""
@@ -23,20 +23,20 @@ from jaxpipe.run.signals import stopping_when_told
 watch = watch_of(Path(sys.argv[1]))
 if sys.argv[2] == "trains":
     watch.start()
-with stopping_when_told(lambda: watch):
+with stop_on_signal(lambda: watch):
     print("ready", flush=True)
     for _ in range(200):
-        if watch.is_told_to_stop:
+        if watch.stop_requested:
             break
         threading.Event().wait(0.1)
 watch.stop()
-sys.exit(7 if watch.is_told_to_stop else 0)
+sys.exit(7 if watch.stop_requested else 0)
 """
 
 
-def watch_of(folder: Path) -> Watch:
+def watch_of(folder: Path) -> Watchdog:
     seen = Seen(rank=0, stage=0, num_ranks=2, folder=folder, waits_for=lambda _: ())
-    return Watch(seen, Deadlines(least_s=60.0, unlearned_s=60.0), end=print)
+    return Watchdog(seen, Deadlines(least_s=60.0, unlearned_s=60.0), end=print)
 
 
 def write_pulse_of_rank_1(folder: Path, *, process: int, host: str) -> None:
@@ -48,7 +48,7 @@ def write_pulse_of_rank_1(folder: Path, *, process: int, host: str) -> None:
     said = said.replace(f'"process":{os.getpid()}', f'"process":{process}')
     said = said.replace(f'"host":"{socket.gethostname()}"', f'"host":"{host}"')
     (folder / "watch" / "rank-1.json").write_text(said)
-    assert read_pulses(folder, range(2))[1].process == process
+    assert read_heartbeats(folder, range(2))[1].process == process
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def test_a_rank_ends_or_stops_after_its_step(
 def test_handlers_are_as_before_afterwards(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGUSR1)
     watch = watch_of(tmp_path)
-    with stopping_when_told(lambda: watch):
+    with stop_on_signal(lambda: watch):
         os.kill(os.getpid(), signal.SIGUSR1)
         deadline_s = time.monotonic() + 20
-        while not watch.is_told_to_stop and time.monotonic() < deadline_s:
+        while not watch.stop_requested and time.monotonic() < deadline_s:
             time.sleep(0.01)
-    assert watch.is_told_to_stop
+    assert watch.stop_requested
     assert signal.getsignal(signal.SIGUSR1) is before

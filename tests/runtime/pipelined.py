@@ -8,8 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpipe.comm import CodedTransport, CountedTransport, ReduceWorker, Transport, Wire
-from jaxpipe.plan import Plan, PlanConfig, identity_plan
+from jaxpipe.comm import (
+    AsyncAllReduce,
+    CompressedTransport,
+    CountingTransport,
+    Transport,
+    WireFormat,
+)
+from jaxpipe.plan import Plan, PlanConfig, default_plan
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.config import Loop, MeshConfig, OptimizerConfig
 from jaxpipe.runtime.stage.compile import CompiledStage
@@ -18,11 +24,11 @@ from jaxpipe.runtime.stage.gradient_buckets import unpack
 from jaxpipe.runtime.stage.mesh import layout_over
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.stage.train_state import StageState, TrainState
-from jaxpipe.runtime.step.interpreter import Feed, Interpreter
-from jaxpipe.runtime.step.mailbox import Patience
-from jaxpipe.runtime.step.span_recorder import Recorder
-from jaxpipe.runtime.step.step_totals import Totals
-from jaxpipe.runtime.watchdog.of_job import unwatched
+from jaxpipe.runtime.step.interpreter import Interpreter, StepBatch
+from jaxpipe.runtime.step.mailbox import Timeouts
+from jaxpipe.runtime.step.span_recorder import SpanRecorder
+from jaxpipe.runtime.step.step_totals import StepTotals
+from jaxpipe.runtime.watchdog.of_job import no_watchdog
 from jaxpipe.schedule import Op, ScheduleKind
 from tests.oracles.one_device import MICROBATCH, NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
 from tests.runtime.compiled_once import compile_stage_once
@@ -51,7 +57,7 @@ def make_plan(
         chunks=num_chunks,
     )
     batch = num_replicas * num_microbatches * MICROBATCH
-    return identity_plan(config, load("laptop"), num_layers=NUM_LAYERS, batch=batch, tied=tied)
+    return default_plan(config, load("laptop"), num_layers=NUM_LAYERS, batch=batch, tied=tied)
 
 
 def compiled_stage(
@@ -88,7 +94,7 @@ def gradients_of_rank(
     mesh: MeshConfig = NO_MESH,
     loop: Loop = Loop.UNROLLED,
     ops: Collection[Op] = Op,
-) -> tuple[dict[str, np.ndarray], Totals]:
+) -> tuple[dict[str, np.ndarray], StepTotals]:
     """Return this rank's reduced gradients by name, and the totals of the step.
 
     What is compiled for all of `ops` serves every schedule; each takes time to compile.
@@ -104,24 +110,24 @@ def gradients_of_rank(
         )
         for stage in plan.stages(transport.rank)
     }
-    counted = CountedTransport(transport)
+    counted = CountingTransport(transport)
     interpreter = Interpreter(
         plan=plan,
         compiled=compiled,
         transport=counted,
-        messages=CodedTransport(counted, {}),
-        reducer=ReduceWorker(counted),
-        wire=Wire(),
-        recorder=Recorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: False),
-        patience=Patience(timeout_s=60.0, receive_ahead=2),
-        watch=unwatched(transport.rank),
+        messages=CompressedTransport(counted, {}),
+        reducer=AsyncAllReduce(counted),
+        wire=WireFormat(),
+        recorder=SpanRecorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: False),
+        patience=Timeouts(timeout_s=60.0, receive_ahead=2),
+        watch=no_watchdog(transport.rank),
     )
     stages = {}
     for stage, each in compiled.items():
         params, moments = each.init()
         stages[stage] = StageState(params=params, moments=moments)
     mine = tokens.reshape(plan.num_replicas, plan.num_microbatches, MICROBATCH, SEQUENCE + 1)
-    feed = Feed(step=0, first_microbatch=replica * plan.num_microbatches, tokens=mine[replica])
+    feed = StepBatch(step=0, first_microbatch=replica * plan.num_microbatches, tokens=mine[replica])
     program = plan.train_schedule()[transport.rank % plan.num_pipeline_ranks]
     buckets, totals = interpreter.gradients(program, TrainState(stages=stages), feed)
     interpreter.reducer.close(timeout_s=60.0)

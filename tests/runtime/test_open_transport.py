@@ -11,7 +11,7 @@ import pytest
 import topo
 from jaxpipe.comm import LocalTransport, ShapedTransport, Transport, run_ranks
 from jaxpipe.comm.nccl import NcclBinding, NcclTransport
-from jaxpipe.plan import Plan, PlanConfig, identity_plan
+from jaxpipe.plan import Plan, PlanConfig, default_plan
 from jaxpipe.runtime.config import RunConfig, TransportKind
 from jaxpipe.runtime.open_transport import (
     choose_transport,
@@ -28,14 +28,14 @@ RUN = RunConfig(folder="runs/x", timeout_s=20.0)
 
 def plan_of(*, stages: int, replicas: int, **changes: object) -> Plan:
     config = PlanConfig(cluster="two-region", stages=stages, replicas=replicas)
-    plan = identity_plan(config, CLUSTER, num_layers=4, batch=8, tied=False)
+    plan = default_plan(config, CLUSTER, num_layers=4, batch=8, tied=False)
     return replace(plan, **changes)
 
 
 @pytest.mark.parametrize("kind", TransportKind)
 def test_a_rank_alone_may_use_any(kind: TransportKind):
     transport = open_transport(
-        replace(RUN, transport=kind), plan_of(stages=1, replicas=1), CLUSTER, is_seated=False
+        replace(RUN, transport=kind), plan_of(stages=1, replicas=1), CLUSTER, is_launched=False
     )
     assert isinstance(transport, ShapedTransport) == (kind is TransportKind.SHAPED)
     like = jax.ShapeDtypeStruct((3,), np.dtype(np.float32))

@@ -16,7 +16,7 @@ from jaxpipe.config import config_from, job_from, plan_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.checkpoint import open_checkpoint
 from jaxpipe.runtime.metrics.records import read_metrics
-from jaxpipe.runtime.stage.zero1 import Share, size_of, whole_tree
+from jaxpipe.runtime.stage.zero1 import OptimizerShard, size_of, whole_tree
 from jaxpipe.runtime.step import worker
 from jaxpipe.runtime.train_snapshot import restore_state
 from jaxpipe.trace import Lane, read_chrome
@@ -52,7 +52,7 @@ def params_of(folder: Path) -> dict[str, np.ndarray]:
 )
 def test_pieces_are_equal_parts_of_the_whole(shapes: list[tuple[int, ...]], count: int) -> None:
     tree = {f"{n}": np.random.default_rng(n).normal(size=shape) for n, shape in enumerate(shapes)}
-    shares = [Share(index=index, count=count).pieces(tree) for index in range(count)]
+    shares = [OptimizerShard(index=index, count=count).pieces(tree) for index in range(count)]
     sizes = [size_of(share) for share in shares]
     assert max(sizes) - min(sizes) <= 1
     flat = np.concatenate([piece for share in shares for piece in share.values()])

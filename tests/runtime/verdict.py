@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from jaxpipe.runtime.step.step_totals import Totals
+from jaxpipe.runtime.step.step_totals import StepTotals
 from tests.oracles.one_device import SEQUENCE, loss_and_gradients
 
 TOLERANCE = 1e-5
 
 
 def worst_error(
-    found: dict[str, np.ndarray], totals: Totals, tokens: np.ndarray, *, tied: bool
+    found: dict[str, np.ndarray], totals: StepTotals, tokens: np.ndarray, *, tied: bool
 ) -> float:
     """Return the largest relative error of the loss, the squared norm and each gradient tensor."""
     loss, gradients = loss_and_gradients(tokens, tied=tied)

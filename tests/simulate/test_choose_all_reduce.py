@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import topo
 from jaxpipe.collective import AllReduceKind
-from jaxpipe.plan import Plan, PlanConfig, identity_plan
+from jaxpipe.plan import Plan, PlanConfig, default_plan
 from jaxpipe.plan.cost import ring_s, uniform_links
 from jaxpipe.schedule import ScheduleKind
-from jaxpipe.simulate import fastest_all_reduce, sums_s
+from jaxpipe.simulate import fastest_all_reduce, gradient_sync_s
 from tests.simulate.uniform import cluster
 from topo import Cluster
 
@@ -25,7 +25,7 @@ def plan_on(where: Cluster, *, stages: int, replicas: int, chunks: int = 1) -> P
         schedule=ScheduleKind.ONE_F_ONE_B if chunks == 1 else ScheduleKind.INTERLEAVED,
     )
     batch = replicas * stages
-    return identity_plan(config, where, num_layers=stages * chunks, batch=batch, tied=False)
+    return default_plan(config, where, num_layers=stages * chunks, batch=batch, tied=False)
 
 
 @settings(deadline=None, max_examples=15)
@@ -37,8 +37,8 @@ def test_none_is_faster(stages: int, replicas: int, chunks: int, num_bytes: floa
     kind, seconds = fastest_all_reduce(plan, where, **each)
     for other in set(AllReduceKind) - {AllReduceKind.LIBRARY}:
         if other not in (AllReduceKind.CHAIN, AllReduceKind.CENTRAL):
-            assert seconds <= sums_s(replace(plan, all_reduce=other), where, **each)
-    assert seconds == sums_s(replace(plan, all_reduce=kind), where, **each)
+            assert seconds <= gradient_sync_s(replace(plan, all_reduce=other), where, **each)
+    assert seconds == gradient_sync_s(replace(plan, all_reduce=kind), where, **each)
 
 
 @pytest.mark.parametrize("replicas", [2, 5])
@@ -46,8 +46,8 @@ def test_a_ring_takes_its_closed_form(replicas: int):
     where = cluster(replicas, latency_s=0.5, bytes_per_s=4.0)
     plan = replace(plan_on(where, stages=1, replicas=replicas), all_reduce=AllReduceKind.RING)
     links = uniform_links(replicas, latency_s=0.5, bandwidth_bytes_per_s=4.0)
-    nothing_s = sums_s(plan, where, stage_bytes=(0.0,), embed_bytes=0.0)
-    whole_s = sums_s(plan, where, stage_bytes=(80.0,), embed_bytes=0.0)
+    nothing_s = gradient_sync_s(plan, where, stage_bytes=(0.0,), embed_bytes=0.0)
+    whole_s = gradient_sync_s(plan, where, stage_bytes=(80.0,), embed_bytes=0.0)
     wires_s = ring_s(links, num_bytes=80.0) - ring_s(links, num_bytes=0.0)
     assert whole_s - nothing_s == pytest.approx(wires_s)
 
@@ -64,5 +64,5 @@ def test_few_bytes_take_few_rounds():
     plan = plan_on(where, stages=1, replicas=8)
     _, seconds = fastest_all_reduce(plan, where, stage_bytes=(8.0,), embed_bytes=0.0)
     slow = replace(plan, all_reduce=AllReduceKind.RING)
-    assert seconds < sums_s(slow, where, stage_bytes=(8.0,), embed_bytes=0.0) / 3
+    assert seconds < gradient_sync_s(slow, where, stage_bytes=(8.0,), embed_bytes=0.0) / 3
     assert np.isfinite(seconds)

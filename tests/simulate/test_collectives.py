@@ -14,8 +14,8 @@ from jaxpipe.plan.cost import hierarchical_s, shares_s, uniform_links
 from jaxpipe.schedule import Bucket, forward, interleaved, lower, reduce
 from jaxpipe.simulate import (
     Collective,
-    Job,
     Phase,
+    StepModel,
     all_reduce_messages,
     barrier,
     binary_tree,
@@ -207,10 +207,10 @@ def test_a_reduction_without_a_collective_takes_no_time():
     assert {span.lane for span in simulate(job).spans} == {Lane.COMPUTE}
 
 
-def chunked_job(*num_bytes: float) -> Job:
+def chunked_job(*num_bytes: float) -> StepModel:
     """Return two replicas of two ranks with two chunks each, and the sums of their four stages."""
     compute = interleaved(num_stages=4, num_microbatches=2, num_chunks=2)
-    return Job(
+    return StepModel(
         cluster=cluster(4),
         placement=((0, 1), (2, 3)),
         phases=(Phase(schedule=lower(compute, tied=False, num_replicas=2)),),

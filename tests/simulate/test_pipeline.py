@@ -18,7 +18,7 @@ from jaxpipe.schedule import (
     receive,
     timetable,
 )
-from jaxpipe.simulate import Phase, Wire, simulate
+from jaxpipe.simulate import MessageCosts, Phase, simulate
 from jaxpipe.trace import Lane, Truth, messages, summarise
 from tests.schedule.strategies import compute_schedules
 from tests.simulate.uniform import pipeline_job, seconds, waits_in_order
@@ -50,7 +50,7 @@ def test_gpipe_over_links_takes_the_closed_form(
         backward_s=(b,) * p,
         hop_s=hop,
         latency_s=latency,
-        messages=Wire(window=1) if one_at_a_time else Wire(),
+        messages=MessageCosts(window=1) if one_at_a_time else MessageCosts(),
     )
     num_hops = p - 1
     held = (hop + latency if one_at_a_time else hop) if num_hops else 0.0
@@ -112,7 +112,7 @@ def test_any_network_delivers_everything_once_and_only_delays(
         backward_s=(f,) * num_stages,
         hop_s=hop,
         # Chunks may want what was sent later on one link first, which buffers would deadlock.
-        messages=Wire(window=2, num_buffers=buffers if p == num_stages else None),
+        messages=MessageCosts(window=2, num_buffers=buffers if p == num_stages else None),
     )
     trace = simulate(job)
     ideal = timetable(schedule, forward_s=(f,) * num_stages, backward_s=(f,) * num_stages)
@@ -129,7 +129,7 @@ def test_any_network_delivers_everything_once_and_only_delays(
 def test_one_buffer_holds_up_a_sender_whose_receiver_is_slow():
     lowered = lower(gpipe(num_stages=2, num_microbatches=3), tied=False, num_replicas=1)
     job = pipeline_job(
-        lowered, forward_s=(1.0, 5.0), backward_s=(1.0, 1.0), messages=Wire(num_buffers=1)
+        lowered, forward_s=(1.0, 5.0), backward_s=(1.0, 1.0), messages=MessageCosts(num_buffers=1)
     )
     sends = [s for s in simulate(job).spans if s.lane is Lane.SEND and s.rank == 0]
     # Each message waits until the one before it is received: when stage 1 turns to it.

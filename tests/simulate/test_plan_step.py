@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.plan import Plan, PlanConfig, identity_plan
+from jaxpipe.plan import Plan, PlanConfig, default_plan
 from jaxpipe.plan.cost import flop_profile
 from jaxpipe.schedule import Bucket, ScheduleKind
 from jaxpipe.simulate import (
     Conditions,
+    MessageCosts,
     Overheads,
-    Wire,
-    foreseen_step_s,
-    plan_job,
-    planned_step_s,
+    extrapolated_step_s,
+    plan_step,
+    plan_step_s,
     simulate,
+    step_breakdown,
     step_objective,
-    step_split,
 )
 from tests.simulate.uniform import cluster
 
@@ -63,7 +63,7 @@ def plan_of(
 ) -> Plan:
     config = PlanConfig(stages=stages, replicas=replicas, schedule=ScheduleKind.EAGER_ONE_F_ONE_B)
     num_layers = len(conditions.profile.layers)
-    return identity_plan(config, conditions.cluster, num_layers=num_layers, batch=batch, tied=tied)
+    return default_plan(config, conditions.cluster, num_layers=num_layers, batch=batch, tied=tied)
 
 
 @settings(deadline=None, max_examples=40)
@@ -74,8 +74,8 @@ def test_without_a_network_a_plan_takes_the_closed_form(
     conditions = conditions_of(stages * replicas, layers=stages * layers, network=False)
     plan = plan_of(conditions, stages=stages, replicas=replicas, batch=replicas * microbatches)
     closed_s = (microbatches + stages - 1) * 3.0 * layers
-    assert planned_step_s(plan, conditions) == pytest.approx(closed_s)
-    split = step_split(plan, conditions)
+    assert plan_step_s(plan, conditions) == pytest.approx(closed_s)
+    split = step_breakdown(plan, conditions)
     assert split.compute_s == pytest.approx(3.0 * layers * microbatches)
     assert split.bubble_s == pytest.approx(3.0 * layers * (stages - 1))
     assert (split.activations_s, split.gradients_s) == pytest.approx((0.0, 0.0))
@@ -89,7 +89,7 @@ def test_chunks_make_the_bubble_smaller(ranks: int, rounds: int, chunks: int):
         stages=ranks * chunks, replicas=1, chunks=chunks, schedule=ScheduleKind.INTERLEAVED
     )
     microbatches = ranks * rounds
-    plan = identity_plan(
+    plan = default_plan(
         config,
         conditions.cluster,
         num_layers=ranks * chunks,
@@ -97,7 +97,7 @@ def test_chunks_make_the_bubble_smaller(ranks: int, rounds: int, chunks: int):
         tied=False,
     )
     closed_s = (microbatches * chunks + ranks - 1) * 3.0
-    assert planned_step_s(plan, conditions) == pytest.approx(closed_s)
+    assert plan_step_s(plan, conditions) == pytest.approx(closed_s)
 
 
 @settings(deadline=None, max_examples=40)
@@ -109,8 +109,8 @@ def test_the_parts_of_a_step_are_there_and_add_up(
     plan = plan_of(
         conditions, stages=stages, replicas=replicas, batch=replicas * microbatches, tied=tied
     )
-    split = step_split(plan, conditions)
-    assert split.step_s == pytest.approx(planned_step_s(plan, conditions))
+    split = step_breakdown(plan, conditions)
+    assert split.step_s == pytest.approx(plan_step_s(plan, conditions))
     assert min(split.bubble_s, split.activations_s, split.gradients_s) >= -1e-9
     assert (split.activations_s > 0) == (stages > 1)
     assert (split.gradients_s > 0) == (stages * replicas > 1)
@@ -124,9 +124,9 @@ def test_equal_optimizers_make_a_step_longer_by_themselves(
     without = conditions_of(stages * replicas, layers=stages, network=network)
     conditions = with_updates(without, *[update_s] * stages)
     plan = plan_of(without, stages=stages, replicas=replicas, batch=replicas * microbatches)
-    step_s = planned_step_s(plan, without) + update_s
-    assert planned_step_s(plan, conditions) == pytest.approx(step_s)
-    split, before = step_split(plan, conditions), step_split(plan, without)
+    step_s = plan_step_s(plan, without) + update_s
+    assert plan_step_s(plan, conditions) == pytest.approx(step_s)
+    split, before = step_breakdown(plan, conditions), step_breakdown(plan, without)
     assert (split.update_s, before.update_s) == pytest.approx((update_s, 0.0))
     assert split.step_s == pytest.approx(step_s)
     assert split.bubble_s == pytest.approx(before.bubble_s)
@@ -140,8 +140,8 @@ def test_an_optimizer_never_makes_a_step_shorter_nor_longer_than_by_the_slowest(
     stages = len(updates_s)
     without = conditions_of(stages * replicas, layers=stages, network=True)
     plan = plan_of(without, stages=stages, replicas=replicas, batch=replicas * 2)
-    step_s = planned_step_s(plan, without)
-    longer_s = planned_step_s(plan, with_updates(without, *updates_s)) - step_s
+    step_s = plan_step_s(plan, without)
+    longer_s = plan_step_s(plan, with_updates(without, *updates_s)) - step_s
     assert min(updates_s) - 1e-9 <= longer_s <= max(updates_s) + 1e-9
 
 
@@ -149,7 +149,7 @@ def test_a_slow_device_updates_as_many_times_longer():
     conditions = with_updates(conditions_of(2, layers=2, network=False), 1.0, 1.0)
     conditions = replace(conditions, slow=np.array([1.0, 3.0]))
     plan = plan_of(conditions, stages=2, replicas=1, batch=1)
-    assert plan_job(plan, conditions).update_s == (1.0, 3.0)
+    assert plan_step(plan, conditions).update_s == (1.0, 3.0)
 
 
 @settings(deadline=None, max_examples=30)
@@ -157,7 +157,7 @@ def test_a_slow_device_updates_as_many_times_longer():
 def test_a_long_step_is_foreseen_from_two_short_ones(stages: int, microbatches: int, slow: bool):
     conditions = conditions_of(stages, layers=stages, network=slow)
     plan = plan_of(conditions, stages=stages, replicas=1, batch=microbatches)
-    assert foreseen_step_s(plan, conditions) == pytest.approx(planned_step_s(plan, conditions))
+    assert extrapolated_step_s(plan, conditions) == pytest.approx(plan_step_s(plan, conditions))
 
 
 @settings(deadline=None, max_examples=20)
@@ -172,36 +172,36 @@ def test_the_plan_that_a_search_values_least_is_valued_exactly(each: list[tuple[
     objective = step_objective(conditions)
     valued = [(objective(plan), plan) for plan in plans]
     value, best = min(valued, key=lambda pair: pair[0])
-    assert value == planned_step_s(best, conditions)
+    assert value == plan_step_s(best, conditions)
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_tied_embedding_is_summed_apart(tied: bool):
     conditions = conditions_of(4, layers=2, network=True)
     plan = plan_of(conditions, stages=2, replicas=2, batch=2, tied=tied)
-    sums = plan_job(plan, conditions).collectives
+    sums = plan_step(plan, conditions).collectives
     moved = {name: sum(t.num_bytes for c in each for t in c) for name, each in sums.items()}
     # a sum over n ranks moves its bytes 2 (n - 1) times: 2 stages of 10 parameters, and 6 shared
     assert moved[Bucket.STAGE] == 2 * (10 + 10 + (0 if tied else 6))
-    assert moved.get(Bucket.SHARED) == (2 * 3 * 6 if tied else None)
+    assert moved.get(Bucket.TIED) == (2 * 3 * 6 if tied else None)
 
 
 def test_a_stage_that_stays_inside_its_host_is_faster():
     conditions = conditions_of(2, layers=2, network=False, local_factor=0.5)
     apart = plan_of(conditions, stages=2, replicas=1, batch=1)
-    job = plan_job(apart, conditions)
+    job = plan_step(apart, conditions)
     assert job.forward_s == (1.0, 1.0)
     here = replace(conditions, cluster=cluster(2, bytes_per_s=np.inf, devices_per_host=2))
-    assert plan_job(apart, here).forward_s == (0.5, 0.5)
+    assert plan_step(apart, here).forward_s == (0.5, 0.5)
 
 
 def test_messages_have_their_overhead():
     conditions = conditions_of(2, layers=2, network=True)
     plan = plan_of(conditions, stages=2, replicas=1, batch=1)
-    heavier = replace(conditions, overheads=Overheads(messages=Wire(overhead_s=1.0)))
-    extra_s = planned_step_s(plan, heavier) - planned_step_s(plan, conditions)
+    heavier = replace(conditions, overheads=Overheads(messages=MessageCosts(overhead_s=1.0)))
+    extra_s = plan_step_s(plan, heavier) - plan_step_s(plan, conditions)
     assert extra_s == pytest.approx(2.0)  # an activation and a gradient
-    assert simulate(plan_job(plan, heavier)).rank_names[0] == "stage 0 on h0:0"
+    assert simulate(plan_step(plan, heavier)).rank_names[0] == "stage 0 on h0:0"
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
@@ -212,5 +212,5 @@ def test_a_split_backward_takes_the_parts_that_the_profile_says(share: float):
         for layer in conditions.profile.layers
     )
     conditions = replace(conditions, profile=replace(conditions.profile, layers=layers))
-    job = plan_job(plan_of(conditions, stages=2, replicas=1, batch=4), conditions)
+    job = plan_step(plan_of(conditions, stages=2, replicas=1, batch=4), conditions)
     assert job.backward_weight_s == pytest.approx((2.0 * share, 2.0 * share))

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import PlanConfig, identity_plan
+from jaxpipe.plan import PlanConfig, default_plan
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.simulate import (
-    plan_job,
-    replay_job,
+    plan_step,
+    replay_step,
     simulate,
-    step_split,
+    step_breakdown,
     with_slower_links,
     without_network,
 )
@@ -33,15 +33,15 @@ def test_a_simulated_step_is_played_again_as_it_was(
     conditions = conditions_of(stages * replicas, layers=stages, network=True)
     conditions = with_updates(conditions, *(0.5 * stage for stage in range(stages)))
     config = PlanConfig(stages=stages, replicas=replicas, schedule=kind)
-    plan = identity_plan(
+    plan = default_plan(
         config,
         conditions.cluster,
         num_layers=stages,
         batch=replicas * microbatches,
         tied=False,
     )
-    first = simulate(plan_job(plan, conditions))
-    again = simulate(replay_job(plan, conditions, first))
+    first = simulate(plan_step(plan, conditions))
+    again = simulate(replay_step(plan, conditions, first))
     assert len(again.spans) == len(first.spans)
     for old, new in zip(first.spans, again.spans, strict=True):
         assert (new.start_s, new.end_s) == pytest.approx((old.start_s, old.end_s))
@@ -56,7 +56,7 @@ def test_over_free_links_the_account_is_compute_and_bubble_alone(
     conditions = conditions_of(stages * replicas, layers=stages, network=True)
     conditions = replace(conditions, cluster=without_network(conditions.cluster))
     plan = plan_of(conditions, stages=stages, replicas=replicas, batch=replicas * microbatches)
-    split = step_split(plan, conditions)
+    split = step_breakdown(plan, conditions)
     mean = mean_spent_s(account(split.trace)[0])
     assert mean[Spent.COMPUTE] == pytest.approx(split.compute_s)
     assert mean[Spent.BUBBLE] + mean[Spent.OTHER] == pytest.approx(split.bubble_s)
@@ -66,10 +66,10 @@ def test_over_free_links_the_account_is_compute_and_bubble_alone(
 def test_a_trace_of_another_plan_is_refused():
     conditions = conditions_of(2, layers=2, network=True)
     plan = plan_of(conditions, stages=2, replicas=1, batch=2)
-    trace = simulate(plan_job(plan, conditions))
+    trace = simulate(plan_step(plan, conditions))
     kept = tuple(s for s in trace.spans if not (s.rank == 1 and s.lane is Lane.COMPUTE))
     with pytest.raises(PlanError, match=r"rank 1 of the trace has no `forward` of stage 1"):
-        replay_job(plan, conditions, replace(trace, spans=kept))
+        replay_step(plan, conditions, replace(trace, spans=kept))
 
 
 def test_slower_links_take_as_many_times_as_long():

@@ -15,13 +15,15 @@ from jaxpipe.schedule import (
     lower,
     peak_live,
 )
-from jaxpipe.simulate import Job, Search, auto_schedule, named_schedules
+from jaxpipe.simulate import Search, StepModel, auto_schedule, named_schedules
 from tests.simulate.uniform import pipeline_job
 
 SECONDS = st.floats(0.1, 3.0)
 
 
-def job_of(forward_s: tuple[float, ...], backward_s: tuple[float, ...], *, latency_s: float) -> Job:
+def job_of(
+    forward_s: tuple[float, ...], backward_s: tuple[float, ...], *, latency_s: float
+) -> StepModel:
     compute = gpipe(num_stages=len(forward_s), num_microbatches=1)
     return pipeline_job(
         lower(compute, tied=False, num_replicas=1),

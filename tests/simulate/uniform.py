@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 
 from jaxpipe.schedule import Bucket, Schedule
-from jaxpipe.simulate import Collective, Job, Phase, Wire
+from jaxpipe.simulate import Collective, MessageCosts, Phase, StepModel
 from jaxpipe.trace import Trace
 from topo import Cluster, Device, Host
 
@@ -47,11 +47,11 @@ def pipeline_job(
     backward_s: tuple[float, ...],
     hop_s: float = 0.0,
     latency_s: float = 0.0,
-    messages: Wire | None = None,
+    messages: MessageCosts | None = None,
     backward_weight_s: tuple[float, ...] | None = None,
-) -> Job:
+) -> StepModel:
     """Return one pipeline whose links take `hop_s` to send a message, and then the latency."""
-    return Job(
+    return StepModel(
         num_chunks=len(forward_s) // len(schedule),
         backward_weight_s=backward_weight_s,
         cluster=cluster(len(schedule), latency_s=latency_s),
@@ -60,14 +60,14 @@ def pipeline_job(
         forward_s=forward_s,
         backward_s=backward_s,
         activation_bytes=hop_s,
-        messages=messages or Wire(),
+        messages=messages or MessageCosts(),
     )
 
 
-def collective_job(on: Cluster, collective: Collective, *, schedule: Schedule) -> Job:
+def collective_job(on: Cluster, collective: Collective, *, schedule: Schedule) -> StepModel:
     """Return a job of one stage in which all ranks, at once, join a collective."""
     num_ranks = len(on)
-    return Job(
+    return StepModel(
         cluster=on,
         placement=tuple((device,) for device in range(num_ranks)),
         phases=(Phase(schedule=schedule),),

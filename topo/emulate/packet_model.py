@@ -55,7 +55,7 @@ class Server:
 
 
 @dataclass(slots=True, kw_only=True)
-class Wire:
+class PacketLink:
     """The way from one host to another: its rate, its latency, and what has passed."""
 
     server: Server
@@ -69,7 +69,7 @@ class Wire:
 class Network:
     """All ways between hosts, and their NICs; times are seconds of any steady clock."""
 
-    wires: Mapping[Pair, Wire]
+    wires: Mapping[Pair, PacketLink]
     egress: Sequence[Server]
     ingress: Sequence[Server]
     jitter_s: float = 0.0
@@ -111,7 +111,7 @@ class Network:
 def network_of(spec: NetworkSpec) -> Network:
     """Return the network of a description, with nothing on its way."""
     wires = {
-        (link.source, link.destination): Wire(server=_server(link), latency_s=link.latency_s)
+        (link.source, link.destination): PacketLink(server=_server(link), latency_s=link.latency_s)
         for link in spec.links
     }
     return Network(

@@ -14,7 +14,7 @@ import topo
 from experiments.runtime_benchmark.claim import Bench, Claim, Row
 from experiments.runtime_benchmark.picture import lines
 from experiments.runtime_benchmark.tables import grouped, numbers
-from jaxpipe.simulate import Choices, Workload, dtfm_constants, own_job, simulate, zero_job
+from jaxpipe.simulate import Choices, Workload, dtfm_constants, jaxpipe_step, simulate, zero3_step
 from jaxpipe.simulate.plan_step import end_s
 
 
@@ -41,8 +41,8 @@ def _row(case: Any, *, batch: int, delay_ms: float, gbps: float) -> Row:
     workload = Workload(num_layers=case["num_layers"], batch=batch)
     constants = dtfm_constants()
     choices = Choices(num_stages=tuple(case["stages"]))
-    pipeline = own_job(cluster, workload=workload, constants=constants, choices=choices)
-    sharded = zero_job(cluster, tuple(range(hosts)), workload=workload, constants=constants)
+    pipeline = jaxpipe_step(cluster, workload=workload, constants=constants, choices=choices)
+    sharded = zero3_step(cluster, tuple(range(hosts)), workload=workload, constants=constants)
     pipeline_s, sharded_s = end_s(simulate(pipeline)), end_s(simulate(sharded))
     return {
         "delay_ms": delay_ms,

@@ -19,7 +19,7 @@ from experiments.runtime_benchmark.processes import run_ranks
 from experiments.runtime_benchmark.tables import grouped, numbers
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import Part, Profile
-from jaxpipe.simulate import Conditions, planned_step_s
+from jaxpipe.simulate import Conditions, plan_step_s
 from models import GptConfig, activation_bytes, num_parameters
 
 Span = Mapping[str, Any]
@@ -72,13 +72,13 @@ def _row(task: Mapping[str, Any], plan: Plan, result: Any, step: int) -> dict[st
     told = [(task["seconds"]["forward"], task["seconds"]["backward"])] * plan.num_stages
     went = [_went(spans, stage) for stage in range(plan.num_stages)]
     step_s = result["step_s"][step]
-    predicted_s = planned_step_s(plan, _conditions(task, plan, went))
+    predicted_s = plan_step_s(plan, _conditions(task, plan, went))
     return {
         "schedule": task["plan"]["schedule"],
         "step": step,
         "step_s": step_s,
         "simulated_s": predicted_s,
-        "simulated_as_told_s": planned_step_s(plan, _conditions(task, plan, told)),
+        "simulated_as_told_s": plan_step_s(plan, _conditions(task, plan, told)),
         "ratio": step_s / predicted_s,
         "sum_s": max(_lasts(span) for span in _sums(spans)),
         "hidden": _hidden(spans),

@@ -1,7 +1,7 @@
 """Within operators: the strategy of least predicted seconds, by integer programming."""
 
 from jaxpipe.autoshard.intra_op.machine import Machine
-from jaxpipe.autoshard.intra_op.restrict import GradientSums
+from jaxpipe.autoshard.intra_op.restrict import GradientReduction
 from jaxpipe.autoshard.intra_op.search import (
     Found,
     Priced,
@@ -13,7 +13,7 @@ from jaxpipe.autoshard.intra_op.strategy_cost import Memory
 
 __all__ = [
     "Found",
-    "GradientSums",
+    "GradientReduction",
     "Machine",
     "Memory",
     "Priced",

@@ -6,7 +6,7 @@ column chosen, and pays for its cell::
 
     sum over choices of x = 1                        at each node
     sum over columns of f[row, :] = sum of x there   at each edge, for each row; columns alike
-                                    (+ what hubs bring back: `jaxpipe.autoshard.intra_op.reshard_pruning`)
+                                    (+ what hubs bring back: `reshard_pruning`)
     sum of x, or of f, with a charge <= y            at each node and edge that has it
     sum over nodes of memory x <= limit              at each moment
 

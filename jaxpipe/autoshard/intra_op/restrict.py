@@ -17,7 +17,7 @@ Mask = tuple[int, np.ndarray]
 """A node, and which of its choices are kept."""
 
 
-class GradientSums(StrEnum):
+class GradientReduction(StrEnum):
     """How partial sums of gradients end; by default as takes least, or as memory needs it.
 
     With `REDUCE_SCATTER` each device has a part of the sum, updates that, and gathers parameters
@@ -135,16 +135,16 @@ def batch_on_dp(space: Space) -> Iterator[Mask]:
             yield node, np.array([splits[number].get(factor, ()) == axes for number in kept])
 
 
-def sums_of_gradients(space: Space, sums: GradientSums) -> Iterator[Mask]:
+def sums_of_gradients(space: Space, sums: GradientReduction) -> Iterator[Mask]:
     """Yield what is kept if gradients are summed so."""
-    if sums is GradientSums.FREE:
+    if sums is GradientReduction.FREE:
         return
     for index, node in space.deciding.items():
         operator = space.graph.operators[index]
         if space.tree.final[operator.results[0]]:
             choices = space.table(operator).choices
             kept = [choices[number] for number in space.kept[node]]
-            yield node, _ends_so(kept, scatter=sums is GradientSums.REDUCE_SCATTER)
+            yield node, _ends_so(kept, scatter=sums is GradientReduction.REDUCE_SCATTER)
 
 
 def _ends_so(choices: list[OperatorChoice], *, scatter: bool) -> np.ndarray:

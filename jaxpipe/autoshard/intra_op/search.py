@@ -10,7 +10,7 @@ from jaxpipe.autoshard.intra_op.decode import choices_in, strategy_of
 from jaxpipe.autoshard.intra_op.linear import solve
 from jaxpipe.autoshard.intra_op.machine import Machine
 from jaxpipe.autoshard.intra_op.restrict import (
-    GradientSums,
+    GradientReduction,
     batch_on_dp,
     kept_by,
     pinned,
@@ -33,7 +33,7 @@ class SearchConfig:
     """
 
     force_batch_axis: bool = False
-    gradient_sums: GradientSums = GradientSums.FREE
+    gradient_sums: GradientReduction = GradientReduction.FREE
     memory_limit_bytes: float = inf
     time_limit_s: float = 120.0
 

@@ -27,7 +27,7 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class FaultPlan:
     """What ranks do that they would not do by themselves: die, and compile for longer."""
 
     kill: Kill | None = None
@@ -43,14 +43,14 @@ class Struck:
     at_s: float
 
 
-def write_orders(config: Path, orders: Orders) -> None:
+def write_fault_plan(config: Path, orders: FaultPlan) -> None:
     """Give orders to the ranks of the run of a configuration."""
     config.with_name("orders.json").write_bytes(msgspec.json.encode(orders))
 
 
-def read_orders(config: Path) -> Orders:
+def read_fault_plan(config: Path) -> FaultPlan:
     """Return the orders of the ranks of a configuration."""
-    return msgspec.json.decode(config.with_name("orders.json").read_bytes(), type=Orders)
+    return msgspec.json.decode(config.with_name("orders.json").read_bytes(), type=FaultPlan)
 
 
 def note_process(config: Path, *, rank: int) -> None:

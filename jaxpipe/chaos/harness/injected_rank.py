@@ -11,18 +11,18 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from jaxpipe.chaos.harness.fault_plan import note_process, read_orders
-from jaxpipe.runtime.process.mpirun import seat
+from jaxpipe.chaos.harness.fault_plan import note_process, read_fault_plan
+from jaxpipe.runtime.process.mpirun import launched_rank
 
 
 def prepare(config: Path, *, rank: int) -> None:
     """Make this process do as it was ordered, before it begins to be a rank."""
-    orders = read_orders(config)
+    orders = read_fault_plan(config)
     note_process(config, rank=rank)
     if orders.kill is not None:
-        from jaxpipe.chaos.harness.injector import Executioner
+        from jaxpipe.chaos.harness.injector import Injector
 
-        Executioner(orders.kill, config, rank=rank).arm()
+        Injector(orders.kill, config, rank=rank).arm()
     if orders.compile_s > 0 and rank == 0:
         _compile_for(orders.compile_s)
 
@@ -42,7 +42,7 @@ def _compile_for(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    here = seat(os.environ)
+    here = launched_rank(os.environ)
     if here is not None:
         from jaxpipe.runtime.process.affinity import die_with_parent, pin
 

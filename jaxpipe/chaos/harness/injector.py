@@ -22,7 +22,7 @@ from jaxpipe.chaos.harness.fault_plan import Kill, Struck, note_struck, process_
 from jaxpipe.chaos.harness.kill_points import Point
 from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.step.worker import Worker
-from jaxpipe.runtime.watchdog import Watch
+from jaxpipe.runtime.watchdog import Watchdog
 from jaxpipe.schedule import Bucket, Instruction, Op, describe
 
 _OPS = {
@@ -38,7 +38,7 @@ _INSIDE_S = 0.0005
 _COMPILING_S = 0.2
 
 
-class Executioner:
+class Injector:
     """Watches one rank for the point of a `Kill`, and does it.
 
     Where several ranks come by the point, the victim kills itself; else rank 0 kills it.
@@ -56,8 +56,8 @@ class Executioner:
         """Wrap what the rank does, so that it comes by here."""
         if not self._is_in_charge:
             return
-        _before(Watch, "phase", self._at_phase)
-        _before(Watch, "at", lambda _, instruction: self._at_instruction(instruction))
+        _before(Watchdog, "phase", self._at_phase)
+        _before(Watchdog, "at", lambda _, instruction: self._at_instruction(instruction))
         _before(Worker, "eval_loss", self._at_held_out)
         self._at(Point.BEFORE_SHARDS, Saver, "_write")
         self._at(Point.BEFORE_MANIFEST, saver_module, "commit")

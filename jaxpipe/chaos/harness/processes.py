@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from jaxpipe.errors import ConfigError, RunError
-from jaxpipe.runtime.process.mpirun import seat
+from jaxpipe.runtime.process.mpirun import launched_rank
 
 try:
     import psutil
@@ -52,7 +52,7 @@ def ranks_among(processes: Iterable[psutil.Process]) -> dict[int, psutil.Process
     found: dict[int, psutil.Process] = {}
     for process in processes:
         with suppress(psutil.Error):
-            if (here := seat(process.environ())) is not None:
+            if (here := launched_rank(process.environ())) is not None:
                 found[here.rank] = process
     return found
 

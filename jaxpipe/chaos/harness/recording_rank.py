@@ -1,7 +1,7 @@
 """One rank of a run that writes down which samples it is fed: jaxpipe itself, otherwise.
 
-`jaxpipe run CONFIG --rank-module jaxpipe.chaos.harness.recording_rank` starts it. The ranks of an attempt
-have the same parent, whose beginning numbers the attempt.
+`jaxpipe run CONFIG --rank-module jaxpipe.chaos.harness.recording_rank` starts it. The ranks of an
+attempt have the same parent, whose beginning numbers the attempt.
 """
 
 import os
@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 from jaxpipe.chaos.harness.processes import psutil
-from jaxpipe.runtime.process.mpirun import seat
+from jaxpipe.runtime.process.mpirun import launched_rank
 
 if __name__ == "__main__":
-    if seat(os.environ) is not None:
+    if launched_rank(os.environ) is not None:
         from jaxpipe.runtime.process.affinity import die_with_parent, pin
 
         die_with_parent()

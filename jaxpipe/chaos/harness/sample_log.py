@@ -17,13 +17,13 @@ import numpy as np
 
 from jaxpipe.runtime.data import sample
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.step.batch import Feed
+from jaxpipe.runtime.step.batch import StepBatch
 
 _MOST_RANKS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fed:
+class FedSamples:
     """What one rank was fed in one step, which counts from 0, in one attempt of the run.
 
     An attempt has a number that is larger than those before, also where a job goes on without ranks
@@ -42,28 +42,28 @@ def record(config: Path, *, attempt: int) -> None:
     """Make this process write down what it is fed."""
     import jaxpipe.runtime.step.worker as worker_module
 
-    train_feed = worker_module.train_feed
+    train_step_batch = worker_module.train_step_batch
     path = config.with_name(f"fed-{os.getpid()}.jsonl")
 
-    @wraps(train_feed)
-    def feed_and_tell(job: Job, *, rank: int, step: int) -> Feed:
-        feed = train_feed(job, rank=rank, step=step)
+    @wraps(train_step_batch)
+    def feed_and_tell(job: Job, *, rank: int, step: int) -> StepBatch:
+        feed = train_step_batch(job, rank=rank, step=step)
         if feed.tokens is not None:
             with path.open("ab") as file:
                 line = _fed(job, feed, rank=rank, attempt=attempt)
                 file.write(msgspec.json.encode(line) + b"\n")
         return feed
 
-    worker_module.train_feed = feed_and_tell
+    worker_module.train_step_batch = feed_and_tell
 
 
-def read_fed(folder: Path) -> list[Fed]:
+def read_fed(folder: Path) -> list[FedSamples]:
     """Return all that was written down; of a rank that was killed, the last line may be cut."""
     lines = [line for path in folder.glob("fed-*.jsonl") for line in path.read_text().splitlines()]
-    return [msgspec.json.decode(line, type=Fed) for line in lines if line.endswith("}}")]
+    return [msgspec.json.decode(line, type=FedSamples) for line in lines if line.endswith("}}")]
 
 
-def wrongly_fed(fed: Iterable[Fed], wanted: Sequence[Sequence[int]]) -> str:
+def wrongly_fed(fed: Iterable[FedSamples], wanted: Sequence[Sequence[int]]) -> str:
     """Return which sample was lost, doubled or another one, and nothing if none was.
 
     `wanted` are the checksums of the rows of each step. Of attempts that did the same step, only
@@ -71,12 +71,13 @@ def wrongly_fed(fed: Iterable[Fed], wanted: Sequence[Sequence[int]]) -> str:
     each read the whole batch, shared out among replicas.
 
     >>> both = {"attempt": 1, "is_first_stage": True, "is_last_stage": True}
-    >>> wrongly_fed([Fed(step=0, rows={0: 7}, **both), Fed(step=0, rows={1: 8}, **both)], [[7, 8]])
+    >>> left, right = (FedSamples(step=0, rows=rows, **both) for rows in ({0: 7}, {1: 8}))
+    >>> wrongly_fed([left, right], [[7, 8]])
     ''
-    >>> wrongly_fed([Fed(step=0, rows={0: 7}, **both)], [[7, 8]])
+    >>> wrongly_fed([FedSamples(step=0, rows={0: 7}, **both)], [[7, 8]])
     'step 1: the first stage was fed rows [0] of 2'
     """
-    by_step: dict[int, list[Fed]] = {}
+    by_step: dict[int, list[FedSamples]] = {}
     for each in fed:
         by_step.setdefault(each.step, []).append(each)
     for step, rows in enumerate(wanted):
@@ -108,13 +109,13 @@ def wanted_rows(
     ]
 
 
-def _fed(job: Job, feed: Feed, *, rank: int, attempt: int) -> Fed:
+def _fed(job: Job, feed: StepBatch, *, rank: int, attempt: int) -> FedSamples:
     assert feed.tokens is not None
     rows = np.asarray(feed.tokens)
     rows = rows.reshape(-1, rows.shape[-1])
     first = feed.first_microbatch * job.plan.microbatch
     stages = job.plan.stages(rank)
-    return Fed(
+    return FedSamples(
         attempt=_MOST_RANKS * attempt - job.plan.num_ranks,  # each loss makes it larger
         step=feed.step,
         is_first_stage=0 in stages,

@@ -2,15 +2,15 @@
 
 from jaxpipe.comm.collective.encoding import CodecFormat, Format, ValueFormat
 from jaxpipe.comm.collective.execute import Execution, Formats
-from jaxpipe.comm.collective.native import SumsInLibrary
-from jaxpipe.comm.collective.wire_format import Wire
+from jaxpipe.comm.collective.native import NativeAllReduce
+from jaxpipe.comm.collective.wire_format import WireFormat
 
 __all__ = [
     "CodecFormat",
     "Execution",
     "Format",
     "Formats",
-    "SumsInLibrary",
+    "NativeAllReduce",
     "ValueFormat",
-    "Wire",
+    "WireFormat",
 ]

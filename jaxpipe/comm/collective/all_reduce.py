@@ -18,8 +18,8 @@ from jaxpipe.comm.buffer import aligned_empty
 from jaxpipe.comm.codec.codec import is_codable
 from jaxpipe.comm.collective.encoding import CodecFormat, ValueFormat
 from jaxpipe.comm.collective.execute import Execution, Formats
-from jaxpipe.comm.collective.native import library_of
-from jaxpipe.comm.collective.wire_format import Wire, sum_dtype
+from jaxpipe.comm.collective.native import native_of
+from jaxpipe.comm.collective.wire_format import WireFormat, sum_dtype
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport
 from jaxpipe.errors import ConfigError
 
@@ -34,7 +34,7 @@ def all_reduce(
     tag: int,
     timeout_s: float,
     algorithm: AllReduceKind = AllReduceKind.TREE,
-    wire: Wire | None = None,
+    wire: WireFormat | None = None,
 ) -> ArrayT:
     """Return the sum of `array` over the ranks of `tree`: same shape, dtype, kind and bits on all.
 
@@ -55,7 +55,7 @@ def all_reduce(
         DeadlineError: a message took longer than `timeout_s`.
         TransportError: a message could not be moved, or the job was aborted.
     """
-    wire = wire or Wire()
+    wire = wire or WireFormat()
     _check(transport, tree, algorithm, wire)
     if algorithm is AllReduceKind.LIBRARY:
         total = _sum_in_library(transport, array, tree, timeout_s=timeout_s)
@@ -73,7 +73,7 @@ def all_reduce_with_feedback(
     *,
     tag: int,
     timeout_s: float,
-    wire: Wire,
+    wire: WireFormat,
 ) -> tuple[ArrayT, Float32[np.ndarray, " size"]]:
     """Return the sum, and what the codec `wire.far` has lost here: the `errors` of the next call.
 
@@ -82,7 +82,7 @@ def all_reduce_with_feedback(
 
     >>> from jaxpipe.comm.local import run_ranks
     >>> from jaxpipe.comm.codec import TopKCodec
-    >>> wire = Wire(far=TopKCodec(fraction=0.5))
+    >>> wire = WireFormat(far=TopKCodec(fraction=0.5))
     >>> def work(transport):
     ...     mine, errors = np.array([2, 1], np.float32), np.zeros(2, np.float32)
     ...     return all_reduce_with_feedback(
@@ -104,7 +104,9 @@ def all_reduce_with_feedback(
     return _as(total, array), errors
 
 
-def _check(transport: Transport, tree: SyncTree, algorithm: AllReduceKind, wire: Wire) -> None:
+def _check(
+    transport: Transport, tree: SyncTree, algorithm: AllReduceKind, wire: WireFormat
+) -> None:
     members = ranks(tree)
     assert transport.rank in members, f"rank {transport.rank} is not in the tree {tree}"
     assert len(set(members)) == len(members), f"a rank stands twice in the tree {tree}"
@@ -118,7 +120,7 @@ def _check(transport: Transport, tree: SyncTree, algorithm: AllReduceKind, wire:
 def _execution(
     transport: Transport,
     array: HostOrDeviceArray,
-    wire: Wire,
+    wire: WireFormat,
     errors: np.ndarray | None,
     *,
     tag: int,
@@ -136,7 +138,7 @@ def _steps(
     array: HostOrDeviceArray,
     tree: SyncTree,
     algorithm: AllReduceKind,
-    wire: Wire,
+    wire: WireFormat,
 ) -> list[Step]:
     item_bytes = wire.dtype_of(array.dtype).itemsize
     message_size = max(1, wire.chunk_bytes // item_bytes)
@@ -146,7 +148,7 @@ def _steps(
 def _sum_in_library(
     transport: Transport, array: HostOrDeviceArray, tree: SyncTree, *, timeout_s: float
 ) -> np.ndarray:
-    library = library_of(transport)
+    library = native_of(transport)
     if library is None:
         raise ConfigError(
             f"`algorithm` is {AllReduceKind.LIBRARY}, but {type(transport).__name__} has no library"
@@ -154,7 +156,7 @@ def _sum_in_library(
         )
     total = aligned_empty(array.shape, sum_dtype(array.dtype))
     total[...] = array
-    return library.sum_in_library(total, members=ranks(tree), timeout_s=timeout_s)
+    return library.native_all_reduce(total, members=ranks(tree), timeout_s=timeout_s)
 
 
 def _as(total: np.ndarray, array: ArrayT) -> ArrayT:

@@ -21,8 +21,8 @@ import numpy as np
 from jaxpipe.collective.kinds import AllReduceKind
 from jaxpipe.collective.sync_tree import SyncTree
 from jaxpipe.comm.collective.all_reduce import all_reduce, all_reduce_with_feedback
-from jaxpipe.comm.collective.wire_format import Wire
-from jaxpipe.comm.serial_executor import InOrder
+from jaxpipe.comm.collective.wire_format import WireFormat
+from jaxpipe.comm.serial_executor import SerialExecutor
 from jaxpipe.comm.transport import Transport
 from jaxpipe.errors import DeadlineError
 
@@ -32,7 +32,7 @@ _LIBRARY = -1  # no tag is negative
 
 
 @runtime_checkable
-class Sum(Protocol[ArrayT]):
+class AllReduceHandle(Protocol[ArrayT]):
     """A sum under way; the array may not be changed before it is over."""
 
     @property
@@ -51,7 +51,7 @@ class Sum(Protocol[ArrayT]):
 
 
 @runtime_checkable
-class Reducer(Protocol):
+class AllReducer(Protocol):
     """Begins the sums of one rank; `errors[tag]` is what their codec has lost so far."""
 
     errors: dict[int, np.ndarray]
@@ -64,8 +64,8 @@ class Reducer(Protocol):
         tag: int,
         timeout_s: float,
         algorithm: AllReduceKind,
-        wire: Wire | None,
-    ) -> Sum[ArrayT]:
+        wire: WireFormat | None,
+    ) -> AllReduceHandle[ArrayT]:
         """Begin to sum `array` over the ranks of `tree`, and return at once."""
         ...
 
@@ -79,7 +79,7 @@ class Reducer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Reducing(Generic[ArrayT]):
+class PendingAllReduce(Generic[ArrayT]):
     """An all-reduce under way; the array may not be changed before it is over."""
 
     future: Future[ArrayT]
@@ -105,7 +105,7 @@ class Reducing(Generic[ArrayT]):
             raise DeadlineError(words) from error
 
 
-class ReduceWorker:
+class AsyncAllReduce:
     """Begins all-reduces of one rank; all ranks of a tree begin those of a tag in the same order.
 
     Sums of different tags go on together; but sums by a library are done in the order begun, for
@@ -118,7 +118,7 @@ class ReduceWorker:
 
     >>> from jaxpipe.comm.local import run_ranks
     >>> def work(transport):
-    ...     worker = ReduceWorker(transport)
+    ...     worker = AsyncAllReduce(transport)
     ...     mine = np.ones(2)
     ...     both = [worker.begin(mine, (0, 1), tag=tag, timeout_s=1.0) for tag in (0, 1)]
     ...     sums = [reducing.wait(timeout_s=1.0) for reducing in both]
@@ -130,7 +130,7 @@ class ReduceWorker:
 
     def __init__(self, transport: Transport, *, feeds_back: bool = False):
         self._transport = transport
-        self._threads: dict[int, InOrder] = {}
+        self._threads: dict[int, SerialExecutor] = {}
         self._feeds_back = feeds_back
         self.errors: dict[int, np.ndarray] = {}
 
@@ -142,8 +142,8 @@ class ReduceWorker:
         tag: int,
         timeout_s: float,
         algorithm: AllReduceKind = AllReduceKind.TREE,
-        wire: Wire | None = None,
-    ) -> Reducing[ArrayT]:
+        wire: WireFormat | None = None,
+    ) -> PendingAllReduce[ArrayT]:
         """Begin to sum `array` over the ranks of `tree`, as `all_reduce` does, and return at once.
 
         Each of its messages may take `timeout_s`, the first ones until the last rank has begun.
@@ -155,7 +155,7 @@ class ReduceWorker:
             reduce = partial(all_reduce, self._transport, array, tree, tag=tag)
             work = partial(reduce, timeout_s=timeout_s, algorithm=algorithm, wire=wire)
         by_library = algorithm is AllReduceKind.LIBRARY
-        return Reducing(self._thread(_LIBRARY if by_library else tag).begin(work), tag)
+        return PendingAllReduce(self._thread(_LIBRARY if by_library else tag).begin(work), tag)
 
     def close(self, *, timeout_s: float) -> None:
         """End the threads once all is summed.
@@ -166,14 +166,14 @@ class ReduceWorker:
         for thread in self._threads.values():
             thread.close(timeout_s=timeout_s)
 
-    def _thread(self, key: int) -> InOrder:
+    def _thread(self, key: int) -> SerialExecutor:
         """Return the thread of a tag, or of the library."""
         if key not in self._threads:
-            self._threads[key] = InOrder(name=f"reduce {key} of rank {self._transport.rank}")
+            self._threads[key] = SerialExecutor(name=f"reduce {key} of rank {self._transport.rank}")
         return self._threads[key]
 
     def _with_feedback(
-        self, array: ArrayT, tree: SyncTree, wire: Wire, *, tag: int, timeout_s: float
+        self, array: ArrayT, tree: SyncTree, wire: WireFormat, *, tag: int, timeout_s: float
     ) -> ArrayT:
         errors = self.errors.get(tag, np.zeros(array.size, np.float32))
         total, self.errors[tag] = all_reduce_with_feedback(

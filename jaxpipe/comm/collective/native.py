@@ -8,10 +8,10 @@ from jaxpipe.comm.transport import Transport
 
 
 @runtime_checkable
-class SumsInLibrary(Protocol):
+class NativeAllReduce(Protocol):
     """What sums arrays by itself."""
 
-    def sum_in_library(
+    def native_all_reduce(
         self, array: np.ndarray, *, members: tuple[int, ...], timeout_s: float
     ) -> np.ndarray:
         """Sum `array` over `members`, in place, and return it; all of them sum in the same order.
@@ -24,23 +24,23 @@ class SumsInLibrary(Protocol):
 
 
 @runtime_checkable
-class WrapsLibrary(Protocol):
+class WrapsNative(Protocol):
     """A transport around another one, whose library it lends."""
 
     @property
-    def library(self) -> SumsInLibrary | None:
+    def library(self) -> NativeAllReduce | None:
         """The library of the transport inside, if it has one."""
         ...
 
 
-def library_of(transport: Transport) -> SumsInLibrary | None:
+def native_of(transport: Transport) -> NativeAllReduce | None:
     """Return what sums arrays on behalf of the transport, or of the one that it wraps.
 
-    >>> from jaxpipe.comm.byte_counter import CountedTransport
+    >>> from jaxpipe.comm.byte_counter import CountingTransport
     >>> from jaxpipe.comm.local import LocalWorld
-    >>> library_of(CountedTransport(LocalWorld(1).transport(0))) is None
+    >>> native_of(CountingTransport(LocalWorld(1).transport(0))) is None
     True
     """
-    if isinstance(transport, SumsInLibrary):
+    if isinstance(transport, NativeAllReduce):
         return transport
-    return transport.library if isinstance(transport, WrapsLibrary) else None
+    return transport.library if isinstance(transport, WrapsNative) else None

@@ -13,7 +13,7 @@ from jaxpipe.comm.codec.codec import Codec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class WireFormat:
     """How the values of an all-reduce travel.
 
     `dtype`: that of the messages, if the array is a floating one; None for its own. `far`: a codec
@@ -31,7 +31,7 @@ class Wire:
     def dtype_of(self, dtype: np.dtype) -> np.dtype:
         """Return the dtype in which an array of this dtype travels.
 
-        >>> Wire(dtype=np.dtype(np.float16)).dtype_of(np.dtype(np.float32))
+        >>> WireFormat(dtype=np.dtype(np.float16)).dtype_of(np.dtype(np.float32))
         dtype('float16')
         """
         return self.dtype if self.dtype is not None and is_floating(dtype) else dtype

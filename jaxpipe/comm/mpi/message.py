@@ -17,7 +17,7 @@ import numpy as np
 from jaxpipe.comm.buffer import as_bytes, is_ready
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.mpi.api import MPI, moving_error
-from jaxpipe.comm.mpi.native_all_reduce import MpiSum
+from jaxpipe.comm.mpi.native_all_reduce import MpiAllReduce
 from jaxpipe.comm.mpi.progress import Progress
 from jaxpipe.comm.transport import HostOrDeviceArray
 from jaxpipe.errors import DeadlineError, TransportError
@@ -142,7 +142,7 @@ def begin_receive(comm: MPI.Intracomm, buffer: np.ndarray, envelope: Envelope) -
     return begin
 
 
-MpiProgress: TypeAlias = Progress[MpiMessage | MpiSum]
+MpiProgress: TypeAlias = Progress[MpiMessage | MpiAllReduce]
 """What drives all that goes over MPI."""
 
 

@@ -10,7 +10,7 @@ from jaxpipe.comm.mpi.api import MPI, moving_error, translated
 from jaxpipe.errors import DeadlineError, TransportError
 
 
-class MpiSum:
+class MpiAllReduce:
     """One sum, as an operation that `Progress` drives; the array becomes the total."""
 
     outgoing = True

@@ -36,7 +36,7 @@ from jaxpipe.comm.mpi.message import (
     begin_receive,
     begin_send,
 )
-from jaxpipe.comm.mpi.native_all_reduce import MpiGroups, MpiSum
+from jaxpipe.comm.mpi.native_all_reduce import MpiAllReduce, MpiGroups
 from jaxpipe.comm.mpi.progress import Progress, longest_pause_s
 from jaxpipe.comm.mpi.ulfm import first_ranks, revoke, shrink
 from jaxpipe.comm.tags import CLOSE_TAG, GROUP_TAG
@@ -116,7 +116,7 @@ class MpiTransport:
         memory = buffer.view(like.dtype).reshape(like.shape)
         return MpiReceiving(message, self._progress, memory)
 
-    def sum_in_library(
+    def native_all_reduce(
         self, array: np.ndarray, *, members: tuple[int, ...], timeout_s: float
     ) -> np.ndarray:
         """Sum `array` over `members`, in place, by MPI's own all-reduce, and return it.
@@ -131,7 +131,7 @@ class MpiTransport:
         if members not in self._groups:
             barrier(self, tag=GROUP_TAG, timeout_s=timeout_s, members=members)
             self._progress.alone(lambda: self._groups.make(members))
-        summing = MpiSum(self._groups[members], array, members=members)
+        summing = MpiAllReduce(self._groups[members], array, members=members)
         self._progress.add(summing)
         self._progress.wait(summing, timeout_s=timeout_s)
         summing.raise_if_failed()

@@ -20,21 +20,21 @@ _LEAST_HELD_OUT = 4096  # tokens in each span, unless there is but one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class HeldOutSplit:
     """Ranges of tokens, in order; no token is in two of them, and every token is in one."""
 
     train: tuple[range, ...]
     eval: tuple[range, ...]
 
 
-def split(num_tokens: int, *, eval_fraction: float) -> Split:
+def split(num_tokens: int, *, eval_fraction: float) -> HeldOutSplit:
     """Hold out `eval_fraction` of the tokens, rounded down in each span.
 
     Raises:
         DataError: `eval_fraction` is not between 0 and 1, or one side would be empty.
 
     >>> split(10, eval_fraction=0.2)
-    Split(train=(range(0, 8),), eval=(range(8, 10),))
+    HeldOutSplit(train=(range(0, 8),), eval=(range(8, 10),))
     """
     if not 0 < eval_fraction < 1:
         raise DataError(
@@ -53,4 +53,4 @@ def split(num_tokens: int, *, eval_fraction: float) -> Split:
             f"`source` must be long enough to hold out `eval_fraction` = {eval_fraction} of it; it"
             f" has {num_tokens} tokens; name a longer text"
         )
-    return Split(train=tuple(train), eval=tuple(held_out))
+    return HeldOutSplit(train=tuple(train), eval=tuple(held_out))

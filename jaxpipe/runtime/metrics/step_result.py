@@ -7,7 +7,7 @@ import optax
 
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.records import StepMetrics
-from jaxpipe.runtime.step.step_totals import Totals
+from jaxpipe.runtime.step.step_totals import StepTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class StepEnd:
     """
 
     step: int
-    totals: Totals
+    totals: StepTotals
     step_s: float
     loss_scale: float | None
     skipped_before: int

@@ -24,7 +24,7 @@ _MPICH = re.compile(r"TERMINATED WITH THE EXIT STRING: [^()]{0,80}\(signal (?P<s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Death:
+class ExitCause:
     """A signal that has ended a rank; `rank` is None where the launcher does not know which."""
 
     rank: int | None
@@ -33,7 +33,7 @@ class Death:
     def __str__(self) -> str:
         """Name the signal.
 
-        >>> str(Death(rank=1, signal=9)), str(Death(rank=None, signal=11))
+        >>> str(ExitCause(rank=1, signal=9)), str(ExitCause(rank=None, signal=11))
         ('signal 9 (SIGKILL) has ended it', 'signal 11 (SIGSEGV) has ended a rank')
         """
         names = {number.value: number.name for number in signal.Signals}
@@ -42,19 +42,19 @@ class Death:
         return f"signal {self.signal} ({name}) has ended {whom}"
 
 
-def find_death(words: str) -> Death | None:
+def find_exit_cause(words: str) -> ExitCause | None:
     """Return the first death that a launcher tells of, None where it tells of none.
 
     Lines may be broken anywhere between words.
 
-    >>> find_death("mpirun noticed that process rank 1 with PID 90 on node a exited on signal 9.")
-    Death(rank=1, signal=9)
-    >>> find_death("TERMINATED WITH THE EXIT STRING: Segmentation fault (signal 11)")
-    Death(rank=None, signal=11)
+    >>> find_exit_cause("noticed that process rank 1 with PID 9 on node a exited on signal 9")
+    ExitCause(rank=1, signal=9)
+    >>> find_exit_cause("TERMINATED WITH THE EXIT STRING: Segmentation fault (signal 11)")
+    ExitCause(rank=None, signal=11)
     """
     line = " ".join(words.split())
     if (told := _OPEN_MPI.search(line)) is not None:
-        return Death(rank=int(told["rank"]), signal=int(told["signal"]))
+        return ExitCause(rank=int(told["rank"]), signal=int(told["signal"]))
     if (told := _MPICH.search(line)) is not None:
-        return Death(rank=None, signal=int(told["signal"]))
+        return ExitCause(rank=None, signal=int(told["signal"]))
     return None

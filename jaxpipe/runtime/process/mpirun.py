@@ -14,7 +14,7 @@ from threading import Event
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process.affinity import die_with_parent
 from jaxpipe.runtime.process.blocked_signal import call_when_held, can_hold, hold
-from jaxpipe.runtime.process.tee import Listener
+from jaxpipe.runtime.process.tee import Tee
 from jaxpipe.runtime.process.ulfm import SURVIVAL_OPTIONS, cannot_survive
 
 _RANK_AND_SIZE = (
@@ -25,23 +25,23 @@ _RANK_AND_SIZE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class LaunchedRank:
     """Which of how many ranks this process is, as the MPI's launcher says before MPI starts."""
 
     rank: int
     num_ranks: int
 
 
-def seat(environment: Mapping[str, str]) -> Seat | None:
+def launched_rank(environment: Mapping[str, str]) -> LaunchedRank | None:
     """Return this process's seat, or None if no MPI has started it.
 
-    >>> seat({"PMI_RANK": "1", "PMI_SIZE": "4"})
-    Seat(rank=1, num_ranks=4)
-    >>> seat({})
+    >>> launched_rank({"PMI_RANK": "1", "PMI_SIZE": "4"})
+    LaunchedRank(rank=1, num_ranks=4)
+    >>> launched_rank({})
     """
     for rank, size in _RANK_AND_SIZE:
         if rank in environment and size in environment:
-            return Seat(rank=int(environment[rank]), num_ranks=int(environment[size]))
+            return LaunchedRank(rank=int(environment[rank]), num_ranks=int(environment[size]))
     return None
 
 
@@ -59,7 +59,7 @@ runs. A rank then holds the most that it ever held until it ends.
 """
 
 
-def check_seat(here: Seat | None, *, num_ranks: int) -> None:
+def check_launched_rank(here: LaunchedRank | None, *, num_ranks: int) -> None:
     """Check that the launcher has started as many ranks as the plan has.
 
     Raises:
@@ -103,7 +103,7 @@ def launch(
     return run_child(command, first_signal=signal.SIGUSR1, hear=hear, holds_sigterm=holds)
 
 
-TOLD_TO_STOP = frozenset(
+STOP_EXIT_CODES = frozenset(
     128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
 )
 """The exit codes of a run that was told to stop."""
@@ -132,7 +132,7 @@ def run_child(
         env={**MEMORY_SETTINGS, **os.environ},
         preexec_fn=partial(_begin_child, deadly),  # noqa: PLW1509  two calls to the system
     )
-    listener = Listener(process)
+    listener = Tee(process)
     told: list[int] = []
 
     def tell(number: int, _: object = None) -> None:

@@ -24,7 +24,7 @@ from jaxpipe.errors import ConfigError, JaxpipeError, RunError
 Facts = Mapping[str, str]
 
 
-def check_agreement(
+def check_same_everywhere(
     transport: Transport, description: Mapping[str, Any], *, timeout_s: float
 ) -> None:
     """Check that all ranks are of the same description; all ranks call this before they compile.
@@ -45,7 +45,7 @@ def check_agreement(
         verdict = (difference(everything) or "").encode()
     told = broadcast_bytes(transport, verdict, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s)
     if told:
-        raise_in_unison(transport, ConfigError(told.decode()))
+        raise_on_all_ranks(transport, ConfigError(told.decode()))
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -84,7 +84,7 @@ _NOTHING = jax.ShapeDtypeStruct((0,), np.dtype(np.uint8))
 _SECONDS_TO_BE_ENDED = 10.0
 
 
-def raise_in_unison(transport: Transport, error: JaxpipeError) -> NoReturn:
+def raise_on_all_ranks(transport: Transport, error: JaxpipeError) -> NoReturn:
     """Raise the error at once on rank 0; the others first wait until that has ended them.
 
     Raises:

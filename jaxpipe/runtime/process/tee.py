@@ -12,7 +12,7 @@ _KEPT_PIECES = 64
 _LATE_S = 2.0
 
 
-class Listener:
+class Tee:
     """Listens to a process that was started with pipes for stdout and stderr."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:

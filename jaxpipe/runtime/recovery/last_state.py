@@ -16,7 +16,7 @@ from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.metrics.step_result import StepEnd
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.worker import Worker
-from jaxpipe.runtime.watchdog import Watch
+from jaxpipe.runtime.watchdog import Watchdog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Trained:
     ended: StepEnd | None
 
 
-class Standing:
+class LastState:
     """The newest state of one rank; `train` tells of it, and nothing here is shared by ranks.
 
     `again` is a step of which all that follows it is to be done again when training begins;
@@ -40,10 +40,10 @@ class Standing:
         self.trained: Trained | None = None
         self.again: StepEnd | None = None
         self.on_begin: Callable[[], object] | None = None
-        self._watch: Watch | None = None
+        self._watch: Watchdog | None = None
         self._saver: Saver | None = None
 
-    def begin(self, trained: Trained, *, watch: Watch, saver: Saver) -> None:
+    def begin(self, trained: Trained, *, watch: Watchdog, saver: Saver) -> None:
         """Tell that training goes on from a state; everything before it is forgotten."""
         self.trained, self._watch, self._saver = trained, watch, saver
         if self.on_begin is not None:

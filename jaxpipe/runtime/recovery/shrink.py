@@ -33,8 +33,8 @@ from jaxpipe.runtime.checkpoint import newest_valid, open_checkpoint
 from jaxpipe.runtime.config import RunConfig
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.step_result import StepEnd
-from jaxpipe.runtime.recovery.last_state import Standing
-from jaxpipe.runtime.recovery.state_transfer import HandedOver, Offer, hand_over
+from jaxpipe.runtime.recovery.last_state import LastState
+from jaxpipe.runtime.recovery.state_transfer import Offer, TransferredState, transfer_state
 from jaxpipe.runtime.train_snapshot import Saved, held_tensors, needed_tensors, to_metadata
 from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause, write_cause
 
@@ -87,7 +87,7 @@ class Resumed:
         """Return it in words."""
         plan, beginning = self.job.plan, "from the beginning"
         if self.saved is not None:
-            is_held = isinstance(self.saved, HandedOver)
+            is_held = isinstance(self.saved, TransferredState)
             beginning = f"after step {self.saved.step}, {'held' if is_held else 'read'}"
             beginning += " by those that are left" if is_held else " from the newest checkpoint"
         return (
@@ -99,7 +99,7 @@ class Resumed:
 class Survivor:
     """One rank of a job that survives lost ranks: its transport, and where its training stands."""
 
-    def __init__(self, transport: SurvivingTransport, run: RunConfig, standing: Standing) -> None:
+    def __init__(self, transport: SurvivingTransport, run: RunConfig, standing: LastState) -> None:
         self.transport = transport
         self._run = run
         self._standing = standing
@@ -151,7 +151,7 @@ class Survivor:
             if transport.rank >= job.plan.num_ranks
             else needed_tensors(job, rank=transport.rank),
         )
-        handed = hand_over(transport, offer, tensors or {}, timeout_s=timeout_s)
+        handed = transfer_state(transport, offer, tensors or {}, timeout_s=timeout_s)
         self._standing.again = None
         if handed is None:
             return _from_disk(transport, job.folder, timeout_s=timeout_s)
@@ -174,7 +174,7 @@ class Survivor:
             self._deadline = None
 
 
-def _held(standing: Standing) -> tuple[dict[str, np.ndarray] | None, dict[str, Any]]:
+def _held(standing: LastState) -> tuple[dict[str, np.ndarray] | None, dict[str, Any]]:
     """Return the tensors that this rank holds, and what else the others have to know."""
     trained = standing.trained
     if trained is None:

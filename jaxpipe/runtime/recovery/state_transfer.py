@@ -23,7 +23,7 @@ import numpy as np
 from jaxpipe.comm import (
     BROADCAST_TAG,
     GATHER_TAG,
-    HAND_OVER_TAG,
+    STATE_TRANSFER_TAG,
     Transport,
     broadcast_bytes,
     gather_bytes,
@@ -54,7 +54,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandedOver:
+class TransferredState:
     """The state of training after some steps, as far as this rank needs it."""
 
     step: int
@@ -77,9 +77,9 @@ class HandedOver:
         return {name: self.tensors[name] for name in wanted}
 
 
-def hand_over(
+def transfer_state(
     transport: Transport, offer: Offer, tensors: Mapping[str, np.ndarray], *, timeout_s: float
-) -> HandedOver | None:
+) -> TransferredState | None:
     """Return what this rank needs, from whoever holds it; all ranks call this.
 
     It is the state after the most steps that is whole among them; None on all ranks if none is.
@@ -93,7 +93,7 @@ def hand_over(
     if step is None:
         return None
     first = next(each for each in offers if each.step == step)
-    return HandedOver(
+    return TransferredState(
         step=step,
         metadata=first.metadata,
         tensors=_move(transport, offers, tensors, step=step, timeout_s=timeout_s),
@@ -166,13 +166,13 @@ def _move(
     rank, planned = transport.rank, moves(offers, step=step)
     receivings = {
         move.name: transport.receive(
-            _like(offers[move.source], move.name), source=move.source, tag=HAND_OVER_TAG
+            _like(offers[move.source], move.name), source=move.source, tag=STATE_TRANSFER_TAG
         )
         for move in planned
         if move.to == rank
     }
     sendings = [
-        transport.send(np.ascontiguousarray(tensors[move.name]), to=move.to, tag=HAND_OVER_TAG)
+        transport.send(np.ascontiguousarray(tensors[move.name]), to=move.to, tag=STATE_TRANSFER_TAG)
         for move in planned
         if move.source == rank
     ]

@@ -15,7 +15,7 @@ from jaxpipe.runtime.stage.optimizer import adamw, clip_factor, matrices
 from jaxpipe.runtime.stage.split_backward import Carried, Crossing, SplitBackward, split_backward
 from jaxpipe.runtime.stage.stage import Input, Output, Stage, Targets, microbatch_key
 from jaxpipe.runtime.stage.vjp import Residuals, backward_from_residuals, forward_with_residuals
-from jaxpipe.runtime.stage.zero1 import Share, joined, size_of, whole_tree
+from jaxpipe.runtime.stage.zero1 import OptimizerShard, joined, size_of, whole_tree
 from jaxpipe.schedule import Bucket
 
 Position = Int[Array, "2"]
@@ -46,7 +46,7 @@ class StageFunctions:
     work: Work
     optimizer: OptimizerConfig
     scales_loss: bool = False
-    share: Share | None = None
+    share: OptimizerShard | None = None
 
     def activation(self) -> jax.ShapeDtypeStruct:
         """Return what crosses from one stage to the next for one microbatch."""

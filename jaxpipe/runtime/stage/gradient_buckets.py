@@ -30,9 +30,9 @@ def unpack(buckets: Buckets, like: Parameters, *, shared: bool) -> Parameters:
 def merge(parts: dict[Bucket, Parameters]) -> Parameters:
     """Return the tree of which `split` has made the parts."""
     tree = parts[Bucket.STAGE]
-    if Bucket.SHARED not in parts:
+    if Bucket.TIED not in parts:
         return tree
-    return {**tree, "embed": {**tree["embed"], **parts[Bucket.SHARED]}}
+    return {**tree, "embed": {**tree["embed"], **parts[Bucket.TIED]}}
 
 
 def split(tree: Parameters, *, shared: bool) -> dict[Bucket, Parameters]:
@@ -42,5 +42,5 @@ def split(tree: Parameters, *, shared: bool) -> dict[Bucket, Parameters]:
     rest = {name: leaf for name, leaf in tree["embed"].items() if name != "tokens"}
     return {
         Bucket.STAGE: {**tree, "embed": rest},
-        Bucket.SHARED: {"tokens": tree["embed"]["tokens"]},
+        Bucket.TIED: {"tokens": tree["embed"]["tokens"]},
     }

@@ -30,7 +30,7 @@ from jaxpipe.runtime.stage.model import Parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class OptimizerShard:
     """The part `index` of `count` equal ones."""
 
     index: int
@@ -44,9 +44,9 @@ class Share:
         """Return the part of each leaf that is of this share, flat; on the host without a copy.
 
         >>> tree = {"a": np.array([[1, 2], [3, 4]]), "b": np.array([5])}
-        >>> Share(index=0, count=2).pieces(tree)
+        >>> OptimizerShard(index=0, count=2).pieces(tree)
         {'a': array([1, 2]), 'b': array([], dtype=int64)}
-        >>> Share(index=1, count=2).pieces(tree)
+        >>> OptimizerShard(index=1, count=2).pieces(tree)
         {'a': array([3, 4]), 'b': array([5])}
         """
         mine, start = self.part(size=size_of(tree)), 0

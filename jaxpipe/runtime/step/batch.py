@@ -4,13 +4,13 @@ import numpy as np
 
 from jaxpipe.runtime.data import eval_batch, sample
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.step.interpreter import Feed
+from jaxpipe.runtime.step.interpreter import StepBatch
 
 NO_STEP = -1
 """The step of an evaluation, which no trace keeps."""
 
 
-def train_feed(job: Job, *, rank: int, step: int) -> Feed:
+def train_step_batch(job: Job, *, rank: int, step: int) -> StepBatch:
     """Return what a rank reads in a training step, which depends on seed and step alone."""
     rows = _rows(job, rank)
     tokens = None
@@ -26,7 +26,7 @@ def train_feed(job: Job, *, rank: int, step: int) -> Feed:
     return _feed(job, rank, step, tokens)
 
 
-def eval_feed(job: Job, *, rank: int, index: int) -> Feed:
+def eval_step_batch(job: Job, *, rank: int, index: int) -> StepBatch:
     """Return what a rank reads of one held-out batch."""
     tokens = None
     if _reads(job, rank):
@@ -51,8 +51,8 @@ def _rows(job: Job, rank: int) -> range:
     return range(first, first + each)
 
 
-def _feed(job: Job, rank: int, step: int, tokens: np.ndarray | None) -> Feed:
+def _feed(job: Job, rank: int, step: int, tokens: np.ndarray | None) -> StepBatch:
     if tokens is not None:
         tokens = tokens.reshape(job.plan.num_microbatches, job.plan.microbatch, -1)
     first = job.plan.replica(rank) * job.plan.num_microbatches
-    return Feed(step=step, first_microbatch=first, tokens=tokens)
+    return StepBatch(step=step, first_microbatch=first, tokens=tokens)

@@ -14,10 +14,17 @@ from functools import partial
 from typing import Any
 
 from jaxpipe.collective import AllReduceKind
-from jaxpipe.comm import ALL_REDUCE_TAG, Reducer, Sum, Transport, Wire, library_of
+from jaxpipe.comm import (
+    ALL_REDUCE_TAG,
+    AllReduceHandle,
+    AllReducer,
+    Transport,
+    WireFormat,
+    native_of,
+)
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.step.span_recorder import Recorder
+from jaxpipe.runtime.step.span_recorder import SpanRecorder
 from jaxpipe.schedule import Bucket, Instruction
 from jaxpipe.trace import Lane
 
@@ -28,7 +35,7 @@ def reduction_tag(instruction: Instruction) -> int:
     Stages have tags of their own; the other buckets are named by different stages on each rank.
 
     >>> from jaxpipe.schedule import reduce
-    >>> reduction_tag(reduce(0, Bucket.SHARED)) == reduction_tag(reduce(3, Bucket.SHARED))
+    >>> reduction_tag(reduce(0, Bucket.TIED)) == reduction_tag(reduce(3, Bucket.TIED))
     True
     >>> reduction_tag(reduce(0, Bucket.STAGE)) == reduction_tag(reduce(3, Bucket.STAGE))
     False
@@ -45,7 +52,7 @@ def check_all_reduce(plan: Plan, transport: Transport) -> None:
     Raises:
         ConfigError: the plan wants the library of a transport that has none.
     """
-    if plan.all_reduce is AllReduceKind.LIBRARY and library_of(transport) is None:
+    if plan.all_reduce is AllReduceKind.LIBRARY and native_of(transport) is None:
         raise ConfigError(
             f"a transport's own library sums where it has one, as MPI's: `plan.all_reduce` is "
             f"{plan.all_reduce}, but {type(transport).__name__} has none; choose another, such as "
@@ -58,14 +65,14 @@ class _Begun:
     """A sum under way, and when it began and ended on the rank's clock."""
 
     instruction: Instruction
-    reducing: Sum[Any]
+    reducing: AllReduceHandle[Any]
     num_bytes: int
     start_s: float
     end_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reductions:
+class GradientSync:
     """Sums over the ranks that hold a bucket, each along its tree of the plan, and as it says.
 
     They go on beside the computation and each other; the span of each lasts from where it was
@@ -73,9 +80,9 @@ class Reductions:
     """
 
     plan: Plan
-    worker: Reducer
-    wire: Wire
-    recorder: Recorder
+    worker: AllReducer
+    wire: WireFormat
+    recorder: SpanRecorder
     timeout_s: float
     begun: list[_Begun] = field(default_factory=list)
 

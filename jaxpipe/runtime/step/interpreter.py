@@ -9,25 +9,32 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from jaxpipe.comm import CodedTransport, CountedTransport, Reducer, Wire, all_reduce, receive_jax
+from jaxpipe.comm import (
+    AllReducer,
+    CompressedTransport,
+    CountingTransport,
+    WireFormat,
+    all_reduce,
+    receive_jax,
+)
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.stage.compile import CompiledStage
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.loss_scale import is_finite
 from jaxpipe.runtime.stage.train_state import TrainState
-from jaxpipe.runtime.step.gradient_sync import Reductions, reduction_tag
-from jaxpipe.runtime.step.mailbox import Content, Mailbox, Patience, Receive
-from jaxpipe.runtime.step.parameter_gather import Sharing
-from jaxpipe.runtime.step.span_recorder import Recorder
-from jaxpipe.runtime.step.stage_run import StagePass
-from jaxpipe.runtime.step.step_totals import Totals
-from jaxpipe.runtime.watchdog import Watch
+from jaxpipe.runtime.step.gradient_sync import GradientSync, reduction_tag
+from jaxpipe.runtime.step.mailbox import Content, Mailbox, Receive, Timeouts
+from jaxpipe.runtime.step.parameter_gather import ParameterGather
+from jaxpipe.runtime.step.span_recorder import SpanRecorder
+from jaxpipe.runtime.step.stage_run import StageRun
+from jaxpipe.runtime.step.step_totals import StepTotals
+from jaxpipe.runtime.watchdog import Watchdog
 from jaxpipe.schedule import Bucket, Instruction, Op, Program
 from jaxpipe.trace import Lane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
+class StepBatch:
     """What a replica reads in one step.
 
     `tokens` are inputs and, shifted by one, targets; None on ranks that need neither.
@@ -53,19 +60,19 @@ class Interpreter:
 
     plan: Plan
     compiled: Mapping[int, CompiledStage]
-    transport: CountedTransport
-    messages: CodedTransport
-    reducer: Reducer
-    wire: Wire
-    recorder: Recorder
-    patience: Patience
-    watch: Watch
+    transport: CountingTransport
+    messages: CompressedTransport
+    reducer: AllReducer
+    wire: WireFormat
+    recorder: SpanRecorder
+    patience: Timeouts
+    watch: Watchdog
     receive: Receive = receive_jax
 
     @property
-    def sharing(self) -> Sharing:
+    def sharing(self) -> ParameterGather:
         """How replicas gather what they share out."""
-        return Sharing(
+        return ParameterGather(
             plan=self.plan,
             transport=self.transport,
             timeout_s=self.patience.timeout_s,
@@ -77,7 +84,9 @@ class Interpreter:
         """The replica that this rank is part of."""
         return self.plan.replica(self.transport.rank)
 
-    def train(self, program: Program, state: TrainState, feed: Feed) -> tuple[TrainState, Totals]:
+    def train(
+        self, program: Program, state: TrainState, feed: StepBatch
+    ) -> tuple[TrainState, StepTotals]:
         """Execute one training step; the arrays of `state` are donated.
 
         Where the totals' norm is not finite, no stage of any rank changes.
@@ -88,24 +97,24 @@ class Interpreter:
         self,
         parts: Sequence[Program],
         state: TrainState,
-        feed: Feed,
+        feed: StepBatch,
         *,
         after: Callable[[int], None],
-    ) -> tuple[TrainState, Totals]:
+    ) -> tuple[TrainState, StepTotals]:
         """Execute one training step in parts; `after` is called with the number of each of them."""
         run = self._run(parts, state, feed, trains=True, after=after)
         stages = {number: held.state for number, held in run.stages.items()}
         return replace(state, stages=stages), run.totals
 
     def gradients(
-        self, program: Program, state: TrainState, feed: Feed
-    ) -> tuple[dict[int, Buckets], Totals]:
+        self, program: Program, state: TrainState, feed: StepBatch
+    ) -> tuple[dict[int, Buckets], StepTotals]:
         """Execute a training step but for its update; return each stage's reduced gradients."""
         without_update = tuple(i for i in program if i.op is not Op.UPDATE)
         run = self._run((without_update,), state, feed, trains=True)
         return {number: held.buckets for number, held in run.stages.items()}, run.totals
 
-    def evaluate(self, program: Program, state: TrainState, feed: Feed) -> Totals:
+    def evaluate(self, program: Program, state: TrainState, feed: StepBatch) -> StepTotals:
         """Execute a program of forwards without dropout, which changes nothing."""
         return self._run((program,), state, feed, trains=False).totals
 
@@ -113,7 +122,7 @@ class Interpreter:
         self,
         parts: Sequence[Program],
         state: TrainState,
-        feed: Feed,
+        feed: StepBatch,
         *,
         trains: bool,
         after: Callable[[int], None] = _nothing,
@@ -126,7 +135,9 @@ class Interpreter:
             after(number)
         return run
 
-    def _begin(self, program: Program, state: TrainState, feed: Feed, *, trains: bool) -> "_Run":
+    def _begin(
+        self, program: Program, state: TrainState, feed: StepBatch, *, trains: bool
+    ) -> "_Run":
         self.recorder.begin(feed.step)
         scale = None if state.loss_scale is None else state.loss_scale.scale
         any_stage = next(iter(self.compiled.values()))
@@ -144,7 +155,7 @@ class Interpreter:
             patience=self.patience,
         )
         stages = {
-            number: StagePass(
+            number: StageRun(
                 compiled=compiled,
                 state=state.stages[number],
                 compute=compiled.cast(state.stages[number].params),
@@ -160,7 +171,7 @@ class Interpreter:
             trains=trains,
             scale=scale,
             stages=stages,
-            reductions=Reductions(
+            reductions=GradientSync(
                 plan=self.plan,
                 worker=self.reducer,
                 wire=self.wire,
@@ -177,12 +188,12 @@ class _Run:
 
     rank: Interpreter
     mailbox: Mailbox
-    feed: Feed
+    feed: StepBatch
     trains: bool
     scale: float | None
-    stages: dict[int, StagePass]
-    reductions: Reductions
-    totals: Totals = field(default_factory=Totals)
+    stages: dict[int, StageRun]
+    reductions: GradientSync
+    totals: StepTotals = field(default_factory=StepTotals)
     num_bytes_before: int
 
     def forward(self, instruction: Instruction) -> None:
@@ -223,7 +234,7 @@ class _Run:
     def reduce(self, instruction: Instruction) -> None:
         if instruction.bucket is Bucket.SCALARS:
             self._finish(instruction)
-        elif instruction.bucket is Bucket.SHARED:
+        elif instruction.bucket is Bucket.TIED:
             self.reductions.begin(instruction, self._shared())
         else:
             held = self.stages[instruction.stage]
@@ -252,7 +263,7 @@ class _Run:
     def _shared(self) -> Any:
         """Return the gradient of the tied embedding, summed over the stages held here."""
         packed = [held.pack() for held in self.stages.values()]
-        first, *others = [each[Bucket.SHARED] for each in packed if Bucket.SHARED in each]
+        first, *others = [each[Bucket.TIED] for each in packed if Bucket.TIED in each]
         return sum(others, first)
 
     def _finish(self, instruction: Instruction) -> None:
@@ -271,17 +282,17 @@ class _Run:
                 tag=reduction_tag(instruction),
                 timeout_s=self.rank.patience.timeout_s,
             )
-        self.totals = Totals.from_array(total).unscaled(self.scale)
+        self.totals = StepTotals.from_array(total).unscaled(self.scale)
 
     def _place(self, done: Instruction, total: Any) -> None:
         """Put a sum where its update looks for it."""
         bucket = done.bucket
         assert bucket is not None, done
         for number, held in self.stages.items():
-            if number == done.stage or (bucket is Bucket.SHARED and bucket in held.buckets):
+            if number == done.stage or (bucket is Bucket.TIED and bucket in held.buckets):
                 held.buckets[bucket] = total
 
-    def _own_totals(self) -> Totals:
+    def _own_totals(self) -> StepTotals:
         counts_norm = self.trains and self.rank.replica == 0
         holds_first = any(held.compiled.is_first for held in self.stages.values())
         recorder = self.rank.recorder
@@ -291,7 +302,7 @@ class _Run:
             compute_s=recorder.compute_s(),
             pipeline_s=recorder.pipeline_s() if holds_first else 0.0,
             sent_bytes=float(self.rank.transport.num_bytes_sent - self.num_bytes_before),
-            stops=float(self.rank.watch.is_told_to_stop),
+            stops=float(self.rank.watch.stop_requested),
         )
 
 

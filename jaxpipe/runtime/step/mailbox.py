@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import jax
 
 from jaxpipe.comm import HostOrDeviceArray, Sending, Transport
-from jaxpipe.runtime.step.span_recorder import Recorder
+from jaxpipe.runtime.step.span_recorder import SpanRecorder
 from jaxpipe.schedule import Instruction, Op, Program
 from jaxpipe.trace import Lane
 
@@ -20,7 +20,7 @@ Message = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Timeouts:
     """How long each wait may last, and how many receives are posted ahead of their use."""
 
     timeout_s: float
@@ -73,11 +73,11 @@ class Mailbox:
         program: Program,
         *,
         transport: Transport,
-        recorder: Recorder,
+        recorder: SpanRecorder,
         rank_of: Callable[[int], int],
         num_stages: int,
         content: Content,
-        patience: Patience,
+        patience: Timeouts,
     ) -> None:
         self._transport = transport
         self._recorder = recorder

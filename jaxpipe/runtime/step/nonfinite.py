@@ -2,13 +2,13 @@
 
 from jaxpipe.comm import Transport
 from jaxpipe.errors import RunError
-from jaxpipe.runtime.process.preflight import raise_in_unison
+from jaxpipe.runtime.process.preflight import raise_on_all_ranks
 from jaxpipe.runtime.stage.train_state import TrainState
 
 _MOST_IN_A_ROW = 3
 
 
-class Overflows:
+class NonfiniteSteps:
     """Counts the steps in a row that were skipped, the same on all ranks.
 
     A step does not count while the scale of the loss can still fall: that is its way to find it.
@@ -35,4 +35,4 @@ class Overflows:
                 "nothing; lower `optimizer.learning_rate` or look at the data, and go on with "
                 "--resume"
             )
-            raise_in_unison(transport, error)
+            raise_on_all_ranks(transport, error)

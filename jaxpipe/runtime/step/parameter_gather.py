@@ -7,22 +7,22 @@ import numpy as np
 from jaxpipe.collective import ranks
 from jaxpipe.comm import HostOrDeviceArray, Transport, all_gather
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.stage.zero1 import Share
+from jaxpipe.runtime.stage.zero1 import OptimizerShard
 from jaxpipe.runtime.step.gradient_sync import reduction_tag
 from jaxpipe.schedule import Bucket, reduce
 
 
-def share_of(plan: Plan, *, rank: int, stage: int) -> Share | None:
+def optimizer_shard_of(plan: Plan, *, rank: int, stage: int) -> OptimizerShard | None:
     """Return the share of a rank in a stage that it holds, or None if it has no replica.
 
     Shares are numbered in the order of the sync tree, so that islands hold neighbours.
     """
     order = ranks(plan.sync[stage])
-    return Share(index=order.index(rank), count=len(order)) if len(order) > 1 else None
+    return OptimizerShard(index=order.index(rank), count=len(order)) if len(order) > 1 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sharing:
+class ParameterGather:
     """What all replicas of a stage need to gather shares, in messages of `chunk_bytes` at most."""
 
     plan: Plan

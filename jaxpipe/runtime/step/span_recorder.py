@@ -8,7 +8,7 @@ from jaxpipe.schedule import Instruction
 from jaxpipe.trace import Lane, Span
 
 
-class Recorder:
+class SpanRecorder:
     """Collects the spans of one rank, on its own clock: `time.perf_counter`, as transports have it.
 
     Spans of the current step are always there, since the bubble is measured in every step; `keep`

@@ -22,7 +22,7 @@ from jaxpipe.schedule import Op
 
 
 @dataclass(slots=True, kw_only=True)
-class StagePass:
+class StageRun:
     """A stage, its state, and what its microbatches in flight hold; `gradients` while it trains.
 
     `scale` is that of the loss, if it is scaled.

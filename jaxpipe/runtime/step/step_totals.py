@@ -8,7 +8,7 @@ from jaxpipe.runtime.stage.loss_scale import unscaled_square_norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class StepTotals:
     """Sums over all ranks, each rank giving its own part, and 0 of what is not its own.
 
     `loss` is in nats, summed over tokens. `square_norm` is that of the gradient before clipping,
@@ -30,11 +30,11 @@ class Totals:
         return np.array(astuple(self), np.float64)
 
     @classmethod
-    def from_array(cls, array: np.ndarray) -> "Totals":
+    def from_array(cls, array: np.ndarray) -> "StepTotals":
         """Return the totals of an array from `to_array`, or of a sum of such."""
         return cls(**dict(zip(cls.__slots__, map(float, array), strict=True)))
 
-    def unscaled(self, scale: float | None) -> "Totals":
+    def unscaled(self, scale: float | None) -> "StepTotals":
         """Return the totals as they are without the scale of the loss; None if it has none."""
         if scale is None:
             return self

@@ -4,10 +4,10 @@ Which codecs a rank uses: for messages between stages, and in sums of gradients.
 
 What a codec has left out of scaled gradients: it has their scale, and skipped steps add none.
 
-A codec with error feedback adds what it has left out to the gradients of the next step
-(`ReduceWorker.errors`), so both have one scale. A step that overflowed has given away what was left
-out before, and has left out parts of gradients that nobody takes: so errors are copied before a
-step, and it is the copies that stay if it is skipped.
+A codec with error feedback adds its residual to the gradients of the next step
+(`AsyncAllReduce.errors`), so both must have the same loss scale. A step that overflows has consumed
+the old residual and produced one from gradients that nobody applies: residuals are copied before a
+step, and the copies are restored if the step is skipped.
 """
 
 import time
@@ -19,13 +19,13 @@ import numpy as np
 
 from jaxpipe.comm import (
     BARRIER_TAG,
+    AllReducer,
+    AsyncAllReduce,
     Codec,
-    CodedTransport,
-    CountedTransport,
-    Reducer,
-    ReduceWorker,
+    CompressedTransport,
+    CountingTransport,
     Transport,
-    Wire,
+    WireFormat,
     barrier,
     clock_offset,
     codec_of,
@@ -36,14 +36,14 @@ from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage
 from jaxpipe.runtime.stage.loss_scale import LossScale, adjust, is_finite
 from jaxpipe.runtime.stage.train_state import TrainState
-from jaxpipe.runtime.step.batch import eval_feed, train_feed
+from jaxpipe.runtime.step.batch import eval_step_batch, train_step_batch
 from jaxpipe.runtime.step.gradient_sync import check_all_reduce
 from jaxpipe.runtime.step.interpreter import Interpreter
-from jaxpipe.runtime.step.mailbox import Patience
-from jaxpipe.runtime.step.span_recorder import Recorder
-from jaxpipe.runtime.step.step_totals import Totals
-from jaxpipe.runtime.watchdog import Watch
-from jaxpipe.runtime.watchdog.of_job import watch_over
+from jaxpipe.runtime.step.mailbox import Timeouts
+from jaxpipe.runtime.step.span_recorder import SpanRecorder
+from jaxpipe.runtime.step.step_totals import StepTotals
+from jaxpipe.runtime.watchdog import Watchdog
+from jaxpipe.runtime.watchdog.of_job import start_watchdog
 from jaxpipe.schedule import Program
 
 _CLOCK_ROUNDS = 20
@@ -69,12 +69,12 @@ class Worker:
         """What this rank computes, for each stage that it holds."""
         return self.interpreter.compiled
 
-    def train_step(self, state: TrainState, *, step: int) -> tuple[TrainState, Totals]:
+    def train_step(self, state: TrainState, *, step: int) -> tuple[TrainState, StepTotals]:
         """Train on the batch of a step; steps count from 0. Donates the arrays of `state`.
 
         A step whose gradients are not finite changes nothing on any rank.
         """
-        feed = train_feed(self.job, rank=self.transport.rank, step=step)
+        feed = train_step_batch(self.job, rank=self.transport.rank, step=step)
         reducer = self.interpreter.reducer
         errors = copied_errors(reducer)
         state, totals = self.interpreter.train(self.train_program, state, feed)
@@ -88,7 +88,7 @@ class Worker:
         """Return the held-out loss in nats per token, the same on all ranks."""
         num_batches = self.job.train.eval_batches
         feeds = [
-            eval_feed(self.job, rank=self.transport.rank, index=index)
+            eval_step_batch(self.job, rank=self.transport.rank, index=index)
             for index in range(num_batches)
         ]
         losses = [self.interpreter.evaluate(self.eval_program, state, f).loss for f in feeds]
@@ -114,7 +114,7 @@ class Worker:
         self.interpreter.messages.stop(timeout_s=timeout_s)
 
 
-def start(job: Job, transport: Transport, watch: Watch | None = None) -> Worker:
+def start(job: Job, transport: Transport, watch: Watchdog | None = None) -> Worker:
     """Compile this rank's stages, and return when all ranks have compiled theirs.
 
     Raises:
@@ -127,7 +127,7 @@ def start(job: Job, transport: Transport, watch: Watch | None = None) -> Worker:
     number = transport.rank % job.plan.num_pipeline_ranks
     train_program = job.plan.train_schedule()[number]
     keep_from = max(0, job.train.steps - job.trace.steps)
-    counted = CountedTransport(transport)
+    counted = CountingTransport(transport)
     interpreter = Interpreter(
         plan=job.plan,
         compiled={
@@ -139,14 +139,16 @@ def start(job: Job, transport: Transport, watch: Watch | None = None) -> Worker:
             for stage in job.plan.stages(transport.rank)
         },
         transport=counted,
-        messages=CodedTransport(counted, boundary_codecs(job.comm, job.plan, rank=transport.rank)),
-        reducer=ReduceWorker(counted, feeds_back=job.comm.feeds_back),
+        messages=CompressedTransport(
+            counted, boundary_codecs(job.comm, job.plan, rank=transport.rank)
+        ),
+        reducer=AsyncAllReduce(counted, feeds_back=job.comm.feeds_back),
         wire=gradient_wire(job.comm),
-        recorder=Recorder(
+        recorder=SpanRecorder(
             rank=transport.rank, clock=time.perf_counter, keep=lambda step: step >= keep_from
         ),
-        patience=Patience(timeout_s=job.run.timeout_s),
-        watch=watch or watch_over(job, rank=transport.rank),
+        patience=Timeouts(timeout_s=job.run.timeout_s),
+        watch=watch or start_watchdog(job, rank=transport.rank),
     )
     barrier(transport, tag=BARRIER_TAG, timeout_s=job.run.startup_timeout_s)
     num_microbatches = job.plan.num_microbatches
@@ -174,19 +176,19 @@ def boundary_codecs(comm: CommConfig, plan: Plan, *, rank: int) -> dict[int, Cod
     return dict.fromkeys(peers - {rank}, codec)
 
 
-def gradient_wire(comm: CommConfig) -> Wire:
+def gradient_wire(comm: CommConfig) -> WireFormat:
     """Return how gradients travel in sums."""
     codec = codec_of(comm.gradients, top_k_fraction=comm.top_k_fraction)
-    return Wire(far=codec, chunk_bytes=comm.chunk_bytes)
+    return WireFormat(far=codec, chunk_bytes=comm.chunk_bytes)
 
 
-def copied_errors(reducer: Reducer) -> dict[int, np.ndarray]:
+def copied_errors(reducer: AllReducer) -> dict[int, np.ndarray]:
     """Return copies of what has been left out so far, by the tag of the sum."""
     return {tag: errors.copy() for tag, errors in reducer.errors.items()}
 
 
 def settle_errors(
-    reducer: Reducer, before: dict[int, np.ndarray], *, is_taken: bool, ratio: float
+    reducer: AllReducer, before: dict[int, np.ndarray], *, is_taken: bool, ratio: float
 ) -> None:
     """Let errors be those of the steps taken, times `ratio`: the next scale over that of the step.
 

@@ -19,25 +19,25 @@ from jaxpipe.runtime.watchdog.cause import (
 )
 from jaxpipe.runtime.watchdog.culprit import Verdict, find_culprit
 from jaxpipe.runtime.watchdog.deadline import Deadlines
-from jaxpipe.runtime.watchdog.heartbeat import Pulse, read_pulses
+from jaxpipe.runtime.watchdog.heartbeat import Heartbeat, read_heartbeats
 from jaxpipe.runtime.watchdog.wait_graph import waits_for
-from jaxpipe.runtime.watchdog.watchdog import Seen, Watch
+from jaxpipe.runtime.watchdog.watchdog import Seen, Watchdog
 
 __all__ = [
     "Cause",
     "CauseKind",
     "Deadlines",
-    "Pulse",
+    "Heartbeat",
     "Seen",
     "Verdict",
-    "Watch",
+    "Watchdog",
     "clear_cause",
     "clear_ended",
     "find_culprit",
     "has_ended",
     "mark_ended",
     "read_cause",
-    "read_pulses",
+    "read_heartbeats",
     "waits_for",
     "write_cause",
 ]

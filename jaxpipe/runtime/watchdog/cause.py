@@ -16,7 +16,7 @@ import msgspec
 
 logger = logging.getLogger(__name__)
 
-_FILE = "cause.json"
+_CAUSE_FILE = "cause.json"
 
 
 class CauseKind(StrEnum):
@@ -68,11 +68,11 @@ def write_cause(folder: Path, cause: Cause) -> bool:
 
     What follows from the first error, such as a message that never came, is not the cause.
     """
-    draft = folder / f"{_FILE}.{os.getpid()}"
+    draft = folder / f"{_CAUSE_FILE}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         draft.write_bytes(msgspec.json.format(msgspec.json.encode(cause)))
-        os.link(draft, folder / _FILE)
+        os.link(draft, folder / _CAUSE_FILE)
     except FileExistsError:
         return False
     except OSError as error:
@@ -85,29 +85,29 @@ def write_cause(folder: Path, cause: Cause) -> bool:
 def read_cause(folder: Path) -> Cause | None:
     """Return why the run in a folder ended, None if it has not, or in order."""
     try:
-        return msgspec.json.decode((folder / _FILE).read_bytes(), type=Cause)
+        return msgspec.json.decode((folder / _CAUSE_FILE).read_bytes(), type=Cause)
     except (OSError, msgspec.DecodeError):
         return None
 
 
 def clear_cause(folder: Path) -> None:
     """Forget why the last run in a folder ended, before the next begins."""
-    (folder / _FILE).unlink(missing_ok=True)
+    (folder / _CAUSE_FILE).unlink(missing_ok=True)
 
 
-_FILE = "ended"
+_ENDED_FILE = "ended"
 
 
 def mark_ended(folder: Path) -> None:
     """Tell that the run in a folder is over in order: done, or stopped as it was told."""
-    (folder / _FILE).touch()
+    (folder / _ENDED_FILE).touch()
 
 
 def has_ended(folder: Path) -> bool:
     """Return whether the run in a folder is over in order."""
-    return (folder / _FILE).exists()
+    return (folder / _ENDED_FILE).exists()
 
 
 def clear_ended(folder: Path) -> None:
     """Forget how the last run in a folder ended, before the next begins."""
-    (folder / _FILE).unlink(missing_ok=True)
+    (folder / _ENDED_FILE).unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from jaxpipe.runtime.watchdog.cause import CauseKind
-from jaxpipe.runtime.watchdog.heartbeat import Pulse
+from jaxpipe.runtime.watchdog.heartbeat import Heartbeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,14 +23,14 @@ class Verdict:
     chain: tuple[int, ...]
 
 
-def find_culprit(pulses: Mapping[int, Pulse], *, start: int, stale: Set[int]) -> Verdict | None:
+def find_culprit(pulses: Mapping[int, Heartbeat], *, start: int, stale: Set[int]) -> Verdict | None:
     """Follow who waits for whom from the rank `start`; `stale` are those without a pulse.
 
     Return None as long as it ends at a rank that is still in time, or of which nothing is known:
     it may be slow, and is not held to have failed.
 
     >>> def pulse(rank, waits_for, overdue=True):
-    ...     return Pulse(rank=rank, stage=0, step=1, doing=f"{waits_for}", waits_for=waits_for,
+    ...     return Heartbeat(rank=rank, stage=0, step=1, doing=f"{waits_for}", waits_for=waits_for,
     ...                  overdue=overdue, beat=0, process=1, host="a")
     >>> chain = {2: pulse(2, (1,)), 1: pulse(1, (0,)), 0: pulse(0, ())}
     >>> found = find_culprit(chain, start=2, stale=set())
@@ -53,7 +53,7 @@ def find_culprit(pulses: Mapping[int, Pulse], *, start: int, stale: Set[int]) ->
     return Verdict(rank=rank, kind=CauseKind.DEADLOCK, chain=(*chain, rank))
 
 
-def _next(here: Pulse, pulses: Mapping[int, Pulse], stale: Set[int]) -> int:
+def _next(here: Heartbeat, pulses: Mapping[int, Heartbeat], stale: Set[int]) -> int:
     """Return whom a rank waits for; of several, one that is stopped or has not come as far."""
 
     def has_come(rank: int) -> bool:

@@ -15,7 +15,7 @@ _NUM_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulse:
+class Heartbeat:
     """Where a rank is: what it does in which step, for whom it waits, and whether for too long.
 
     `beat` counts how often it has said so: one that does not grow any more is of a process that is
@@ -33,13 +33,13 @@ class Pulse:
     host: str
 
 
-def is_gone(pulse: Pulse) -> bool:
+def is_gone(pulse: Heartbeat) -> bool:
     """Return whether the process of a pulse has ended; those of other hosts are not known of.
 
     Whoever ends in order takes its pulse along.
 
-    >>> mine = Pulse(rank=0, stage=0, step=1, doing="update", waits_for=(), overdue=False, beat=1,
-    ...              process=os.getpid(), host=socket.gethostname())
+    >>> mine = Heartbeat(rank=0, stage=0, step=1, doing="update", waits_for=(), overdue=False,
+    ...                  beat=1, process=os.getpid(), host=socket.gethostname())
     >>> is_gone(mine)
     False
     """
@@ -54,16 +54,16 @@ def is_gone(pulse: Pulse) -> bool:
     return False
 
 
-def pulse_file(folder: Path, rank: int) -> Path:
+def heartbeat_file(folder: Path, rank: int) -> Path:
     """Return where a rank of the run in a folder says where it is.
 
-    >>> pulse_file(Path("run"), 3).as_posix()
+    >>> heartbeat_file(Path("run"), 3).as_posix()
     'run/watch/rank-3.json'
     """
     return folder / "watch" / f"rank-{rank}.json"
 
 
-def write_pulse(path: Path, pulse: Pulse) -> None:
+def write_heartbeat(path: Path, pulse: Heartbeat) -> None:
     """Overwrite a file that is there, or write a new one.
 
     Raises:
@@ -76,13 +76,13 @@ def write_pulse(path: Path, pulse: Pulse) -> None:
         os.close(descriptor)
 
 
-def read_pulses(folder: Path, ranks: range) -> dict[int, Pulse]:
+def read_heartbeats(folder: Path, ranks: range) -> dict[int, Heartbeat]:
     """Return the pulses of ranks; without those that have none, or were being written."""
-    pulses: dict[int, Pulse] = {}
+    pulses: dict[int, Heartbeat] = {}
     for rank in ranks:
         try:
-            data = pulse_file(folder, rank).read_bytes()
-            pulses[rank] = msgspec.json.decode(data, type=Pulse)
+            data = heartbeat_file(folder, rank).read_bytes()
+            pulses[rank] = msgspec.json.decode(data, type=Heartbeat)
         except (OSError, msgspec.DecodeError):
             continue
     return pulses

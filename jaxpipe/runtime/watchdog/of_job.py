@@ -4,10 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.watchdog import Cause, Deadlines, Seen, Watch, waits_for
+from jaxpipe.runtime.watchdog import Cause, Deadlines, Seen, Watchdog, waits_for
 
 
-def watch_over(job: Job, *, rank: int, end: Callable[[Cause], object] | None = None) -> Watch:
+def start_watchdog(
+    job: Job, *, rank: int, end: Callable[[Cause], object] | None = None
+) -> Watchdog:
     """Return the watch of a rank, not started; `end` is called with the cause of a hang."""
     seen = Seen(
         rank=rank,
@@ -17,10 +19,10 @@ def watch_over(job: Job, *, rank: int, end: Callable[[Cause], object] | None = N
         waits_for=waits_for(job.plan, rank=rank, shares_updates=job.optimizer.sharded),
     )
     deadlines = Deadlines(least_s=job.run.hang_s, unlearned_s=job.run.timeout_s)
-    return Watch(seen, deadlines, end=end)
+    return Watchdog(seen, deadlines, end=end)
 
 
-def unwatched(rank: int) -> Watch:
+def no_watchdog(rank: int) -> Watchdog:
     """Return the watch of a rank that nobody watches: never to be started."""
     seen = Seen(rank=rank, stage=0, num_ranks=1, folder=Path(), waits_for=lambda _: ())
-    return Watch(seen, Deadlines(least_s=1.0, unlearned_s=1.0))
+    return Watchdog(seen, Deadlines(least_s=1.0, unlearned_s=1.0))

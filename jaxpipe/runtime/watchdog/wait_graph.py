@@ -15,11 +15,11 @@ def waits_for(
     `Bucket.SCALARS`, and the other replicas in an update that they share; all else is the rank's
     own work.
 
-    >>> from jaxpipe.plan import PlanConfig, identity_plan
+    >>> from jaxpipe.plan import PlanConfig, default_plan
     >>> from jaxpipe.schedule import forward, receive, update
     >>> import topo
     >>> config = PlanConfig(cluster="two-region", stages=2, replicas=2)
-    >>> plan = identity_plan(config, topo.load("two-region"), num_layers=4, batch=4, tied=False)
+    >>> plan = default_plan(config, topo.load("two-region"), num_layers=4, batch=4, tied=False)
     >>> of_rank_3 = waits_for(plan, rank=3, shares_updates=True)
     >>> of_rank_3(receive(1, 0, 0)), of_rank_3(forward(1, 0)), of_rank_3(update(1))
     ((2,), (), (1,))

@@ -16,11 +16,11 @@ from jaxpipe.runtime.watchdog.cause import Cause, CauseKind
 from jaxpipe.runtime.watchdog.culprit import Verdict, find_culprit
 from jaxpipe.runtime.watchdog.deadline import Deadlines
 from jaxpipe.runtime.watchdog.heartbeat import (
-    Pulse,
+    Heartbeat,
+    heartbeat_file,
     is_gone,
-    pulse_file,
-    read_pulses,
-    write_pulse,
+    read_heartbeats,
+    write_heartbeat,
 )
 from jaxpipe.schedule import Instruction, describe
 
@@ -55,23 +55,23 @@ class _Doing:
     since_s: float
 
 
-class Watch:
+class Watchdog:
     """Watches one rank from `start` to `stop`; without an `end`, it knows only where the rank is.
 
     `end` is called with the cause, in the watchdog's thread, when a culprit is found.
-    `is_told_to_stop` is set by whoever wants the run to stop after the step.
+    `stop_requested` is set by whoever wants the run to stop after the step.
     """
 
     def __init__(
         self, seen: Seen, deadlines: Deadlines, *, end: Callable[[Cause], object] | None = None
     ) -> None:
-        self.is_told_to_stop = False
+        self.stop_requested = False
         self._seen = seen
         self._deadlines = deadlines
         self._end = end
         self._doing = _Doing(kind=None, what="start", step=0, since_s=time.monotonic())
         self._host = socket.gethostname()
-        self._file = pulse_file(seen.folder, seen.rank)
+        self._file = heartbeat_file(seen.folder, seen.rank)
         self._stopped = Event()
         self._thread = Thread(target=self._run, name=f"watch of rank {seen.rank}", daemon=True)
         self._last = self._doing
@@ -98,7 +98,7 @@ class Watch:
 
     def has_lost_a_rank(self) -> bool:
         """Return whether a rank of this host is gone, and not in order; any thread may ask."""
-        pulses = read_pulses(self._seen.folder, range(self._seen.num_ranks))
+        pulses = read_heartbeats(self._seen.folder, range(self._seen.num_ranks))
         return any(is_gone(pulse) for pulse in pulses.values())
 
     def cause(self, kind: CauseKind, message: str) -> Cause:
@@ -117,7 +117,7 @@ class Watch:
         if self._end is None:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_pulse(self._file, self._pulse(self._doing))
+        write_heartbeat(self._file, self._pulse(self._doing))
         self._thread.start()
 
     def stop(self) -> None:
@@ -148,7 +148,7 @@ class Watch:
         self._beat += 1
         mine = self._pulse(doing)
         try:
-            write_pulse(self._file, mine)
+            write_heartbeat(self._file, mine)
         except OSError:
             return
         if self._waited_s >= _LOOKS_AFTER_S:
@@ -157,9 +157,9 @@ class Watch:
             self._beats.clear()
             self._suspect = None
 
-    def _pulse(self, doing: _Doing) -> Pulse:
+    def _pulse(self, doing: _Doing) -> Heartbeat:
         seen, what = self._seen, doing.what
-        return Pulse(
+        return Heartbeat(
             rank=seen.rank,
             stage=_stage(doing, seen),
             step=doing.step + 1,
@@ -171,9 +171,9 @@ class Watch:
             host=self._host,
         )
 
-    def _look(self, mine: Pulse, elapsed_s: float) -> None:
+    def _look(self, mine: Heartbeat, elapsed_s: float) -> None:
         """Look for the one that all wait for; who is found twice in a row is the culprit."""
-        pulses = read_pulses(self._seen.folder, range(self._seen.num_ranks))
+        pulses = read_heartbeats(self._seen.folder, range(self._seen.num_ranks))
         for rank, pulse in pulses.items():
             beat, silent_s = self._beats.get(rank, (-1, 0.0))
             self._beats[rank] = (pulse.beat, silent_s + elapsed_s if beat == pulse.beat else 0.0)
@@ -186,7 +186,7 @@ class Watch:
             self._end(self._judge(found, pulses[found.rank]))
         self._suspect = found
 
-    def _judge(self, found: Verdict, there: Pulse) -> Cause:
+    def _judge(self, found: Verdict, there: Heartbeat) -> Cause:
         chain = " waits for ".join(f"rank {rank}" for rank in found.chain)
         words = {
             CauseKind.HANG: "has done this for too long",

@@ -11,15 +11,15 @@ from typing import TypeAlias
 from jaxpipe.schedule import Bucket, Instruction
 from jaxpipe.simulate.collective import Collective, Transfer, barrier
 from jaxpipe.simulate.engine.link import Link
-from jaxpipe.simulate.engine.message_costs import Wire
+from jaxpipe.simulate.engine.message_costs import MessageCosts
 from jaxpipe.simulate.engine.network import Pair
-from jaxpipe.simulate.engine.step_model import Job
+from jaxpipe.simulate.engine.step_model import StepModel
 
 Send = Callable[[Transfer, Callable[[], None]], None]
 """Sends a transfer over the network, and calls back when it has arrived."""
 
 
-class Joint:
+class RunningCollective:
     """One execution of a collective by the ranks that it joins.
 
     A transfer leaves when its source has come to the collective, its destination too if there is
@@ -64,21 +64,21 @@ class Joint:
                 self._done(rank)
 
 
-CONTROL = Wire()
+CONTROL = MessageCosts()
 """How the empty messages of a barrier travel: by latency alone."""
 
 _Group: TypeAlias = tuple[Bucket | None, int]
 """A bucket, or None for the barrier of all ranks, and the position of one of its collectives."""
 
 
-class Meetings:
+class CollectiveTracker:
     """The collectives that are under way, each started by the first rank that comes to it."""
 
     def __init__(
         self,
-        job: Job,
+        job: StepModel,
         *,
-        links: Mapping[Wire, Mapping[Pair, Link]],
+        links: Mapping[MessageCosts, Mapping[Pair, Link]],
         done: Callable[[int, str, int | None], None],
     ) -> None:
         """`done(rank, name, stage)` is called when a rank has all that it came for.
@@ -96,7 +96,7 @@ class Meetings:
             for bucket, collectives in job.collectives.items()
             for number, collective in enumerate(collectives)
         }
-        self._joints: dict[tuple[int, _Group], Joint] = {}
+        self._joints: dict[tuple[int, _Group], RunningCollective] = {}
 
     def join(self, rank: int, phase: int, instruction: Instruction | None) -> None:
         """Let a rank come to the collective of an instruction, or to the barrier of a phase."""
@@ -113,29 +113,31 @@ class Meetings:
         numbers = self._job.meant_by(instruction)
         return next((bucket, each) for each in numbers if rank in self._members[bucket, each])
 
-    def _open(self, group: _Group) -> Joint:
+    def _open(self, group: _Group) -> RunningCollective:
         bucket, number = group
         if bucket is None:
             done = partial(self._leave, "barrier", None)
-            return Joint(self._barrier, send=partial(self._send, CONTROL), done=done)
+            return RunningCollective(self._barrier, send=partial(self._send, CONTROL), done=done)
         stage = number if bucket is Bucket.STAGE else None
         done = partial(self._leave, f"reduce {bucket}", stage)
         collective = self._job.collectives[bucket][number]
-        return Joint(collective, send=partial(self._send, self._job.gradients), done=done)
+        return RunningCollective(
+            collective, send=partial(self._send, self._job.gradients), done=done
+        )
 
     def _leave(self, name: str, stage: int | None, rank: int) -> None:
         self._done(rank, name, stage)
 
-    def _send(self, wire: Wire, transfer: Transfer, arrived: Callable[[], None]) -> None:
+    def _send(self, wire: MessageCosts, transfer: Transfer, arrived: Callable[[], None]) -> None:
         pair = (self._job.device(transfer.source), self._job.device(transfer.destination))
         self._links[wire][pair].send(transfer.num_bytes, arrived)
 
 
-def pairs(job: Job) -> dict[Wire, set[Pair]]:
+def pairs(job: StepModel) -> dict[MessageCosts, set[Pair]]:
     """Return which devices each wire of a job joins."""
     rounds = [row if job.num_chunks == 1 else (*row, row[0]) for row in job.placement]
     hops = {(a, b) for row in rounds for a, b in pairwise(row) if a != b}
-    joined: dict[Wire, set[Pair]] = {job.messages: hops | {(b, a) for a, b in hops}}
+    joined: dict[MessageCosts, set[Pair]] = {job.messages: hops | {(b, a) for a, b in hops}}
     if any(phase.meets for phase in job.phases):
         joined.setdefault(CONTROL, set()).update(_ends(job, barrier(range(job.num_ranks))))
     for collectives in job.collectives.values():
@@ -144,5 +146,5 @@ def pairs(job: Job) -> dict[Wire, set[Pair]]:
     return joined
 
 
-def _ends(job: Job, collective: Collective) -> set[Pair]:
+def _ends(job: StepModel, collective: Collective) -> set[Pair]:
     return {(job.device(each.source), job.device(each.destination)) for each in collective}

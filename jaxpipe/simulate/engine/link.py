@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from jaxpipe.simulate.engine.event_queue import EventQueue
-from jaxpipe.simulate.engine.message_costs import Wire
+from jaxpipe.simulate.engine.message_costs import MessageCosts
 from jaxpipe.simulate.engine.nic import Nic, SharedTransfer
 
 Arrival = Callable[[], None]
@@ -36,7 +36,7 @@ class Link:
     def __init__(
         self,
         queue: EventQueue,
-        wire: Wire,
+        wire: MessageCosts,
         *,
         latency_s: float,
         bytes_per_s: float,

@@ -15,7 +15,7 @@ from jaxpipe.errors import PlanError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class MessageCosts:
     """What a kind of message gets of a link that leaves its host.
 
     A message holds its link for `overhead_s` and then for its bytes, at the link's bandwidth but no

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from jaxpipe.simulate.engine.event_queue import EventQueue
 from jaxpipe.simulate.engine.link import Link
-from jaxpipe.simulate.engine.message_costs import Wire
+from jaxpipe.simulate.engine.message_costs import MessageCosts
 from jaxpipe.simulate.engine.nic import Nic
 from topo import Cluster
 
@@ -17,10 +17,10 @@ Pair: TypeAlias = tuple[int, int]
 def open_links(
     queue: EventQueue,
     cluster: Cluster,
-    pairs: Mapping[Wire, Collection[Pair]],
+    pairs: Mapping[MessageCosts, Collection[Pair]],
     *,
     nic_efficiency: float,
-) -> dict[Wire, dict[Pair, Link]]:
+) -> dict[MessageCosts, dict[Pair, Link]]:
     """Return, for each wire, a link for each pair of devices that it joins.
 
     Each wire has links of its own; all of them share the hosts' NICs, of whose bandwidth
@@ -33,11 +33,11 @@ def open_links(
         for pair in sorted(set(joined))
     }
     nics = _nics(cluster, rates, nic_efficiency=nic_efficiency)
-    links: dict[Wire, dict[Pair, Link]] = defaultdict(dict)
+    links: dict[MessageCosts, dict[Pair, Link]] = defaultdict(dict)
     for (wire, pair), rate in rates.items():
         links[wire][pair] = Link(
             queue,
-            wire if _crosses(cluster, pair) else Wire(num_buffers=wire.num_buffers),
+            wire if _crosses(cluster, pair) else MessageCosts(num_buffers=wire.num_buffers),
             latency_s=float(cluster.latency_s[pair]),
             bytes_per_s=rate,
             nics=nics.get((wire, pair), ()),
@@ -49,21 +49,21 @@ def _crosses(cluster: Cluster, pair: Pair) -> bool:
     return cluster.devices[pair[0]].host != cluster.devices[pair[1]].host
 
 
-def _rate(cluster: Cluster, wire: Wire, pair: Pair) -> float:
+def _rate(cluster: Cluster, wire: MessageCosts, pair: Pair) -> float:
     alone = float(cluster.alone_bytes_per_s[pair])
     return min(alone, wire.flow_bytes_per_s) if _crosses(cluster, pair) else alone
 
 
-_Limit: TypeAlias = tuple[str, int, Wire | None]
+_Limit: TypeAlias = tuple[str, int, MessageCosts | None]
 """A direction, a host, and the wire if it is the wire's limit rather than the NIC's."""
 
 
 def _nics(
-    cluster: Cluster, rates: Mapping[tuple[Wire, Pair], float], *, nic_efficiency: float
-) -> dict[tuple[Wire, Pair], tuple[Nic, ...]]:
+    cluster: Cluster, rates: Mapping[tuple[MessageCosts, Pair], float], *, nic_efficiency: float
+) -> dict[tuple[MessageCosts, Pair], tuple[Nic, ...]]:
     host_of = cluster.host_of
     loads: dict[_Limit, float] = defaultdict(float)
-    passed: dict[tuple[Wire, Pair], list[_Limit]] = {}
+    passed: dict[tuple[MessageCosts, Pair], list[_Limit]] = {}
     for (wire, pair), rate in rates.items():
         if _crosses(cluster, pair):
             source, destination = (host_of[device] for device in pair)

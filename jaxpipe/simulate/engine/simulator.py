@@ -7,7 +7,7 @@ Every rank executes the lowered programs that the runtime executes, instruction 
     receive                                 the rank waits until the message has arrived
     reduce stage                            the rank joins a collective and goes on
     reduce scalars, update                  before it begins, the rank waits for all that it joined
-    reduce shared, reduce scalars           the rank joins a collective and waits for its part of it
+    reduce tied, reduce scalars           the rank joins a collective and waits for its part of it
 
 Compute and transfers overlap as the programs allow. The same job always gives the same trace.
 """
@@ -20,18 +20,18 @@ from typing import TypeAlias
 
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule import Bucket, Instruction, Op, describe, holder, stages_held
-from jaxpipe.simulate.engine.collectives import Meetings, pairs
+from jaxpipe.simulate.engine.collectives import CollectiveTracker, pairs
 from jaxpipe.simulate.engine.event_queue import EventQueue
 from jaxpipe.simulate.engine.link import Link
 from jaxpipe.simulate.engine.network import open_links
-from jaxpipe.simulate.engine.step_model import Job, Step, steps
+from jaxpipe.simulate.engine.step_model import Step, StepModel, steps
 from jaxpipe.trace import Lane, Span, Trace, Truth
 
 _Message: TypeAlias = tuple[int, int, int, int, int | None]
 """The rank that sent it, its phase, the stages that it leaves and comes to, its microbatch."""
 
 
-def simulate(job: Job) -> Trace:
+def simulate(job: StepModel) -> Trace:
     """Return what every rank does when, in one step of training.
 
     A send lasts from its posting to its arrival, a receive from the moment its rank began to wait.
@@ -54,7 +54,7 @@ def simulate(job: Job) -> Trace:
     )
 
 
-def _stages(job: Job, rank: int) -> str:
+def _stages(job: StepModel, rank: int) -> str:
     size = job.num_pipeline_ranks
     held = stages_held(rank % size, num_ranks=size, num_stages=job.num_stages)
     return f"stage{'s' if len(held) > 1 else ''} {' '.join(map(str, held))}"
@@ -98,7 +98,7 @@ class _Rank:
 class _Run:
     """One execution of a job."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: StepModel) -> None:
         self.spans: list[Span] = []
         self._job = job
         self._queue = EventQueue()
@@ -111,7 +111,7 @@ class _Run:
         self._devices = [job.device(rank) for rank in range(job.num_ranks)]
         links = open_links(self._queue, job.cluster, pairs(job), nic_efficiency=job.nic_efficiency)
         self._links = links.get(job.messages, {})
-        self._meetings = Meetings(job, links=links, done=self._leave)
+        self._meetings = CollectiveTracker(job, links=links, done=self._leave)
 
     def execute(self) -> None:
         for rank in self._ranks:

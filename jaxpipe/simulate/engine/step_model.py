@@ -10,7 +10,7 @@ from typing import NamedTuple
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule import Bucket, Instruction, Op, Schedule, count_stages
 from jaxpipe.simulate.collective import Collective
-from jaxpipe.simulate.engine.message_costs import Wire
+from jaxpipe.simulate.engine.message_costs import MessageCosts
 from topo import Cluster
 
 
@@ -23,7 +23,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class StepModel:
     """One training step.
 
     `placement[replica]` are devices of the cluster, one to a rank of the pipeline; rank r is number
@@ -52,8 +52,8 @@ class Job:
     update_s: tuple[float, ...] | None = None
     activation_bytes: float = 0.0
     collectives: Mapping[Bucket, tuple[Collective, ...]] = field(default_factory=dict)
-    messages: Wire = field(default_factory=Wire)
-    gradients: Wire = field(default_factory=Wire)
+    messages: MessageCosts = field(default_factory=MessageCosts)
+    gradients: MessageCosts = field(default_factory=MessageCosts)
     nic_efficiency: float = 1.0
     num_chunks: int = 1
     backward_weight_s: tuple[float, ...] | None = None
@@ -161,7 +161,7 @@ class Step(NamedTuple):
     instruction: Instruction | None
 
 
-def steps(job: Job, number: int) -> tuple[Step, ...]:
+def steps(job: StepModel, number: int) -> tuple[Step, ...]:
     """Return the steps of every rank that has this number in its pipeline.
 
     A reduction for which the job has no collective, or one in which the rank has no part, is left
@@ -170,7 +170,7 @@ def steps(job: Job, number: int) -> tuple[Step, ...]:
     return tuple(_steps(job, number))
 
 
-def _steps(job: Job, number: int) -> Iterator[Step]:
+def _steps(job: StepModel, number: int) -> Iterator[Step]:
     for position, phase in enumerate(job.phases):
         for instruction in phase.schedule[number]:
             if instruction.op is not Op.REDUCE or _joins(job, number, instruction):
@@ -179,7 +179,7 @@ def _steps(job: Job, number: int) -> Iterator[Step]:
             yield Step(position, None)
 
 
-def _joins(job: Job, number: int, reduction: Instruction) -> bool:
+def _joins(job: StepModel, number: int, reduction: Instruction) -> bool:
     return any(
         rank % job.num_pipeline_ranks == number
         for collective in job.meant_by(reduction).values()

@@ -6,7 +6,7 @@ from importlib import resources
 
 import msgspec
 
-from jaxpipe.simulate.engine.message_costs import Wire
+from jaxpipe.simulate.engine.message_costs import MessageCosts
 from topo.gpu import Precision
 
 
@@ -27,9 +27,9 @@ class NetworkConstants:
     host_bytes_per_s: float
     nic_efficiency: float
 
-    def messages(self, *, window: int | None) -> Wire:
+    def messages(self, *, window: int | None) -> MessageCosts:
         """Return how messages between stages travel, `window` of a link at once."""
-        return Wire(
+        return MessageCosts(
             overhead_s=self.message_overhead_s,
             flow_bytes_per_s=self.flow_bytes_per_s,
             host_bytes_per_s=self.host_bytes_per_s,

@@ -17,10 +17,10 @@ NeurIPS 2022; the runtime that was published with it.
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from jaxpipe.plan import even_cut
+from jaxpipe.plan import even_partition
 from jaxpipe.schedule import Bucket, Instruction, Op, Schedule, gpipe, lower
 from jaxpipe.simulate.collective import Algorithm, Collective, chain
-from jaxpipe.simulate.engine.step_model import Job, Phase
+from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.published.compute_times import durations
 from jaxpipe.simulate.published.constants import Constants
 from jaxpipe.simulate.published.dtfm_launch_order import launch_order, pipelines, shuffled
@@ -74,21 +74,21 @@ def unscheduled(cluster: Cluster, *, batch: int, seed: int) -> Placement:
     return tuple(order[i : i + NUM_STAGES] for i in range(0, len(order), NUM_STAGES))
 
 
-def dtfm_job(
+def dtfm_step(
     cluster: Cluster,
     placement: Placement,
     *,
     workload: Workload,
     constants: Constants,
     all_reduce: Algorithm = sequential_chain,
-) -> Job:
+) -> StepModel:
     """Return a step of DT-FM with this placement, and with this sum over the replicas."""
     num_stages, num_replicas = len(placement[0]), len(placement)
-    cut = even_cut(num_layers=workload.num_layers, num_stages=num_stages)
+    cut = even_partition(num_layers=workload.num_layers, num_stages=num_stages)
     speeds = constants.speeds(workload.precision)
     seconds = durations(cluster, placement, cut, workload=workload, speeds=speeds)
     sums = stage_sums(cut, num_replicas=num_replicas, workload=workload, all_reduce=all_reduce)
-    return Job(
+    return StepModel(
         cluster=cluster,
         placement=placement,
         phases=dtfm_phases(

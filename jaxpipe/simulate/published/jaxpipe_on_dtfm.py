@@ -23,11 +23,11 @@ import numpy as np
 
 from jaxpipe.collective import SyncTree
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import even_cut
+from jaxpipe.plan import even_partition
 from jaxpipe.schedule import Bucket, eager_one_f_one_b, lower
 from jaxpipe.simulate.collective import Collective, chain
 from jaxpipe.simulate.engine.simulator import simulate
-from jaxpipe.simulate.engine.step_model import Job, Phase
+from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.plan_step import end_s
 from jaxpipe.simulate.published.compute_times import durations
 from jaxpipe.simulate.published.constants import Constants
@@ -88,13 +88,13 @@ _SHORT_PER_STAGE = 4
 """A short step has so many microbatches for each stage."""
 
 
-def own_job(
+def jaxpipe_step(
     cluster: Cluster,
     *,
     workload: Workload,
     constants: Constants,
     choices: Choices = EVERYTHING,
-) -> Job:
+) -> StepModel:
     """Return a step of jaxpipe's plan.
 
     Cost: two short simulated steps for each number of stages, if there are several to choose among.
@@ -117,7 +117,7 @@ def own_job(
     return job(best, workload=workload)
 
 
-def _foreseen_s(job: Callable[..., Job], num_stages: int, *, workload: Workload) -> float:
+def _foreseen_s(job: Callable[..., StepModel], num_stages: int, *, workload: Workload) -> float:
     """Return the seconds of a step, from two short ones if it is long."""
     num_replicas = len(job(num_stages, workload=workload).placement)
     short = num_replicas * _SHORT_PER_STAGE * num_stages
@@ -137,11 +137,11 @@ def _job(
     workload: Workload,
     constants: Constants,
     choices: Choices,
-) -> Job:
+) -> StepModel:
     placement = pipelines(
         cluster, launch_order(cluster), num_stages=num_stages, batch=workload.batch
     )
-    cut = even_cut(num_layers=workload.num_layers, num_stages=num_stages)
+    cut = even_partition(num_layers=workload.num_layers, num_stages=num_stages)
     speeds = constants.speeds(workload.precision)
     seconds = durations(cluster, placement, cut, workload=workload, speeds=speeds)
     tree = _islands(cluster, placement, num_bytes=workload.gradient_bytes(cut[0], is_first=True))
@@ -150,7 +150,7 @@ def _job(
         ranks = _relabel(tree, members) if choices.order else tuple(members)
         return chain(ranks, num_bytes, num_chunks=NUM_CHUNKS, is_duplex=choices.overlap)
 
-    return Job(
+    return StepModel(
         cluster=cluster,
         placement=placement,
         phases=_phases(

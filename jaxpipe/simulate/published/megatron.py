@@ -17,10 +17,10 @@ Megatron-LM", SC 2021.
 from dataclasses import dataclass
 
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import even_cut
+from jaxpipe.plan import even_partition
 from jaxpipe.schedule import Bucket, lower, one_f_one_b
 from jaxpipe.simulate.collective import ring
-from jaxpipe.simulate.engine.step_model import Job, Phase
+from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.published.compute_times import durations
 from jaxpipe.simulate.published.constants import Constants
 from jaxpipe.simulate.published.dtfm import stage_sums
@@ -32,21 +32,21 @@ _FORWARD_SUMS, _BACKWARD_SUMS = 2, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class MegatronLayout:
     """How many stages, and over how many devices each of them is split."""
 
     stages: int
     tensor: int
 
 
-def megatron_job(
+def megatron_step(
     cluster: Cluster,
     order: tuple[int, ...],
     *,
-    split: Split,
+    split: MegatronLayout,
     workload: Workload,
     constants: Constants,
-) -> Job:
+) -> StepModel:
     """Return a step of Megatron-LM in which rank r runs on device `order[r]`.
 
     Of a stage's T devices the first stands for all: they compute and send alike.
@@ -60,7 +60,7 @@ def megatron_job(
         tuple(group[0] for group in groups[replica::num_replicas])
         for replica in range(num_replicas)
     )
-    cut = even_cut(num_layers=workload.num_layers, num_stages=split.stages)
+    cut = even_partition(num_layers=workload.num_layers, num_stages=split.stages)
     speeds = constants.speeds(workload.precision)
     whole = durations(cluster, placement, cut, workload=workload, speeds=speeds)
     sum_s = (
@@ -75,12 +75,14 @@ def megatron_job(
     )
     schedule = one_f_one_b(num_stages=split.stages, num_microbatches=workload.batch // num_replicas)
     sums = stage_sums(cut, num_replicas=num_replicas, workload=workload, all_reduce=ring)
-    return Job(
+    return StepModel(
         cluster=cluster,
         placement=placement,
         phases=(Phase(schedule=lower(schedule, tied=False, num_replicas=num_replicas)),),
-        forward_s=_split(whole.forward_s, cut, split=split, sums_s=_FORWARD_SUMS * sum_s),
-        backward_s=_split(whole.backward_s, cut, split=split, sums_s=_BACKWARD_SUMS * sum_s),
+        forward_s=_split(whole.forward_s, cut, split=split, gradient_sync_s=_FORWARD_SUMS * sum_s),
+        backward_s=_split(
+            whole.backward_s, cut, split=split, gradient_sync_s=_BACKWARD_SUMS * sum_s
+        ),
         activation_bytes=workload.activation_bytes,
         collectives={Bucket.STAGE: sums},
         messages=constants.network.messages(window=1),
@@ -88,7 +90,7 @@ def megatron_job(
     )
 
 
-def _groups(order: tuple[int, ...], *, split: Split, batch: int) -> list[tuple[int, ...]]:
+def _groups(order: tuple[int, ...], *, split: MegatronLayout, batch: int) -> list[tuple[int, ...]]:
     size = split.stages * split.tensor
     if len(order) % size or batch % (len(order) // size):
         raise PlanError(
@@ -100,9 +102,13 @@ def _groups(order: tuple[int, ...], *, split: Split, batch: int) -> list[tuple[i
 
 
 def _split(
-    seconds: tuple[float, ...], cut: tuple[int, ...], *, split: Split, sums_s: float
+    seconds: tuple[float, ...],
+    cut: tuple[int, ...],
+    *,
+    split: MegatronLayout,
+    gradient_sync_s: float,
 ) -> tuple[float, ...]:
     return tuple(
-        whole / split.tensor + cut[rank % split.stages] * sums_s
+        whole / split.tensor + cut[rank % split.stages] * gradient_sync_s
         for rank, whole in enumerate(seconds)
     )

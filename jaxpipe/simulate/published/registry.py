@@ -2,14 +2,14 @@
 
 from enum import StrEnum
 
-from jaxpipe.simulate.engine.step_model import Job
+from jaxpipe.simulate.engine.step_model import StepModel
 from jaxpipe.simulate.published.constants import Constants
-from jaxpipe.simulate.published.dtfm import dtfm_job, scheduled, unscheduled
+from jaxpipe.simulate.published.dtfm import dtfm_step, scheduled, unscheduled
 from jaxpipe.simulate.published.dtfm_launch_order import launch_order, shuffled
-from jaxpipe.simulate.published.jaxpipe_on_dtfm import own_job
-from jaxpipe.simulate.published.megatron import Split, megatron_job
+from jaxpipe.simulate.published.jaxpipe_on_dtfm import jaxpipe_step
+from jaxpipe.simulate.published.megatron import MegatronLayout, megatron_step
 from jaxpipe.simulate.published.workload import Workload
-from jaxpipe.simulate.published.zero3 import zero_job
+from jaxpipe.simulate.published.zero3 import zero3_step
 from topo import Cluster
 
 
@@ -28,41 +28,41 @@ class System(StrEnum):
 
 
 _SPLITS = {
-    System.MEGATRON_P8: Split(stages=8, tensor=1),
-    System.MEGATRON_P8_UNSCHEDULED: Split(stages=8, tensor=1),
-    System.MEGATRON_T8: Split(stages=1, tensor=8),
-    System.MEGATRON_P4T2: Split(stages=4, tensor=2),
-    System.MEGATRON_P2T4: Split(stages=2, tensor=4),
+    System.MEGATRON_P8: MegatronLayout(stages=8, tensor=1),
+    System.MEGATRON_P8_UNSCHEDULED: MegatronLayout(stages=8, tensor=1),
+    System.MEGATRON_T8: MegatronLayout(stages=1, tensor=8),
+    System.MEGATRON_P4T2: MegatronLayout(stages=4, tensor=2),
+    System.MEGATRON_P2T4: MegatronLayout(stages=2, tensor=4),
 }
 
 
-def system_job(
+def system_step(
     system: System,
     cluster: Cluster,
     *,
     workload: Workload,
     constants: Constants,
     seed: int = 2022,
-) -> Job:
+) -> StepModel:
     """Return a step of a system; `seed` shuffles the ranks of those without a scheduler.
 
     Raises:
         PlanError: the cluster or the batch does not fit the system.
     """
     if system is System.JAXPIPE:
-        return own_job(cluster, workload=workload, constants=constants)
+        return jaxpipe_step(cluster, workload=workload, constants=constants)
     if system in (System.DTFM, System.DTFM_UNSCHEDULED):
         placement = (
             scheduled(cluster, batch=workload.batch)
             if system is System.DTFM
             else unscheduled(cluster, batch=workload.batch, seed=seed)
         )
-        return dtfm_job(cluster, placement, workload=workload, constants=constants)
+        return dtfm_step(cluster, placement, workload=workload, constants=constants)
     order = launch_order(cluster)
     if system is System.ZERO_S3:
-        return zero_job(cluster, order, workload=workload, constants=constants)
+        return zero3_step(cluster, order, workload=workload, constants=constants)
     if system is System.MEGATRON_P8_UNSCHEDULED:
         order = shuffled(order, seed=seed)
-    return megatron_job(
+    return megatron_step(
         cluster, order, split=_SPLITS[system], workload=workload, constants=constants
     )

@@ -13,7 +13,7 @@ SC 2020, section 7: three times the parameters are moved in a pass.
 
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule import gpipe, lower
-from jaxpipe.simulate.engine.step_model import Job, Phase
+from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.published.compute_times import durations
 from jaxpipe.simulate.published.constants import Constants
 from jaxpipe.simulate.published.ring_time import ring_step_s
@@ -24,9 +24,9 @@ _SAMPLES = 4
 """Samples of one device in one pass. It was not published; more would not fit with 40 layers."""
 
 
-def zero_job(
+def zero3_step(
     cluster: Cluster, order: tuple[int, ...], *, workload: Workload, constants: Constants
-) -> Job:
+) -> StepModel:
     """Return a step of ZeRO-3 whose ring follows `order`; its microbatches are passes.
 
     Raises:
@@ -52,7 +52,7 @@ def zero_job(
         cluster, [order], parameters / size, nic_efficiency=constants.network.nic_efficiency
     )
     passes = gpipe(num_stages=1, num_microbatches=workload.batch // (size * _SAMPLES))
-    return Job(
+    return StepModel(
         cluster=cluster,
         placement=placement,
         phases=(Phase(schedule=lower(passes, tied=False, num_replicas=1)),),

@@ -25,7 +25,7 @@ from jaxpipe.errors import PlanError
 from jaxpipe.plan import check_plan
 from jaxpipe.plan.cost import flop_profile
 from jaxpipe.plan.decide import Task
-from jaxpipe.simulate import Conditions, planned_step_s
+from jaxpipe.simulate import Conditions, plan_step_s
 from tests.simulate.uniform import cluster
 from topo import Cluster
 
@@ -135,7 +135,7 @@ def test_equal_submeshes_are_a_plan_that_takes_as_long(equal: int, replicas: int
     check_plan(plan, num_devices=4)
     assert (plan.num_replicas, plan.num_stages, plan.num_microbatches) == (replicas, stages, 8)
     conditions = Conditions(cluster=where, profile=task.profile, slow=task.slow, gradient_bytes=4)
-    assert planned_step_s(plan, conditions) == pytest.approx(found.step_s, rel=1e-6)
+    assert plan_step_s(plan, conditions) == pytest.approx(found.step_s, rel=1e-6)
 
 
 def test_uneven_submeshes_are_no_plan():

@@ -7,7 +7,7 @@ import pytest
 from jaxpipe.autoshard.graph import Graph, roles_of
 from jaxpipe.autoshard.intra_op import (
     Found,
-    GradientSums,
+    GradientReduction,
     Machine,
     SearchConfig,
     find_strategy,
@@ -124,7 +124,7 @@ def test_megatron_is_found_for_a_small_batch() -> None:
 
 
 def test_data_parallelism_is_found_for_a_large_batch() -> None:
-    config = SearchConfig(force_batch_axis=True, gradient_sums=GradientSums.ALL_REDUCE)
+    config = SearchConfig(force_batch_axis=True, gradient_sums=GradientReduction.ALL_REDUCE)
     found = find_strategy(wide(32), on(8, 1, NVLINK), V100, config=config)
     arguments = found.priced.strategy.arguments
     assert {str(arguments[path]) for path in roles_of(wide(32)).parameters} <= {"R", "RR"}
@@ -209,7 +209,7 @@ def test_memory_makes_room_by_splitting_states() -> None:
 
 def test_gradients_are_scattered_where_asked() -> None:
     mesh = on(4, 1)
-    config = SearchConfig(force_batch_axis=True, gradient_sums=GradientSums.REDUCE_SCATTER)
+    config = SearchConfig(force_batch_axis=True, gradient_sums=GradientReduction.REDUCE_SCATTER)
     found = find_strategy(small(), mesh, SLOW, config=config)
     assert found.priced.strategy.zero is ZeroLevel.GRADIENTS
     kinds = [each.kind for each in found.priced.collectives]

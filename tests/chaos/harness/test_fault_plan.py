@@ -9,15 +9,15 @@ import pytest
 
 from jaxpipe.chaos.families import FAMILIES, families
 from jaxpipe.chaos.harness.fault_plan import (
+    FaultPlan,
     Kill,
-    Orders,
     Struck,
     note_process,
     note_struck,
     process_of,
-    read_orders,
+    read_fault_plan,
     read_struck,
-    write_orders,
+    write_fault_plan,
 )
 from jaxpipe.chaos.harness.kill_points import Point
 from jaxpipe.chaos.kill import target
@@ -26,12 +26,16 @@ from jaxpipe.errors import ConfigError
 
 @pytest.mark.parametrize(
     "orders",
-    [Orders(), Orders(kill=Kill(point=Point.PRUNE, victim=3, step=2)), Orders(compile_s=10.0)],
+    [
+        FaultPlan(),
+        FaultPlan(kill=Kill(point=Point.PRUNE, victim=3, step=2)),
+        FaultPlan(compile_s=10.0),
+    ],
 )
-def test_orders_are_read_as_they_were_written(tmp_path: Path, orders: Orders) -> None:
+def test_orders_are_read_as_they_were_written(tmp_path: Path, orders: FaultPlan) -> None:
     config = tmp_path / "config.toml"
-    write_orders(config, orders)
-    assert read_orders(config) == orders
+    write_fault_plan(config, orders)
+    assert read_fault_plan(config) == orders
 
 
 def test_it_happens_once(tmp_path: Path) -> None:

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from jaxpipe.chaos.harness.sample_log import Fed, wanted_rows, wrongly_fed
+from jaxpipe.chaos.harness.sample_log import FedSamples, wanted_rows, wrongly_fed
 
 TOKENS = np.arange(200, dtype=np.uint8)
 WANTED = wanted_rows(TOKENS, seed=1, batch=4, sequence=8, steps=3)
 
 
-def fed(attempt: int, step: int, rows: range, *, ends: str = "first last") -> Fed:
-    return Fed(
+def fed(attempt: int, step: int, rows: range, *, ends: str = "first last") -> FedSamples:
+    return FedSamples(
         attempt=attempt,
         step=step,
         is_first_stage="first" in ends,
@@ -33,7 +33,7 @@ ALL = [fed(1, step, range(4)) for step in range(3)]
         [*ALL, fed(0, 1, range(3))],  # cut off in the attempt before
     ],
 )
-def test_right(right: list[Fed]) -> None:
+def test_right(right: list[FedSamples]) -> None:
     assert wrongly_fed(right, WANTED) == ""
 
 
@@ -46,11 +46,11 @@ def test_right(right: list[Fed]) -> None:
         ([*ALL, fed(2, 1, range(3))], "step 2: the first stage was fed rows [0, 1, 2] of 4"),
         ([*ALL, fed(2, 0, range(4), ends="first")], "step 1: the last stage was fed rows []"),
         (
-            [*ALL, Fed(attempt=2, step=0, is_first_stage=True, is_last_stage=True,
+            [*ALL, FedSamples(attempt=2, step=0, is_first_stage=True, is_last_stage=True,
                        rows=dict.fromkeys(range(4), 0))],
             "step 1: the first stage was fed other samples",
         ),
     ],
 )  # fmt: skip
-def test_wrong(wrong: list[Fed], words: str) -> None:
+def test_wrong(wrong: list[FedSamples], words: str) -> None:
     assert words in wrongly_fed(wrong, WANTED)

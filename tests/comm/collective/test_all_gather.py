@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.collective.shards import Part
-from jaxpipe.comm import CountedTransport, Transport, all_gather, run_ranks
+from jaxpipe.comm import CountingTransport, Transport, all_gather, run_ranks
 
 
 @settings(max_examples=30, deadline=None)
@@ -22,7 +22,7 @@ def test_the_shares_are_the_whole_again(order: list[int], size: int, chunk_bytes
     whole = np.random.default_rng(0).normal(size=size).astype(np.float32)
 
     def work(transport: Transport) -> tuple[np.ndarray, int]:
-        counted = CountedTransport(transport)
+        counted = CountingTransport(transport)
         own = Part(0, size).cut(len(order))[order.index(transport.rank)]
         gather = partial(all_gather, counted, whole[own.start : own.stop], order, size=size)
         first, second = (gather(tag=0, timeout_s=10.0, chunk_bytes=chunk_bytes) for _ in range(2))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.collective import AllReduceKind
-from jaxpipe.comm import ReduceWorker, Transport, Wire, all_reduce, run_ranks
+from jaxpipe.comm import AsyncAllReduce, Transport, WireFormat, all_reduce, run_ranks
 from jaxpipe.comm.codec import Int8Codec, TopKCodec
 from jaxpipe.errors import ConfigError, DeadlineError
 
@@ -44,7 +44,7 @@ def test_begins_before_the_array_is_computed_and_returns_at_once():
     slow(jnp.eye(200)).block_until_ready()
 
     def work(transport: Transport) -> float:
-        worker = ReduceWorker(transport)
+        worker = AsyncAllReduce(transport)
         computed = slow(jnp.eye(200))
         reducing = worker.begin(computed, (0, 1), tag=0, timeout_s=10.0)
         total = reducing.wait(timeout_s=10.0)
@@ -59,7 +59,7 @@ def test_the_caller_goes_on_while_another_rank_is_late():
     late = threading.Event()
 
     def work(transport: Transport) -> None:
-        worker = ReduceWorker(transport)
+        worker = AsyncAllReduce(transport)
         if transport.rank == 1:
             assert late.wait(10.0)
         reducing = worker.begin(np.ones(3), (0, 1), tag=3, timeout_s=10.0)
@@ -78,7 +78,7 @@ def test_a_sum_does_not_wait_for_one_of_another_tag():
     come = threading.Event()
 
     def work(transport: Transport) -> None:
-        worker = ReduceWorker(transport)
+        worker = AsyncAllReduce(transport)
         first = None
         if transport.rank == 0:
             first = worker.begin(np.ones(3), (0, 1), tag=0, timeout_s=10.0)
@@ -96,7 +96,7 @@ def test_a_sum_does_not_wait_for_one_of_another_tag():
 
 def test_after_an_error_all_that_follow_with_its_tag_fail_with_it():
     def work(transport: Transport) -> None:
-        worker = ReduceWorker(transport)
+        worker = AsyncAllReduce(transport)
         kind = AllReduceKind.LIBRARY
         first, second = (
             worker.begin(np.ones(3), (0, 1), tag=tag, timeout_s=10.0, algorithm=kind)
@@ -114,7 +114,7 @@ def test_a_deadline_comes_out_where_it_is_awaited_and_the_thread_ends():
     def work(transport: Transport) -> None:
         if transport.rank == 1:
             return
-        worker = ReduceWorker(transport)
+        worker = AsyncAllReduce(transport)
         reducing = worker.begin(np.ones(3), (0, 1), tag=0, timeout_s=0.1)
         with pytest.raises(DeadlineError, match="24 bytes from rank 1 to rank 0 with tag 0"):
             reducing.wait(timeout_s=10.0)
@@ -128,7 +128,7 @@ def test_close_gives_up_on_what_does_not_end():
     def work(transport: Transport) -> None:
         if transport.rank == 1:
             return
-        worker = ReduceWorker(transport)
+        worker = AsyncAllReduce(transport)
         reducing = worker.begin(np.ones(3), (0, 1), tag=0, timeout_s=0.5)
         with pytest.raises(DeadlineError, match="in vain for the thread reduce 0 of rank 0"):
             worker.close(timeout_s=0.1)
@@ -149,10 +149,10 @@ def test_with_feedback_the_sums_add_up_in_the_long_run(
     num_ranks, num_steps = 1 if tree == 0 else 3, 12
     terms = np.random.default_rng(seed).normal(size=(num_steps, num_ranks, size))
     terms = terms.astype(np.float32)
-    wire = Wire(far=TopKCodec(fraction=0.2), chunk_bytes=300)
+    wire = WireFormat(far=TopKCodec(fraction=0.2), chunk_bytes=300)
 
     def work(transport: Transport) -> tuple[np.ndarray, np.ndarray]:
-        worker = ReduceWorker(transport, feeds_back=True)
+        worker = AsyncAllReduce(transport, feeds_back=True)
         totals = [
             worker.begin(
                 step[transport.rank],
@@ -176,14 +176,14 @@ def test_with_feedback_the_sums_add_up_in_the_long_run(
 
 def test_without_feedback_the_codec_alone_is_used():
     def work(transport: Transport) -> dict[int, np.ndarray]:
-        worker = ReduceWorker(transport)
+        worker = AsyncAllReduce(transport)
         worker.begin(
             np.ones(3, np.float32),
             (0, 1),
             tag=0,
             timeout_s=10.0,
             algorithm=AllReduceKind.HIERARCHICAL,
-            wire=Wire(far=Int8Codec()),
+            wire=WireFormat(far=Int8Codec()),
         ).wait(timeout_s=10.0)
         worker.close(timeout_s=10.0)
         return worker.errors
@@ -193,7 +193,7 @@ def test_without_feedback_the_codec_alone_is_used():
 
 def test_a_codec_needs_a_hierarchical_all_reduce():
     def work(transport: Transport) -> None:
-        all_reduce(transport, np.ones(1), 0, tag=0, timeout_s=1.0, wire=Wire(far=Int8Codec()))
+        all_reduce(transport, np.ones(1), 0, tag=0, timeout_s=1.0, wire=WireFormat(far=Int8Codec()))
 
     with pytest.raises(ConfigError, match="`algorithm` is tree; set it to hierarchical"):
         run_ranks(1, work)

@@ -12,7 +12,7 @@ from jaxpipe.collective import AllReduceKind
 from jaxpipe.collective.sync_tree import SyncTree, ranks
 from jaxpipe.comm import Transport, all_reduce, run_ranks
 from jaxpipe.comm.codec import Bfloat16Codec, Codec, Float8Codec, Int8Codec, TopKCodec
-from jaxpipe.comm.collective import Wire
+from jaxpipe.comm.collective import WireFormat
 from tests.comm.trees import sync_trees
 
 ALGORITHMS = tuple(kind for kind in AllReduceKind if kind is not AllReduceKind.LIBRARY)
@@ -22,7 +22,7 @@ BFLOAT16 = np.dtype(jnp.bfloat16)
 
 
 def sums(
-    arrays: list[np.ndarray], tree: SyncTree, algorithm: AllReduceKind, wire: Wire
+    arrays: list[np.ndarray], tree: SyncTree, algorithm: AllReduceKind, wire: WireFormat
 ) -> list[np.ndarray]:
     def work(transport: Transport) -> np.ndarray:
         mine = arrays[transport.rank]
@@ -69,7 +69,7 @@ def test_equals_the_sum(
 ):
     size = size if chunk_bytes >= 100 else min(size, 7)
     arrays = draw_arrays(tree, size=size, seed=seed, dtype=dtype)
-    wire = Wire(chunk_bytes=chunk_bytes)
+    wire = WireFormat(chunk_bytes=chunk_bytes)
     total = the_one(sums(arrays, tree, algorithm, wire))
     assert total.dtype == dtype
     assert total.shape == (size,)
@@ -90,7 +90,7 @@ def test_a_narrow_wire_rounds_messages_and_not_additions(
     algorithm: AllReduceKind, tree: SyncTree, size: int, seed: int, dtype: np.dtype
 ):
     arrays = draw_arrays(tree, size=size, seed=seed, dtype=dtype)
-    total = the_one(sums(arrays, tree, algorithm, Wire(dtype=BFLOAT16)))
+    total = the_one(sums(arrays, tree, algorithm, WireFormat(dtype=BFLOAT16)))
     assert total.dtype == dtype
     exact = np.sum(np.array(arrays, np.float64), axis=0)
     # each value takes part in at most as many messages as there are ranks, and one for the total
@@ -102,7 +102,7 @@ def test_sums_are_made_in_float32():
     """256 + 1 is 256 in bfloat16; 256 + 1 + 1 is 258."""
     arrays = [np.full(1, value, BFLOAT16) for value in (256, 1, 1)]
     for algorithm in (AllReduceKind.TREE, AllReduceKind.SHARDED, AllReduceKind.CENTRAL):
-        assert float(the_one(sums(arrays, (0, 1, 2), algorithm, Wire()))[0]) == 258.0
+        assert float(the_one(sums(arrays, (0, 1, 2), algorithm, WireFormat()))[0]) == 258.0
 
 
 CODECS: list[tuple[Codec, float]] = [
@@ -121,7 +121,7 @@ def test_a_codec_between_islands_keeps_the_bits_alike(
     codec: Codec, epsilon: float, dtype: np.dtype, tree: SyncTree, size: int, seed: int
 ):
     arrays = draw_arrays(tree, size=size, seed=seed, dtype=dtype)
-    wire = Wire(far=codec)
+    wire = WireFormat(far=codec)
     total = the_one(sums(arrays, tree, AllReduceKind.HIERARCHICAL, wire))
     again = the_one(sums(arrays, tree, AllReduceKind.HIERARCHICAL, wire))
     assert total.tobytes() == again.tobytes()
@@ -135,9 +135,9 @@ def test_a_codec_between_islands_keeps_the_bits_alike(
 def test_a_codec_is_for_what_crosses_the_root_alone():
     """With int8 in an island of ones and an island of 1e-3, only island sums are rounded."""
     arrays = [np.array([1.0, 1e-3], np.float32)] * 4
-    inside = the_one(sums(arrays, (0, 1, 2, 3), AllReduceKind.HIERARCHICAL, Wire()))
+    inside = the_one(sums(arrays, (0, 1, 2, 3), AllReduceKind.HIERARCHICAL, WireFormat()))
     across = the_one(
-        sums(arrays, ((0, 1), (2, 3)), AllReduceKind.HIERARCHICAL, Wire(far=Int8Codec()))
+        sums(arrays, ((0, 1), (2, 3)), AllReduceKind.HIERARCHICAL, WireFormat(far=Int8Codec()))
     )
     np.testing.assert_allclose(inside, [4.0, 4e-3], rtol=1e-6)
     np.testing.assert_allclose(across, [4.0, 4e-3], atol=4 / 254)
@@ -146,14 +146,14 @@ def test_a_codec_is_for_what_crosses_the_root_alone():
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_integers_travel_as_they_are(algorithm: AllReduceKind):
     arrays = [np.full(5, 2**30 + rank, np.int64) for rank in range(3)]
-    total = the_one(sums(arrays, ((0, 1), 2), algorithm, Wire(dtype=BFLOAT16)))
+    total = the_one(sums(arrays, ((0, 1), 2), algorithm, WireFormat(dtype=BFLOAT16)))
     np.testing.assert_array_equal(total, np.full(5, 3 * 2**30 + 3), strict=True)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_keeps_the_shape_and_the_callers_array(algorithm: AllReduceKind):
     arrays = [np.full((2, 3), rank, np.float32).T for rank in range(2)]
-    total = the_one(sums(arrays, (0, 1), algorithm, Wire()))
+    total = the_one(sums(arrays, (0, 1), algorithm, WireFormat()))
     np.testing.assert_array_equal(total, np.ones((3, 2), np.float32), strict=True)
     np.testing.assert_array_equal(arrays[1], np.ones((3, 2), np.float32))
 
@@ -163,7 +163,7 @@ def test_adds_in_the_order_of_the_tree():
     arrays = [np.array([value]) for value in values]
 
     def total(tree: SyncTree) -> float:
-        return float(the_one(sums(arrays, tree, AllReduceKind.HIERARCHICAL, Wire()))[0])
+        return float(the_one(sums(arrays, tree, AllReduceKind.HIERARCHICAL, WireFormat()))[0])
 
     assert total((0, (1, 2))) == 1.0
     assert total(((0, 1), 2)) == 0.0
@@ -173,5 +173,7 @@ def test_what_overflows_is_seen_by_all():
     arrays = [np.full(600, 3e38, np.float32) for _ in range(4)]
     for codec, _ in CODECS:
         with np.errstate(over="ignore"):
-            totals = sums(arrays, ((0, 1), (2, 3)), AllReduceKind.HIERARCHICAL, Wire(far=codec))
+            totals = sums(
+                arrays, ((0, 1), (2, 3)), AllReduceKind.HIERARCHICAL, WireFormat(far=codec)
+            )
         assert not np.any(np.isfinite(the_one(totals)))

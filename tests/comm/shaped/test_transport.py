@@ -13,7 +13,7 @@ import pytest
 
 import topo
 from jaxpipe.comm import LocalWorld, ShapedTransport, Transport, run_ranks
-from jaxpipe.comm.collective.native import library_of
+from jaxpipe.comm.collective.native import native_of
 from jaxpipe.errors import DeadlineError, TransportError
 
 CLUSTER = topo.load("two-region")
@@ -144,5 +144,5 @@ def test_an_error_ends_waits_without_waiting_for_links() -> None:
 
 def test_no_library_goes_around_the_links() -> None:
     shaped = ShapedTransport(LocalWorld(1).transport(0), CLUSTER, devices=(0,))
-    assert library_of(shaped) is None
+    assert native_of(shaped) is None
     shaped.close()

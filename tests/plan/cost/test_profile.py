@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import topo
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import PlanConfig, identity_plan
+from jaxpipe.plan import PlanConfig, default_plan
 from jaxpipe.plan.cost import (
     BytesPerParameter,
     Part,
@@ -128,7 +128,7 @@ def profile_of(num_layers: int) -> Profile:
 @pytest.mark.parametrize(("kind", "live"), [(ScheduleKind.GPIPE, (4, 4)), ("1f1b", (2, 1))])
 def test_memory_is_parameters_and_live_microbatches(kind: str, live: tuple[int, int]):
     config = PlanConfig(cluster="two-region", stages=2, replicas=1, schedule=ScheduleKind(kind))
-    plan = identity_plan(config, topo.load("two-region"), num_layers=3, batch=4, tied=True)
+    plan = default_plan(config, topo.load("two-region"), num_layers=3, batch=4, tied=True)
     first, last = stage_memory(
         plan, profile_of(3), each=BytesPerParameter(parameter=2, gradient=4, optimizer=8)
     )
@@ -140,7 +140,7 @@ def test_memory_is_parameters_and_live_microbatches(kind: str, live: tuple[int, 
 
 def test_memory_of_a_rank_is_that_of_its_chunks():
     config = PlanConfig(stages=4, chunks=2, replicas=1, schedule=ScheduleKind.INTERLEAVED)
-    plan = identity_plan(config, topo.load("two-region"), num_layers=5, batch=4, tied=True)
+    plan = default_plan(config, topo.load("two-region"), num_layers=5, batch=4, tied=True)
     apart = replace(plan, num_chunks=1, schedule=ScheduleKind.GPIPE)
     each = BytesPerParameter()
     stages = stage_memory(apart, profile_of(5), each=each)
@@ -161,7 +161,7 @@ def test_replicas_that_share_the_optimizer_out_hold_a_part_each(
 ):
     config = PlanConfig(cluster="case3-universities", stages=2, replicas=num_replicas)
     cluster = topo.load("case3-universities")
-    plan = identity_plan(config, cluster, num_layers=3, batch=12, tied=tied)
+    plan = default_plan(config, cluster, num_layers=3, batch=12, tied=tied)
     first, _ = stage_memory(plan, profile_of(3), each=BytesPerParameter(shards_optimizer=True))
     whole, _ = stage_memory(plan, profile_of(3), each=BytesPerParameter())
     assert first.optimizer == parameters * 8
@@ -171,7 +171,7 @@ def test_replicas_that_share_the_optimizer_out_hold_a_part_each(
 def test_devices_that_are_too_small_are_named():
     cluster = topo.load("case3-universities")
     config = PlanConfig(cluster="case3-universities", stages=2, replicas=2)
-    plan = identity_plan(config, cluster, num_layers=2, batch=4, tied=False)
+    plan = default_plan(config, cluster, num_layers=2, batch=4, tied=False)
     each = BytesPerParameter(parameter=10**8)
     small = overfull(plan, profile_of(2), cluster, each=BytesPerParameter())
     assert small == {}
@@ -186,7 +186,7 @@ def test_devices_that_are_too_small_are_named():
 def test_as_many_microbatches_live_as_fit_beside_the_parameters():
     cluster = topo.load("case3-universities")
     config = PlanConfig(cluster="case3-universities", stages=2, replicas=1)
-    plan = identity_plan(config, cluster, num_layers=2, batch=99, tied=False)
+    plan = default_plan(config, cluster, num_layers=2, batch=99, tied=False)
     gpu = cluster.devices[0].gpu
     assert gpu is not None
     held = 2 * 4 * 100  # parameters and gradients of a layer

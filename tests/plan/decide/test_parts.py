@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jaxpipe.collective import ranks
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import check_plan, even_cut
+from jaxpipe.plan import check_plan, even_partition
 from jaxpipe.plan.cost import hierarchical_s, links_between
 from jaxpipe.plan.decide import Task, balanced_cut, build, fastest_tree, shapes
 from jaxpipe.plan.decide.neighbours import neighbour
@@ -39,7 +39,7 @@ def test_a_balanced_cut_is_the_best(stages: int, spare: int, seed: int):
 @given(st.integers(1, 6), st.integers(0, 9))
 def test_equal_devices_get_equal_layers(stages: int, spare: int):
     cut = balanced_cut(profile_of(stages + spare), np.ones(stages))
-    assert sorted(cut) == sorted(even_cut(num_layers=stages + spare, num_stages=stages))
+    assert sorted(cut) == sorted(even_partition(num_layers=stages + spare, num_stages=stages))
 
 
 def test_too_many_stages_are_refused():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxpipe.runtime.process.exit_cause import Death, find_death
+from jaxpipe.runtime.process.exit_cause import ExitCause, find_exit_cause
 
 OPEN_MPI = """compiling the stages ...
 --------------------------------------------------------------------------
@@ -38,20 +38,20 @@ MPICH_ERROR = """
 @pytest.mark.parametrize(
     ("words", "death"),
     [
-        (OPEN_MPI, Death(rank=1, signal=9)),
-        (OPEN_MPI_4, Death(rank=12, signal=11)),
-        (MPICH, Death(rank=None, signal=9)),
-        (MPICH_WITH_RANK, Death(rank=None, signal=9)),
+        (OPEN_MPI, ExitCause(rank=1, signal=9)),
+        (OPEN_MPI_4, ExitCause(rank=12, signal=11)),
+        (MPICH, ExitCause(rank=None, signal=9)),
+        (MPICH_WITH_RANK, ExitCause(rank=None, signal=9)),
         (MPICH_ERROR, None),
         ("", None),
         ("exited on signal (signal 9) process rank", None),
         ("noticed that process rank one with PID x on node a exited on signal 9", None),
     ],
 )
-def test_launchers_say_who_was_killed(words: str, death: Death | None) -> None:
-    assert find_death(words) == death
+def test_launchers_say_who_was_killed(words: str, death: ExitCause | None) -> None:
+    assert find_exit_cause(words) == death
 
 
 @pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (11, "SIGSEGV"), (127, "unknown")])
 def test_signals_have_names(number: int, name: str) -> None:
-    assert f"{Death(rank=0, signal=number)}" == f"signal {number} ({name}) has ended it"
+    assert f"{ExitCause(rank=0, signal=number)}" == f"signal {number} ({name}) has ended it"

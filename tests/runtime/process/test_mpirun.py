@@ -10,7 +10,12 @@ import pytest
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process.affinity import core_of
-from jaxpipe.runtime.process.mpirun import Seat, check_seat, launch_command, seat
+from jaxpipe.runtime.process.mpirun import (
+    LaunchedRank,
+    check_launched_rank,
+    launch_command,
+    launched_rank,
+)
 from tests.helpers import mpi_command
 
 
@@ -19,22 +24,22 @@ from tests.helpers import mpi_command
     [
         ({}, None),
         ({"PMI_RANK": "2"}, None),
-        ({"PMI_RANK": "2", "PMI_SIZE": "3"}, Seat(rank=2, num_ranks=3)),
+        ({"PMI_RANK": "2", "PMI_SIZE": "3"}, LaunchedRank(rank=2, num_ranks=3)),
         (
             {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
-            Seat(rank=0, num_ranks=1),
+            LaunchedRank(rank=0, num_ranks=1),
         ),
     ],
 )
-def test_seats(environment: dict[str, str], expected: Seat | None):
-    assert seat(environment) == expected
+def test_seats(environment: dict[str, str], expected: LaunchedRank | None):
+    assert launched_rank(environment) == expected
 
 
 def test_a_seat_must_fit_the_plan():
-    check_seat(None, num_ranks=4)
-    check_seat(Seat(rank=0, num_ranks=4), num_ranks=4)
+    check_launched_rank(None, num_ranks=4)
+    check_launched_rank(LaunchedRank(rank=0, num_ranks=4), num_ranks=4)
     with pytest.raises(ConfigError, match=r"has 4 ranks, but 5 were started; use mpirun -n 4"):
-        check_seat(Seat(rank=0, num_ranks=5), num_ranks=4)
+        check_launched_rank(LaunchedRank(rank=0, num_ranks=5), num_ranks=4)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +61,15 @@ def test_each_rank_has_a_core_of_its_own_or_none_has(
 def test_the_command_that_starts_ranks_does_so():
     mpirun = mpi_command(1)[0]
     command = [*launch_command(mpirun, num_ranks=3), sys.executable, "-c"]
-    code = "import os; from jaxpipe.runtime.process.mpirun import seat; print(seat(os.environ))"
+    code = (
+        "import os; from jaxpipe.runtime.process.mpirun import launched_rank; "
+        "print(launched_rank(os.environ))"
+    )
     output = subprocess.run([*command, code], capture_output=True, text=True, check=True).stdout
-    assert sorted(output.split("\n")) == ["", *(f"Seat(rank={r}, num_ranks=3)" for r in range(3))]
+    assert sorted(output.split("\n")) == [
+        "",
+        *(f"LaunchedRank(rank={r}, num_ranks=3)" for r in range(3)),
+    ]
 
 
 @pytest.mark.mpi

@@ -6,7 +6,7 @@ import pytest
 
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.process.preflight import check_agreement
+from jaxpipe.runtime.process.preflight import check_same_everywhere
 
 DESCRIPTION: dict[str, Any] = {"config": {"run": {"seed": 1}}, "versions": {"jax": "0.10.2"}}
 
@@ -14,7 +14,7 @@ DESCRIPTION: dict[str, Any] = {"config": {"run": {"seed": 1}}, "versions": {"jax
 @pytest.mark.parametrize("num_ranks", [1, 2, 5])
 def test_ranks_that_agree(num_ranks: int) -> None:
     def work(transport: Transport) -> None:
-        check_agreement(transport, DESCRIPTION, timeout_s=20.0)
+        check_same_everywhere(transport, DESCRIPTION, timeout_s=20.0)
 
     run_ranks(num_ranks, work)
 
@@ -33,7 +33,7 @@ def test_a_rank_that_differs(changed: dict[str, Any], words: str) -> None:
     def work(transport: Transport) -> None:
         mine = {**DESCRIPTION, **changed} if transport.rank == 2 else DESCRIPTION
         try:
-            check_agreement(transport, mine, timeout_s=20.0)
+            check_same_everywhere(transport, mine, timeout_s=20.0)
         except ConfigError as error:
             heard.append(str(error))
             raise

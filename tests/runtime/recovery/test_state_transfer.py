@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.recovery.state_transfer import (
-    HandedOver,
     Offer,
-    hand_over,
+    TransferredState,
     moves,
     newest_whole_step,
+    transfer_state,
 )
 
 NUM_TENSORS = 5
@@ -52,10 +52,10 @@ def tensors_of(held: Held) -> dict[str, np.ndarray]:
     }
 
 
-def handed_over(ranks: Sequence[Held]) -> list[HandedOver | None]:
-    def work(transport: Transport) -> HandedOver | None:
+def handed_over(ranks: Sequence[Held]) -> list[TransferredState | None]:
+    def work(transport: Transport) -> TransferredState | None:
         held = ranks[transport.rank]
-        return hand_over(transport, offer_of(held), tensors_of(held), timeout_s=10.0)
+        return transfer_state(transport, offer_of(held), tensors_of(held), timeout_s=10.0)
 
     return run_ranks(len(ranks), work)
 
@@ -111,6 +111,6 @@ def test_only_what_a_rank_lacks_moves_and_once(ranks: list[Held]) -> None:
 
 
 def test_what_was_not_handed_over_is_named() -> None:
-    handed = HandedOver(step=1, metadata={}, tensors={})
+    handed = TransferredState(step=1, metadata={}, tensors={})
     with pytest.raises(CheckpointError, match=r"no rank has handed over head\.scale; go on with"):
         handed.read(["head.scale"])

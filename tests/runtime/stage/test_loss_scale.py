@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxpipe.comm import LocalWorld, ReduceWorker
+from jaxpipe.comm import AsyncAllReduce, LocalWorld
 from jaxpipe.runtime.checkpoint import Checkpoint, open_checkpoint
 from jaxpipe.runtime.config import LossScaleConfig
 from jaxpipe.runtime.metrics.records import StepMetrics
@@ -56,7 +56,7 @@ def test_it_never_falls_below_one() -> None:
 def test_errors_follow_the_scale_and_forget_a_skipped_step(
     is_taken: bool, ratio: float, expected: float
 ) -> None:
-    reducer = ReduceWorker(LocalWorld(1).transport(0), feeds_back=True)
+    reducer = AsyncAllReduce(LocalWorld(1).transport(0), feeds_back=True)
     reducer.errors = {7: np.full(3, 4, np.float32)}
     before = copied_errors(reducer)
     reducer.errors[7] += 2

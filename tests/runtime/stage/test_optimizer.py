@@ -135,7 +135,7 @@ def test_buckets_hold_every_gradient_once(index: int, cut: tuple[int, ...], tied
     shared = functions.stage.shares_embedding
     buckets = pack(gradients, shared=shared)
     is_end = index in (0, len(cut) - 1)
-    assert (Bucket.SHARED in buckets) == (tied and len(cut) > 1 and is_end)
+    assert (Bucket.TIED in buckets) == (tied and len(cut) > 1 and is_end)
     assert sum(b.size for b in buckets.values()) == sum(x.size for x in jax.tree.leaves(params))
     restored = unpack(buckets, params, shared=shared)
     jax.tree.map(np.testing.assert_array_equal, restored, gradients)

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpipe.comm import ReduceWorker, Transport, Wire, run_ranks
-from jaxpipe.runtime.step.gradient_sync import Reductions
-from jaxpipe.runtime.step.span_recorder import Recorder
+from jaxpipe.comm import AsyncAllReduce, Transport, WireFormat, run_ranks
+from jaxpipe.runtime.step.gradient_sync import GradientSync
+from jaxpipe.runtime.step.span_recorder import SpanRecorder
 from jaxpipe.schedule import Bucket, ScheduleKind, reduce
 from jaxpipe.trace import Lane, Span
 from tests.runtime.pipelined import make_plan
@@ -23,15 +23,15 @@ def test_a_sum_keeps_nobody_waiting():
     )
 
     def work(transport: Transport) -> tuple[list[np.ndarray], tuple[Span, ...]]:
-        recorder = Recorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
-        worker = ReduceWorker(transport)
-        reductions = Reductions(
-            plan=plan, worker=worker, wire=Wire(), recorder=recorder, timeout_s=TIMEOUT_S
+        recorder = SpanRecorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
+        worker = AsyncAllReduce(transport)
+        reductions = GradientSync(
+            plan=plan, worker=worker, wire=WireFormat(), recorder=recorder, timeout_s=TIMEOUT_S
         )
         go_on = jax.ShapeDtypeStruct((1,), jnp.float32)
         if transport.rank == 1:
             transport.receive(go_on, source=0, tag=0).wait(timeout_s=TIMEOUT_S)
-        first, second = reduce(0, Bucket.STAGE), reduce(0, Bucket.SHARED)
+        first, second = reduce(0, Bucket.STAGE), reduce(0, Bucket.TIED)
         reductions.begin(first, jnp.arange(3.0) + transport.rank)
         if transport.rank == 0:
             transport.send(jnp.zeros(1), to=1, tag=0).wait(timeout_s=TIMEOUT_S)
@@ -46,7 +46,7 @@ def test_a_sum_keeps_nobody_waiting():
         np.testing.assert_array_equal(totals[1], [2.0, 2.0])
         assert [(s.lane, s.name, s.num_bytes) for s in spans] == [
             (Lane.REDUCE, "reduce stage", 12),
-            (Lane.REDUCE, "reduce shared", 8),
+            (Lane.REDUCE, "reduce tied", 8),
         ]
         assert 0 < spans[0].start_s <= spans[1].start_s
         assert all(span.start_s < span.end_s for span in spans)
@@ -59,12 +59,12 @@ def test_a_sum_that_ends_before_an_earlier_one_has_its_own_span():
     )
 
     def work(transport: Transport) -> tuple[Span, ...]:
-        recorder = Recorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
-        worker = ReduceWorker(transport)
-        reductions = Reductions(
-            plan=plan, worker=worker, wire=Wire(), recorder=recorder, timeout_s=TIMEOUT_S
+        recorder = SpanRecorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
+        worker = AsyncAllReduce(transport)
+        reductions = GradientSync(
+            plan=plan, worker=worker, wire=WireFormat(), recorder=recorder, timeout_s=TIMEOUT_S
         )
-        stage, shared = reduce(0, Bucket.STAGE), reduce(0, Bucket.SHARED)
+        stage, shared = reduce(0, Bucket.STAGE), reduce(0, Bucket.TIED)
         if transport.rank == 0:
             reductions.begin(stage, jnp.arange(3.0))
         reductions.begin(shared, jnp.ones(2))
@@ -78,4 +78,4 @@ def test_a_sum_that_ends_before_an_earlier_one_has_its_own_span():
     for spans in run_ranks(2, work):
         of = {span.name: span for span in spans}
         assert all(span.start_s < span.end_s for span in spans)
-        assert of["reduce shared"].end_s < of["reduce stage"].end_s
+        assert of["reduce tied"].end_s < of["reduce stage"].end_s

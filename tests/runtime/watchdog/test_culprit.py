@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxpipe.runtime.watchdog import CauseKind, Deadlines, Pulse, Verdict, find_culprit
+from jaxpipe.runtime.watchdog import CauseKind, Deadlines, Heartbeat, Verdict, find_culprit
 
 
-def pulse(rank: int, *waits_for: int, overdue: bool = True, step: int = 7) -> Pulse:
+def pulse(rank: int, *waits_for: int, overdue: bool = True, step: int = 7) -> Heartbeat:
     doing = "reduce scalars" if len(waits_for) > 1 else f"receive from {waits_for}"
-    return Pulse(
+    return Heartbeat(
         rank=rank,
         stage=0,
         step=step,

@@ -13,10 +13,10 @@ from jaxpipe.runtime.watchdog import (
     CauseKind,
     Deadlines,
     Seen,
-    Watch,
+    Watchdog,
     clear_cause,
     read_cause,
-    read_pulses,
+    read_heartbeats,
     write_cause,
 )
 from jaxpipe.schedule import Instruction, forward, receive
@@ -32,10 +32,10 @@ def always(ranks: tuple[int, ...]) -> Callable[[Instruction], tuple[int, ...]]:
 @contextmanager
 def watching(
     folder: Path, chain: Mapping[int, tuple[int, ...]], *, least_s: float = 0.5
-) -> Iterator[tuple[dict[int, Watch], Queue[Cause]]]:
+) -> Iterator[tuple[dict[int, Watchdog], Queue[Cause]]]:
     """Watch ranks that wait for each other, all of which have learned what they do."""
     causes: Queue[Cause] = Queue()
-    watches: dict[int, Watch] = {}
+    watches: dict[int, Watchdog] = {}
     for rank, waits_for in chain.items():
         deadlines = Deadlines(least_s=least_s, unlearned_s=60.0)
         seen = Seen(
@@ -45,7 +45,7 @@ def watching(
             folder=folder,
             waits_for=always(waits_for),
         )
-        watches[rank] = Watch(seen, deadlines, end=causes.put)
+        watches[rank] = Watchdog(seen, deadlines, end=causes.put)
         for _ in range(20):
             learned = receive(rank, rank - 1, 3) if waits_for else forward(rank, 3)
             watches[rank].phase("read samples", step=6)
@@ -82,7 +82,7 @@ def test_ranks_that_go_on_are_left_alone(tmp_path: Path) -> None:
             for rank, watch in watches.items():
                 watch.at(forward(rank, 0))
             threading.Event().wait(0.1)
-        assert set(read_pulses(tmp_path, range(3))) <= {0, 1, 2}
+        assert set(read_heartbeats(tmp_path, range(3))) <= {0, 1, 2}
         with pytest.raises(Empty):
             causes.get_nowait()
     assert list((tmp_path / "watch").iterdir()) == []

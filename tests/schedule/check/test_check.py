@@ -186,8 +186,8 @@ def test_neighbours_on_one_rank_have_no_message():
 
 def test_a_reduction_on_which_the_stages_disagree_is_named():
     schedule = lower(gpipe(num_stages=3, num_microbatches=1), tied=True, num_replicas=2)
-    without = tuple(each for each in schedule[2] if each.bucket is not Bucket.SHARED)
-    with pytest.raises(PlanError, match="stage 2 lacks `reduce shared`; add it"):
+    without = tuple(each for each in schedule[2] if each.bucket is not Bucket.TIED)
+    with pytest.raises(PlanError, match="stage 2 lacks `reduce tied`; add it"):
         check(with_program(schedule, 2, without))
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.errors import PlanError
-from jaxpipe.simulate import Wire
+from jaxpipe.simulate import MessageCosts
 from jaxpipe.simulate.engine.event_queue import EventQueue
 from jaxpipe.simulate.engine.network import Pair, open_links
 from tests.simulate.uniform import cluster
@@ -18,14 +18,14 @@ def arrivals(
     on: Cluster,
     sends: list[tuple[float, Pair, float]],
     *,
-    wire: Wire | None = None,
+    wire: MessageCosts | None = None,
     nic_efficiency: float = 1.0,
 ) -> list[float]:
     """Return when each message arrives, given when and where it is posted, and its bytes.
 
     A latency before, or sooner, it is certain when that will be.
     """
-    queue, wire = EventQueue(), wire or Wire()
+    queue, wire = EventQueue(), wire or MessageCosts()
     links = open_links(
         queue, on, {wire: {pair for _, pair, _ in sends}}, nic_efficiency=nic_efficiency
     )
@@ -80,7 +80,7 @@ def test_directions_of_a_nic_do_not_disturb_each_other():
 
 def test_inside_a_host_nothing_is_shared():
     on = cluster(4, devices_per_host=4, nic_bytes_per_s=0.1)
-    wire = Wire(overhead_s=5.0, flow_bytes_per_s=0.1, host_bytes_per_s=0.1, window=1)
+    wire = MessageCosts(overhead_s=5.0, flow_bytes_per_s=0.1, host_bytes_per_s=0.1, window=1)
     sends = [(0.0, (0, 1), 2.0), (0.0, (2, 3), 2.0)]
     assert arrivals(on, sends, wire=wire) == [2.0, 2.0]
 
@@ -93,12 +93,12 @@ def test_a_part_of_a_nic_is_usable_where_it_is_shared():
 
 LINK: Pair = (0, 1)
 WIRES = {
-    "back to back": (Wire(), [3.0, 4.0, 5.0]),
-    "one at a time": (Wire(window=1), [3.0, 6.0, 9.0]),
-    "two on their way": (Wire(window=2), [3.0, 4.0, 6.0]),
-    "with an overhead": (Wire(overhead_s=0.5), [3.5, 5.0, 6.5]),
-    "with a slow flow": (Wire(flow_bytes_per_s=0.5), [4.0, 6.0, 8.0]),
-    "with a slow host": (Wire(host_bytes_per_s=0.5), [4.0, 6.0, 8.0]),
+    "back to back": (MessageCosts(), [3.0, 4.0, 5.0]),
+    "one at a time": (MessageCosts(window=1), [3.0, 6.0, 9.0]),
+    "two on their way": (MessageCosts(window=2), [3.0, 4.0, 6.0]),
+    "with an overhead": (MessageCosts(overhead_s=0.5), [3.5, 5.0, 6.5]),
+    "with a slow flow": (MessageCosts(flow_bytes_per_s=0.5), [4.0, 6.0, 8.0]),
+    "with a slow host": (MessageCosts(host_bytes_per_s=0.5), [4.0, 6.0, 8.0]),
 }
 
 
@@ -135,4 +135,4 @@ def test_sharing_keeps_order_and_never_beats_an_idle_network(sends: list[tuple[f
 )
 def test_a_wire_that_moves_nothing_is_refused(field: str, value: float, words: str):
     with pytest.raises(PlanError, match=words):
-        Wire(**{field: value})  # pyright: ignore[reportArgumentType]
+        MessageCosts(**{field: value})  # pyright: ignore[reportArgumentType]

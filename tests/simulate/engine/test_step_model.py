@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule import gpipe, interleaved, lower
-from jaxpipe.simulate import Job, Phase
+from jaxpipe.simulate import Phase, StepModel
 from jaxpipe.simulate.published.jaxpipe_on_dtfm import fastest_path
 from tests.simulate.uniform import cluster
 
@@ -45,7 +45,7 @@ def test_a_job_that_does_not_fit_is_refused(
 ):
     compute = gpipe(num_stages=phases, num_microbatches=1)
     with pytest.raises(PlanError, match=words):
-        Job(
+        StepModel(
             cluster=cluster(4),
             placement=placement,
             phases=(Phase(schedule=lower(compute, tied=False, num_replicas=1)),),
@@ -73,6 +73,6 @@ def test_chunks_and_parts_that_do_not_fit_are_refused(more: dict[str, Any], word
         "backward_s": (1.0,) * 4,
         "num_chunks": 2,
     }
-    Job(**fitting)
+    StepModel(**fitting)
     with pytest.raises(PlanError, match=words):
-        Job(**{**fitting, **more})
+        StepModel(**{**fitting, **more})

@@ -13,11 +13,11 @@ from jaxpipe.simulate import (
     Workload,
     central_server,
     dtfm_constants,
-    dtfm_job,
+    dtfm_step,
     scheduled,
     simulate,
     step_time,
-    system_job,
+    system_step,
     unscheduled,
 )
 from jaxpipe.simulate.published.dtfm import dtfm_phases
@@ -31,7 +31,7 @@ SMALL = Workload(num_layers=8, batch=64)
 
 def seconds(system: System, cluster: str, workload: Workload) -> float:
     """Return the simulated seconds of a step."""
-    job = system_job(
+    job = system_step(
         system, topo.load(cluster), workload=workload, constants=dtfm_constants(), seed=2022
     )
     return step_time(simulate(job), workload).seconds
@@ -82,7 +82,7 @@ def test_the_breakdown_adds_up_to_the_step(system: System):
     cluster = topo.load("homogeneous:hosts=16,devices=4,delay_ms=1,bandwidth_gbps=10")
     workload = Workload(num_layers=16, batch=256)
     trace = simulate(
-        system_job(system, cluster, workload=workload, constants=dtfm_constants(), seed=1)
+        system_step(system, cluster, workload=workload, constants=dtfm_constants(), seed=1)
     )
     step = step_time(trace, workload)
     assert sum(step.breakdown.values()) == pytest.approx(step.seconds)
@@ -123,7 +123,7 @@ def test_gradients_of_far_replicas_take_two_passes_over_the_slowest_link():
     # 4 replicas of one stage of 2 layers in fp32, at 1 Gbps: 657 MB there and back.
     cluster = topo.load("homogeneous:hosts=4,delay_ms=10,bandwidth_gbps=1")
     workload = Workload(num_layers=2, batch=4, precision=Precision.FP32)
-    job = dtfm_job(
+    job = dtfm_step(
         cluster,
         scheduled(cluster, batch=4, num_stages=1),
         workload=workload,
@@ -143,7 +143,7 @@ def test_a_stage_whose_messages_stay_inside_its_host_is_faster():
         ),
     )
     cluster = topo.load("homogeneous:hosts=2,devices=4")
-    job = dtfm_job(cluster, ((0, 1, 2, 3, 4, 5, 6, 7),), workload=SMALL, constants=constants)
+    job = dtfm_step(cluster, ((0, 1, 2, 3, 4, 5, 6, 7),), workload=SMALL, constants=constants)
     local_s = SMALL.layer_forward_flop / (0.5 * 125e12)
     expected = [local_s * (2 if stage in (3, 4) else 1) for stage in range(8)]
     assert job.forward_s == pytest.approx(expected)

@@ -8,8 +8,8 @@ The lines of JSON are what a run keeps. Trackers show them elsewhere; each has a
 and what it does, how long, and whether it fails costs the training nothing.
 """
 
-from jaxpipe.runtime.metrics.trackers.background import Beside
-from jaxpipe.runtime.metrics.trackers.tracker import Tracked, Tracker
+from jaxpipe.runtime.metrics.trackers.background import BackgroundTracker
+from jaxpipe.runtime.metrics.trackers.tracker import TrackedRun, Tracker
 from jaxpipe.runtime.metrics.trackers.trackers import Trackers, check_installed
 
-__all__ = ["Beside", "Tracked", "Tracker", "Trackers", "check_installed"]
+__all__ = ["BackgroundTracker", "TrackedRun", "Tracker", "Trackers", "check_installed"]

@@ -13,7 +13,7 @@ _ROOM = 1000
 """How many steps a tracker may be behind."""
 
 
-class Beside:
+class BackgroundTracker:
     """Makes a tracker, tells it, and closes it, all in one thread; its caller never waits but last.
 
     The first thing that goes wrong is told once, as a warning, and then the tracker is left alone.

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from jaxpipe.runtime.metrics.trackers.tracker import Tracked
+from jaxpipe.runtime.metrics.trackers.tracker import TrackedRun
 
 
 class TensorBoardFile:
     """A file of events; each step is in it before the next is told."""
 
-    def __init__(self, tracked: Tracked) -> None:
+    def __init__(self, tracked: TrackedRun) -> None:
         self._writer: Any = import_module("tensorboardX").SummaryWriter(
             str(tracked.folder / "tensorboard"),
             purge_step=tracked.first_step + 1,

@@ -26,7 +26,7 @@ class Tracker(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tracked:
+class TrackedRun:
     """A run, as it begins or goes on.
 
     `key` is the same whenever the run goes on, and another for each run. Training goes on after

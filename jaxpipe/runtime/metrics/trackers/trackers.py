@@ -11,16 +11,16 @@ from importlib.util import find_spec
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.config import TrackerKind
 from jaxpipe.runtime.metrics.records import StepMetrics
-from jaxpipe.runtime.metrics.trackers.background import Beside
+from jaxpipe.runtime.metrics.trackers.background import BackgroundTracker
 from jaxpipe.runtime.metrics.trackers.tensorboard import TensorBoardFile
-from jaxpipe.runtime.metrics.trackers.tracker import Tracked, Tracker
+from jaxpipe.runtime.metrics.trackers.tracker import TrackedRun, Tracker
 from jaxpipe.runtime.metrics.trackers.trackio import TrackioRun
 from jaxpipe.runtime.metrics.trackers.wandb import WandbRun
 
 _PATIENCE_S = 30.0
 """How long the end of a run waits for a tracker that is behind."""
 
-MAKERS: Mapping[TrackerKind, Callable[[Tracked], Tracker]] = {
+MAKERS: Mapping[TrackerKind, Callable[[TrackedRun], Tracker]] = {
     TrackerKind.TENSORBOARD: TensorBoardFile,
     TrackerKind.TRACKIO: TrackioRun,
     TrackerKind.WANDB: WandbRun,
@@ -33,11 +33,11 @@ class Trackers:
     def __init__(
         self,
         kinds: Sequence[TrackerKind],
-        tracked: Tracked,
+        tracked: TrackedRun,
         *,
-        makers: Mapping[TrackerKind, Callable[[Tracked], Tracker]] = MAKERS,
+        makers: Mapping[TrackerKind, Callable[[TrackedRun], Tracker]] = MAKERS,
     ) -> None:
-        self._all = [Beside(kind, partial(makers[kind], tracked)) for kind in kinds]
+        self._all = [BackgroundTracker(kind, partial(makers[kind], tracked)) for kind in kinds]
 
     def tell(self, metrics: StepMetrics) -> None:
         """Tell all that is a number in these metrics, by the names of `metrics.jsonl`."""

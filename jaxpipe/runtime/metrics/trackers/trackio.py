@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from jaxpipe.runtime.metrics.trackers.tracker import Tracked
+from jaxpipe.runtime.metrics.trackers.tracker import TrackedRun
 
 
 class TrackioRun:
     """A run under the project of `run.project`; `trackio show` draws it."""
 
-    def __init__(self, tracked: Tracked) -> None:
+    def __init__(self, tracked: TrackedRun) -> None:
         trackio: Any = import_module("trackio")
         self._told_step = tracked.told_step
         self._run: Any = trackio.init(

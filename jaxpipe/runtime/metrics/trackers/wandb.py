@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from jaxpipe.runtime.metrics.trackers.tracker import Tracked
+from jaxpipe.runtime.metrics.trackers.tracker import TrackedRun
 
 
 class WandbRun:
     """A run under the project of `run.project`; its files lie in the folder `wandb` of the run."""
 
-    def __init__(self, tracked: Tracked) -> None:
+    def __init__(self, tracked: TrackedRun) -> None:
         wandb: Any = import_module("wandb")
         self._told_step = tracked.told_step
         self._run: Any = wandb.init(

@@ -15,7 +15,12 @@ import pytest
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.config import TrackerKind
 from jaxpipe.runtime.metrics.records import MetricsFile, StepMetrics
-from jaxpipe.runtime.metrics.trackers import Beside, Tracked, Trackers, check_installed
+from jaxpipe.runtime.metrics.trackers import (
+    BackgroundTracker,
+    TrackedRun,
+    Trackers,
+    check_installed,
+)
 from jaxpipe.runtime.metrics.trackers import trackers as installed
 from tests.runtime.training import run_tree, tiny_tree
 
@@ -37,8 +42,8 @@ def metrics_at(step: int) -> StepMetrics:
     )
 
 
-def tracked(folder: Path, *, first_step: int = 0, told_step: int = 0) -> Tracked:
-    return Tracked(
+def tracked(folder: Path, *, first_step: int = 0, told_step: int = 0) -> TrackedRun:
+    return TrackedRun(
         folder=folder,
         project="tests",
         key="abcd",
@@ -172,7 +177,7 @@ def test_a_tracker_that_fails_is_told_of_once(
     caplog: pytest.LogCaptureFixture, step: int, words: str
 ):
     caplog.set_level(logging.WARNING)
-    beside = Beside("fake", lambda: Broken(step=step))
+    beside = BackgroundTracker("fake", lambda: Broken(step=step))
     for number in range(1, 5):
         beside.tell(number, {"loss": 1.0})
     beside.close(timeout_s=30.0)
@@ -216,7 +221,7 @@ def test_a_tracker_that_hangs_is_left_alone(
     caplog: pytest.LogCaptureFixture, num_steps: int, why: str
 ):
     let_go = Event()
-    beside = Beside("fake", lambda: Hanging(let_go), room=3)
+    beside = BackgroundTracker("fake", lambda: Hanging(let_go), room=3)
     for step in range(num_steps):
         beside.tell(step, {})
     beside.close(timeout_s=0.05)

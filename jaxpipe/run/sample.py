@@ -1,0 +1,32 @@
+"""Sample text from a checkpoint."""
+
+from pathlib import Path
+
+
+def sample_text(
+    folder: Path,
+    prompt: str,
+    *,
+    tokens: int,
+    temperature: float,
+    top_k: int | None = None,
+    seed: int = 0,
+) -> str:
+    """Return the prompt and how the model of the checkpoint in `folder` continues it."""
+    import numpy as np
+
+    from jaxpipe.config import model_from
+    from jaxpipe.errors import ConfigError
+    from jaxpipe.runtime.checkpoint import open_checkpoint
+    from jaxpipe.runtime.generate import Sampling, continuation
+
+    try:
+        sampling = Sampling(temperature=temperature, top_k=top_k, seed=seed)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    model, params, tokenizer = model_from(open_checkpoint(folder))
+    words = tokenizer.encode(prompt)
+    if not len(words):
+        raise ConfigError("`--prompt` must hold at least one token; it is empty")
+    added = list(continuation(model, params, words, num_tokens=tokens, sampling=sampling))
+    return prompt + tokenizer.decode(np.array(added, np.int64))
