@@ -1,17 +1,22 @@
-# `make train` runs the main job, `make test` all tests; each sets up what it needs in .venv.
+# `make train` runs the main job, `make quick` lint and the fast tests, `make test` everything; each
+# sets up what it needs in .venv.
 PYTHON ?= python3
 CONFIG ?= experiments/quickstart/two_region.toml
 RUN ?= runs/$(shell date +%Y%m%d-%H%M%S)
 BIN := .venv/bin
+TWO := --numprocesses 2 --dist loadscope --no-loadscope-reorder
 
-.PHONY: train test docs venv lint format clean
+.PHONY: train quick test docs venv lint format clean
 
 train: venv
 	$(BIN)/jaxpipe data prepare --out data/topics --if-missing
 	$(BIN)/jaxpipe train $(CONFIG) --set run.folder=$(RUN)
 
+quick: venv lint
+	$(BIN)/pytest $(TWO) -m 'not slow and not mpi and not root'
+
 test: venv lint
-	$(BIN)/pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
+	$(BIN)/pytest $(TWO)
 	$(BIN)/pytest -o addopts= -q --nbmake --nbmake-timeout=280 --numprocesses 2 experiments/notebooks
 
 # Read build/site/index.html afterwards; a missing docstring, a dead link or a missing page fails.

@@ -46,6 +46,13 @@ class _ByFile(LoadScopeScheduling):
         return "namespaces" if "emulat" in file else file
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the examples of models as slow: they cannot carry a mark, and each compiles a model."""
+    for item in items:
+        if isinstance(item, pytest.DoctestItem) and item.nodeid.startswith("models/"):
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Say which tests one process is to run; the marks of `loadgroup` are lost on some pytests."""
     return _ByFile(config, log)

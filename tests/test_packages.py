@@ -1,11 +1,18 @@
 """Every package says in a sorted `__all__` what it offers, and offers it."""
 
+import ast
 import importlib
+import pkgutil
+import re
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+
+import jaxpipe
 
 ROOTS = ("jaxpipe", "models", "topo")
 PACKAGES = sorted(
@@ -29,6 +36,8 @@ def _constants_classes_functions(name: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("name", "heavy"),
     [
+        ("jaxpipe", ("jax", "numpy", "mpi4py", "tyro", "topo", "models")),
+        ("jaxpipe.run.forecast", ("jax", "flax", "mpi4py", "matplotlib")),
         ("models", ("jax", "flax", "numpy", "jaxpipe")),
         ("topo", ("jax", "mpi4py", "matplotlib", "jaxpipe")),
         ("jaxpipe.schedule", ("jax", "numpy", "mpi4py")),
@@ -50,3 +59,63 @@ def test_importing_a_package_leaves_alone_what_it_may_not_need(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert process.stdout == "[]\n", process.stderr
+
+
+def test_names_of_the_front_door_leave_jax_alone_until_something_trains() -> None:
+    code = (
+        "import sys, jaxpipe\n"
+        "lazy = [name for name in jaxpipe.__all__ if name not in ('run_ranks', 'train')]\n"
+        "[getattr(jaxpipe, name) for name in lazy]\n"
+        "print(sorted({'jax', 'flax', 'mpi4py', 'matplotlib'} & set(sys.modules)))\n"
+        "jaxpipe.train\n"
+        "print('jax' in sys.modules)"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert process.stdout == "[]\nTrue\n", process.stderr
+
+
+def test_type_checkers_and_python_find_the_same_names_at_the_front_door() -> None:
+    tree = ast.parse(Path("jaxpipe/__init__.py").read_text())
+    block = next(each for each in tree.body if isinstance(each, ast.If))
+    checked = {
+        alias.asname or alias.name: getattr(importlib.import_module(each.module), alias.name)
+        for each in block.body
+        if isinstance(each, ast.ImportFrom) and each.module is not None
+        for alias in each.names
+    }
+    assert {"__version__", *checked} == set(jaxpipe.__all__)
+    assert all(getattr(jaxpipe, name) is value for name, value in checked.items())
+    assert set(jaxpipe.__all__) <= set(dir(jaxpipe))
+    assert jaxpipe.__version__ == metadata.version("jaxpipe")
+
+
+def test_no_name_of_the_front_door_is_that_of_a_module() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(jaxpipe.__path__)}
+    assert modules & set(jaxpipe.__all__) == set()
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'jaxpipe' has no attribute 'plans'"):
+        jaxpipe.plans  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_the_wheel_holds_every_data_file_of_a_package(root: str) -> None:
+    setuptools = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["setuptools"]
+    packed = {file for glob in setuptools["package-data"][root] for file in Path(root).glob(glob)}
+    data = {
+        file
+        for file in Path(root).rglob("*")
+        if file.is_file() and file.suffix != ".py" and "__pycache__" not in file.parts
+    }
+    assert data == packed
+    assert Path(root, "py.typed") in packed, "type checkers look for it"
+    assert f"{root}*" in setuptools["packages"]["find"]["include"]
+
+
+def test_the_citation_names_the_version_that_is_built() -> None:
+    (cited,) = re.findall(r"^version: (.+)$", Path("CITATION.cff").read_text(), re.MULTILINE)
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    assert cited == project["version"]

@@ -24,8 +24,7 @@ from tempfile import TemporaryDirectory
 import matplotlib.pyplot as plt
 from IPython.display import Image
 
-import topo
-from jaxpipe.plan import draw_plan
+import jaxpipe
 from jaxpipe.propose.proposal import propose
 from jaxpipe.propose.request import PlanRequest
 from jaxpipe.trace import plot
@@ -34,7 +33,7 @@ from topo.picture import draw_picture
 
 scratch = TemporaryDirectory()
 folder = Path(scratch.name)
-cluster = topo.load("case4-regional")
+cluster = jaxpipe.load_cluster("case4-regional")
 print(draw_cluster(cluster))
 
 # %% [markdown]
@@ -56,7 +55,7 @@ request = PlanRequest(
     cluster="case4-regional", model="gpt-xl-24", batch=256, stages=8, replicas=8, budget=3.0
 )
 proposal = propose(request, observe=lambda count: None)
-print(draw_plan(proposal.plan, proposal.cluster))
+print(jaxpipe.draw_plan(proposal.plan, proposal.cluster))
 
 # %% [markdown]
 # ## Where the seconds go, and what the placement is worth

@@ -26,30 +26,17 @@ import matplotlib.pyplot as plt
 import numpy as np
 from IPython.display import Image
 
-import topo
-from jaxpipe.comm import run_ranks
-from jaxpipe.config import config_from, job_from, plan_from
-from jaxpipe.propose.gpt_profile import gpt_profile
+import jaxpipe
 from jaxpipe.runtime.data import Source, prepare
-from jaxpipe.runtime.train import train
 from jaxpipe.schedule import render
-from jaxpipe.simulate import Conditions, replay_step, simulate
-from jaxpipe.trace import (
-    Spent,
-    Trace,
-    account,
-    mean_account,
-    mean_spent_s,
-    one_step,
-    plot_beside,
-    read_chrome,
-)
+from jaxpipe.trace import Spent, account, mean_account, mean_spent_s, one_step, plot_beside
+from topo import with_slower_links
 
 scratch = TemporaryDirectory()
 folder = Path(scratch.name)
 (folder / "text.txt").write_text("".join(f"{i} plus {i} is {2 * i}; " for i in range(2000)))
 prepare(Source(path=folder / "text.txt"), folder / "data")
-config = config_from(
+config = jaxpipe.config_from(
     {
         "run": {"folder": str(folder / "run")},
         "data": {"folder": str(folder / "data")},
@@ -58,7 +45,7 @@ config = config_from(
         "train": {"steps": 6, "batch": 16, "eval_batches": 1},
     }
 )
-plan = plan_from(config)
+plan = jaxpipe.plan_from(config)
 print(render(plan.compute_schedule()))
 
 # %% [markdown]
@@ -66,9 +53,8 @@ print(render(plan.compute_schedule()))
 # in the middle are the bubble that this schedule always has. And now for real.
 
 # %%
-job = job_from(config, plan)
-run_ranks(plan.num_ranks, lambda rank: train(job, rank, checkpoint=None, observe=lambda _: None))
-measured = read_chrome(folder / "run" / "trace.json")
+outcome = jaxpipe.train(config)
+measured = jaxpipe.read_chrome(outcome.trace)
 print(f"{len(measured.spans)} spans, {measured.truth}")
 
 # %% [markdown]
@@ -94,18 +80,13 @@ for rank in steps.ranks:
 # differs is not compute.
 
 # %%
-cluster = topo.load("two-region")
+cluster = jaxpipe.load_cluster("two-region")
 
 
-def simulated(scale: float) -> Trace:
-    """Return the simulated step over links that are so many times slower."""
-    conditions = Conditions(
-        cluster=topo.with_slower_links(cluster, scale=scale),
-        profile=gpt_profile(config.model, remat=config.train.remat, flops_per_s=1.0),
-        slow=np.ones(len(cluster)),
-        gradient_bytes=4,
-    )
-    return simulate(replay_step(plan, conditions, measured))
+def simulated(scale: float) -> jaxpipe.Trace:
+    """Return the simulated step over links that are `scale` times slower."""
+    slower = with_slower_links(cluster, scale=scale)
+    return jaxpipe.simulate_step(config, measured=measured, cluster=slower)
 
 
 last = max(span.step for span in measured.spans)

@@ -26,7 +26,8 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 
-from jaxpipe.comm import Transport, run_ranks
+import jaxpipe
+from jaxpipe.comm import Transport
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 
 
@@ -46,7 +47,7 @@ def pass_on(transport: Transport) -> float:
     return float(total[0])
 
 
-run_ranks(4, pass_on)
+jaxpipe.run_ranks(4, pass_on)
 
 # %% [markdown]
 # Each rank returns what it has seen: rank 0 the sum of all, the others the sum so far.
@@ -111,7 +112,7 @@ processes = {int(size): seconds for size, seconds in json.loads(ran.stdout).item
 sys.path.insert(0, scratch.name)
 import ping_pong
 
-threads = run_ranks(2, ping_pong.all_sizes)[0]
+threads = jaxpipe.run_ranks(2, ping_pong.all_sizes)[0]
 figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
 for name, seconds in (("threads", threads), ("processes of MPI", processes)):
     axes.loglog(list(seconds), [1e6 * each for each in seconds.values()], "o-", label=name)

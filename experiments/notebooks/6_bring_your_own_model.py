@@ -21,7 +21,7 @@
 # nested dictionaries, and no framework.
 
 # %%
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ClassVar
@@ -30,12 +30,10 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 
-from jaxpipe.comm import run_ranks
-from jaxpipe.config import config_from, job_from, plan_from
+import jaxpipe
 from jaxpipe.runtime.data import Source, prepare
-from jaxpipe.runtime.metrics.records import read_metrics
+from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.stage.model import Model, Parameters
-from jaxpipe.runtime.train import train
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,8 @@ isinstance(Means(), Model)
 #
 # ## Train it
 #
-# The rest is as for any model: a dataset, a plan, and a job, whose model is exchanged. First on
-# one rank, then cut into two stages, twice.
+# The rest is as for any model: a dataset and a configuration, whose sizes are those of the model.
+# First on one rank, then partitioned into two stages, with two replicas.
 
 # %%
 scratch = TemporaryDirectory()
@@ -105,23 +103,19 @@ prepare(Source(path=folder / "text.txt"), folder / "data")
 
 def losses(stages: int, replicas: int) -> list[float]:
     """Train for a few steps, and return the loss of each."""
-    config = config_from(
+    config = jaxpipe.config_from(
         {
             "run": {"folder": str(folder / f"{stages}x{replicas}")},
             "data": {"folder": str(folder / "data")},
-            "model": {"preset": "tiny", "sequence": 32},
+            "model": {"preset": "tiny", "sequence": 32, "tied": False},
             "plan": {"cluster": "laptop", "stages": stages, "replicas": replicas},
             "train": {"steps": 8, "batch": 8, "eval_batches": 1},
             "optimizer": {"learning_rate": 1e-2, "warmup_steps": 2},
         }
     )
-    plan = plan_from(config)
-    plan = replace(plan, tied=False)
-    job = replace(job_from(config, plan), model=Means())
-    run_ranks(
-        plan.num_ranks, lambda rank: train(job, rank, checkpoint=None, observe=lambda _: None)
-    )
-    return [each.loss for each in read_metrics(job.metrics_file)]
+    seen: list[StepMetrics] = []
+    jaxpipe.train(config, model=Means(), observe=seen.append)
+    return [each.loss for each in seen]
 
 
 alone, pipelined = losses(1, 1), losses(2, 2)

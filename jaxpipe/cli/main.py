@@ -7,10 +7,15 @@
     2   the input is wrong: one line on standard error says what, where, and how to mend it
 """
 
+import difflib
 import os
+import platform
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 from typing import TypeAlias
 
 import tyro
@@ -22,6 +27,7 @@ from jaxpipe.cli.data import prepare
 from jaxpipe.cli.doctor import doctor
 from jaxpipe.cli.emulate import emulate
 from jaxpipe.cli.generate import generate
+from jaxpipe.cli.init import init
 from jaxpipe.cli.interchange import export, import_model
 from jaxpipe.cli.launch import launch
 from jaxpipe.cli.plan import plan
@@ -32,7 +38,7 @@ from jaxpipe.cli.simulate import simulate
 from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, write_tc
 from jaxpipe.cli.trace import trace
 from jaxpipe.cli.train import train
-from jaxpipe.errors import RunError, UserError
+from jaxpipe.errors import ConfigError, RunError, UserError
 from jaxpipe.runtime.process.mpirun import launched_rank
 
 Command: TypeAlias = Callable[..., int]
@@ -57,25 +63,30 @@ def topo() -> int:
     raise AssertionError("a group of commands is never called")
 
 
+TOPICS: Mapping[str, Mapping[str, Command]] = {
+    "Train": {
+        "init": init,
+        "data": data,
+        "train": train,
+        "generate": generate,
+        "import": import_model,
+        "export": export,
+    },
+    "Plan": {
+        "show": show,
+        "plan": plan,
+        "profile": profile,
+        "simulate": simulate,
+        "autoshard": autoshard,
+    },
+    "Inspect": {"trace": trace, "compare": compare, "doctor": doctor},
+    "Clusters": {"topo": topo, "emulate": emulate, "launch": launch},
+    "Faults": {"run": run, "chaos": chaos},
+}
+"""All commands, as `jaxpipe --help` groups them."""
+
 COMMANDS: Mapping[str, Command] = {
-    "train": train,
-    "run": run,
-    "generate": generate,
-    "show": show,
-    "trace": trace,
-    "profile": profile,
-    "plan": plan,
-    "simulate": simulate,
-    "autoshard": autoshard,
-    "compare": compare,
-    "emulate": emulate,
-    "import": import_model,
-    "export": export,
-    "launch": launch,
-    "doctor": doctor,
-    "chaos": chaos,
-    "data": data,
-    "topo": topo,
+    name: command for topic in TOPICS.values() for name, command in topic.items()
 }
 GROUPS: Mapping[str, Mapping[str, Command]] = {"data": _DATA, "topo": _TOPO}
 
@@ -100,13 +111,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    program, commands = "jaxpipe", COMMANDS
-    if words and words[0] in GROUPS:
-        program, commands = f"jaxpipe {words[0]}", GROUPS[words.pop(0)]
+    if not words or words[0] in ("-h", "--help"):
+        print(overview(width=shutil.get_terminal_size().columns))
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(version_line())
+        return 0
+    if words[0] not in COMMANDS:
+        near = difflib.get_close_matches(words[0], COMMANDS, n=1, cutoff=0.0)
+        raise ConfigError(
+            f"no command `{words[0]}`; did you mean `{near[0]}`? (`jaxpipe --help` lists them all)"
+        )
+    program, commands, description = "jaxpipe", COMMANDS, _DESCRIPTION
+    if words[0] in GROUPS:
+        group = words.pop(0)
+        program, commands = f"jaxpipe {group}", GROUPS[group]
+        description = COMMANDS[group].__doc__
     return tyro.extras.subcommand_cli_from_dict(
         dict(commands),
         prog=program,
-        description=_DESCRIPTION,
+        description=description,
         args=words,
         config=(
             tyro.conf.UseAppendAction,
@@ -114,6 +138,29 @@ def _run(words: list[str]) -> int:
             tyro.conf.EnumChoicesFromValues,
         ),
     )
+
+
+def overview(*, width: int) -> str:
+    """Return what `jaxpipe --help` prints: the commands by topic, with the first line of each."""
+    margin = max(map(len, COMMANDS)) + 4
+    lines = ["usage: jaxpipe [-h] [--version] COMMAND ...", "", _DESCRIPTION]
+    for topic, commands in TOPICS.items():
+        lines += ["", topic]
+        for name, command in commands.items():
+            lines += textwrap.wrap(
+                (command.__doc__ or "").partition("\n")[0],
+                width=max(width, 2 * margin),
+                initial_indent=f"  {name}".ljust(margin),
+                subsequent_indent=" " * margin,
+            )
+    return "\n".join([*lines, "", "`jaxpipe COMMAND --help` describes the options of a command."])
+
+
+def version_line() -> str:
+    """Return the versions that a bug report needs; importing jax for its own takes a second."""
+    names = ("jaxpipe", "jax", "mpi4py")
+    packages = (f"{name} {metadata.version(name)}" for name in names)
+    return f"{', '.join(packages)}, Python {platform.python_version()}"
 
 
 def _explain(error: Exception, *, code: int) -> int:

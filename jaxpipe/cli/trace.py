@@ -1,7 +1,6 @@
 """`jaxpipe trace`: where the time of a run's steps went, beside what its plan says."""
 
 import json
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -98,28 +97,12 @@ def _config(run: Path) -> "Config":
 
 def _simulated(config: "Config", measured: "Trace", links: Links) -> tuple["Trace", str]:
     """Return the plan of the run with the computes that were measured, and what is assumed."""
-    import numpy as np
+    from jaxpipe.run.forecast import simulate_step
 
-    from jaxpipe.config import plan_from
-    from jaxpipe.propose.gpt_profile import gpt_profile
-    from jaxpipe.simulate import Conditions, replay_step, simulate
-    from models import DTYPE_BYTES, activation_bytes
-
-    cluster, model = _cluster(config, links), config.model
-    sequence = config.train.sequence or model.sequence
-    profile = replace(
-        gpt_profile(model, remat=config.train.remat, flops_per_s=1.0),
-        activation_bytes=activation_bytes(model, batch=1, sequence=sequence),
-    )
-    conditions = Conditions(
-        cluster=cluster,
-        profile=profile,
-        slow=np.ones(len(cluster)),
-        gradient_bytes=DTYPE_BYTES[model.param_dtype],
-    )
+    cluster = _cluster(config, links)
     network = "free links" if links is Links.FREE else f"the links of {cluster.name}"
-    job = replay_step(plan_from(config), conditions, measured)
-    return simulate(job), f"the plan over {network}, computes as measured"
+    simulated = simulate_step(config, measured=measured, cluster=cluster)
+    return simulated, f"the plan over {network}, computes as measured"
 
 
 def _cluster(config: "Config", links: Links) -> "Cluster":

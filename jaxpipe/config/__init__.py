@@ -2,7 +2,7 @@
 
 from jaxpipe.config.build import describe, job_from, model_from
 from jaxpipe.config.check import check_paced, check_run
-from jaxpipe.config.read import Config, config_from, load_config, to_tree
+from jaxpipe.config.read import Config, choices_of, config_from, load_config, to_tree
 from jaxpipe.config.resolve import check_plan_fits, cluster_from, plan_from
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "check_paced",
     "check_plan_fits",
     "check_run",
+    "choices_of",
     "cluster_from",
     "config_from",
     "describe",

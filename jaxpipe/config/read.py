@@ -154,16 +154,24 @@ def _value_at(values: Mapping[str, Any], key: str) -> str:
     return f"; it is {values[name]!r:.80}" if name in values else ""
 
 
-def _choices(section: Any, key: str) -> str:
-    """Return what a field, or each of a list, may be, if it is one of an enumeration."""
-    field_name = key.removeprefix(".").partition("[")[0]
-    kind = next(f.type for f in dataclasses.fields(section) if f.name == field_name)
-    enums = [
-        each
+def choices_of(section: Any, name: str) -> tuple[str, ...]:
+    """Return the values of an enumeration that a field, or each entry of its list, can take.
+
+    >>> choices_of(RunConfig, "survive"), choices_of(RunConfig, "seed")
+    (('restart', 'shrink'), ())
+    """
+    kind = next(f.type for f in dataclasses.fields(section) if f.name == name)
+    return tuple(
+        value.value
         for each in (kind, *get_args(kind))
         if isinstance(each, type) and issubclass(each, StrEnum)
-    ]
-    return "".join(f"; choose from {', '.join(each)}" for each in enums)
+        for value in each
+    )
+
+
+def _choices(section: Any, key: str) -> str:
+    choices = choices_of(section, key.removeprefix(".").partition("[")[0])
+    return f"; choose from {', '.join(choices)}" if choices else ""
 
 
 def _apply(tree: dict[str, Any], setting: str) -> None:

@@ -1,19 +1,15 @@
 """Paced runs: each rank waits as long as its computation would take; nothing is trained."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from jaxpipe.comm import Transport
-from jaxpipe.config import Config, cluster_from, describe
-from jaxpipe.errors import ConfigError
+from jaxpipe.config import Config, describe
 from jaxpipe.paced import Outcome, Scale, execute, planned_all_reduces
 from jaxpipe.plan import Plan, draw_plan, ideal_bubble
-from jaxpipe.plan.cost import slowness
-from jaxpipe.propose.costed import costed
-from jaxpipe.propose.gpt_profile import bytes_each
 from jaxpipe.run.console import console
+from jaxpipe.run.forecast import conditions_from
 from jaxpipe.runtime.metrics.records import MetricsFile, PacedMetrics
 from jaxpipe.runtime.metrics.trace_file import write_trace
 from jaxpipe.simulate import Conditions, plan_step
@@ -40,34 +36,6 @@ def run_paced(
     if steps:
         _report(config, plan, steps)
     return 0
-
-
-def conditions_from(config: Config, cluster: Cluster | None = None) -> Conditions:
-    """Return how long the computation of a plan takes, and how its links carry messages.
-
-    Raises:
-        ConfigError: the speed of a device is unknown.
-    """
-    sequence = config.train.sequence or config.model.sequence
-    model, paced = replace(config.model, sequence=sequence), config.paced
-    try:
-        known = costed(
-            model,
-            cluster_from(config) if cluster is None else cluster,
-            remat=config.train.remat,
-            profile=None if paced.profile is None else Path(paced.profile),
-            tflops=paced.tflops,
-        )
-    except ConfigError as error:
-        message = str(error).replace("`--tflops`", "`paced.tflops`")
-        raise ConfigError(message) from error
-    return Conditions(
-        cluster=known.cluster,
-        profile=known.profile,
-        slow=slowness(known.cluster, known.profile, known.precision),
-        gradient_bytes=bytes_each(model).gradient,
-        overheads=known.overheads(chunk_bytes=config.comm.chunk_bytes, ideal=paced.ideal),
-    )
 
 
 def _steps(

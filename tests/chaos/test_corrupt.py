@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from jaxpipe.chaos.corrupt import CORRUPT
 from jaxpipe.chaos.harness.corruption import BREAKS
 from jaxpipe.chaos.harness.trial import Setup
+
+pytestmark = pytest.mark.mpi
 
 
 def test_the_families_trials(tmp_path: Path, dataset: Path) -> None:

@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.helpers import mpi_environment
+
+pytestmark = pytest.mark.mpi
 
 SCALAR_SUM_OF_RANK_1 = "1"
 """The seed of this target."""

@@ -129,6 +129,7 @@ def test_a_flipped_bit_in_a_token_file_is_refused(
     assert "train.npy" in refusal(capsys, "train", str(write_config(data={"folder": str(copy)})))
 
 
+@pytest.mark.slow
 def test_checkpoints_are_neither_overwritten_nor_trusted(
     write_config: WriteConfig, tmp_path: Path, dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

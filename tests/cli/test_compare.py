@@ -14,6 +14,8 @@ from tests.cli.conftest import WriteConfig
 from tests.compare.test_losses import QUICKLY_COMPILED
 from tests.helpers import mpi_environment
 
+pytestmark = pytest.mark.mpi
+
 TWO = {"plan": {"stages": 1, "replicas": 2}, "model": {"num_layers": 1}, "train": {"batch": 2}}
 ODD = {"plan": {"stages": 2, "replicas": 1}, "model": {"num_layers": 2}, "train": {"batch": 3}}
 

@@ -12,6 +12,7 @@ from jaxpipe.errors import ConfigError
 from tests.helpers import mpi_command, mpi_environment
 
 
+@pytest.mark.mpi
 def test_alone_it_starts_two_ranks(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     assert main(["doctor", "--folder", str(tmp_path)]) == 0
     said = capsys.readouterr().out
@@ -26,6 +27,7 @@ def test_alone_it_starts_two_ranks(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "broken" not in said
 
 
+@pytest.mark.mpi
 def test_under_mpirun_it_looks_at_that_job(tmp_path: Path):
     command = mpi_command(3, "-m", "jaxpipe", "doctor", "--folder", str(tmp_path))
     job = subprocess.run(

@@ -43,6 +43,7 @@ def rank_job(num_ranks: int, folder: Path, size: int = 100_000) -> list[str]:
     return mpi_command(num_ranks, "-c", _RANK, str(folder), str(size))
 
 
+@pytest.mark.root
 def test_ranks_run_on_their_hosts_and_their_bytes_cross_the_links(tmp_path: Path):
     needs_namespaces()
     job = rank_job(3, tmp_path / "ranks")
@@ -60,6 +61,7 @@ def test_ranks_run_on_their_hosts_and_their_bytes_cross_the_links(tmp_path: Path
     assert sent["virginia-1"] == 0
 
 
+@pytest.mark.root
 def test_a_plan_says_where_ranks_run(tmp_path: Path):
     needs_namespaces()
     cluster = topo.load("two-region")
@@ -74,6 +76,7 @@ def test_a_plan_says_where_ranks_run(tmp_path: Path):
     assert places(tmp_path / "ranks") == {0: "virginia-1", 1: "ohio-0"}
 
 
+@pytest.mark.root
 def test_training_over_namespaces_has_the_losses_of_training_without(
     write_config: WriteConfig, tmp_path: Path, dataset: Path
 ):
@@ -89,6 +92,7 @@ def test_training_over_namespaces_has_the_losses_of_training_without(
     assert [step.loss for step in emulated] == [step.loss for step in unshaped]
 
 
+@pytest.mark.root
 def test_ranks_that_run_elsewhere_end_the_command():
     needs_namespaces()
     sleeper = "import time; time.sleep(60)"
@@ -98,17 +102,20 @@ def test_ranks_that_run_elsewhere_end_the_command():
     assert "rank 0 ran on the machine itself, and belongs on here-0" in done.stderr
 
 
+@pytest.mark.root
 def test_a_command_can_run_on_one_host():
     needs_namespaces()
     done = emulate("two-region", "--in", "virginia-1", "--", "hostname")
     assert (done.returncode, done.stdout) == (0, "virginia-1\n"), done.stderr
 
 
+@pytest.mark.root
 def test_the_exit_code_is_the_commands():
     needs_namespaces()
     assert emulate("laptop", "--", "sh", "-c", "exit 7").returncode == 7
 
 
+@pytest.mark.root
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_command_and_removes_everything(number: signal.Signals):
     needs_namespaces()
@@ -124,6 +131,7 @@ def test_a_signal_ends_the_command_and_removes_everything(number: signal.Signals
     assert leftovers(process.pid) == []
 
 
+@pytest.mark.root
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -143,6 +151,7 @@ def test_mistakes_take_one_line(capfd: pytest.CaptureFixture[str], words: list[s
     assert said in last
 
 
+@pytest.mark.root
 def test_a_command_that_is_not_there_takes_one_line():
     needs_namespaces()
     done = emulate("laptop", "--", "/no/such")

@@ -18,6 +18,8 @@ from jaxpipe.runtime.watchdog import CauseKind, read_cause
 from tests.cli.conftest import WriteConfig
 from tests.helpers import mpi_command, mpi_environment
 
+pytestmark = pytest.mark.mpi
+
 REPOSITORY = Path(__file__).parents[2]
 ENDLESS = {"steps": 100_000, "eval_every": 100_000}
 SETTLED = 15

@@ -26,6 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return given
 
 
+@pytest.mark.slow
 def test_a_model_comes_in_is_trained_and_goes_out(
     folder: Path, tmp_path: Path, dataset: Path, capsys: pytest.CaptureFixture[str]
 ):

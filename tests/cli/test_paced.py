@@ -13,6 +13,7 @@ from tests.cli.test_runs import JAXPIPE, run
 PLAN = {"cluster": "two-region", "stages": 2, "replicas": 2}
 
 
+@pytest.mark.mpi
 def test_a_large_model_runs_without_its_data(write_config: WriteConfig, tmp_path: Path) -> None:
     config = write_config(
         model={"num_layers": 4, "dim": 4096, "num_heads": 32, "sequence": 64},

@@ -134,6 +134,7 @@ def test_alpas_prediction_is_in_the_json(capsys: pytest.CaptureFixture[str], tmp
     assert sum(told["cut"]) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["time", "alpa"])
 def test_a_plan_file_trains_to_the_losses_of_any_other_plan(
     objective: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, dataset: Path

@@ -9,6 +9,7 @@ from jaxpipe.cli.main import main
 _QUICK = ["--model", "tiny", "--repeats", "1"]
 
 
+@pytest.mark.slow
 def test_it_measures_and_the_planner_plans_with_it(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):

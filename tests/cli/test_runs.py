@@ -34,6 +34,7 @@ def measured(folder: Path) -> list[StepMetrics]:
     return read_metrics(folder / "metrics.jsonl")
 
 
+@pytest.mark.mpi
 def test_train_starts_its_ranks_and_says_what_came_out(
     write_config: WriteConfig, tmp_path: Path
 ) -> None:
@@ -74,6 +75,7 @@ def test_train_starts_its_ranks_and_says_what_came_out(
     assert [m.step for m in measured(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.mpi
 def test_codecs_and_libraries_carry_a_run_over_mpi(
     write_config: WriteConfig, tmp_path: Path, dataset: Path
 ) -> None:
@@ -96,6 +98,7 @@ def test_codecs_and_libraries_carry_a_run_over_mpi(
     assert losses == pytest.approx([m.loss for m in in_threads], rel=1e-3)
 
 
+@pytest.mark.mpi
 def test_a_rank_that_raises_ends_the_job(write_config: WriteConfig, tmp_path: Path) -> None:
     config = write_config()
     job = run(mpi_command(4, "-m", "tests.programs.raising_rank", str(config)))
@@ -106,6 +109,7 @@ def test_a_rank_that_raises_ends_the_job(write_config: WriteConfig, tmp_path: Pa
     assert_gone(config)
 
 
+@pytest.mark.mpi
 def test_a_killed_run_leaves_no_process_behind(write_config: WriteConfig, tmp_path: Path) -> None:
     config = write_config(plan={"replicas": 1}, train={"steps": 100_000, "eval_every": 100_000})
     with subprocess.Popen([*JAXPIPE, "train", str(config)], cwd=REPOSITORY) as process:
@@ -123,6 +127,7 @@ def assert_gone(config: Path) -> None:
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
 
+@pytest.mark.mpi
 def test_a_mistake_that_all_ranks_find_is_told_once(write_config: WriteConfig) -> None:
     config = write_config(plan={"stages": 1}, train={"batch": 7})
     job = run(mpi_command(2, "-m", "jaxpipe", "train", str(config)))
@@ -153,6 +158,7 @@ def test_a_shown_schedule_may_be_edited_and_used(write_config: WriteConfig, tmp_
         (),
         ("train",),
         ("run",),
+        ("init",),
         ("plan",),
         ("simulate",),
         ("compare",),

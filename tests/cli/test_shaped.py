@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 import topo
 from tests.cli.conftest import WriteConfig
 from tests.cli.test_runs import JAXPIPE, measured, run
 from tests.runtime.training import run_tree, tiny_tree
+
+pytestmark = pytest.mark.mpi
 
 EMULATED = "links are emulated: each message takes what it takes on cluster two-region, or longer\n"
 

@@ -12,6 +12,8 @@ from tests.cli.test_faults import ranks, training, wait_for_steps
 from tests.helpers import mpi_command
 from tests.runtime.training import run_tree, tiny_tree
 
+pytestmark = pytest.mark.mpi
+
 STEPS = 60
 ROUNDING = 1e-5
 TRAIN = {"steps": STEPS, "eval_every": STEPS}

@@ -78,6 +78,7 @@ def test_mistakes_take_one_line(
     assert said.count("\n") == 1
 
 
+@pytest.mark.mpi
 @pytest.mark.parametrize("num_ranks", [1, 3])
 def test_probe_measures_the_ranks_of_a_job(tmp_path: Path, num_ranks: int):
     out = tmp_path / "measured.toml"

@@ -16,6 +16,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_run_and_of_its_plan_add_up(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -30,6 +31,7 @@ def test_the_parts_of_a_run_and_of_its_plan_add_up(
     assert 0 < simulated["seconds"] < 2 * printed["seconds"]
 
 
+@pytest.mark.slow
 def test_it_says_who_waits_and_draws_plan_and_run(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -44,6 +46,7 @@ def test_it_says_who_waits_and_draws_plan_and_run(
     assert len(json.loads(overlay.read_text())["traceEvents"]) > 100
 
 
+@pytest.mark.slow
 def test_a_trace_file_is_shown_alone(run_folder: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["trace", str(run_folder / "trace.json")]) == 0
     assert "simulated" not in capsys.readouterr().out
@@ -54,6 +57,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert "must be a trace that jaxpipe wrote" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_step_that_the_trace_lacks_is_refused(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -10,6 +10,8 @@ from tests.helpers import mpi_command, mpi_environment
 from tests.programs.mpi_losses import SYSTEMS
 from tests.runtime.training import run_tree, tiny_tree
 
+pytestmark = pytest.mark.mpi
+
 STEPS = 5
 QUICKLY_COMPILED = "--xla_backend_optimization_level=0"
 """Much less time for the compiler, more for the step."""

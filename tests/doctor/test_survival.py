@@ -36,6 +36,7 @@ def test_what_an_mpi_can_do(version: str, info: str | None, words: str, tmp_path
     assert words in finding.message
 
 
+@pytest.mark.mpi
 def test_the_mpi_at_hand_says_something():
     assert judge_survival(find_mpirun()).health is Health.OK
 

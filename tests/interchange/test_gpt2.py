@@ -60,6 +60,7 @@ def our_logits(config: GptConfig, tensors: dict[str, np.ndarray]) -> np.ndarray:
     return np.asarray(stage.logits(jax.device_put(params), jnp.asarray(TOKENS, jnp.int32)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [CONFIG, UNTIED])
 def test_an_imported_model_has_the_logits_of_the_oracle(config: GptConfig, tmp_path: Path):
     theirs = numpy_gpt2.random_tensors(config)

@@ -11,6 +11,8 @@ from jaxpipe.runtime.stage.model import Model
 from models import GptConfig, load_preset
 from models.alpa_gpt import AlpaGpt, num_parameters
 
+pytestmark = pytest.mark.slow
+
 _CONFIG = GptConfig(num_layers=2, dim=8, num_heads=2, sequence=6, vocabulary=11, tied=False)
 
 

@@ -14,6 +14,8 @@ from jax import Array
 from models.attention import MAX_PARTS, MIN_PART, causal_attention, parts
 from models.gpt_config import Attention
 
+pytestmark = pytest.mark.slow
+
 HEADS, WIDTH = 2, 8
 
 

@@ -12,6 +12,8 @@ from jax import Array
 
 from models.cross_entropy import chunk_tokens, cross_entropy
 
+pytestmark = pytest.mark.slow
+
 DIM, VOCABULARY = 8, 21
 
 

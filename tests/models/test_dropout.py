@@ -5,11 +5,14 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from models.dropout import dropout
 from models.gpt import Gpt
 from tests.oracles import whole_model as uncut
 from tests.oracles.whole_model import SMALL
+
+pytestmark = pytest.mark.slow
 
 PLAIN = Gpt(SMALL)
 DROPPING = Gpt(replace(SMALL, dropout=0.5))

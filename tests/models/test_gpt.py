@@ -18,6 +18,8 @@ from tests.oracles import numpy_gpt
 from tests.oracles import whole_model as uncut
 from tests.oracles.whole_model import SMALL, UNTIED
 
+pytestmark = pytest.mark.slow
+
 SHORT = ["bfloat16", "float16"]
 
 

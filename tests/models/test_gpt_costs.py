@@ -108,6 +108,7 @@ def assert_counts(counted: float, closed_form: int) -> None:
     assert closed_form <= counted <= closed_form * (1 + BETWEEN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", REMATS)
 def test_flops_of_a_layer_are_those_of_xla(remat: str) -> None:
     gpt = Gpt(CONFIG)

@@ -15,6 +15,8 @@ from models.gpt_config import GptConfig
 from tests.oracles import whole_model as uncut
 from tests.oracles.whole_model import SMALL, UNTIED
 
+pytestmark = pytest.mark.slow
+
 
 def assert_same(one: Any, other: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, one, other)

@@ -23,6 +23,8 @@ from jaxpipe.runtime.config import Remat
 from jaxpipe.schedule import Op
 from models import GptConfig, layer_residual_bytes, num_parameters
 
+pytestmark = pytest.mark.slow
+
 TINY = GptConfig(num_layers=3, dim=16, num_heads=2, sequence=8, vocabulary=32)
 SETTINGS = MeasureConfig(microbatch=2, repeats=3, remat=Remat.FULL)
 

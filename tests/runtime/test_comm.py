@@ -14,6 +14,8 @@ from jaxpipe.schedule import ScheduleKind
 from tests.runtime.pipelined import make_plan
 from tests.runtime.training import Tree, run_tree, tiny_tree
 
+pytestmark = pytest.mark.slow
+
 HIERARCHICAL = {"all_reduce": "hierarchical"}
 VALUES = 16 * 16
 """In a message between stages: 16 tokens of 16 dims."""

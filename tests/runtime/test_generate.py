@@ -12,6 +12,8 @@ from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.stage import Stage
 from tests.oracles.one_device import NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
 
+pytestmark = pytest.mark.slow
+
 PROMPT = np.array([3, 1, 4], np.int32)
 
 

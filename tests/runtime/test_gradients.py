@@ -17,6 +17,8 @@ from tests.programs.mpi_gradients import CASES
 from tests.runtime.pipelined import gradients_of_rank, make_plan
 from tests.runtime.verdict import TOLERANCE, worst_error
 
+pytestmark = pytest.mark.slow
+
 CUTS = ((5,), (1, 4), (2, 1, 2), (1, 2, 1, 1))
 
 
@@ -92,6 +94,7 @@ def assert_gradients_of_one_device(plan: Plan) -> None:
     assert seen == set(loss_and_gradients(tokens, tied=plan.tied)[1])
 
 
+@pytest.mark.mpi
 @pytest.mark.parametrize("num_ranks", sorted({case.num_ranks for case in CASES}))
 def test_gradients_equal_those_of_one_device_over_mpi(num_ranks: int, tmp_path: Path) -> None:
     command = mpi_command(num_ranks, "-m", "tests.programs.mpi_gradients", str(tmp_path))

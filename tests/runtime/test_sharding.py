@@ -23,6 +23,8 @@ from jaxpipe.trace import Lane, read_chrome
 from tests.runtime.compiled_once import compile_stage_once
 from tests.runtime.training import Tree, run_tree, tiny_tree
 
+pytestmark = pytest.mark.slow
+
 ROUNDING = 1e-5
 SHARDED = {"sharded": True, "learning_rate": 1e-2, "warmup_steps": 1, "clip_norm": 0.5}
 WHOLE = {**SHARDED, "sharded": False}

@@ -16,6 +16,8 @@ from jaxpipe.runtime.stage.compile import compile_stage
 from jaxpipe.trace import Lane, read_chrome, summarise
 from tests.runtime.training import run_tree, tiny_tree
 
+pytestmark = pytest.mark.slow
+
 ROUNDING = 1e-5
 COMPILED = (
     *("init", "cast", "zeros", "forward", "backward", "evaluate"),

@@ -90,6 +90,7 @@ def test_wrong_placements_are_refused(devices: tuple[int, ...], words: str):
         mpich_hostfile(load("two-region"), devices)
 
 
+@pytest.mark.mpi
 def test_mpirun_takes_the_files(tmp_path: Path):
     """Three ranks on this host in an order of their own: mpirun starts them where it is told."""
     if "Open MPI" not in subprocess.check_output([mpi_command(1)[0], "--version"], text=True):

@@ -30,6 +30,7 @@ def test_links_may_be_asymmetric():
     assert rates(west)["10.0.0.1"] == 1_170_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_hosts", [1, 2, 17, 250])
 def test_each_peer_has_a_class_of_its_own(num_hosts: int):
     setup = scripts(f"homogeneous:hosts={num_hosts}", "here-0").setup
@@ -124,6 +125,7 @@ def needs(qdisc: str) -> None:
         pytest.skip(f"this kernel has no {qdisc}: {tried.stderr.strip()}")
 
 
+@pytest.mark.root
 @pytest.mark.parametrize(
     ("name", "host", "qdisc"),
     [

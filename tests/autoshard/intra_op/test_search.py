@@ -29,6 +29,8 @@ from jaxpipe.autoshard.strategy import (
 from jaxpipe.errors import PlanError
 from tests.autoshard.steps import Size, gpt_graph
 
+pytestmark = pytest.mark.slow
+
 NVLINK = AxisLink(latency_s=5e-6, bandwidth_bytes_per_s=1.3e11)
 V100 = Machine(flops_per_s=6e13)
 SLOW = Machine(flops_per_s=1e9, launch_s=1e-6)

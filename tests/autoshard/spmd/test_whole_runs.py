@@ -6,6 +6,8 @@ import pytest
 
 from jaxpipe.autoshard.hlo import run_python
 
+pytestmark = pytest.mark.slow
+
 CASES: dict[str, dict[str, Any]] = {
     "megatron": {"model": "alpa", "dp": 1, "op": 4},
     "megatron, again": {"model": "alpa", "dp": 1, "op": 4, "remat": True},

@@ -49,6 +49,7 @@ def bound(arrays: list[np.ndarray], epsilon: float) -> np.ndarray:
     return len(arrays) * epsilon * np.sum(np.abs(np.array(arrays, np.float64)), axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @settings(max_examples=25, deadline=None)
 @given(

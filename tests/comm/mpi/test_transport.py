@@ -15,6 +15,8 @@ from jaxpipe.comm import Transport
 from tests.comm.checks import CHECKS
 from tests.helpers import mpi_command, mpi_environment
 
+pytestmark = pytest.mark.mpi
+
 REPOSITORY = Path(__file__).parents[3]
 Outcomes = dict[int, dict[str, str]]
 

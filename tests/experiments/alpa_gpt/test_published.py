@@ -29,6 +29,7 @@ def test_state_gradients_and_old_parameters_are_all_that_data_parallel_rows_hold
     assert round(state_gib(config_of(row.case), op=1), 3) == row.peak_gib
 
 
+@pytest.mark.slow
 def test_counts_of_the_smallest_row() -> None:
     """The others are in `results/`; compiling all of them here takes too long."""
     row = next(row for row in rows() if (row.case.dp, row.case.op) == (4, 1))

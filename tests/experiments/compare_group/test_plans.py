@@ -55,6 +55,7 @@ def test_without_a_scheduler_only_places_and_trees_change():
     ]
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_found_is_read_back(tmp_path: Path):
     case = CASES.cases[2]
     seconds = find(case, CASES, dtfm_constants(), folder=tmp_path, cpu_s=0.01)

@@ -79,6 +79,7 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, *, shard: str, step: int) -> None
     monkeypatch.setattr(saver_module, "write_shard", write)
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_training_running(
     tmp_path: Path,
     dataset: Path,
@@ -93,6 +94,7 @@ def test_a_full_disk_leaves_training_running(
     assert steps(tmp_path) == [f"step-0000000{step}" for step in (1, 2, 4)]
 
 
+@pytest.mark.slow
 def test_a_run_whose_last_checkpoint_is_lost_fails(
     tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +118,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(tmp_path)], check=True)
 
 
+@pytest.mark.root
 def test_a_disk_that_is_full_and_has_place_again(small_disk: Path) -> None:
     def work(transport: Transport) -> list[bool]:
         saver = saver_of(transport, small_disk, keep=9)

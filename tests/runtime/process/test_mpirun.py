@@ -57,6 +57,7 @@ def test_each_rank_has_a_core_of_its_own_or_none_has(
     assert core_of({}, cores) is None
 
 
+@pytest.mark.mpi
 def test_the_command_that_starts_ranks_does_so():
     mpirun = mpi_command(1)[0]
     command = [*launch_command(mpirun, num_ranks=3), sys.executable, "-c"]
@@ -71,6 +72,7 @@ def test_the_command_that_starts_ranks_does_so():
     ]
 
 
+@pytest.mark.mpi
 def test_ranks_die_with_their_launcher():
     code = "import time; from jaxpipe.runtime.process.affinity import die_with_parent as d; d(); "
     nap = f"time.sleep({time.time()})"  # found again by its length

@@ -19,6 +19,8 @@ from jaxpipe.runtime.stage.loss_scale import LossScale, adjust, initial_loss_sca
 from jaxpipe.runtime.step.worker import copied_errors, settle_errors
 from tests.runtime.training import Tree, run_tree, tiny_tree
 
+pytestmark = pytest.mark.slow
+
 CONFIG = LossScaleConfig(initial=2.0**10, growth_steps=3, largest=2.0**12)
 ONE_DEVICE = {"stages": 1, "replicas": 1}
 HALVES = {"compute_dtype": "float16", "num_layers": 2}

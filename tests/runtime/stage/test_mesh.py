@@ -34,6 +34,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads((folder / "report.json").read_text())
 
 
+@pytest.mark.mpi
 def test_gradients_equal_those_of_one_device_over_mpi(tmp_path: Path) -> None:
     command = mpi_command(2, "-m", "tests.programs.mpi_mesh", str(tmp_path))
     subprocess.run(command, env=mpi_environment() | FOUR_DEVICES, check=True, timeout=240)
@@ -43,22 +44,26 @@ def test_gradients_equal_those_of_one_device_over_mpi(tmp_path: Path) -> None:
         assert max(errors) <= TOLERANCE, errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["with", "gained", "lost"])
 def test_losses_and_checkpoints_are_those_of_one_device(report: dict[str, Any], name: str) -> None:
     losses = report["losses"]
     assert losses[name] == pytest.approx(losses["without"], rel=ROUNDING)
 
 
+@pytest.mark.slow
 def test_a_scaled_loss_changes_no_bit(report: dict[str, Any]) -> None:
     assert report["scaled"] == report["losses"]["with"]
 
 
+@pytest.mark.slow
 def test_a_layer_sums_after_attention_and_after_the_mlp_alone(report: dict[str, Any]) -> None:
     assert report["forward"] == {"all-reduce": 2}
     # The way back has as many, and gathers the gradient of a bias.
     assert report["backward"] == {"all-reduce": 2, "all-gather": 1}
 
 
+@pytest.mark.slow
 def test_a_device_holds_half_of_the_kernels(report: dict[str, Any]) -> None:
     on_first, in_all = report["bytes"]
     assert 2 * on_first == in_all

@@ -17,6 +17,8 @@ from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.schedule import Bucket
 from tests.oracles.one_device import NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
 
+pytestmark = pytest.mark.slow
+
 NUM_STEPS = 5
 CONFIG = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, clip_norm=0.5)
 

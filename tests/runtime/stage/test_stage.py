@@ -9,6 +9,8 @@ from jaxpipe.runtime.config import Loop, Remat
 from jaxpipe.runtime.stage.stage import Stage
 from tests.oracles.one_device import NUM_LAYERS, SEED, draw_tokens, tiny_gpt
 
+pytestmark = pytest.mark.slow
+
 
 def stage(*, loop: Loop, index: int = 0, cut: tuple[int, ...] = (NUM_LAYERS,)) -> Stage:
     return Stage(

@@ -10,6 +10,8 @@ from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.stage.vjp import backward_from_residuals, forward_with_residuals
 from tests.oracles.one_device import NUM_LAYERS, SEED, draw_tokens, tiny_gpt
 
+pytestmark = pytest.mark.slow
+
 
 def whole(remat: Remat) -> Stage:
     return Stage(

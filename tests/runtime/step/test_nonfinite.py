@@ -9,6 +9,7 @@ from jaxpipe.runtime.metrics.records import read_metrics
 from tests.runtime.training import run_tree, tiny_tree
 
 
+@pytest.mark.slow
 def test_three_in_a_row_end_the_run(tmp_path: Path, dataset: Path) -> None:
     optimizer = {"learning_rate": 1e38, "warmup_steps": 0}
     checkpoint = {"every": 1, "keep": 9}

@@ -25,6 +25,8 @@ from jaxpipe.simulate.published.dtfm import dtfm_phases
 from jaxpipe.trace import Lane
 from topo.gpu import Precision
 
+pytestmark = pytest.mark.slow
+
 SMALL = Workload(num_layers=8, batch=64)
 
 

@@ -57,6 +57,7 @@ def talk(emulation: Emulation, *, number: int, num_bytes: int) -> list[float]:
         return [float(word) for word in done.stdout.split()]
 
 
+@pytest.mark.root
 @pytest.mark.parametrize("kind", [EngineKind.RELAY, EngineKind.HTB, EngineKind.UNSHAPED])
 def test_what_is_sent_crosses_the_link_and_nothing_is_left_over(kind: EngineKind):
     needs_namespaces(kind)
@@ -80,6 +81,7 @@ def test_what_is_sent_crosses_the_link_and_nothing_is_left_over(kind: EngineKind
     assert [name for name in after if name not in before and str(os.getpid()) in name] == []
 
 
+@pytest.mark.root
 def test_two_emulations_do_not_disturb_each_other():
     needs_namespaces()
     code = (
@@ -106,6 +108,7 @@ def test_two_emulations_do_not_disturb_each_other():
     assert leftovers(other.pid) == []
 
 
+@pytest.mark.root
 def test_what_a_killed_emulation_leaves_is_removed_by_the_next():
     needs_namespaces()
     code = (
@@ -130,6 +133,7 @@ def test_what_a_killed_emulation_leaves_is_removed_by_the_next():
     assert leftovers(os.getpid()) == []
 
 
+@pytest.mark.root
 def test_an_error_inside_removes_everything():
     needs_namespaces()
     with pytest.raises(EmulationError, match="`false` failed with 1"):
@@ -160,6 +164,7 @@ def test_an_engine_says_what_it_misses(monkeypatch: pytest.MonkeyPatch):
         choose(EngineKind.NETEM)
 
 
+@pytest.mark.root
 @pytest.mark.parametrize("kind", [EngineKind.HTB, EngineKind.UNSHAPED])
 def test_an_engine_without_jitter_refuses_it(kind: EngineKind):
     needs_namespaces(kind)

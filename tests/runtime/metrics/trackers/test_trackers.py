@@ -91,6 +91,7 @@ def test_tensorboard_reads_a_curve_that_goes_on_where_the_run_does(tmp_path: Pat
     assert curve(folder, "eval_loss") == curve(folder, "step") == []
 
 
+@pytest.mark.slow
 def test_a_run_and_its_resumption_are_one_curve(tmp_path: Path, dataset: Path):
     pytest.importorskip("tensorboardX")
     folder = tmp_path / "run"
@@ -184,6 +185,7 @@ def test_a_tracker_that_fails_is_reported_once(
     assert [record.message for record in caplog.records] == [expected]
 
 
+@pytest.mark.slow
 def test_a_tracker_that_cannot_be_made_ends_no_run(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dataset: Path
 ):

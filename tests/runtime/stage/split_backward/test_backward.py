@@ -16,6 +16,8 @@ from jaxpipe.runtime.stage.vjp import backward_from_residuals, forward_with_resi
 from models.gpt import Gpt
 from models.gpt_config import GptConfig
 
+pytestmark = pytest.mark.slow
+
 WORK = Work(microbatch=2, sequence=16, batch=4, num_steps=1, seed=1)
 
 

@@ -1,0 +1,95 @@
+"""Simulation of a configured run: how long one step of its plan takes on its cluster."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from jaxpipe.config import Config, cluster_from, plan_from
+from jaxpipe.errors import ConfigError
+from jaxpipe.plan.cost import slowness
+from jaxpipe.propose.costed import costed
+from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
+from jaxpipe.simulate import Conditions, plan_step, replay_step, simulate
+from jaxpipe.trace import Trace
+from models import DTYPE_BYTES, activation_bytes
+from topo import Cluster
+
+
+def simulate_step(
+    config: Config, *, measured: Trace | None = None, cluster: Cluster | None = None
+) -> Trace:
+    """Return the simulated trace of one step of a configured run, without running it.
+
+    The computation takes as long as its FLOPs, or `paced.profile`, say. With the `measured` trace
+    of a run of this configuration it takes the median of the measured times instead, so that what
+    differs from that trace is not compute. `cluster` replaces the configured links: for example
+    those of `topo.without_network`.
+
+    >>> from jaxpipe.config import config_from
+    >>> config = config_from({
+    ...     "run": {"folder": "runs/xl"},
+    ...     "data": {"folder": "data/text"},
+    ...     "model": {"preset": "gpt-xl-24", "compute_dtype": "float16"},
+    ...     "plan": {"cluster": "case5-worldwide", "stages": 8, "replicas": 8},
+    ...     "train": {"batch": 512, "remat": "full"},
+    ... })
+    >>> step = simulate_step(config)
+    >>> step.truth.value, len(step.rank_names)
+    ('simulated', 64)
+
+    Raises:
+        ConfigError: there is no such cluster, or the speed of a device is unknown and no trace
+            was measured.
+        PlanError: cluster, model and batch do not fit the plan, or the trace is of another plan.
+    """
+    plan = plan_from(config)
+    if measured is None:
+        conditions = conditions_from(config, cluster)
+        return simulate(plan_step(plan, conditions))
+    conditions = _sizes(config, cluster or cluster_from(config))
+    return simulate(replay_step(plan, conditions, measured))
+
+
+def conditions_from(config: Config, cluster: Cluster | None = None) -> Conditions:
+    """Return how long the computes of a plan take, and how links carry its messages.
+
+    Raises:
+        ConfigError: the speed of a device is unknown.
+    """
+    sequence = config.train.sequence or config.model.sequence
+    model, paced = replace(config.model, sequence=sequence), config.paced
+    try:
+        known = costed(
+            model,
+            cluster or cluster_from(config),
+            remat=config.train.remat,
+            profile=None if paced.profile is None else Path(paced.profile),
+            tflops=paced.tflops,
+        )
+    except ConfigError as error:
+        words = str(error).replace("`--tflops`", "`paced.tflops`")
+        raise ConfigError(words) from error
+    return Conditions(
+        cluster=known.cluster,
+        profile=known.profile,
+        slow=slowness(known.cluster, known.profile, known.precision),
+        gradient_bytes=bytes_each(model).gradient,
+        overheads=known.overheads(chunk_bytes=config.comm.chunk_bytes, ideal=paced.ideal),
+    )
+
+
+def _sizes(config: Config, cluster: Cluster) -> Conditions:
+    """Return the conditions of a replay, in which only the bytes of the profile count."""
+    model = config.model
+    sequence = config.train.sequence or model.sequence
+    profile = replace(
+        gpt_profile(model, remat=config.train.remat, flops_per_s=1.0),
+        activation_bytes=activation_bytes(model, batch=1, sequence=sequence),
+    )
+    return Conditions(
+        cluster=cluster,
+        profile=profile,
+        slow=np.ones(len(cluster)),
+        gradient_bytes=DTYPE_BYTES[model.param_dtype],
+    )

@@ -1,0 +1,113 @@
+"""Training from Python: the ranks of a run as threads of this process.
+
+::
+
+    config ──► plan ──► job ──┬─► thread of rank 0 ──► observe(metrics) after each step
+                              ├─► thread of rank 1       └─► Outcome
+                              └─► ...
+
+The programs, schedules and all-reduces are those of `jaxpipe train`; messages are copied within the
+process instead of crossing MPI, and no launcher is needed. Python's interpreter lock and the
+compute threads of XLA are shared by all ranks, so this is for small models and for notebooks.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from jaxpipe.comm import Transport, run_ranks
+from jaxpipe.config import Config, check_run, cluster_from, job_from, plan_from
+from jaxpipe.errors import ConfigError
+from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
+from jaxpipe.runtime.metrics.records import StepMetrics
+from jaxpipe.runtime.open_transport import choose_transport
+from jaxpipe.runtime.stage.model import Model
+from jaxpipe.runtime.train import Outcome, Stopped
+from jaxpipe.runtime.train import train as train_rank
+from jaxpipe.runtime.watchdog.of_job import start_watchdog
+
+
+def _ignore(_: StepMetrics) -> None:
+    """Do nothing with the metrics, which the run's folder keeps in any case."""
+
+
+def train(
+    config: Config,
+    *,
+    model: Model | None = None,
+    resume: bool = False,
+    observe: Callable[[StepMetrics], None] = _ignore,
+) -> Outcome:
+    """Train with one thread for each rank, and return where the results are.
+
+    `observe` is called with the metrics of each step, in the thread of rank 0. A `model` of your
+    own takes the place of the GPT that the section `model` describes; that section still has to
+    state its `num_layers`, `sequence`, `vocabulary` and `tied`. Interrupting the call (Ctrl-C, or
+    a notebook's stop button) lets the threads save a checkpoint after the current step and end.
+
+    Raises:
+        ConfigError: the configuration asks for what only processes can do, or for what
+            `jaxpipe train` refuses, too; or the model is not what the section `model` states.
+        PlanError: cluster, model and batch do not fit the stages and replicas.
+        DataError: the dataset is missing, corrupt or too small.
+        CheckpointError: there is no intact checkpoint to resume from.
+        RunError: the run failed.
+    """
+    _check_threads(config)
+    checkpoint = check_run(config, resume=resume)
+    plan, cluster = plan_from(config), cluster_from(config)
+    job = job_from(config, plan)
+    if model is not None:
+        _check_model(model, job.model)
+        job = replace(job, model=model)
+    watch = start_watchdog(job, rank=0)
+
+    def run_rank(base: Transport) -> Outcome | Stopped | None:
+        transport = choose_transport(config.run, plan, cluster, base=base)
+        try:
+            outcome = train_rank(
+                job,
+                transport,
+                checkpoint=checkpoint,
+                observe=observe,
+                watch=watch if transport.rank == 0 else None,
+            )
+        except BaseException as error:
+            transport.close(error=error)
+            raise
+        transport.close()
+        return outcome
+
+    try:
+        outcome, *_ = run_ranks(plan.num_ranks, run_rank)
+    except KeyboardInterrupt:
+        # Threads cannot be killed: without this they would train on, unseen, to the last step.
+        watch.stop_requested = True
+        raise
+    assert isinstance(outcome, Outcome), outcome  # only an interrupted run stops early
+    return outcome
+
+
+def _check_threads(config: Config) -> None:
+    run = config.run
+    wrong = {
+        "run.transport": (run.transport, run.transport is TransportKind.NCCL),
+        "run.compute": (run.compute, run.compute is ComputeKind.PACED),
+        "run.survive": (run.survive, run.survive is Survival.SHRINK),
+    }
+    for field, (value, is_wrong) in wrong.items():
+        if is_wrong:
+            raise ConfigError(
+                f"threads of one process cannot do this: `{field}` is {value}; leave it out, or "
+                "use `jaxpipe train`"
+            )
+
+
+def _check_model(model: Model, stated: Model) -> None:
+    """Check that a model is the one for which the plan and the data were checked."""
+    for field in ("num_layers", "sequence", "vocabulary", "tied"):
+        actual, expected = getattr(model, field), getattr(stated, field)
+        if actual != expected:
+            raise ConfigError(
+                f"`model.{field}` is {expected}, but the given model has {actual}; set "
+                f"`model.{field}` to that"
+            )

@@ -1,0 +1,57 @@
+"""The entry of the command line: help by topic, versions, and commands that do not exist."""
+
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+from jaxpipe.cli.main import COMMANDS, GROUPS, TOPICS, main, overview
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_names_every_command_once_by_topic(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([flag]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line in TOPICS] == list(TOPICS)
+    named = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
+    assert named == [name for commands in TOPICS.values() for name in commands]
+    assert sorted(named) == sorted(COMMANDS)
+    assert set(GROUPS) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("width", [1, 60, 80, 200])
+def test_help_fits_the_terminal(width: int) -> None:
+    text = overview(width=width)
+    commands = text[text.index("\nTrain\n") :].rpartition("\n\n")[0]
+    assert max(map(len, commands.splitlines())) <= max(width, 28)
+    assert "".join(overview(width=80).split()) == "".join(text.split())
+
+
+def test_no_command_is_answered_with_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "usage: jaxpipe" in capsys.readouterr().out
+
+
+def test_an_unknown_command_is_answered_with_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["trian", "x.toml"]) == 2
+    assert capsys.readouterr().err == (
+        "jaxpipe: no command `trian`; did you mean `train`? (`jaxpipe --help` lists them all)\n"
+    )
+
+
+def test_the_version_is_told_without_importing_jax() -> None:
+    code = (
+        "import sys; from jaxpipe.cli.main import main\n"
+        "main(['--version']); sys.exit('jax' in sys.modules)"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    jaxpipe, jax = metadata.version("jaxpipe"), metadata.version("jax")
+    assert process.stdout.startswith(f"jaxpipe {jaxpipe}, jax {jax}, ")
