@@ -96,4 +96,4 @@ def test_the_pipeline_and_what_was_found_in_one_table(
     assert (out / "alpa-strategy.json").exists()
     assert (out / "compare.png").exists()
     assert main(arguments) == 2
-    assert "holds one; name another" in capsys.readouterr().err
+    assert "has one; choose another" in capsys.readouterr().err

@@ -27,7 +27,7 @@ def test_a_rank_runs_where_the_plan_puts_it(tmp_path: Path):
 
 
 def test_a_device_is_not_there_or_there_twice(tmp_path: Path):
-    with pytest.raises(ValueError, match="each rank has its own device"):
+    with pytest.raises(ValueError, match="`devices` must name each device once"):
         settings(tmp_path, [1, 1])
     with pytest.raises(ValueError, match="rank 0 is on device 4"):
         settings(tmp_path, [4])
