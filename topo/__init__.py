@@ -1,4 +1,4 @@
-"""Where: devices, links and clusters. It knows no jax, no MPI and nothing of jaxpipe."""
+"""Topology: devices, links and clusters. Imports neither jax nor MPI nor jaxpipe."""
 
 from topo.catalogue import load, names
 from topo.cluster import Cluster, Device, Host, Link

@@ -1,4 +1,4 @@
-"""From what a cluster file says to the cluster."""
+"""Construction of a cluster from its file."""
 
 from collections.abc import Iterator
 from pathlib import PurePath
@@ -16,9 +16,9 @@ from topo.units import flops_per_s_from_tflops
 
 
 def build(file: ClusterFile, *, name: str, read_beside: ReadBeside) -> Cluster:
-    """Return the cluster; `read_beside` returns the files that the cluster file names.
+    """Return the cluster; `read_beside` reads the files that the cluster file names.
 
-    Time and memory grow with the square of the number of devices, and nothing else does.
+    Cost: time and memory grow with the square of the number of devices.
 
     Raises:
         ValueError: two hosts of the cluster have no link, or the cluster is not a valid one.
@@ -26,7 +26,7 @@ def build(file: ClusterFile, *, name: str, read_beside: ReadBeside) -> Cluster:
     hosts = tuple(hosts_of(file.hosts, read_beside))
     devices = tuple(device for each in hosts for device in _devices(each))
     if not devices:
-        raise ValueError("a cluster has at least one device: `hosts` is empty, add one")
+        raise ValueError("`hosts` must have at least one device: add a host")
     if file.pairs is None:
         matrices = matrices_by_region(file, devices, read_beside)
         _join_gpus(matrices, hosts, read_beside)
@@ -55,7 +55,7 @@ def _devices(each: HostOfGroup) -> Iterator[Device]:
 
 
 def _join_gpus(matrices: Matrices, hosts: tuple[HostOfGroup, ...], read_beside: ReadBeside) -> None:
-    """Overwrite the links inside hosts by those that nvidia-smi told of."""
+    """Replace the links inside hosts by those of the output of nvidia-smi."""
     start = 0
     for each in hosts:
         stop = start + each.num_devices
@@ -84,5 +84,5 @@ def _matrix(given: str | Rows, read_beside: ReadBeside) -> np.ndarray:
     if isinstance(given, str):
         return parse_matrix(read_beside(given), suffix=PurePath(given).suffix)
     if len({len(row) for row in given}) != 1:
-        raise ValueError(f"`pairs`: rows must be equally long, are {[len(row) for row in given]}")
+        raise ValueError(f"`pairs`: rows must be equally long, not {[len(row) for row in given]}")
     return np.array(given, float)

@@ -1,25 +1,25 @@
-"""Clusters as TOML files: the ones that come with jaxpipe by name, and a user's own by path.
+"""Catalogue of clusters: TOML files that come with jaxpipe by name, and a user's own by path.
 
-The file names hosts, a group of like ones at a time, and the links between regions::
+A file has groups of equal hosts, and the links between regions::
 
     name = "two-region"
 
     [[hosts]]                       # 2 hosts called ohio-0 and ohio-1
-    region = "ohio"                 # a list of regions: so many in each
+    region = "ohio"                 # a list of regions: `count` in each
     count = 2
     devices = 1
-    gpu = "V100-SXM2"               # a row of data/gpus.csv; may be left out
-    nic_gbps = 10                   # what all devices of a host share; may be left out
+    gpu = "V100-SXM2"               # a row of data/gpus.csv; optional
+    nic_gbps = 10                   # shared by all devices of a host; optional
 
-    [[links]]                       # `between` says both directions at once,
-    between = ["ohio", "virginia"]  # `source` and `destination` say one
+    [[links]]                       # `between` sets both directions,
+    between = ["ohio", "virginia"]  # `source` and `destination` one
     latency_ms = 11                 # one way
     bandwidth_gbps = 1.12
 
     [inside_region]                 # between hosts of one region
     latency_ms = 1
-    bandwidth_gbps = 5              # what each pair can count on
-    alone_gbps = 10                 # what one gets if no other talks; may be left out
+    bandwidth_gbps = 5              # of a pair while all others communicate
+    alone_gbps = 10                 # of a pair alone; optional
 
     [inside_host]                   # between devices of one host
     latency_ms = 0
@@ -27,7 +27,7 @@ The file names hosts, a group of like ones at a time, and the links between regi
 
 `link_table` names a CSV file of links (region_a, region_b, latency_ms, bandwidth_gbps), and
 `pairs` gives matrices over the devices, inline or as .csv or .npy files, instead of links.
-What a table `parameters` names may be set behind the name: `load("homogeneous:hosts=8")`.
+The parameters of a table `parameters` can be set after the name: `load("homogeneous:hosts=8")`.
 """
 
 import difflib
@@ -43,19 +43,19 @@ from topo.toml_text import parse_toml
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the clusters that come with jaxpipe."""
+    """Return the names of all clusters of the catalogue."""
     folder = resources.files("topo") / "data"
     return tuple(sorted(p.name[:-5] for p in folder.iterdir() if p.name.endswith(".toml")))
 
 
 def load(name_or_path: str) -> Cluster:
-    """Return the cluster of that name in the catalogue, or of that TOML file.
+    """Return a cluster by its name in the catalogue, or from a TOML file.
 
     >>> load("aws:regions=ohio+tokyo,hosts=4").regions
     ('ohio', 'tokyo')
 
     Raises:
-        ValueError: there is no such cluster, or the file cannot be read or does not describe one.
+        ValueError: there is no such cluster, or the file cannot be read or is invalid.
     """
     name, settings = split_settings(name_or_path)
     if name in names():
@@ -88,5 +88,5 @@ def _is_file(path: Path) -> bool:
 def _read(folder: Traversable, beside: str) -> bytes:
     file = folder / beside
     if not file.is_file():
-        raise ValueError(f"there is no file {beside!r} beside the cluster's")
+        raise ValueError(f"there is no file {beside!r} in the folder of the cluster file")
     return file.read_bytes()

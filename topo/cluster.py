@@ -1,11 +1,11 @@
 """A cluster: devices on hosts in regions, and the directed links between all of them.
 
-Two bandwidths are told apart, because a table of pairs and a wire are different things::
+There are two bandwidths, because a table of pairs and a physical link are different things::
 
-    bandwidth_bytes_per_s[a, b]   what the pair can count on while all the others talk too: the
-                                  table that planners and the published cost take
-    alone_bytes_per_s[a, b]       what one transfer gets while nothing else moves; all that leaves
-                                  or enters a host at once shares its NIC, `Host.egress_bytes_per_s`
+    bandwidth_bytes_per_s[a, b]   of the pair while all other pairs communicate as well: the table
+                                  that planners and DT-FM's published cost use
+    alone_bytes_per_s[a, b]       of one transfer on an idle network; transfers that leave or enter
+                                  a host at the same time share its NIC, `Host.egress_bytes_per_s`
                                   and `Host.ingress_bytes_per_s`
 
 In case 1 of DT-FM the NIC of 25 Gbps serves eight devices: 3.125 Gbps by the first, 25 by the
@@ -23,9 +23,9 @@ from topo.gpu import Gpu, Precision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One accelerator, or one core that plays one.
+    """One accelerator, or one core that stands for one.
 
-    `effective_flops_per_s` is what it reaches in training, if that was measured.
+    `effective_flops_per_s` is its speed in training, if that was measured.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Device:
             raise ValueError(f"`effective_flops_per_s` must be above 0, is {effective}")
 
     def flops_per_s(self, precision: Precision) -> float:
-        """Return the effective FLOP/s, or the GPU's peak where that is not known.
+        """Return the effective FLOP/s, or the GPU's peak if that is unknown.
 
         Raises:
             ValueError: neither is known.
@@ -57,7 +57,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One machine, and what its NIC carries for all its devices together (no limit: infinity)."""
+    """One machine; its devices share the bandwidth of its NIC (infinity: no limit)."""
 
     name: str
     region: str
@@ -72,7 +72,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What joins one device to another, in this direction."""
+    """The link from one device to another."""
 
     latency_s: float
     bandwidth_bytes_per_s: float
@@ -86,13 +86,13 @@ def _as_bandwidth() -> np.ndarray:
 class Cluster:
     """Devices and the links of all their ordered pairs.
 
-    `latency_s[a, b]` and `bandwidth_bytes_per_s[a, b]` speak of the link from `a` to `b`; the
-    diagonals are 0 and infinity. Left out, `alone_bytes_per_s` is the bandwidth, and `hosts` are
-    those that the devices name, without a limit.
+    `latency_s[a, b]` and `bandwidth_bytes_per_s[a, b]` are those of the link from `a` to `b`; the
+    diagonals are 0 and infinity. By default, `alone_bytes_per_s` is the same bandwidth, and `hosts`
+    are those that the devices name, without a limit.
 
     Raises:
         ValueError: a matrix has the wrong shape, or holds a latency below 0 or a bandwidth that
-            is not above 0; two devices or hosts have one name; a device's host is not there.
+            is not above 0; two devices or hosts share a name; the host of a device is missing.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         if not self.devices:
-            raise ValueError("a cluster has at least one device: `hosts` is empty, add one")
+            raise ValueError("`hosts` must have at least one device: add a host")
         if not self.alone_bytes_per_s.size:
             object.__setattr__(self, "alone_bytes_per_s", self.bandwidth_bytes_per_s)
         if not self.hosts:
@@ -118,13 +118,15 @@ class Cluster:
         for what, members in (("devices", self.devices), ("hosts", self.hosts)):
             name, count = Counter(member.name for member in members).most_common(1)[0]
             if count > 1:
-                raise ValueError(f"`{what}` must have different names; {name!r} is there {count}x")
+                raise ValueError(
+                    f"`{what}` must have different names; {name!r} occurs {count} times"
+                )
         regions = {host.name: host.region for host in self.hosts}
         for device in self.devices:
             if regions.get(device.host) != device.region:
                 raise ValueError(
                     f"device {device.name!r} is on host {device.host!r} in {device.region!r}, "
-                    f"which `hosts` does not hold"
+                    f"which is missing in `hosts`"
                 )
 
     def _check_matrices(self) -> None:

@@ -1,4 +1,4 @@
-"""CSV files with a header and with comments: what the catalogue's tables are written in."""
+"""CSV tables with a header and comments: the format of the tables of the catalogue."""
 
 import csv
 
@@ -10,7 +10,7 @@ def csv_rows(text: str) -> list[dict[str, str]]:
     [{'region': 'ohio', 'hosts': '2'}]
 
     Raises:
-        ValueError: it is not CSV, or a row is shorter or longer than the header.
+        ValueError: the text is not CSV, or a row is shorter or longer than the header.
     """
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     try:
@@ -19,5 +19,7 @@ def csv_rows(text: str) -> list[dict[str, str]]:
         raise ValueError(f"it is not CSV: {error}") from None
     for row in rows:
         if None in row or None in row.values():
-            raise ValueError(f"a row has as many cells as the header: {list(row.values())!r:.80}")
+            raise ValueError(
+                f"a row must have as many cells as the header: {list(row.values())!r:.80}"
+            )
     return rows

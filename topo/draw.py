@@ -1,6 +1,4 @@
-"""A cluster as text: its hosts, and what joins its regions.
-
-The islands of a cluster as a tree.
+"""Text drawing of a cluster: its hosts, the links between regions, and the tree of its islands.
 
 ::
 
@@ -21,7 +19,7 @@ from topo.units import gbps_from_bytes_per_s, ms_from_seconds
 
 
 def draw_cluster(cluster: Cluster) -> str:
-    """Return the hosts, the latency and bandwidth between regions, and the map of islands."""
+    """Return the hosts, the latency and bandwidth between regions, and the tree of islands."""
     title = (
         f"{cluster.name}: {_count(len(cluster), 'device')} on "
         f"{_count(len(cluster.hosts), 'host')} in {_count(len(cluster.regions), 'region')}"
@@ -44,7 +42,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _hosts(cluster: Cluster) -> Iterator[str]:
-    """Yield a line for each run of like hosts."""
+    """Yield a line for each run of equal hosts."""
     kinds: dict[str, list[str]] = {host.name: [] for host in cluster.hosts}
     for device in cluster.devices:
         kinds[device.host].append("of unknown type" if device.gpu is None else device.gpu.name)
@@ -56,21 +54,23 @@ def _hosts(cluster: Cluster) -> Iterator[str]:
         yield "  " + line.replace("#", _count(len(list(run)), "host"), 1)
 
 
-def _runs(words: list[str]) -> Iterator[str]:
-    for word, run in groupby(words):
-        yield f"{len(list(run))} {word}"
+def _runs(names: list[str]) -> Iterator[str]:
+    for name, run in groupby(names):
+        yield f"{len(list(run))} {name}"
 
 
 def _nic(host: Host) -> str:
     limits = (("out", host.egress_bytes_per_s), ("in", host.ingress_bytes_per_s))
-    told = [
-        f"{gbps_from_bytes_per_s(limit):.4g} Gbps {way}" for way, limit in limits if limit < inf
+    stated = [
+        f"{gbps_from_bytes_per_s(limit):.4g} Gbps {direction}"
+        for direction, limit in limits
+        if limit < inf
     ]
-    return f", shared NIC {', '.join(told)}" if told else ""
+    return f", shared NIC {', '.join(stated)}" if stated else ""
 
 
 def _between_regions(title: str, cluster: Cluster, values: np.ndarray) -> str:
-    """Return a table: from the row's region to the column's; inside one, between its hosts."""
+    """Return a table from the row's region to the column's; on the diagonal between its hosts."""
     regions = cluster.regions
     region = np.array([regions.index(device.region) for device in cluster.devices])
     host = np.array(cluster.host_of)
@@ -125,13 +125,13 @@ def _label(cluster: Cluster, devices: tuple[int, ...]) -> str:
     latency_ms = ms_from_seconds(float(cluster.latency_s[pairs].max()))
     gbps = gbps_from_bytes_per_s(float(cluster.bandwidth_bytes_per_s[pairs].min()))
     return (
-        f"{_place(cluster, devices)}: {len(devices):,} devices, up to {latency_ms:.4g} ms, down to "
-        f"{gbps:.4g} Gbps"
+        f"{_location(cluster, devices)}: {len(devices):,} devices, up to {latency_ms:.4g} ms, "
+        f"down to {gbps:.4g} Gbps"
     )
 
 
-def _place(cluster: Cluster, devices: tuple[int, ...]) -> str:
-    """Return the host, the region or the regions that hold the devices."""
+def _location(cluster: Cluster, devices: tuple[int, ...]) -> str:
+    """Return the host, the region or the regions of the devices."""
     chosen = [cluster.devices[device] for device in devices]
     hosts = tuple(dict.fromkeys(device.host for device in chosen))
     regions = tuple(dict.fromkeys(device.region for device in chosen))

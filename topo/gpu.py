@@ -1,4 +1,4 @@
-"""GPU types: how fast they compute at best, by precision, and how much they hold."""
+"""GPU types: their peak speed by precision, and their memory."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +10,7 @@ from topo.units import bytes_from_gib, flops_per_s_from_tflops
 
 
 class Precision(StrEnum):
-    """The type of the numbers that a matrix product multiplies."""
+    """The number format of the inputs of a matrix product."""
 
     FP32 = "fp32"
     TF32 = "tf32"
@@ -21,7 +21,7 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A type of GPU: its memory, and its peak FLOP/s in each precision that it computes in."""
+    """A type of GPU: its memory, and its peak FLOP/s in each precision that it supports."""
 
     name: str
     memory_bytes: int
@@ -29,16 +29,16 @@ class Gpu:
     source: str = ""
 
     def peak_flops_per_s(self, precision: Precision) -> float:
-        """Return the FLOP/s that the vendor states, dense.
+        """Return the dense FLOP/s that the vendor states.
 
         Raises:
-            ValueError: the GPU does not compute in that precision.
+            ValueError: the GPU does not support that precision.
         """
-        for held, flops_per_s in self.peaks:
-            if held == precision:
+        for supported, flops_per_s in self.peaks:
+            if supported == precision:
                 return flops_per_s
-        choices = ", ".join(held for held, _ in self.peaks)
-        raise ValueError(f"a {self.name} does not compute in `{precision}`: take one of {choices}")
+        choices = ", ".join(supported for supported, _ in self.peaks)
+        raise ValueError(f"a {self.name} does not support `{precision}`: choose from {choices}")
 
 
 def gpu(name: str) -> Gpu:
@@ -49,12 +49,12 @@ def gpu(name: str) -> Gpu:
     (17179869184, 125000000000000.0)
 
     Raises:
-        ValueError: the table does not hold it.
+        ValueError: the table does not have it.
     """
     table = _table()
     if name not in table:
         choices = ", ".join(table)
-        raise ValueError(f"`gpu` is {name!r}, of which nothing is known: give one of {choices}")
+        raise ValueError(f"`gpu` must be a known type, not {name!r}: choose from {choices}")
     return table[name]
 
 

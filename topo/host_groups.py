@@ -1,4 +1,4 @@
-"""The hosts of a group of a cluster file: counted, or listed by a hostfile or SLURM's topology."""
+"""Hosts of the groups of a cluster file: counted, or listed by a hostfile or SLURM's topology."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ ReadBeside = Callable[[str], bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOfGroup:
-    """A host, how many devices it has, and the group that says what they are."""
+    """A host, the number of its devices, and the group that describes them."""
 
     host: Host
     num_devices: int
@@ -62,7 +62,7 @@ def _listed(group: HostGroup, read_beside: ReadBeside) -> Iterator[tuple[str, st
     for host, num_devices in slots.items():
         if switches and host not in switches:
             raise ValueError(
-                f"host {host!r} of `hostfile` {group.hostfile!r} is not in `slurm_topology` "
-                f"{group.slurm_topology!r}: name it as there"
+                f"host {host!r} of `hostfile` {group.hostfile!r} is missing in `slurm_topology` "
+                f"{group.slurm_topology!r}: use the same name in both"
             )
         yield host, switches.get(host, group.regions[0]), num_devices

@@ -1,4 +1,4 @@
-"""Hostfiles of Open MPI and of MPICH: how many processes each host takes, and which come where.
+"""Hostfiles of Open MPI and MPICH: the processes of each host, and the placement of ranks.
 
 ::
 
@@ -6,8 +6,8 @@
     gpu01 slots=4               gpu01:4
     gpu02 slots=2 max_slots=2   gpu02:2
 
-Open MPI's hostfile gives slots, and a rankfile says which rank goes where. MPICH hands out ranks
-line by line, so its hostfile is the placement as well.
+Open MPI's hostfile has slots, and a rankfile places the ranks. MPICH assigns ranks line by line, so
+its hostfile is the placement as well.
 
 Sources: Open MPI 5 and PRRTE 3, `prte-map(1)`; MPICH, "Using the Hydra Process Manager".
 """
@@ -21,16 +21,16 @@ from topo.cluster import Cluster, Device
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSlots:
-    """A host and how many processes it takes."""
+    """A host and the number of its processes."""
 
     host: str
     num_slots: int
 
 
 def parse_hostfile(text: str) -> tuple[HostSlots, ...]:
-    r"""Return the hosts of a hostfile of either kind, in order.
+    r"""Return the hosts of a hostfile of either MPI, in order.
 
-    A line without a number is one slot, and lines of one host add up, as in both MPIs.
+    A line without a number is one slot, and lines of the same host add up, as in both MPIs.
 
     >>> parse_hostfile("gpu01 slots=2 # Open MPI\n")
     (HostSlots(host='gpu01', num_slots=2),)
@@ -38,7 +38,7 @@ def parse_hostfile(text: str) -> tuple[HostSlots, ...]:
     [('gpu01', 2), ('gpu02', 2)]
 
     Raises:
-        ValueError: a number of slots is not one, or no line names a host.
+        ValueError: a number of slots is invalid, or no line names a host.
     """
     slots: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -47,7 +47,9 @@ def parse_hostfile(text: str) -> tuple[HostSlots, ...]:
             host, count = _host_and_slots(words, number)
             slots[host] = slots.get(host, 0) + count
     if not slots:
-        raise ValueError("a hostfile has a line for each host, such as `gpu01 slots=4`; none is")
+        raise ValueError(
+            "a hostfile must have a line for each host, for example `gpu01 slots=4`; it has none"
+        )
     return tuple(HostSlots(host=host, num_slots=count) for host, count in slots.items())
 
 
@@ -57,14 +59,14 @@ def _host_and_slots(words: list[str], number: int) -> tuple[str, int]:
     given = settings.get("slots", count if colon else "1")
     if not (host and given.isdecimal() and int(given) > 0):
         raise ValueError(
-            f"line {number} of a hostfile must be `host slots=N` or `host:N`, N at least 1, is "
+            f"line {number} of a hostfile must be `host slots=N` or `host:N`, N at least 1, not "
             f"{' '.join(words)!r}"
         )
     return host, int(given)
 
 
 def openmpi_hostfile(cluster: Cluster) -> str:
-    """Return the hosts of a cluster, a slot for each device."""
+    """Return a hostfile of the cluster, with a slot for each device."""
     counts = {host.name: 0 for host in cluster.hosts}
     for device in cluster.devices:
         counts[device.host] += 1
@@ -72,13 +74,13 @@ def openmpi_hostfile(cluster: Cluster) -> str:
 
 
 def openmpi_rankfile(cluster: Cluster, devices: Sequence[int]) -> str:
-    """Return where each rank goes: rank `r` beside device `devices[r]`.
+    """Return a rankfile: rank `r` runs on the host of device `devices[r]`.
 
     A slot is the number of the device on its host. Use it as `mpirun --hostfile HOSTS --map-by
     rankfile:FILE=RANKS --bind-to none`; bound, a slot would be one core.
 
     Raises:
-        ValueError: a device is not there, or stands there twice.
+        ValueError: a device does not exist, or occurs twice.
     """
     slots = _slots(cluster)
     return "".join(
@@ -88,19 +90,19 @@ def openmpi_rankfile(cluster: Cluster, devices: Sequence[int]) -> str:
 
 
 def mpich_hostfile(cluster: Cluster, devices: Sequence[int]) -> str:
-    """Return the hosts in the order of the ranks: rank `r` beside device `devices[r]`.
+    """Return a hostfile in the order of ranks: rank `r` runs on the host of device `devices[r]`.
 
     Use it as `mpiexec -f HOSTS -n N`.
 
     Raises:
-        ValueError: a device is not there, or stands there twice.
+        ValueError: a device does not exist, or occurs twice.
     """
     runs = groupby(device.host for device in _chosen(cluster, devices))
     return "".join(f"{host}:{len(list(run))}\n" for host, run in runs)
 
 
 def _slots(cluster: Cluster) -> dict[str, int]:
-    """For each device, its number on its host."""
+    """Return the number of each device on its host."""
     seen: dict[str, int] = {}
     slots: dict[str, int] = {}
     for device in cluster.devices:
@@ -113,9 +115,9 @@ def _chosen(cluster: Cluster, devices: Sequence[int]) -> list[Device]:
     for rank, device in enumerate(devices):
         if device not in range(len(cluster)):
             raise ValueError(
-                f"rank {rank} is on device {device}; cluster {cluster.name!r} has devices 0 to "
-                f"{len(cluster) - 1}"
+                f"`devices` must be from 0 to {len(cluster) - 1} in cluster {cluster.name!r}; rank "
+                f"{rank} is on device {device}"
             )
     if len(set(devices)) < len(devices):
-        raise ValueError(f"each rank has its own device; `devices` names one twice: {devices}")
+        raise ValueError(f"`devices` must name each device once at most, not {devices}")
     return [cluster.devices[device] for device in devices]

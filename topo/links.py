@@ -1,4 +1,4 @@
-"""From links between regions, and inside regions and hosts, to matrices over the devices."""
+"""Link matrices over devices, from links between regions and inside regions and hosts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ _LINK_COLUMNS = frozenset(("region_a", "region_b", "latency_ms", "bandwidth_gbps
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Matrices:
-    """The links of all ordered pairs; the last two may be one array."""
+    """The links of all ordered pairs; both bandwidths may be the same array."""
 
     latency_s: np.ndarray
     bandwidth_bytes_per_s: np.ndarray
     alone_bytes_per_s: np.ndarray
 
     def join_gpus(self, kinds: Sequence[Sequence[str]], *, start: int, stop: int) -> None:
-        """Write what joins the devices `start` to `stop`, which are on one host."""
+        """Set the links between the devices `start` to `stop`, which are on one host."""
         for a in range(start, stop):
             for b in range(start, stop):
                 if a != b:
@@ -60,16 +60,16 @@ def matrices_by_region(
 
     bandwidth = spread(lambda s: bytes_per_s_from_gbps(s.bandwidth_gbps), np.inf)
     used = [file.inside_host, *(s for row in speeds for s in row if s is not None)]
-    told_apart = any(s.alone_gbps is not None for s in used)
+    has_alone = any(s.alone_gbps is not None for s in used)
     return Matrices(
         latency_s=spread(lambda s: seconds_from_ms(s.latency_ms), 0.0),
         bandwidth_bytes_per_s=bandwidth,
-        alone_bytes_per_s=spread(_alone_bytes_per_s, np.inf) if told_apart else bandwidth,
+        alone_bytes_per_s=spread(_alone_bytes_per_s, np.inf) if has_alone else bandwidth,
     )
 
 
 def _numbers(names: Sequence[str]) -> np.ndarray:
-    """Number the names in the order in which they first come."""
+    """Return numbers of the names, in the order of their first occurrence."""
     number: dict[str, int] = {}
     return np.array([number.setdefault(name, len(number)) for name in names])
 
@@ -94,22 +94,22 @@ def _region_speeds(
 
 
 def _check_joined(speeds: list[list[Speed | None]], regions: list[str], lonely: list[bool]) -> None:
-    """Refuse two hosts without a link; a region of one host needs none inside."""
+    """Check that all hosts have links; a region of one host needs none inside."""
     for i, row in enumerate(speeds):
         for j, speed in enumerate(row):
             if speed is None and not (i == j and lonely[i]):
                 raise ValueError(
-                    f"no entry in `links` leads from {regions[i]!r} to {regions[j]!r}: add one, or "
-                    f"`inside_region` or `across_regions`"
+                    f"`links` must have an entry from {regions[i]!r} to {regions[j]!r}: add one, "
+                    f"or `inside_region` or `across_regions`"
                 )
 
 
 def _link_table(text: str) -> dict[tuple[str, str], Speed]:
-    """Read region_a, region_b, latency_ms, bandwidth_gbps: both directions alike."""
+    """Parse region_a, region_b, latency_ms, bandwidth_gbps: both directions are equal."""
     known: dict[tuple[str, str], Speed] = {}
     for row in csv_rows(text):
         if missing := _LINK_COLUMNS - row.keys():
-            raise ValueError(f"a `link_table` has a column `{min(missing)}`; this one has not")
+            raise ValueError(f"`link_table` must have a column `{min(missing)}`")
         speed = Speed(
             latency_ms=float(row["latency_ms"]), bandwidth_gbps=float(row["bandwidth_gbps"])
         )

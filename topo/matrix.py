@@ -1,4 +1,4 @@
-"""Matrices over the devices, as .csv and .npy files."""
+"""Matrices over devices in .csv and .npy files."""
 
 import io
 
@@ -13,13 +13,13 @@ def parse_matrix(content: bytes, *, suffix: str) -> np.ndarray:
            [11.,  0.]])
 
     Raises:
-        ValueError: it is neither CSV nor NPY, or does not hold numbers.
+        ValueError: the content is neither CSV nor NPY, or has values that are not numbers.
     """
     if suffix == ".npy":
         try:
             return np.asarray(np.load(io.BytesIO(content), allow_pickle=False), float)
         except (EOFError, OSError, TypeError) as error:
-            raise ValueError(f"it is not a matrix in NPY: {error}") from None
+            raise ValueError(f"the file is not a matrix in NPY: {error}") from None
     if suffix == ".csv":
         return np.loadtxt(io.StringIO(content.decode()), delimiter=",", ndmin=2)
-    raise ValueError(f"a matrix is a .csv or a .npy file; this one ends in {suffix!r}")
+    raise ValueError(f"a matrix must be a .csv or .npy file, not {suffix!r}")

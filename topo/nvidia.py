@@ -1,4 +1,4 @@
-"""The matrix that `nvidia-smi topo -m` prints: what joins each two GPUs of a host.
+"""Links between the GPUs of a host, from the output of `nvidia-smi topo -m`.
 
 ::
 
@@ -7,8 +7,8 @@
     GPU1    NV2      X      SYS     0-15
     NIC0    PIX     SYS      X
 
-`NV#` is a bonded set of # NVLinks; PIX, PXB, PHB, NODE and SYS are ways through PCIe, ever longer.
-What they are worth stands in `data/gpu_links.csv`.
+`NV#` is a bonded set of # NVLinks; PIX, PXB, PHB, NODE and SYS are PCIe paths of increasing length.
+Their speeds are in `data/gpu_links.csv`.
 """
 
 import re
@@ -24,7 +24,7 @@ _TERMINAL_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def parse_gpu_links(text: str) -> tuple[tuple[str, ...], ...]:
-    """Return what joins GPU `i` to GPU `j`, as nvidia-smi names it; `X` is the GPU itself.
+    """Return the kind of link from GPU `i` to GPU `j` by nvidia-smi's name; `X` is the GPU itself.
 
     >>> parse_gpu_links('''
     ...         GPU0    GPU1    CPU Affinity
@@ -34,30 +34,34 @@ def parse_gpu_links(text: str) -> tuple[tuple[str, ...], ...]:
     (('X', 'NV2'), ('NV2', 'X'))
 
     Raises:
-        ValueError: there is no such matrix in the text, or a row of it is short.
+        ValueError: the text has no such matrix, or a row of it is too short.
     """
     lines = (line.split() for line in _TERMINAL_COLOURS.sub("", text).splitlines())
-    head, *rows = [words for words in lines if words and _GPU.fullmatch(words[0])] or [[]]
-    num_gpus = sum(1 for word in head if _GPU.fullmatch(word))
+    head, *rows = [cells for cells in lines if cells and _GPU.fullmatch(cells[0])] or [[]]
+    num_gpus = sum(1 for cell in head if _GPU.fullmatch(cell))
     if not rows or len(rows) != num_gpus or any(len(row) <= num_gpus for row in rows):
-        raise ValueError("this is not what `nvidia-smi topo -m` prints: there is no GPU matrix")
+        raise ValueError(
+            "the text must be the output of `nvidia-smi topo -m`: it has no GPU matrix"
+        )
     return tuple(tuple(row[1 : 1 + num_gpus]) for row in rows)
 
 
 def gpu_link_speed(kind: str) -> Speed:
-    """Return what a kind of link is worth.
+    """Return the speed of a kind of link.
 
     >>> gpu_link_speed("NV4").bandwidth_gbps
     800.0
 
     Raises:
-        ValueError: the kind is not known.
+        ValueError: the kind is unknown.
     """
     match = _NVLINKS.fullmatch(kind)
     row = _kinds().get("NV" if match else kind)
     if row is None:
         choices = ", ".join(k for k in _kinds() if k != "NV")
-        raise ValueError(f"{kind!r} is not a link between GPUs: known are NV1, NV2, ..., {choices}")
+        raise ValueError(
+            f"{kind!r} is not a link between GPUs: choose from NV1, NV2, ..., {choices}"
+        )
     links = int(match[1]) if match else 1
     return Speed(latency_ms=row.latency_ms, bandwidth_gbps=links * row.bandwidth_gbps)
 

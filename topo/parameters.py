@@ -1,6 +1,6 @@
-"""Parameters of a cluster file: what its table `parameters` names, `"$name"` stands for elsewhere.
+"""Parameters of a cluster file: its table `parameters` defines them, `"$name"` refers to them.
 
-A name in the catalogue, or a path, may set them: `homogeneous:hosts=8,delay_ms=20`.
+They can be set after the name or path of a cluster: `homogeneous:hosts=8,delay_ms=20`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ Value: TypeAlias = "str | int | float | bool | Sequence[Value] | Mapping[str, Va
 
 
 def split_settings(text: str) -> tuple[str, dict[str, str]]:
-    """Return the name or path, and the settings that follow its colon.
+    """Return the name or path, and the settings after its colon.
 
     >>> split_settings("aws:regions=ohio+tokyo,hosts=4")
     ('aws', {'regions': 'ohio+tokyo', 'hosts': '4'})
@@ -18,33 +18,33 @@ def split_settings(text: str) -> tuple[str, dict[str, str]]:
     ('laptop', {})
     """
     name, colon, rest = text.partition(":")
-    words = [word.partition("=") for word in rest.split(",")] if colon else []
-    for key, equals, value in words:
+    parts = [part.partition("=") for part in rest.split(",")] if colon else []
+    for key, equals, value in parts:
         if not (key and equals and value):
-            raise ValueError(f"{rest!r} must be settings such as `hosts=4,delay_ms=20`")
-    return name, {key: value for key, _, value in words}
+            raise ValueError(f"{rest!r} must be settings, for example `hosts=4,delay_ms=20`")
+    return name, {key: value for key, _, value in parts}
 
 
 def substitute(file: Mapping[str, Value], settings: Mapping[str, str]) -> dict[str, Value]:
     """Return the file without `parameters`, each `"$name"` in it replaced by the parameter.
 
-    A setting is read as its default is: a number, a word, or a list (`ohio+tokyo`).
+    A setting has the type of its default: a number, a string, or a list (`ohio+tokyo`).
 
     >>> file = {"parameters": {"hosts": 2}, "hosts": [{"count": "$hosts"}]}
     >>> substitute(file, {}), substitute(file, {"hosts": "3"})
     ({'hosts': [{'count': 2}]}, {'hosts': [{'count': 3}]})
 
     Raises:
-        ValueError: a setting names no parameter or is not like its default, or a `"$name"` is
-            not among the parameters.
+        ValueError: a setting names no parameter or has another type than its default, or a
+            `"$name"` is not a parameter.
     """
     defaults = file.get("parameters", {})
     if not isinstance(defaults, Mapping):
-        raise ValueError(f"`parameters` must be a table, is {defaults!r}")
+        raise ValueError(f"`parameters` must be a table, not {defaults!r}")
     for key in settings:
         if key not in defaults:
             choices = ", ".join(defaults) or "none"
-            raise ValueError(f"there is no parameter `{key}`; there are: {choices}")
+            raise ValueError(f"there is no parameter `{key}`: choose from {choices}")
     values = dict(defaults) | {key: _like(defaults[key], key, settings[key]) for key in settings}
     return {key: _replace(part, values) for key, part in file.items() if key != "parameters"}
 
@@ -57,7 +57,7 @@ def _like(default: Value, key: str, text: str) -> Value:
     try:
         return int(text) if isinstance(default, int) else float(text)
     except ValueError:
-        raise ValueError(f"`{key}` must be a number like {default!r}, is {text!r}") from None
+        raise ValueError(f"`{key}` must be a number like {default!r}, not {text!r}") from None
 
 
 def _replace(part: Value, values: Mapping[str, Value]) -> Value:
@@ -66,7 +66,7 @@ def _replace(part: Value, values: Mapping[str, Value]) -> Value:
             return part
         if part[1:] not in values:
             choices = ", ".join(values) or "none"
-            raise ValueError(f"{part!r} names none of the `parameters`: {choices}")
+            raise ValueError(f"{part!r} must refer to one of the `parameters`: {choices}")
         return values[part[1:]]
     if isinstance(part, Mapping):
         return {key: _replace(inner, values) for key, inner in part.items()}

@@ -1,4 +1,4 @@
-"""The pipeline against the other ways: the same model, data, optimizer and ranks, one table.
+"""Comparison of the pipeline with SPMD systems: same model, data, optimizer and ranks, one table.
 
-Nothing is imported here: `jaxpipe.compare.system` is what `--help` needs, and light.
+Nothing is imported here: `--help` needs only `jaxpipe.compare.system`, which imports fast.
 """

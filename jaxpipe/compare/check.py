@@ -1,4 +1,4 @@
-"""What a comparison takes, checked before any rank starts: all systems must compute the same."""
+"""Checks before a comparison starts: every system must be able to compute the same losses."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,21 +10,21 @@ from jaxpipe.plan import Plan
 from jaxpipe.runtime.config import Remat, TransportKind
 
 TABLE = "compare.csv"
-"""The file that makes a folder one of a comparison."""
+"""The file that marks the folder of a comparison."""
 
 
 def check_comparison(
     config: Config, plan: Plan, systems: Sequence[System], *, folder: Path
 ) -> None:
-    """Check that every system can run this configuration, and that all would give the same losses.
+    """Check that every system can run this configuration with the same losses.
 
     Raises:
-        ConfigError: one cannot, or the folder holds a comparison already.
+        ConfigError: one cannot, or the folder already has a comparison.
         DataError: the dataset is missing, corrupt or too small.
     """
     if (folder / TABLE).exists():
         raise ConfigError(
-            f"a comparison does not overwrite another: `out` {folder} holds one; name another"
+            f"`out` must be a folder without a comparison: {folder} has one; choose another"
         )
     check_run(config, resume=False)
     sharded = [system for system in systems if system is not System.PIPELINE]
@@ -48,21 +48,21 @@ def _check_same(config: Config) -> None:
         "run.transport": (
             config.run.transport,
             config.run.transport is not TransportKind.SHAPED,
-            "mpi: gloo's links are not emulated, so shape real ones",
+            "mpi: gloo does not pass the emulated links, so shape real ones with `jaxpipe emulate`",
         ),
-        "mesh": (config.mesh.num_devices, config.mesh.num_devices == 1, "one device to a rank"),
+        "mesh": (config.mesh.num_devices, config.mesh.num_devices == 1, "one device per rank"),
     }
     for field, (value, is_right, choices) in refused.items():
         if not is_right:
             raise ConfigError(
-                f"all systems train alike, and one program on all ranks cannot do this: `{field}` "
-                f"is {value}; take {choices}"
+                f"`{field}` must suit all systems of a comparison, and SPMD systems do not support "
+                f"{value}; use {choices}"
             )
 
 
 def _check_divides(system: System, *, batch: int, num_ranks: int) -> None:
     if system in (System.DDP, System.ZERO3) and batch % num_ranks:
         raise ConfigError(
-            f"{system} gives each rank as many samples: `train.batch` is {batch}, there are "
-            f"{num_ranks} ranks; take a multiple of {num_ranks}"
+            f"`train.batch` must be a multiple of the ranks for {system}, which gives each rank as "
+            f"many samples: it is {batch} for {num_ranks} ranks"
         )

@@ -1,4 +1,4 @@
-"""What a system's ranks have measured, and the files in which it stays."""
+"""Measurements of one system of a comparison, and their files."""
 
 import resource
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _KIB = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step: its number from 1, its mean loss in nats per token, and what it took."""
+    """One step: its number from 1, its mean loss in nats per token, and its seconds."""
 
     step: int
     loss: float
@@ -24,11 +24,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPart:
-    """What one rank says of its run.
+    """The measurements of one rank.
 
-    `peak_bytes` is the most memory that its process ever held, Python and libraries included.
-    `sent_bytes` and `slow_bytes` are those of one step: all that it sends, and what of it crosses
-    slow links.
+    `peak_bytes` is the peak memory of its process, including Python and libraries. `sent_bytes`
+    and `slow_bytes` count the bytes of one step: all that the rank sends, and those that it sends
+    over slow links.
     """
 
     compile_s: float
@@ -39,11 +39,11 @@ class RankPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A system's run, of all ranks.
+    """The run of a system on all ranks.
 
-    `strategy` says in words how it is sharded or cut. `is_counted` tells bytes that are counted in
-    the compiled step, as rings would send them, from bytes that were sent. `search_s` is None where
-    nothing was searched.
+    `strategy` describes how the model is sharded or partitioned. `is_counted` is true where bytes
+    are counted in the compiled step, as rings would send them, instead of measured. `search_s` is
+    None if no strategy was searched for.
     """
 
     system: System
@@ -56,7 +56,7 @@ class Measured:
 
     @property
     def step_s(self) -> float:
-        """The median over the steps after the first, or the first where it is alone."""
+        """The median over the steps after the first; the first if there is only one."""
         return median(step.step_s for step in self.steps[1:] or self.steps)
 
     @property
@@ -76,17 +76,17 @@ class Measured:
 
     @property
     def slow_bytes(self) -> float:
-        """What all ranks send over slow links in a step."""
+        """The bytes that all ranks send over slow links in a step."""
         return sum(rank.slow_bytes for rank in self.ranks)
 
     @property
     def sent_bytes(self) -> float:
-        """What all ranks send in a step."""
+        """The bytes that all ranks send in a step."""
         return sum(rank.sent_bytes for rank in self.ranks)
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process has held so far."""
+    """Return the peak memory of this process so far."""
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():
@@ -109,7 +109,9 @@ def read_measured(folder: Path, system: System) -> Measured:
     """
     path = _file(folder, system)
     if not path.exists():
-        raise RunError(f"the ranks of {system} ended without {path}; see what they said above")
+        raise RunError(
+            f"the ranks of {system} ended without writing {path}; see their output above"
+        )
     return msgspec.json.decode(path.read_bytes(), type=Measured)
 
 

@@ -1,4 +1,4 @@
-"""A comparison as a picture: a panel to a quantity, a bar to a system.
+"""Plot of a comparison: one panel for each quantity, one bar for each system.
 
 ::
 
@@ -6,7 +6,7 @@
     ddp      ██████████ 1.1      ddp      ████████ 18    ddp      ██████ 620
              step s                       MiB a step              peak MiB of a rank
 
-Drawn with matplotlib, which the extra `plot` brings.
+The plot needs matplotlib, which the extra `plot` installs.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def draw(all_measured: Sequence[Measured], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UserError(
-            "a plot needs matplotlib, which is not installed: run `pip install 'jaxpipe[plot]'`"
+            "matplotlib is not installed, and a plot needs it: run `pip install 'jaxpipe[plot]'`"
         ) from error
     panels = {
         "step, s (measured)": [each.step_s for each in all_measured],

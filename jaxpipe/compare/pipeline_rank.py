@@ -1,4 +1,4 @@
-"""One rank of the pipeline, as `jaxpipe train` runs it, without evaluations and checkpoints."""
+"""One rank of the pipeline, as in `jaxpipe train` without evaluations and checkpoints."""
 
 import time
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from topo import Cluster
 def run_pipeline(
     job: Job, transport: Transport, *, cluster: Cluster, observe: Callable[[Step], None]
 ) -> tuple[tuple[Step, ...], RankPart]:
-    """Train as one of all ranks; the same losses on all of them.
+    """Train as one of the ranks; return its steps, which have the same losses on all ranks.
 
     Raises:
-        ConfigError: this transport cannot sum as the plan wants it.
+        ConfigError: this transport does not support the all-reduce of the plan.
         DeadlineError: a rank did not answer in time.
     """
     begin_s = time.perf_counter()

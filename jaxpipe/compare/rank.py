@@ -1,4 +1,4 @@
-"""One rank of one system: from its transport to the file of what all ranks have measured."""
+"""One rank of one system: open the transport, train, gather and write the measurements."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +28,7 @@ def run_system(
     folder: Path,
     observe: Callable[[Step], None],
 ) -> None:
-    """Train as one of the ranks that an MPI has started; rank 0 writes what all have measured.
+    """Train as one of the ranks that MPI has started; rank 0 writes the measurements of all.
 
     `observe` is called on rank 0, after each step. An error ends all ranks.
 
@@ -56,21 +56,21 @@ def _run(
     folder: Path,
     observe: Callable[[Step], None],
 ) -> None:
-    told = observe if transport.rank == 0 else _nobody
+    callback = observe if transport.rank == 0 else _ignore
     chosen: Chosen | None = None
     if system is System.PIPELINE:
-        steps, part = run_pipeline(job, transport, cluster=cluster, observe=told)
+        steps, part = run_pipeline(job, transport, cluster=cluster, observe=callback)
     else:
         devices = join(transport, timeout_s=job.run.startup_timeout_s)
         ranks = Ranks(transport=transport, devices=devices, cluster=cluster)
-        chosen, steps, part = run_sharded(system, job, ranks, observe=told)
+        chosen, steps, part = run_sharded(system, job, ranks, observe=callback)
         leave()
     parts = _gathered(transport, part, timeout_s=job.run.timeout_s)
     if parts is None:
         return
     measured = Measured(
         system=system,
-        strategy=_words(job.plan) if chosen is None else chosen.words,
+        strategy=_description(job.plan) if chosen is None else chosen.description,
         tokens_per_step=job.tokens_per_step,
         steps=steps,
         ranks=parts,
@@ -92,12 +92,12 @@ def _gathered(
     return tuple(msgspec.json.decode(each, type=RankPart) for each in payloads)
 
 
-def _words(plan: Plan) -> str:
+def _description(plan: Plan) -> str:
     return (
         f"{plan.num_stages} stages x {plan.num_replicas} replicas, {plan.schedule_name}, "
         f"{plan.num_microbatches} microbatches of {plan.microbatch}"
     )
 
 
-def _nobody(_step: Step) -> None:
-    """See nothing."""
+def _ignore(_step: Step) -> None:
+    """Callback of the ranks other than 0."""

@@ -1,4 +1,4 @@
-"""One rank of a system that runs one program on all ranks: the step sharded by a strategy.
+"""One rank of an SPMD system: one step, sharded over all ranks by a strategy.
 
 The model, the samples of each step, the optimizer and the seed are those of the pipeline. The step
 takes the whole batch at once: there are no microbatches to accumulate over.
@@ -29,7 +29,7 @@ from topo import Cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """All ranks of a run: their transport, the device of each, and the cluster they stand on."""
+    """The ranks of a run: their transport, the device of each, and their cluster."""
 
     transport: Transport
     devices: tuple[Any, ...]
@@ -39,14 +39,14 @@ class Ranks:
 def run_sharded(
     system: System, job: Job, ranks: Ranks, *, observe: Callable[[Step], None]
 ) -> tuple[Chosen, tuple[Step, ...], RankPart]:
-    """Train as one of all ranks, which have joined; the same losses on all of them.
+    """Train as one of the ranks, which have joined; the losses are the same on all ranks.
 
     Raises:
         DeadlineError: another rank did not answer in time.
         PlanError: no strategy was found.
     """
     step, arguments = whole_step(job)
-    chosen = _agreed(
+    chosen = _chosen_by_rank_0(
         ranks.transport,
         lambda: choose(system, job, step, arguments, cluster=ranks.cluster),
         timeout_s=job.run.startup_timeout_s,
@@ -70,16 +70,18 @@ def run_sharded(
     return chosen, steps, part
 
 
-def _agreed(transport: Transport, choose_here: Callable[[], Chosen], *, timeout_s: float) -> Chosen:
-    """Let rank 0 choose, and tell the others: searches that are timed may differ."""
+def _chosen_by_rank_0(
+    transport: Transport, choose_here: Callable[[], Chosen], *, timeout_s: float
+) -> Chosen:
+    """Let rank 0 choose for all ranks: timed searches may end differently on each."""
     mine = None
     if transport.rank == 0:
         here = choose_here()
-        fields = (strategy_text(here.strategy), here.words, here.search_s)
+        fields = (strategy_text(here.strategy), here.description, here.search_s)
         mine = msgspec.json.encode(fields)
-    told = broadcast_bytes(transport, mine, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s)
-    text, words, search_s = msgspec.json.decode(told, type=tuple[str, str, float | None])
-    return Chosen(strategy=parse_strategy(text), words=words, search_s=search_s)
+    received = broadcast_bytes(transport, mine, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s)
+    text, description, search_s = msgspec.json.decode(received, type=tuple[str, str, float | None])
+    return Chosen(strategy=parse_strategy(text), description=description, search_s=search_s)
 
 
 def _train(

@@ -1,6 +1,6 @@
-"""Which links are slow, what messages send over them, and what rings of collectives would.
+"""Bytes over slow links: sent in messages, or by the rings of collectives.
 
-Slow links join ranks of different regions; where all ranks are in one region, all links count.
+Slow links connect ranks of different regions; if all ranks are in one region, all links count.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ def is_slow(regions: tuple[str, ...], source: int, to: int) -> bool:
 def sent_in_messages(
     num_bytes_to: Mapping[int, int], regions: tuple[str, ...], *, rank: int
 ) -> tuple[int, int]:
-    """Return the bytes that a rank has sent to others, and those over slow links.
+    """Return the bytes that a rank has sent to others, in all and over slow links.
 
     >>> sent_in_messages({0: 9, 1: 2, 2: 3}, ("ohio", "ohio", "virginia"), rank=0)
     (5, 3)
@@ -41,10 +41,10 @@ def sent_in_messages(
 def sent_in_rings(
     collectives: Iterable[HloCollective], mesh: MeshShape, regions: tuple[str, ...], *, rank: int
 ) -> tuple[float, float]:
-    """Return the bytes that a rank sends in all, and over slow links, if collectives are rings.
+    """Return the bytes that a rank sends, in all and over slow links, if collectives are rings.
 
-    In a ring each rank sends to the next. Where the two axes of the mesh are equally long, a
-    group of that size is taken as one along dp, whose neighbours are farther apart.
+    In a ring each rank sends to the next. If both axes of the mesh have the same size, a group of
+    that size is assumed to be along dp, whose neighbours are farther apart.
 
     >>> from jaxpipe.autoshard.hlo import HloKind
     >>> found = HloCollective(kind=HloKind.ALL_REDUCE, num_bytes=100, group=2, dtypes=("f32",))
@@ -62,7 +62,7 @@ def sent_in_rings(
 
 
 def _ring(mesh: MeshShape, size: int, rank: int) -> list[int]:
-    """Return the group of this size that a rank belongs to, in the order of its ring."""
+    """Return the group of this size to which a rank belongs, in the order of its ring."""
     if size == mesh.num_devices:
         return list(range(mesh.num_devices))
     if size == mesh.dp:

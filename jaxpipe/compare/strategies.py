@@ -1,4 +1,4 @@
-"""The strategy of each system that runs one program on all ranks, and what the search takes."""
+"""The sharding strategy of each SPMD system, and the search for Alpa's."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -27,10 +27,10 @@ _PRODUCTS = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """A strategy, what it is in words, and what its search took; None where there was none."""
+    """A strategy, its description, and the seconds of its search; None if there was none."""
 
     strategy: Strategy
-    words: str
+    description: str
     search_s: float | None = None
 
 
@@ -59,7 +59,7 @@ def choose(
         split=job.model.split,
         zero=ZeroLevel.PARAMETERS if system is System.ZERO3 else ZeroLevel.NONE,
     )
-    return Chosen(strategy=strategy, words=strategy.name)
+    return Chosen(strategy=strategy, description=strategy.name)
 
 
 def _found(
@@ -77,8 +77,10 @@ def _found(
     ]
     best = min(all_found, key=lambda found: found.priced.strategy.seconds or 0.0).priced
     mesh = best.strategy.mesh
-    words = f"found, dp {mesh.dp} x op {mesh.op}, {len(best.collectives)} collectives"
-    return Chosen(strategy=best.strategy, words=words, search_s=time.perf_counter() - begin_s)
+    description = f"found, dp {mesh.dp} x op {mesh.op}, {len(best.collectives)} collectives"
+    return Chosen(
+        strategy=best.strategy, description=description, search_s=time.perf_counter() - begin_s
+    )
 
 
 def in_order_of_ranks(cluster: Cluster, plan: Plan) -> Cluster:

@@ -1,4 +1,4 @@
-"""What is compared: the configured pipeline, and ways to run one program on all devices."""
+"""Systems of a comparison: the configured pipeline, and SPMD baselines."""
 
 import difflib
 from enum import StrEnum
@@ -7,22 +7,22 @@ from jaxpipe.errors import ConfigError
 
 
 class System(StrEnum):
-    """Who trains; all but the pipeline run one step, sharded, on all ranks."""
+    """A training system; all but the pipeline run one sharded step on all ranks (SPMD)."""
 
     PIPELINE = "pipeline"
-    """Stages, microbatches and replicas, as the plan says."""
+    """Stages, microbatches and replicas of the plan."""
     ALPA = "alpa"
-    """The strategy that the integer program finds for the links of the plan's cluster."""
+    """The strategy that Alpa's integer program finds for the links of the plan's cluster."""
     MEGATRON = "megatron"
     """Tensor parallelism over all ranks (Shoeybi et al. 2019, section 3)."""
     ZERO3 = "zero3"
-    """Batch, parameters, gradients and moments split over all ranks (Rajbhandari et al. 2020)."""
+    """Batch, parameters, gradients and moments sharded over all ranks (Rajbhandari et al. 2020)."""
     DDP = "ddp"
-    """The batch split over all ranks; each holds the whole model."""
+    """The batch sharded over all ranks; each has the whole model."""
 
 
 def systems_from(text: str) -> tuple[System, ...]:
-    """Return the systems of a list with commas, each once, in its order.
+    """Return the systems of a comma-separated list, each once, in its order.
 
     >>> [system.value for system in systems_from("ddp,zero3,ddp")]
     ['ddp', 'zero3']
@@ -36,8 +36,8 @@ def systems_from(text: str) -> tuple[System, ...]:
         if name not in choices:
             nearest = difflib.get_close_matches(name, choices, n=1, cutoff=0)[0]
             raise ConfigError(
-                f"the pipeline is compared with what is known: `against` has {name!r}; the "
-                f"nearest is {nearest!r}, the choices are {', '.join(choices)}"
+                f"`against` must list known systems, not {name!r}: did you mean {nearest!r}? "
+                f"choose from {', '.join(choices)}"
             )
         found[System(name)] = None
     return tuple(found)

@@ -1,4 +1,4 @@
-"""The table of a comparison: markdown, CSV, and JSON lines that begin with what was run."""
+"""Table of a comparison: markdown, CSV, and JSON lines that begin with the configuration."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ _MIB = 2**20
 
 
 def row(measured: Measured) -> dict[str, str]:
-    """Return a system's row; each heading says how its column came about, or the cell does."""
+    """Return the row of a system; headings or cells say if a value was measured or counted."""
     how = "counted" if measured.is_counted else "measured"
     search = "none" if measured.search_s is None else f"{measured.search_s:.2f}"
     return {

@@ -1,4 +1,4 @@
-"""The step that strategies shard: model and optimizer of the pipeline, the whole batch at once."""
+"""The step of SPMD systems: model and optimizer of the pipeline, the whole batch at once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ def whole_step(job: Job) -> tuple[Callable[..., Any], tuple[Any, Any, Any]]:
 
 
 def optimizer_of(job: Job) -> optax.GradientTransformation:
-    """Return the optimizer of all stages: it clips by the global norm, and updates by AdamW."""
+    """Return the optimizer of the pipeline: clipping by the global norm, then AdamW."""
     decayed = jax.tree.map(lambda leaf: leaf.ndim >= 2, _shapes(job))
     return optax.chain(
         _clipped(job.optimizer),

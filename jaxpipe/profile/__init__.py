@@ -1,17 +1,15 @@
-"""What it costs: the parts of a model, measured on the device at hand.
+"""Profiles: measured costs of the parts of a model on this device.
 
 ::
 
     StageFunctions ──► measure_part ──► PartCosts      seconds with spread, bytes, FLOPs
-    GptConfig ──► measure_gpt ──► GptCosts ──► as_profile ──► what the planner and simulator take
+    GptConfig ──► measure_gpt ──► GptCosts ──► as_profile ──► Profile of planner and simulator
 """
 
 from jaxpipe.profile.config import MeasureConfig
-from jaxpipe.profile.file import write_costs
-from jaxpipe.profile.gpt import GptCosts, as_profile, measure_gpt
+from jaxpipe.profile.gpt import GptCosts, as_profile, measure_gpt, write_costs
 from jaxpipe.profile.part import TIMED, PartCosts, measure_part
-from jaxpipe.profile.peak import matrix_peak_flops_per_s
-from jaxpipe.profile.timing import Timing, time_calls
+from jaxpipe.profile.timing import Timing, matrix_peak_flops_per_s, time_calls
 
 __all__ = [
     "TIMED",

@@ -1,4 +1,4 @@
-"""How a model is measured: with which microbatch, and how often."""
+"""Settings of a measurement: microbatch, sequence, and number of calls."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from jaxpipe.runtime.config import Loop, Remat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureConfig:
-    """What every part is measured with.
+    """Settings with which every part is measured.
 
-    A call is repeated `repeats` times after `warmup` calls, or until `budget_s` seconds have gone,
-    but at least three times. `sequence` is the model's where it is left out.
+    After `warmup` calls, `repeats` calls are timed, or as many as start within `budget_s` seconds,
+    but at least three. `sequence` is the model's by default.
     """
 
     microbatch: int = 1
@@ -26,11 +26,11 @@ class MeasureConfig:
     def __post_init__(self) -> None:
         for name in ("microbatch", "repeats"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"`{name}` must be at least 1, is {getattr(self, name)}")
+                raise ConfigError(f"`{name}` must be at least 1, not {getattr(self, name)}")
         if self.sequence is not None and self.sequence < 1:
-            raise ConfigError(f"`sequence` must be at least 1, is {self.sequence}")
+            raise ConfigError(f"`sequence` must be at least 1, not {self.sequence}")
         if self.warmup < 0 or not self.budget_s > 0:
             raise ConfigError(
-                f"calls take time: `warmup` is {self.warmup}, `budget_s` {self.budget_s}; make the "
-                "one at least 0 and the other above 0"
+                f"`warmup` must be at least 0 and `budget_s` above 0, not {self.warmup} and "
+                f"{self.budget_s}"
             )

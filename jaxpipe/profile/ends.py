@@ -1,4 +1,4 @@
-"""A model without its layers, so that its two ends are measured by themselves.
+"""A model without its layers, for measuring its two ends alone.
 
 ::
 
@@ -16,13 +16,13 @@ from jaxpipe.runtime.stage.model import Model, Parameters
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The ends of `model`, between which a layer does nothing and has no parameters."""
+    """The ends of `model`; a layer between them is the identity and has no parameters."""
 
     model: Model
 
     @property
     def num_layers(self) -> int:
-        """One to each of two stages."""
+        """One for each of two stages."""
         return 2
 
     @property
@@ -46,7 +46,7 @@ class Ends:
         return self.model.split
 
     def init(self, key: Key[Array, ""], *, layers: range, embed: bool, head: bool) -> Parameters:
-        """Return the parameters of the ends that are asked for."""
+        """Return the parameters of the selected ends."""
         assert len(layers) <= self.num_layers, layers
         ends = self.model.init(key, layers=range(0), embed=embed, head=head)
         return {**ends, "blocks": {}}
@@ -54,13 +54,13 @@ class Ends:
     def embed(
         self, params: Parameters, tokens: Int[Array, "batch seq"], key: Key[Array, ""] | None
     ) -> Float[Array, "batch seq dim"]:
-        """Return what the model does."""
+        """Delegate to the model."""
         return self.model.embed(params, tokens, key)
 
     def block(
         self, layer: Parameters, x: Float[Array, "batch seq dim"], key: Key[Array, ""] | None
     ) -> Float[Array, "batch seq dim"]:
-        """Return `x`: a layer without parameters has no use for a key."""
+        """Return `x`."""
         assert not layer, layer.keys()
         del key
         return x
@@ -68,7 +68,7 @@ class Ends:
     def head(
         self, params: Parameters, x: Float[Array, "batch seq dim"]
     ) -> Float[Array, "batch seq vocabulary"]:
-        """Return what the model does."""
+        """Delegate to the model."""
         return self.model.head(params, x)
 
     def loss(
@@ -77,5 +77,5 @@ class Ends:
         x: Float[Array, "batch seq dim"],
         targets: Int[Array, "batch seq"],
     ) -> Float[Array, ""]:
-        """Return what the model does."""
+        """Delegate to the model."""
         return self.model.loss(params, x, targets)

@@ -1,10 +1,12 @@
-"""A GPT, kind by kind and stage by stage: what its parts take, and its profile for the planner."""
+"""Measured costs of a GPT by kind of layer and by stage, and its profile for the planner."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import jax
+import msgspec
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Cut
@@ -13,8 +15,7 @@ from jaxpipe.plan.partition import layers_of
 from jaxpipe.profile.config import MeasureConfig
 from jaxpipe.profile.ends import Ends
 from jaxpipe.profile.part import PartCosts, measure_part
-from jaxpipe.profile.peak import matrix_peak_flops_per_s
-from jaxpipe.profile.timing import Clock
+from jaxpipe.profile.timing import Clock, matrix_peak_flops_per_s
 from jaxpipe.runtime.config import OptimizerConfig
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.model import Model
@@ -26,11 +27,11 @@ from models import gpt_costs as costs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GptCosts:
-    """What a GPT takes on one device.
+    """The costs of a GPT on one device.
 
-    `kinds` are the embedding, one block, and the head with its loss; `stages` those of the cut that
-    was asked for. `device` is called as in `topo.gpu`, if it is there; `peak_flops_per_s` is what
-    matrix products reach in the model's format.
+    `kinds` are the embedding, one block, and the head with its loss; `stages` those of the
+    partition that was measured. `device` is its name in `topo.gpu`, if it is listed there;
+    `peak_flops_per_s` is the speed of matrix products in the model's dtype.
     """
 
     config: GptConfig
@@ -50,21 +51,21 @@ def measure_gpt(
     clock: Clock,
     observe: Callable[[str], None],
 ) -> GptCosts:
-    """Measure each kind of layer of a GPT, and the stages of a cut, if one is given.
+    """Measure each kind of layer of a GPT, and optionally the stages of the partition `cut`.
 
-    The cut may hold fewer layers than the model; of stages that are alike only the first is
-    measured. Layers are drawn for the cut alone, so a few of a large model fit.
+    The partition may have fewer layers than the model; of equal stages only the first is measured.
+    Only the layers of the partition are initialised, so that a few layers of a large model fit.
 
     Raises:
-        ConfigError: the sequence is longer than the model's, or the cut holds more layers.
+        ConfigError: the sequence is longer than the model's, or the partition has more layers.
     """
     from models.gpt import Gpt
 
     sequence = settings.sequence or config.sequence
     if sequence > config.sequence or sum(cut) > config.num_layers or min(cut, default=1) < 1:
         raise ConfigError(
-            f"a part is one of the model: `sequence` is {sequence} of {config.sequence}, `layers` "
-            f"are {','.join(map(str, cut))} of {config.num_layers}; ask for fewer, and at least 1"
+            f"`sequence` must be at most {config.sequence}, not {sequence}, and `layers` at least "
+            f"1 each and {config.num_layers} together, not {','.join(map(str, cut))}"
         )
     measure = partial(_measured, config, settings=settings, clock=clock, observe=observe)
     model = Gpt(config)
@@ -90,7 +91,7 @@ def measure_gpt(
 
 
 def as_profile(measured: GptCosts) -> Profile:
-    """Return what the planner and the simulator take: medians, for every layer of the model.
+    """Return the profile of the planner and the simulator: medians, for every layer of the model.
 
     Raises:
         ConfigError: a shorter sequence than the model's was measured.
@@ -98,8 +99,8 @@ def as_profile(measured: GptCosts) -> Profile:
     config = measured.config
     if measured.sequence != config.sequence:
         raise ConfigError(
-            f"a profile is of the model's own sequence: `sequence` is {measured.sequence}, the "
-            f"model's {config.sequence}; measure that, or a model with a shorter one"
+            f"`sequence` must be that of the model for a profile, {config.sequence}, not "
+            f"{measured.sequence}; measure that, or a model with a shorter one"
         )
     embedding, block, head = measured.kinds
     count = partial(costs.num_parameters, config)
@@ -118,13 +119,26 @@ def as_profile(measured: GptCosts) -> Profile:
     )
 
 
+def write_costs(measured: GptCosts, path: Path) -> None:
+    """Write measured costs as JSON, which `jaxpipe.plan.cost.read_profile` reads.
+
+    The fields are those of `jaxpipe.plan.cost.Profile`, which are medians; readers of profiles
+    skip the additional key `measured`, which has every part with its spread, memory and FLOPs.
+
+    Raises:
+        ConfigError: a shorter sequence than the model's was measured.
+    """
+    tree = msgspec.to_builtins(as_profile(measured)) | {"measured": msgspec.to_builtins(measured)}
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(tree), indent=2) + b"\n")
+
+
 def _part(measured: PartCosts, *, parameters: int) -> Part:
     of_input_s, of_weights_s = (
         measured.timings[op].median_s for op in (Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT)
     )
-    # The halves, one after the other, may take longer than the whole: what counts is their share.
+    # The halves one after the other may take longer than the whole backward, so scale them to it.
     later = of_weights_s / (of_input_s + of_weights_s)
-    # A tied head is measured with the table of the embedding, and counted without.
+    # A tied head is measured with the embedding table, and counted without it.
     own = parameters / measured.parameters
     return Part(
         forward_s=measured.forward_s,
@@ -184,8 +198,8 @@ def _measured(  # noqa: PLR0913 - which part of which model, and how
 
 def _stage_name(cut: Cut, stage: int) -> str:
     ends = [
-        words
-        for words, holds in (("embedding", stage == 0), ("head", stage == len(cut) - 1))
+        name
+        for name, holds in (("embedding", stage == 0), ("head", stage == len(cut) - 1))
         if holds
     ]
     with_ends = f" and {', '.join(ends)}" if ends else ""

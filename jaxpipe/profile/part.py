@@ -1,4 +1,4 @@
-"""One part of a model, measured as the runtime runs it: the compiled functions of a stage.
+"""Measurement of one part of a model: the compiled functions of a stage, as the runtime calls them.
 
 ::
 
@@ -24,18 +24,18 @@ from jaxpipe.schedule import Op
 
 _OPS = (Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT)
 TIMED = (*_OPS, Op.UPDATE)
-"""What is timed of a part, in this order."""
+"""The timed operations of a part, in this order: the update donates what the others need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartCosts:
-    """What a part takes for one microbatch.
+    """The costs of a part for one microbatch.
 
-    `forward_flops` and `backward_flops` are counted, recomputation included. `kept_bytes` is what
-    its backward needs of one forward; `compiled_bytes` the most that one of its compiled functions
-    needs, arguments and results included; `live_bytes` what is held between a forward and its
-    backward: parameters, moments, gradients and residuals. Where the device says so,
-    `device_peak_bytes` is the most that this process has held on it so far.
+    `forward_flops` and `backward_flops` are counted, including recomputation. `kept_bytes` is the
+    size of the residuals of one forward; `compiled_bytes` the largest memory of one of its compiled
+    functions, including arguments and results; `live_bytes` the memory between a forward and its
+    backward: parameters, moments, gradients and residuals. `device_peak_bytes` is the peak memory
+    of this process on the device so far, if the device reports it.
     """
 
     name: str
@@ -60,7 +60,7 @@ class PartCosts:
 
     @property
     def flops_per_s(self) -> float:
-        """What a forward and a backward reach together."""
+        """The FLOP/s of a forward and a backward together."""
         return (self.forward_flops + self.backward_flops) / (self.forward_s + self.backward_s)
 
 
@@ -76,8 +76,9 @@ def measure_part(
 ) -> PartCosts:
     """Compile the functions of a stage, and measure them on random input.
 
-    `observe` is told what is about to be measured. Cost: one compilation of each function, and
-    `warmup + repeats` calls of each.
+    `observe` is called with a description of each step before it.
+
+    Cost: one compilation of each function, and `warmup + repeats` calls of each.
     """
     observe(f"{name}: compiling")
     before = _live_bytes()
@@ -112,7 +113,7 @@ def measure_part(
 
 @dataclass(slots=True, kw_only=True)
 class _Held:
-    """What a rank holds between the forward and the backward of a microbatch."""
+    """The arrays of a rank between the forward and the backward of a microbatch."""
 
     params: Any
     moments: Any
@@ -180,7 +181,7 @@ def _backward_weight(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
 
 
 def _update(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
-    """Return the call that comes last: it donates the parameters."""
+    """Return the call of the update, which must be last: it donates the parameters."""
     buckets = compiled.pack(held.gradients)
     square_norm = np.float32(compiled.square_norm(buckets))
     held.compute = held.residuals = None

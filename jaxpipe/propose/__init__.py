@@ -1,4 +1,4 @@
-"""A plan for a cluster and a model: the search, the simulator and the models, put together.
+"""Proposals: a plan for a model on a cluster, found by the search with the simulator.
 
-Nothing is imported here: `jaxpipe.propose.request` is what `--help` needs, and light.
+Nothing is imported here: `--help` needs only `jaxpipe.propose.request`, which imports fast.
 """

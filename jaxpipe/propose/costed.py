@@ -1,4 +1,4 @@
-"""What a model costs on a cluster: seconds of its layers, what devices reach and links carry."""
+"""Costs of a model on a cluster: its profile, the speed of devices and the overheads of links."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,9 @@ from topo.gpu import Precision, gpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costed:
-    """A cluster whose devices all have a speed, and the profile of the model on one as fast.
+    """A cluster whose devices all have a speed, and the profile of the model for such a device.
 
-    A stage whose messages stay inside its host takes `local_factor` times the seconds.
+    A stage whose messages stay inside its host takes `local_factor` times the profile's seconds.
     """
 
     cluster: Cluster
@@ -26,7 +26,7 @@ class Costed:
     local_factor: float
 
     def overheads(self, *, chunk_bytes: float, ideal: bool) -> Overheads:
-        """Return what links make of messages: as in DT-FM's runs, or as the cluster states them."""
+        """Return the overheads fitted to DT-FM's runs; with `ideal`, the links as stated."""
         if ideal:
             return Overheads(chunk_bytes=chunk_bytes, local_factor=self.local_factor)
         network = dtfm_constants().network
@@ -46,12 +46,12 @@ def costed(
     profile: Path | None,
     tflops: float | None,
 ) -> Costed:
-    """Return the costs, counted in FLOPs or as a measured `profile` has them.
+    """Return the costs, from counted FLOPs or from a measured `profile`.
 
-    Of devices of which nothing is known `tflops` are reached, or the speed of the profile.
+    A device of unknown speed reaches `tflops`, or the speed of the profile by default.
 
     Raises:
-        ConfigError: nothing is known of a device.
+        ConfigError: the speed of a device is unknown.
     """
     precision = precision_of(model, cluster)
     speeds = dtfm_constants().speeds(precision)
@@ -78,7 +78,7 @@ def costed(
 
 
 def _fraction(profile: Profile, precision: Precision) -> float:
-    """Return the part of its peak that the profiled device reached; 1 if it is no known GPU."""
+    """Return the fraction of its peak that the profiled device reached; 1 if that is unknown."""
     try:
         return profile.flops_per_s / gpu(profile.device).peak_flops_per_s(precision)
     except ValueError:

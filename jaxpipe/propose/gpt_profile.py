@@ -1,4 +1,4 @@
-"""What a GPT costs as the planner wants to know it, by FLOPs: the border of `models` and `plan`."""
+"""Profile of a GPT from counted FLOPs: where `models` and `plan` meet."""
 
 from jaxpipe.plan.cost import BytesPerParameter, Part, Profile
 from jaxpipe.runtime.config import Remat
@@ -8,7 +8,7 @@ from models.gpt_config import DTYPE_BYTES
 
 
 def gpt_profile(config: GptConfig, *, remat: Remat, flops_per_s: float) -> Profile:
-    """Return the profile of one sample of the longest sequence, on a device of so many FLOP/s.
+    """Return the profile of one sample of the longest sequence on a device of `flops_per_s`.
 
     >>> from models import load_preset
     >>> config = GptConfig(**load_preset("gpt-xl-24"))
@@ -44,7 +44,7 @@ def gpt_profile(config: GptConfig, *, remat: Remat, flops_per_s: float) -> Profi
 
 
 def bytes_each(config: GptConfig, *, shards_optimizer: bool = False) -> BytesPerParameter:
-    """Return what a parameter takes: itself, its gradient and AdamW's moments, in one format."""
+    """Return the bytes per parameter: itself, its gradient and AdamW's moments, of one dtype."""
     num_bytes = DTYPE_BYTES[config.param_dtype]
     return BytesPerParameter(
         parameter=num_bytes,

@@ -1,4 +1,4 @@
-"""A proposal: the best plan found, how long its step takes and why, and what it is held against."""
+"""Proposal: the best plan found, the breakdown of its step, and the plans to compare it with."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,10 +31,11 @@ from topo import Cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A plan and what is to be said for it; times are simulated seconds of a step.
+    """A plan and its evaluation; times are simulated seconds of a step.
 
-    `random_s` are those of the same plan on randomly placed devices; `larger` is the best that was
-    found with more devices, if some are left out. `alpa` has the stages of the objective `alpa`.
+    `identity_s` and `random_s` are the same plan with devices in their order and at random;
+    `larger` is the best plan found with more devices, if some are left out. `alpa` has the stages
+    of the objective `alpa`.
     """
 
     plan: Plan
@@ -50,21 +51,21 @@ class Proposal:
 
     @property
     def random_median_s(self) -> float:
-        """The median of the random placements."""
+        """The median over the random placements."""
         return median(self.random_s)
 
 
 NUM_RANDOM = 5
 CHUNK_BYTES = 4 * 2**20
-"""Gradients are simulated in chunks of this size: larger ones than the runtime's, so fewer."""
+"""Chunk of gradients in simulations: larger than the runtime's, so that there are fewer events."""
 
 
 def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal:
-    """Return the best plan found; `observe` is told how many plans have been simulated so far.
+    """Return the best plan found; `observe` is called with the number of plans simulated so far.
 
     Raises:
-        ConfigError: the request names an unknown cluster or model, or says too little.
-        PlanError: nothing fits.
+        ConfigError: the cluster or the model is unknown, or the speed of a device is.
+        PlanError: no plan fits into memory.
     """
     task, conditions = _conditions(request)
     objective, valued = step_objective(conditions), 0
@@ -111,7 +112,7 @@ def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal
 
 
 def _as_listed_if_faster(plan: Plan, task: Task, conditions: Conditions) -> Plan:
-    """Return the plan on the first devices in their order, if that is faster and fits."""
+    """Return the plan on the first devices in their order if that is faster and fits."""
     as_listed = _placed(task, plan, np.arange(len(task.cluster)))
     if overfull(as_listed, task.profile, task.cluster, each=task.bytes_each):
         return plan
@@ -119,7 +120,7 @@ def _as_listed_if_faster(plan: Plan, task: Task, conditions: Conditions) -> Plan
 
 
 def _made_to_measure(plan: Plan, task: Task, conditions: Conditions) -> Plan:
-    """Return the plan with the fastest schedule that is found for its ranks, links and memory."""
+    """Return the plan with the fastest schedule found for its ranks, links and memory."""
     search = Search(
         job=plan_step(plan, conditions),
         num_microbatches=plan.num_microbatches,
@@ -136,7 +137,7 @@ def _made_to_measure(plan: Plan, task: Task, conditions: Conditions) -> Plan:
 
 
 def _conditions(request: PlanRequest) -> tuple[Task, Conditions]:
-    """Return what is decided about, and what its plans are simulated with."""
+    """Return the task of the search, and the conditions of its simulations."""
     model, cluster = _model(request), _cluster(request)
     known = costed(
         model, cluster, remat=request.remat, profile=request.profile, tflops=request.tflops
@@ -176,7 +177,7 @@ def _cluster(request: PlanRequest) -> Cluster:
 
 
 def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
-    """Return the plan with other devices, its sync trees chosen for them."""
+    """Return the plan on other devices, with sync trees for them."""
     return build(
         task,
         devices[: plan.num_ranks].reshape(plan.num_replicas, plan.num_stages),

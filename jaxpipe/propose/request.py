@@ -1,4 +1,4 @@
-"""What `jaxpipe plan` is asked for; importable in an instant, since `--help` needs it."""
+"""Request of `jaxpipe plan`; imports fast, since `--help` needs it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +9,7 @@ from jaxpipe.runtime.config import Remat
 
 
 class Goal(StrEnum):
-    """What a plan is to make small."""
+    """The objective that a plan minimizes."""
 
     TIME = "time"
     """The simulated seconds of a step."""
@@ -21,38 +21,38 @@ class Goal(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What is to be planned, and how hard to look."""
+    """The input of the planner, and the effort of its search."""
 
     cluster: str
-    """One of the catalogue, such as `case5-worldwide`, or a TOML file."""
+    """A cluster of the catalogue, for example `case5-worldwide`, or a TOML file."""
     model: str
-    """A preset, such as `gpt-xl-24`."""
+    """A preset, for example `gpt-xl-24`."""
     batch: int
-    """Samples in a step, over all replicas."""
+    """Samples per step, over all replicas."""
     objective: Goal = Goal.TIME
     """What to minimize: the simulated `time` of a step, DT-FM's published cost, `dtfm`, or the
     time that `alpa`'s inter-operator pass predicts for stages on submeshes of equal size."""
     budget: float = 30.0
-    """Seconds to search for."""
+    """Seconds to search."""
     measure: bool = False
-    """Make a schedule to measure for the plan that is found; takes as long again, or longer."""
+    """Also search for a schedule for the plan that is found; takes as long again, or longer."""
     seed: int = 0
-    """Decides between runs of the same search."""
+    """Seed of the search."""
     stages: int | None = None
-    """The number of stages, if it is not to be chosen."""
+    """The number of stages; chosen by default."""
     replicas: int | None = None
-    """The number of replicas, if it is not to be chosen."""
+    """The number of replicas; chosen by default."""
     remat: Remat = Remat.FULL
-    """What a stage keeps of each layer's forward: `none`, `dots` or `full` rematerialisation."""
+    """Rematerialisation of each layer: `none`, `dots` or `full`."""
     sharded_optimizer: bool = False
-    """Replicas share the optimizer's moments out, as `optimizer.sharded` makes them."""
+    """Shard the optimizer's moments over replicas (ZeRO-1), as with `optimizer.sharded`."""
     profile: Path | None = None
-    """Measured costs of the model, instead of counted FLOPs."""
+    """File of measured costs of the model, instead of counted FLOPs."""
     tflops: float | None = None
-    """What a device reaches of which the cluster says nothing."""
+    """TFLOP/s of devices whose speed the cluster does not state."""
     ideal: bool = False
-    """Take links as the cluster states them, not as DT-FM's runs found TCP to be."""
+    """Use links as the cluster states them, without the TCP overheads fitted to DT-FM's runs."""
 
     def __post_init__(self) -> None:
         if not self.budget > 0:
-            raise ConfigError(f"a search takes time: `--budget` is {self.budget}; make it above 0")
+            raise ConfigError(f"`--budget` must be above 0, not {self.budget}")

@@ -1,4 +1,4 @@
-"""What the devices of a cluster reach: the part of their peak that training gets out of them."""
+"""Speeds of the devices of a cluster: the part of their peak that training reaches."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from topo.gpu import Precision
 
 
 def precision_of(config: GptConfig, cluster: Cluster) -> Precision:
-    """Return what the products are computed in: of the formats of 2 bytes, one that all GPUs have.
+    """Return the precision of matrix products: for 2 bytes, a format that all GPUs support.
 
     >>> import topo
     >>> from models import load_preset
@@ -28,13 +28,13 @@ def precision_of(config: GptConfig, cluster: Cluster) -> Precision:
 def with_speeds(
     cluster: Cluster, precision: Precision, *, fraction: float, unknown_flops_per_s: float | None
 ) -> Cluster:
-    """Return the cluster, every device with the FLOP/s that it reaches.
+    """Return the cluster with the effective FLOP/s of every device.
 
-    Those that state them keep them; of a GPU's peak `fraction` is reached; a device of which
-    nothing is known reaches `unknown_flops_per_s`.
+    A device that states them keeps them; a GPU reaches `fraction` of its peak; any other device
+    reaches `unknown_flops_per_s`.
 
     Raises:
-        ConfigError: nothing is known of a device, and `unknown_flops_per_s` is None.
+        ConfigError: the speed of a device is unknown, and `unknown_flops_per_s` is None.
     """
 
     def reached(device: Device) -> Device:
@@ -45,9 +45,8 @@ def with_speeds(
             return replace(device, effective_flops_per_s=fraction * peak)
         if unknown_flops_per_s is None:
             raise ConfigError(
-                f"the planner has to know how fast devices are: {device.name!r} of cluster "
-                f"{cluster.name!r} states neither `gpu` nor `effective_tflops`; add one to its "
-                "file, or say `--tflops`"
+                f"device {device.name!r} of cluster {cluster.name!r} must state `gpu` or "
+                "`effective_tflops`: add one to its file, or give `--tflops`"
             )
         return replace(device, effective_flops_per_s=unknown_flops_per_s)
 

@@ -1,4 +1,4 @@
-"""How long: an event-driven simulator of plans, and the published systems as plans."""
+"""Simulation: an event-driven simulator of plans, and published systems as plans."""
 
 from jaxpipe.network import MessageCosts
 from jaxpipe.simulate.breakdown import (

@@ -1,12 +1,12 @@
-"""Where the seconds of a planned step go: computing, bubble, activations, gradients.
+"""Time breakdown of a planned step: compute, update, bubble, activations, gradients.
 
 Five parts that add up, each the mean of ranks or the difference of two simulations::
 
     compute       the mean rank's forwards and backwards
     update        the mean rank's optimizer, where the profile has measured it
-    bubble        what a network without latency and of endless bandwidth adds: waiting in order
-    activations   what messages between stages add on the real network
-    gradients     what the sums over ranks add, as far as nothing hides them
+    bubble        waiting for other ranks on a network without latency or bandwidth limits
+    activations   added by messages between stages on the cluster's network
+    gradients     added by all-reduces, as far as compute does not hide them
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from topo import without_network
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBreakdown:
-    """The simulated seconds of a step, by what they are spent on, and the trace of the step."""
+    """The simulated seconds of a step by cause, and its trace."""
 
     compute_s: float
     update_s: float
@@ -31,13 +31,13 @@ class StepBreakdown:
 
     @property
     def step_s(self) -> float:
-        """All of them."""
+        """The seconds of the whole step."""
         both_s = self.compute_s + self.update_s
         return both_s + self.bubble_s + self.activations_s + self.gradients_s
 
 
 def step_breakdown(plan: Plan, conditions: Conditions) -> StepBreakdown:
-    """Return what a step of a plan takes and why; it is simulated three times."""
+    """Return the breakdown of a step of a plan; simulates it three times."""
     job = plan_step(plan, conditions)
     trace = simulate(job)
     alone_s = end_s(simulate(replace(job, collectives={})))

@@ -1,9 +1,9 @@
-"""Any plan as a job: what the planner's objective `time` simulates, and what a run should take.
+"""A plan as a simulated step: the planner's objective `time`, and the expected time of a run.
 
 ::
 
     plan + profile ──► seconds of each rank's forward, backward and update
-    plan + cluster ──► messages between stages, and sums along the plan's own sync trees
+    plan + cluster ──► messages between stages, and all-reduces along the plan's sync trees
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,12 @@ from topo import Cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overheads:
-    """What software and hardware make of a plan.
+    """Overheads of software and hardware.
 
-    `messages` and `gradients` say how bytes use the links; of shared NICs `nic_efficiency` is
-    usable; gradients travel in chunks of `chunk_bytes`, which follow each other. A stage whose
-    messages all stay inside its host takes `local_factor` times the seconds of the profile.
+    `messages` and `gradients` are the costs of activations and of gradients on links; of the
+    bandwidth of shared NICs `nic_efficiency` is usable; gradients are sent in chunks of
+    `chunk_bytes`. A stage whose messages all stay inside its host takes `local_factor` times the
+    seconds of the profile.
     """
 
     messages: MessageCosts = field(default_factory=MessageCosts)
@@ -40,14 +41,14 @@ class Overheads:
 
 
 IDEAL = Overheads()
-"""Links deliver what the cluster says, and nothing besides costs time."""
+"""No overheads: links perform as the cluster file states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What a plan is simulated with: cluster, costs of the model, bytes of a parameter's gradient.
+    """The conditions of a simulation: cluster, profile, and bytes of a parameter's gradient.
 
-    `slow[device]` is how many times the profile's seconds the device takes.
+    `slow[device]` is the factor by which the device is slower than the profiled one.
     """
 
     cluster: Cluster
@@ -61,7 +62,7 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
     """Return one step of a plan.
 
     Raises:
-        PlanError: the plan is not one for the cluster.
+        PlanError: the plan does not fit the cluster.
     """
     profile = conditions.profile.scaled(microbatch=plan.microbatch)
     parts = [profile.stage(plan.cut, stage) for stage in range(plan.num_stages)]
@@ -93,14 +94,14 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
 
 
 def _weights_s(parts: Sequence[Part], factors: list[list[float]]) -> tuple[float, ...] | None:
-    """Return the seconds of each backward-weight, if the profile says them; else it is half."""
+    """Return the seconds of each backward-weight; None, which means half, if not profiled."""
     if all(part.backward_weight_s is None for part in parts):
         return None
     return tuple(part.later_s * f for row in factors for part, f in zip(parts, row, strict=True))
 
 
 def _updates_s(plan: Plan, conditions: Conditions) -> tuple[float, ...] | None:
-    """Return the seconds of each stage's optimizer, if the profile says them; they send nothing."""
+    """Return the seconds of each stage's optimizer; None if the profile has none."""
     profile = conditions.profile
     each_s = [profile.update_s(plan.cut, s, tied=plan.tied) for s in range(plan.num_stages)]
     if not any(each_s):
@@ -123,7 +124,7 @@ def end_s(trace: Trace) -> float:
 
 
 def _factors(plan: Plan, conditions: Conditions) -> list[list[float]]:
-    """Return, for each replica, how many times the profile's seconds each stage takes."""
+    """Return, for each replica, the factors on the profile's seconds of each stage."""
     local = conditions.overheads.local_factor
     holders = [_holders(plan, row) for row in plan.placement]
     return [

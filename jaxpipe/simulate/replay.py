@@ -1,4 +1,4 @@
-"""A measured step as its plan has it: the same computes, as long as they were, in simulated time.
+"""Replay of a measured step: its plan, simulated with the measured seconds of its computes.
 
 ::
 
@@ -7,8 +7,8 @@
     measured trace: median of ────┘
     each rank's computes
 
-What is left between the two is not compute: links that are not what the cluster says, messages
-that were not hidden, and the time of the host between instructions.
+The remaining difference between the two traces is not compute: links that differ from the cluster
+file, and the time of the host between instructions.
 """
 
 from collections import defaultdict
@@ -25,16 +25,16 @@ from jaxpipe.simulate.plan_step import Conditions, plan_step
 from jaxpipe.trace import Lane, Trace
 
 _Seconds: TypeAlias = Mapping[tuple[int, int, str], float]
-"""The median seconds of what a rank does for a stage, by its name."""
+"""The median seconds by rank, stage and operation."""
 
 
 def replay_step(plan: Plan, conditions: Conditions, measured: Trace) -> StepModel:
-    """Return a step of the plan whose computes and updates take what they took, at the median.
+    """Return a step of the plan with the median measured seconds of its computes and updates.
 
-    Of the profile in `conditions` only the sizes count: parameters and activations.
+    Only sizes are taken from the profile in `conditions`: parameters and activations.
 
     Raises:
-        PlanError: the trace is not one of this plan: a rank lacks the computes of a stage.
+        PlanError: the trace is of another plan: computes of a stage are missing.
     """
     took_s = _medians(measured)
     slots = [
@@ -54,7 +54,7 @@ def replay_step(plan: Plan, conditions: Conditions, measured: Trace) -> StepMode
 
 
 def _backward_s(took_s: _Seconds, slot: tuple[int, int]) -> float:
-    """Return the seconds of a whole backward, or those of its halves together."""
+    """Return the seconds of a whole backward, or of both parts of a split one."""
     if (*slot, Op.BACKWARD) in took_s:
         return took_s[*slot, Op.BACKWARD]
     weight_s = _seconds(took_s, slot, Op.BACKWARD_WEIGHT)
@@ -65,8 +65,8 @@ def _seconds(took_s: _Seconds, slot: tuple[int, int], op: Op) -> float:
     rank, stage = slot
     if (rank, stage, op) not in took_s:
         raise PlanError(
-            f"a trace is laid over the plan of its run: rank {rank} of the trace has no `{op}` of "
-            f"stage {stage}; give the run and the configuration that belong together"
+            f"the trace must be of the same plan: its rank {rank} has no `{op}` of stage {stage}; "
+            "give a run and its own configuration"
         )
     return took_s[rank, stage, op]
 

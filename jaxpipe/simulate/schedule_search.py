@@ -1,10 +1,10 @@
-"""The fastest schedule for a job, found with the simulator: named ones, and ones made to measure.
+"""Search for the fastest schedule of a step with the simulator: named and greedy schedules.
 
 The search goes over warm-up depths and the placement of weight gradients::
 
     named schedules that fit into memory          GPipe, 1F1B, eager 1F1B, ZB-H1, ZB-H2
     greedy ones, warm-ups on a slope              rank s of p: 1 + k (p - 1 - s), for several k
-    the best of these, one rank deeper or         as long as it gets better
+    the best of these, one rank deeper or         as long as it improves
     shallower
 """
 
@@ -33,14 +33,14 @@ from jaxpipe.simulate.engine.simulator import simulate
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
 
 _SLOPES = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
-"""By how many microbatches a rank warms up deeper than the next; 1F1B has 1, ZB-H2 2."""
+"""Warm-up microbatches of a rank in addition to the next rank's: 1F1B has 1, ZB-H2 has 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A schedule of compute instructions and the simulated seconds of its step.
 
-    It is that of `kind`, or a greedy one with `weights`; `warmup` says how deep where that is free.
+    It is of `kind`, or greedy with `weights`; `warmup` is its depth by rank if that is free.
     """
 
     compute: Schedule
@@ -52,13 +52,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What is searched for: a schedule for the ranks, links and durations of `job`.
+    """The input of a search: ranks, links and durations of `job`, whose phases are ignored.
 
-    The phases of the job do not matter. `max_live[r]` is the most microbatches that rank r of a
-    pipeline can keep; `tied` says whether the first and the last stage share the embedding.
+    `max_live[r]` is the number of microbatches whose activations fit into the memory of rank r of a
+    pipeline; `tied` says whether the first and the last stage share the embedding.
 
     Raises:
-        PlanError: a rank cannot keep a microbatch, or ranks hold several chunks.
+        PlanError: a rank has no memory for a microbatch, or ranks have several chunks.
     """
 
     job: StepModel
@@ -70,18 +70,18 @@ class Search:
         num_ranks = self.job.num_pipeline_ranks
         if len(self.max_live) != num_ranks or not all(limit >= 1 for limit in self.max_live):
             raise PlanError(
-                f"every rank keeps a microbatch at least: `max_live` is {self.max_live} for "
-                f"{num_ranks} ranks; give each a number of at least 1"
+                f"`max_live` must have a number of at least 1 for each of {num_ranks} ranks, not "
+                f"{self.max_live}"
             )
         if self.job.num_chunks > 1:
             raise PlanError(
-                f"schedules are searched for ranks of one stage: `num_chunks` is "
-                f"{self.job.num_chunks}; make it 1, or name the interleaved schedule"
+                f"`num_chunks` must be 1 to search for a schedule, not {self.job.num_chunks}; name "
+                "the interleaved schedule instead"
             )
 
 
 def auto_schedule(search: Search, *, num_rounds: int = 4) -> Candidate:
-    """Return the fastest schedule that is found; none of `named_schedules` is faster.
+    """Return the fastest schedule found; none of `named_schedules` is faster.
 
     Cost: a simulated step for each of some 20 schedules, and for 2 of each rank in each round.
 
@@ -114,9 +114,9 @@ def auto_schedule(search: Search, *, num_rounds: int = 4) -> Candidate:
 
 
 def named_schedules(search: Search) -> tuple[Candidate, ...]:
-    """Return the named schedules that keep within memory, simulated.
+    """Return the named schedules that fit into memory, simulated.
 
-    The warm-up of eager 1F1B is cut to what memory allows, so there is always one.
+    The warm-up of eager 1F1B is limited to the memory, so there is always one.
     """
     size = search.job.num_pipeline_ranks
     fitting = tuple(accumulate(search.max_live, min))
@@ -141,7 +141,7 @@ def named_schedules(search: Search) -> tuple[Candidate, ...]:
 
 
 def costs_of(job: StepModel) -> Costs:
-    """Return what stages and messages between them cost in the slowest replica of each."""
+    """Return the seconds of stages and of messages between them, of the slowest replica each."""
     stages = range(job.num_stages)
     ranks = [range(stage, job.num_ranks, job.num_stages) for stage in stages]
 

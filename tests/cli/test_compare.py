@@ -23,11 +23,15 @@ ODD = {"plan": {"stages": 2, "replicas": 1}, "model": {"num_layers": 2}, "train"
 @pytest.mark.parametrize(
     ("against", "changes", "words"),
     [
-        ("zero33", {}, "`against` has 'zero33'; the nearest is 'zero3', the choices are alpa,"),
-        ("ddp,", {}, "`against` has ''"),
-        ("ddp", ODD, "ddp gives each rank as many samples: `train.batch` is 3"),
-        ("alpa", {"model": {"dropout": 0.5}}, "`model.dropout` is 0.5; take 0"),
-        ("ddp", {"train": {"remat": "dots"}}, "`train.remat` is dots; take none or full"),
+        ("zero33", {}, "not 'zero33': did you mean 'zero3'? choose from alpa,"),
+        ("ddp,", {}, "`against` must list known systems, not ''"),
+        ("ddp", ODD, "`train.batch` must be a multiple of the ranks for ddp"),
+        (
+            "alpa",
+            {"model": {"dropout": 0.5}},
+            "and SPMD systems do not support 0.5; use 0",
+        ),
+        ("ddp", {"train": {"remat": "dots"}}, "do not support dots; use none or full"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(
@@ -52,7 +56,7 @@ def test_links_that_are_emulated_for_the_pipeline_alone_are_refused(
 ) -> None:
     path = str(write_config(**TWO))
     assert main(["compare", path, "--against", "alpa", "--set", "run.transport=shaped"]) == 2
-    assert "`run.transport` is shaped; take mpi" in capsys.readouterr().err
+    assert "do not support shaped; use mpi" in capsys.readouterr().err
 
 
 def test_ranks_are_not_started_twice(
@@ -94,4 +98,4 @@ def test_the_pipeline_and_what_was_found_in_one_table(
     assert (out / "alpa-strategy.json").exists()
     assert (out / "compare.png").exists()
     assert main(arguments) == 2
-    assert "holds one; name another" in capsys.readouterr().err
+    assert "has one; choose another" in capsys.readouterr().err

@@ -164,4 +164,4 @@ def test_who_is_not_root_is_told_so(
 ):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert main(["emulate", "laptop", "--", "true"]) == 2
-    assert "namespaces are made by root, and this is user 1000" in capsys.readouterr().err
+    assert "namespaces need root, and this is user 1000" in capsys.readouterr().err

@@ -67,7 +67,7 @@ def test_a_trace_of_another_plan_is_refused():
     plan = plan_of(conditions, stages=2, replicas=1, batch=2)
     trace = simulate(plan_step(plan, conditions))
     kept = tuple(s for s in trace.spans if not (s.rank == 1 and s.lane is Lane.COMPUTE))
-    with pytest.raises(PlanError, match=r"rank 1 of the trace has no `forward` of stage 1"):
+    with pytest.raises(PlanError, match=r"its rank 1 has no `forward` of stage 1"):
         replay_step(plan, conditions, replace(trace, spans=kept))
 
 

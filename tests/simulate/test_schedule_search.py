@@ -94,11 +94,11 @@ def test_a_rank_that_keeps_one_microbatch_has_a_schedule():
 
 def test_what_cannot_be_searched_for_is_refused():
     job = job_of((1.0,) * 2, (2.0,) * 2, latency_s=0.0)
-    with pytest.raises(PlanError, match=r"`max_live` is \(0, 1\) for 2 ranks"):
+    with pytest.raises(PlanError, match=r"for each of 2 ranks, not \(0, 1\)"):
         Search(job=job, num_microbatches=2, max_live=(0, 1))
     chunks = interleaved(num_stages=4, num_microbatches=2, num_chunks=2)
     chunked = pipeline_job(
         lower(chunks, tied=False, num_replicas=1), forward_s=(1.0,) * 4, backward_s=(2.0,) * 4
     )
-    with pytest.raises(PlanError, match="`num_chunks` is 2; make it 1, or name"):
+    with pytest.raises(PlanError, match="`num_chunks` must be 1 to search for a schedule, not 2"):
         Search(job=chunked, num_microbatches=2, max_live=(2, 2))

@@ -126,17 +126,17 @@ def test_the_name_says_the_parameters_and_loads_again():
     ("name", "words"),
     [
         ("homogenous", "no cluster 'homogenous': did you mean 'homogeneous'. .* or one of aws, "),
-        ("homogeneous:n=3", "there is no parameter `n`; there are: hosts, devices, gpu, delay_ms"),
-        ("homogeneous:hosts=few", "`hosts` must be a number like 64, is 'few'"),
-        ("homogeneous:hosts", "'hosts' must be settings such as `hosts=4,delay_ms=20`"),
+        ("homogeneous:n=3", "there is no parameter `n`: choose from hosts, devices, gpu, delay_ms"),
+        ("homogeneous:hosts=few", "`hosts` must be a number like 64, not 'few'"),
+        ("homogeneous:hosts", "'hosts' must be settings, for example `hosts=4,delay_ms=20`"),
         ("homogeneous:hosts=0", "`count` must be at least 1, is 0"),
         ("homogeneous:hosts=99999", "at most 8,192 devices, `hosts` has 99,999: lower `count`"),
         ("x" * 300, "no cluster 'xxx"),
         ("homogeneous:delay_ms=-1", "`latency_ms` must be from 0 to below infinity, is -1"),
         ("homogeneous:bandwidth_gbps=0", "`bandwidth_gbps` must be above 0, is 0"),
-        ("two-region:hosts=1", "there is no parameter `hosts`; there are: none"),
-        ("aws:regions=ohio+paris", "no entry in `links` leads from 'ohio' to 'paris'"),
-        ("aws:gpu=H900", "`gpu` is 'H900'"),
+        ("two-region:hosts=1", "there is no parameter `hosts`: choose from none"),
+        ("aws:regions=ohio+paris", "`links` must have an entry from 'ohio' to 'paris'"),
+        ("aws:gpu=H900", "`gpu` must be a known type, not 'H900'"),
     ],
 )
 def test_wrong_names_are_refused(name: str, words: str):
@@ -150,8 +150,8 @@ HOSTS = 'name = "mine"\n[[hosts]]\nregion = "lab"\ncount = 2\n'
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('name = "mine"\nhosts = []\n', "`hosts` is empty, add one"),
-        (HOSTS, "no entry in `links` leads from 'lab' to 'lab': add one, or `inside_region`"),
+        ('name = "mine"\nhosts = []\n', "`hosts` must have at least one device: add a host"),
+        (HOSTS, "`links` must have an entry from 'lab' to 'lab': add one, or `inside_region`"),
         (HOSTS + "[hostss]\n", "there is no field `hostss`: give name, hosts, links"),
         (HOSTS + "[inside_region]\nspeed = 3\n", "there is no field `inside_region.speed`: give "),
         ('link_table = "no.csv"\n' + HOSTS, "there is no file 'no.csv'"),
@@ -162,16 +162,16 @@ HOSTS = 'name = "mine"\n[[hosts]]\nregion = "lab"\ncount = 2\n'
             "`alone_gbps` must be at least `bandwidth_gbps` = 2.0, is 1.0",
         ),
         (HOSTS + "[[links]]\nlatency_ms = 1\nbandwidth_gbps = 1\n", "neither `between` nor"),
-        (HOSTS + 'gpu = "$kind"\n', "'\\$kind' names none of the `parameters`: none"),
+        (HOSTS + 'gpu = "$kind"\n', "'\\$kind' must refer to one of the `parameters`: none"),
         (HOSTS + 'name = "one"\n', "`name` is for one host; 'one' stands for more"),
         (HOSTS + 'hostfile = "hosts"\n', "`hostfile` and `slurm_topology` list the hosts"),
         (
             HOSTS + '[pairs]\nlatency_s = "no.csv"\nbandwidth_bytes_per_s = "no.csv"\n',
-            "there is no file 'no.csv' beside the cluster's",
+            "there is no file 'no.csv' in the folder of the cluster",
         ),
         (
             HOSTS + "[pairs]\nlatency_s = [[0, 1], [1]]\nbandwidth_bytes_per_s = [[1, 1], [1, 1]]",
-            "rows must be equally long, are \\[2, 1\\]",
+            "rows must be equally long, not \\[2, 1\\]",
         ),
         (
             HOSTS + "[pairs]\nlatency_s = [[0]]\nbandwidth_bytes_per_s = [[1]]\n"
@@ -243,7 +243,7 @@ def test_a_host_that_slurm_does_not_know_is_refused(tmp_path: Path):
     path = tmp_path / "mine.toml"
     group = '[[hosts]]\nhostfile = "hosts"\nslurm_topology = "topology.conf"\n'
     path.write_text(f'name = "mine"\n{group}{SPEEDS}')
-    with pytest.raises(ValueError, match="host 'n9' of `hostfile` 'hosts' is not in"):
+    with pytest.raises(ValueError, match="host 'n9' of `hostfile` 'hosts' is missing in"):
         topo.load(str(path))
 
 

@@ -53,7 +53,7 @@ def test_a_speed_that_nobody_knows_is_refused():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: pair(devices=()), "`hosts` is empty, add one"),
+        (lambda: pair(devices=()), "`hosts` must have at least one device: add a host"),
         (lambda: pair(latency_s=np.zeros((3, 3))), r"`latency_s` is \(3, 3\), must be \(2, 2\)"),
         (lambda: pair(latency_s=np.full((2, 2), -1.0)), "`latency_s` must not be negative, is -1"),
         (lambda: pair(latency_s=np.full((2, 2), np.nan)), "`latency_s` must not be negative"),
@@ -67,11 +67,11 @@ def test_a_speed_that_nobody_knows_is_refused():
         ),
         (
             lambda: pair(devices=(pair().devices[0],) * 2),
-            "`devices` must have different names; 'a:0' is there 2x",
+            "`devices` must have different names; 'a:0' occurs 2 times",
         ),
         (
             lambda: pair(hosts=(Host(name="a", region="ohio"),)),
-            "device 'b:0' is on host 'b' in 'tokyo', which `hosts` does not hold",
+            "device 'b:0' is on host 'b' in 'tokyo', which is missing in `hosts`",
         ),
         (lambda: Host(name="a", region="x", egress_bytes_per_s=0), "`egress_.*` must be above 0"),
         (

@@ -22,10 +22,10 @@ def test_peaks_and_memory(name: str, precision: Precision, tflops: float, memory
 
 
 def test_a_precision_that_the_gpu_lacks_is_refused():
-    with pytest.raises(ValueError, match=r"V100-SXM2 does not compute in `bf16`: .* fp32, fp16"):
+    with pytest.raises(ValueError, match=r"does not support `bf16`: choose from fp32, fp16"):
         gpu("V100-SXM2").peak_flops_per_s(Precision.BF16)
 
 
 def test_an_unknown_gpu_is_refused():
-    with pytest.raises(ValueError, match=r"`gpu` is 'H900', .* give one of V100-SXM2, "):
+    with pytest.raises(ValueError, match=r"not 'H900': choose from V100-SXM2, "):
         gpu("H900")

@@ -39,8 +39,8 @@ def test_both_kinds_are_read(text: str, expected: dict[str, int]):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "a hostfile has a line for each host"),
-        ("n1 slots=0", "line 1 of a hostfile must be .* is 'n1 slots=0'"),
+        ("", "a hostfile must have a line for each host"),
+        ("n1 slots=0", "line 1 of a hostfile must be .* not 'n1 slots=0'"),
         ("n1\nn2:many", "line 2 of a hostfile must be"),
         (":4", "line 1 of a hostfile must be"),
     ],
@@ -78,9 +78,9 @@ def test_what_is_written_is_read(cluster: Cluster, data: st.DataObject):
 @pytest.mark.parametrize(
     ("devices", "words"),
     [
-        ((0, 4), "rank 1 is on device 4; cluster 'two-region' has devices 0 to 3"),
+        ((0, 4), "from 0 to 3 in cluster 'two-region'; rank 1 is on device 4"),
         ((-1,), "rank 0 is on device -1"),
-        ((1, 1), "each rank has its own device"),
+        ((1, 1), "`devices` must name each device once"),
     ],
 )
 def test_wrong_placements_are_refused(devices: tuple[int, ...], words: str):

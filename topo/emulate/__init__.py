@@ -1,4 +1,4 @@
-"""Clusters as network namespaces of one machine: real processes and messages, emulated links."""
+"""Emulated clusters: network namespaces of one machine, with real processes and messages."""
 
 from topo.emulate.commands import EmulationError
 from topo.emulate.emulation import Emulation, HostCount, Traffic, emulated

@@ -1,8 +1,8 @@
-"""Addresses of hosts: one each in the emulated network, one each beside it, for MPI's launcher.
+"""Addresses of hosts: one in the emulated network, and one in the control network of `mpirun`.
 
-The emulated network is 10.63.0.0/16 in every emulation, for nobody outside its namespaces sees it.
-The network that `mpirun` reaches its daemons by ends on the machine, so each emulation has a /16 of
-its own, 10.64.0.0 and on.
+The emulated network is 10.63.0.0/16 in every emulation, since it is not visible outside its
+namespaces. The control network, over which `mpirun` reaches its daemons, ends on the machine, so
+each emulation has a /16 of its own, from 10.64.0.0 upwards.
 
 >>> data_address(0), data_address(300)
 ('10.63.0.1', '10.63.1.45')
@@ -22,22 +22,22 @@ _DESTINATION = 16
 
 
 def data_address(host: int) -> str:
-    """Return a host's address in the emulated network."""
+    """Return the address of a host in the emulated network."""
     return _address(63, host + 1)
 
 
 def control_network(index: int) -> str:
-    """Return the network over which ranks are started."""
+    """Return the control network, over which ranks are started."""
     return f"10.{_FIRST_CONTROL + index}.0.0/16"
 
 
 def control_address(index: int, host: int | None) -> str:
-    """Return a host's address in that network, or the machine's."""
+    """Return the address of a host in the control network; that of the machine for None."""
     return _address(_FIRST_CONTROL + index, 1 if host is None else host + 2)
 
 
 def host_of_packet(packet: bytes, start: int) -> int:
-    """Return the host to which an IPv4 packet goes, from its header at `start`; -1 for others.
+    """Return the destination host of an IPv4 packet, from its header at `start`; -1 for others.
 
     >>> host_of_packet(bytes([0x45]) + bytes(15) + bytes([10, 63, 1, 45]), 0)
     300

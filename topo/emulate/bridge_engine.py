@@ -1,4 +1,4 @@
-"""The engines that let the kernel move packets: a bridge for all hosts, shaped by tc on each.
+"""Kernel engines: a bridge connects all hosts, and tc shapes the traffic of each.
 
 ::
 
@@ -6,8 +6,8 @@
     namespace of host 1 ─ link0 ═ to1 ─┼─ bridge, in a namespace of its own
     namespace of host 2 ─ link0 ═ to2 ─┘
 
-What leaves a host is shaped by the scripts of `topo.tc` on its `link0`; what enters a host whose
-NIC limits that, by a token bucket on the bridge's end. Sources: tc-htb(8), tc-tbf(8).
+The scripts of `topo.tc` on `link0` shape the packets that leave a host; a token bucket on the
+bridge's end limits those that enter a host with a limited NIC. Sources: tc-htb(8), tc-tbf(8).
 """
 
 import re
@@ -32,15 +32,15 @@ _CLASS = re.compile(r"class htb 1:(\w+) [^\n]*\n Sent (\d+) bytes \d+ pkt \(drop
 
 
 class BridgeEngine:
-    """Namespaces joined by a bridge, with or without shaping."""
+    """Namespaces connected by a bridge, with or without shaping."""
 
     def __init__(
         self, owner: Owner, cluster: Cluster, spec: NetworkSpec, *, kind: EngineKind
     ) -> None:
-        """Join and shape them.
+        """Connect and shape the namespaces.
 
         Raises:
-            ValueError: jitter or loss is asked of an engine that has none.
+            ValueError: jitter or loss is given for an engine that does not support it.
             EmulationError: a step failed.
         """
         scripts = shaping_scripts(cluster, spec, kind=kind)
@@ -57,11 +57,11 @@ class BridgeEngine:
                 run("ip", "netns", "exec", hub, *_bucket(number, host.ingress_bytes_per_s))
 
     def passed(self) -> tuple[LinkCount, ...]:
-        """Return what has passed each link; nothing where links are not shaped."""
+        """Return the traffic of each link; nothing if links are not shaped."""
         return tuple(self._counts()) if self._is_counted else ()
 
     def close(self) -> None:
-        """Do nothing: the kernel's part ends with the namespaces."""
+        """Do nothing: the kernel's devices end with the namespaces."""
 
     def _counts(self) -> Iterator[LinkCount]:
         for source in range(len(self._spec.hosts)):
@@ -80,15 +80,15 @@ class BridgeEngine:
 
 
 def shaping_scripts(cluster: Cluster, spec: NetworkSpec, *, kind: EngineKind) -> dict[str, str]:
-    """Return the script that shapes what leaves each host; none for the unshaped engine.
+    """Return the script that shapes the egress of each host; none for the unshaped engine.
 
     Raises:
-        ValueError: jitter or loss is asked of an engine that has none.
+        ValueError: jitter or loss is given for an engine that does not support it.
     """
     if kind is not EngineKind.NETEM and (spec.jitter_s or spec.loss):
         raise ValueError(
-            f"`--engine {kind.value}` has no jitter and no loss: leave out `--jitter-ms` and "
-            f"`--loss`, or use relay or netem"
+            f"`--engine {kind.value}` does not support jitter and loss: leave out `--jitter-ms` "
+            f"and `--loss`, or use relay or netem"
         )
     if kind is EngineKind.UNSHAPED:
         return {}

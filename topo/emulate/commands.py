@@ -1,29 +1,29 @@
-"""Runs the programs `ip` and `tc`, and says what they said when they fail."""
+"""Runs the programs `ip` and `tc`; errors include their output."""
 
 import subprocess
 from collections.abc import Iterable
 
 
 class EmulationError(RuntimeError):
-    """The machine has refused a step of making, using or removing an emulated network."""
+    """A step of creating, using or removing an emulated network has failed."""
 
 
 def run(*command: str, text: str = "") -> str:
-    """Run a program with `text` as its input; return what it prints.
+    """Run a program with `text` as its input; return its output.
 
-    >>> run("cat", text="a word")
-    'a word'
+    >>> run("cat", text="a line")
+    'a line'
 
     Raises:
-        EmulationError: it failed, or is not there.
+        EmulationError: it failed, or is not installed.
     """
     try:
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     except OSError as error:
         raise EmulationError(f"`{command[0]}` cannot be run: {error}") from error
     if done.returncode:
-        said = (done.stderr or done.stdout).strip()
-        raise EmulationError(f"`{' '.join(command)}` failed with {done.returncode}: {said}")
+        output = (done.stderr or done.stdout).strip()
+        raise EmulationError(f"`{' '.join(command)}` failed with {done.returncode}: {output}")
     return done.stdout
 
 
@@ -31,14 +31,14 @@ def ip_batch(lines: Iterable[str], *, namespace: str | None = None) -> None:
     """Run many commands of `ip` in one process, in a namespace or on the machine.
 
     Raises:
-        EmulationError: one of them failed; those before it stay done.
+        EmulationError: one of them failed; those before it have taken effect.
     """
     where = () if namespace is None else ("-n", namespace)
     run("ip", *where, "-batch", "-", text="".join(f"{line}\n" for line in lines))
 
 
 def in_namespace(namespace: str, script: str) -> str:
-    """Run a shell script in a namespace; return what it prints.
+    """Run a shell script in a namespace; return its output.
 
     Raises:
         EmulationError: it failed.

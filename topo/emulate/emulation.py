@@ -1,4 +1,4 @@
-"""An emulated cluster: made, offered to commands, counted, and removed whatever happens.
+"""Emulated cluster: create its network, run commands in it, count traffic, and always remove it.
 
 >>> import os, subprocess, topo
 >>> def bytes_between_hosts(command):
@@ -29,7 +29,7 @@ from topo.emulate.watch import RankWatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCount:
-    """What the interface of a host in the emulated network has counted."""
+    """The traffic of the interface of a host in the emulated network."""
 
     host: str
     sent_bytes: int
@@ -38,23 +38,23 @@ class HostCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What has crossed the network: by the hosts' interfaces, and by links if the engine knows."""
+    """The traffic of a network: by host, and by link if the engine counts links."""
 
     hosts: tuple[HostCount, ...]
     links: tuple[LinkCount, ...]
 
     @property
     def sent_bytes(self) -> int:
-        """What all hosts have sent to others."""
+        """The bytes that all hosts have sent."""
         return sum(host.sent_bytes for host in self.hosts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
-    """A network that stands, and how to use it.
+    """A running emulated network.
 
-    `settings` are to be added to the environment of a command whose `mpirun` shall start ranks in
-    the namespaces: rank `r` beside device `devices[r]`.
+    Add `settings` to the environment of a command so that its `mpirun` starts ranks in the
+    namespaces: rank `r` on the host of device `devices[r]`.
     """
 
     owner: Owner
@@ -65,7 +65,7 @@ class Emulation:
     devices: tuple[int, ...]
 
     def enter(self, host: str) -> tuple[str, ...]:
-        """Return the words that, before a command, run it on a host.
+        """Return the prefix of a command that runs it on a host.
 
         Raises:
             ValueError: there is no such host.
@@ -77,14 +77,14 @@ class Emulation:
         return ("ip", "netns", "exec", name, "unshare", "--uts", *_named(host))
 
     def watch(self) -> RankWatch:
-        """Return what sees where ranks run, to be entered before they start."""
+        """Return a watch of the hosts of ranks, to be entered before they start."""
         hosts = self.cluster.host_of
         return RankWatch(
             self.owner, len(self.cluster.hosts), [hosts[device] for device in self.devices]
         )
 
     def traffic(self) -> Traffic:
-        """Return what has crossed the network so far.
+        """Return the traffic so far.
 
         Raises:
             EmulationError: the engine has ended.
@@ -107,14 +107,13 @@ def emulated(
     loss: float = 0.0,
     devices: Sequence[int] | None = None,
 ) -> Iterator[Emulation]:
-    """Make the network of a cluster's hosts, and remove it after, with what still runs in it.
+    """Create the network of a cluster's hosts; remove it at the end, with all processes in it.
 
-    Before that it removes what emulations that were killed have left behind. Without `devices`,
-    rank `r` is on device `r`.
+    Remains of killed emulations are removed first. By default, rank `r` is on device `r`.
 
     Raises:
-        ValueError: this is not root, the machine lacks something, the cluster cannot be emulated,
-            or this process emulates one already.
+        ValueError: the user is not root, the machine lacks a requirement, the cluster cannot be
+            emulated, or this process already has an emulation.
         EmulationError: a step failed.
     """
     check_machine()
@@ -124,7 +123,9 @@ def emulated(
     choice = choose(kind)
     owner = this_process()
     if owner.folder.exists():
-        raise ValueError(f"one emulation at a time: process {owner.pid} has one already; end it")
+        raise ValueError(
+            f"a process can have one emulation: process {owner.pid} already has one; end it first"
+        )
     placed = tuple(range(len(cluster)) if devices is None else devices)
     engine = None
     try:
@@ -157,7 +158,7 @@ def _open(kind: EngineKind, owner: Owner, cluster: Cluster, spec: NetworkSpec) -
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Keep signals that would end this process until the work is done."""
+    """Block signals that would end this process until the block has finished."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -170,7 +171,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _named(host: str) -> tuple[str, ...]:
-    """Return the words that, before a command, take a host's name."""
+    """Return the prefix of a command that sets the name of its host."""
     return ("sh", "-c", 'hostname "$0" && exec "$@"', host)
 
 

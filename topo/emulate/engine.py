@@ -1,4 +1,4 @@
-"""The engines that join namespaces to a network: what they have in common, and which can run here.
+"""Engines that connect namespaces to a network: their interface, and the choice for this machine.
 
 =========  =============================  =========  ===============================================
 engine     how                            latency    needs
@@ -6,7 +6,7 @@ engine     how                            latency    needs
 netem      tc htb + netem, in the kernel  yes        a kernel with sch_netem and sch_htb
 relay      TUN devices, this package      yes        /dev/net/tun
 htb        tc htb + u32, in the kernel    **no**     a kernel with sch_htb
-unshaped   a bridge                       no         nothing: a baseline, never chosen by itself
+unshaped   a bridge                       no         nothing: a baseline, never chosen by `auto`
 =========  =============================  =========  ===============================================
 """
 
@@ -20,7 +20,7 @@ from topo.emulate.commands import EmulationError, run
 
 
 class EngineKind(Enum):
-    """Which engine; `auto` is the first that this machine can run, in the order of the table."""
+    """The engine; `auto` is the first of the table that this machine can run."""
 
     AUTO = "auto"
     NETEM = "netem"
@@ -31,7 +31,7 @@ class EngineKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkCount:
-    """What has passed a link, from one host to another."""
+    """The traffic of a link, from one host to another."""
 
     source: int
     destination: int
@@ -40,35 +40,35 @@ class LinkCount:
 
 
 class Engine(Protocol):
-    """Joins namespaces, and counts what it moves between them."""
+    """Connects namespaces, and counts the traffic between them."""
 
     def passed(self) -> tuple[LinkCount, ...]:
-        """Return what has passed each link so far; nothing if it does not tell links apart."""
+        """Return the traffic of each link so far; nothing if the engine does not count links."""
         ...
 
     def close(self) -> None:
-        """End what the engine has started; its namespaces are removed by others."""
+        """End the processes of the engine; its namespaces are removed elsewhere."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """An engine, and why it was chosen: what was tried before it, and what that said."""
+    """An engine, and why it was chosen: the engines tried before it, and their errors."""
 
     kind: EngineKind
     why: str
 
 
 def check_machine() -> None:
-    """Check that namespaces can be made here.
+    """Check that namespaces can be created here.
 
     Raises:
-        ValueError: this is not root, or a program is missing.
+        ValueError: the user is not root, or a program is missing.
     """
     if os.geteuid():
         raise ValueError(
-            f"namespaces are made by root, and this is user {os.geteuid()}: use sudo, or emulate "
-            f"inside the transport, without root, by `--set run.transport=shaped`"
+            f"namespaces need root, and this is user {os.geteuid()}: use sudo, or emulate inside "
+            f"the transport, without root, with `--set run.transport=shaped`"
         )
     packages = {
         "ip": "iproute2",
@@ -78,20 +78,20 @@ def check_machine() -> None:
     }
     for program, package in packages.items():
         if shutil.which(program) is None:
-            raise ValueError(f"namespaces take the program `{program}`: apt-get install {package}")
+            raise ValueError(f"namespaces need the program `{program}`: apt-get install {package}")
 
 
 def choose(asked: EngineKind) -> Choice:
-    """Return the engine that was asked for, or the best of this machine, each tried first.
+    """Return the requested engine, or the best one of this machine; each is tried first.
 
     Raises:
-        ValueError: it cannot run here.
+        ValueError: the engine cannot run here.
     """
     if asked is not EngineKind.AUTO:
         missing = _missing(asked)
         if missing:
             raise ValueError(f"`--engine {asked.value}` cannot run on this machine: {missing}")
-        return Choice(kind=asked, why="as asked for")
+        return Choice(kind=asked, why="requested")
     tried: list[str] = []
     for kind in (EngineKind.NETEM, EngineKind.RELAY, EngineKind.HTB):
         missing = _missing(kind)
@@ -102,7 +102,7 @@ def choose(asked: EngineKind) -> Choice:
 
 
 def _missing(kind: EngineKind) -> str:
-    """Return what an engine misses here, as the machine says it; nothing if it can run."""
+    """Return the error of an engine on this machine; empty if it can run."""
     match kind:
         case EngineKind.NETEM:
             return _refused("netem delay 1ms") or _refused("htb")
@@ -115,7 +115,7 @@ def _missing(kind: EngineKind) -> str:
 
 
 def _refused(qdisc: str) -> str:
-    """Try a queueing discipline in a network of its own, which ends with it."""
+    """Try a queueing discipline in a temporary network namespace; return its error."""
     words = f"tc qdisc add dev lo root handle 1: {qdisc}"
     try:
         run("unshare", "--net", "sh", "-c", words)

@@ -1,10 +1,9 @@
-"""What makes an `mpirun` on the machine start its ranks in the namespaces: settings and an agent.
+"""Settings and a launch agent that make `mpirun` start its ranks in the namespaces.
 
-Open MPI and MPICH start ranks on other hosts through a program such as ssh; the agent stands in for
-it. Given a host's name and a command, it enters the namespace of the host, takes its name, keeps to
-its processors and runs the command there. Which rank goes where is told by files of hosts, one line
-to a rank, and MPI's messages are told to use TCP over the emulated network: hosts on one machine
-would find each other's shared memory otherwise.
+Open MPI and MPICH start ranks on other hosts through a program such as ssh; the agent replaces it.
+Given a host's name and a command, it enters the namespace of the host, sets the host name, binds to
+its processors and runs the command. Files of hosts, one line per rank, place the ranks; settings
+make MPI use TCP over the emulated network: hosts on one machine would use shared memory otherwise.
 
 Sources: PRRTE 3, prte-map(1), "seq"; Open MPI 5, "TCP"; MPICH, "Using the Hydra Process Manager";
 UCX and libfabric, "environment variables".
@@ -19,7 +18,7 @@ from topo.emulate.owner import Owner
 from topo.hostfile import mpich_hostfile
 
 MARK = "JAXPIPE_EMULATION"
-"""Every process of the command has this variable, with the emulation's name."""
+"""Environment variable of every process of the command: the name of the emulation."""
 
 _AGENT = """#!/bin/sh
 # Called by mpirun as: agent [OPTION ...] HOST COMMAND. Runs the command on the emulated host.
@@ -40,13 +39,13 @@ exit 1
 def mpi_settings(
     owner: Owner, cluster: Cluster, devices: Sequence[int], *, control: int, cores: Sequence[int]
 ) -> dict[str, str]:
-    """Write the agent and the files of hosts; return the settings that make MPI use them.
+    """Write the agent and the files of hosts; return the environment that makes MPI use them.
 
     Rank `r` runs on the host of device `devices[r]`; `control` is the number of the network that
-    starts ranks, and `cores` are the processors to share out among hosts.
+    starts ranks, and `cores` are the processors to divide among hosts.
 
     Raises:
-        ValueError: a device is not there, or stands there twice.
+        ValueError: a device does not exist, or occurs twice.
     """
     mpich = mpich_hostfile(cluster, devices)
     names = [cluster.devices[device].host for device in devices]
@@ -58,7 +57,7 @@ def mpi_settings(
             for number, (host, chosen) in enumerate(
                 zip(
                     cluster.hosts,
-                    shared_out(cores, [h.name for h in cluster.hosts], names),
+                    divided(cores, [h.name for h in cluster.hosts], names),
                     strict=True,
                 )
             )
@@ -96,16 +95,16 @@ def available_cores() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
-def shared_out(
+def divided(
     cores: Sequence[int], hosts: Sequence[str], hosts_of_ranks: Sequence[str]
 ) -> list[list[int]]:
-    """Return the processors of each host: as many for each rank, or one if there are too few.
+    """Return the processors of each host: the same number per rank, at least one.
 
     Hosts without a rank may use all of them.
 
-    >>> shared_out([0, 1, 2, 3], ["a", "b", "c"], ["a", "b"])
+    >>> divided([0, 1, 2, 3], ["a", "b", "c"], ["a", "b"])
     [[0, 1], [2, 3], [0, 1, 2, 3]]
-    >>> shared_out([0, 1], ["a", "b"], ["a", "b", "a"])
+    >>> divided([0, 1], ["a", "b"], ["a", "b", "a"])
     [[0, 1], [0]]
     """
     each = max(1, len(cores) // len(hosts_of_ranks))

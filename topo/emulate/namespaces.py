@@ -1,4 +1,4 @@
-"""Makes the namespaces of an emulation, with what their ranks are started over, and removes them.
+"""Creates and removes the namespaces of an emulation and the control network of `mpirun`.
 
 ::
 
@@ -7,7 +7,7 @@
                              └─ control ─ namespace of host 2 ─ link0 ─┘
 
 `mpirun` runs on the machine and reaches its daemons over `control`, at full speed; ranks reach each
-other over `link0`, which an engine joins. Sources: ip-netns(8), tcp(7).
+other over `link0`, which an engine connects. Sources: ip-netns(8), tcp(7).
 """
 
 import fcntl
@@ -38,21 +38,21 @@ put ipv4/tcp_slow_start_after_idle 0
 put ipv4/tcp_no_metrics_save 1
 put ipv4/tcp_congestion_control reno
 """
-"""Windows of TCP that hold what a long link does, and no start from a small one after each pause:
-a cluster's tables tell the steady rate of links. Reno is the one control that all kernels let a
-namespace choose; it fills a link whose queue holds as much as the link does."""
+"""TCP windows as large as a long link needs, and no slow start after idling: a cluster's tables
+state the steady rate of links. Reno is the only congestion control that all kernels allow in a
+namespace; it fills a link whose queue is as large as its bandwidth-delay product."""
 
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Let one process at a time make or remove namespaces."""
+    """Hold the lock that lets one process at a time create or remove namespaces."""
     with _LOCK.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def sweep() -> list[Owner]:
-    """Remove what owners that are dead have left behind; return them. Needs the lock."""
+    """Remove the namespaces of dead owners; return the owners. Needs the lock."""
     dead = [owner for owner in owned() if not owner.is_alive()]
     for owner in dead:
         remove(owner)
@@ -60,7 +60,7 @@ def sweep() -> list[Owner]:
 
 
 def make(owner: Owner, hosts: Sequence[str]) -> int:
-    """Make a namespace for each host, and the network that starts ranks; return its number.
+    """Create a namespace for each host and the control network; return the number of the latter.
 
     Needs the lock.
 
@@ -86,7 +86,7 @@ def make(owner: Owner, hosts: Sequence[str]) -> int:
 
 
 def _free_network() -> int:
-    """Return the first control network of which the machine has no address."""
+    """Return the first control network in which the machine has no address."""
     used = {
         ".".join(address["local"].split(".")[:2])
         for device in json.loads(run("ip", "-4", "-j", "addr", "show"))
@@ -113,7 +113,7 @@ def _join_control(owner: Owner, number: int, address: str) -> None:
 
 
 def _write_files(namespace: str, name: str, hosts: Sequence[str]) -> None:
-    """Write what the host knows as /etc/hosts and /etc/hostname: `ip netns exec` puts it there."""
+    """Write the host's /etc/hosts and /etc/hostname, which `ip netns exec` mounts."""
     folder = _FILES / namespace
     folder.mkdir(parents=True)
     lines = (f"{addresses.data_address(i)} {host}\n" for i, host in enumerate(hosts))
@@ -122,7 +122,7 @@ def _write_files(namespace: str, name: str, hosts: Sequence[str]) -> None:
 
 
 def remove(owner: Owner) -> None:
-    """Kill what runs in an owner's namespaces, and remove all that it owns. Needs the lock."""
+    """Kill the processes in an owner's namespaces, and remove all that it owns. Needs the lock."""
     namespaces = [path.name for path in NAMESPACES.glob(f"{owner.name}-*")]
     _kill_all(namespaces)
     devices = [
@@ -130,7 +130,7 @@ def remove(owner: Owner) -> None:
         for name in os.listdir("/sys/class/net")
         if name == owner.bridge or name.startswith(f"{owner.bridge}.")
     ]
-    with suppress(EmulationError):  # they would go with the namespaces, but some time later
+    with suppress(EmulationError):  # deleting namespaces removes them too, but later
         run("ip", "-force", "-batch", "-", text="".join(f"link del {d}\n" for d in devices))
     for namespace in namespaces:
         with suppress(EmulationError):

@@ -33,7 +33,7 @@ _QUEUE_BYTES = 16 * 2**20
 
 @dataclass(slots=True, kw_only=True)
 class Server:
-    """Sends packets one after the other at a rate; `free_s` is when the last one is out.
+    """A server that sends packets one after the other at a rate, free again at `free_s`.
 
     >>> server = Server(bytes_per_s=800.0, limit_bytes=500)
     >>> server.send(num_bytes=100, now_s=1.0), server.send(num_bytes=100, now_s=1.0)
@@ -47,11 +47,11 @@ class Server:
     free_s: float = 0.0
 
     def waiting_bytes(self, *, now_s: float) -> float:
-        """Return what waits, the rest of what is being sent included."""
+        """Return the bytes that wait, including the rest of the packet that is being sent."""
         return (self.free_s - now_s) * self.bytes_per_s if self.free_s > now_s else 0.0
 
     def send(self, *, num_bytes: int, now_s: float, after_s: float = 0.0) -> float:
-        """Return when the packet is out, which is not before `after_s`, and occupy the server."""
+        """Occupy the server, and return when the packet has left, not before `after_s`."""
         if self.bytes_per_s == inf:
             return max(now_s, after_s)
         start_s = max(now_s, self.free_s)
@@ -61,7 +61,7 @@ class Server:
 
 @dataclass(slots=True, kw_only=True)
 class PacketLink:
-    """The way from one host to another: its rate, its latency, and what has passed."""
+    """The path from one host to another: its rate, its latency, and its traffic."""
 
     server: Server
     latency_s: float
@@ -72,7 +72,7 @@ class PacketLink:
 
 @dataclass(slots=True, kw_only=True)
 class Network:
-    """All ways between hosts, and their NICs; times are seconds of any steady clock."""
+    """All paths between hosts, and their NICs; times are seconds of any monotonic clock."""
 
     wires: Mapping[Pair, PacketLink]
     egress: Sequence[Server]
@@ -98,9 +98,9 @@ class Network:
         return wire.last_s
 
     def arrive(self, pair: Pair, *, num_bytes: int, now_s: float) -> float | None:
-        """Return when a packet that has reached its destination's NIC is in; None if dropped.
+        """Return when a packet that has reached its destination's NIC is received; None if dropped.
 
-        It has arrived as fast as the wire sent it, so the NIC had as long to take it in.
+        The NIC receives it while the link still sends it, so its time begins with the first byte.
         """
         nic = self.ingress[pair[1]]
         if nic.bytes_per_s == inf:
@@ -114,7 +114,7 @@ class Network:
 
 
 def network_of(spec: NetworkSpec) -> Network:
-    """Return the network of a description, with nothing on its way."""
+    """Return the idle network of a description."""
     wires = {
         (link.source, link.destination): PacketLink(server=_server(link), latency_s=link.latency_s)
         for link in spec.links

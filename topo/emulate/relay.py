@@ -1,10 +1,10 @@
-"""The relay: reads each namespace's TUN, delays and shapes, and writes to the peer's TUN.
+"""Relay process: reads packets from each namespace's TUN, delays them, and writes to the peer's.
 
-`python -m topo.emulate.relay PREFIX`, as root: a process of its own. It reads the description of
-the network from its first line of input (`topo.emulate.spec`), makes a TUN device `link0` in the
-namespace PREFIX0 of host 0, PREFIX1 of host 1 and so on, says `ready`, and moves packets until its
-input ends, so it never outlives who started it. Each further line asks for what has passed: it
-answers with one line of JSON, `[[source, destination, bytes, dropped packets], ...]`.
+`python -m topo.emulate.relay PREFIX`, as root. It reads the description of the network from its
+first line of input (`topo.emulate.spec`), creates a TUN device `link0` in the namespaces PREFIX0 of
+host 0, PREFIX1 of host 1 and so on, prints `ready`, and moves packets until its input ends, so it
+never outlives its parent. Each further line requests the traffic, which it prints as one line of
+JSON, `[[source, destination, bytes, dropped packets], ...]`.
 
 Packets carry the kernel's offload header, so that checksums of packets that never leave the machine
 are not computed. Sources: Linux, Documentation/networking/tuntap.rst; netns(8), setns(2).
@@ -49,18 +49,18 @@ class Relay:
         self._count = 0
 
     def wait(self, control: int) -> bool:
-        """Wait for packets or for the next one that is due; say if there is word from `control`."""
+        """Wait for packets or for the next due one; return whether `control` is readable."""
         now_s = time.monotonic()
         timeout_s = max(0.0, self._due[0][0] - now_s - _SPIN_S) if self._due else None
         ready, _, _ = select.select([control, *self._devices], [], [], timeout_s)
-        is_told = False
+        is_requested = False
         for device in ready:
             if device == control:
-                is_told = True
+                is_requested = True
             else:
                 self._read(device)
         self._deliver(time.monotonic() + _SPIN_S)
-        return is_told
+        return is_requested
 
     def _read(self, device: int) -> None:
         source = self._host[device]
@@ -91,11 +91,11 @@ class Relay:
                 if in_s is None or in_s > until_s:
                     self._push(in_s, pair, packet, is_in=True)
                     continue
-            with suppress(OSError):  # what a device cannot take is lost, as on a wire
+            with suppress(OSError):  # a packet that the device refuses is lost, as on a wire
                 os.write(self._devices[pair[1]], packet)
 
     def passed(self) -> list[list[int]]:
-        """Return for each link its hosts, bytes and dropped packets."""
+        """Return the hosts, bytes and dropped packets of each link."""
         return [
             [*pair, wire.sent_bytes, wire.dropped_packets]
             for pair, wire in self.network.wires.items()
@@ -103,10 +103,10 @@ class Relay:
 
 
 def open_tun(namespace: str) -> int:
-    """Return a TUN device of a namespace; it ends when it is closed.
+    """Return a TUN device of a namespace; closing it removes it.
 
     Raises:
-        OSError: there are no rights, no TUN, or no such namespace.
+        OSError: the process lacks privileges, or there is no TUN or no such namespace.
     """
     libc = CDLL(None, use_errno=True)
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
@@ -129,8 +129,8 @@ def _enter(libc: CDLL, namespace: int) -> None:
         raise OSError(get_errno(), "cannot enter the namespace")
 
 
-def _hurry() -> None:
-    """Come before ranks that compute, or packets would be late by their time slices."""
+def _raise_priority() -> None:
+    """Raise the priority above ranks, whose time slices would delay packets."""
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(_PRIORITY))
     except OSError:
@@ -138,7 +138,7 @@ def _hurry() -> None:
             os.nice(-20)
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -149,16 +149,16 @@ def main() -> None:
     spec: NetworkSpec = from_json(sys.stdin.readline())
     devices = [open_tun(f"{prefix}{number}") for number in range(len(spec.hosts))]
     relay = Relay(network_of(spec), devices)
-    _hurry()
+    _raise_priority()
     gc.freeze()
     gc.disable()  # nothing here makes cycles
-    _say("ready")
+    _print("ready")
     control = sys.stdin.fileno()
     while True:
         if relay.wait(control):
             if not os.read(control, 1024):
                 return
-            _say(json.dumps(relay.passed()))
+            _print(json.dumps(relay.passed()))
 
 
 if __name__ == "__main__":

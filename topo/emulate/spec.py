@@ -1,7 +1,6 @@
-"""What is to be emulated, free of devices: hosts, their NICs, and a link for each ordered pair.
+"""Description of an emulated network: hosts, their NICs, and a link for each ordered pair.
 
-Seconds, bytes per second, and whole numbers for hosts; JSON, so that a process can hand it to one
-that is started for it.
+In seconds, bytes per second and numbers of hosts; as JSON for the relay process.
 """
 
 import json
@@ -14,7 +13,7 @@ from topo.shaping import shaped_peers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpec:
-    """A host, and what all that leaves or enters it shares (no limit: infinity)."""
+    """A host, and the limits of its NIC in each direction (infinity: none)."""
 
     name: str
     egress_bytes_per_s: float = inf
@@ -33,10 +32,10 @@ class LinkSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSpec:
-    """Hosts and links; each packet is up to `jitter_s` earlier or later, `loss` of them get lost.
+    """Hosts and links; packets are up to `jitter_s` early or late, and a fraction `loss` is lost.
 
     Raises:
-        ValueError: jitter or loss is no such number.
+        ValueError: jitter or loss is out of range.
     """
 
     hosts: tuple[HostSpec, ...]

@@ -1,9 +1,9 @@
-"""A transport whose links are emulated: it delays the messages of any other.
+"""Shaped transport: delays the messages of an inner transport as emulated links would.
 
-The bytes travel at once, over the transport inside; a token follows them, an empty message that the
-sender lets go when the emulated link would have delivered the last byte. Who waits for the message
-waits for both. So the time that the bytes really take is hidden behind the time that they should
-take, no clock but the sender's is read, and no privileges are needed::
+The inner transport sends the payload at once. An empty message, the token, follows when the
+emulated link would have delivered the last byte, and the receiver waits for both. So the time that
+the bytes really take is hidden behind the emulated time, only the sender's clock is read, and no
+privileges are needed::
 
     sender     payload ───────────────┐          token ─┐
                  │ wait │ bytes / bandwidth │ latency │ │
@@ -37,16 +37,16 @@ _Channel = tuple[int, int, int]
 
 
 class ShapedTransport:
-    """Emulates the links of a cluster: every message takes what it would take there, or longer.
+    """Emulates the links of a cluster: a message takes at least as long as on the links there.
 
     Rank `r` runs on the device `devices[r]`; `scale` multiplies latencies and seconds per byte. A
-    message occupies its link from when its array is computed (noticed within a millisecond) in the
-    order of the computation, and `Sending.wait` returns once its last byte has left the link.
-    See `jaxpipe.comm.shaped.links` for what is and is not modelled. Messages through the library
-    inside would not be delayed, so it lends none.
+    message occupies its link from the moment when its array is computed, which is noticed within a
+    millisecond, in the order of the computation; `Sending.wait` returns once its last byte has left
+    the link. `jaxpipe.comm.shaped.links` says which sharing of NICs is exact. The native
+    all-reduces of the inner transport would bypass the links, so they are not offered.
 
-    An asymmetric link makes a clock that is read over it (`clock_offset`) wrong by half of the
-    difference of the latencies, as it would on a real one.
+    An asymmetric link makes a clock offset that is measured over it (`clock_offset`) wrong by half
+    of the difference of the latencies, as a real one does.
 
     >>> import topo
     >>> from jaxpipe.comm.local import run_ranks
@@ -90,11 +90,11 @@ class ShapedTransport:
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self._transport.num_ranks
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
-        """Start to send `array` to the rank `to`, as soon as it is computed."""
+        """Start to send `array` to the rank `to` as soon as it is computed."""
         assert tag <= MAX_TAG, tag
         message = _Message(array, Envelope(self.rank, to, tag, num_bytes_of(array)))
         with self._lock:
@@ -103,7 +103,7 @@ class ShapedTransport:
             if len(uncomputed) == 1:
                 self._depart_computed(uncomputed)
                 if uncomputed:
-                    self._look_again(message.envelope.channel, since_s=time.perf_counter())
+                    self._poll_again(message.envelope.channel, since_s=time.perf_counter())
         return _ShapedSending(message)
 
     def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> Receiving:
@@ -114,7 +114,7 @@ class ShapedTransport:
         return _ShapedReceiving(payload, token, envelope)
 
     def close(self, *, error: BaseException | None = None) -> None:
-        """End this rank's part once all is delivered; with an `error`, end the whole job at once.
+        """Close once all messages are delivered; with an `error`, end the whole job at once.
 
         Raises:
             DeadlineError: the links had not delivered everything after the `close_timeout_s` of
@@ -125,22 +125,22 @@ class ShapedTransport:
         self._transport.close(error=error)
         self._timer.end()
 
-    def _look(self, channel: _Channel, *, since_s: float) -> None:
-        """Let go what has been computed meanwhile; the longer it takes, the rarer the looks."""
+    def _poll(self, channel: _Channel, *, since_s: float) -> None:
+        """Send the messages that are computed by now; poll less often the longer it takes."""
         with self._lock:
             uncomputed = self._uncomputed[channel]
             since_s = time.perf_counter() if self._depart_computed(uncomputed) else since_s
             if uncomputed:
-                self._look_again(channel, since_s=since_s)
+                self._poll_again(channel, since_s=since_s)
 
-    def _look_again(self, channel: _Channel, *, since_s: float) -> None:
+    def _poll_again(self, channel: _Channel, *, since_s: float) -> None:
         now_s = time.perf_counter()
         pause_s = min(max((now_s - since_s) / 8, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
-        look = partial(self._look, channel, since_s=since_s)
-        self._timer.at(now_s + pause_s, look)
+        poll = partial(self._poll, channel, since_s=since_s)
+        self._timer.at(now_s + pause_s, poll)
 
     def _depart_computed(self, uncomputed: "deque[_Message]") -> bool:
-        """Let go the first messages of a channel that are computed; return whether there were."""
+        """Send the first messages of a channel that are computed; return whether there were any."""
         has_departed = False
         while uncomputed and is_ready(uncomputed[0].array):
             self._depart(uncomputed.popleft())
@@ -215,7 +215,7 @@ class _ShapedReceiving:
 
     def wait(self, *, timeout_s: float) -> HostOrDeviceArray:
         start_s = time.perf_counter()
-        if self._array is None:  # it can be had only once
+        if self._array is None:  # the payload can be received only once
             self._array = self._payload.wait(timeout_s=timeout_s)
         left_s = max(0.0, timeout_s - (time.perf_counter() - start_s))
         try:

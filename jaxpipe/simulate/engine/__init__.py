@@ -1,1 +1,1 @@
-"""The event-driven engine: ranks that follow their programs over links that take time."""
+"""Event-driven engine: ranks execute their programs over the links of `jaxpipe.network`."""

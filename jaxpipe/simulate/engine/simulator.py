@@ -1,15 +1,15 @@
-"""The engine: ranks that follow their programs, over a network that takes its time.
+"""Simulator: ranks execute their programs over the links of a cluster, event by event.
 
-Every rank executes the lowered programs that the runtime executes, instruction by instruction::
+Every rank executes the lowered programs of the runtime, instruction by instruction::
 
-    forward, backward, its halves, update   the rank is busy for the instruction's seconds
-    send                                    the message is posted to its link; the rank goes on
-    receive                                 the rank waits until the message has arrived
-    reduce stage                            the rank joins a collective and goes on
-    reduce scalars, update                  before it begins, the rank waits for all that it joined
-    reduce tied, reduce scalars           the rank joins a collective and waits for its part of it
+    forward, backward, update       the rank is busy for the seconds of the instruction
+    send                            the message is posted to its link; the rank continues
+    receive                         the rank waits until the message has arrived
+    reduce stage                    the rank joins a collective and continues
+    reduce tied, reduce scalars     the rank joins a collective and waits for its part of it
+    update, reduce scalars          the rank first waits for all collectives that it has joined
 
-Compute and transfers overlap as the programs allow. The same job always gives the same trace.
+Compute and transfers overlap as the programs allow. The same step always gives the same trace.
 """
 
 import gc
@@ -26,18 +26,18 @@ from jaxpipe.simulate.engine.step_model import Step, StepModel, steps
 from jaxpipe.trace import Lane, Span, Trace, Truth
 
 _Message: TypeAlias = tuple[int, int, int, int, int | None]
-"""The rank that sent it, its phase, the stages that it leaves and comes to, its microbatch."""
+"""The sending rank, the phase, the stages of sender and receiver, the microbatch."""
 
 
 def simulate(job: StepModel) -> Trace:
-    """Return what every rank does when, in one step of training.
+    """Return the trace of one training step.
 
     A send lasts from its posting to its arrival, a receive from the moment its rank began to wait.
 
     Cost: some microseconds for each instruction and message; more where NICs are shared.
 
     Raises:
-        PlanError: programs wait for each other for ever.
+        PlanError: the programs deadlock.
     """
     run = _Run(job)
     with _collector_paused():
@@ -60,7 +60,7 @@ def _stages(job: StepModel, rank: int) -> str:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Keep Python from looking for cycles among spans, of which there are many and no cycles."""
+    """Pause the garbage collector: many spans and no cycles would make its scans slow."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -70,15 +70,15 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _needs_sums(instruction: Instruction | None) -> bool:
-    """Say whether a rank first waits for the sums that it has begun; None is a meeting of all."""
+def _needs_reductions(instruction: Instruction | None) -> bool:
+    """Return whether a rank first waits for its begun all-reduces; None is a barrier."""
     return (
         instruction is None or instruction.op is Op.UPDATE or instruction.bucket is Bucket.SCALARS
     )
 
 
 class _Rank:
-    """Where a rank stands in its program, what has arrived for it, and what it waits for."""
+    """The progress of a rank: its position, arrived messages, and the one that it waits for."""
 
     __slots__ = ("arrived", "awaited", "begun_s", "first", "index", "position", "since_s", "steps")
 
@@ -90,11 +90,11 @@ class _Rank:
         self.arrived: set[_Message] = set()
         self.awaited: _Message | None = None
         self.since_s = 0.0
-        self.begun_s: dict[int, float] = {}  # sums of stages that are under way
+        self.begun_s: dict[int, float] = {}  # by stage: all-reduces in progress
 
 
 class _Run:
-    """One execution of a job."""
+    """One simulation of a step."""
 
     def __init__(self, job: StepModel) -> None:
         self.spans: list[Span] = []
@@ -109,7 +109,7 @@ class _Run:
         self._devices = [job.device(rank) for rank in range(job.num_ranks)]
         links = open_links(self._queue, job.cluster, pairs(job), nic_efficiency=job.nic_efficiency)
         self._links = links.get(job.messages, {})
-        self._meetings = CollectiveTracker(job, links=links, done=self._leave)
+        self._collectives = CollectiveTracker(job, links=links, done=self._leave)
 
     def execute(self) -> None:
         for rank in self._ranks:
@@ -119,39 +119,39 @@ class _Run:
             assert not rank.begun_s or rank.position < len(rank.steps), rank.begun_s
             if rank.position < len(rank.steps):
                 instruction = rank.steps[rank.position].instruction
-                words = "meet" if instruction is None else describe(instruction)
+                name = "barrier" if instruction is None else describe(instruction)
                 raise PlanError(
-                    f"programs come to their end: rank {rank.index}, position {rank.position}, "
-                    f"`{words}` waits for ever; give the other ranks what it waits for"
+                    f"programs must not deadlock: rank {rank.index}, position {rank.position}, "
+                    f"`{name}` never completes; add the instruction of another rank that it needs"
                 )
 
     def _advance(self, rank: _Rank) -> None:
-        """Let a rank go on until it has to wait."""
+        """Execute instructions of a rank until it has to wait."""
         while rank.position < len(rank.steps):
             phase, instruction = rank.steps[rank.position]
-            if rank.begun_s and _needs_sums(instruction):
+            if rank.begun_s and _needs_reductions(instruction):
                 return
             if instruction is None:
-                self._meet(rank, None, phase)
+                self._join(rank, None, phase)
                 return
             if not self._execute(rank, instruction, phase):
                 return
             rank.position += 1
 
     def _execute(self, rank: _Rank, instruction: Instruction, phase: int) -> bool:
-        """Begin an instruction; return whether the rank can go on at once."""
+        """Begin an instruction; return whether the rank continues at once."""
         match instruction.op:
             case Op.RECEIVE:
                 return self._receive(rank, instruction, phase)
             case Op.SEND:
                 return self._send(rank, instruction, phase)
             case Op.REDUCE:
-                return self._meet(rank, instruction, phase)
+                return self._join(rank, instruction, phase)
             case _:
                 self._work(rank, instruction)
                 return False
 
-    def _go_on(self, rank: _Rank) -> None:
+    def _continue(self, rank: _Rank) -> None:
         rank.position += 1
         self._advance(rank)
 
@@ -166,7 +166,7 @@ class _Run:
             stage=instruction.stage,
             microbatch=instruction.microbatch,
         )
-        self._queue.at(end_s, self._go_on, rank)
+        self._queue.at(end_s, self._continue, rank)
 
     def _send(self, rank: _Rank, instruction: Instruction, phase: int) -> bool:
         assert instruction.peer is not None, instruction
@@ -195,7 +195,7 @@ class _Run:
         if receiver.awaited == message:
             receiver.awaited = None
             self._take(receiver, message)
-            self._go_on(receiver)
+            self._continue(receiver)
 
     def _take(self, rank: _Rank, message: _Message) -> None:
         source = self._ranks[message[0]]
@@ -204,7 +204,7 @@ class _Run:
         self._note_message(rank, Lane.RECEIVE, rank.since_s, message, peer=source)
 
     def _holder(self, rank: _Rank, stage: int) -> _Rank:
-        """Return the rank of the same replica that holds a stage."""
+        """Return the rank of the same replica that has a stage."""
         return self._ranks[rank.first + holder(stage, num_ranks=self._job.num_pipeline_ranks)]
 
     def _link(self, source: _Rank, destination: _Rank) -> Link:
@@ -228,14 +228,14 @@ class _Run:
             )
         )
 
-    def _meet(self, rank: _Rank, instruction: Instruction | None, phase: int) -> bool:
-        goes_on = instruction is not None and instruction.bucket is Bucket.STAGE
-        if instruction is not None and goes_on:
+    def _join(self, rank: _Rank, instruction: Instruction | None, phase: int) -> bool:
+        continues = instruction is not None and instruction.bucket is Bucket.STAGE
+        if instruction is not None and continues:
             rank.begun_s[instruction.stage] = self._queue.now_s
         else:
             rank.since_s = self._queue.now_s
-        self._meetings.join(rank.index, phase, instruction)
-        return goes_on
+        self._collectives.join(rank.index, phase, instruction)
+        return continues
 
     def _leave(self, index: int, name: str, stage: int | None) -> None:
         rank = self._ranks[index]
@@ -243,8 +243,10 @@ class _Run:
         now_s = self._queue.now_s
         self._note(rank, Lane.REDUCE, name, since_s=since_s, until_s=now_s, stage=stage)
         if stage is None:
-            self._go_on(rank)
-        elif rank.position < len(rank.steps) and _needs_sums(rank.steps[rank.position].instruction):
+            self._continue(rank)
+        elif rank.position < len(rank.steps) and _needs_reductions(
+            rank.steps[rank.position].instruction
+        ):
             self._advance(rank)
 
     def _note(

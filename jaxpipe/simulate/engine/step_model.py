@@ -1,7 +1,4 @@
-"""A job: everything that decides how long a step takes, as data.
-
-What a rank has to do in a job: its programs, phase by phase, and where all ranks meet.
-"""
+"""Step model: the input of the simulator, as data, and the steps of a rank in it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +13,7 @@ from topo import Cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """Lowered programs that all replicas run, and whether all ranks meet when they are done."""
+    """Lowered programs of all replicas; with `meets`, a barrier of all ranks ends the phase."""
 
     schedule: Schedule
     meets: bool = False
@@ -26,19 +23,19 @@ class Phase:
 class StepModel:
     """One training step.
 
-    `placement[replica]` are devices of the cluster, one to a rank of the pipeline; rank r is number
-    r % num_pipeline_ranks of replica r // num_pipeline_ranks, and holds `num_chunks` stages. The
-    phases run one after the other, without a pause where ranks do not meet.
+    `placement[replica]` are devices of the cluster, one for each rank of the pipeline; rank r is
+    number r % num_pipeline_ranks of replica r // num_pipeline_ranks, and has `num_chunks` stages.
+    The phases run one after the other, without a pause unless there is a barrier.
 
     `forward_s` and `backward_s` are the seconds of a microbatch on each stage of each replica, all
     stages of the first replica first, so with one chunk by rank; of a split backward the
-    backward-weight takes `backward_weight_s`, by default half. `update_s` are those of the
-    optimizer for each stage, left out where it takes no time; `activation_bytes` is the size of
-    every message between stages.
+    backward-weight takes `backward_weight_s`, half by default. `update_s` are the seconds of the
+    optimizer for each stage, None if it takes no time; `activation_bytes` is the size of every
+    message between stages.
 
-    `collectives[bucket]` are the collectives, over ranks, that a reduction of the bucket means:
-    of `Bucket.STAGE` one to a stage, in their order, of the others disjoint ones; a bucket without
-    any takes no time.
+    `collectives[bucket]` are the collectives, over ranks, of a reduction of the bucket: for
+    `Bucket.STAGE` one for each stage, in their order, for the others disjoint ones; a bucket
+    without any takes no time.
 
     Raises:
         PlanError: the placement, the phases and the durations do not fit each other.
@@ -62,31 +59,30 @@ class StepModel:
         devices = [device for row in self.placement for device in row]
         if len(set(devices)) != len(devices) or not set(devices) <= set(range(len(self.cluster))):
             raise PlanError(
-                f"each rank has a device of its own: `placement` is {self.placement} on a cluster "
-                f"of {len(self.cluster)}; name each device once at most"
+                f"`placement` must name each device of the cluster of {len(self.cluster)} once at "
+                f"most, not {self.placement}"
             )
         if {len(row) for row in self.placement} != {self.num_pipeline_ranks}:
             raise PlanError(
-                "all replicas have the same stages: the rows of `placement` have "
-                f"{[len(row) for row in self.placement]} devices; make them equal"
+                "rows of `placement` must have the same number of devices, not "
+                f"{[len(row) for row in self.placement]}"
             )
         for phase in self.phases:
             if len(phase.schedule) != self.num_pipeline_ranks:
                 raise PlanError(
-                    f"every rank has a program: `phases` has a schedule of {len(phase.schedule)} "
-                    f"for {self.num_pipeline_ranks} ranks; give one to each"
+                    f"`phases` must have a program for each of {self.num_pipeline_ranks} ranks; a "
+                    f"schedule has {len(phase.schedule)}"
                 )
             if count_stages(phase.schedule) > self.num_stages:
                 raise PlanError(
-                    f"every rank holds its chunks: `phases` has {count_stages(phase.schedule)} "
-                    f"stages, `num_chunks` is {self.num_chunks} on {self.num_pipeline_ranks} "
-                    "ranks; give the number of the schedule's"
+                    f"`num_chunks` must be that of the schedule: `phases` has "
+                    f"{count_stages(phase.schedule)} stages, `num_chunks` is {self.num_chunks} on "
+                    f"{self.num_pipeline_ranks} ranks"
                 )
         self._check_durations()
         if not 0 < self.nic_efficiency <= 1:
             raise PlanError(
-                f"a part of a NIC is usable: `nic_efficiency` is {self.nic_efficiency}; "
-                "make it above 0 and at most 1"
+                f"`nic_efficiency` must be above 0 and at most 1, not {self.nic_efficiency}"
             )
 
     def _check_durations(self) -> None:
@@ -98,43 +94,43 @@ class StepModel:
             least = 0.0 if name == "update_s" else 5e-324  # an optimizer may take no time
             if len(seconds) != num_durations or not all(each >= least for each in seconds):
                 raise PlanError(
-                    f"every stage takes its time: `{name}` has {len(seconds)} durations for "
-                    f"{num_durations} stages of all replicas; give a positive one to each"
+                    f"`{name}` must have a positive duration for each of {num_durations} stages of "
+                    f"all replicas; it has {len(seconds)}"
                 )
         parts = zip(self.backward_weight_s or (), self.backward_s, strict=False)
         if any(part >= whole for part, whole in parts):
             raise PlanError(
-                f"a part is less than the whole: `backward_weight_s` is {self.backward_weight_s}, "
-                f"`backward_s` {self.backward_s}; leave seconds to each backward-input"
+                "`backward_weight_s` must be less than `backward_s`, which includes it: "
+                f"{self.backward_weight_s} and {self.backward_s}"
             )
 
     @property
     def num_pipeline_ranks(self) -> int:
-        """How many ranks a pipeline has."""
+        """The number of ranks of a pipeline."""
         return len(self.placement[0])
 
     @property
     def num_stages(self) -> int:
-        """How many stages a pipeline has."""
+        """The number of stages of a pipeline."""
         return self.num_pipeline_ranks * self.num_chunks
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks run the job."""
+        """The number of ranks of all replicas."""
         return len(self.placement) * self.num_pipeline_ranks
 
     def device(self, rank: int) -> int:
-        """Return the device on which a rank runs."""
+        """Return the device of a rank."""
         return self.placement[rank // self.num_pipeline_ranks][rank % self.num_pipeline_ranks]
 
     def seconds(self, instruction: Instruction, *, rank: int) -> float:
-        """Return how long a rank is busy with a compute or an update."""
-        place = rank // self.num_pipeline_ranks * self.num_stages + instruction.stage
-        whole = self.backward_s[place]
-        weight = whole / 2 if self.backward_weight_s is None else self.backward_weight_s[place]
+        """Return the seconds of a compute or an update on a rank."""
+        index = rank // self.num_pipeline_ranks * self.num_stages + instruction.stage
+        whole = self.backward_s[index]
+        weight = whole / 2 if self.backward_weight_s is None else self.backward_weight_s[index]
         match instruction.op:
             case Op.FORWARD:
-                return self.forward_s[place]
+                return self.forward_s[index]
             case Op.BACKWARD:
                 return whole
             case Op.BACKWARD_INPUT:
@@ -142,10 +138,10 @@ class StepModel:
             case Op.BACKWARD_WEIGHT:
                 return weight
             case _:
-                return 0.0 if self.update_s is None else self.update_s[place]
+                return 0.0 if self.update_s is None else self.update_s[index]
 
     def meant_by(self, reduction: Instruction) -> Mapping[int, Collective]:
-        """Return the collectives that a reduction means, by their position in their bucket."""
+        """Return the collectives of a reduction, by their position in their bucket."""
         assert reduction.bucket is not None, reduction
         collectives = dict(enumerate(self.collectives.get(reduction.bucket, ())))
         if reduction.bucket is not Bucket.STAGE:
@@ -155,17 +151,16 @@ class StepModel:
 
 
 class Step(NamedTuple):
-    """An instruction of a phase, or, where there is none, a meeting of all ranks."""
+    """An instruction of a phase; None is a barrier of all ranks."""
 
     phase: int
     instruction: Instruction | None
 
 
 def steps(job: StepModel, number: int) -> tuple[Step, ...]:
-    """Return the steps of every rank that has this number in its pipeline.
+    """Return the steps of the ranks with this number in their pipelines.
 
-    A reduction for which the job has no collective, or one in which the rank has no part, is left
-    out.
+    Reductions without a collective, or without a part of the rank in it, are left out.
     """
     return tuple(_steps(job, number))
 

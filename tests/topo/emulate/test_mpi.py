@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 import topo
-from topo.emulate.mpi import mpi_settings, shared_out
+from topo.emulate.mpi import divided, mpi_settings
 from topo.emulate.owner import Owner
 
 OWNER = Owner(pid=7, started=9)
@@ -27,7 +27,7 @@ def test_a_rank_runs_where_the_plan_puts_it(tmp_path: Path):
 
 
 def test_a_device_is_not_there_or_there_twice(tmp_path: Path):
-    with pytest.raises(ValueError, match="each rank has its own device"):
+    with pytest.raises(ValueError, match="`devices` must name each device once"):
         settings(tmp_path, [1, 1])
     with pytest.raises(ValueError, match="rank 0 is on device 4"):
         settings(tmp_path, [4])
@@ -57,9 +57,9 @@ def test_the_agent_refuses_an_unknown_host(tmp_path: Path):
 
 @pytest.mark.parametrize("num_cores", [1, 2, 3, 8])
 @pytest.mark.parametrize("num_ranks", [1, 2, 5])
-def test_cores_are_shared_out_evenly(num_cores: int, num_ranks: int):
+def test_cores_are_divided_evenly(num_cores: int, num_ranks: int):
     hosts = [f"host-{i}" for i in range(num_ranks)]
-    chosen = shared_out(range(num_cores), hosts, hosts)
+    chosen = divided(range(num_cores), hosts, hosts)
     each = max(1, num_cores // num_ranks)
     assert [len(mine) for mine in chosen] == [each] * num_ranks
     used = [core for mine in chosen for core in mine]
