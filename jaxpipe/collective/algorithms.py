@@ -36,7 +36,7 @@ _PHASES: dict[AllReduceKind, Callable[[SyncTree, int, Part], Phases]] = {
 }
 
 _WHOLE = {AllReduceKind.TREE, AllReduceKind.CHAIN, AllReduceKind.CENTRAL}
-"""Those that send chunks as they are; the others send shares of them."""
+"""Algorithms that send whole chunks; the others send shares of them."""
 
 
 def all_reduce_phases(algorithm: AllReduceKind, tree: SyncTree, rank: int, chunk: Part) -> Phases:

@@ -1,12 +1,12 @@
-"""In shares: islands reduce-scatter, exchange the shares between them, and all-gather.
+"""Hierarchical all-reduce: reduce-scatter in islands, exchange across them, all-gather in islands.
 
-In an island each member sends the others their parts, and adds what they send. Then the holder of a
-share exchanges it with the holders of the same elements in the other islands, all holders at once,
-each over its own links. Who meets whom stands in `jaxpipe.collective.shards`.
+In an island each member sends the others their shares, and adds what they send. Then the rank that
+holds a share exchanges it with the ranks that hold the same elements in the other islands, all at
+once, each over its own links. `jaxpipe.collective.shards` says which ranks exchange what.
 
-The last exchange, between the members of the whole tree, is a swap if there are two: each sends the
-other what it holds and adds, in one latency instead of two. Three or more share out once more.
-Then the parts go the other way, first between islands, then inside them.
+At the root, two members swap: each sends the other what it holds, and adds, in one latency instead
+of two. Three or more reduce-scatter once more. Then the shares return, first between islands, then
+inside them.
 
 A flat tree is a sharded parameter server; a tree of halves is recursive halving and doubling, for
 any number of ranks.
@@ -17,7 +17,7 @@ Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication O
 
 from collections.abc import Iterator
 
-from jaxpipe.collective.shards import Meeting, Part, meetings
+from jaxpipe.collective.shards import Part, ShareGroup, share_groups
 from jaxpipe.collective.step import Act, Phases, Step
 from jaxpipe.collective.sync_tree import SyncTree, pruned, ranks
 
@@ -35,28 +35,27 @@ def hierarchical_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
     tree = pruned(tree)
     if isinstance(tree, int):
         return ([Step(Act.SETTLE, chunk, is_own=True)],)
-    islands = list(_islands(tree, rank))
     levels = [
-        [meeting for meeting in meetings(island, chunk) if rank in meeting.holders]
-        for island in islands
+        [group for group in share_groups(island, chunk) if rank in group.ranks]
+        for island in _islands(tree, rank)
     ]
     swaps = len(tree) == 2
     phases: list[list[Step]] = [[]]
     for height, level in enumerate(levels):
         is_own, is_far = height == 0, height == len(levels) - 1
         if is_far and swaps:
-            phases[-1] += _offer(level, rank, is_own=is_own)
-            phases.append(_accept(level, rank))
+            phases[-1] += _swap_sends(level, rank, is_own=is_own)
+            phases.append(_swap_adds(level, rank))
         else:
-            phases[-1] += _scatter(level, rank, is_own=is_own, is_far=is_far)
-            phases.append(_sum(level, rank, is_own=is_own, is_far=is_far))
+            phases[-1] += _scatter_sends(level, rank, is_own=is_own, is_far=is_far)
+            phases.append(_scatter_adds(level, rank, is_own=is_own, is_far=is_far))
     if not swaps:
         phases[-1] += _settle(levels[-1], rank)
-        phases[-1] += _tell(levels[-1], rank, is_far=True)
-        phases.append(_hear(levels[-1], rank, is_far=True))
+        phases[-1] += _gather_sends(levels[-1], rank, is_far=True)
+        phases.append(_gather_takes(levels[-1], rank, is_far=True))
     for level in reversed(levels[:-1]):
-        phases[-1] += _tell(level, rank, is_far=False)
-        phases.append(_hear(level, rank, is_far=False))
+        phases[-1] += _gather_sends(level, rank, is_far=False)
+        phases.append(_gather_takes(level, rank, is_far=False))
     return [[step for step in phase if step.part.size] for phase in phases]
 
 
@@ -68,15 +67,18 @@ def _islands(tree: SyncTree, rank: int) -> Iterator[SyncTree]:
     yield tree
 
 
-def _shares(level: list[Meeting], rank: int) -> Iterator[tuple[Part, list[tuple[int, Part]]]]:
-    """Return each share of `rank`, and the others with theirs, from the one after it onwards."""
-    for part, holders in level:
-        shares, mine = part.cut(len(holders)), holders.index(rank)
-        places = [(mine + turn) % len(holders) for turn in range(1, len(holders))]
-        yield shares[mine], [(holders[place], shares[place]) for place in places]
+def _shares(level: list[ShareGroup], rank: int) -> Iterator[tuple[Part, list[tuple[int, Part]]]]:
+    """Return each share of `rank`, and the other ranks with theirs.
+
+    The next rank comes first, so that no port is the first destination of two ranks at once.
+    """
+    for part, group in level:
+        shares, mine = part.cut(len(group)), group.index(rank)
+        others = [(mine + turn) % len(group) for turn in range(1, len(group))]
+        yield shares[mine], [(group[index], shares[index]) for index in others]
 
 
-def _scatter(level: list[Meeting], rank: int, *, is_own: bool, is_far: bool) -> list[Step]:
+def _scatter_sends(level: list[ShareGroup], rank: int, *, is_own: bool, is_far: bool) -> list[Step]:
     return [
         Step(Act.SEND, share, other, is_own, is_far)
         for _, others in _shares(level, rank)
@@ -84,7 +86,8 @@ def _scatter(level: list[Meeting], rank: int, *, is_own: bool, is_far: bool) -> 
     ]
 
 
-def _sum(level: list[Meeting], rank: int, *, is_own: bool, is_far: bool) -> list[Step]:
+def _scatter_adds(level: list[ShareGroup], rank: int, *, is_own: bool, is_far: bool) -> list[Step]:
+    # In the order in which the others send to this rank; it fixes the order of the additions.
     return [
         Step(Act.ADD, mine, other, is_own and turn == 0, is_far)
         for mine, others in _shares(level, rank)
@@ -92,7 +95,8 @@ def _sum(level: list[Meeting], rank: int, *, is_own: bool, is_far: bool) -> list
     ]
 
 
-def _settle(level: list[Meeting], rank: int) -> list[Step]:
+def _settle(level: list[ShareGroup], rank: int) -> list[Step]:
+    # First as far messages round it, then as near ones do: all ranks get the same bits.
     return [
         Step(Act.SETTLE, mine, is_far=is_far)
         for mine, _ in _shares(level, rank)
@@ -100,7 +104,7 @@ def _settle(level: list[Meeting], rank: int) -> list[Step]:
     ]
 
 
-def _tell(level: list[Meeting], rank: int, *, is_far: bool) -> list[Step]:
+def _gather_sends(level: list[ShareGroup], rank: int, *, is_far: bool) -> list[Step]:
     return [
         Step(Act.SEND, mine, other, is_far=is_far)
         for mine, others in _shares(level, rank)
@@ -108,7 +112,7 @@ def _tell(level: list[Meeting], rank: int, *, is_far: bool) -> list[Step]:
     ]
 
 
-def _hear(level: list[Meeting], rank: int, *, is_far: bool) -> list[Step]:
+def _gather_takes(level: list[ShareGroup], rank: int, *, is_far: bool) -> list[Step]:
     return [
         step
         for _, others in _shares(level, rank)
@@ -120,28 +124,28 @@ def _hear(level: list[Meeting], rank: int, *, is_far: bool) -> list[Step]:
     ]
 
 
-def _offer(level: list[Meeting], rank: int, *, is_own: bool) -> list[Step]:
+def _swap_sends(level: list[ShareGroup], rank: int, *, is_own: bool) -> list[Step]:
     """Settle what `rank` holds, so that both sides add the same bits, and send it."""
     return [
         step
-        for part, holders in level
+        for part, pair in level
         for step in (
             Step(Act.SETTLE, part, is_own=is_own, is_far=True),
-            Step(Act.SEND, part, _other(holders, rank), is_far=True),
+            Step(Act.SEND, part, _other(pair, rank), is_far=True),
         )
     ]
 
 
-def _accept(level: list[Meeting], rank: int) -> list[Step]:
+def _swap_adds(level: list[ShareGroup], rank: int) -> list[Step]:
     return [
         step
-        for part, holders in level
+        for part, pair in level
         for step in (
-            Step(Act.ADD, part, _other(holders, rank), is_far=True),
+            Step(Act.ADD, part, _other(pair, rank), is_far=True),
             Step(Act.SETTLE, part),
         )
     ]
 
 
-def _other(holders: tuple[int, ...], rank: int) -> int:
-    return holders[1 - holders.index(rank)]
+def _other(pair: tuple[int, ...], rank: int) -> int:
+    return pair[1 - pair.index(rank)]

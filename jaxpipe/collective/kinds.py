@@ -1,23 +1,20 @@
-"""The names of the ways to sum an array over ranks: what a plan chooses among.
-
-The names of the codecs, for configurations.
-"""
+"""Names for configurations and plans: the all-reduce algorithms and the codecs."""
 
 from enum import StrEnum
 
 
 class AllReduceKind(StrEnum):
-    """How an all-reduce along a sync tree moves its bytes; n bytes over p ranks.
+    """The algorithm of an all-reduce along a sync tree.
 
     ============== ========================================================== ==================
-    tree           sums ascend the sync tree to its leader, and descend       few, large messages
-    hierarchical   islands share the sum out, exchange shares, and gather     islands far apart
-    ring           reduce-scatter and all-gather along the ranks              equal, fast links
+    tree           reduce to the tree's leader, broadcast from it             few, large messages
+    hierarchical   reduce-scatter in islands, exchange across, all-gather     islands far apart
+    ring           reduce-scatter and all-gather around all ranks             equal, fast links
     halving        the same in log2 p rounds, with partners ever farther      small arrays
-    chain          along the ranks to the first, and back, in chunks          equal, long links
-    sharded        each rank serves one share to all others                   any pair is linked
-    central        the first rank serves all others                           one good port
-    library        as the transport's own library does                        MPI only
+    chain          reduce along the ranks and broadcast back, in chunks       equal, long links
+    sharded        each rank reduces one share for all others                 any pair is linked
+    central        the first rank reduces for all others                      one good port
+    library        the native all-reduce of the transport's library           MPI only
     ============== ========================================================== ==================
     """
 
@@ -32,15 +29,15 @@ class AllReduceKind(StrEnum):
 
 
 class CodecKind(StrEnum):
-    """How values travel over slow links: bytes a value, and whether errors should be fed back.
+    """The codec of messages on slow links: bytes per value, and which messages it suits.
 
-    ======== ============ =============================================
-    none     as they are
-    bf16     2            for activations and gradients
-    int8     1 + 1 / 64   for activations and gradients, range of a block
-    fp8      1 + 1 / 64   the same, keeps small values beside large ones
-    top_k    8 % of one   for gradients only, with feedback
-    ======== ============ =============================================
+    ======== ============ ====================================================
+    none     unchanged
+    bf16     2            activations and gradients
+    int8     1 + 1 / 64   activations and gradients, one scale per block
+    fp8      1 + 1 / 64   the same; keeps small values next to large ones
+    top_k    8 % of one   gradients only, with error feedback
+    ======== ============ ====================================================
     """
 
     NONE = "none"

@@ -1,13 +1,13 @@
-"""Who holds which share of a sum, when islands of a sync tree share sums out among their members.
+"""Parts of a flat array, and which ranks reduce which part in a hierarchical all-reduce.
 
-The members of an island cut the array among themselves. Then the holder of a share meets the
-holders of the same elements in the other islands. Islands of unequal sizes meet on the
-intersections of their shares::
+The members of an island divide the array among themselves. Then the rank that holds a share
+exchanges it with those that hold the same elements in the other islands. Islands of unequal sizes
+exchange the intersections of their shares::
 
     ((0, 1, 2), (3, 4))      0     1     2        shares of the first island, thirds
                              |--0--|--1--|--2--|
                              |---3----|---4----|  shares of the second one, halves
-                              0-3  1-3 1-4  2-4   who meets whom
+                              0-3  1-3 1-4  2-4   pairs of ranks that exchange
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many elements there are."""
+        """The number of elements."""
         return self.stop - self.start
 
     def cut(self, num_parts: int) -> tuple["Part", ...]:
@@ -39,7 +39,7 @@ class Part(NamedTuple):
         return tuple(Part(a, b) for a, b in pairwise(edges))
 
     def pieces(self, largest: int) -> tuple["Part", ...]:
-        """Return parts of at most `largest` elements, in order, and none for no elements.
+        """Return parts of at most `largest` elements, in order; an empty part has no pieces.
 
         >>> [tuple(part) for part in Part(0, 5).pieces(2)], Part(3, 3).pieces(2)
         ([(0, 1), (1, 3), (3, 5)], ())
@@ -56,40 +56,40 @@ def consecutive(sizes: Sequence[int]) -> tuple[Part, ...]:
     return tuple(Part(a, b) for a, b in pairwise(accumulate(sizes, initial=0)))
 
 
-class Meeting(NamedTuple):
-    """A part, and who holds it: one rank for each member of an island, in the members' order."""
+class ShareGroup(NamedTuple):
+    """A part, and the ranks that reduce it together: one of each member of an island, in order."""
 
     part: Part
-    holders: tuple[int, ...]
+    ranks: tuple[int, ...]
 
 
-def meetings(island: SyncTree, whole: Part) -> tuple[Meeting, ...]:
-    """Return who meets whom on which part, when the members of an island have their own sums.
+def share_groups(island: SyncTree, whole: Part) -> tuple[ShareGroup, ...]:
+    """Return which ranks reduce which part, once each member of an island has its own sum.
 
-    >>> [(tuple(part), who) for part, who in meetings(((0, 1), 2), Part(0, 8))]
+    >>> [(tuple(part), ranks) for part, ranks in share_groups(((0, 1), 2), Part(0, 8))]
     [((0, 4), (0, 2)), ((4, 8), (1, 2))]
     """
     assert not isinstance(island, int), island
-    members = [_holdings(member, whole) for member in island]
-    edges = sorted({edge for holdings in members for part, _ in holdings for edge in part})
-    places = [0] * len(members)
-    met: list[Meeting] = []
+    members = [_shares(member, whole) for member in island]
+    edges = sorted({edge for shares in members for part, _ in shares for edge in part})
+    positions = [0] * len(members)
+    groups: list[ShareGroup] = []
     for start, stop in pairwise(edges):
-        for index, holdings in enumerate(members):
-            while holdings[places[index]][0].stop <= start:
-                places[index] += 1
-        holders = (holdings[place][1] for holdings, place in zip(members, places, strict=True))
-        met.append(Meeting(Part(start, stop), tuple(holders)))
-    return tuple(met)
+        for index, shares in enumerate(members):
+            while shares[positions[index]][0].stop <= start:
+                positions[index] += 1
+        holders = (shares[at][1] for shares, at in zip(members, positions, strict=True))
+        groups.append(ShareGroup(Part(start, stop), tuple(holders)))
+    return tuple(groups)
 
 
-def _holdings(tree: SyncTree, whole: Part) -> list[tuple[Part, int]]:
-    """Return who holds which part of the tree's sum, in order of the parts, none of them empty."""
+def _shares(tree: SyncTree, whole: Part) -> list[tuple[Part, int]]:
+    """Return the shares of the tree's sum, none of them empty, each with the rank that holds it."""
     if isinstance(tree, int):
         return [(whole, tree)]
     return [
-        (share, holder)
-        for part, holders in meetings(tree, whole)
-        for share, holder in zip(part.cut(len(holders)), holders, strict=True)
+        (share, rank)
+        for part, ranks in share_groups(tree, whole)
+        for share, rank in zip(part.cut(len(ranks)), ranks, strict=True)
         if share.size
     ]

@@ -1,12 +1,12 @@
-"""An all-reduce as data: the steps of one rank on the parts of a flat array.
+"""A collective as data: the steps of one rank on the parts of a flat array.
 
-A rank holds what it brought, its own, and a total. It sends parts of either, adds what it receives,
-takes what it receives as it is, and settles a part whose sum is complete::
+A rank has its own array, which it only reads, and a total. It sends parts of either, adds messages
+to the total, takes messages into it unchanged, and settles a part whose sum is complete::
 
     rank 0   SEND [4:8) own to 1    ADD [0:4) own from 1    SETTLE [0:4)   SEND [0:4) to 1    TAKE
     rank 1   SEND [0:4) own to 0    ADD [4:8) own from 0    SETTLE [4:8)   SEND [4:8) to 0    TAKE
 
-Steps of equal sender and receiver stand in the same order on both sides.
+Steps of equal sender and receiver are in the same order on both sides.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,10 +29,10 @@ class Act(Enum):
 
 
 class Step(NamedTuple):
-    """One act on one part; `is_own`: it reads what the rank brought, which no step has changed.
+    """One act on one part; with `is_own` it reads the rank's own array instead of the total.
 
-    `is_far` steps join the members of the whole tree, which may be far apart; a codec may shorten
-    what they move. What `SETTLE` leaves is what the others get, whatever the wire rounds.
+    `is_far` steps are messages between the members of the whole tree, which may be far apart and
+    may be compressed. `SETTLE` rounds a part as its messages will: all ranks get the same bits.
     """
 
     act: Act
@@ -48,7 +48,7 @@ class Step(NamedTuple):
 
 
 Phases = Sequence[Sequence[Step]]
-"""The steps of a rank on one chunk; each phase first waits for others, then sends."""
+"""The steps of a rank on one chunk; each phase first receives, then sends."""
 
 
 def moved(phases: Phases, offset: int) -> Phases:
@@ -57,7 +57,7 @@ def moved(phases: Phases, offset: int) -> Phases:
 
 
 def weave(chunks: Sequence[Phases]) -> Iterator[Step]:
-    """Return the steps of all chunks: each phase of all of them before the next phase of any.
+    """Return the steps of all chunks: each phase of every chunk before the next phase of any.
 
     So a rank sends the parts of later chunks while the earlier ones are under way.
 

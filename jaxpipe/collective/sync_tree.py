@@ -5,29 +5,26 @@ joined by links that are faster than those that leave it. The leader of a tree i
 
     ((0, 2), (5, 7))            two islands of two ranks each
 
-         0 <------- 5           leaders meet over the slow link
-       0 <- 2     5 <- 7        islands sum first, over their own links
+         0 <------- 5           leaders reduce over the slow link
+       0 <- 2     5 <- 7        islands reduce first, over their own links
 
 >>> ranks(((0, 2), (5, 7)))
 (0, 2, 5, 7)
 >>> leader(((0, 2), (5, 7)))
 0
 
-
-Sync trees of a given shape over ranks in a given order.
-
-::
+Common shapes::
 
     flat (0, 1, 2, 3)       chain (0, (1, (2, 3)))       halves ((0, 1), (2, 3))
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     SyncTree: TypeAlias = int | tuple["SyncTree", ...]
 else:
-    SyncTree: TypeAlias = int | tuple  # checkers at run time know no recursive alias
-from collections.abc import Sequence
+    SyncTree: TypeAlias = int | tuple  # run-time type checkers reject a recursive alias
 
 
 def ranks(tree: SyncTree) -> tuple[int, ...]:
@@ -43,7 +40,7 @@ def leader(tree: SyncTree) -> int:
 
 
 def to_leaders(tree: SyncTree) -> tuple[tuple[int, int], ...]:
-    """Return who passes its sum to whom, pairs of child and parent, farthest from the leader first.
+    """Return the edges of a reduce, pairs of child and parent, farthest from the leader first.
 
     >>> to_leaders(((0, 2), (5, 7)))
     ((2, 0), (7, 5), (5, 0))
@@ -55,7 +52,7 @@ def to_leaders(tree: SyncTree) -> tuple[tuple[int, int], ...]:
 
 
 def flat(order: Sequence[int]) -> SyncTree:
-    """Return the tree whose members are the ranks.
+    """Return the tree whose members are the ranks themselves.
 
     >>> flat((3, 1)), flat((3,))
     ((3, 1), 3)
@@ -64,7 +61,7 @@ def flat(order: Sequence[int]) -> SyncTree:
 
 
 def chain(order: Sequence[SyncTree]) -> SyncTree:
-    """Return the tree in which each member gets the sum of all that follow from its successor.
+    """Return the tree in which each member receives the sum of its successors from the next one.
 
     >>> chain((3, 1, 2)), chain(((3, 4), 1, 2))
     ((3, (1, 2)), ((3, 4), (1, 2)))
@@ -76,7 +73,7 @@ def chain(order: Sequence[SyncTree]) -> SyncTree:
 
 
 def chained(tree: SyncTree) -> SyncTree:
-    """Return the tree in which the members of each island are a chain, not a star.
+    """Return the tree in which the members of each island form a chain instead of a star.
 
     >>> chained(((3, 4, 5), 1, 2))
     ((3, (4, 5)), (1, 2))
@@ -85,7 +82,7 @@ def chained(tree: SyncTree) -> SyncTree:
 
 
 def halves(order: Sequence[int]) -> SyncTree:
-    """Return the tree of two members, each of them a half, down to single ranks.
+    """Return the binary tree of halves, down to single ranks.
 
     >>> halves((0, 1, 2, 3, 4))
     (((0, 1), 2), (3, 4))
@@ -97,7 +94,7 @@ def halves(order: Sequence[int]) -> SyncTree:
 
 
 def pruned(tree: SyncTree) -> SyncTree:
-    """Return the tree without islands of a single member: that member stands for them.
+    """Return the tree with each island of a single member replaced by that member.
 
     >>> pruned((((4,), 1), (2,)))
     ((4, 1), 2)

@@ -5,9 +5,8 @@ A collective is a tuple of transfers; each names those that have to arrive befor
     rank 0   ADD from 1, SEND to 1        transfer 0: 1 -> 0
     rank 1   SEND to 0, TAKE from 0       transfer 1: 0 -> 1, after 0
 
-A send waits for all receives that precede it in its rank's steps, as in execution. Chunks are
-transfers side by side, which do not wait for each other: their receives are posted ahead, and links
-carry them one after the other.
+A send waits for all receives that precede it in its rank's steps, as in execution. Chunks do not
+wait for each other: their receives are posted ahead, and links carry them one after the other.
 """
 
 from collections import defaultdict, deque
@@ -72,7 +71,7 @@ def transfers(
 
 
 class _Derivation:
-    """The steps of all ranks while they are walked through, as far as messages have been sent."""
+    """A symbolic execution of the steps of all ranks, which records what they send."""
 
     def __init__(self, bytes_per_element: float) -> None:
         self.moved: list[Transfer] = []
@@ -81,7 +80,7 @@ class _Derivation:
         self._bytes_per_element = bytes_per_element
 
     def advance(self, rank: int, steps: deque[Step]) -> None:
-        """Remove the steps of a rank up to the first receive of what has not been sent."""
+        """Execute the steps of a rank up to the first receive whose message has not been sent."""
         while steps:
             step = steps[0]
             if step.act is Act.SEND:
@@ -100,7 +99,7 @@ class _Derivation:
 
 
 def side_by_side(collective: Collective, *, times: int) -> Collective:
-    """Return as many copies of a collective, none of which waits for another."""
+    """Return `times` copies of a collective, none of which waits for another."""
     size = len(collective)
     return tuple(
         Transfer(
@@ -115,7 +114,7 @@ def side_by_side(collective: Collective, *, times: int) -> Collective:
 
 
 def in_sequence(first: Collective, second: Collective) -> Collective:
-    """Return both: what waits for nothing in the second waits for the first, at its source.
+    """Return both, in which the second starts at each rank once the first has reached that rank.
 
     >>> [t.after for t in in_sequence((Transfer(0, 1, 1.0),), (Transfer(1, 0, 1.0),))]
     [(), (0,)]
@@ -153,8 +152,8 @@ def all_reduce_transfers(
 ) -> Collective:
     """Return the messages of an all-reduce, as `all_reduce_steps` sends them.
 
-    Messages have at most `chunk_bytes`, but those of a ring a p-th of all: they are that small
-    already where rings are worth their latency.
+    Messages have at most `chunk_bytes`, except those of a ring, which have a p-th of `num_bytes`:
+    a ring is not worth its latency unless that is large enough.
 
     >>> for transfer in all_reduce_transfers(
     ...     AllReduceKind.HIERARCHICAL, ((0, 1), (2, 3)), num_bytes=8.0
@@ -166,12 +165,12 @@ def all_reduce_transfers(
     1 4.0 (1, 9)
 
     Raises:
-        PlanError: it is the library's own, of which nothing is known.
+        PlanError: `kind` is a library's native all-reduce, whose messages are not known.
     """
     if kind is AllReduceKind.LIBRARY:
         raise PlanError(
-            f"what an MPI library does inside is not simulated: `all_reduce` is {kind}; take "
-            f"another one, such as {AllReduceKind.HIERARCHICAL}"
+            f"the native all-reduce of an MPI library cannot be simulated: `all_reduce` is {kind}; "
+            f"choose another one, such as {AllReduceKind.HIERARCHICAL}"
         )
     members = ranks(tree)
     message_size = inf if kind is AllReduceKind.RING else chunk_bytes
@@ -245,7 +244,7 @@ def all_to_all_transfers(
 
 
 def barrier_transfers(members: Sequence[int]) -> Collective:
-    """Return the empty messages after which nobody leaves before all have come.
+    """Return the empty messages of a barrier.
 
     >>> [(t.source, t.destination, t.after) for t in barrier_transfers((0, 1))]
     [(0, 1, ()), (1, 0, ())]

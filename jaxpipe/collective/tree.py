@@ -60,7 +60,7 @@ def _reduce(tree: SyncTree, rank: int, chunk: Part) -> list[Step]:
 def _broadcast(tree: SyncTree, rank: int, chunk: Part, *, is_own: bool) -> list[Step]:
     above = parent(tree, rank)
     takes = [] if above is None else [Step(Act.TAKE, chunk, above)]
-    # The farthest island first: it has the longest way to go on.
+    # The outermost island first: its members still have to pass the total on.
     return [
         *takes,
         *(Step(Act.SEND, chunk, child, is_own) for child in reversed(children(tree, rank))),
@@ -68,7 +68,7 @@ def _broadcast(tree: SyncTree, rank: int, chunk: Part, *, is_own: bool) -> list[
 
 
 def children(tree: SyncTree, rank: int) -> tuple[int, ...]:
-    """Return the ranks whose sums `rank` adds to its own, in order: innermost island first.
+    """Return the ranks whose sums `rank` adds, in order: innermost island first.
 
     >>> children(((0, 2), (5, 7)), 0)
     (2, 5)

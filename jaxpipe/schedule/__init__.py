@@ -9,8 +9,7 @@ from jaxpipe.schedule.csv_file import (
     write_schedule,
 )
 from jaxpipe.schedule.generators.durations import Costs
-from jaxpipe.schedule.generators.forward_only import forward_only
-from jaxpipe.schedule.generators.gpipe import gpipe
+from jaxpipe.schedule.generators.gpipe import forward_only, gpipe
 from jaxpipe.schedule.generators.greedy import WeightPlacement, greedy
 from jaxpipe.schedule.generators.interleaved import interleaved
 from jaxpipe.schedule.generators.one_f_one_b import eager_one_f_one_b, one_f_one_b

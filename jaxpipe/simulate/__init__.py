@@ -49,13 +49,13 @@ from jaxpipe.simulate.published.megatron import (
     MegatronLayout,
     megatron_step,
 )
-from jaxpipe.simulate.published.registry import (
-    System,
-    system_step,
-)
 from jaxpipe.simulate.published.step_time import (
     StepTime,
     step_time,
+)
+from jaxpipe.simulate.published.systems import (
+    System,
+    system_step,
 )
 from jaxpipe.simulate.published.workload import (
     Workload,

@@ -18,7 +18,7 @@ from jaxpipe.collective import (
     broadcast_steps,
     reduce_scatter_steps,
 )
-from jaxpipe.collective.shards import Part, meetings
+from jaxpipe.collective.shards import Part, share_groups
 from jaxpipe.collective.sync_tree import SyncTree, ranks
 from tests.collective.strategies import sync_trees
 
@@ -216,9 +216,9 @@ def test_every_member_of_an_island_sends_a_share_to_the_other_one(tree: tuple[Sy
         assert far == [size // len(members)] * len(members)
 
 
-def test_uneven_islands_meet_on_the_intersections_of_their_shares():
-    met = meetings(((0, 1, 2), (3, 4)), Part(0, 6))
-    assert [(tuple(part), who) for part, who in met] == [
+def test_uneven_islands_exchange_the_intersections_of_their_shares():
+    groups = share_groups(((0, 1, 2), (3, 4)), Part(0, 6))
+    assert [(tuple(part), members) for part, members in groups] == [
         ((0, 2), (0, 3)),
         ((2, 3), (1, 3)),
         ((3, 4), (1, 4)),

@@ -2,9 +2,8 @@
 
 from jaxpipe.comm.codec.bfloat16 import Bfloat16Codec
 from jaxpipe.comm.codec.block_quantized import Float8Codec, Int8Codec
-from jaxpipe.comm.codec.codec import Codec, is_codable
-from jaxpipe.comm.codec.error_feedback import encode_with_feedback
-from jaxpipe.comm.codec.registry import codec_of
+from jaxpipe.comm.codec.by_name import codec_of
+from jaxpipe.comm.codec.codec import Codec, encode_with_feedback, is_codable
 from jaxpipe.comm.codec.top_k import TopKCodec
 
 __all__ = [

@@ -16,10 +16,9 @@ from jaxpipe.collective.step import Step
 from jaxpipe.collective.sync_tree import SyncTree, ranks
 from jaxpipe.comm.buffer import aligned_empty
 from jaxpipe.comm.codec.codec import is_codable
-from jaxpipe.comm.collective.encoding import CodecFormat, ValueFormat
 from jaxpipe.comm.collective.execute import Execution, Formats
 from jaxpipe.comm.collective.native import native_of
-from jaxpipe.comm.collective.wire_format import WireFormat, sum_dtype
+from jaxpipe.comm.collective.wire_format import CodecFormat, ValueFormat, WireFormat, sum_dtype
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport
 from jaxpipe.errors import ConfigError
 

@@ -17,8 +17,7 @@ import numpy as np
 from jaxpipe.collective.shards import Part
 from jaxpipe.collective.step import Act, Step
 from jaxpipe.comm.buffer import aligned_empty, num_bytes_of
-from jaxpipe.comm.collective.encoding import Format
-from jaxpipe.comm.collective.wire_format import sum_dtype
+from jaxpipe.comm.collective.wire_format import Format, sum_dtype
 from jaxpipe.comm.transport import Receiving, Sending, Transport
 
 AHEAD_BYTES = 2**24

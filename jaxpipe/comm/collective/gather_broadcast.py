@@ -8,8 +8,8 @@ import numpy as np
 
 from jaxpipe.collective.pairwise import barrier_phases
 from jaxpipe.collective.step import weave
-from jaxpipe.comm.collective.encoding import ValueFormat
 from jaxpipe.comm.collective.execute import Execution, Formats
+from jaxpipe.comm.collective.wire_format import ValueFormat
 from jaxpipe.comm.transport import Transport
 
 _LENGTH = jax.ShapeDtypeStruct((1,), np.dtype(np.int64))

@@ -1,4 +1,4 @@
-"""What `NcclTransport` asks of NCCL, so that several packages, and a fake one, can answer it."""
+"""The interface to NCCL, which several packages and a fake one implement; `export` is for them."""
 
 from typing import Protocol, runtime_checkable
 
@@ -51,3 +51,13 @@ class NcclBinding(Protocol):
     def connect(self, *, unique_id: bytes, is_sender: bool) -> NcclChannel:
         """Make one end of a channel; waits until the other rank makes the other end."""
         ...
+
+
+def export(array: jax.Array, *, stream: int) -> tuple[int, int, object]:
+    """Return address and size in bytes of the array, and the object that keeps its memory alive.
+
+    DLPack's handshake makes the stream (a `cudaStream_t` as a number) wait until jax has computed
+    the array; the host does not wait. Messages are bytes, since NCCL has fewer dtypes than jax.
+    """
+    capsule = array.__dlpack__(stream=stream)  # pyright: ignore[reportCallIssue]  the stub forgets it
+    return array.unsafe_buffer_pointer(), array.nbytes, (array, capsule)

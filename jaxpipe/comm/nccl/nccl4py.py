@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from jaxpipe.comm.nccl.export import export
+from jaxpipe.comm.nccl.binding import export
 
 
 class Nccl4pyBinding:

@@ -1,7 +1,7 @@
-"""GPipe: all forwards, then all backwards."""
+"""GPipe: all forwards, then all backwards; and the forwards alone, for evaluation."""
 
 from jaxpipe.schedule.instruction import Schedule, backward, forward
-from jaxpipe.schedule.virtual_stages import check_size
+from jaxpipe.schedule.virtual_stages import check_chunks, check_size
 
 
 def gpipe(*, num_stages: int, num_microbatches: int) -> Schedule:
@@ -32,4 +32,38 @@ def gpipe(*, num_stages: int, num_microbatches: int) -> Schedule:
             *(backward(stage, microbatch) for microbatch in range(num_microbatches)),
         )
         for stage in range(num_stages)
+    )
+
+
+def forward_only(*, num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+    """Return the compute instructions of an evaluation; no residuals are kept.
+
+    >>> from jaxpipe.schedule.render import render
+    >>> print(render(forward_only(num_stages=3, num_microbatches=4)))
+    stage 0  0  1  2  3  .  .
+    stage 1  .  0  1  2  3  .
+    stage 2  .  .  0  1  2  3
+
+    Ranks with several chunks take as many microbatches as there are ranks through all of them, and
+    then the next:
+
+    >>> print(render(forward_only(num_stages=4, num_microbatches=3, num_chunks=2)))
+    rank 0   0.0  1.0  0.1  1.1  2.0    .  2.1    .
+    rank 1     .  0.0  1.0  0.1  1.1  2.0    .  2.1
+
+    Raises:
+        PlanError: there are no stages or no microbatches, or the chunks are not an equal number to
+            each rank.
+    """
+    check_size(num_stages=num_stages, num_microbatches=num_microbatches)
+    check_chunks(num_stages=num_stages, num_chunks=num_chunks)
+    num_ranks = num_stages // num_chunks
+    return tuple(
+        tuple(
+            forward(stage, microbatch)
+            for first in range(0, num_microbatches, num_ranks)
+            for stage in range(rank, num_stages, num_ranks)
+            for microbatch in range(first, min(first + num_ranks, num_microbatches))
+        )
+        for rank in range(num_ranks)
     )

@@ -21,10 +21,9 @@ from jaxpipe.errors import PlanError
 from jaxpipe.plan import even_partition
 from jaxpipe.schedule import Bucket, lower, one_f_one_b
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
-from jaxpipe.simulate.published.compute_times import durations
+from jaxpipe.simulate.published.compute_times import durations, ring_step_s
 from jaxpipe.simulate.published.constants import Constants
 from jaxpipe.simulate.published.dtfm import along, stage_all_reduces
-from jaxpipe.simulate.published.ring_time import ring_step_s
 from jaxpipe.simulate.published.workload import Workload
 from topo import Cluster
 

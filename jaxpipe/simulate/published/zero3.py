@@ -14,9 +14,8 @@ SC 2020, section 7: three times the parameters are moved in a pass.
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule import gpipe, lower
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
-from jaxpipe.simulate.published.compute_times import durations
+from jaxpipe.simulate.published.compute_times import durations, ring_step_s
 from jaxpipe.simulate.published.constants import Constants
-from jaxpipe.simulate.published.ring_time import ring_step_s
 from jaxpipe.simulate.published.workload import Workload
 from topo import Cluster
 
