@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from models.gpt_config import GptConfig
+from models.gpt_config import DTYPE_BYTES, GptConfig
 
 Parameters: TypeAlias = dict[str, Any]
 
@@ -261,7 +261,7 @@ def step_memory_bytes(
     more with `remat`, over 6 widths a layer that all devices of op repeat and 50 that they share.
     A model of `experiments/alpa_gpt`, whose form was chosen with the published times at hand.
     """
-    width = 2 if config.compute_dtype == "float16" else 4
+    width = DTYPE_BYTES[config.compute_dtype]
     params = num_parameters(config) / op
     optimizer = 28 * params
     if reduce_scatter:

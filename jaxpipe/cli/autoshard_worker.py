@@ -94,6 +94,12 @@ class _Problem:
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     target = Target(request["target"])
+    speeds = target_speeds(target)
+    if request["dtype"] not in speeds.products:
+        raise ConfigError(
+            f"`--dtype` must be a format whose speed on the target is known: "
+            f"{', '.join(speeds.products)}, not {request['dtype']}"
+        )
     fields = {**load_preset(request["model"]), "compute_dtype": request["dtype"]}
     if request["layers"] is not None:
         fields["num_layers"] = request["layers"]
@@ -111,7 +117,6 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
         names=("state", "tokens", "targets"),
         result_names=("state",),
     )
-    speeds = target_speeds(target)
     problem = _Problem(step=step, arguments=(state, tokens, tokens), request=request, speeds=speeds)
     started = time.perf_counter()
     priced: Priced | None = None

@@ -89,6 +89,10 @@ def test_xla_derives_the_collectives(capsys: pytest.CaptureFixture[str]) -> None
         ("--strategy a.json --pins b.toml", "`--pins` are for a search"),
         ("--strategy none.json", "cannot read the strategy none.json"),
         ("--pins none.toml", "cannot read the pins none.toml"),
+        (
+            "--model tiny --dtype bfloat16",
+            "`--dtype` must be a format whose speed on the target is known: float16, float32, not",
+        ),
         ("--model abacus", "`--model`: `preset` must be a known name, not 'abacus'"),
     ],
 )

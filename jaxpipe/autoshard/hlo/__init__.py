@@ -9,9 +9,7 @@ from jaxpipe.autoshard.hlo.collectives import (
     collectives,
     count_collectives,
 )
-from jaxpipe.autoshard.hlo.compiled import CompiledStep, compile_step
-from jaxpipe.autoshard.hlo.device_memory import StepMemory, step_memory
-from jaxpipe.autoshard.hlo.forced_devices import run_python
+from jaxpipe.autoshard.hlo.compiled import CompiledStep, StepMemory, compile_step, step_memory
 from jaxpipe.autoshard.hlo.overlap import AsyncCollective, async_collectives
 from jaxpipe.autoshard.hlo.speeds import TargetSpeeds, target_speeds
 from jaxpipe.autoshard.hlo.target import (
@@ -19,6 +17,7 @@ from jaxpipe.autoshard.hlo.target import (
     KEEP_RECOMPUTED,
     Target,
     has_gpu_compiler,
+    run_python,
     target_devices,
     target_environment,
 )

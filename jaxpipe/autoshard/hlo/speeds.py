@@ -11,9 +11,12 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Final
 
 from jaxpipe.autoshard.hlo.collectives import HloCollective
 from jaxpipe.autoshard.hlo.target import Target
+
+_DTYPES: Final = ("float16", "bfloat16", "float32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,7 @@ def target_speeds(target: Target) -> TargetSpeeds:
     text = (files("jaxpipe.autoshard.hlo") / "targets" / "speeds.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)["v100" if target is Target.CPU else target.value]
     return TargetSpeeds(
-        products={dtype: table[dtype] for dtype in ("float16", "float32")},
+        products={dtype: table[dtype] for dtype in _DTYPES if dtype in table},
         memory_bytes_per_s=table["memory"],
         link_bytes_per_s=table["link"],
         num_links={int(size): links for size, links in table["links"].items()},

@@ -8,7 +8,10 @@ A GPU's compiler runs without a GPU and without a driver. It is told of the GPU 
 `target_environment` says so, for `run_python` to start a process with.
 """
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from enum import StrEnum
 from importlib.resources import files
@@ -18,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 import jax
 
-from jaxpipe.errors import ConfigError
+from jaxpipe.errors import ConfigError, RunError
 
 Device: TypeAlias = Any
 """A device of JAX."""
@@ -57,6 +60,26 @@ def target_environment(num_devices: int) -> Mapping[str, str]:
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
         "XLA_FLAGS": " ".join([*flags, f"--{_FORCED}={num_devices}"]),
     }
+
+
+def run_python(module: str, request: Any, *, num_devices: int) -> Any:
+    """Run `python -m module` with `request` as JSON on its input; return its last line as JSON.
+
+    Raises:
+        RunError: the process failed; the message ends with the last line of its error output.
+    """
+    process = subprocess.run(
+        [sys.executable, "-m", module],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=dict(target_environment(num_devices)),
+    )
+    if process.returncode:
+        told = process.stderr.strip().splitlines() or ["nothing on its error output"]
+        raise RunError(f"`python -m {module}` ended with {process.returncode}: {told[-1]}")
+    return json.loads(process.stdout.strip().splitlines()[-1])
 
 
 def target_devices(target: Target, *, num_devices: int) -> list[Device]:

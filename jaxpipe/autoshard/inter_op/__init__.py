@@ -1,8 +1,10 @@
-"""Alpa's inter-operator pass: operators into layers, layers into stages, stages onto submeshes."""
+"""Alpa's inter-operator pass: layers into stages, stages onto submeshes.
 
-from jaxpipe.autoshard.inter_op.cluster import cluster_operators, crossing_bytes
-from jaxpipe.autoshard.inter_op.profiled import ProfiledCosts, machine_of
-from jaxpipe.autoshard.inter_op.search import Machine, assign_stages
+Layers are those of the model; the paper also clusters operators into layers.
+"""
+
+from jaxpipe.autoshard.inter_op.profiled import ProfiledCosts, submesh_space
+from jaxpipe.autoshard.inter_op.search import SubmeshSpace, assign_stages
 from jaxpipe.autoshard.inter_op.stage import (
     Stage,
     StageCost,
@@ -15,18 +17,16 @@ from jaxpipe.autoshard.inter_op.to_plan import AlpaPlan, alpa_plan, plan_of
 
 __all__ = [
     "AlpaPlan",
-    "Machine",
     "ProfiledCosts",
     "Stage",
     "StageCost",
     "StageCosts",
     "StagedModel",
+    "SubmeshSpace",
     "alpa_plan",
     "assign_stages",
-    "cluster_operators",
-    "crossing_bytes",
-    "machine_of",
     "plan_of",
     "step_s",
+    "submesh_space",
     "submeshes",
 ]

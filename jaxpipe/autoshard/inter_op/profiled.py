@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxpipe.autoshard.inter_op.search import Machine
+from jaxpipe.autoshard.inter_op.search import SubmeshSpace
 from jaxpipe.autoshard.inter_op.stage import StageCost, submeshes
 from jaxpipe.plan.cost import Part, links_between, ring_s
 from jaxpipe.plan.decide import Task
@@ -43,7 +43,7 @@ class ProfiledCosts:
         )
 
 
-def machine_of(task: Task, *, microbatch: int, equal: int | None = None) -> Machine:
+def submesh_space(task: Task, *, microbatch: int, equal: int | None = None) -> SubmeshSpace:
     """Return the devices of a task's cluster, for microbatches of so many samples.
 
     With `equal` all submeshes have so many devices. A device of unknown memory holds everything.
@@ -61,7 +61,7 @@ def machine_of(task: Task, *, microbatch: int, equal: int | None = None) -> Mach
             for pair in (there, back)
         )
 
-    return Machine(
+    return SubmeshSpace(
         submeshes=ranges,
         memory_bytes=[
             np.inf if device.gpu is None else device.gpu.memory_bytes for device in cluster.devices

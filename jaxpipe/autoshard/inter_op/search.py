@@ -22,7 +22,7 @@ from jaxpipe.errors import PlanError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class SubmeshSpace:
     """What stages are assigned to: ranges of devices, their memory in bytes, hops between them.
 
     `hop_s(device)` are the seconds in which a microbatch comes to a device from the one before it,
@@ -36,7 +36,7 @@ class Machine:
 
 def assign_stages(
     costs: StageCosts,
-    machine: Machine,
+    space: SubmeshSpace,
     *,
     num_layers: int,
     num_microbatches: int,
@@ -54,9 +54,9 @@ def assign_stages(
     Raises:
         PlanError: no stages fit the devices' memory.
     """
-    table = _tabulate(costs, machine, num_layers=num_layers)
+    table = _tabulate(costs, space, num_layers=num_layers)
     counts = (
-        range(1, min(num_layers, len(machine.memory_bytes)) + 1)
+        range(1, min(num_layers, len(space.memory_bytes)) + 1)
         if num_stages is None
         else range(num_stages, num_stages + 1)
     )
@@ -71,14 +71,14 @@ def assign_stages(
     if not best[1]:
         raise PlanError(
             f"some stages fit into their devices: none do for {num_layers} layers on "
-            f"{len(machine.memory_bytes)} devices with `stages` {num_stages}; use more devices, or "
+            f"{len(space.memory_bytes)} devices with `stages` {num_stages}; use more devices, or "
             "smaller microbatches"
         )
     stages = tuple(
-        Stage(layers=range(k, i), devices=machine.submeshes[m], cost=table.costs[m, k, i])
+        Stage(layers=range(k, i), devices=space.submeshes[m], cost=table.costs[m, k, i])
         for m, k, i in best[1]
     )
-    seconds = step_s(stages, num_microbatches=num_microbatches, hop_s=machine.hop_s)
+    seconds = step_s(stages, num_microbatches=num_microbatches, hop_s=space.hop_s)
     return StagedModel(stages=stages, step_s=seconds)
 
 
@@ -98,12 +98,12 @@ class _Table:
     num_devices: int
 
 
-def _tabulate(costs: StageCosts, machine: Machine, *, num_layers: int) -> _Table:
-    shape = (len(machine.submeshes), num_layers + 1, num_layers + 1)
+def _tabulate(costs: StageCosts, space: SubmeshSpace, *, num_layers: int) -> _Table:
+    shape = (len(space.submeshes), num_layers + 1, num_layers + 1)
     seconds, most_live = np.full(shape, inf), np.zeros(shape)
     known: dict[tuple[int, int, int], StageCost] = {}
-    for m, devices in enumerate(machine.submeshes):
-        room = min(machine.memory_bytes[device] for device in devices)
+    for m, devices in enumerate(space.submeshes):
+        room = min(space.memory_bytes[device] for device in devices)
         for k in range(num_layers):
             for i in range(k + 1, num_layers + 1):
                 cost = costs(range(k, i), devices)
@@ -116,10 +116,10 @@ def _tabulate(costs: StageCosts, machine: Machine, *, num_layers: int) -> _Table
         costs=known,
         seconds=seconds,
         most_live=most_live,
-        starts=np.array([devices.start for devices in machine.submeshes]),
-        stops=np.array([devices.stop for devices in machine.submeshes]),
-        hop_s=np.array([machine.hop_s(d.start) if d.start else 0.0 for d in machine.submeshes]),
-        num_devices=len(machine.memory_bytes),
+        starts=np.array([devices.start for devices in space.submeshes]),
+        stops=np.array([devices.stop for devices in space.submeshes]),
+        hop_s=np.array([space.hop_s(d.start) if d.start else 0.0 for d in space.submeshes]),
+        num_devices=len(space.memory_bytes),
     )
 
 

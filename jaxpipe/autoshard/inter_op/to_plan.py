@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from jaxpipe.autoshard.inter_op.profiled import ProfiledCosts, machine_of
+from jaxpipe.autoshard.inter_op.profiled import ProfiledCosts, submesh_space
 from jaxpipe.autoshard.inter_op.search import assign_stages
 from jaxpipe.autoshard.inter_op.stage import StagedModel
 from jaxpipe.errors import PlanError
@@ -114,7 +114,7 @@ def _assigned(task: Task, *, microbatch: int, equal: int | None) -> StagedModel 
     try:
         return assign_stages(
             ProfiledCosts(task=task, microbatch=microbatch, num_microbatches=num_microbatches),
-            machine_of(task, microbatch=microbatch, equal=equal),
+            submesh_space(task, microbatch=microbatch, equal=equal),
             num_layers=task.num_layers,
             num_microbatches=num_microbatches,
             num_stages=task.stages,

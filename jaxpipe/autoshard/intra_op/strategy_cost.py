@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxpipe.autoshard.graph import roles_of
 from jaxpipe.autoshard.intra_op.build import Space
 from jaxpipe.autoshard.intra_op.decode import choice_of, number_of, stored_as, table_row
-from jaxpipe.autoshard.intra_op.partial_sums import sum_collectives
+from jaxpipe.autoshard.intra_op.enumerate_shardings import reduction_collectives
 from jaxpipe.autoshard.intra_op.peak_memory import Peak
 from jaxpipe.autoshard.intra_op.tables import Combined
 from jaxpipe.autoshard.strategy import Collective
@@ -97,7 +97,9 @@ def _all_collectives(space: Space, chosen: Sequence[int]) -> Iterator[tuple[int,
                 yield from _reshard(space, operand, int(numbers[row]), chosen, (made, why))
         result = operator.results[0]
         choice = choice_of(space, operator, chosen)
-        for each in sum_collectives(choice.results[0], choice.partial, graph.arrays[result], mesh):
+        for each in reduction_collectives(
+            choice.results[0], choice.partial, graph.arrays[result], mesh
+        ):
             why = f"{operator.primitive} {operator.index} sums"
             yield (
                 result,

@@ -9,9 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jaxpipe.autoshard.graph import ArrayType, Graph, Operator, Rule
-from jaxpipe.autoshard.intra_op.enumerate_shardings import Split, candidates, following_candidate
+from jaxpipe.autoshard.intra_op.enumerate_shardings import (
+    Split,
+    candidates,
+    following_candidate,
+    reduction_collectives,
+)
 from jaxpipe.autoshard.intra_op.layouts import LayoutBook
-from jaxpipe.autoshard.intra_op.partial_sums import sum_collectives
 from jaxpipe.autoshard.strategy import (
     Axes,
     Collective,
@@ -153,7 +157,7 @@ def _table(kind: _Kind, book: LayoutBook) -> Table:
 
 
 def _sums(choice: OperatorChoice, array: ArrayType, book: LayoutBook) -> Iterable[Collective]:
-    return sum_collectives(choice.results[0], choice.partial, array, book.mesh)
+    return reduction_collectives(choice.results[0], choice.partial, array, book.mesh)
 
 
 def _axes(split: Split) -> Axes:

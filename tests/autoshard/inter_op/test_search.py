@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.autoshard.inter_op import (
-    Machine,
     ProfiledCosts,
     Stage,
     StageCost,
     StageCosts,
     StagedModel,
+    SubmeshSpace,
     alpa_plan,
     assign_stages,
-    machine_of,
     plan_of,
     step_s,
+    submesh_space,
     submeshes,
 )
 from jaxpipe.errors import PlanError
@@ -46,25 +46,25 @@ def random_costs(random: np.random.Generator) -> StageCosts:
 
 
 def all_ways(
-    costs: StageCosts, machine: Machine, *, layers: range, devices: int
+    costs: StageCosts, space: SubmeshSpace, *, layers: range, devices: int
 ) -> Iterator[tuple[Stage, ...]]:
     """Yield all stages of the layers on submeshes from a device on."""
     if not layers:
         yield ()
-    for mesh in machine.submeshes:
+    for mesh in space.submeshes:
         for stop in range(layers.start + 1, layers.stop + 1):
             cost = costs(range(layers.start, stop), mesh) if mesh.start == devices else None
             if cost is not None:
                 first = Stage(layers=range(layers.start, stop), devices=mesh, cost=cost)
                 rest = range(stop, layers.stop)
-                for others in all_ways(costs, machine, layers=rest, devices=mesh.stop):
+                for others in all_ways(costs, space, layers=rest, devices=mesh.stop):
                     yield (first, *others)
 
 
-def fits(stages: tuple[Stage, ...], machine: Machine, *, num_microbatches: int) -> bool:
+def fits(stages: tuple[Stage, ...], space: SubmeshSpace, *, num_microbatches: int) -> bool:
     return all(
         stage.cost.held_bytes + min(ahead, num_microbatches) * stage.cost.live_bytes
-        <= min(machine.memory_bytes[device] for device in stage.devices)
+        <= min(space.memory_bytes[device] for device in stage.devices)
         for ahead, stage in enumerate(reversed(stages), start=1)
     )
 
@@ -78,27 +78,27 @@ def test_no_other_stages_are_faster(
 ):
     random = np.random.default_rng(seed)
     hops = random.integers(0, 4, size=devices).tolist()
-    machine = Machine(
+    space = SubmeshSpace(
         submeshes=submeshes(cluster(devices, devices_per_host=per_host)),
         memory_bytes=random.integers(4, 30, size=devices).tolist(),
         hop_s=lambda device: hops[device],
     )
     costs = random_costs(random)
     seconds = [
-        step_s(way, num_microbatches=microbatches, hop_s=machine.hop_s)
-        for way in all_ways(costs, machine, layers=range(layers), devices=0)
-        if fits(way, machine, num_microbatches=microbatches)
+        step_s(way, num_microbatches=microbatches, hop_s=space.hop_s)
+        for way in all_ways(costs, space, layers=range(layers), devices=0)
+        if fits(way, space, num_microbatches=microbatches)
     ]
     if not seconds:
         with pytest.raises(PlanError, match="some stages fit into their devices"):
-            assign_stages(costs, machine, num_layers=layers, num_microbatches=microbatches)
+            assign_stages(costs, space, num_layers=layers, num_microbatches=microbatches)
         return
-    found = assign_stages(costs, machine, num_layers=layers, num_microbatches=microbatches)
+    found = assign_stages(costs, space, num_layers=layers, num_microbatches=microbatches)
     assert found.step_s == pytest.approx(min(seconds))
-    assert fits(found.stages, machine, num_microbatches=microbatches)
+    assert fits(found.stages, space, num_microbatches=microbatches)
     assert sum(found.cut) == layers
     near = assign_stages(
-        costs, machine, num_layers=layers, num_microbatches=microbatches, tolerance=0.5
+        costs, space, num_layers=layers, num_microbatches=microbatches, tolerance=0.5
     )
     assert near.step_s <= 1.5 * min(seconds)
 
@@ -121,7 +121,9 @@ def test_a_slow_device_gets_fewer_layers():
     fast = [replace(device, effective_flops_per_s=1.0) for device in where.devices[:2]]
     task = task_on(replace(where, devices=(*fast, slow)), layers=5, batch=20)
     costs = ProfiledCosts(task=task, microbatch=1, num_microbatches=20)
-    found = assign_stages(costs, machine_of(task, microbatch=1), num_layers=5, num_microbatches=20)
+    found = assign_stages(
+        costs, submesh_space(task, microbatch=1), num_layers=5, num_microbatches=20
+    )
     assert found.cut == (2, 2, 1)
 
 
@@ -130,8 +132,8 @@ def test_equal_submeshes_are_a_plan_that_takes_as_long(equal: int, replicas: int
     where = cluster(4, bytes_per_s=1e12)
     task = task_on(where, layers=4, batch=32)
     costs = ProfiledCosts(task=task, microbatch=4, num_microbatches=8)
-    machine = machine_of(task, microbatch=4, equal=equal)
-    found = assign_stages(costs, machine, num_layers=4, num_microbatches=8, num_stages=stages)
+    space = submesh_space(task, microbatch=4, equal=equal)
+    found = assign_stages(costs, space, num_layers=4, num_microbatches=8, num_stages=stages)
     plan = plan_of(found, task, microbatch=4)
     check_plan(plan, num_devices=4)
     assert (plan.num_replicas, plan.num_stages, plan.num_microbatches) == (replicas, stages, 8)
@@ -161,7 +163,7 @@ def test_the_plan_is_the_fastest_of_all_equal_submeshes():
     seconds = [
         assign_stages(
             ProfiledCosts(task=task, microbatch=size * each, num_microbatches=8 // (size * each)),
-            machine_of(task, microbatch=size * each, equal=size),
+            submesh_space(task, microbatch=size * each, equal=size),
             num_layers=4,
             num_microbatches=8 // (size * each),
         ).step_s
