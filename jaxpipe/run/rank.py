@@ -165,7 +165,7 @@ def _train(place: _Place, job: Job, saved: Saved | None) -> Outcome | Stopped | 
         checkpoint=saved,
         observe=StepReport(console, job.train, job.plan),
         watch=place.watch,
-        standing=place.standing,
+        last_state=place.standing,
     )
 
 
