@@ -1,6 +1,7 @@
-"""What steers a run: the sections of the configuration that the runtime owns.
+"""The sections of the configuration that belong to the runtime.
 
-It imports no jax, so that a configuration is checked before anything slow begins.
+No jax here: a configuration is checked before anything slow is imported. The docstring below each
+field is its entry in the reference of the documentation; the unit stands in brackets.
 """
 
 from dataclasses import dataclass
@@ -11,117 +12,121 @@ from typing import Any
 from jaxpipe.collective import CodecKind
 
 _LONGEST_WAIT_S = 1e9
-"""Thirty years; far longer waits are more than clocks can count."""
+"""Thirty years; much longer waits overflow the clocks of the system."""
 _LONGEST_PATH = 4000
 _LONGEST_NAME = 255
-"""Of a file, in bytes: what most file systems take."""
+"""Of a file, in bytes: the limit of most file systems."""
 
 
 class Remat(StrEnum):
-    """What a stage keeps of each layer's forward; its backward computes the rest again."""
+    """What a stage keeps of the forward of each layer; its backward computes the rest again."""
 
     NONE = "none"
-    """Everything that the backward reads: the most memory, the least work."""
+    """Keeps everything that the backward reads: the most memory, the least work."""
     DOTS = "dots"
-    """The results of matrix products with weights, and the attention output."""
+    """Keeps the results of matrix products with weights, and the attention output."""
     FULL = "full"
-    """The input of the layer alone: the least memory, one more forward."""
+    """Keeps only the input of the layer: the least memory, one more forward."""
 
 
 class Loop(StrEnum):
-    """How a stage goes through its layers."""
+    """How a stage iterates over its layers."""
 
     SCAN = "scan"
-    """One body, called for each layer: compiles as fast as one layer, copies what it keeps."""
+    """One body for all layers (`jax.lax.scan`): compiles as fast as one layer, copies residuals."""
     UNROLLED = "unrolled"
-    """One body for each layer, over parameters that are copied apart once a step."""
+    """One body per layer: compiles longer, runs faster; parameters are unstacked once a step."""
 
 
 class TransportKind(StrEnum):
-    """How messages travel between ranks."""
+    """How messages are sent between ranks."""
 
     MPI = "mpi"
-    """Over MPI, from host memory to host memory."""
+    """MPI, from host memory to host memory."""
     NCCL = "nccl"
-    """Activations from GPU to GPU over NCCL, all else over MPI; without a GPU, MPI with a warning.
+    """NCCL for activations between GPUs, MPI for the rest; without GPUs, MPI with a warning.
 
     Not run on a GPU yet.
     """
     SHAPED = "shaped"
-    """Over MPI, each delayed as the links of the plan's cluster would delay it: emulated."""
+    """MPI, each message delayed as the links of the plan's cluster would delay it (emulated)."""
 
 
 class ComputeKind(StrEnum):
-    """What a stage function does."""
+    """Whether stages compute."""
 
     REAL = "real"
-    """It computes."""
+    """Stages compute."""
     PACED = "paced"
-    """It waits as long as it should take on the cluster's devices, over emulated links: nothing is
-    trained, and any model fits on any machine (`jaxpipe.paced`)."""
+    """Stages wait for as long as they would compute on the cluster's devices, over emulated links:
+    nothing is trained, and any model fits on any machine."""
 
 
 class TrackerKind(StrEnum):
-    """What shows the metrics of a run, beside `metrics.jsonl` (`jaxpipe.runtime.metrics.trackers`).
+    """Services that show the metrics of a run, in addition to `metrics.jsonl`.
 
-    Each is an extra of this name. One that fails is told once, and training goes on without it.
+    Each needs the extra of its name. If one fails, a warning says so and training continues.
     """
 
     TENSORBOARD = "tensorboard"
-    """TensorBoard's files, in the folder `tensorboard` of the run."""
+    """TensorBoard event files, in the folder `tensorboard` of the run."""
     TRACKIO = "trackio"
-    """trackio, on this machine or where its environment variables say."""
+    """trackio, on this machine unless its environment variables name another place."""
     WANDB = "wandb"
-    """Weights & Biases, online or as `WANDB_MODE` says."""
+    """Weights & Biases, online unless `WANDB_MODE` says otherwise."""
 
 
 class Survival(StrEnum):
-    """What becomes of a run that has lost a rank."""
+    """What happens when a rank is lost."""
 
     RESTART = "restart"
-    """It ends, and `jaxpipe run` starts it again."""
+    """The run ends; `jaxpipe run` starts it again from its newest checkpoint."""
     SHRINK = "shrink"
-    """The others go on in the same job, with a smaller plan: Open MPI alone, which has ULFM."""
+    """The other ranks continue in the same job, with a smaller plan; needs Open MPI, for ULFM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """Where a run lives, and how long its ranks wait for each other.
+    """The folder of a run, its transport, its timeouts, and its behaviour on failures.
 
-    `timeout_s` bounds every wait within a step, `startup_timeout_s` that for the slowest rank to
-    compile its stage. A rank that does one thing for longer than `hang_s`, and than five times what
-    99 % of the like have taken, hangs, and ends the run. With the transport `shaped`, `link_scale`
-    multiplies the latencies and the seconds per byte of all links. Where computes are `paced`,
-    links are emulated whatever the transport is, and the section `paced` has their scales.
-
-    Each of the `trackers` is told of every step by rank 0; `project` is where trackio and W&B put
-    the run.
-
-    Where lost ranks are survived by `shrink`, the others train again within `recover_s`, compiled
-    anew, or the job ends as it would with `restart`. They take the state of a lost stage from its
-    replica; with `optimizer.sharded`, or without a replica, all go back to the newest checkpoint.
+    With `survive = "shrink"`, survivors take the state of a lost stage from its replica; with
+    `optimizer.sharded`, or without a replica, all go back to the newest checkpoint.
     """
 
     folder: str
+    """The folder of the run: checkpoints, metrics and trace; created if it is missing."""
     seed: int = 0
+    """The seed of the initial parameters, the order of the samples, and dropout."""
     timeout_s: float = 120.0
+    """Timeout of every wait within a step [s]."""
     startup_timeout_s: float = 900.0
+    """Timeout of the wait for the slowest rank to compile its stages [s]."""
     hang_s: float = 2.0
+    """Minimum duration of an instruction before its rank counts as hanging [s]: the run ends when
+    an instruction exceeds it, and also five times the 99th percentile of earlier ones."""
     transport: TransportKind = TransportKind.MPI
+    """How messages are sent between ranks; ignored by paced runs, whose links are emulated."""
     link_scale: float = 1.0
+    """Factor on the latency and on the time per byte of all links; `shaped` transport only."""
     compute: ComputeKind = ComputeKind.REAL
+    """Whether stages compute, or wait instead (a paced run, section `paced`)."""
     trackers: tuple[TrackerKind, ...] = ()
+    """Services to which rank 0 logs the metrics of each step; default none."""
     project: str = "jaxpipe"
+    """The project of the run in trackio and Weights & Biases."""
     survive: Survival = Survival.RESTART
+    """What happens when a rank is lost."""
     recover_s: float = 120.0
+    """Deadline for survivors to train again [s], compilation included; after it, the job ends as
+    it would with `survive = "restart"`."""
 
     def __post_init__(self) -> None:
         times = ("timeout_s", "startup_timeout_s", "hang_s", "link_scale", "recover_s")
         _check(self, above_zero=times, not_negative=("seed",))
         if len(set(self.trackers)) < len(self.trackers):
             raise ValueError(
-                f"each tracker is told once: `trackers` is {', '.join(self.trackers)}; name each "
-                "once"
+                f"no tracker may be named twice: `trackers` is {', '.join(self.trackers)}; name "
+                "each once"
             )
         for name in ("timeout_s", "startup_timeout_s", "hang_s", "recover_s"):
             if getattr(self, name) > _LONGEST_WAIT_S:
@@ -132,33 +137,35 @@ class RunConfig:
         is_plain = self.transport is TransportKind.MPI and self.compute is ComputeKind.REAL
         if self.survive is Survival.SHRINK and not is_plain:
             raise ValueError(
-                f"ranks shrink over MPI alone, where they compute: `survive` is {self.survive}, "
+                f"shrinking needs real computes over plain MPI: `survive` is {self.survive}, "
                 f"`transport` {self.transport}, `compute` {self.compute}; leave out the others, or "
                 f"set `survive` to {Survival.RESTART}"
             )
         if self.link_scale != 1 and self.transport is not TransportKind.SHAPED:
             raise ValueError(
-                f"only emulated links have a scale: `link_scale` is {self.link_scale}, `transport` "
+                f"only shaped links can be scaled: `link_scale` is {self.link_scale}, `transport` "
                 f"{self.transport}; set it to {TransportKind.SHAPED}, or leave out `link_scale`"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacedConfig:
-    """How a run with paced computes fits the machine, and how long its computes last.
-
-    Every message has `message_scale` of the bytes that it stands for, over links of as much less
-    bandwidth; left out, the largest has 2 KiB. An emulated second takes `time_scale` seconds.
-    Computes last as long as the measured `profile` says, or else as their FLOPs take on the
-    cluster's GPUs, and `tflops` are what a device reaches of which the cluster says nothing. Links
-    are what DT-FM's runs found them to be, or with `ideal` what the cluster states.
-    """
+    """How a paced run is scaled to this machine, and how long its computes last."""
 
     message_scale: float | None = None
+    """Factor on the size of every message, and on the bandwidth of every link; by default such
+    that the largest message has 2 KiB."""
     time_scale: float = 1.0
+    """Real seconds per emulated second."""
     profile: str | None = None
+    """A measured profile from which computes take their duration; by default it follows from their
+    FLOPs and the devices of the cluster."""
     tflops: float | None = None
+    """Throughput of devices for which the cluster states none [TFLOP/s]; by default they are an
+    error, if there is no profile."""
     ideal: bool = False
+    """Use the latencies and bandwidths of the cluster as they are; by default links also have the
+    overheads that were fitted to DT-FM's published runs."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("message_scale", "tflops") if getattr(self, name) is not None]
@@ -167,9 +174,10 @@ class PacedConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """Which prepared dataset to train on: a folder written by `jaxpipe data prepare`."""
+    """The dataset to train on."""
 
     folder: str
+    """A prepared dataset: a folder written by `jaxpipe data prepare`."""
 
     def __post_init__(self) -> None:
         check_path("folder", self.folder)
@@ -177,20 +185,28 @@ class DataConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """How much work: `batch` in samples per step over all replicas, `sequence` in tokens.
+    """The amount of work, and how often it is reported.
 
-    `sequence` is the model's where it is left out. The held-out loss is measured after the first
-    step, every `eval_every` steps, and after the last, on `eval_batches` batches.
+    The held-out loss is measured after the first step, every `eval_every` steps, and after the last
+    one.
     """
 
     steps: int = 100
+    """Number of training steps [steps]; the learning rate decays until the last one."""
     batch: int = 16
+    """Samples per step, over all replicas [samples]."""
     sequence: int | None = None
+    """Length of a sample [tokens]; by default the maximum of the model."""
     remat: Remat = Remat.NONE
+    """What each layer keeps of its forward for its backward (rematerialisation)."""
     loop: Loop = Loop.UNROLLED
+    """How a stage iterates over its layers."""
     log_every: int = 10
+    """Interval between lines on the terminal [steps]; `metrics.jsonl` has every step."""
     eval_every: int = 50
+    """Interval between measurements of the held-out loss [steps]."""
     eval_batches: int = 4
+    """Batches per measurement of the held-out loss [batches]."""
 
     def __post_init__(self) -> None:
         _check(
@@ -203,22 +219,24 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshConfig:
-    """How the local devices of each rank share its stages (`jaxpipe.runtime.stage.mesh`).
+    """How the local devices of each rank share its stages.
 
-    `data` parts of a microbatch times `tensor` parts of each layer: a rank uses the first
-    `data` x `tensor` of the devices that it sees. `data` divides the microbatch, `tensor` the
-    attention heads; a table of tokens whose rows `tensor` does not divide is whole on each device.
+    A rank uses the first `data` x `tensor` of the devices that it sees. A token embedding is
+    replicated if `tensor` does not divide its rows.
     """
 
     data: int = 1
+    """Parts of each microbatch, one per device of the axis; must divide the microbatch."""
     tensor: int = 1
+    """Parts of each layer, one per device of the axis (tensor parallelism); must divide the
+    attention heads."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("data", "tensor"))
 
     @property
     def num_devices(self) -> int:
-        """How many devices a rank uses."""
+        """The number of devices of a rank."""
         return self.data * self.tensor
 
 
@@ -226,22 +244,29 @@ class MeshConfig:
 class OptimizerConfig:
     """AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019).
 
-    The learning rate rises linearly over `warmup_steps` to `learning_rate`, and falls along a
-    cosine to `final_fraction` of it at the last step. `weight_decay` acts on matrices alone.
-    Gradients are clipped to `clip_norm`, taken over all stages. Where it is `sharded`, each replica
-    of a stage holds the moments of an equal part of the parameters alone, updates these, and gets
-    the others from the other replicas (ZeRO-1): less memory, more messages, the same losses.
+    The learning rate rises linearly to its peak, then decreases along a cosine until the last step.
     """
 
     learning_rate: float = 1e-3
+    """Peak of the learning rate, after the warm-up."""
     warmup_steps: int = 20
+    """Duration of the linear warm-up [steps]; 0 starts at the peak."""
     final_fraction: float = 0.1
+    """Learning rate at the last step, as a fraction of the peak."""
     beta1: float = 0.9
+    """Decay rate of the first moment, per step."""
     beta2: float = 0.95
+    """Decay rate of the second moment, per step."""
     epsilon: float = 1e-8
+    """Added to the square root of the second moment, against division by zero."""
     weight_decay: float = 0.1
+    """Decoupled weight decay, times the learning rate; of matrices only."""
     clip_norm: float = 1.0
+    """Maximum of the global norm of the gradients over all stages; larger ones are scaled down."""
     sharded: bool = False
+    """Shard the optimizer over the replicas of each stage (ZeRO-1): each keeps the moments of an
+    equal part of the parameters, updates it, and gathers the rest. Less memory, more messages, the
+    same losses up to rounding. By default every replica has all moments."""
 
     def __post_init__(self) -> None:
         _check(
@@ -256,19 +281,22 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScaleConfig:
-    """How the loss is scaled, lest float16 gradients vanish (`jaxpipe.runtime.stage.loss_scale`).
+    """Dynamic loss scaling, against underflow of float16 gradients.
 
-    It is where `enabled`, or where that is left out and `model.compute_dtype` is float16. The scale
-    starts at `initial`. A step that overflows divides it by `factor`, but never below 1;
-    `growth_steps` steps in a row without overflow multiply it by `factor`, but never above
-    `largest`. Powers of two change no bit of what is in float32.
+    A step whose gradients are not finite is skipped. Powers of two change no bit of float32.
     """
 
     enabled: bool | None = None
+    """Whether the loss is scaled; by default only if `model.compute_dtype` is float16."""
     initial: float = 2.0**16
+    """Scale of the first step, from 1 to `largest`."""
     factor: float = 2.0
+    """Divides the scale after a step that overflows, but never below 1; multiplies it after
+    `growth_steps` steps without overflow."""
     growth_steps: int = 2000
+    """Steps in a row without overflow before the scale grows [steps]."""
     largest: float = 2.0**24
+    """Maximum of the scale."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("growth_steps",))
@@ -282,29 +310,26 @@ class LossScaleConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommConfig:
-    """How many bytes ranks send: what is rounded or left out, and the size of a message.
-
-    `boundary` encodes the activations and their gradients that travel between stages. `gradients`
-    encodes what crosses the root of each sync tree, in a hierarchical all-reduce
-    (`plan.all_reduce`); gradients of the same island travel as they are. Losses and norms are
-    always exact. A sum goes in messages of `chunk_bytes` at most, before they are encoded.
-
-    `top_k` is for gradients alone: it sends `top_k_fraction` of the values of each message, the
-    largest ones, and adds what it leaves out to the next step's. What has been left out is not part
-    of a checkpoint: a run that is resumed begins with nothing left out.
-    """
+    """Compression of messages, and their maximum size. Losses and norms are always exact."""
 
     boundary: CodecKind = CodecKind.NONE
+    """Codec of the activations between stages, and of their gradients; not `top_k`. By default they
+    are sent as they are."""
     gradients: CodecKind = CodecKind.NONE
+    """Codec of gradients across the root of each sync tree, in a hierarchical all-reduce
+    (`plan.all_reduce`); within an island they are sent as they are. `top_k` feeds its residuals
+    back into the next step; they are not part of a checkpoint, and zero when a run resumes."""
     top_k_fraction: float = 0.01
+    """Fraction of the values that `top_k` sends of each message, the largest ones."""
     chunk_bytes: int = 2**20
+    """Maximum size of one message of an all-reduce, before it is compressed [bytes]."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("chunk_bytes",))
         if self.boundary is CodecKind.TOP_K:
             raise ValueError(
-                "an activation left out is lost, with nothing to make up for it: `boundary` must "
-                "not be top_k; use bf16, int8 or fp8, or top_k for `gradients`"
+                "an activation left out is lost, without error feedback: `boundary` must not be "
+                "top_k; use bf16, int8 or fp8, or top_k for `gradients`"
             )
         if not 0 < self.top_k_fraction <= 1:
             raise ValueError(
@@ -313,16 +338,18 @@ class CommConfig:
 
     @property
     def feeds_back(self) -> bool:
-        """Whether what the codec of gradients loses is added to what it encodes next."""
+        """Whether the codec of gradients adds its residuals to the next step (error feedback)."""
         return self.gradients is CodecKind.TOP_K
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
-    """A checkpoint every so many steps and after the last; the newest `keep` stay on disk."""
+    """When checkpoints are saved, and how many stay; one is always saved after the last step."""
 
     every: int = 100
+    """Interval between checkpoints [steps]."""
     keep: int = 2
+    """Number of checkpoints that are kept, the newest ones."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("every", "keep"))
@@ -330,9 +357,10 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceConfig:
-    """How many of the last steps the trace of a run holds."""
+    """The extent of the trace of a run."""
 
     steps: int = 3
+    """Number of steps in the trace, the last ones of the run [steps]."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("steps",))
@@ -340,11 +368,14 @@ class TraceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleConfig:
-    """What the trained model is asked to continue when a run ends."""
+    """The text that the trained model generates at the end of a run."""
 
     prompt: str = "The "
+    """The beginning of the text."""
     tokens: int = 200
+    """Length of the continuation [tokens]; 0 generates none."""
     temperature: float = 0.8
+    """Temperature of the distribution from which tokens are drawn; 0 takes the most likely one."""
 
     def __post_init__(self) -> None:
         _check(self, not_negative=("tokens", "temperature"))
@@ -365,10 +396,10 @@ def _check(
 
 
 def check_path(name: str, path: str) -> None:
-    """Check that a text can be the path of a file or a folder.
+    """Check that a string can be the path of a file or a folder.
 
     Raises:
-        ValueError: it is empty, too long, or holds a character that no path may.
+        ValueError: it is empty, too long, or has a character that no path may have.
     """
     parts = path.encode(errors="surrogateescape").split(b"/")
     if (

@@ -72,9 +72,7 @@ def commit(folder: Path, entries: Iterable[TensorEntry], metadata: Mapping[str, 
     for entry in entries:
         kept = tensors.setdefault(entry.name, entry)
         if kept.checksum != entry.checksum:
-            _log.warning(
-                "%s differs: kept that of %s, not %s", entry.name, kept.file, entry.file
-            )
+            _log.warning("%s differs: kept that of %s, not %s", entry.name, kept.file, entry.file)
     for file in sorted({entry.file for entry in tensors.values()}):
         check_shard(folder, file, [entry for entry in tensors.values() if entry.file == file])
     manifest = Manifest(

@@ -11,7 +11,7 @@ from jaxpipe.runtime.stage.model import Parameters
 
 
 def learning_rate(config: OptimizerConfig, *, num_steps: int) -> optax.Schedule:
-    """Return the learning rate as a function of the number of updates done."""
+    """Return the learning rate as a function of the number of updates."""
     return optax.warmup_cosine_decay_schedule(
         init_value=config.learning_rate / (config.warmup_steps + 1),
         peak_value=config.learning_rate,
@@ -26,7 +26,8 @@ def adamw(
 ) -> optax.GradientTransformation:
     """Return the optimizer of one stage, for gradients that are clipped already.
 
-    `decayed` tells for each leaf whether it decays, where leaves are not in their shapes.
+    `decayed` is a mask of the leaves with weight decay, for trees of flat pieces, whose shapes do
+    not show which are matrices.
     """
     return optax.adamw(
         learning_rate(config, num_steps=num_steps),
@@ -47,7 +48,7 @@ def clip_factor(
 
 
 def matrices(params: Parameters) -> Parameters:
-    """Tell weight matrices from biases and norms; a block's leaves have one dim more, the layer."""
+    """Return a mask of the weight matrices; leaves of blocks have one more dim, the layer."""
     return {
         part: jax.tree.map(lambda leaf, extra=part == "blocks": leaf.ndim - extra >= 2, leaves)
         for part, leaves in params.items()

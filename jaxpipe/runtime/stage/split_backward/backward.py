@@ -1,11 +1,11 @@
-"""A backward in two parts: the gradient of the input at once, those of the weights later.
+"""A backward in two halves: the gradient of the input at once, those of the weights later.
 
-Only the gradient of the input is waited for by another stage (Qi et al., "Zero Bubble Pipeline
-Parallelism", 2023, section 2). The backward is traced and its equations are told apart, so neither
-part computes what the other has. What the second needs is carried: some of the residuals, and the
-gradients of the outputs of the matrix products, which cross from the first. The gradients of
-biases and norms, sums that cost little, are made with the first, so that no more is carried than
-was kept.
+Another stage waits only for the gradient of the input (Qi et al., "Zero Bubble Pipeline
+Parallelism", 2023, section 2). The backward is traced and its equations are divided, so that
+neither half repeats work of the other. The second half reads what is carried: some of the
+residuals, and the gradients of the outputs of the matrix products, which cross from the first half.
+The gradients of biases and norms, cheap sums, are computed in the first half, so that no more is
+carried than was kept.
 """
 
 from collections.abc import Callable

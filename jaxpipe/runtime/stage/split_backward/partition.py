@@ -1,12 +1,12 @@
-"""Decides which equations of a traced function are computed first, and which can wait.
+"""Divide the equations of a traced function into two halves: computed first, and later.
 
-The first half is what some outputs need, the second what else the others need::
+The first half has the equations that some outputs need, the second the rest of those for others::
 
     cotangent ─► d mlp ─► d attention ─► d input        first
                    │            │
                  d kernel     d kernel                  second; the arrows down are the crossing
 
-A scan is halved as well: its body is, and what crosses in the body is stacked over the iterations.
+A scan is divided as well, by its body; arrays that cross in the body are stacked over iterations.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -26,23 +26,23 @@ from jax.extend.core.primitives import (
 from jaxpipe.runtime.stage.split_backward.jaxpr import variables
 
 _LAYOUT = frozenset({broadcast_in_dim_p, reshape_p, squeeze_p, transpose_p})
-"""Computed again rather than carried: else one array may cross in several shapes."""
+"""Computed again rather than carried: otherwise one array may cross in several shapes."""
 
 _SUMS = frozenset({reduce_sum_p})
-"""Computed first, though they can wait: the gradients of biases and norms are sums, and cross in
-place of all that they add. So little more is carried than the residuals were."""
+"""Computed first, although they could wait: the gradients of biases and norms are sums, and cross
+instead of their operands. So the carried arrays are hardly larger than the residuals were."""
 
 Positions = frozenset[int]
-"""Which inputs or outputs of a function or an equation, by their place."""
+"""Some inputs or outputs of a function or an equation, by their position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halves:
     """A function in two halves.
 
-    `first` and `second` tell for each equation by its number which of its outputs are computed;
-    an equation may stand in both, a scan with different outputs, and `scans` tells how. What
-    crosses are the variables `crossing`, and what crosses in the scans.
+    `first` and `second` map the number of each equation to the outputs that the half computes. An
+    equation may be in both; a scan may be with different outputs, as `scans` describes. The
+    variables `crossing` cross from the first to the second half, and so do those within scans.
     """
 
     first: Mapping[int, Positions]
@@ -57,7 +57,7 @@ class Halves:
 class ScanHalves:
     """A scan in two halves: the carries that each updates, and its body.
 
-    The second half reads the carries `crossing_carries` of the first as they were before each
+    The second half reads the carries `crossing_carries` of the first, with their values before each
     iteration.
     """
 
@@ -68,7 +68,7 @@ class ScanHalves:
 
 
 def halve(jaxpr: Jaxpr, *, first: Positions, second: Positions) -> Halves:
-    """Return the halves that give the outputs at the positions `first` and `second`."""
+    """Return the halves that compute the outputs at the positions `first` and `second`."""
     chosen, first_inputs = _slice(jaxpr, first)
     made = {
         jaxpr.eqns[number].outvars[position]
@@ -104,7 +104,7 @@ def halve(jaxpr: Jaxpr, *, first: Positions, second: Positions) -> Halves:
 
 
 def _slice(jaxpr: Jaxpr, wanted: Positions) -> tuple[dict[int, Positions], Positions]:
-    """Return the outputs of each equation, and the inputs, that some outputs and all sums need."""
+    """Return the outputs of each equation, and the inputs, that `wanted` and all sums depend on."""
     needed = set(variables(jaxpr.outvars[position] for position in wanted))
     for equation in jaxpr.eqns:
         needed.update(equation.outvars if equation.primitive in _SUMS else ())
@@ -126,11 +126,12 @@ def _slice(jaxpr: Jaxpr, wanted: Positions) -> tuple[dict[int, Positions], Posit
 def _slice_scan(
     equation: JaxprEqn, wanted: Positions, *, known: Positions = frozenset()
 ) -> tuple[Positions, Positions]:
-    """Return the outputs that some outputs of a scan need, over all iterations, and the inputs.
+    """Return the outputs of a scan that the wanted ones need, over all iterations, and the inputs.
 
-    Carries at `known` positions of the outputs are to be had already.
+    Carries at the positions `known` of the outputs are computed already.
     """
     first_carry, num_carry = equation.params["num_consts"], equation.params["num_carry"]
+    # To a fixed point: a carry that one iteration reads is an output of the iteration before.
     while True:
         _, inputs = _slice(equation.params["jaxpr"].jaxpr, wanted)
         carried = {p - first_carry for p in inputs if 0 <= p - first_carry < num_carry}
@@ -154,7 +155,7 @@ def _halve_scan(equation: JaxprEqn, *, first: Positions, second: Positions) -> S
 
 
 def _second_inputs(equation: JaxprEqn, halves: ScanHalves) -> Positions:
-    """Return the inputs of a scan that its second half reads from without."""
+    """Return the inputs of a scan that its second half reads from outside of the scan."""
     first_carry = equation.params["num_consts"]
     elsewhere = {first_carry + carry for carry in halves.first_carries}
     own = {first_carry + carry for carry in halves.second_carries}
@@ -166,7 +167,7 @@ def _is_scan(equation: JaxprEqn) -> bool:
 
 
 def _is_cheap(equation: JaxprEqn) -> bool:
-    """Whether an equation is better computed twice than its output carried."""
+    """Return whether computing an equation twice is cheaper than carrying its output."""
     if equation.primitive not in _LAYOUT:
         return False
     (output,) = equation.outvars

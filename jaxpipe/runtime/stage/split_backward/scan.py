@@ -1,6 +1,6 @@
-"""Computes the halves of a traced function, scans included.
+"""Evaluate the halves of a traced function, scans included.
 
-What crosses in a scan is stacked over its iterations, and read back iteration by iteration.
+Arrays that cross within a scan are stacked over its iterations, and read back one by one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,12 +19,12 @@ _NOTHING: tuple[tuple[Any, ...], tuple[Any, ...]] = ((), ())
 
 
 def crossing_keys(halves: Halves) -> tuple[Any, ...]:
-    """Return what crosses, as keys of the values: variables, and numbers of scans."""
+    """Return the keys of the values that cross: variables, and numbers of scans."""
     return (*halves.crossing, *sorted(halves.scans.keys() & halves.first.keys()))
 
 
 def run_first(jaxpr: Jaxpr, halves: Halves, values: Values) -> None:
-    """Add what the first half computes to the values; what crosses is there afterwards."""
+    """Add the results of the first half to `values`, those that cross included."""
     for number, wanted in sorted(halves.first.items()):
         equation = jaxpr.eqns[number]
         if number in halves.scans:
@@ -36,7 +36,7 @@ def run_first(jaxpr: Jaxpr, halves: Halves, values: Values) -> None:
 
 
 def run_second(jaxpr: Jaxpr, halves: Halves, values: Values) -> None:
-    """Add what the second half computes to the values, among which is what crossed."""
+    """Add the results of the second half to `values`, which must contain those that crossed."""
     for number, wanted in sorted(halves.second.items()):
         equation = jaxpr.eqns[number]
         if number in halves.scans:
@@ -49,7 +49,7 @@ def run_second(jaxpr: Jaxpr, halves: Halves, values: Values) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scan:
-    """A scan in two halves, and the values of what it reads."""
+    """A scan in two halves, and the values that it reads."""
 
     equation: JaxprEqn
     halves: ScanHalves
@@ -68,7 +68,7 @@ class _Scan:
         return self.first_carry + self.equation.params["num_carry"]
 
     def first(self, wanted: Positions) -> tuple[Arrays, Any]:
-        """Return the wanted outputs, and what crosses, stacked."""
+        """Return the wanted outputs, and the arrays that cross, stacked."""
         body, keys = self.body, crossing_keys(self.halves.body)
         constants = self._read(p for p in self.halves.body.first_inputs if p < self.first_carry)
 
@@ -85,7 +85,7 @@ class _Scan:
         return {**carry, **ys}, crossing
 
     def second(self, wanted: Positions, crossing: Any) -> Arrays:
-        """Return the wanted outputs, given what crosses."""
+        """Return the wanted outputs, given the arrays that crossed."""
         body, keys = self.body, crossing_keys(self.halves.body)
         constants = self._read(p for p in self.halves.body.second_inputs if p < self.first_carry)
 
@@ -110,7 +110,7 @@ class _Scan:
         return {n: read(self.values, self.equation.invars[self.first_carry + n]) for n in carries}
 
     def _inside(self, constants: Arrays, carry: Arrays, xs: Arrays) -> Values:
-        """Return the values with which one iteration of the body begins."""
+        """Return the values at the start of one iteration of the body."""
         closed = self.equation.params["jaxpr"]
         values: Values = dict(zip(self.body.constvars, closed.consts, strict=True))
         inputs = {**constants, **{self.first_carry + n: each for n, each in carry.items()}, **xs}
