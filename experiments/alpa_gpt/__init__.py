@@ -1,1 +1,1 @@
-"""Alpa's published GPT benchmark beside what stock JAX compiles today."""
+"""Alpa's published GPT benchmark compared with the output of stock JAX's compiler."""

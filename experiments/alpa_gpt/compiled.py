@@ -1,7 +1,7 @@
 """Compile cases in this process: `python -m experiments.alpa_gpt.compiled`, JSON in, JSON out.
 
-A request is a list of cases with the target of each; `jaxpipe.autoshard.hlo.run_python` starts this
-module with devices enough.
+A request is a list of cases with their targets; `jaxpipe.autoshard.hlo.run_python` starts this
+module with enough devices.
 """
 
 import json
@@ -32,7 +32,7 @@ _RESULTS = ("state.params", "state")
 
 
 def main() -> None:
-    """Compile every case of the request and print what the compiler says, on one line."""
+    """Compile every case of the request, and print the compiler's figures as one line."""
     request = json.loads(sys.stdin.read())
     print(json.dumps([_answer(each) for each in request]))
 
@@ -60,7 +60,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     whole_step = train_step(model, optimizer, remat=case.remat)
 
     def step(params: Any, rest: Any, tokens: Any, targets: Any) -> Any:
-        """As Alpa's: the loss is not returned, and the old parameters are not overwritten."""
+        """Take a step like Alpa's: no loss is returned, and the old parameters are not donated."""
         new = whole_step({"params": params, **rest}, tokens, targets)[0]
         return new.pop("params"), new
 

@@ -1,11 +1,11 @@
-"""Predict the seconds of a step on V100s from two fitted constants: a speed, and an NVLink.
+"""Predict the seconds of a step on V100s from two fitted constants: GPU speed and NVLink bandwidth.
 
     step = FLOP / speed  +  bytes through memory / 900 GB/s  +  bytes on a ring / (links * NVLink)
 
-FLOP are Alpa's, a device's share, and so are the bytes through memory (`models.alpa_gpt`). Nothing
-overlaps, as in the scheduled HLO of Alpa's day. On a ring of p devices a collective of n bytes
-sends n (p - 1) / p, an all-reduce twice that; how many NVLinks a GPU has into a group of p, and how
-fast its memory is, are those of `jaxpipe.autoshard.hlo`, which keeps what is fitted here as well.
+FLOP and bytes through memory are Alpa's, per device (`models.alpa_gpt`). Nothing overlaps, as in
+the scheduled HLO of Alpa's time. On a ring of p devices a collective of n bytes sends
+n (p - 1) / p, an all-reduce twice that. The number of NVLinks of a GPU into a group of p and the
+memory bandwidth are those of `jaxpipe.autoshard.hlo`, which also stores the fitted constants.
 """
 
 import math
@@ -24,7 +24,7 @@ from models.alpa_gpt import step_flops, step_memory_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one device does in a step: FLOP, seconds in memory, bytes over one NVLink."""
+    """The work of one device in a step: FLOP, seconds of memory traffic, bytes over one NVLink."""
 
     flops: float
     memory_s: float
@@ -40,7 +40,7 @@ class Fitted:
 
 
 def work_of(case: Case, compiled: Mapping[str, Any], speeds: TargetSpeeds) -> Work:
-    """Return the work of a case, with the collectives that were compiled."""
+    """Return the work of a case, with the collectives of the compiled step."""
     config = config_of(case)
     memory_bytes = step_memory_bytes(
         config,
@@ -67,7 +67,7 @@ def predicted_s(work: Work, fitted: Fitted) -> float:
 
 
 def fit(works: Sequence[Work], seconds: Sequence[float]) -> Fitted:
-    """Return the constants of the least squares of the logarithms.
+    """Return the constants by least squares of the logarithms.
 
     >>> works = [Work(flops=f, memory_s=0.0, link_bytes=b) for f, b in ((4e12, 1e9), (1e12, 4e9))]
     >>> found = fit(works, [predicted_s(each, Fitted(speed=8e13, link=2e10)) for each in works])

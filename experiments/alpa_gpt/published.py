@@ -1,4 +1,4 @@
-"""Read what was published."""
+"""Read Alpa's published tables."""
 
 import csv
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ _FOLDER = Path(__file__).parent / "published"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One row of tables 2.x: a mesh, a batch, and how the step is computed."""
+    """The configuration of a row of tables 2.x: mesh, batch, layers, format, recomputation."""
 
     table: str
     dp: int
@@ -23,7 +23,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What was measured of a case; memory in GiB, counts by the names of the tables."""
+    """The published measurements of a case; memory in GiB, counts by the tables' names."""
 
     case: Case
     tflops: float

@@ -1,8 +1,8 @@
 """Write the tables: `python -m experiments.alpa_gpt.run [--layers 8] [--dtype float32]`.
 
-Without options: tables 1, 2.1 and 2.2 as published, theirs beside ours, and the fit of the two
-constants. With options: the cases of table 2.2 of that many layers and that format, for which
-nothing was published; times are predicted with the constants fitted before.
+Without options: the published tables 1, 2.1 and 2.2, theirs and ours, and the fit of the two
+constants. With options: the cases of table 2.2 with another number of layers or another format, for
+which nothing was published; times are predicted with the stored constants.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from experiments.alpa_gpt.compiled import config_of
 from experiments.alpa_gpt.formulas import GIB, state_gib
 from experiments.alpa_gpt.predict import Fitted, Work, fit, predicted_s, work_of
 from experiments.alpa_gpt.published import Case, Row, pipeline_rows, rows
-from experiments.alpa_gpt.tables import markdown, percent, write_csv
+from experiments.table import markdown, percent, write_csv
 from jaxpipe.autoshard.hlo import Target, has_gpu_compiler, run_python, target_speeds
 from models import GptConfig, load_preset
 from models.alpa_gpt import step_flops
@@ -54,7 +54,7 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, help="how many layers of width 4096")
+    parser.add_argument("--layers", type=int, help="number of layers of width 4096")
     parser.add_argument("--dtype", choices=("float16", "float32"))
     parser.add_argument("--batch", type=int, help="sequences of 1024 tokens, over all devices")
     parser.add_argument("--table", choices=("2.1", "2.2"), default="2.2", help="meshes and options")
@@ -85,7 +85,7 @@ def _published() -> None:
     works, found = _worked(cases)
     fitted = fit(works, [row.seconds for row in theirs])
     table = [
-        _beside(row, _our_row(row.case, work, each, fitted))
+        _compared(row, _our_row(row.case, work, each, fitted))
         for row, work, each in zip(theirs, works, found, strict=True)
     ]
     errors = [
@@ -108,7 +108,7 @@ def _published() -> None:
 
 
 def _worked(cases: Sequence[Case]) -> tuple[list[Work], list[dict[str, Any]]]:
-    """Compile the cases for the CPU in two ways, and for the V100 if its compiler is there."""
+    """Compile the cases for the CPU in two ways, and for the V100 if its compiler is installed."""
     by_layout = _compiled(cases, Target.CPU, by_layout=True)
     flat = by_layout
     if any(case.reduce_scatter for case in cases):
@@ -132,7 +132,7 @@ def _compiled(cases: Sequence[Case], target: Target, *, by_layout: bool) -> list
 
 
 def _in_format(fitted: Fitted, case: Case) -> Fitted:
-    """Return the speed in the case's format, as the same part of the peak."""
+    """Return the constants in the case's format, at the same fraction of peak."""
     if case.dtype == "float16":
         return fitted
     return replace(fitted, speed=fitted.speed * _FP32_OF_FP16)
@@ -163,7 +163,7 @@ def _our_row(case: Case, work: Work, found: dict[str, Any], fitted: Fitted) -> d
     }
 
 
-def _beside(row: Row, ours: dict[str, Any]) -> dict[str, Any]:
+def _compared(row: Row, ours: dict[str, Any]) -> dict[str, Any]:
     flops = step_flops(config_of(row.case), batch=row.case.batch, remat=row.case.remat)
     recomputed = flops / row.seconds / 1e12
     peak = ours["ours: peak GiB, V100 compiled"]
@@ -198,7 +198,7 @@ def _orders_right(theirs: Sequence[Row], works: Sequence[Work], fitted: Fitted) 
 
 
 def pipeline_model(gpus: int) -> GptConfig:
-    """Return the model of the row of table 1 with so many GPUs."""
+    """Return the model of the row of table 1 with this number of GPUs."""
     fields = load_preset(f"alpa-{_PIPELINE_MODELS[gpus]}")
     return GptConfig(**{**fields, "compute_dtype": "float16"})
 

@@ -1,1 +1,1 @@
-"""What codecs on slow links do to the loss, and how many bytes they save."""
+"""The effect of compressing messages on the loss, and the bytes that it saves."""

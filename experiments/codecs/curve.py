@@ -1,6 +1,5 @@
-"""One run with some settings: its losses and its bytes, measured, written and read again."""
+"""The losses and bytes of a run: measured, written, read."""
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,17 +7,16 @@ from statistics import mean, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from experiments.table import Row, read_csv, write_csv
 from jaxpipe.comm import run_ranks
 from jaxpipe.config import job_from, load_config, plan_from
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.runtime.train import train
 
-_COLUMNS = ("run", "step", "loss", "held_out_loss", "sent_bytes")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step: losses in nats per token, that of held-out text where it was measured."""
+    """One step: losses in nats per token; the held-out loss is optional."""
 
     step: int
     loss: float
@@ -28,28 +26,28 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One run: its name, and its steps."""
+    """The name and the steps of a run."""
 
     name: str
     steps: tuple[Step, ...]
 
     @property
     def held_out(self) -> tuple[tuple[int, float], ...]:
-        """The steps at which the held-out loss was measured, and that loss."""
+        """The steps with a held-out loss, and that loss."""
         return tuple((s.step, s.held_out_loss) for s in self.steps if s.held_out_loss is not None)
 
     @property
     def bytes_per_step(self) -> float:
-        """What all ranks sent in a step: the median, though all are equal."""
+        """Bytes that all ranks sent in a step: the median, although all steps are equal."""
         return median(s.sent_bytes for s in self.steps)
 
     def training_loss(self, *, last: int) -> float:
-        """Return the mean of the training loss over the last steps."""
+        """Return the mean training loss over the last steps."""
         return mean(s.loss for s in self.steps[-last:])
 
 
 def run_case(case: Mapping[str, Any], *, config: str, settings: Sequence[str]) -> Curve:
-    """Train as all ranks, in threads of this process; the run's own files are thrown away."""
+    """Train with ranks as threads of this process; the run folder is temporary."""
     with TemporaryDirectory() as folder:
         changes = [*settings, *case.get("settings", ()), f"run.folder={folder}/run"]
         read = load_config(config, changes)
@@ -67,20 +65,25 @@ def run_case(case: Mapping[str, Any], *, config: str, settings: Sequence[str]) -
 
 
 def write_curves(curves: Iterable[Curve], path: Path) -> None:
-    """Write a line for every step of every run."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_COLUMNS)
-        for curve in curves:
-            for s in curve.steps:
-                held_out = "" if s.held_out_loss is None else s.held_out_loss
-                writer.writerow((curve.name, s.step, s.loss, held_out, s.sent_bytes))
+    """Write a row per step of every run, with all digits of the losses."""
+    rows: list[Row] = [
+        {
+            "run": curve.name,
+            "step": s.step,
+            "loss": repr(s.loss),
+            "held_out_loss": "" if s.held_out_loss is None else repr(s.held_out_loss),
+            "sent_bytes": s.sent_bytes,
+        }
+        for curve in curves
+        for s in curve.steps
+    ]
+    write_csv(rows, path)
 
 
 def read_curves(path: Path) -> dict[str, Curve]:
-    """Return the runs of a file, by name; none if there is no file."""
+    """Return the runs of a file by name; a missing file has none."""
     steps: dict[str, list[Step]] = {}
-    for row in csv.DictReader(path.read_text().splitlines()) if path.exists() else ():
+    for row in read_csv(path) if path.exists() else ():
         held_out = row["held_out_loss"]
         steps.setdefault(row["run"], []).append(
             Step(

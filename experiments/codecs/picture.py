@@ -1,4 +1,4 @@
-"""The loss curves, drawn: codecs between stages on the left, of gradients on the right."""
+"""The loss curves: codecs between stages on the left, codecs of gradients on the right."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ _PLAIN = "none"
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
-    """Draw the held-out loss of every run over its steps."""
+    """Draw the held-out loss of every run over the steps."""
     figure = Figure(figsize=(10, 4.5), dpi=_DPI, layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     _draw(left, [c for c in curves if c.name.startswith((_PLAIN, "boundary"))], "between stages")

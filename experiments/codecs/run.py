@@ -1,13 +1,12 @@
-"""`python -m experiments.codecs.run [RUN ...]` trains with the codecs in cases.toml.
+"""Train with the codecs of `cases.toml`: `python -m experiments.codecs.run [RUN ...]`.
 
-It writes results/ after each run. Without a name it makes all runs; with names those alone, and
-keeps what results/losses.csv holds of the others.
+Results are written after each run. By default, all runs are made; with names, only those, and
+`results/losses.csv` keeps the others.
 """
 
-import csv
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,20 +14,19 @@ import jax
 
 from experiments.codecs.curve import Curve, read_curves, run_case, write_curves
 from experiments.codecs.picture import draw
+from experiments.table import Row, markdown, write_csv
 
 _HERE = Path(__file__).parent
 _RESULTS = _HERE / "results"
 
-Row = Mapping[str, str]
-
 
 def main(names: Sequence[str]) -> None:
-    """Make the runs of these names, or all of them."""
+    """Make the named runs; by default, all."""
     cases = tomllib.loads((_HERE / "cases.toml").read_text())
     by_name = {case["name"]: case for case in cases["runs"]}
     curves = read_curves(_RESULTS / "losses.csv") if names else {}
     with TemporaryDirectory() as cache:
-        jax.config.update("jax_compilation_cache_dir", cache)  # all runs compile the same
+        jax.config.update("jax_compilation_cache_dir", cache)  # all runs compile the same programs
         for name in names or by_name:
             curves[name] = run_case(
                 by_name[name], config=cases["config"], settings=cases["settings"]
@@ -38,15 +36,12 @@ def main(names: Sequence[str]) -> None:
 
 
 def _report(curves: Sequence[Curve], *, last: int) -> None:
-    """Write all results; what the first run is, the others are compared with."""
+    """Write all results; the first run is the baseline."""
     rows = [_row(curve, curves[0], last=last) for curve in curves]
     write_curves(curves, _RESULTS / "losses.csv")
-    with (_RESULTS / "summary.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    table = _markdown(rows)
-    (_RESULTS / "summary.md").write_text(table)
+    write_csv(rows, _RESULTS / "summary.csv")
+    table = markdown(rows)
+    (_RESULTS / "summary.md").write_text(table + "\n")
     print(table, flush=True)
     draw(curves, _RESULTS / "curves.png")
 
@@ -61,11 +56,6 @@ def _row(curve: Curve, first: Curve, *, last: int) -> Row:
         "MB a step": f"{curve.bytes_per_step / 1e6:.3f}",
         f"of {first.name}": f"{curve.bytes_per_step / first.bytes_per_step:.1%}",
     }
-
-
-def _markdown(rows: Sequence[Row]) -> str:
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 if __name__ == "__main__":

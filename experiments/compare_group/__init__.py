@@ -1,1 +1,1 @@
-"""DT-FM's published comparison once more: simulated, emulated with paced compute, and real."""
+"""DT-FM's published comparison: simulated, emulated with paced compute, and measured."""

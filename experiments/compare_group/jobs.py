@@ -1,13 +1,13 @@
-"""The job of every setting on a case: what is simulated, and what paced ranks execute."""
+"""The simulated step of every setting on a case, and its published seconds."""
 
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import mean
 
-from experiments.compare_group.cases import Case, Cases, cluster_of
+from experiments.compare_group.cases import Case, Cases, Setting, cluster_of
 from experiments.compare_group.plans import conditions_of, read_found, unscheduled_plan
-from experiments.compare_group.published import MEGATRON, published_layout
-from experiments.compare_group.setting import Setting
+from experiments.dtfm_iteration_time.published import cells
 from jaxpipe.plan import Plan
 from jaxpipe.simulate import (
     Conditions,
@@ -21,6 +21,56 @@ from jaxpipe.simulate import (
 from jaxpipe.simulate.plan_step import end_s
 from topo import Cluster
 
+MEGATRON = {
+    System.MEGATRON_P8: "megatron_p8",
+    System.MEGATRON_P4T2: "megatron_p4t2",
+    System.MEGATRON_P2T4: "megatron_p2t4",
+    System.MEGATRON_T8: "megatron_t8",
+}
+"""The published name of each of Megatron's layouts."""
+
+_NAMES = {
+    Setting.MEGATRON_P8: "megatron_p8",
+    Setting.DTFM: "dtfm_scheduled",
+    Setting.DTFM_UNSCHEDULED: "dtfm_unscheduled",
+    Setting.ZERO3: "zero_s3",
+}
+
+
+def published_s(setting: Setting, case: Case, cases: Cases) -> float | None:
+    """Return the mean over the published seeds, or None if nothing was published.
+
+    >>> from experiments.compare_group.cases import read_cases
+    >>> cases = read_cases()
+    >>> round(published_s(Setting.DTFM, cases.cases[0], cases), 2)
+    10.14
+    """
+    if setting is Setting.MEGATRON_OPTIMAL:
+        seconds = [_seconds(name, case, cases) for name in MEGATRON.values()]
+        return min((each for each in seconds if each is not None), default=None)
+    return _seconds(_NAMES[setting], case, cases) if setting in _NAMES else None
+
+
+def published_layout(case: Case, cases: Cases) -> System | None:
+    """Return the fastest published layout of Megatron, or None."""
+    seconds = {
+        system: each
+        for system, name in MEGATRON.items()
+        if (each := _seconds(name, case, cases)) is not None
+    }
+    return min(seconds, key=lambda system: seconds[system], default=None)
+
+
+def _seconds(name: str, case: Case, cases: Cases) -> float | None:
+    found = [
+        cell.seconds
+        for cell in cells()
+        if (cell.case, cell.system, cell.layers, cell.batch)
+        == (case.published, name, cases.layers, cases.batch)
+    ]
+    return mean(found) if found else None
+
+
 _SYSTEMS = {
     Setting.MEGATRON_P8: System.MEGATRON_P8,
     Setting.DTFM: System.DTFM,
@@ -31,7 +81,7 @@ _SYSTEMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """All settings on one case; `plans` is the folder of the plans that were found."""
+    """All settings on one case; `plans` is the folder of the planner's plans."""
 
     case: Case
     cases: Cases
@@ -45,11 +95,11 @@ class Group:
 
     @cached_property
     def conditions(self) -> Conditions:
-        """What our plans are simulated with."""
+        """The conditions in which our plans are simulated."""
         return conditions_of(self.cluster, self.cases.workload, self.constants)
 
     def job(self, setting: Setting) -> StepModel:
-        """Return a step of a setting.
+        """Return the simulated step of a setting.
 
         Raises:
             PlanError: the plan of this case is missing, or is for another cluster.
@@ -61,7 +111,7 @@ class Group:
         return self._theirs(system)
 
     def plan(self, setting: Setting) -> Plan | None:
-        """Return the plan of a setting of ours; None of the others.
+        """Return the plan of a jaxpipe setting, or None for other systems.
 
         Raises:
             PlanError: the plan of this case is missing, or is for another cluster.
@@ -75,7 +125,7 @@ class Group:
 
     @cached_property
     def layout(self) -> System:
-        """The fastest of Megatron's layouts: as published, or else as simulated."""
+        """The fastest layout of Megatron: as published, else as simulated."""
         published = published_layout(self.case, self.cases)
         return published or min(MEGATRON, key=lambda system: step_s(self._theirs(system)))
 

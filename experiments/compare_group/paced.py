@@ -1,18 +1,16 @@
-"""Executes the settings with paced compute: one launch of 64 ranks, one job after the other.
+"""Execute the settings with paced compute: one launch of 64 ranks, one job after the other.
 
-A row is written as soon as its job is measured, so that what was interrupted can be resumed.
+Each row is written as soon as its job is done, so that an interrupted run can be resumed.
 """
 
-import csv
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.compare_group.cases import Cases
-from experiments.compare_group.setting import Setting
+from experiments.compare_group.cases import Cases, Setting
 from experiments.compare_group.simulated import TABLE as SIMULATED
-from experiments.dtfm_iteration_time.table import write_csv
+from experiments.table import read_csv, write_csv
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 from jaxpipe.simulate import System
 
@@ -25,9 +23,9 @@ Todo = tuple[str, Setting]
 
 
 def run_paced(jobs: Sequence[Todo], folder: Path, *, num_ranks: int, seconds: float) -> None:
-    """Execute jobs that the simulated table has, each stretched or squeezed into so many `seconds`.
+    """Execute jobs of the simulated table, the time of each scaled to last `seconds`.
 
-    Jobs have about as many messages each, so that is what this machine can keep up with.
+    All jobs have about the same number of messages, so the machine keeps up with all of them.
 
     Raises:
         RuntimeError: a rank failed.
@@ -45,13 +43,13 @@ def run_paced(jobs: Sequence[Todo], folder: Path, *, num_ranks: int, seconds: fl
     ]
     code = subprocess.run(command, check=False, timeout=_TIMEOUT_S).returncode
     if code:
-        raise RuntimeError(f"the ranks ended with {code}; see what they said above")
+        raise RuntimeError(f"the ranks exited with {code}; see their output above")
 
 
 def keep_rows(folder: Path, *, resume: bool, late_ms: float | None) -> None:
-    """Drop the rows of a table that are measured again: all, or those that were too fast.
+    """Drop the rows that are to be measured again: all, or those that ran too fast.
 
-    Too fast for this machine are those whose messages were later than `late_ms` on average, of
+    A job ran too fast for this machine if its messages were more than `late_ms` late on average, in
     emulated time.
     """
     path = folder / TABLE
@@ -66,10 +64,10 @@ def keep_rows(folder: Path, *, resume: bool, late_ms: float | None) -> None:
 
 
 def todo(cases: Cases, folder: Path, *, only: Sequence[str] | None = None) -> list[Todo]:
-    """Return what is executed, case by case; of all cases, or of those that `only` names.
+    """Return the jobs to execute, case by case: of all cases, or of those that `only` names.
 
-    ZeRO-3 is not, for its collectives are a formula in its durations; nor Megatron's best layout
-    where that is its pipeline.
+    ZeRO-3 is left out, because its collectives are a formula in its durations, and Megatron's best
+    layout where it equals its pipeline.
     """
     rows = {(row["case"], row["setting"]): row for row in read_rows(folder / SIMULATED)}
     same = System.MEGATRON_P8.value
@@ -86,13 +84,10 @@ def todo(cases: Cases, folder: Path, *, only: Sequence[str] | None = None) -> li
 
 
 def done(path: Path) -> Sequence[Todo]:
-    """Return what a table has."""
+    """Return the jobs of a table."""
     return [(row["case"], Setting(row["setting"])) for row in read_rows(path)]
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a table; none of one that is missing."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    """Return the rows of a table; a missing table has none."""
+    return read_csv(path) if path.exists() else []

@@ -1,16 +1,14 @@
-"""One of the ranks that execute the settings with paced compute; `paced` starts them."""
+"""One rank of a paced execution; `paced` starts the ranks."""
 
 import argparse
-import csv
 from collections.abc import Mapping
 from pathlib import Path
 
-from experiments.compare_group.cases import Cases, read_cases
+from experiments.compare_group.cases import Cases, Setting, read_cases
 from experiments.compare_group.jobs import Group
 from experiments.compare_group.paced import LATE_COLUMN, TABLE, read_rows
-from experiments.compare_group.setting import Setting
 from experiments.compare_group.simulated import TABLE as SIMULATED
-from experiments.dtfm_iteration_time.table import Row
+from experiments.table import Row, append_csv
 from jaxpipe.comm.mpi.transport import MpiTransport
 from jaxpipe.paced import Outcome, Scale, execute, planned_all_reduces
 from jaxpipe.runtime.process.affinity import die_with_parent
@@ -18,7 +16,7 @@ from jaxpipe.simulate import dtfm_constants
 
 _TIMEOUT_S = 600.0
 _FASTEST = 0.2
-"""Of a second that is emulated, at least so much passes."""
+"""The smallest time scale: real seconds per emulated second."""
 
 
 def main() -> None:
@@ -36,13 +34,13 @@ def main() -> None:
         group = _group(cases, case_name, options.folder)
         plan, simulated = group.plan(setting), _simulated(group, setting, options.folder)
         scale = Scale(time=max(_FASTEST, options.seconds / float(simulated["simulated_s"])))
-        sums = None if plan is None else planned_all_reduces(plan, group.conditions)
+        all_reduces = None if plan is None else planned_all_reduces(plan, group.conditions)
         outcome = execute(
-            group.job(setting), transport, scale=scale, sums=sums, timeout_s=_TIMEOUT_S
+            group.job(setting), transport, scale=scale, sums=all_reduces, timeout_s=_TIMEOUT_S
         )
         if outcome is not None:
             row = _row(outcome, simulated, scale=scale)
-            _append(row, options.folder / TABLE)
+            append_csv(row, options.folder / TABLE, number=".3f")
             print(f"{number}/{len(options.jobs)}", *row.values(), sep=" | ", flush=True)
     transport.close()
 
@@ -79,16 +77,6 @@ def _row(outcome: Outcome, simulated: Mapping[str, str], *, scale: Scale) -> Row
         LATE_COLUMN: 1e3 * outcome.network.mean_s,
         "messages late, most ms": 1e3 * outcome.network.largest_s,
     }
-
-
-def _append(row: Row, path: Path) -> None:
-    is_new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(row), lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        values = {k: f"{v:.3f}" if isinstance(v, float) else v for k, v in row.items()}
-        writer.writerow(values)
 
 
 if __name__ == "__main__":

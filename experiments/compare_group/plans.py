@@ -1,4 +1,4 @@
-"""Our plans: what the planner finds for each case, kept as files; and one without a scheduler."""
+"""Our plans: the planner's plan of each case as a file, and the same without a scheduler."""
 
 import time
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.compare_group.cases import Case, Cases, cluster_of
-from experiments.dtfm_iteration_time.planned import told
+from experiments.dtfm_iteration_time.planned import planner_input
 from jaxpipe.plan import Plan, read_plan, write_plan
 from jaxpipe.plan.decide import Effort, decide
 from jaxpipe.simulate import Conditions, Constants, Workload, plan_step_s, step_objective
@@ -17,21 +17,21 @@ _CHUNK_BYTES = 32 * 2**20
 
 
 def conditions_of(cluster: Cluster, workload: Workload, constants: Constants) -> Conditions:
-    """Return what our plans are simulated with: the profile by FLOPs, the fitted constants.
+    """Return the conditions of our plans: the profile by FLOPs and the fitted constants.
 
-    Gradients travel in larger chunks than the planner was told: a fifth of the messages, for two
-    cores to keep up with 64 ranks, and at most 1.5 % longer steps.
+    Gradient chunks are larger than those of the planner. That is a fifth of the messages, so that
+    two cores keep up with 64 ranks, and makes steps at most 1.5 % longer.
     """
-    conditions = told(cluster, workload=workload, constants=constants)[1]
+    conditions = planner_input(cluster, workload=workload, constants=constants)[1]
     return replace(conditions, overheads=replace(conditions.overheads, chunk_bytes=_CHUNK_BYTES))
 
 
 def find(case: Case, cases: Cases, constants: Constants, *, folder: Path, cpu_s: float) -> float:
-    """Search the plan of a case, write its file, and return its simulated seconds."""
+    """Search a plan for a case, write it to a file, and return its simulated seconds."""
     cluster = cluster_of(case, batch=cases.batch)
-    task, conditions = told(cluster, workload=cases.workload, constants=constants)
+    task, conditions = planner_input(cluster, workload=cases.workload, constants=constants)
     effort = Effort(seconds=cpu_s, num_changes=10**6)
-    # Processor time, so that other work on the machine changes nothing.
+    # Processor time, so that other load on the machine does not change the result.
     found = decide(task, step_objective(conditions), effort=effort, clock=time.process_time)
     seconds = plan_step_s(found.plan, conditions)
     about = f"Found for {case.name}, {cases.layers} layers, batch {cases.batch}: {seconds:.2f} s a "
@@ -41,7 +41,7 @@ def find(case: Case, cases: Cases, constants: Constants, *, folder: Path, cpu_s:
 
 
 def read_found(case: Case, cluster: Cluster, folder: Path) -> Plan:
-    """Read the plan that was found for a case.
+    """Read the stored plan of a case.
 
     Raises:
         PlanError: it is missing, or is for another cluster.
@@ -50,15 +50,15 @@ def read_found(case: Case, cluster: Cluster, folder: Path) -> Plan:
 
 
 def unscheduled_plan(plan: Plan, cluster: Cluster, *, seed: int) -> Plan:
-    """Return the plan with ranks on devices as DT-FM drew them, and sums in the order of ranks.
+    """Return the plan with DT-FM's random placement and all-reduces in rank order.
 
-    Stages, schedule, warm-up and the kind of all-reduce stay; nothing knows the network any more.
+    Stages, schedule, warm-up and the kind of all-reduce stay; nothing follows the network.
     """
     return placed(plan, shuffled(launch_order(cluster), seed=seed)[: plan.num_ranks])
 
 
 def placed(plan: Plan, devices: Sequence[int]) -> Plan:
-    """Return the plan with a device for each rank, and sums in the order of ranks."""
+    """Return the plan with a device per rank, and all-reduces in rank order."""
     size = plan.num_pipeline_ranks
     everyone = range(plan.num_ranks)
     return replace(

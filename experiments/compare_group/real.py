@@ -1,4 +1,4 @@
-"""Trains the small model on every network with every setting, and writes what was measured."""
+"""Train the small model on every network with every setting, and store the measurements."""
 
 import gzip
 import json
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from experiments.compare_group.cases import Setting
 from experiments.compare_group.real_runs import (
     Bench,
     Links,
@@ -18,7 +19,6 @@ from experiments.compare_group.real_runs import (
     run_pipeline,
     run_zero3,
 )
-from experiments.compare_group.setting import Setting
 from experiments.compare_group.small import Network, Small, scaled_cluster, small_plans
 from jaxpipe.plan import Plan
 
@@ -39,9 +39,9 @@ class Measured:
 def measure(
     small: Small, folder: Path, *, links: Links, only: Sequence[str] | None = None
 ) -> list[Measured]:
-    """Measure over one kind of links, and write `real.json` anew after each run.
+    """Measure over one kind of links, and rewrite `real.json` after each run.
 
-    What was measured over other links stays, and of other networks where `only` names some.
+    Measurements over other links are kept, and those of other networks if `only` names some.
 
     Raises:
         CannotMeasureError: namespaces need rights or programs that are missing.
@@ -67,7 +67,7 @@ def measure(
 def others(
     all_measured: Sequence[Measured], networks: Sequence[str], links: Links
 ) -> list[Measured]:
-    """Return what is not measured again: other networks, and what was not emulated likewise.
+    """Return the measurements to keep: those of other networks and other kinds of links.
 
     Namespaces with and without latency are measured together.
     """
@@ -80,7 +80,7 @@ def others(
 
 
 def read_measured(folder: Path) -> list[Measured]:
-    """Read what was measured, if anything was."""
+    """Read the stored measurements, if any."""
     if not (folder / FILE).exists():
         return []
     return msgspec.json.decode((folder / FILE).read_bytes(), type=list[Measured])
@@ -117,14 +117,16 @@ def _over_transport(
 def _over_namespaces(
     bench: Bench, plans: Mapping[Setting, Plan], folder: Path
 ) -> Iterator[tuple[Links, Setting, Run]]:
-    """Run all settings; ZeRO-3 without latencies, which its many collectives all wait for."""
+    """Run all settings, and store their traces.
+
+    ZeRO-3 runs without latencies: each of its many collectives would wait for seven hops.
+    """
     for setting, plan in plans.items():
         run_folder = _fresh(bench, setting)
         with in_namespaces(bench.cluster, plan, Links.NAMESPACES) as links:
             run = run_pipeline(bench, plan, folder=run_folder, links=links)
             yield Links.NAMESPACES, setting, run
         name = f"real-{bench.cluster.name}-{setting.letter}"
-        shutil.copyfile(run_folder / "timeline.png", folder / f"{name}.png")
         with gzip.open(folder / f"{name}.trace.json.gz", "wb") as file:
             file.write((run_folder / "trace.json").read_bytes())
     plan = plans[Setting.OURS]
@@ -133,7 +135,7 @@ def _over_namespaces(
 
 
 def _fresh(bench: Bench, setting: Setting) -> Path:
-    """Return a folder for a run that is not there yet."""
+    """Return the path of a new folder for a run."""
     folder = bench.scratch / f"{bench.cluster.name}-{setting.letter}"
     shutil.rmtree(folder, ignore_errors=True)
     return folder

@@ -1,15 +1,15 @@
-"""One real run: ranks with real compute, over links emulated by the transport or in namespaces."""
+"""One run with real compute, over links emulated by the transport or in namespaces."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from experiments.runtime_benchmark.claim import CannotMeasureError
+from experiments.emulated_links import namespaces
 from experiments.spmd_links.links import cached
 from jaxpipe.compare.measured import read_measured
 from jaxpipe.compare.system import System
@@ -17,26 +17,26 @@ from jaxpipe.plan import Plan, write_plan
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS, find_mpirun, launch_command
 from topo import Cluster
-from topo.emulate import EmulationError, EngineKind, emulated
+from topo.emulate import EngineKind
 from topo.write import cluster_toml
 
 _TIMEOUT_S = 900.0
 
 
 class Links(StrEnum):
-    """What stands for the network."""
+    """What emulates the network."""
 
     SHAPED = "transport"
-    """jaxpipe's shaped transport: each message is late by its latency and its bytes."""
+    """jaxpipe's shaped transport, which delays each message by latency and bandwidth."""
     NAMESPACES = "namespaces"
-    """A network namespace to a host; a relay delays and paces packets, whosever they are."""
+    """A network namespace per host; a relay delays and paces all packets."""
     NO_LATENCY = "namespaces, no latency"
-    """The same with bandwidths alone, by the kernel's htb."""
+    """Namespaces with bandwidths only, shaped by the kernel's htb."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a run has measured: losses in nats per token, and seconds, of each step."""
+    """The losses, in nats per token, and the seconds of the steps of a run."""
 
     losses: tuple[float, ...]
     step_s: tuple[float, ...]
@@ -44,7 +44,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Where runs are done: the cluster of scaled links, the configuration, and a scratch folder."""
+    """The cluster of scaled links, the configuration, and a scratch folder for runs."""
 
     cluster: Cluster
     config: Path
@@ -58,17 +58,17 @@ class Bench:
 
     @property
     def cache(self) -> Path:
-        """Where compiled programs are kept: all runs of a setting have the same ones."""
+        """The cache of compiled programs, which are equal in all runs of a setting."""
         return self.scratch / "cache"
 
 
 def run_pipeline(bench: Bench, plan: Plan, *, folder: Path, links: Mapping[str, str] | None) -> Run:
-    """Train by a plan over the links of namespaces, or over the shaped transport where None.
+    """Train by a plan over `links` of namespaces, or, if None, over the shaped transport.
 
     The trace and the timeline stay in `folder`.
 
     Raises:
-        RuntimeError: a rank failed; it says what they printed.
+        RuntimeError: a rank failed; the message has the output.
     """
     settings = _settings(bench, plan)
     settings |= {"run.folder": str(folder), "train.steps": str(bench.steps)}
@@ -85,11 +85,11 @@ def run_pipeline(bench: Bench, plan: Plan, *, folder: Path, links: Mapping[str, 
 def run_zero3(bench: Bench, plan: Plan, *, links: Mapping[str, str]) -> Run:
     """Train as one sharded program over the namespaces of a plan's ranks.
 
-    Nothing is read from a cache: whoever finds its program there is too early for gloo, which gives
-    all ranks 30 s to meet.
+    There is no compilation cache: gloo gives all ranks 30 s to connect, and a rank with a cache hit
+    would start waiting long before the others have compiled.
 
     Raises:
-        RuntimeError: a rank failed; it says what they printed.
+        RuntimeError: a rank failed; the message has the output.
     """
     folder = bench.scratch / "zero3"
     arguments = ["compare", str(bench.config), "--rank-of", System.ZERO3.value]
@@ -102,20 +102,17 @@ def run_zero3(bench: Bench, plan: Plan, *, links: Mapping[str, str]) -> Run:
     )
 
 
-@contextmanager
-def in_namespaces(cluster: Cluster, plan: Plan, links: Links) -> Iterator[Mapping[str, str]]:
-    """Make a namespace for each host; yield the settings that put a plan's ranks where it says.
+def in_namespaces(
+    cluster: Cluster, plan: Plan, links: Links
+) -> AbstractContextManager[Mapping[str, str]]:
+    """Make a namespace per host; give the environment that places the ranks of a plan on them.
 
     Raises:
-        CannotMeasureError: there are no rights or no programs to do so.
+        CannotMeasureError: privileges or programs are missing.
     """
     devices = [plan.device(rank) for rank in range(plan.num_ranks)]
     kind = EngineKind.HTB if links is Links.NO_LATENCY else EngineKind.RELAY
-    try:
-        with emulated(cluster, kind=kind, devices=devices) as emulation:
-            yield emulation.settings
-    except (ValueError, EmulationError) as error:
-        raise CannotMeasureError(str(error)) from error
+    return namespaces(cluster, kind=kind, devices=devices)
 
 
 def _run(arguments: Sequence[str], num_ranks: int, environment: Mapping[str, str]) -> None:

@@ -1,15 +1,79 @@
-"""The reports of the paper, from published, simulated and paced seconds."""
+"""Published, simulated and paced seconds of all settings, and the reports on them."""
 
-from experiments.compare_group.outcome import Results, quotient
-from experiments.compare_group.setting import Setting
-from experiments.dtfm_iteration_time.table import Row
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.compare_group.cases import Setting
+from experiments.compare_group.paced import TABLE as PACED
+from experiments.compare_group.paced import read_rows
+from experiments.compare_group.simulated import TABLE as SIMULATED
+from experiments.table import Row
+from jaxpipe.simulate import System
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seconds:
+    """Seconds per step of one setting on one case; None where there is no value."""
+
+    runs: str
+    published: float | None
+    simulated: float
+    paced: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """The seconds of all settings on all cases, in the order of `cases.toml`."""
+
+    cases: tuple[str, ...]
+    seconds: dict[tuple[str, Setting], Seconds]
+
+    def of(self, case: str, setting: Setting) -> Seconds:
+        """Return the seconds of a setting on a case."""
+        return self.seconds[case, setting]
+
+    def ratio(self, case: str, over: Setting, under: Setting) -> tuple[float, float | None]:
+        """Return the ratio of two settings' seconds: simulated, and paced."""
+        first, second = self.of(case, over), self.of(case, under)
+        return first.simulated / second.simulated, quotient(first.paced, second.paced)
+
+
+def read_results(folder: Path) -> Results:
+    """Read the tables of a folder.
+
+    Where Megatron's best layout is its pipeline, both share one execution.
+    """
+    simulated = read_rows(folder / SIMULATED)
+    paced = {
+        (row["case"], Setting(row["setting"])): float(row["paced_s"])
+        for row in read_rows(folder / PACED)
+    }
+    seconds: dict[tuple[str, Setting], Seconds] = {}
+    for row in simulated:
+        case, setting = row["case"], Setting(row["setting"])
+        executed = paced.get((case, setting))
+        if row["runs"] == System.MEGATRON_P8:
+            executed = paced.get((case, Setting.MEGATRON_P8))
+        seconds[case, setting] = Seconds(
+            runs=row["runs"],
+            published=float(row["published_s"]) if row["published_s"] else None,
+            simulated=float(row["simulated_s"]),
+            paced=executed,
+        )
+    return Results(cases=tuple(dict.fromkeys(row["case"] for row in simulated)), seconds=seconds)
+
+
+def quotient(over: float | None, under: float | None) -> float | None:
+    """Return the quotient, or None if a value is missing."""
+    return None if over is None or under is None else over / under
+
 
 _THEIRS = (Setting.DTFM, Setting.DTFM_UNSCHEDULED)
 _PUBLISHED_WITHIN, _SIMULATED_WITHIN = 0.15, 0.10
 
 
 def end_to_end(results: Results) -> list[Row]:
-    """Return Megatron at its best beside ours, (a) over (c)."""
+    """Compare Megatron's best layout with ours: (a) over (c)."""
     rows: list[Row] = []
     for case in results.cases:
         theirs = results.of(case, Setting.MEGATRON_OPTIMAL)
@@ -33,7 +97,7 @@ def end_to_end(results: Results) -> list[Row]:
 
 
 def scheduler(results: Results) -> list[Row]:
-    """Return ours with and without a scheduler, and Megatron's pipeline: (c), (d), (b)."""
+    """Compare ours with and without a scheduler, and Megatron's pipeline: (c), (d), (b)."""
     rows: list[Row] = []
     for case in results.cases:
         row: dict[str, str | int | float] = {"case": case}
@@ -49,7 +113,7 @@ def scheduler(results: Results) -> list[Row]:
 
 
 def implementation(results: Results, case: str) -> list[Row]:
-    """Return Megatron's pipeline beside ours without a scheduler, (b) over (d), on one network."""
+    """Compare Megatron's pipeline with ours without a scheduler on one network: (b) over (d)."""
     simulated, paced = results.ratio(case, Setting.MEGATRON_P8, Setting.OURS_UNSCHEDULED)
     rows: list[Row] = [
         {
@@ -65,7 +129,7 @@ def implementation(results: Results, case: str) -> list[Row]:
 
 
 def against_published(results: Results) -> list[Row]:
-    """Return DT-FM's own options, executed, beside what was published and what is simulated."""
+    """Compare paced DT-FM with its published and simulated seconds."""
     rows: list[Row] = []
     for case in results.cases:
         for setting in _THEIRS:
@@ -89,7 +153,7 @@ def against_published(results: Results) -> list[Row]:
 
 
 def against_theirs(results: Results) -> list[Row]:
-    """Return how much faster ours is than DT-FM's, both scheduled: (e) over (c)."""
+    """Compare DT-FM with ours, both scheduled: (e) over (c)."""
     rows: list[Row] = []
     for case in results.cases:
         simulated, paced = results.ratio(case, Setting.DTFM, Setting.OURS)

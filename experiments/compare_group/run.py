@@ -1,9 +1,8 @@
-"""The comparison's commands: `python -m experiments.compare_group.run COMMAND`.
+"""Commands of the comparison: `python -m experiments.compare_group.run COMMAND`.
 
 `plans` searches our plans (minutes of processor time), `simulate` simulates every setting,
-`symmetry` simulates them with computes that are a little uneven, `paced` executes them with paced
-compute, `real` trains a small model, and `tables` writes tables and plots from what is in
-`results/`.
+`symmetry` simulates them with slightly uneven computes, `paced` executes them with paced compute,
+`real` trains a small model, and `tables` writes tables and pictures of the results.
 """
 
 import argparse
@@ -14,9 +13,8 @@ from experiments.compare_group.paced import keep_rows, run_paced, todo
 from experiments.compare_group.plans import find
 from experiments.compare_group.real import measure
 from experiments.compare_group.real_runs import Links
-from experiments.compare_group.simulated import simulate_all
+from experiments.compare_group.simulated import measure_symmetry, simulate_all
 from experiments.compare_group.small import read_small
-from experiments.compare_group.symmetry import measure_symmetry
 from experiments.compare_group.tables import write_tables
 from jaxpipe.simulate import dtfm_constants
 
@@ -24,7 +22,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -35,22 +33,22 @@ def main() -> None:
     commands.add_parser("symmetry")
     paced = commands.add_parser("paced")
     paced.add_argument("--ranks", type=int, default=64)
-    paced.add_argument("--seconds", type=float, default=14.0, help="what each step shall take")
-    paced.add_argument("--case", action="append", help="one of the cases alone; all if left out")
-    paced.add_argument("--resume", action="store_true", help="keep the rows that are there")
+    paced.add_argument("--seconds", type=float, default=14.0, help="the duration of each step")
+    paced.add_argument("--case", action="append", help="a case; default: all")
+    paced.add_argument("--resume", action="store_true", help="keep the stored rows")
     paced.add_argument(
         "--late-ms",
         type=float,
-        help="with --resume: redo rows whose messages were later on average",
+        help="with --resume: repeat rows whose messages were later than this on average",
     )
     real = commands.add_parser("real")
     real.add_argument(
         "--links",
         choices=[Links.NAMESPACES.value, Links.SHAPED.value],
         default=Links.NAMESPACES.value,
-        help="what emulates links: namespaces, which take root, or the transport",
+        help="what emulates links: namespaces, which need root, or the transport",
     )
-    real.add_argument("--network", action="append", help="one of them alone; all if left out")
+    real.add_argument("--network", action="append", help="a network; default: all")
     commands.add_parser("tables")
     options = parser.parse_args()
     match options.command:

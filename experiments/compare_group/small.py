@@ -1,4 +1,4 @@
-"""The small runs: a few devices of a published case, with links scaled to a small model; plans."""
+"""Networks and plans of the real runs: devices of a case, with links scaled to a small model."""
 
 import time
 import tomllib
@@ -9,9 +9,8 @@ import msgspec
 import numpy as np
 
 import topo
-from experiments.compare_group.part import part
+from experiments.compare_group.cases import Setting, part
 from experiments.compare_group.plans import placed, unscheduled_plan
-from experiments.compare_group.setting import Setting
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.config import load_config
 from jaxpipe.plan import Plan, even_partition
@@ -37,7 +36,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Small:
-    """What is measured; `real.toml` says what each one means."""
+    """The measured configuration; `real.toml` explains the fields."""
 
     config: str
     steps: int
@@ -51,7 +50,7 @@ class Small:
 
 
 def read_small(path: Path = _FILE) -> Small:
-    """Read what is measured.
+    """Read the measured configuration.
 
     >>> [network.name for network in read_small().networks]
     ['case 3', 'case 5']
@@ -60,12 +59,12 @@ def read_small(path: Path = _FILE) -> Small:
 
 
 def scaled_cluster(network: Network, small: Small) -> Cluster:
-    """Return the network's devices, links slower as messages are smaller and time is longer.
+    """Return the network's devices, with links slowed down for smaller messages and longer time.
 
     >>> small = read_small()
     >>> link = scaled_cluster(small.networks[0], small).link(0, 4)
     >>> round(link.latency_s, 4), round(link.bandwidth_bytes_per_s)
-    (0.0138, 1750000)
+    (0.0137, 1750000)
     """
     whole = topo.load(network.cluster)
     chosen = part(whole, network.devices, name=network.name.replace(" ", "-"))
@@ -83,7 +82,7 @@ def scaled_cluster(network: Network, small: Small) -> Cluster:
 
 
 def small_plans(network: Network, small: Small) -> dict[Setting, Plan]:
-    """Return ours as the planner finds it, ours without it, and Megatron's pipeline."""
+    """Return the planner's plan, the same without a scheduler, and Megatron's pipeline."""
     cluster = scaled_cluster(network, small)
     ours = _found(network, small, cluster)
     return {
@@ -116,12 +115,12 @@ def _found(network: Network, small: Small, cluster: Cluster) -> Plan:
     effort = Effort(seconds=small.search_s, num_changes=10**6, microbatches=(1,))
     objective = step_objective(conditions)
     plan = decide(task, objective, effort=effort, clock=time.process_time).plan
-    # Of the same stages all losses can agree in all bits.
+    # Equal stages, so that the losses of all settings can be compared closely.
     return replace(plan, cut=even_partition(num_layers=task.num_layers, num_stages=network.stages))
 
 
 def _megatron(ours: Plan) -> Plan:
-    """Return 1F1B and a ring; stages are blocks of consecutive devices, as Megatron numbers them.
+    """Return Megatron's plan: 1F1B, a ring, and stages on blocks of consecutive devices.
 
     ::
 

@@ -1,1 +1,1 @@
-"""DT-FM's published iteration times, simulated, and jaxpipe's own plans beside them."""
+"""DT-FM's published iteration times and their simulation, and jaxpipe's own plans."""

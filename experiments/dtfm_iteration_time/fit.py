@@ -1,8 +1,8 @@
 """Fit the constants: Gauss-Newton over whole simulations, in logarithms, robust to bad cells.
 
-A constant is a physical quantity above zero, so its logarithm is what is fitted. Each round
-simulates all runs once more for each constant to see what it changes, then solves the linear
-problem that results, within reach of where it stands.
+A constant is a physical quantity above zero, so its logarithm is fitted. Each round
+simulates all runs once more per constant to estimate the slopes, then solves the linear problem
+within a trust region.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from jaxpipe.simulate import Constants
 _NUDGE = 0.04
 _REACH = 0.4
 _LOOSE = 10.0
-"""How weakly a constant is held where it stands, so that one that no cell tells stays there."""
+"""Width of the prior in logarithms: a constant that no cell determines keeps its value."""
 
 _ROBUST = 0.03
 """Relative errors above this count less than quadratically."""
@@ -33,14 +33,14 @@ FITTED = (
 """The constants that all runs of DT-FM share."""
 
 _PARTS = ("local_fraction", "remote_fraction", "nic_efficiency")
-"""Those that cannot be above 1."""
+"""Fractions, at most 1."""
 
 Errors = Callable[[Constants], np.ndarray]
 """The relative errors of all cells with these constants."""
 
 
 def fit(start: Constants, errors_of: Errors, *, num_rounds: int) -> Constants:
-    """Return the constants with the least errors that the rounds find."""
+    """Return the constants with the smallest errors after `num_rounds`."""
     constants, reach = start, _REACH
     errors = errors_of(constants)
     for number in range(num_rounds):
@@ -55,7 +55,7 @@ def fit(start: Constants, errors_of: Errors, *, num_rounds: int) -> Constants:
 
 
 def slopes(constants: Constants, errors: np.ndarray, errors_of: Errors) -> np.ndarray:
-    """Return how each error changes with the logarithm of each constant."""
+    """Return the derivative of each error by the logarithm of each constant."""
     return np.column_stack(
         [
             (errors_of(_moved(constants, nudge)) - errors) / -_NUDGE
@@ -67,7 +67,7 @@ def slopes(constants: Constants, errors: np.ndarray, errors_of: Errors) -> np.nd
 def step(
     constants: Constants, errors: np.ndarray, slope: np.ndarray, *, reach: float = _REACH
 ) -> Constants:
-    """Return the constants that fit best if errors change as the slopes say."""
+    """Return the constants that fit best if the errors are linear with these slopes."""
     highest = _highest(constants, reach)
     solved = least_squares(
         lambda log_step: np.concatenate((errors + slope @ log_step, log_step / _LOOSE)),
@@ -80,14 +80,14 @@ def step(
 
 
 def fit_fp32(start: Constants, errors_of: Errors) -> Constants:
-    """Return the constants with the speed in fp32 whose largest error is about the least."""
+    """Return the constants with the fp32 speed that about minimises the largest error."""
 
     def with_speed(fraction: float) -> Constants:
         speeds = {"local_fraction": fraction, "remote_fraction": fraction}
         return msgspec.convert(asdict(start) | {"fp32": speeds}, Constants)
 
     solved = least_squares(
-        # High powers count the largest errors only.
+        # High powers approximate the maximum norm.
         lambda fraction: (errors_of(with_speed(float(fraction[0]))) / _ROBUST) ** 8,
         [start.fp32.remote_fraction],
         bounds=(0.1, 1.0),
@@ -104,7 +104,7 @@ def _moved(constants: Constants, log_step: Sequence[float] | np.ndarray) -> Cons
 
 
 def _highest(constants: Constants, reach: float) -> np.ndarray:
-    """Return how far up the logarithm of each constant may go."""
+    """Return the largest allowed step of the logarithm of each constant."""
     fields = asdict(constants)
     return np.array(
         [

@@ -1,7 +1,7 @@
-"""jaxpipe's own plan beside DT-FM's, on the same clusters with the same constants, and taken apart.
+"""jaxpipe's own plan and DT-FM's, on the same clusters with the same constants, and an ablation.
 
-What is left out in turn is done as DT-FM did it: the order of replicas in a sum, the overlap, the
-schedule, the eight stages.
+The ablation replaces one choice at a time by DT-FM's: the order of replicas in an all-reduce, the
+overlap, the schedule, the eight stages.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _THEIR_STAGES = (8,)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One size on one cluster, in simulated seconds; `without[choice]` leaves one choice out."""
+    """Simulated seconds of one size on one cluster; `without[choice]` replaces one choice."""
 
     cluster: str
     layers: int
@@ -79,7 +79,7 @@ def _compare(cluster: str, layers: int, *, constants: Constants) -> tuple[Compar
 def _line(
     cluster: str, layers: int, choices: Choices, *, constants: Constants
 ) -> tuple[float, float]:
-    """Return the seconds that a plan takes for any batch, and for each step's worth of samples.
+    """Return the line of a plan's seconds over the batch: intercept, and seconds per `STEP`.
 
     Fewer stages are more pipelines, so more samples fill the 64 microbatches of GPipe.
     """

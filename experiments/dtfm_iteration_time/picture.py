@@ -1,4 +1,4 @@
-"""Two plots: what was published against what is simulated, and our plans against DT-FM's."""
+"""Two plots: published against simulated times, and the speedup of our plans over DT-FM."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ _COLORS = {
 
 
 def draw_theirs(measured: Sequence[Cell], simulated: np.ndarray, path: Path) -> None:
-    """Draw a point for every published cell; on the diagonal the simulation is right."""
+    """Draw a point per published cell; on the diagonal the simulation is exact."""
     figure = Figure(figsize=(7, 6), dpi=_DPI, layout="constrained")
     axes = figure.add_subplot()
     for system, color in _COLORS.items():
@@ -41,7 +41,7 @@ def draw_theirs(measured: Sequence[Cell], simulated: np.ndarray, path: Path) -> 
 
 
 def draw_ours(comparisons: Sequence[Comparison], path: Path) -> None:
-    """Draw how much faster our plan is, by cluster: a bar for each size."""
+    """Draw the speedup of our plan by cluster, with a bar per size."""
     figure = Figure(figsize=(9, 4), dpi=_DPI, layout="constrained")
     axes = figure.add_subplot()
     clusters = list(dict.fromkeys(each.cluster for each in comparisons))

@@ -1,9 +1,9 @@
-"""What the planner finds for the same work on the same clusters, with the same constants.
+"""The planner's plans for the same workload on the same clusters, with the same constants.
 
-`python -m experiments.dtfm_iteration_time.planned` writes this table alone.
+`python -m experiments.dtfm_iteration_time.planned` writes only this table.
 
-The planner is told what DT-FM trained: layers without a head, fp16, SGD without state, one sample
-to a microbatch, everything computed again in the backward.
+The workload is that of DT-FM: layers without a head, fp16, SGD without state, one sample per
+microbatch, full recomputation in the backward.
 """
 
 import time
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import topo
 from experiments.dtfm_iteration_time.ours import CLUSTERS
-from experiments.dtfm_iteration_time.table import Row, markdown, write_csv
+from experiments.table import Row, markdown, write_csv
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import BytesPerParameter, flop_profile
 from jaxpipe.plan.decide import Effort, Task, decide
@@ -37,13 +37,15 @@ from jaxpipe.simulate import (
 from topo import Cluster
 
 SIZE = Workload(num_layers=24, batch=1024)
+NUMBER = ".2f"
+"""The format of all numbers of this experiment's tables."""
 _SECONDS = 30.0
 _RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """One cluster: the simulated seconds of DT-FM, of our plan by rule, and of the plan found."""
+    """Simulated seconds on one cluster: DT-FM, our plan by rule, and the planner's plan."""
 
     cluster: str
     dtfm_s: float
@@ -53,12 +55,13 @@ class Planned:
 
 
 def write_planned(constants: Constants, executor: Executor) -> None:
-    """Search on every cluster, and write what is found."""
+    """Search a plan for every cluster, and write the table."""
     rows = [_row(each) for each in executor.map(partial(_search, constants=constants), CLUSTERS)]
-    write_csv(rows, _RESULTS / "planned.csv")
-    title = "What the planner finds for 24 layers and batch 1024 (simulated)"
-    (_RESULTS / "planned.md").write_text(f"## {title}\n\n{markdown(rows)}\n")
-    print(markdown(rows))
+    write_csv(rows, _RESULTS / "planned.csv", number=NUMBER)
+    title = "The planner's plans for 24 layers and batch 1024 (simulated)"
+    table = markdown(rows, number=NUMBER)
+    (_RESULTS / "planned.md").write_text(f"## {title}\n\n{table}\n")
+    print(table)
 
 
 def _row(each: Planned) -> Row:
@@ -82,13 +85,13 @@ def _row(each: Planned) -> Row:
 
 def _search(name: str, *, constants: Constants) -> Planned:
     cluster = topo.load(name)
-    task, conditions = told(cluster, workload=SIZE, constants=constants)
+    task, conditions = planner_input(cluster, workload=SIZE, constants=constants)
     effort = Effort(seconds=_SECONDS, num_changes=10**6)
     plan = decide(
         task,
         step_objective(conditions),
         effort=effort,
-        clock=time.process_time,  # so that other work on the machine changes nothing
+        clock=time.process_time,  # other load on the machine does not change the result
     ).plan
     dtfm_s, by_rule_s = (
         max(span.end_s for span in simulate(job).spans)
@@ -106,8 +109,10 @@ def _search(name: str, *, constants: Constants) -> Planned:
     )
 
 
-def told(cluster: Cluster, *, workload: Workload, constants: Constants) -> tuple[Task, Conditions]:
-    """Return what the planner decides about, and what its plans are simulated with."""
+def planner_input(
+    cluster: Cluster, *, workload: Workload, constants: Constants
+) -> tuple[Task, Conditions]:
+    """Return the planner's task, and the conditions in which its plans are simulated."""
     speeds, network = constants.speeds(workload.precision), constants.network
     known = with_speeds(
         cluster, workload.precision, fraction=speeds.remote_fraction, unknown_flops_per_s=None

@@ -1,7 +1,7 @@
 """Simulate the published runs.
 
-The simulated time is linear in the number of accumulation steps, since all ranks meet in each of
-them; so two steps tell the times of all batches.
+The simulated time is linear in the number of accumulation steps, since each of them ends with a
+barrier; so two steps determine the times of all batches.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ STEP = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What decides the simulated time of a step, but for the batch."""
+    """The inputs of the simulated time of a step, except the batch."""
 
     cluster: str
     system: System
@@ -55,7 +55,7 @@ _STEPPED = (System.DTFM, System.DTFM_UNSCHEDULED)
 
 
 def run_of(cell: Cell) -> Run:
-    """Return the run of a cell; only where ranks are drawn does the seed matter."""
+    """Return the run of a cell; the seed matters only for random placements."""
     system = _SYSTEMS[cell.system]
     seed = cell.seed if system in _DRAWN and cell.seed is not None else 0
     return Run(cluster=CLUSTERS[cell.case], system=system, layers=cell.layers, seed=seed)
@@ -88,10 +88,10 @@ def pipeline_seconds(cell: PipelineCell, constants: Constants) -> float:
 
 
 def line(run: Run, *, constants: Constants) -> tuple[float, float]:
-    """Return the seconds that a run takes for any batch, and those for each 512 samples.
+    """Return the line of a run's seconds over the batch: intercept, and seconds per 512 samples.
 
-    Two barriers of DT-FM, as rank 0 leaves them, are one step apart. Other systems have none: two
-    batches tell.
+    DT-FM's barriers, as rank 0 leaves them, are one step apart. Other systems have no barriers and
+    are simulated with two batches.
     """
     if run.system not in _STEPPED:
         return line_between(

@@ -1,8 +1,8 @@
 """Refit the constants and write them: `python -m experiments.dtfm_iteration_time.refit`.
 
-Fits the constants to cases 1 to 3 and to the fp32 pipelines, then again without each of the cases;
-what only the case that is left out tells keeps its value. The runs of 32 layers, and those without
-a scheduler but for the first of their seeds, are left to judge the fit by. Writes
+Fits the constants to cases 1 to 3 and to the fp32 pipelines, then again without each case in turn;
+a constant that only the case left out determines keeps its value. Runs of 32 layers, and random
+placements with other seeds than the first, are not fitted and serve as a test set. Writes
 `results/fit.json`, and the constants as `results/constants.toml`, whose numbers go into
 `jaxpipe/simulate/data/dtfm.toml`.
 """
@@ -27,7 +27,7 @@ _FITTED_LAYERS = (24, 40)
 
 
 def main() -> None:
-    """Fit, leave each case out in turn, and write what came out."""
+    """Fit, leave each case out in turn, and write the report."""
     dtfm = [cell for cell in cells() if cell.system.startswith("dtfm")]
     with ProcessPoolExecutor() as executor:
         fitted = fit_fp32(_fit(dtfm, dtfm_constants(), executor), _pipeline_errors)

@@ -1,7 +1,7 @@
 """Write all tables and plots: `python -m experiments.dtfm_iteration_time.run`.
 
-Everything it writes is simulated, with the constants in `jaxpipe/simulate/data/dtfm.toml`, but for
-the columns called published.
+All columns except those called published are simulated, with the constants in
+`jaxpipe/simulate/data/dtfm.toml`.
 """
 
 import json
@@ -15,17 +15,17 @@ import numpy as np
 
 from experiments.dtfm_iteration_time.ours import Comparison, compare
 from experiments.dtfm_iteration_time.picture import draw_ours, draw_theirs
-from experiments.dtfm_iteration_time.planned import write_planned
+from experiments.dtfm_iteration_time.planned import NUMBER, write_planned
 from experiments.dtfm_iteration_time.prediction import pipeline_seconds, predict
 from experiments.dtfm_iteration_time.published import Cell, cells, pipeline_cells
-from experiments.dtfm_iteration_time.table import Row, markdown, percent, write_csv
+from experiments.table import Row, markdown, percent, write_csv
 from jaxpipe.simulate import Constants, dtfm_constants
 
 _RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    """Simulate everything that was published, and our own plans, and write it down."""
+    """Simulate the published runs and our own plans, and write the tables and plots."""
     constants = dtfm_constants()
     measured = cells()
     with ProcessPoolExecutor() as executor:
@@ -40,12 +40,12 @@ def main() -> None:
         "ours": [_ours_row(each) for each in comparisons],
     }
     for name, rows in tables.items():
-        write_csv(rows, _RESULTS / f"{name}.csv")
+        write_csv(rows, _RESULTS / f"{name}.csv", number=NUMBER)
     (_RESULTS / "tables.md").write_text(_document(tables, measured, simulated))
     (_RESULTS / "constants.json").write_text(json.dumps(asdict(constants), indent=2) + "\n")
     draw_theirs(measured, simulated, _RESULTS / "theirs.png")
     draw_ours(comparisons, _RESULTS / "ours.png")
-    print(markdown(tables["summary"]))
+    print(markdown(tables["summary"], number=NUMBER))
 
 
 def _iteration_rows(measured: Sequence[Cell], simulated: np.ndarray) -> list[Row]:
@@ -77,9 +77,9 @@ def _summary_rows(measured: Sequence[Cell], errors: np.ndarray) -> list[Row]:
             "system": system,
             "case": case,
             "cells": len(group),
-            "median |error|": _size(np.median(np.abs(group))),
+            "median absolute error": _size(np.median(np.abs(group))),
             "mean error": percent(float(np.mean(group))),
-            "largest |error|": _size(np.max(np.abs(group))),
+            "largest absolute error": _size(np.max(np.abs(group))),
             "within 10 %": _size(np.mean(np.abs(group) <= 0.1)),
         }
         for (system, case), group in sorted(groups.items())
@@ -125,7 +125,7 @@ def _ours_row(each: Comparison) -> Row:
 
 
 def _winner_rows(measured: Sequence[Cell], simulated: np.ndarray) -> list[Row]:
-    """Say in how many sizes the simulation names the faster of DT-FM's two placements rightly."""
+    """Count the sizes in which the simulation predicts which of two systems is faster."""
     times: dict[tuple[int, int, int], dict[str, list[tuple[float, float]]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -154,13 +154,15 @@ def _agrees(first: list[tuple[float, float]], second: list[tuple[float, float]])
 
 def _document(tables: dict[str, list[Row]], measured: Sequence[Cell], simulated: np.ndarray) -> str:
     parts = {
-        "Published and simulated, in short (simulated, fitted)": tables["summary"],
-        "Who is faster, named rightly": _winner_rows(measured, simulated),
+        "Published and simulated, summary (simulated, fitted)": tables["summary"],
+        "Sizes in which the faster of two systems is predicted": _winner_rows(measured, simulated),
         "The fp32 pipeline of 12 stages": tables["pipeline"],
-        "jaxpipe's own plan beside DT-FM with its scheduler (both simulated)": tables["ours"],
+        "jaxpipe's own plan and DT-FM with its scheduler (both simulated)": tables["ours"],
         "Every published cell": tables["iteration"],
     }
-    return "\n\n".join(f"## {title}\n\n{markdown(rows)}" for title, rows in parts.items()) + "\n"
+    return "".join(
+        f"## {title}\n\n{markdown(rows, number=NUMBER)}\n\n" for title, rows in parts.items()
+    ).removesuffix("\n")
 
 
 if __name__ == "__main__":

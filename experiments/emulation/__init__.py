@@ -1,1 +1,1 @@
-"""Emulated clusters: what a probe finds in them, and steps over them beside their simulation."""
+"""Emulated clusters: links found by probes, and training steps compared with their simulation."""

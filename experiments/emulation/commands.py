@@ -1,4 +1,4 @@
-"""Runs `jaxpipe emulate` and `jaxpipe train` as a user does."""
+"""Run `jaxpipe emulate` and `jaxpipe train` as a user does."""
 
 import os
 import subprocess
@@ -9,25 +9,25 @@ _JAXPIPE = (sys.executable, "-m", "jaxpipe")
 
 
 def emulate(cluster: str, scale: float, command: Sequence[str], *, engine: str = "relay") -> str:
-    """Run a command over an emulated cluster; return what it prints, errors included.
+    """Run a command over an emulated cluster; return its output, stderr included.
 
     Raises:
-        RuntimeError: it failed; the words say how.
+        RuntimeError: it failed; the message has its output.
     """
     options = ("--scale", str(scale), "--engine", engine)
     return run((*_JAXPIPE, "emulate", cluster, *options, "--", *command))
 
 
-def train(words: Sequence[str]) -> tuple[str, ...]:
+def train(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the command that trains."""
-    return (*_JAXPIPE, "train", *words)
+    return (*_JAXPIPE, "train", *arguments)
 
 
 def run(command: Sequence[str]) -> str:
-    """Run a command; return what it prints, errors included.
+    """Run a command; return its output, stderr included.
 
     Raises:
-        RuntimeError: it failed; the words say how.
+        RuntimeError: it failed; the message has its output.
     """
     done = subprocess.run(
         command,
@@ -38,5 +38,5 @@ def run(command: Sequence[str]) -> str:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}")
+        raise RuntimeError(f"{' '.join(command)} exited with {done.returncode}:\n{done.stdout}")
     return done.stdout

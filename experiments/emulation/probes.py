@@ -1,4 +1,4 @@
-"""Probes emulated clusters from inside: what is found of each link, beside what was described."""
+"""Probe emulated clusters from inside: measured and specified latency and bandwidth per link."""
 
 import sys
 import tempfile
@@ -15,7 +15,7 @@ _NEAR, _NEAR_S = 0.1, 0.5e-3
 
 
 def probe(case: Mapping[str, Any], mpirun: str | None) -> list[dict[str, Any]]:
-    """Return a row for each ordered pair of devices on different hosts.
+    """Return a row per ordered pair of devices on different hosts.
 
     Raises:
         RuntimeError: the probe failed.
@@ -25,8 +25,8 @@ def probe(case: Mapping[str, Any], mpirun: str | None) -> list[dict[str, Any]]:
     python = sys.executable if mpirun is None else str(Path(mpirun).parent / "python")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "found.toml"
-        words = ("topo", "probe", "-o", str(out), "--large-mib", str(case["large_mib"]))
-        emulate(case["cluster"], case["scale"], [*start, python, "-m", "jaxpipe", *words])
+        arguments = ("topo", "probe", "-o", str(out), "--large-mib", str(case["large_mib"]))
+        emulate(case["cluster"], case["scale"], [*start, python, "-m", "jaxpipe", *arguments])
         found = topo.load(str(out))
     pairs = [
         (a, b)

@@ -1,10 +1,9 @@
 """Measure: `python -m experiments.emulation.run [probes] [training] [--mpirun PATH]`, as root.
 
-`--mpirun` probes with another MPI, such as MPICH's, whose Python lies beside it.
+`--mpirun` probes with another MPI, such as MPICH, with the Python in the same folder.
 """
 
 import argparse
-import csv
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -13,16 +12,17 @@ from typing import Any
 
 from experiments.emulation.probes import probe
 from experiments.emulation.training import WAYS, train_by
+from experiments.table import markdown, write_csv
 
 _HERE = Path(__file__).parent
 _RESULTS = _HERE / "results"
 
 
 def main() -> None:
-    """Measure what is named, or everything, and write a table for each."""
+    """Measure the named parts; by default, both. Write a table per part."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help="probes, training; both if none is named")
-    parser.add_argument("--mpirun", help="the mpirun of another MPI, for the probes")
+    parser.add_argument("parts", nargs="*", help="probes, training; default: both")
+    parser.add_argument("--mpirun", help="mpirun of another MPI, for the probes")
     options = parser.parse_args()
     cases = tomllib.loads((_HERE / "cases.toml").read_text())
     parts = options.parts or ["probes", "training"]
@@ -45,14 +45,8 @@ def _training(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _write(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     _RESULTS.mkdir(exist_ok=True)
-    with (_RESULTS / f"{name}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    print("| " + " | ".join(rows[0]) + " |")
-    print("|" + " --- |" * len(rows[0]))
-    for row in rows:
-        print("| " + " | ".join(map(str, row.values())) + " |")
+    write_csv(rows, _RESULTS / f"{name}.csv")
+    print(markdown(rows))
 
 
 if __name__ == "__main__":

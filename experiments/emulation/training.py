@@ -1,7 +1,7 @@
-"""Trains the same model by several ways over one cluster, and simulates each with its own computes.
+"""Train the same model in several ways over one cluster, and simulate each with its own computes.
 
-Each stage's forwards and backwards take what they took in the run's trace, in the mean; the links
-are those of the scaled cluster.
+Forwards and backwards of a stage take their mean time in the trace of the run; the links are those
+of the scaled cluster.
 """
 
 from collections.abc import Mapping
@@ -29,18 +29,18 @@ _GRADIENT_BYTES = 4
 
 
 def train_by(way: str, case: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Train in `folder`; return a row: step time, simulated step time, and losses.
+    """Train in `folder`; return a row of measured and simulated step times and losses.
 
     Raises:
         RuntimeError: the run failed.
     """
-    words = [case["config"], "--set", f"plan.cluster={case['cluster']}"]
-    words += ["--set", f"run.folder={folder}"]
+    arguments = [case["config"], "--set", f"plan.cluster={case['cluster']}"]
+    arguments += ["--set", f"run.folder={folder}"]
     if way == "namespaces":
-        emulate(case["cluster"], case["scale"], train(words))
+        emulate(case["cluster"], case["scale"], train(arguments))
     else:
         shaped = ("run.transport=shaped", f"run.link_scale={case['scale']}")
-        run(train([*words, *(word for setting in shaped for word in ("--set", setting))]))
+        run(train([*arguments, *(each for setting in shaped for each in ("--set", setting))]))
     config = load_config(Path(case["config"]), [f"plan.cluster={case['cluster']}"])
     metrics = read_metrics(folder / "metrics.jsonl")
     spans = read_chrome(folder / "trace.json").spans
@@ -58,7 +58,7 @@ def train_by(way: str, case: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def simulated_s(config: Config, spans: tuple[Span, ...], *, scale: float) -> float:
-    """Return the simulated seconds of a step with the computes of a trace."""
+    """Return the simulated seconds of a step with the compute times of a trace."""
     plan = plan_from(config)
     cluster = scaled(topo.load(config.plan.cluster), scale=scale)
     profile = gpt_profile(config.model, remat=config.train.remat, flops_per_s=1.0)
@@ -72,17 +72,17 @@ def simulated_s(config: Config, spans: tuple[Span, ...], *, scale: float) -> flo
 
 
 def _as_measured(profile: Profile, plan: Plan, spans: tuple[Span, ...]) -> Profile:
-    """Return the profile whose layers take their part of what their stage took."""
+    """Return the profile whose layers divide the measured time of their stage evenly."""
     layers = []
     for stage in range(plan.num_stages):
-        held = layers_of(plan.cut, stage)
-        num_samples = len(held) * plan.microbatch
+        stage_layers = layers_of(plan.cut, stage)
+        num_samples = len(stage_layers) * plan.microbatch
         forward_s, backward_s = (
             _mean_s(spans, stage, name) / num_samples for name in ("forward", "backward")
         )
         layers += [
             replace(layer, forward_s=forward_s, backward_s=backward_s)
-            for layer in profile.layers[held.start : held.stop]
+            for layer in profile.layers[stage_layers.start : stage_layers.stop]
         ]
     head = replace(profile.head, forward_s=0.0, backward_s=0.0)
     return replace(profile, layers=tuple(layers), head=head)

@@ -1,1 +1,1 @@
-"""What becomes of runs that break."""
+"""Fault-injection results."""

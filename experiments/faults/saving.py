@@ -1,7 +1,6 @@
-"""What saving beside training costs: `python -m experiments.faults.saving [--rounds N]`."""
+"""Overhead of asynchronous checkpointing: `python -m experiments.faults.saving [--rounds N]`."""
 
 import argparse
-import csv
 import tomllib
 from pathlib import Path
 from statistics import median
@@ -10,6 +9,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from experiments.faults.saving_blocks import Block, Task
+from experiments.table import markdown, write_csv
 from jaxpipe.chaos.harness.run import write_dataset
 from jaxpipe.config import config_from, plan_from
 from jaxpipe.runtime.process.mpirun import launch
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 
 def rows(blocks: list[Block]) -> list[dict[str, str]]:
-    """Return a row for each interval: step times, and their ratio, round by round."""
+    """Return a row per interval: median step times, and quartiles of the per-round ratios."""
     table = []
     for interval in dict.fromkeys(block.interval for block in blocks):
         of = [block for block in blocks if block.interval == interval]
@@ -42,7 +42,7 @@ def rows(blocks: list[Block]) -> list[dict[str, str]]:
 
 
 def measure(rounds: int) -> list[Block]:
-    """Train on ranks of this host, and return the blocks that rank 0 has measured."""
+    """Train on ranks of this host, and return the blocks that rank 0 measured."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         config = tomllib.loads((HERE / "saving.toml").read_text())
@@ -57,17 +57,14 @@ def measure(rounds: int) -> list[Block]:
 
 
 def main() -> None:
-    """Measure, print the table, and keep it in `results/saving/`."""
+    """Measure, print the table, and store it as `results/saving/steps.csv`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     table = rows(measure(parser.parse_args().rounds))
     out = HERE / "results" / "saving" / "steps.csv"
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, table[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)
-    print("\n".join("  ".join(f"{name} {value}" for name, value in row.items()) for row in table))
+    write_csv(table, out)
+    print(markdown(table))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Trains blocks of steps, in turn with a save at their beginning and without one.
+"""Train blocks of steps, alternately with a save at their beginning and without one.
 
-A block with a save ends when that save is committed, so that none of its cost is left to the next.
+A block with a save ends when that save is committed, so that the next block bears none of its cost.
 """
 
 import time
@@ -18,7 +18,7 @@ from jaxpipe.runtime.train_snapshot import restore_state, snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is measured: blocks of each of the `intervals`, in steps, `rounds` times each way."""
+    """The measurement: blocks of each of the `intervals`, in steps, `rounds` times each way."""
 
     config: dict[str, Any]
     intervals: tuple[int, ...]
@@ -28,9 +28,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """What a block of `interval` steps took: all of it, and how long training stood for the copy.
+    """The seconds of a block of `interval` steps, and of the copy that blocks training.
 
-    Of a block without a save, `copy_s` is 0.
+    A block without a save has `copy_s` 0.
     """
 
     interval: int
@@ -44,7 +44,7 @@ class Block:
 
 
 class _Blocks:
-    """Trains on, block by block."""
+    """A training run that advances block by block."""
 
     def __init__(self, worker: Worker, saver: Saver) -> None:
         self._worker = worker
@@ -53,7 +53,7 @@ class _Blocks:
         self._step = 0
 
     def train(self, interval: int, *, saves: bool) -> Block:
-        """Train a block that begins with a save, or one that does not."""
+        """Train a block that begins with a save if `saves`."""
         timeout_s = self._worker.job.run.timeout_s
         barrier(self._worker.transport, tag=BARRIER_TAG, timeout_s=timeout_s)
         begin_s, copy_s = time.perf_counter(), 0.0
@@ -70,7 +70,7 @@ class _Blocks:
 
 
 def measure(task: Task, transport: MpiTransport) -> list[Block]:
-    """Return the blocks of all rounds, each way in turn."""
+    """Return the blocks of all rounds, with and without saves in turn."""
     config = config_from(task.config)
     job = job_from(config, plan_from(config))
     worker = start(job, transport)

@@ -1,4 +1,4 @@
-"""One rank of the measurement of saving, on a core of its own as the ranks of a run are."""
+"""One rank of the checkpointing measurement, pinned to its own core like the ranks of a run."""
 
 import os
 import sys
@@ -10,13 +10,13 @@ from jaxpipe.runtime.process.affinity import die_with_parent, pin
 
 if __name__ == "__main__":
     die_with_parent()
-    pin(os.environ)  # before jax, which makes as many threads as there are cores
+    pin(os.environ)  # before jax is imported: XLA sizes its thread pools by the affinity
     from experiments.faults.saving_blocks import Task, measure
     from jaxpipe.comm.mpi.transport import MpiTransport
 
-    told = msgspec.json.decode(sys.argv[1], type=Task)
-    here = MpiTransport()
-    result = measure(told, here)
-    if here.rank == 0:
-        Path(told.out).write_bytes(msgspec.json.encode(result))
-    here.close()
+    task = msgspec.json.decode(sys.argv[1], type=Task)
+    transport = MpiTransport()
+    result = measure(task, transport)
+    if transport.rank == 0:
+        Path(task.out).write_bytes(msgspec.json.encode(result))
+    transport.close()

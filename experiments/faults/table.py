@@ -1,34 +1,32 @@
-"""The table of the README: what became of the trials in `results/`, a row to a file.
+"""The table of the README: a row per file of trials in `results/`.
 
 `python -m experiments.faults.table` prints it.
 """
 
-import csv
 from pathlib import Path
 from statistics import median
 
+from experiments.table import Row, markdown, numbers, read_csv
+
 RESULTS = Path(__file__).with_name("results")
-_WORDS = ("family", "name", "passed", "why")
+_NO_FIGURES = ("family", "name", "passed", "why")
 
 
-def row(path: Path) -> str:
+def row(path: Path) -> Row:
     """Return the row of a file of trials, as `jaxpipe chaos --report` writes it."""
-    with path.open(newline="") as file:
-        trials = list(csv.DictReader(file))
+    trials = read_csv(path)
     num_passed = sum(trial["passed"] == "yes" for trial in trials)
     figures: list[str] = []
-    for name in [key for key in trials[0] if key not in _WORDS]:
-        values = [float(trial[name]) for trial in trials if trial[name]]
+    for name in [key for key in trials[0] if key not in _NO_FIGURES]:
+        values = numbers([trial for trial in trials if trial[name]], name)
         if values:
             figures.append(f"{name} {median(values):.3g}, {min(values):.3g} to {max(values):.3g}")
-    return f"| {path.stem} | {num_passed} of {len(trials)} | {'; '.join(figures)} |"
-
-
-def table(paths: list[Path]) -> str:
-    """Return the table of some files of trials."""
-    head = ["| trials | passed | figures: median, and from least to most |", "| --- | --- | --- |"]
-    return "\n".join([*head, *(row(path) for path in paths)])
+    return {
+        "trials": path.stem,
+        "passed": f"{num_passed} of {len(trials)}",
+        "figures: median, minimum to maximum": "; ".join(figures),
+    }
 
 
 if __name__ == "__main__":
-    print(table(sorted(RESULTS.glob("*.csv"))))
+    print(markdown([row(path) for path in sorted(RESULTS.glob("*.csv"))]))

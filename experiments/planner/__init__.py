@@ -1,1 +1,1 @@
-"""DT-FM's cost, minimised: against the published solver, exact search, and plain placements."""
+"""Minimising DT-FM's cost: compared with the published solver, exact search and baselines."""

@@ -1,4 +1,4 @@
-"""What the search is compared with: regions taken as they come, and random placements."""
+"""Baselines of the search: filling region by region, and random placements."""
 
 import numpy as np
 from scipy.sparse.csgraph import minimum_spanning_tree
@@ -9,9 +9,9 @@ from jaxpipe.plan.dtfm import Weights
 
 
 def by_region(links: Links, regions: np.ndarray, *, stages: int, replicas: int) -> float:
-    """Return the cost of filling stage by stage, or replica by replica, with region by region.
+    """Return the cost of filling stages, or replicas, region by region; the lower of the two.
 
-    The first keeps the gradient sync inside regions, the second the pipelines; the better counts.
+    The first keeps gradient sync inside regions, the second pipelines.
     """
     order = np.argsort(regions, kind="stable")[: stages * replicas]
     groups = (order.reshape(stages, replicas), order.reshape(replicas, stages).T)
@@ -23,10 +23,10 @@ def by_region(links: Links, regions: np.ndarray, *, stages: int, replicas: int) 
 def best_random_at_least(
     weights: Weights, *, stages: int, replicas: int, count: int, random: np.random.Generator
 ) -> float:
-    """Return a bound below the costs of `count` random placements.
+    """Return a lower bound of the costs of `count` random placements.
 
-    Matchings are bounded by the nearest partner of each device, the path by the minimum spanning
-    tree: large placements are bounded in a second, while their cost takes minutes.
+    The nearest partner of each device bounds matchings, and the minimum spanning tree bounds the
+    path. A bound of a large placement takes a second, its exact cost minutes.
     """
     return min(
         _at_least(weights, random.permutation(len(weights.hop))[: stages * replicas], stages)

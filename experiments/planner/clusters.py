@@ -1,4 +1,4 @@
-"""The networks of this experiment: random small ones, and large ones of the world's regions."""
+"""The networks of this experiment: small random ones, and large ones over regions of the world."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,12 +31,12 @@ class Links:
 
 
 class Kind(StrEnum):
-    """What a random network looks like."""
+    """Kinds of random networks; the value names the kind in the tables."""
 
     PLANE = "points in a plane"
-    PAIRS = "pairs that have nothing to do with each other"
+    PAIRS = "independent pairs"
     REGIONS = "hosts in regions"
-    ASYMMETRIC = "two directions that have nothing to do with each other"
+    ASYMMETRIC = "independent directions"
 
 
 def random_links(kind: Kind, num_devices: int, *, random: np.random.Generator) -> Links:
@@ -48,9 +48,9 @@ def random_links(kind: Kind, num_devices: int, *, random: np.random.Generator) -
 def world(
     regions: Sequence[str], *, num_devices: int, devices_per_host: int, noise: float, seed: int
 ) -> tuple[Links, np.ndarray]:
-    """Return the links of devices all over the world in random order, and the region of each.
+    """Return the links of devices over the world in random order, and the region of each device.
 
-    `noise` is the standard deviation of the logarithm of what latencies and bandwidths are off by.
+    `noise` is the standard deviation of the logarithm of the factors on latencies and bandwidths.
     """
     hosts = num_devices // len(regions) // devices_per_host
     settings = f"regions={'+'.join(regions)},hosts={hosts},devices={devices_per_host}"

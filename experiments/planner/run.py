@@ -14,17 +14,18 @@ import numpy as np
 import topo
 from experiments.planner.baselines import best_random_at_least, by_region
 from experiments.planner.clusters import Kind, Links, random_links, world
-from experiments.planner.tables import Row, markdown, write
+from experiments.table import Row, markdown, write_csv
 from jaxpipe.plan import dtfm_cost
 from jaxpipe.plan.dtfm import Budget, exact_grouping, link_weights, search
 
 _HERE = Path(__file__).parent
 _HEURISTIC = Budget(exhaustive=0)
 _EQUAL = 1e-9
+_NUMBER = ".4f"
 
 
 def published(cases: Mapping[str, Any]) -> list[Row]:
-    """Return cost and time on the published cases, over all seeds, devices in shuffled order."""
+    """Return cost and time on the published cases over all seeds, with shuffled devices."""
     rows: list[Row] = []
     for case in cases["published"]:
         cluster = topo.load(case["cluster"])
@@ -48,7 +49,7 @@ def published(cases: Mapping[str, Any]) -> list[Row]:
 
 
 def _search_8x8(links: Links, *, seed: int) -> tuple[float, float, float]:
-    """Return the cost, the seconds of the search, and those until it had its best grouping."""
+    """Return the cost, the seconds of the search, and the seconds until its best grouping."""
     shuffled = links.permuted(np.random.default_rng(seed).permutation(len(links)))
     start = time.perf_counter()
     weights = link_weights(shuffled.latency_s, shuffled.bandwidth_bytes_per_s, group_size=8)
@@ -59,7 +60,7 @@ def _search_8x8(links: Links, *, seed: int) -> tuple[float, float, float]:
 
 
 def random(cases: Mapping[str, Any]) -> list[Row]:
-    """Return how far above exact search the search ends, without its own exact part."""
+    """Compare the heuristic search, without its exhaustive part, with exact search."""
     setup = cases["random"]
     generator = np.random.default_rng(setup["seed"])
     shapes = [
@@ -100,7 +101,7 @@ def _above_exact(links: Links, *, groups: int, size: int, seed: int) -> tuple[fl
 
 
 def growth(cases: Mapping[str, Any]) -> list[Row]:
-    """Return time and cost by number of devices, beside regions taken as they come and chance."""
+    """Return time and cost by number of devices, and the costs of two baselines."""
     setup = cases["growth"]
     return [_grown(setup, size, noise=noise) for size in setup["sizes"] for noise in setup["noise"]]
 
@@ -142,7 +143,7 @@ def _grown(setup: Mapping[str, Any], size: Mapping[str, Any], *, noise: float) -
         "until the best [s]": found.improvements[-1][0],
         "memory, peak so far [GB]": memory_gb,
     }
-    print(markdown([row]), flush=True)
+    print(markdown([row], number=_NUMBER), flush=True)
     return row
 
 
@@ -154,12 +155,14 @@ _TABLES: Mapping[str, Callable[[Mapping[str, Any]], list[Row]]] = {
 
 
 def main(names: list[str]) -> None:
-    """Compute and write the tables of these names, or all of them."""
+    """Compute and write the named tables; by default, all."""
     cases = tomllib.loads((_HERE / "cases.toml").read_text())
     for name in names or _TABLES:
         rows = _TABLES[name](cases)
-        write(rows, _HERE / "results" / name)
-        print(markdown(rows))
+        table = markdown(rows, number=_NUMBER)
+        write_csv(rows, _HERE / "results" / f"{name}.csv", number=_NUMBER)
+        (_HERE / "results" / f"{name}.md").write_text(table + "\n")
+        print(table)
 
 
 if __name__ == "__main__":

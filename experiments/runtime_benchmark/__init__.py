@@ -1,1 +1,1 @@
-"""What the runtime reaches, beside what others reach on the same machine."""
+"""Benchmarks of the runtime, compared with other systems on the same machine."""

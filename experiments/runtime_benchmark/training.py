@@ -1,7 +1,9 @@
-"""The training runs that several claims look at: ours and the peer's, on one core and on two.
+"""The training runs that three claims share: jaxpipe, one jitted step, and PyTorch.
 
-Each run is made once a round, and all runs of a round follow each other, so that what is compared
-has seen the same machine.
+Every run is made once per round, and all runs of a round follow each other, so that what is
+compared has seen the same machine. The rows of jaxpipe also have the ideal of each step: the mean
+seconds of the stages' own forwards and backwards, arranged by the schedule with messages that take
+no time, followed by the slowest rank's update.
 """
 
 import os
@@ -9,92 +11,141 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from experiments.runtime_benchmark.claim import CannotMeasureError, Row
-from experiments.runtime_benchmark.ideal import NOTHING, ideal_columns
-from experiments.runtime_benchmark.processes import check_cores, run_ranks, run_torch
+from experiments.emulated_links import CannotMeasureError
+from experiments.runtime_benchmark.bench import Bench, Claim, Measurement
+from experiments.runtime_benchmark.picture import Draw
+from experiments.runtime_benchmark.runs import check_cores, run_ranks, run_torch
+from experiments.table import Row, grouped
+from jaxpipe.schedule import ScheduleKind, Timetable, generate, timetable
 
 NUM_RANKS = 2
+_COLUMNS = ("system", "how", "cores")
+
+Span = Mapping[str, Any]
 
 
 class System(StrEnum):
-    """Who trains."""
+    """The system that trains."""
 
     JAXPIPE = "jaxpipe"
-    """Our runtime, a rank to a core."""
+    """The runtime, one rank per core."""
     ONE_DEVICE = "one device"
-    """One jitted step of the same model, without our runtime; on two cores, one on each at once."""
+    """One jitted step without the runtime; on two cores, an independent copy on each."""
     TORCH = "torch"
-    """`torch.distributed.pipelining`, a rank to a core, or plain PyTorch on one."""
+    """`torch.distributed.pipelining`, one rank per core, or plain PyTorch on one core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One way to train; `how` is a schedule, or on one device the form of the step."""
+    """A training run; `how` is a schedule or, on one device, the form of the step.
+
+    A claim is not summarised while one of its `is_required` runs is missing.
+    """
 
     system: System
     how: str
     cores: int = NUM_RANKS
+    is_required: bool = True
+
+    @property
+    def columns(self) -> Row:
+        """The columns that identify the run in the raw table."""
+        return {"system": self.system.value, "how": self.how, "cores": self.cores}
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns as the text that rows are grouped by."""
+        return tuple(str(self.columns[name]) for name in _COLUMNS)
 
 
-def measure(
-    cases: Mapping[str, Any],
-    runs: Sequence[Run],
+def training_claim(
     *,
-    torch_python: Path | None,
-    once: Callable[[Row, Callable[[], Sequence[Row]]], list[Row]],
-) -> list[Row]:
-    """Make all runs, round by round, and return a row for each step but the first of each run.
+    aim: str,
+    runs: Callable[[Mapping[str, Any]], Sequence[Run]],
+    summarise: Callable[[Sequence[Row]], Sequence[Row]],
+    draw: Draw,
+) -> Claim:
+    """Return a claim about training runs, which shares their raw table with the others."""
+    return Claim(
+        aim=aim,
+        measurements=lambda bench: measurements(bench, runs(bench.cases)),
+        summarise=summarise,
+        draw=draw,
+        table="training",
+        select=lambda cases, rows: rows_of(runs(cases), rows),
+    )
 
-    `once` makes each run, or returns the rows that an earlier command has left of it. Runs of the
-    peer are left out without its Python.
+
+def measurements(bench: Bench, runs: Sequence[Run]) -> list[Measurement]:
+    """Return a measurement per run and round, round by round.
+
+    Runs of PyTorch are left out without its Python.
 
     Raises:
         CannotMeasureError: there are too few cores.
     """
     check_cores(needed=NUM_RANKS)
-    rows: list[Row] = []
-    for number in range(cases["work"]["rounds"]):
-        for run in runs:
-            if run.system is System.TORCH and torch_python is None:
-                continue
-            columns = {
-                "system": run.system.value,
-                "how": run.how,
-                "cores": run.cores,
-                "round": number,
-            }
-            rows += once(columns, partial(_rows, cases, run, torch_python))
-    return rows
+    return [
+        Measurement(columns={**run.columns, "round": number}, measure=partial(_rows, bench, run))
+        for number in range(bench.cases["work"]["rounds"])
+        for run in runs
+        if run.system is not System.TORCH or bench.torch_python is not None
+    ]
 
 
-def of(rows: Sequence[Row], runs: Sequence[Run]) -> list[Row]:
-    """Return the rows of some runs.
+def rows_of(runs: Sequence[Run], rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of some runs, run by run.
 
     Raises:
-        CannotMeasureError: one of them was not made.
+        CannotMeasureError: a required run is missing.
     """
-    made = {_key(row) for row in rows}
+    groups = grouped(rows, *_COLUMNS)
     for run in runs:
-        if (run.system.value, run.how, str(run.cores)) not in made:
+        if run.is_required and run.key not in groups:
             raise CannotMeasureError(
                 f"there is no run of {run.system}, {run.how}; for torch give `--torch-python`"
             )
-    wanted = {(run.system.value, run.how, str(run.cores)) for run in runs}
-    return [row for row in rows if _key(row) in wanted]
+    return [row for run in runs for row in groups.get(run.key, [])]
 
 
-def _key(row: Row) -> tuple[Any, Any, str]:
-    return row["system"], row["how"], str(row["cores"])
+def _rows(bench: Bench, run: Run) -> list[Row]:
+    """Train, and return a row per step after the first, which warms up."""
+    result = _result(bench, run)
+    work, model = bench.cases["work"], bench.cases["model"]
+    batches = run.cores if run.system is System.ONE_DEVICE else 1
+    rows = []
+    for step, step_s in enumerate(result["step_s"][1:], start=1):
+        ideal = _NO_IDEAL
+        if run.system is System.JAXPIPE:
+            ideal = ideal_columns(
+                [span for span in result["spans"] if span["step"] == step],
+                step_s=step_s,
+                schedule=run.how,
+                num_microbatches=work["batch"] // work["microbatch"],
+            )
+        rows.append(
+            {
+                "step": step,
+                "step_s": step_s,
+                "rank_0_cpu_s": result["cpu_s"][step],
+                "load": os.getloadavg()[0],
+                "tokens_per_s": batches * work["batch"] * model["sequence"] / step_s,
+                "loss": result["losses"][step],
+                "compile_s": result.get("compile_s", ""),
+                **ideal,
+            }
+        )
+    return rows
 
 
-def _result(cases: Mapping[str, Any], run: Run, torch_python: Path | None) -> Any:
-    task = _task(cases, run)
+def _result(bench: Bench, run: Run) -> Any:
+    task = _task(bench.cases, run)
     if run.system is System.TORCH:
-        assert torch_python is not None, run
-        return run_torch(torch_python, task, num_ranks=run.cores)
+        assert bench.torch_python is not None, run
+        return run_torch(bench.torch_python, task, num_ranks=run.cores)
     program = "pipeline" if run.system is System.JAXPIPE else "one_device"
     return run_ranks(program, task, num_ranks=run.cores)
 
@@ -115,28 +166,64 @@ def _task(cases: Mapping[str, Any], run: Run) -> dict[str, Any]:
     }
 
 
-def _rows(cases: Mapping[str, Any], run: Run, torch_python: Path | None) -> list[Row]:
-    result = _result(cases, run, torch_python)
-    work, rows = cases["work"], []
-    batches = run.cores if run.system is System.ONE_DEVICE else 1
-    for step, step_s in enumerate(result["step_s"][1:], start=1):
-        ideal = NOTHING
-        if run.system is System.JAXPIPE:
-            spans = [span for span in result["spans"] if span["step"] == step]
-            num_microbatches = work["batch"] // work["microbatch"]
-            ideal = ideal_columns(
-                spans, step_s=step_s, schedule=run.how, num_microbatches=num_microbatches
-            )
-        rows.append(
-            {
-                "step": step,
-                "step_s": step_s,
-                "rank_0_cpu_s": result["cpu_s"][step],
-                "load": os.getloadavg()[0],
-                "tokens_per_s": batches * work["batch"] * cases["model"]["sequence"] / step_s,
-                "loss": result["losses"][step],
-                "compile_s": result.get("compile_s", ""),
-                **ideal,
-            }
-        )
-    return rows
+_IDEAL = ("ratio", "ratio_pipeline", "ideal_s", "update_s", "bubble", "ideal_bubble")
+_NO_IDEAL: Mapping[str, Any] = dict.fromkeys(_IDEAL, "")
+"""The ideal's columns of a step without a pipeline."""
+
+
+def ideal_columns(
+    spans: Sequence[Span], *, step_s: float, schedule: str, num_microbatches: int
+) -> dict[str, float]:
+    """Compare the spans of a step with its ideal.
+
+    `ratio` is the step over the ideal with its update; `ratio_pipeline` is the time from the first
+    forward to the last backward over the ideal without the update.
+    """
+    num_ranks = 1 + max(span["rank"] for span in spans)
+    ideal = _ideal(spans, ScheduleKind(schedule), num_ranks, num_microbatches)
+    update_s = max(_seconds(spans, "update", rank) for rank in range(num_ranks))
+    pipeline_s = _pipeline_s(spans)
+    busy_s = sum(_seconds(spans, "compute", rank) for rank in range(num_ranks))
+    return {
+        "ratio": step_s / (ideal.makespan_s + update_s),
+        "ratio_pipeline": pipeline_s / ideal.makespan_s,
+        "ideal_s": ideal.makespan_s + update_s,
+        "update_s": update_s,
+        "bubble": 1 - busy_s / (num_ranks * pipeline_s),
+        "ideal_bubble": ideal.bubble_fraction,
+    }
+
+
+def _ideal(
+    spans: Sequence[Span], kind: ScheduleKind, num_stages: int, num_microbatches: int
+) -> Timetable:
+    programs = generate(kind, num_stages=num_stages, num_microbatches=num_microbatches)
+    mean = {
+        name: tuple(_mean_s(spans, name, stage) for stage in range(num_stages))
+        for name in ("forward", "backward", "backward-input", "backward-weight")
+    }
+    if mean["backward"][0]:
+        return timetable(programs, forward_s=mean["forward"], backward_s=mean["backward"])
+    weight_s = mean["backward-weight"]
+    return timetable(
+        programs,
+        forward_s=mean["forward"],
+        backward_s=tuple(a + b for a, b in zip(mean["backward-input"], weight_s, strict=True)),
+        backward_weight_s=weight_s,
+    )
+
+
+def _mean_s(spans: Sequence[Span], name: str, stage: int) -> float:
+    """Return the mean seconds of an instruction of a stage; 0 if the schedule has none of it."""
+    taken = [s["end_s"] - s["start_s"] for s in spans if (s["name"], s["stage"]) == (name, stage)]
+    return fmean(taken) if taken else 0.0
+
+
+def _seconds(spans: Sequence[Span], lane: str, rank: int) -> float:
+    return sum(s["end_s"] - s["start_s"] for s in spans if (s["lane"], s["rank"]) == (lane, rank))
+
+
+def _pipeline_s(spans: Sequence[Span]) -> float:
+    """Return the seconds from the first to the last forward or backward."""
+    compute = [span for span in spans if span["lane"] == "compute"]
+    return max(s["end_s"] for s in compute) - min(s["start_s"] for s in compute)

@@ -1,1 +1,1 @@
-"""The pipeline against one program on all ranks, over links that the kernel shapes."""
+"""The pipeline compared with SPMD programs over links shaped by the kernel."""

@@ -1,6 +1,6 @@
-"""Starts two ranks, each in a network namespace, over links of a rate.
+"""Start two ranks, each in a network namespace, over links of a given rate.
 
-gloo finds its own address by the host's name: in a namespace it is that on the shaped link.
+gloo resolves its address by the host name, which in a namespace is the address on the shaped link.
 """
 
 import os
@@ -19,7 +19,7 @@ NUM_RANKS = 2
 
 
 def cluster_name(*, gbps: float) -> str:
-    """Return the name of a cluster of two hosts whose link has this rate, and no delay."""
+    """Return the name of a cluster of two hosts, with links of this rate and without delay."""
     return f"homogeneous:hosts={NUM_RANKS},delay_ms=0,bandwidth_gbps={gbps}"
 
 
@@ -37,12 +37,12 @@ def run_linked(
     cache: Path,
     num_ranks: int = NUM_RANKS,
 ) -> None:
-    """Run `jaxpipe` with these arguments as ranks of namespaces; `cache` keeps what they compile.
+    """Run `jaxpipe` with these arguments as ranks in namespaces.
 
-    `links` are the settings that put the ranks into their namespaces.
+    `links` are the environment variables that place the ranks; `cache` stores compiled programs.
 
     Raises:
-        RuntimeError: a rank failed; it says what they printed.
+        RuntimeError: a rank failed; the message has the output.
     """
     start = (str(python.parent / "mpiexec"), "-n", str(num_ranks), "-bind-to", "none")
     done = subprocess.run(
@@ -60,7 +60,7 @@ def run_linked(
 
 
 def cached(folder: Path) -> dict[str, str]:
-    """Return the settings of ranks on CPUs that keep all that they compile in a folder."""
+    """Return the environment variables of ranks on CPUs that cache all compiled programs."""
     return {
         "JAX_COMPILATION_CACHE_DIR": str(folder),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -1,4 +1,4 @@
-"""Step times over the rate of the link: dots measured on emulated links, lines predicted."""
+"""Step time over the rate of the link: dots measured on emulated links, lines predicted."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 def draw(dots: Mapping[str, Curve], predicted: Mapping[str, Curve], path: Path) -> None:
-    """Draw a colour to a system; points are Gbps and seconds."""
+    """Draw a colour per system; points are Gbps and seconds."""
     figure = Figure(figsize=(8, 5), dpi=_DPI, layout="constrained")
     axes = figure.add_subplot()
     for system, curve in predicted.items():

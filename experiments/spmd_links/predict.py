@@ -1,8 +1,8 @@
-"""What a step should take on a link of some rate, from what it took on links as they are.
+"""Predict the step time on a link of some rate from the measured step time on unshaped links.
 
-The pipeline is simulated: the profile by FLOPs, times the one factor that gives what was measured.
-One program on all ranks waits for its collectives, which as rings send the counted bytes one after
-the other: they are added to what was measured.
+The pipeline is simulated, with the profile by FLOPs times one factor that reproduces the
+measurement. An SPMD program waits for its collectives, which send the counted bytes one after the
+other: their time is added to the measurement.
 """
 
 from pathlib import Path
@@ -18,11 +18,11 @@ from jaxpipe.simulate.plan_step import Conditions, plan_step_s
 
 _GRADIENT_BYTES = 4
 _FLOPS_PER_S = 50e9
-"""Any speed: the factor makes up for it."""
+"""An arbitrary speed, which the fitted factor corrects."""
 
 
 def predicted_s(measured: Measured, config: Path, *, gbps: float, unshaped_gbps: float) -> float:
-    """Return the predicted seconds of a step, given the run of the system on unshaped links."""
+    """Return the predicted seconds of a step, given a run of the system on unshaped links."""
     if measured.is_counted:
         bytes_per_s = gbps * 1e9 / 8
         return measured.step_s + max(rank.sent_bytes for rank in measured.ranks) / bytes_per_s
@@ -30,7 +30,7 @@ def predicted_s(measured: Measured, config: Path, *, gbps: float, unshaped_gbps:
 
 
 def _factor(measured: Measured, config: Path, unshaped_gbps: float) -> float:
-    """Solve for how much slower than the profile the ranks are; all but the link scales with it."""
+    """Solve for the slowdown of the ranks relative to the profile; the link does not scale."""
 
     def excess_s(slow: float) -> float:
         return _pipeline_s(config, unshaped_gbps, slow=slow) - measured.step_s

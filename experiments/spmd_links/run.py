@@ -1,11 +1,10 @@
 """Measure every system at every rate: `python -m experiments.spmd_links.run --python PYTHON`.
 
-PYTHON is one that has jaxpipe's dependencies and MPICH; it takes root, and two cores. Without
-`--python`, the results that are there are tabulated and drawn again.
+PYTHON has jaxpipe's dependencies and MPICH. It needs root and two cores. Without `--python`, the
+stored results are tabulated and drawn again.
 """
 
 import argparse
-import csv
 import tempfile
 import tomllib
 from collections.abc import Mapping
@@ -13,12 +12,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from experiments.runtime_benchmark.namespaces import joined
+from experiments.emulated_links import namespaces
 from experiments.spmd_links.links import cluster_name, cluster_of, run_linked
 from experiments.spmd_links.picture import draw
 from experiments.spmd_links.predict import predicted_s
+from experiments.table import write_csv
 from jaxpipe.compare.measured import Measured, read_measured
 from jaxpipe.compare.system import System
+from topo.emulate import EngineKind
 
 _HERE = Path(__file__).parent
 _RESULTS = _HERE / "results"
@@ -26,18 +27,15 @@ _MIB = 2**20
 
 
 def main() -> None:
-    """Measure, if there is a Python to do so; then tabulate and draw."""
+    """Measure if a Python is given; then tabulate and draw."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--python", type=Path, help="a Python with MPICH beside it")
+    parser.add_argument("--python", type=Path, help="a Python with MPICH in the same folder")
     options = parser.parse_args()
     cases = tomllib.loads((_HERE / "cases.toml").read_text())
     if options.python is not None:
         _measure(options.python, cases)
     rows = _rows(cases)
-    with (_RESULTS / "steps.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(rows, _RESULTS / "steps.csv")
     _draw(rows, cases)
     for row in rows:
         print(" | ".join(map(str, row.values())))
@@ -46,11 +44,12 @@ def main() -> None:
 def _measure(python: Path, cases: Mapping[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as cache:
         for number, gbps in product(range(cases["rounds"]), cases["gbps"]):
-            told = gbps or cases["unshaped_gbps"]
-            with joined(cluster_of(gbps=told), is_shaped=gbps > 0) as links:
+            assumed = gbps or cases["unshaped_gbps"]
+            kind = EngineKind.HTB if gbps > 0 else EngineKind.UNSHAPED
+            with namespaces(cluster_of(gbps=assumed), kind=kind) as links:
                 for system in cases["systems"]:
                     arguments = ["compare", cases["config"], "--rank-of", system]
-                    arguments += ["--set", f"plan.cluster={cluster_name(gbps=told)}"]
+                    arguments += ["--set", f"plan.cluster={cluster_name(gbps=assumed)}"]
                     arguments += ["--steps", str(cases["steps"])]
                     arguments += ["--out", str(_folder(gbps, number))]
                     print(f"round {number}, {gbps or 'unshaped'} Gbps: {system} ...", flush=True)
@@ -62,7 +61,7 @@ def _folder(gbps: float, number: int) -> Path:
 
 
 def _runs(system: System, gbps: float, cases: Mapping[str, Any]) -> list[Measured]:
-    """Return the runs of all rounds, the fastest first."""
+    """Return the runs of all rounds, fastest first."""
     runs = [read_measured(_folder(gbps, number), system) for number in range(cases["rounds"])]
     return sorted(runs, key=lambda run: run.step_s)
 

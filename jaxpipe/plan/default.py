@@ -20,29 +20,34 @@ MAX_MICROBATCHES = 2**13
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanConfig:
-    """The part of a plan that its user decides.
-
-    `cluster` is a name in the catalogue or a TOML file; `devices` names those that are used, the
-    first by rank 0; left out, it is all, as listed. `microbatch` is in samples; `cut` (layers of
-    each stage) and `warmup` (forwards of each stage before its first backward) are chosen where
-    they are left out. Of the `stages` of the whole pipeline each rank holds `chunks`. The CSV in
-    `schedule_file` takes the place of `schedule`. `all_reduce` says how gradients are summed;
-    left out, it is the fastest over the cluster's links, simulated. A `file` that `jaxpipe plan`
-    wrote decides all but the cluster.
-    """
+    """The section `[plan]`: a plan file, or what its user decides of a plan."""
 
     file: str | None = None
+    """Plan file written by `jaxpipe plan`. It decides everything but the cluster."""
     cluster: str = "two-region"
+    """Name in the catalogue (`jaxpipe topo list`), or path of a cluster file."""
     devices: tuple[str, ...] = ()
+    """Names of the devices that ranks 0, 1, ... use. Default: all, in the order of the cluster."""
     stages: int = 2
+    """Stages of the pipeline [stages]."""
     replicas: int = 2
+    """Replicas of the pipeline: the degree of data parallelism [replicas]."""
     microbatch: int = 1
+    """Size of a microbatch [samples]."""
     schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B
+    """Pipeline schedule."""
     cut: tuple[int, ...] | None = None
+    """Partition of the model: layers of each stage [layers]. Default: as even as possible."""
     warmup: tuple[int, ...] | None = None
+    """Forwards of each stage before its first backward [microbatches]; for `eager-1f1b`. Default:
+    chosen by the schedule."""
     chunks: int = 1
+    """Virtual stages per rank, for `interleaved-1f1b` [stages]; divides `stages`."""
     schedule_file: str | None = None
+    """CSV file with one row of instructions per rank; takes the place of `schedule`."""
     all_reduce: AllReduceKind | None = None
+    """Algorithm of the gradient all-reduce. Default: the fastest over the cluster's links,
+    simulated."""
 
     def __post_init__(self) -> None:
         for field in ("stages", "replicas", "microbatch", "chunks"):

@@ -1,1 +1,1 @@
-"""What the processes of a measurement run, one to a core; each is started by `processes`."""
+"""The programs of the measured processes, one process per core; `runs` starts them."""

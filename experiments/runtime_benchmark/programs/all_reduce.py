@@ -1,6 +1,6 @@
-"""One rank of all-reduces: the seconds of each algorithm, from a barrier to the end.
+"""One rank of an all-reduce benchmark: the seconds of each algorithm after a barrier.
 
-Links are shaped by us, or as the task says already by the kernel.
+`ShapedTransport` shapes the links unless the kernel does (`shaped_by_kernel`).
 """
 
 import json
@@ -12,7 +12,7 @@ from experiments.runtime_benchmark.programs.rank import run
 
 
 def measure(transport: Any, task: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Return, on rank 0, for each round and algorithm the seconds of the slowest rank."""
+    """Return, on rank 0, the seconds of the slowest rank per round and algorithm."""
     import numpy as np
 
     import topo

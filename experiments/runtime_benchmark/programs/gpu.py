@@ -1,4 +1,4 @@
-"""One device: its matrix peak, and forward and backward of some layers, as stages have them."""
+"""One device: its matrix-product peak, and forward and backward of stages of some layers."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from experiments.runtime_benchmark.programs.rank import run
 
 
 def measure(_: Any, task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the device, its matrix peak in FLOP/s, and seconds for each part and attention."""
+    """Return the device, its matrix peak in FLOP/s, and the seconds per part and attention."""
     import jax
 
     device = jax.devices()[0]
@@ -40,13 +40,16 @@ def _matrix_peak(*, size: int, dtype: str) -> float:
 def _part(
     task: Mapping[str, Any], *, attention: str, layers: int, microbatch: int
 ) -> dict[str, Any] | None:
-    """Return the seconds of a part of so many layers: the whole model, or layers in the middle."""
+    """Return the seconds of a stage of `layers`: the whole model, or a stage in the middle.
+
+    Return None where the device runs out of memory.
+    """
     from dataclasses import replace
 
     import jax
     import jax.numpy as jnp
 
-    from experiments.runtime_benchmark.jobs import job_of
+    from experiments.runtime_benchmark.runs import job_of
     from models.gpt_config import Attention
 
     model = {**task["model"], "attention": Attention(attention)}
@@ -67,11 +70,11 @@ def _part(
     try:
         output, residuals = jax.block_until_ready(forward(compute, x, targets, position))
         cotangent = functions.loss_cotangent() if whole else output
-        held = [jax.jit(functions.zeros)()]
+        gradients = [jax.jit(functions.zeros)()]
 
         def back() -> Any:
-            of_input, held[0] = backward(compute, residuals, cotangent, held[0])
-            return of_input, held[0]
+            of_input, gradients[0] = backward(compute, residuals, cotangent, gradients[0])
+            return of_input, gradients[0]
 
         forwards = lambda: forward(compute, x, targets, position)  # noqa: E731
         return {
@@ -87,7 +90,7 @@ def _part(
 
 
 def _times(call: Callable[[], Any], *, count: int) -> list[float]:
-    """Return the seconds of calls from start to result, but for the first ones."""
+    """Return the seconds of calls from start to result, after two that warm up."""
     import jax
 
     seconds = []
@@ -99,7 +102,7 @@ def _times(call: Callable[[], Any], *, count: int) -> list[float]:
 
 
 def _call_s(call: Callable[[], Any], *, count: int) -> float:
-    """Return the median seconds until a call returns, its result still being computed."""
+    """Return the median seconds until a call returns, before its result is ready."""
     import jax
 
     seconds = []

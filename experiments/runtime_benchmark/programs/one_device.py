@@ -1,7 +1,7 @@
-"""A training step of the whole model on one device, without any pipeline, in two forms.
+"""A training step of the whole model on one device, without a pipeline, in two forms.
 
-`whole` is one jitted function that goes through all microbatches in a loop of its own; `parts` a
-jitted gradient for each microbatch and a jitted update. The faster one is the baseline.
+`whole` is one jitted function that scans over all microbatches; `parts` is a jitted gradient per
+microbatch and a jitted update. The faster form is the baseline.
 """
 
 import time
@@ -11,15 +11,15 @@ from typing import Any
 from experiments.runtime_benchmark.programs.rank import run
 
 Step = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
-"""Takes parameters, moments and tokens; returns the new ones, and the loss."""
+"""Take parameters, moments and tokens; return new parameters, new moments and the loss."""
 
 
 def train(_: Any, task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the seconds of each step, in the form that the task names."""
+    """Return the seconds of each step in the `form` of the task."""
     import jax
     import numpy as np
 
-    from experiments.runtime_benchmark.jobs import job_of
+    from experiments.runtime_benchmark.runs import job_of
 
     job = job_of(task)
     functions = job.functions(stage=0)

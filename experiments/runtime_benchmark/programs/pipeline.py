@@ -1,21 +1,35 @@
-"""One rank of a pipeline that trains: the seconds of each step, and what each compute took."""
+"""One rank of a pipeline that trains: the seconds of each step and the spans of its computes.
+
+With `paced_s` in its task, links are shaped and computes are paced: each compute of a small model
+runs and then waits until its time is over. Order, messages, all-reduces and their overlap stay
+real, and any number of ranks fits on a few cores. Every number of a paced run is emulated.
+"""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiments.runtime_benchmark.programs.rank import run
 
 
 def train(transport: Any, task: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return, on rank 0, what `train_steps` returns and the seconds until all were compiled."""
-    from experiments.runtime_benchmark.jobs import job_of
+    """Return, on rank 0, the result of `train_steps` and the seconds of start and compilation."""
+    from experiments.runtime_benchmark.runs import emulated_cluster, job_of
+    from jaxpipe.comm import ShapedTransport
     from jaxpipe.runtime.step.worker import start
 
+    cluster = emulated_cluster(task) if "paced_s" in task else None
+    links = transport
+    if cluster is not None:
+        links = ShapedTransport(transport, cluster, devices=range(transport.num_ranks))
     begin_s = time.perf_counter()
-    worker = start(job_of(task), transport)
+    worker = start(job_of(task, cluster), links)
     compile_s = time.perf_counter() - begin_s
+    if cluster is not None:
+        worker = paced(worker, task["paced_s"])
     result = train_steps(worker)
+    if links is not transport:
+        links.close()
     return None if result is None else {"compile_s": compile_s, **result}
 
 
@@ -40,6 +54,37 @@ def train_steps(worker: Any) -> dict[str, Any] | None:
         return None
     spans = [asdict(span) for span in trace.spans]
     return {"step_s": step_s, "cpu_s": cpu_s, "losses": losses, "spans": spans}
+
+
+def paced(worker: Any, seconds: Mapping[str, float]) -> Any:
+    """Return the worker with computes that last `seconds[op]`, by the name of the instruction."""
+    from dataclasses import replace
+
+    calls = {
+        stage: replace(
+            each,
+            executables={
+                name: _lasting(call, seconds[op])
+                if (op := name.replace("_", "-")) in seconds
+                else call
+                for name, call in each.executables.items()
+            },
+        )
+        for stage, each in worker.calls.items()
+    }
+    return replace(worker, interpreter=replace(worker.interpreter, calls=calls))
+
+
+def _lasting(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+    import jax
+
+    def call(*arguments: Any) -> Any:
+        end_s = time.perf_counter() + seconds
+        result = jax.block_until_ready(function(*arguments))
+        time.sleep(max(0.0, end_s - time.perf_counter()))
+        return result
+
+    return call
 
 
 if __name__ == "__main__":

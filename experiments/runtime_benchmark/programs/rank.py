@@ -1,4 +1,4 @@
-"""What each rank does before and after its program: pinned first, closed last."""
+"""Start and end of a rank: pin it first, close its transport last."""
 
 import json
 import os
@@ -11,9 +11,9 @@ from jaxpipe.runtime.process.affinity import die_with_parent, pin
 
 
 def run(program: Callable[[Any, Mapping[str, Any]], Any]) -> None:
-    """Call `program` with the transport and the task; what rank 0 returns is the result."""
+    """Call `program` with the transport and the task; write what rank 0 returns as the result."""
     die_with_parent()
-    pin(os.environ)
+    pin(os.environ)  # before jax is imported: XLA sizes its thread pools by the affinity
     from jaxpipe.comm.mpi.transport import MpiTransport
 
     folder = Path(sys.argv[1])

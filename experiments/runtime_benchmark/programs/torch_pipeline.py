@@ -1,11 +1,12 @@
-"""The peer: the same GPT, trained by `torch.distributed.pipelining` over gloo, one thread a rank.
+"""The same GPT trained by `torch.distributed.pipelining` over gloo, with one thread per rank.
 
     python torch_pipeline.py --rank R --num-ranks N FOLDER
 
-It needs nothing but PyTorch, and runs in an environment of its own. FOLDER holds `task.json`, and
-rank 0 leaves `result.json` there. With one rank it trains without a pipeline, a microbatch at a
+It needs nothing but PyTorch, and runs in an environment of its own. FOLDER has `task.json`, and
+rank 0 writes `result.json` there. With one rank it trains without a pipeline, one microbatch at a
 time. Pre-norm blocks, GELU in its tanh form, causal `scaled_dot_product_attention`, a tied head,
-AdamW in its fused form, float32. Unlike ours it does not clip gradients, which spares it some work.
+AdamW in its fused form, float32. Unlike jaxpipe it does not clip gradients,
+which saves it some work.
 """
 
 # pyright: reportMissingImports=false
@@ -37,7 +38,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply attention and MLP, each beside the residual stream."""
+        """Apply attention and MLP, each added to the residual stream."""
         batch, seq, dim = x.shape
         qkv = self.qkv(self.norm1(x)).view(batch, seq, 3, self.num_heads, dim // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
@@ -65,7 +66,7 @@ class Stage(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what leaves the stage: activations, or logits."""
+        """Return the output of the stage: activations, or logits."""
         if self.is_first:
             x = self.tokens(x) + self.positions.weight[: x.shape[1]]
         for block in self.blocks:
@@ -79,7 +80,7 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def adamw(stage: Stage) -> torch.optim.Optimizer:
-    """Return the optimizer; matrices decay."""
+    """Return the optimizer, with weight decay on matrices only."""
     matrices = [p for p in stage.parameters() if p.ndim > 1]
     others = [p for p in stage.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
@@ -109,10 +110,10 @@ def train_in_pipeline(task: dict[str, Any], *, rank: int, num_ranks: int) -> dic
     cut = task["plan"]["cut"]
     start = sum(cut[:rank])
     stage = Stage(task["model"], range(start, start + cut[rank]))
-    held = PipelineStage(stage, rank, num_ranks, torch.device("cpu"))
+    pipeline_stage = PipelineStage(stage, rank, num_ranks, torch.device("cpu"))
     num_microbatches = task["batch"] // task["plan"]["microbatch"]
     kind = _SCHEDULES[task["plan"]["schedule"]]
-    schedule = kind(held, n_microbatches=num_microbatches, loss_fn=loss_of)
+    schedule = kind(pipeline_stage, n_microbatches=num_microbatches, loss_fn=loss_of)
     optimizer = adamw(stage)
 
     def step(tokens: Tensor) -> float:
@@ -123,7 +124,7 @@ def train_in_pipeline(task: dict[str, Any], *, rank: int, num_ranks: int) -> dic
             schedule.step(*inputs, target=tokens[:, 1:], losses=losses, return_outputs=False)
         else:
             schedule.step(*inputs)
-        if stage.is_first or stage.is_last:  # of two ranks these are all
+        if stage.is_first or stage.is_last:  # tied embedding; of two ranks, both
             dist.all_reduce(stage.tokens.weight.grad)
         optimizer.step()
         return float(torch.stack(losses).mean()) if losses else 0.0
@@ -132,7 +133,7 @@ def train_in_pipeline(task: dict[str, Any], *, rank: int, num_ranks: int) -> dic
 
 
 def measured(task: dict[str, Any], step: Any) -> dict[str, Any]:
-    """Take the time of each step."""
+    """Train, and return the time and loss of each step."""
     model, generator = task["model"], torch.Generator().manual_seed(0)
     step_s, cpu_s, losses = [], [], []
     for _ in range(task["steps"]):

@@ -14,11 +14,17 @@ class ScheduleKind(StrEnum):
     """Which generator orders the forwards and backwards of a step."""
 
     GPIPE = "gpipe"
+    """All forwards, then all backwards: keeps every microbatch live."""
     ONE_F_ONE_B = "1f1b"
+    """A backward as soon as there is one: the bubble of GPipe, at most one microbatch per stage."""
     EAGER_ONE_F_ONE_B = "eager-1f1b"
+    """1F1B with more forwards ahead, which hides messages and costs memory."""
     INTERLEAVED = "interleaved-1f1b"
+    """1F1B with `plan.chunks` virtual stages per rank: a smaller bubble, more messages."""
     ZB_H1 = "zb-h1"
+    """Zero-bubble H1: split backwards, a third of the bubble, the memory of 1F1B."""
     ZB_H2 = "zb-h2"
+    """Zero-bubble H2: split backwards, no bubble inside the step, twice the memory of 1F1B."""
 
 
 _BY_SIZE_ALONE = {

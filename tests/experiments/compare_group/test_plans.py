@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.compare_group.cases import Case, cluster_of, read_cases
+from experiments.compare_group.cases import Case, Setting, cluster_of, part, read_cases
 from experiments.compare_group.jobs import Group
-from experiments.compare_group.part import part
 from experiments.compare_group.plans import find, placed, read_found, unscheduled_plan
-from experiments.compare_group.setting import Setting
+from experiments.compare_group.simulated import uneven
 from experiments.compare_group.small import read_small, scaled_cluster
-from experiments.compare_group.symmetry import uneven
 from jaxpipe.collective import ranks
 from jaxpipe.plan import check_plan
 from jaxpipe.schedule import Op

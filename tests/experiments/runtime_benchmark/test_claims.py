@@ -1,23 +1,25 @@
-"""The claims without their measurements: summaries, ideals and bounds of made-up runs."""
+"""The claims without their measurements: summaries, ideals and bounds of synthetic runs."""
 
+import json
+import shutil
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import topo
+from experiments.emulated_links import CannotMeasureError
 from experiments.runtime_benchmark import run, training
-from experiments.runtime_benchmark.alpha_beta import alpha_beta_s
-from experiments.runtime_benchmark.claim import CannotMeasureError, Row
-from experiments.runtime_benchmark.claims import overlap
-from experiments.runtime_benchmark.claims.all_reduce import ALL_REDUCE
-from experiments.runtime_benchmark.claims.one_device import ONE_DEVICE
-from experiments.runtime_benchmark.claims.torch import TORCH
-from experiments.runtime_benchmark.ideal import ideal_columns
-from experiments.runtime_benchmark.plans import emulated_cluster, plan_of
-from experiments.runtime_benchmark.raw_table import RawTable
-from experiments.runtime_benchmark.tables import read_csv, write_csv
+from experiments.runtime_benchmark.bench import Bench, Measurement, RawTable
+from experiments.runtime_benchmark.benchmarks import overlap
+from experiments.runtime_benchmark.benchmarks.all_reduce import ALL_REDUCE, alpha_beta_s
+from experiments.runtime_benchmark.benchmarks.one_device import ONE_DEVICE
+from experiments.runtime_benchmark.benchmarks.torch import TORCH
+from experiments.runtime_benchmark.runs import emulated_cluster, plan_of
+from experiments.runtime_benchmark.training import ideal_columns
+from experiments.table import Row, numbers, read_csv, read_values
 from jaxpipe.collective import AllReduceKind
 
 _HERE = Path(run.__file__).parent
@@ -51,7 +53,7 @@ def test_an_ideal_step_has_the_ratio_one():
     assert row["ideal_bubble"] == pytest.approx(1 / 3)
 
 
-def test_the_hidden_part_of_sums_is_what_computes_cover():
+def test_the_hidden_fraction_of_all_reduces_is_covered_by_computes():
     spans = [
         _span(0, "backward", 0.0, 4.0),
         _span(1, "backward", 0.0, 2.0),
@@ -74,10 +76,28 @@ def test_an_emulated_link_takes_as_long_as_the_real_one_slowed_down():
     assert plan_of(task, emulated_cluster(task)).num_ranks == 8
 
 
-def test_what_was_not_run_is_said():
+def test_a_missing_run_is_reported():
     cases = {"torch": {"schedules": ["gpipe"]}}
     with pytest.raises(CannotMeasureError, match="torch, parts; for torch give `--torch-python`"):
-        training.of([{"system": "one device", "how": "parts", "cores": 1}], TORCH.runs(cases))
+        TORCH.select(cases, [{"system": "one device", "how": "parts", "cores": 1}])
+
+
+def test_a_claim_takes_its_own_rows_of_the_shared_table():
+    stored = read_values(_HERE / "results" / "training" / "raw.csv")
+    chosen = run.CLAIMS["efficiency"].select(run.cases_of("cases"), stored)
+    assert {row["system"] for row in chosen} == {"jaxpipe"}
+    assert len(chosen) == 9 < len(stored)
+
+
+@pytest.mark.parametrize("cases", ["cases", "bytes"])
+def test_stored_summaries_follow_from_stored_raw_tables(cases: str, tmp_path: Path):
+    stored = _HERE / "results" / ("" if cases == "cases" else cases)
+    shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
+    run.main(["--summarise", "--cases", cases, "--out", str(tmp_path)])
+    summaries = [path.relative_to(stored) for path in stored.glob("*/summary.csv")]
+    assert len(summaries) == (8 if cases == "cases" else 2)
+    for path in summaries:
+        assert read_csv(tmp_path / path) == read_csv(stored / path), path
 
 
 def test_speeds_are_held_against_the_same_on_one_core():
@@ -140,10 +160,17 @@ def test_an_all_reduce_on_independent_links_takes_its_closed_form(
 
 
 def test_the_command_writes_tables_and_a_picture(tmp_path: Path):
+    run.main(["crossover", "--tiny", "--pictures", "--out", str(tmp_path)])
+    slow, fast = numbers(read_values(tmp_path / "crossover" / "raw.csv"), "pipeline_over_zero3")
+    assert slow < 1 < fast
+    assert (tmp_path / "crossover" / "picture.png").stat().st_size > 0
+    assert list(json.loads((tmp_path / "machine.json").read_text())) == ["crossover"]
+
+
+def test_pictures_are_drawn_on_demand(tmp_path: Path):
     run.main(["crossover", "--tiny", "--out", str(tmp_path)])
-    slow, fast = read_csv(tmp_path / "crossover_raw.csv")
-    assert slow["pipeline_over_zero3"] < 1 < fast["pipeline_over_zero3"]  # pyright: ignore[reportOperatorIssue]
-    assert (tmp_path / "crossover.png").stat().st_size > 0
+    files = {path.name for path in (tmp_path / "crossover").iterdir()}
+    assert files == {"raw.csv", "summary.csv"}
 
 
 def test_a_resumed_run_measures_what_is_missing(tmp_path: Path):
@@ -153,25 +180,43 @@ def test_a_resumed_run_measures_what_is_missing(tmp_path: Path):
         measured.append(number)
         return [{"step": step, "seconds": 0.5} for step in (1, 2)]
 
-    def run_rounds(*numbers: int, resumes: bool) -> list[Row]:
-        table = RawTable(tmp_path / "raw.csv", resumes=resumes)
+    path = tmp_path / "raw.csv"
+
+    def run_rounds(*rounds: int, resumes: bool) -> list[Row]:
+        table = RawTable(path, known=read_values(path) if resumes else ())
         return [
             row
-            for number in numbers
-            for row in table.once({"round": number}, lambda number=number: measure(number))
+            for number in rounds
+            for row in table.once(
+                Measurement(columns={"round": number}, measure=partial(measure, number))
+            )
         ]
 
     first = run_rounds(0, 1, resumes=False)
-    assert read_csv(tmp_path / "raw.csv") == first
+    assert read_values(path) == first
     assert run_rounds(0, 1, 2, resumes=True)[:4] == first
     assert measured == [0, 1, 2]
-    assert len(read_csv(tmp_path / "raw.csv")) == 6
+    assert len(read_values(path)) == 6
     run_rounds(0, resumes=False)
     assert measured == [0, 1, 2, 0]
-    assert len(read_csv(tmp_path / "raw.csv")) == 2
+    assert len(read_values(path)) == 2
 
 
-@pytest.mark.parametrize("rows", [[{"a": 1, "b": "x"}], [{"a": 0.5, "b": ""}, {"a": 2, "b": "y"}]])
-def test_a_table_reads_back(tmp_path: Path, rows: list[Row]):
-    write_csv(rows, tmp_path / "table.csv")
-    assert read_csv(tmp_path / "table.csv") == rows
+def test_measuring_one_claim_again_keeps_what_others_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    stored = _HERE / "results" / "training" / "raw.csv"
+    (tmp_path / "training").mkdir()
+    path = tmp_path / "training" / "raw.csv"
+    shutil.copy(stored, path)
+    before = read_values(stored)
+    columns = ("system", "how", "cores", "round")
+    step = {name: value for name, value in before[0].items() if name not in columns}
+    monkeypatch.setattr(training, "check_cores", lambda **_: None)
+    monkeypatch.setattr(training, "_rows", lambda *_: [step])
+    bench = Bench(cases=run.cases_of("cases"))
+    run.measure("training", ["efficiency"], bench, tmp_path, resumes=False)
+    after = read_values(path)
+    others = [row for row in before if row["system"] != "jaxpipe"]
+    assert [row for row in after if row["system"] != "jaxpipe"] == others
+    assert len(after) == len(others) + 3

@@ -1,0 +1,161 @@
+"""Tables of configuration fields, from the dataclasses that define them."""
+
+import dataclasses
+import re
+import types
+from collections.abc import Iterable
+from enum import StrEnum
+from math import inf
+from pathlib import Path
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+
+from docs.tools.source import DocumentationError, attribute_docs, summary
+
+_SI: Final = frozenset({"s", "ms", "bytes", "bytes/s", "Gbit/s", "TFLOP/s"})
+_COUNTED: Final = frozenset({"samples", "tokens", "steps", "batches", "layers", "heads"})
+_RANKS: Final = frozenset({"stages", "replicas", "microbatches", "devices"})
+UNITS: Final = _SI | _COUNTED | _RANKS
+_UNIT = re.compile(r" \[([^\]]+)\]")
+_SUFFIX_UNITS: Final = {"_s": "s", "_ms": "ms", "_bytes": "bytes", "_gbps": "Gbit/s"}
+_NAMES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "path"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """One row of a table of fields."""
+
+    name: str
+    type: str
+    unit: str
+    default: str
+    meaning: str
+
+
+def fields_of(section: type) -> tuple[Field, ...]:
+    """Return the fields of a dataclass, in order.
+
+    Raises:
+        DocumentationError: a field has no docstring, or its name has a unit that its docstring
+            does not state.
+    """
+    docs, hints = attribute_docs(section), get_type_hints(section)
+    fields = []
+    for each in dataclasses.fields(section):
+        where = f"{section.__module__}.{section.__qualname__}.{each.name}"
+        if not docs.get(each.name):
+            raise DocumentationError(f"{where} has no docstring; write one below the field")
+        meaning, unit = _split_unit(docs[each.name])
+        _check_unit(where, each.name, unit)
+        fields.append(
+            Field(each.name, type_name(hints[each.name]), unit, _default(each), _sentence(meaning))
+        )
+    return tuple(fields)
+
+
+def field_table(section: type) -> str:
+    """Return the fields of a dataclass as a Markdown table."""
+    rows = [(f"`{f.name}`", f.type, f.unit, f.default, f.meaning) for f in fields_of(section)]
+    return table(("field", "type", "unit", "default", "meaning"), rows)
+
+
+def choices_of(section: type) -> tuple[type[StrEnum], ...]:
+    """Return the enumerations that the fields of a dataclass choose from, in order."""
+    found = [
+        each
+        for hint in get_type_hints(section).values()
+        for each in (hint, *get_args(hint))
+        if isinstance(each, type) and issubclass(each, StrEnum)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def choice_table(choices: type[StrEnum]) -> str:
+    """Return the values of an enumeration and their meanings.
+
+    Raises:
+        DocumentationError: a value is documented neither below it nor in a table of the class.
+    """
+    docs, drawn = attribute_docs(choices), summary(choices)
+    missing = [each for each in choices if not docs.get(each.name)]
+    if not missing:
+        return table(("value", "meaning"), [(f"`{each}`", docs[each.name]) for each in choices])
+    for each in missing:
+        if not re.search(rf"^{each} ", drawn, re.MULTILINE):
+            raise DocumentationError(f"{choices.__qualname__}.{each.name} has no docstring")
+    lines = [line for line in drawn.splitlines()[1:] if line and not line.startswith("====")]
+    return table(("value", "meaning"), [_choice_row(line) for line in lines])
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table."""
+    head = list(head)
+    cells = [head, ["---"] * len(head), *([_cell(c) for c in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def type_name(hint: Any) -> str:
+    """Return a type as a reader of TOML or of a command line knows it.
+
+    >>> type_name(tuple[int, ...] | None)
+    'list of integers'
+    """
+    origin, arguments = get_origin(hint), [a for a in get_args(hint) if a is not type(None)]
+    if origin in (types.UnionType, Union):
+        return " or ".join(type_name(each) for each in arguments)
+    if origin is tuple:
+        inner = type_name(arguments[0])
+        return f"list of {inner}s" if inner in _NAMES.values() else inner.replace("one", "list", 1)
+    if origin is None and isinstance(hint, type) and issubclass(hint, StrEnum):
+        return "one of " + ", ".join(f"`{each}`" for each in hint)
+    if dataclasses.is_dataclass(hint):
+        return "table"
+    return _NAMES.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def literal(value: Any) -> str:
+    """Return a default as TOML writes it.
+
+    >>> literal(2.0**16), literal((1, 2)), literal(True)
+    ('65536', '[1, 2]', 'true')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | Path):
+        return f'"{value}"'
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(literal, value))}]"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        return "its defaults"
+    if field.default is dataclasses.MISSING:
+        return "required"
+    if field.default is None:
+        return ""
+    return "no limit" if field.default == inf else f"`{literal(field.default)}`"
+
+
+def _split_unit(text: str) -> tuple[str, str]:
+    found = [each for each in _UNIT.findall(text) if each in UNITS]
+    return (text.replace(f" [{found[0]}]", "", 1), found[0]) if found else (text, "")
+
+
+def _check_unit(where: str, name: str, unit: str) -> None:
+    for suffix, expected in _SUFFIX_UNITS.items():
+        if name.endswith(suffix) and not name.endswith("_per_s") and unit != expected:
+            raise DocumentationError(f"{where} is in [{expected}]; its docstring says {unit!r}")
+
+
+def _choice_row(line: str) -> tuple[str, str]:
+    value, _, meaning = line.partition(" ")
+    return f"`{value}`", re.sub(r"\s{2,}", "; ", meaning.strip())
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,139 @@
+"""The pages of the reference, from the code."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import topo
+from docs.tools.commands import command_reference
+from docs.tools.fields import choice_table, choices_of, field_table, table
+from docs.tools.messages import error_classes, messages
+from docs.tools.source import summary
+from jaxpipe.config import Config
+from models import GptConfig, load_preset, num_parameters, presets
+from topo.cluster_file import ClusterFile, HostGroup, Measured, Pairs, RegionLink, Speed
+from topo.csv_table import csv_rows
+
+
+def reference_pages(root: Path) -> Mapping[str, str]:
+    """Return the generated parts, by name; pages include them."""
+    return {
+        "commands.md": command_reference(),
+        "configuration.md": _configuration(),
+        "presets.md": _presets(),
+        "cluster-file.md": _cluster_file(),
+        "catalogue.md": _catalogue(root),
+        "gpus.md": _gpus(root),
+        "errors.md": _errors(),
+        "messages.md": _messages(root),
+    }
+
+
+def _configuration() -> str:
+    parts = []
+    for each in fields(Config):
+        section: Any = each.type
+        note = _REQUIRED if each.name in ("run", "model", "data") else ""
+        parts.append(f"## `[{each.name}]`\n\n{summary(section)}{note}\n\n{field_table(section)}")
+        parts += [_choices(choice, section) for choice in choices_of(section)]
+    return "\n\n".join(parts)
+
+
+_REQUIRED = "\n\nThis section is required."
+
+
+def _choices(choices: Any, section: type) -> str:
+    names = [f.name for f in fields(section) if choices.__name__ in str(f.type)]
+    shown = " and ".join(f"`{name}`" for name in names)
+    return f"**Values of {shown}.** {summary(choices).splitlines()[0]}\n\n{choice_table(choices)}"
+
+
+def _presets() -> str:
+    names = [f.name for f in fields(GptConfig)][:6]
+    rows = []
+    for name in presets():
+        config = GptConfig(**load_preset(name))
+        sizes = [_shown(getattr(config, each)) for each in names]
+        size = num_parameters(config, layers=config.num_layers, embed=True, head=True)
+        rows.append((f"`{name}`", f"{size / 1e6:,.1f} M", *sizes))
+    return table(("preset", "parameters", *(f"`{name}`" for name in names)), rows)
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _cluster_file() -> str:
+    tables = {
+        "The file": ClusterFile,
+        "`[[hosts]]`": HostGroup,
+        "`[inside_host]`, `[inside_region]`, `[across_regions]`": Speed,
+        "`[[links]]`": RegionLink,
+        "`[pairs]`": Pairs,
+        "`[measured]`": Measured,
+    }
+    return "\n\n".join(
+        f"## {title}\n\n{summary(section)}\n\n{field_table(section)}"
+        for title, section in tables.items()
+    )
+
+
+def _catalogue(root: Path) -> str:
+    rows = []
+    for name in topo.names():
+        cluster = topo.load(name)
+        counts = (len(cluster.regions), len(cluster.hosts), len(cluster))
+        about = _first_comment((root / "topo/data" / f"{name}.toml").read_text())
+        rows.append((f"`{name}`", *map(str, counts), about))
+    return table(("name", "regions", "hosts", "devices", "source"), rows)
+
+
+def _first_comment(text: str) -> str:
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    return " ".join(lines)
+
+
+def _gpus(root: Path) -> str:
+    rows = []
+    for row in csv_rows((root / "topo/data/gpus.csv").read_text()):
+        type_of_gpu = topo.gpu(row["name"])
+        peaks = ", ".join(f"{p} {flops / 1e12:g}" for p, flops in type_of_gpu.peaks)
+        rows.append((f"`{row['name']}`", f"{type_of_gpu.memory_bytes / 2**30:g}", peaks))
+    return table(("`gpu`", "memory, GiB", "peak, TFLOP/s, dense"), rows)
+
+
+def _errors() -> str:
+    rows = [
+        (f"`{each.__name__}`", f"`{each.__bases__[0].__name__}`", summary(each).splitlines()[0])
+        for each in error_classes()
+    ]
+    return table(("class", "base", "meaning"), rows)
+
+
+def _messages(root: Path) -> str:
+    found = sorted(set(messages(root)), key=lambda each: (each.error, each.text.lstrip("`⟨")))
+    parts = []
+    for name in sorted({each.error for each in found}, key=_value_error_last):
+        of_class = [each for each in found if each.error == name]
+        rows = [(_escape(each.text), f"`{each.file}`") for each in of_class]
+        title = f"## {name}: {len(of_class)} messages"
+        parts.append(f"{title}\n\n{table(('message', 'raised in'), rows)}")
+    return "\n\n".join(parts)
+
+
+def _value_error_last(name: str) -> tuple[bool, str]:
+    return (name == "ValueError", name)
+
+
+def _escape(text: str) -> str:
+    """Return a message as Markdown that shows it as it is; what backticks enclose stays code."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(
+        p if i % 2 else re.sub(r"([*_<>\[\]\\])", r"\\\1", p) for i, p in enumerate(parts)
+    )

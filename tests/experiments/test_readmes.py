@@ -1,0 +1,31 @@
+"""The READMEs of experiments link to files that exist, and the index lists every experiment."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+TEXTS = sorted(path for path in EXPERIMENTS.rglob("*.md") if "results" not in path.parts)
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda path: str(path.relative_to(EXPERIMENTS)))
+def test_links_lead_somewhere(text: Path):
+    targets = [link for link in LINK.findall(text.read_text()) if "://" not in link]
+    missing = [target for target in targets if not (text.parent / target).exists()]
+    assert missing == []
+
+
+def test_the_index_lists_every_experiment():
+    index = (EXPERIMENTS / "README.md").read_text()
+    folders = {path.parent.name for path in EXPERIMENTS.glob("*/README.md")}
+    assert {name for name in folders if f"]({name}/README.md)" in index} == folders
+    assert len(folders) >= 11
+
+
+def test_every_experiment_says_how_to_run_it():
+    for path in EXPERIMENTS.glob("*/README.md"):
+        if path.parent.name != "notebooks":
+            assert "**Claim" in path.read_text(), path
+            assert "How to run" in path.read_text(), path

@@ -1,0 +1,28 @@
+"""Tables of results read back as they were written."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments.table import Row, append_csv, markdown, read_csv, read_values, write_csv
+
+
+@pytest.mark.parametrize("rows", [[{"a": 1, "b": "x"}], [{"a": 0.5, "b": ""}, {"a": 2, "b": "y"}]])
+def test_a_table_reads_back(tmp_path: Path, rows: list[Row]):
+    write_csv(rows, tmp_path / "table.csv")
+    assert read_values(tmp_path / "table.csv") == rows
+
+
+def test_appended_rows_equal_written_ones(tmp_path: Path):
+    rows: list[Row] = [{"a": 1, "b": 2.34567}, {"a": 2, "b": 1.0}]
+    write_csv(rows, tmp_path / "written.csv", number=".3f")
+    for row in rows:
+        append_csv(row, tmp_path / "appended.csv", number=".3f")
+    written = (tmp_path / "written.csv").read_text()
+    assert (tmp_path / "appended.csv").read_text() == written == "a,b\n1,2.346\n2,1.000\n"
+
+
+def test_text_cells_keep_their_digits(tmp_path: Path):
+    write_csv([{"loss": "5.460107073187828", "n": 3.0}], tmp_path / "table.csv")
+    assert read_csv(tmp_path / "table.csv") == [{"loss": "5.460107073187828", "n": "3"}]
+    assert markdown(read_csv(tmp_path / "table.csv")).endswith("| 5.460107073187828 | 3 |")
