@@ -9,7 +9,7 @@ import pytest
 
 from jaxpipe.config import load_config, plan_from
 from jaxpipe.run import Attempt, Run, smaller, supervise, within
-from jaxpipe.runtime.checkpoint import begin, commit, write_shard
+from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.watchdog import Cause, CauseKind, clear_cause, write_cause
 from tests.cli.toml import to_toml
 from tests.runtime.training import tiny_tree
@@ -41,7 +41,7 @@ class Theatre:
         self.attempts.append(attempt)
         clear_cause(self.folder)
         if script.step is not None:
-            folder = begin(self.folder, step=script.step)
+            folder = begin_checkpoint(self.folder, step=script.step)
             commit(folder, write_shard(folder, "stage-0", {"a": np.ones(3)}), {})
         if script.cause is not None:
             write_cause(self.folder, script.cause)

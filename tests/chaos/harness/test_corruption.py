@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from jaxpipe.chaos.harness.corruption import BREAKS, Break, Folders
-from jaxpipe.runtime.checkpoint import begin, commit, write_shard
+from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 
 
 def saved(run: Path) -> Folders:
     folders = {}
     for step in (1, 2, 3):
-        folder = begin(run, step=step)
+        folder = begin_checkpoint(run, step=step)
         shards = {f"stage-{n}": np.random.default_rng((step, n)).normal(size=900) for n in range(2)}
         entries = [e for name, a in shards.items() for e in write_shard(folder, name, {name: a})]
         folders[step] = commit(folder, entries, {"step": step})
