@@ -63,7 +63,7 @@ def _next_token(
     number: Int[Array, ""],
 ) -> Int[Array, ""]:
     logits = stage.logits(params, window)[0, last]
-    if sampling.temperature == 0:
+    if sampling.temperature == 0:  # the limit of the softmax below, which divides by it
         return jnp.argmax(logits)
     key = jax.random.fold_in(jax.random.key(sampling.seed), number)
     return jax.random.categorical(key, _likeliest(logits, sampling.top_k) / sampling.temperature)

@@ -78,7 +78,7 @@ class Job:
 
     def functions(self, *, stage: int, rank: int = 0) -> StageFunctions:
         """Return the functions of a stage; `rank` selects the shard of a sharded optimizer."""
-        is_sharded = self.optimizer.sharded
+        is_sharded = self.optimizer.sharded  # without, functions of all replicas are equal
         return StageFunctions(
             stage=Stage(
                 model=self.model,

@@ -94,6 +94,7 @@ def open_base(*, is_launched: bool, survives: bool = False) -> Transport:
 
     With `survives`, the transport can shrink when a rank is lost.
     """
+    # Imported below, and only if needed: without a launcher there may be no MPI to load.
     if not is_launched:
         return LocalWorld(1).transport(0)
     from jaxpipe.comm.mpi.transport import MpiTransport

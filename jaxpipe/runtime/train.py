@@ -80,6 +80,7 @@ def train(
     """
     watch = watch or start_watchdog(job, rank=transport.rank)
     last_state = last_state or LastState()
+    # Compiled first: fresh parameters come from an executable, restored ones go to its layout.
     worker = start(job, transport, watch)
     state, first_step = restore_state(worker, checkpoint)
     if checkpoint is not None and transport.rank == 0:
@@ -98,6 +99,7 @@ def train(
     )
     trained = Trained(worker=worker, state=state, step=first_step, ended=unfinished)
     last_state.start_from(trained, watch=watch, saver=saver)
+    # Only now: compiling and restoring take longer than any deadline of an instruction.
     watch.start()
     last_step = training.run(state, first_step=first_step)
     # In this order: a rank may still hang in the last save; the reducer's threads end with the
@@ -164,6 +166,7 @@ class _Training:
         job, done = self.worker.job, ended.step
         is_last = done == job.train.steps
         eval_loss = None
+        # The condition is equal on all ranks, as it has to be: evaluating is a collective.
         if is_last or done == 1 or (done % job.train.eval_every == 0 and not ended.is_stopped):
             eval_loss = self.worker.eval_loss(state)
         self.watch.phase("report", step=done - 1)
@@ -222,7 +225,7 @@ class _Reporter:
                 job.metrics_file,
                 job.description,
                 first_step=first_step,
-                key=secrets.token_hex(4),
+                key=secrets.token_hex(4),  # not from the seed: two runs of one config differ
             )
             self._trackers = Trackers(job.run.trackers, _tracked(job, self._file, first_step))
 

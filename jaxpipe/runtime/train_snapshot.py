@@ -56,7 +56,7 @@ def snapshot(worker: Worker, state: TrainState, *, step: int) -> Snapshot:
     gathered first. On the CPU, each array is copied once, since the next step donates its memory.
     """
     job, rank = worker.job, worker.transport.rank
-    shards: dict[str, dict[str, np.ndarray]] = {}
+    shards: dict[str, dict[str, np.ndarray]] = {}  # by file, one per stage
     for stage, trained in state.stages.items():
         # A collective call: also the replicas that save nothing contribute their shards.
         moments = _whole_moments(worker, trained, stage=stage)
@@ -79,6 +79,7 @@ def own_tensors(worker: Worker, state: TrainState) -> dict[str, np.ndarray] | No
             return None
         first_layer = worker.job.plan.layers(stage).start
         moments = {moment: optax.tree.get(trained.moments, moment) for moment in _MOMENTS}
+        # Reading a donated array raises: that is how an interrupted update shows.
         try:
             tensors |= _tensors(trained.params, moments, first_layer=first_layer)
         except RuntimeError:  # jax raises it for a donated array
@@ -152,6 +153,7 @@ def _restored(
 ) -> StageState:
     fresh = _fresh(calls)
     read = partial(_read, checkpoint, fresh.params, first_layer=first_layer)
+    # `count` is not saved: the schedule of the learning rate follows from the number of updates.
     moments = optax.tree.set(
         fresh.moments,
         count=np.int32(num_updates),

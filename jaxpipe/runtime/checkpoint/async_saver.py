@@ -76,7 +76,7 @@ class Saver:
         Raises:
             RunError: a message of the previous save could not be moved in time.
         """
-        self.finish()
+        self.finish()  # one save at a time: both would use the same tags, and twice the memory
         name = f"save of rank {self._transport.rank}"
         self._thread = Thread(target=self._run, args=(snapshot,), name=name, daemon=True)
         self._thread.start()
@@ -112,6 +112,7 @@ class Saver:
         if broadcast_bytes(transport, message, root=0, tag=SAVE_TAG, timeout_s=timeout_s):
             return failure
         written = self._write(snapshot)
+        # All ranks gather, also those that have failed: rank 0 must learn of every failure.
         payloads = gather_bytes(
             transport, msgspec.json.encode(written), root=0, tag=SAVE_TAG, timeout_s=timeout_s
         )

@@ -75,6 +75,7 @@ def commit(folder: Path, entries: Iterable[TensorEntry], metadata: Mapping[str, 
             _log.warning("%s differs: kept that of %s, not %s", entry.name, kept.file, entry.file)
     for file in sorted({entry.file for entry in tensors.values()}):
         check_shard(folder, file, [entry for entry in tensors.values() if entry.file == file])
+    # From here on only rank 0 writes: the manifest, and the rename that commits everything.
     manifest = Manifest(
         step=step_of(folder), metadata=dict(metadata), tensors=tuple(tensors.values())
     )

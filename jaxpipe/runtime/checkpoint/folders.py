@@ -34,6 +34,7 @@ def begin_checkpoint(run_folder: Path, *, step: int) -> Path:
     """
     folder = partial_folder(run_folder, step=step)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    # Also `.replaced` folders go, unless one of them is the only checkpoint of its step.
     committed = set(_committed(run_folder).values())
     _remove(path for path, _ in _ours(run_folder) if path not in committed)
     folder.mkdir()

@@ -20,7 +20,7 @@ def newest_valid(run_folder: Path) -> Checkpoint:
     Raises:
         CheckpointError: there is none, or all are broken.
     """
-    broken: list[CheckpointError] = []
+    broken: list[CheckpointError] = []  # newer than the one that is returned
     for folder in newest_first(run_folder):
         try:
             checkpoint = open_checkpoint(folder)

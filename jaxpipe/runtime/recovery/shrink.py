@@ -122,6 +122,7 @@ class Survivor:
         start_s = time.monotonic()
         self._set_deadline()
         folder, timeout_s = Path(self._run.folder), self._run.timeout_s
+        # A rank that ends the job on purpose looks like a lost one to the others.
         if (cause := read_cause(folder)) is not None:
             raise RunError(f"the run has ended already: {cause}")
         # Revoke first: it makes the waits of all other ranks fail, so that they get here too.
@@ -135,6 +136,7 @@ class Survivor:
             raise _no_job(folder, survivors)
         # Spare ranks take part in the transfer before they leave: they may have tensors to send.
         saved = self._transfer(job)
+        # A smaller plan may need fewer ranks than survive: the last ones leave.
         narrowed = self.transport.narrow(num_ranks=job.plan.num_ranks)
         if narrowed is None:
             self._clear_deadline()
@@ -169,7 +171,7 @@ class Survivor:
         if self._deadline is not None:
             return
         self._deadline = Timer(self._run.recover_s, _too_late, args=(self._run,))
-        self._deadline.daemon = True
+        self._deadline.daemon = True  # must not keep a rank alive that ends for another reason
         self._deadline.start()
         self._last_state.on_start = self._clear_deadline
 
@@ -215,4 +217,4 @@ def _too_late(run: RunConfig) -> None:
     if write_cause(Path(run.folder), cause):
         sys.stderr.write(f"jaxpipe: {cause}; raise `run.recover_s`\n")
         sys.stderr.flush()
-    end_launcher()
+    end_launcher()  # the main thread may block in MPI, where no exception reaches it

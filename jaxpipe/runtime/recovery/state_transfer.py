@@ -92,6 +92,7 @@ def transfer_state(
     step = newest_whole_step(offers)
     if step is None:
         return None
+    # Metadata are equal on all ranks that have this step: those of the first will do.
     first = next(each for each in offers if each.step == step)
     return TransferredState(
         step=step,

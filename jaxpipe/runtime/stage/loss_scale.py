@@ -63,6 +63,7 @@ def adjust(config: LossScaleConfig, state: LossScale, *, finite: bool) -> LossSc
     [16.0, 4.0]
     """
     if not finite:
+        # Below 1, scaling would cause the underflow that it should prevent.
         return LossScale(scale=max(state.scale / config.factor, 1.0))
     good_steps = state.good_steps + 1
     if good_steps < config.growth_steps:

@@ -101,6 +101,7 @@ class Layout:
     def _of_leaf(self, path: KeyPath, leaf: jax.ShapeDtypeStruct) -> NamedSharding | None:
         assert self.mesh is not None, path
         dim = self.split.get(".".join(key.key for key in path if isinstance(key, DictKey)))
+        # `dim` counts from the last: leaves of blocks have one more at the front, the layer.
         if dim is None or leaf.shape[dim] % self.mesh.shape[TENSOR]:
             return self.whole
         before = leaf.ndim + dim
@@ -130,5 +131,6 @@ def layout_over(
             f"{config.data} x {config.tensor} = {config.num_devices}, but this rank sees "
             f"{len(devices)}; lower one of them, or show the rank more devices"
         )
+    # `tensor` is the inner axis: its devices, next to each other, exchange the most.
     mine = np.array(devices[: config.num_devices]).reshape(config.data, config.tensor)
     return Layout(mesh=Mesh(mine, (DATA, TENSOR)), split=split)

@@ -13,9 +13,10 @@ from jaxpipe.runtime.stage.model import Parameters
 def learning_rate(config: OptimizerConfig, *, num_steps: int) -> optax.Schedule:
     """Return the learning rate as a function of the number of updates."""
     return optax.warmup_cosine_decay_schedule(
-        init_value=config.learning_rate / (config.warmup_steps + 1),
+        init_value=config.learning_rate / (config.warmup_steps + 1),  # the first step is not 0
         peak_value=config.learning_rate,
         warmup_steps=config.warmup_steps,
+        # optax counts the warm-up as part of the decay, and needs at least one step after it.
         decay_steps=max(num_steps, config.warmup_steps + 1),
         end_value=config.learning_rate * config.final_fraction,
     )
@@ -44,6 +45,7 @@ def clip_factor(
 ) -> Float[Array, ""]:
     """Return the factor that limits the global norm of the gradients to `clip_norm`."""
     norm = jnp.sqrt(square_norm)
+    # The inner maximum avoids a division by a norm of zero.
     return jnp.minimum(1.0, config.clip_norm / jnp.maximum(norm, config.clip_norm))
 
 

@@ -108,6 +108,7 @@ class Stage:
     ) -> Array:
         hidden = jnp.asarray(x)
         if self.is_first:
+            # Layers use the numbers below `num_layers` for their keys; the embedding the next one.
             hidden = self.model.embed(params, hidden, _fold(key, self.model.num_layers))
         hidden = hidden if offset is None else hidden + offset
         return self._blocks(params["blocks"], hidden, key)
@@ -118,6 +119,8 @@ class Stage:
 
         def step(x: Array, layer: tuple[Parameters, Array | int]) -> tuple[Array, None]:
             params, number = layer
+            # The number of the layer in the model, not in the stage: dropout is independent of the
+            # partition of layers.
             return block(params, x, _fold(key, number)), None
 
         if scanned:

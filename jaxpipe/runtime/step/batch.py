@@ -53,6 +53,7 @@ def _rows(job: Job, rank: int) -> range:
 
 def _step_batch(job: Job, rank: int, step: int, tokens: np.ndarray | None) -> StepBatch:
     if tokens is not None:
+        # Microbatches are consecutive rows: changing their size permutes no samples of a replica.
         tokens = tokens.reshape(job.plan.num_microbatches, job.plan.microbatch, -1)
     first = job.plan.replica(rank) * job.plan.num_microbatches
     return StepBatch(step=step, first_microbatch=first, tokens=tokens)

@@ -89,6 +89,8 @@ class Mailbox:
         self._unposted = deque(i for i in program if i.op is Op.RECEIVE)
         self._posted: deque[Arriving] = deque()
         self._sendings: list[tuple[Instruction, int, float, Sending]] = []
+        # A receive that is posted early gets its message without a copy in MPI's own memory; each
+        # takes the memory of one activation, so only some are posted.
         for _ in range(timeouts.receive_ahead):
             self._post()
 
@@ -103,7 +105,7 @@ class Mailbox:
     def send(self, instruction: Instruction) -> None:
         """Start to send an array that was put; it must not change before `finish_sends`."""
         message = _message(instruction)
-        array = self._arrays.pop(message)
+        array = self._arrays.pop(message)  # the transport refers to it until it is sent
         start_s = self._recorder.now()
         to = self._rank_of(message[1])
         sending = self._transport.send(array, to=to, tag=self._tag(message))
@@ -117,7 +119,7 @@ class Mailbox:
         with self._recorder.span(Lane.RECEIVE, instruction, peer=source, num_bytes=num_bytes):
             array = receiving.wait(timeout_s=self._timeouts.timeout_s)
         self._arrays[message] = array
-        self._post()
+        self._post()  # one received, one more posted: the number under way stays
 
     def finish_sends(self) -> None:
         """Wait until all sends have completed, and record their spans."""

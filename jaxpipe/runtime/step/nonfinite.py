@@ -27,6 +27,7 @@ class NonfiniteSteps:
         """
         is_skipped = after.skipped_steps > before.skipped_steps
         can_decrease = before.loss_scale is not None and before.loss_scale.scale > 1
+        # From the states, which are equal on all ranks: they end together, without a message.
         self._in_a_row = self._in_a_row + 1 if is_skipped and not can_decrease else 0
         if self._in_a_row == _MAX_IN_A_ROW:
             first = step - _MAX_IN_A_ROW + 1

@@ -73,7 +73,7 @@ class Worker:
         """
         batch = train_step_batch(self.job, rank=self.transport.rank, step=step)
         reducer = self.interpreter.reducer
-        errors = copied_errors(reducer)
+        errors = copied_errors(reducer)  # whether the step is skipped is known only at its end
         state, totals = self.interpreter.train(self.train_program, state, batch)
         is_taken = is_finite(totals.square_norm)
         loss_scale, ratio = self._adjusted(state, is_taken=is_taken)
@@ -89,6 +89,7 @@ class Worker:
             for index in range(num_batches)
         ]
         losses = [self.interpreter.evaluate(self.eval_program, state, b).loss for b in batches]
+        # Losses are summed over tokens: one division at the end weighs all tokens alike.
         return sum(losses) / (num_batches * self.job.tokens_per_step)
 
     def _adjusted(self, state: TrainState, *, is_taken: bool) -> tuple[LossScale | None, float]:
@@ -119,6 +120,7 @@ def start(job: Job, transport: Transport, watch: Watchdog | None = None) -> Work
             devices for its mesh.
         DeadlineError: a rank has not compiled its stages within `startup_timeout_s`.
     """
+    # Both checks come before compiling, which may take minutes.
     check_all_reduce(job.plan, transport)
     layout = job.layout(jax.local_devices())
     number = transport.rank % job.plan.num_pipeline_ranks
@@ -174,7 +176,7 @@ def boundary_codecs(comm: CommConfig, plan: Plan, *, rank: int) -> dict[int, Cod
     peers = {
         plan.rank(replica=replica, stage=stage) for stage in stages & set(range(plan.num_stages))
     }
-    return dict.fromkeys(peers - {rank}, codec)
+    return dict.fromkeys(peers - {rank}, codec)  # between own stages there are no messages
 
 
 def gradient_wire(comm: CommConfig) -> WireFormat:
@@ -198,6 +200,7 @@ def settle_errors(
     """
     if not is_taken:
         reducer.errors = before
+    # Residuals are scaled gradients: those of the next step will have another scale.
     if ratio != 1:
         for errors in reducer.errors.values():
             np.multiply(errors, np.float32(ratio), out=errors)

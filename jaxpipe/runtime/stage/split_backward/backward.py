@@ -47,6 +47,7 @@ class SplitBackward:
         leaves = jax.tree.leaves(residuals)
         inputs = dict(enumerate(leaves))
         inputs[len(self.traced.jaxpr.invars) - 1] = cotangent
+        # The weights are among the inputs too: `weight_part` receives them again, instead of here.
         kept = {p: inputs[p] for p in sorted(self.halves.second_inputs & inputs.keys())}
         return Carried(kept=kept, crossing=crossing, split=self)
 
@@ -101,6 +102,7 @@ def split_backward(
     traced, (of_weights, _) = jax.make_jaxpr(backward, return_shape=True)(
         residuals, weights, cotangent
     )
+    # Calls are inlined: an equation that is one `jit` of everything could not be divided.
     traced = write_out(traced)
     last = len(traced.jaxpr.outvars) - 1
     halves = halve(traced.jaxpr, first=frozenset([last]), second=frozenset(range(last)))

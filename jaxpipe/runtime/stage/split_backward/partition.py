@@ -78,6 +78,8 @@ def halve(jaxpr: Jaxpr, *, first: Positions, second: Positions) -> Halves:
     needed = set(variables(jaxpr.outvars[position] for position in second))
     rest: dict[int, Positions] = {}
     scans: dict[int, ScanHalves] = {}
+    # From the last equation to the first: `needed` is complete for an equation once all equations
+    # that read its outputs have been visited.
     for number, equation in _backwards(jaxpr):
         wanted, have = _among(equation.outvars, needed), chosen.get(number, frozenset())
         missing = wanted - have
