@@ -110,7 +110,7 @@ def test_nothing_intact(tmp_path: Path) -> None:
 
 
 def test_a_killed_save_leaves_something_to_resume_from(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.runtime.checkpoint.killed_saves", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.programs.killed_saves", str(tmp_path)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     killed = [json.loads(line) for line in done.stdout.splitlines()]
