@@ -1,26 +1,26 @@
-"""The error tree: what can go wrong, by whose mistake it is.
+"""The error tree: mistakes of the user, and failures of a run.
 
 ::
 
-    JaxpipeError                 every error that jaxpipe raises on purpose
-    ├── UserError                the input is wrong; one line says rule, field, value and fix
+    JaxpipeError                 every error that jaxpipe raises deliberately
+    ├── UserError                the input is wrong; one line with rule, field, value and fix
     │   ├── ConfigError          a field of the configuration or the command line
-    │   ├── PlanError            a cut, placement or schedule that cannot run
+    │   ├── PlanError            a partition, placement or schedule that cannot run
     │   ├── DataError            a token file that is missing, corrupt or too short
     │   └── CheckpointError      a checkpoint that is missing, corrupt or of another model
     └── RunError                 the input is right, the run failed
-        ├── DeadlineError        a wait outlasted its deadline
+        ├── DeadlineError        a wait exceeded its timeout
         └── TransportError       a message could not be moved
-            └── RankLostError    because a rank is gone; the others may go on without it
+            └── RankLostError    because a rank is lost; the others may continue
 
 A `UserError` ends a command with its message on one line and exit code 2, before any rank computes.
-A `RunError` ends the whole job with exit code 1. The packages `topo` and `models`, which know
-nothing of jaxpipe, raise `ValueError`; `jaxpipe.config` translates it and names the field.
+A `RunError` ends the whole job with exit code 1. The packages `topo` and `models` do not import
+jaxpipe and raise `ValueError`; `jaxpipe.config` translates it and names the field.
 """
 
 
 class JaxpipeError(Exception):
-    """Any error that jaxpipe raises on purpose."""
+    """Any error that jaxpipe raises deliberately."""
 
 
 class UserError(JaxpipeError):
@@ -32,7 +32,7 @@ class ConfigError(UserError):
 
 
 class PlanError(UserError):
-    """A cut, a placement or a schedule cannot run."""
+    """A partition of layers, a placement or a schedule cannot run."""
 
 
 class DataError(UserError):
@@ -48,7 +48,7 @@ class RunError(JaxpipeError):
 
 
 class DeadlineError(RunError):
-    """A wait outlasted its deadline; the message names what was waited for."""
+    """A wait exceeded its timeout; the message names what was waited for."""
 
 
 class TransportError(RunError):
@@ -56,7 +56,7 @@ class TransportError(RunError):
 
 
 class RankLostError(TransportError):
-    """A message could not be moved because a rank is gone; the others may go on without it."""
+    """A message could not be moved because a rank is lost; the others may continue."""
 
 
 def one_line(rank: int, error: BaseException) -> str:
@@ -65,6 +65,6 @@ def one_line(rank: int, error: BaseException) -> str:
     >>> one_line(3, ValueError("stage 1 is\n  too big"))
     'rank 3: ValueError: stage 1 is too big'
     """
-    words = " ".join(str(error).split())
+    message = " ".join(str(error).split())
     kind = type(error).__name__
-    return f"rank {rank}: {kind}: {words}" if words else f"rank {rank}: {kind}"
+    return f"rank {rank}: {kind}: {message}" if message else f"rank {rank}: {kind}"

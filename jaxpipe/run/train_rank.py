@@ -176,7 +176,7 @@ def _train(member: _Member, job: Job, saved: Saved | None) -> Outcome | Stopped 
         checkpoint=saved,
         observe=StepReport(console, job.train, job.plan),
         watch=member.watchdog,
-        standing=member.last_state,
+        last_state=member.last_state,
         hooks=member.hooks,
     )
 

@@ -1,6 +1,7 @@
-"""What steers a run: the sections of the configuration that the runtime owns.
+"""The sections of the configuration that belong to the runtime.
 
-It imports no jax, so that a configuration is checked before anything slow begins.
+No jax here: a configuration is checked before anything slow is imported. The docstring below each
+field is its entry in the reference of the documentation; the unit stands in brackets.
 """
 
 from dataclasses import dataclass
@@ -11,122 +12,121 @@ from typing import Any
 from jaxpipe.collective import CodecKind
 
 _LONGEST_WAIT_S = 1e9
-"""Thirty years; far longer waits are more than clocks can count."""
+"""Thirty years; much longer waits overflow the clocks of the system."""
 _LONGEST_PATH = 4000
 _LONGEST_NAME = 255
-"""Of a file, in bytes: what most file systems take."""
+"""Of a file, in bytes: the limit of most file systems."""
 
 
 class Remat(StrEnum):
-    """Rematerialisation: what a stage keeps of each layer's forward for its backward."""
+    """What a stage keeps of the forward of each layer; its backward computes the rest again."""
 
     NONE = "none"
-    """Everything that the backward reads: the most memory, the least work."""
+    """Keeps everything that the backward reads: the most memory, the least work."""
     DOTS = "dots"
-    """The results of matrix products with weights, and the attention output; recompute the rest."""
+    """Keeps the results of matrix products with weights, and the attention output."""
     FULL = "full"
-    """Only the input of the layer: the least memory, one more forward."""
+    """Keeps only the input of the layer: the least memory, one more forward."""
 
 
 class Loop(StrEnum):
     """How a stage iterates over its layers."""
 
     SCAN = "scan"
-    """One body for all layers: compiles as fast as one layer, but copies the residuals."""
+    """One body for all layers (`jax.lax.scan`): compiles as fast as one layer, copies residuals."""
     UNROLLED = "unrolled"
-    """One body per layer: slower to compile, and parameters are unstacked once a step."""
+    """One body per layer: compiles longer, runs faster; parameters are unstacked once a step."""
 
 
 class TransportKind(StrEnum):
-    """How messages travel between ranks."""
+    """How messages are sent between ranks."""
 
     MPI = "mpi"
-    """Over MPI, from host memory to host memory."""
+    """MPI, from host memory to host memory."""
     NCCL = "nccl"
-    """Activations from GPU to GPU over NCCL, the rest over MPI; without a GPU, MPI with a warning.
+    """NCCL for activations between GPUs, MPI for the rest; without GPUs, MPI with a warning.
 
     Not run on a GPU yet.
     """
     SHAPED = "shaped"
-    """Over MPI, delayed as the links of the plan's cluster would delay each message: emulated."""
+    """MPI, each message delayed as the links of the plan's cluster would delay it (emulated)."""
 
 
 class ComputeKind(StrEnum):
-    """Whether stage functions compute."""
+    """Whether stages compute."""
 
     REAL = "real"
-    """It computes."""
+    """Stages compute."""
     PACED = "paced"
-    """It waits for as long as it would take on the cluster's devices, over emulated links. No model
-    is trained, so a model of any size runs on any machine (`jaxpipe.paced`)."""
+    """Stages wait for as long as they would compute on the cluster's devices, over emulated links:
+    nothing is trained, and any model fits on any machine."""
 
 
 class TrackerKind(StrEnum):
-    """Experiment trackers, in addition to `metrics.jsonl` (`jaxpipe.runtime.metrics.trackers`).
+    """Services that show the metrics of a run, in addition to `metrics.jsonl`.
 
-    Each is an extra of this name. A tracker that fails is reported once; training continues.
+    Each needs the extra of its name. If one fails, a warning says so and training continues.
     """
 
     TENSORBOARD = "tensorboard"
     """TensorBoard event files, in the folder `tensorboard` of the run."""
     TRACKIO = "trackio"
-    """trackio, local or as configured by its environment variables."""
+    """trackio, on this machine unless its environment variables name another place."""
     WANDB = "wandb"
-    """Weights & Biases; respects `WANDB_MODE`."""
+    """Weights & Biases, online unless `WANDB_MODE` says otherwise."""
 
 
 class Survival(StrEnum):
-    """What happens to a job that loses a rank."""
+    """What happens when a rank is lost."""
 
     RESTART = "restart"
-    """The job ends; `jaxpipe run` restarts it."""
+    """The run ends; `jaxpipe run` starts it again from its newest checkpoint."""
     SHRINK = "shrink"
-    """The remaining ranks continue in the same job with a smaller plan; needs Open MPI (ULFM)."""
+    """The other ranks continue in the same job, with a smaller plan; needs Open MPI, for ULFM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """Where a run lives, how its messages travel, and how long its ranks wait for each other.
+    """The folder of a run, its transport, its timeouts, and its behaviour on failures.
 
-    With `survive = "shrink"`, the remaining ranks take the state of a lost stage from its replica;
-    with `optimizer.sharded`, or without a replica, all ranks restart from the newest checkpoint.
+    With `survive = "shrink"`, survivors take the state of a lost stage from its replica; with
+    `optimizer.sharded`, or without a replica, all go back to the newest checkpoint.
     """
 
     folder: str
-    """Folder of the run: metrics, checkpoints, trace and picture."""
+    """The folder of the run: checkpoints, metrics and trace; created if it is missing."""
     seed: int = 0
-    """Seed of the parameters, the order of the samples and dropout."""
+    """The seed of the initial parameters, the order of the samples, and dropout."""
     timeout_s: float = 120.0
-    """Deadline of every wait within a step [s]."""
+    """Timeout of every wait within a step [s]."""
     startup_timeout_s: float = 900.0
-    """Deadline for the slowest rank to start and to compile its stage [s]."""
+    """Timeout of the wait for the slowest rank to compile its stages [s]."""
     hang_s: float = 2.0
-    """A rank hangs if one instruction takes longer than this [s] and than five times what 99 % of
-    such instructions have taken; the watchdog then ends the job."""
+    """Minimum duration of an instruction before its rank counts as hanging [s]: the run ends when
+    an instruction exceeds it, and also five times the 99th percentile of earlier ones."""
     transport: TransportKind = TransportKind.MPI
-    """How messages travel between ranks."""
+    """How messages are sent between ranks; ignored by paced runs, whose links are emulated."""
     link_scale: float = 1.0
-    """Factor on the latency and the seconds per byte of all links; for the transport `shaped` only.
-    """
+    """Factor on the latency and on the time per byte of all links; `shaped` transport only."""
     compute: ComputeKind = ComputeKind.REAL
-    """Whether stage functions compute, or wait for as long as they would take."""
+    """Whether stages compute, or wait instead (a paced run, section `paced`)."""
     trackers: tuple[TrackerKind, ...] = ()
-    """Where rank 0 sends the metrics of every step, in addition to `metrics.jsonl`."""
+    """Services to which rank 0 logs the metrics of each step; default none."""
     project: str = "jaxpipe"
-    """Project under which trackio and W&B file the run."""
+    """The project of the run in trackio and Weights & Biases."""
     survive: Survival = Survival.RESTART
-    """What happens to the job when a rank is lost."""
+    """What happens when a rank is lost."""
     recover_s: float = 120.0
-    """With `survive = "shrink"`, the deadline for the remaining ranks to train again, compilation
-    included [s]; after it the job ends as with `restart`."""
+    """Deadline for survivors to train again [s], compilation included; after it, the job ends as
+    it would with `survive = "restart"`."""
 
     def __post_init__(self) -> None:
         times = ("timeout_s", "startup_timeout_s", "hang_s", "link_scale", "recover_s")
         _check(self, above_zero=times, not_negative=("seed",))
         if len(set(self.trackers)) < len(self.trackers):
             raise ValueError(
-                f"each tracker is told once: `trackers` is {', '.join(self.trackers)}; name each "
-                "once"
+                f"no tracker may be named twice: `trackers` is {', '.join(self.trackers)}; name "
+                "each once"
             )
         for name in ("timeout_s", "startup_timeout_s", "hang_s", "recover_s"):
             if getattr(self, name) > _LONGEST_WAIT_S:
@@ -137,33 +137,35 @@ class RunConfig:
         is_plain = self.transport is TransportKind.MPI and self.compute is ComputeKind.REAL
         if self.survive is Survival.SHRINK and not is_plain:
             raise ValueError(
-                f"ranks shrink over MPI alone, where they compute: `survive` is {self.survive}, "
+                f"shrinking needs real computes over plain MPI: `survive` is {self.survive}, "
                 f"`transport` {self.transport}, `compute` {self.compute}; leave out the others, or "
                 f"set `survive` to {Survival.RESTART}"
             )
         if self.link_scale != 1 and self.transport is not TransportKind.SHAPED:
             raise ValueError(
-                f"only emulated links have a scale: `link_scale` is {self.link_scale}, `transport` "
+                f"only shaped links can be scaled: `link_scale` is {self.link_scale}, `transport` "
                 f"{self.transport}; set it to {TransportKind.SHAPED}, or leave out `link_scale`"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacedConfig:
-    """How a run with `run.compute = "paced"` scales messages and time, and times its computes."""
+    """How a paced run is scaled to this machine, and how long its computes last."""
 
     message_scale: float | None = None
-    """Fraction of its bytes that each message carries, over links slowed down by the same factor.
-    Default: such that the largest message has 2 KiB."""
+    """Factor on the size of every message, and on the bandwidth of every link; by default such
+    that the largest message has 2 KiB."""
     time_scale: float = 1.0
-    """Seconds of real time per emulated second; raise it on a busy machine."""
+    """Real seconds per emulated second."""
     profile: str | None = None
-    """File written by `jaxpipe profile`: measured seconds per layer. Default: FLOPs are counted."""
+    """A measured profile from which computes take their duration; by default it follows from their
+    FLOPs and the devices of the cluster."""
     tflops: float | None = None
-    """Speed of the devices whose speed the cluster file does not give [TFLOP/s]."""
+    """Throughput of devices for which the cluster states none [TFLOP/s]; by default they are an
+    error, if there is no profile."""
     ideal: bool = False
-    """Take links as the cluster file states them, without the TCP overheads fitted to DT-FM's runs.
-    """
+    """Use the latencies and bandwidths of the cluster as they are; by default links also have the
+    overheads that were fitted to DT-FM's published runs."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("message_scale", "tflops") if getattr(self, name) is not None]
@@ -172,10 +174,10 @@ class PacedConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """Which prepared dataset to train on."""
+    """The dataset to train on."""
 
     folder: str
-    """Folder written by `jaxpipe data prepare`."""
+    """A prepared dataset: a folder written by `jaxpipe data prepare`."""
 
     def __post_init__(self) -> None:
         check_path("folder", self.folder)
@@ -183,28 +185,28 @@ class DataConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """How much work a run does, and how often it reports.
+    """The amount of work, and how often it is reported.
 
-    The held-out loss is measured after the first step, every `eval_every` steps, and after the
-    last.
+    The held-out loss is measured after the first step, every `eval_every` steps, and after the last
+    one.
     """
 
     steps: int = 100
-    """Length of the run [steps]."""
+    """Number of training steps [steps]; the learning rate decays until the last one."""
     batch: int = 16
-    """Global batch: samples per step over all replicas [samples]."""
+    """Samples per step, over all replicas [samples]."""
     sequence: int | None = None
-    """Length of a sample [tokens]. Default: the model's."""
+    """Length of a sample [tokens]; by default the maximum of the model."""
     remat: Remat = Remat.NONE
-    """What a stage keeps of each layer's forward."""
+    """What each layer keeps of its forward for its backward (rematerialisation)."""
     loop: Loop = Loop.UNROLLED
     """How a stage iterates over its layers."""
     log_every: int = 10
-    """Interval between lines of progress [steps]."""
+    """Interval between lines on the terminal [steps]; `metrics.jsonl` has every step."""
     eval_every: int = 50
     """Interval between measurements of the held-out loss [steps]."""
     eval_batches: int = 4
-    """Size of a measurement of the held-out loss [batches]."""
+    """Batches per measurement of the held-out loss [batches]."""
 
     def __post_init__(self) -> None:
         _check(
@@ -217,23 +219,24 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshConfig:
-    """The local devices of each rank: a mesh of `data` x `tensor` (`jaxpipe.runtime.stage.mesh`).
+    """How the local devices of each rank share its stages.
 
-    A rank uses the first `data` x `tensor` devices that it sees. A token table whose rows `tensor`
-    does not divide is replicated.
+    A rank uses the first `data` x `tensor` of the devices that it sees. A token embedding is
+    replicated if `tensor` does not divide its rows.
     """
 
     data: int = 1
-    """Parts of each microbatch, one per device [devices]; divides `plan.microbatch`."""
+    """Parts of each microbatch, one per device of the axis; must divide the microbatch."""
     tensor: int = 1
-    """Parts of each layer, Megatron-style [devices]; divides the attention heads."""
+    """Parts of each layer, one per device of the axis (tensor parallelism); must divide the
+    attention heads."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("data", "tensor"))
 
     @property
     def num_devices(self) -> int:
-        """How many devices a rank uses."""
+        """The number of devices of a rank."""
         return self.data * self.tensor
 
 
@@ -241,29 +244,29 @@ class MeshConfig:
 class OptimizerConfig:
     """AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019).
 
-    The learning rate rises linearly to `learning_rate` and then falls along a cosine.
+    The learning rate rises linearly to its peak, then decreases along a cosine until the last step.
     """
 
     learning_rate: float = 1e-3
-    """Peak learning rate."""
+    """Peak of the learning rate, after the warm-up."""
     warmup_steps: int = 20
-    """Length of the linear warm-up [steps]."""
+    """Duration of the linear warm-up [steps]; 0 starts at the peak."""
     final_fraction: float = 0.1
-    """Learning rate of the last step, as a fraction of the peak."""
+    """Learning rate at the last step, as a fraction of the peak."""
     beta1: float = 0.9
-    """Decay of the first moment."""
+    """Decay rate of the first moment, per step."""
     beta2: float = 0.95
-    """Decay of the second moment."""
+    """Decay rate of the second moment, per step."""
     epsilon: float = 1e-8
-    """Added to the root of the second moment."""
+    """Added to the square root of the second moment, against division by zero."""
     weight_decay: float = 0.1
-    """Decoupled weight decay; applies to matrices only."""
+    """Decoupled weight decay, times the learning rate; of matrices only."""
     clip_norm: float = 1.0
-    """Largest global norm of the gradients, taken over all stages."""
+    """Maximum of the global norm of the gradients over all stages; larger ones are scaled down."""
     sharded: bool = False
-    """ZeRO-1: each replica of a stage holds the moments of an equal shard of its parameters,
-    updates that shard, and all-gathers the others. Less memory, more messages, the same losses up
-    to rounding."""
+    """Shard the optimizer over the replicas of each stage (ZeRO-1): each keeps the moments of an
+    equal part of the parameters, updates it, and gathers the rest. Less memory, more messages, the
+    same losses up to rounding. By default every replica has all moments."""
 
     def __post_init__(self) -> None:
         _check(
@@ -278,22 +281,22 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScaleConfig:
-    """Dynamic loss scale for float16 gradients (`jaxpipe.runtime.stage.loss_scale`).
+    """Dynamic loss scaling, against underflow of float16 gradients.
 
-    A step whose gradients overflow changes nothing and divides the scale by `factor`, but never
-    below 1. Powers of two change no bit of float32 results.
+    A step whose gradients are not finite is skipped. Powers of two change no bit of float32.
     """
 
     enabled: bool | None = None
-    """Whether the loss is scaled. Default: only if `model.compute_dtype` is float16."""
+    """Whether the loss is scaled; by default only if `model.compute_dtype` is float16."""
     initial: float = 2.0**16
-    """Scale of the first step."""
+    """Scale of the first step, from 1 to `largest`."""
     factor: float = 2.0
-    """What an overflow divides the scale by, and `growth_steps` good steps multiply it by."""
+    """Divides the scale after a step that overflows, but never below 1; multiplies it after
+    `growth_steps` steps without overflow."""
     growth_steps: int = 2000
     """Steps in a row without overflow before the scale grows [steps]."""
     largest: float = 2.0**24
-    """Upper bound of the scale."""
+    """Maximum of the scale."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("growth_steps",))
@@ -307,29 +310,26 @@ class LossScaleConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommConfig:
-    """Compression of messages between ranks, and their size.
-
-    Gradients inside an island are never compressed; losses and norms are always exact. What top-k
-    has left out so far is not part of a checkpoint.
-    """
+    """Compression of messages, and their maximum size. Losses and norms are always exact."""
 
     boundary: CodecKind = CodecKind.NONE
-    """Codec of activations and their gradients between stages; any but `top_k`."""
+    """Codec of the activations between stages, and of their gradients; not `top_k`. By default they
+    are sent as they are."""
     gradients: CodecKind = CodecKind.NONE
-    """Codec of the gradients that cross the root of a sync tree; only `hierarchical` all-reduces
-    have one."""
+    """Codec of gradients across the root of each sync tree, in a hierarchical all-reduce
+    (`plan.all_reduce`); within an island they are sent as they are. `top_k` feeds its residuals
+    back into the next step; they are not part of a checkpoint, and zero when a run resumes."""
     top_k_fraction: float = 0.01
-    """Fraction of the values of each message that `top_k` sends: the largest ones. The rest is
-    added to the gradients of the next step (error feedback)."""
+    """Fraction of the values that `top_k` sends of each message, the largest ones."""
     chunk_bytes: int = 2**20
-    """Largest message of an all-reduce, before compression [bytes]."""
+    """Maximum size of one message of an all-reduce, before it is compressed [bytes]."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("chunk_bytes",))
         if self.boundary is CodecKind.TOP_K:
             raise ValueError(
-                "an activation left out is lost, with nothing to make up for it: `boundary` must "
-                "not be top_k; use bf16, int8 or fp8, or top_k for `gradients`"
+                "an activation left out is lost, without error feedback: `boundary` must not be "
+                "top_k; use bf16, int8 or fp8, or top_k for `gradients`"
             )
         if not 0 < self.top_k_fraction <= 1:
             raise ValueError(
@@ -338,18 +338,18 @@ class CommConfig:
 
     @property
     def feeds_back(self) -> bool:
-        """Whether what the codec of gradients loses is added to what it encodes next."""
+        """Whether the codec of gradients adds its residuals to the next step (error feedback)."""
         return self.gradients is CodecKind.TOP_K
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
-    """When checkpoints are written, and how many are kept."""
+    """When checkpoints are saved, and how many stay; one is always saved after the last step."""
 
     every: int = 100
-    """Interval between checkpoints [steps]; the last step always writes one."""
+    """Interval between checkpoints [steps]."""
     keep: int = 2
-    """Number of checkpoints that stay on disk."""
+    """Number of checkpoints that are kept, the newest ones."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("every", "keep"))
@@ -357,10 +357,10 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceConfig:
-    """What the trace of a run records."""
+    """The extent of the trace of a run."""
 
     steps: int = 3
-    """The last steps of the run that the trace holds [steps]."""
+    """Number of steps in the trace, the last ones of the run [steps]."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("steps",))
@@ -368,14 +368,14 @@ class TraceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleConfig:
-    """The sample that the trained model writes when a run ends."""
+    """The text that the trained model generates at the end of a run."""
 
     prompt: str = "The "
-    """Text that the model continues."""
+    """The beginning of the text."""
     tokens: int = 200
-    """Length of the continuation [tokens]."""
+    """Length of the continuation [tokens]; 0 generates none."""
     temperature: float = 0.8
-    """0 always takes the most likely token; 1 samples from the model's distribution."""
+    """Temperature of the distribution from which tokens are drawn; 0 takes the most likely one."""
 
     def __post_init__(self) -> None:
         _check(self, not_negative=("tokens", "temperature"))
@@ -396,10 +396,10 @@ def _check(
 
 
 def check_path(name: str, path: str) -> None:
-    """Check that a text can be the path of a file or a folder.
+    """Check that a string can be the path of a file or a folder.
 
     Raises:
-        ValueError: it is empty, too long, or holds a character that no path may.
+        ValueError: it is empty, too long, or has a character that no path may have.
     """
     parts = path.encode(errors="surrogateescape").split(b"/")
     if (

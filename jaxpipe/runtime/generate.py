@@ -1,4 +1,4 @@
-"""Samples text from a model whose parameters are all on one device."""
+"""Sample text from a model whose parameters are all on one device."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from jaxpipe.runtime.stage.stage import Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How the next token is drawn: 0 takes the likeliest, `top_k` draws among so many."""
+    """How tokens are drawn: temperature 0 takes the most likely; `top_k` limits the choices."""
 
     temperature: float = 0.8
     top_k: int | None = None
@@ -36,16 +36,17 @@ def continuation(
     num_tokens: int,
     sampling: Sampling,
 ) -> Iterator[int]:
-    """Yield the tokens that continue the prompt, one after the other.
+    """Yield the tokens that continue the prompt, one by one.
 
-    The model sees the last `model.sequence` tokens. It computes them all anew for each token, at
-    one shape, so that it compiles once.
+    The model sees the last `model.sequence` tokens, and computes all of them for each new token, at
+    one shape: it compiles once, but caches no keys and values.
     """
     stage = Stage(model=model, index=0, num_stages=1, layers=range(model.num_layers))
     next_token = jax.jit(partial(_next_token, stage, sampling))
     text = list(map(int, prompt))
     for number in range(num_tokens):
         seen = text[-model.sequence :]
+        # Padding comes last: attention is causal, so it does not reach the position that is read.
         window = np.zeros((1, model.sequence), np.int32)
         window[0, : len(seen)] = seen
         token = int(next_token(params, window, np.int32(len(seen) - 1), np.int32(number)))
@@ -62,7 +63,7 @@ def _next_token(
     number: Int[Array, ""],
 ) -> Int[Array, ""]:
     logits = stage.logits(params, window)[0, last]
-    if sampling.temperature == 0:
+    if sampling.temperature == 0:  # the limit of the softmax below, which divides by it
         return jnp.argmax(logits)
     key = jax.random.fold_in(jax.random.key(sampling.seed), number)
     return jax.random.categorical(key, _likeliest(logits, sampling.top_k) / sampling.temperature)
@@ -71,5 +72,5 @@ def _next_token(
 def _likeliest(logits: Float[Array, " vocabulary"], top_k: int | None) -> Float[Array, "..."]:
     if top_k is None or top_k >= logits.size:
         return logits
-    least = jax.lax.top_k(logits, top_k)[0][-1]
-    return jnp.where(logits >= least, logits, -jnp.inf)
+    threshold = jax.lax.top_k(logits, top_k)[0][-1]
+    return jnp.where(logits >= threshold, logits, -jnp.inf)

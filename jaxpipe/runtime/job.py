@@ -1,4 +1,4 @@
-"""A job: everything that all ranks of a run know before they start."""
+"""A job: everything that defines a run, the same on all ranks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ from jaxpipe.runtime.step.parameter_gather import optimizer_shard_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is trained, how, by whom.
+    """The model, its plan and its data, with all sections of the configuration.
 
-    `loss_scale` is None where the loss is not scaled. `flops_per_token` counts the forward and
-    backward of the model without rematerialisation; `description` is saved with each checkpoint and
-    with the metrics: configuration and versions.
+    `loss_scale` is None if the loss is not scaled. `flops_per_token` counts the forward and the
+    backward of the model without rematerialisation. `description`, configuration and versions, is
+    saved with each checkpoint and with the metrics.
     """
 
     model: Model
@@ -50,35 +50,35 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Where the run lives."""
+        """The folder of the run."""
         return Path(self.run.folder)
 
     @property
     def metrics_file(self) -> Path:
-        """The JSON lines of the run."""
+        """The file of the metrics, in JSON lines."""
         return self.folder / "metrics.jsonl"
 
     @property
     def sequence(self) -> int:
-        """The length of a sample in tokens."""
+        """The length of a sample, in tokens."""
         return self.train.sequence or self.model.sequence
 
     @property
     def tokens_per_step(self) -> int:
-        """How many tokens a step trains on."""
+        """The number of tokens of a step, over all replicas."""
         return self.train.batch * self.sequence
 
     def layout(self, devices: Sequence[Device]) -> Layout:
-        """Return how the devices of a rank share its stages.
+        """Return the layout of a stage over the devices of a rank.
 
         Raises:
-            ConfigError: they are too few for the mesh.
+            ConfigError: there are fewer devices than the mesh needs.
         """
         return layout_over(devices, self.mesh, split=self.model.split)
 
     def functions(self, *, stage: int, rank: int = 0) -> StageFunctions:
         """Return the functions of a stage; `rank` selects the shard of a sharded optimizer."""
-        is_sharded = self.optimizer.sharded
+        is_sharded = self.optimizer.sharded  # without, functions of all replicas are equal
         return StageFunctions(
             stage=Stage(
                 model=self.model,

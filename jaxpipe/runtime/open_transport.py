@@ -1,4 +1,4 @@
-"""How the ranks of a run talk to each other: the transport that the configuration asks for."""
+"""Open the transport that the configuration selects."""
 
 import logging
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def open_transport(
 ) -> Transport:
     """Return the transport of this rank; all ranks call this, each in its main thread.
 
-    `is_launched` says whether an MPI has started this process; if not, it is the only rank.
+    `is_launched` is True if an MPI launcher has started this process; else it is the only rank.
 
     Raises:
         DeadlineError: another rank is missing after `run.timeout_s`.
@@ -37,12 +37,12 @@ def choose_transport(
     base: Transport,
     find_nccl: Callable[[], NcclBinding | str] = local_binding,
 ) -> Transport:
-    """Return `base`, or the transport around it that the configuration asks for.
+    """Return `base`, or the transport around it that the configuration selects.
 
     The `cluster` is needed where its links are emulated, and may be None elsewhere.
 
-    If NCCL is asked for and any rank lacks it, all ranks use `base`, and one warning says why:
-    `find_nccl` returns it for this rank's GPU, or what is missing.
+    If NCCL is selected and any rank lacks it, all ranks use `base`, with one warning. `find_nccl`
+    returns the binding for this rank's GPU, or what is missing.
 
     Raises:
         DeadlineError: another rank is missing after `run.timeout_s`.
@@ -78,10 +78,11 @@ def pipeline_pairs(plan: Plan) -> tuple[tuple[int, int], ...]:
 
 
 def open_base(*, is_launched: bool, survives: bool = False) -> Transport:
-    """Return this rank over MPI, or the only rank if no MPI has started it.
+    """Return the MPI transport of this rank, or that of the only rank if no MPI has started it.
 
-    With `survives`, those that are left when a rank is lost may shrink the transport.
+    With `survives`, the transport can shrink when a rank is lost.
     """
+    # Imported below, and only if needed: without a launcher there may be no MPI to load.
     if not is_launched:
         return LocalWorld(1).transport(0)
     from jaxpipe.comm.mpi.transport import MpiTransport
@@ -95,14 +96,17 @@ def _with_nccl(
     missing = _missing_anywhere(base, binding, timeout_s=timeout_s)
     if isinstance(binding, str) or missing:
         if base.rank == 0:
-            words = "`run.transport` is nccl, messages go over MPI instead, through the host: %s"
-            logger.warning(words, missing)
+            warning = "`run.transport` is nccl, but messages go over MPI, through host memory: %s"
+            logger.warning(warning, missing)
         return base
     return NcclTransport(base, binding, pairs=pipeline_pairs(plan), timeout_s=timeout_s)
 
 
 def _missing_anywhere(base: Transport, binding: NcclBinding | str, *, timeout_s: float) -> str:
-    """Return on all ranks what the first rank without NCCL misses, or nothing."""
+    """Return on all ranks why the first rank without NCCL lacks it; an empty string if none does.
+
+    All ranks must decide alike: with one of them on MPI, the others would wait for it in NCCL.
+    """
     mine = f"rank {base.rank}: {binding}" if isinstance(binding, str) else ""
     all_missing = gather_bytes(base, mine.encode(), root=0, tag=GATHER_TAG, timeout_s=timeout_s)
     first = None if all_missing is None else next(filter(None, all_missing), b"")

@@ -1,4 +1,10 @@
-"""Training, as each rank does it: steps, held-out loss, metrics, checkpoints, and the trace."""
+"""The training loop of a rank: steps, held-out loss, metrics, checkpoints, and the trace.
+
+::
+
+    start (compile) ─ restore ─┬─ step ─ held-out loss ─ report ─ save ─┬─ trace ─ Outcome
+                               └────────────── next step ───────────────┘
+"""
 
 import logging
 import secrets
@@ -32,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Where the results of a run lie; `picture` is None where matplotlib is missing."""
+    """The files of a completed run; `picture` is None if matplotlib is missing."""
 
     checkpoint: Path
     metrics: Path
@@ -42,7 +48,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """A run that was told to stop after a step, and may go on from its checkpoint."""
+    """A run that was stopped on request, after a step from whose checkpoint it can resume."""
 
     step: int
     checkpoint: Path
@@ -55,31 +61,32 @@ def train(
     checkpoint: Saved | None,
     observe: Callable[[StepMetrics], None],
     watch: Watchdog | None = None,
-    standing: LastState | None = None,
+    last_state: LastState | None = None,
     hooks: Hooks = NO_HOOKS,
 ) -> Outcome | Stopped | None:
-    """Train to the last step, as one of all ranks of the job; rank 0 returns where results lie.
+    """Train to the last step; every rank of the job calls this, and rank 0 returns the results.
 
-    With a `checkpoint` training goes on from there, exactly as if it had not stopped; but where the
-    codec of gradients feeds errors back, it starts with zero errors, and a warning says so.
-    `observe` is called on rank 0 after each step. A `watch` is started once all is compiled. Where
-    any rank's is told to stop, all ranks save after the step and stop. `standing` is told where
-    training stands, and what it says is to be done again is done first. The `hooks` are called at
-    their points.
+    With a `checkpoint` training continues exactly as if it had not stopped, with one exception: a
+    codec with error feedback starts with zero errors, and a warning says so. The callback `observe`
+    receives the metrics of each step, on rank 0. The watchdog `watch` is started once everything is
+    compiled; if that of any rank is asked to stop, all ranks save after the step and stop.
+    `last_state` follows the training; the report and the checkpoint of its `unfinished` step are
+    repeated first. The `hooks` are called at their points.
 
     Raises:
-        ConfigError: this transport cannot sum as the plan wants it.
+        ConfigError: this transport does not support the plan's all-reduce.
         CheckpointError: the checkpoint is corrupt, or of another model.
         DeadlineError: a rank did not answer in time.
         RunError: three steps in a row had gradients that are not finite, or the last checkpoint
             could not be saved.
     """
     watch = watch or start_watchdog(job, rank=transport.rank)
-    standing = standing or LastState()
+    last_state = last_state or LastState()
+    # Compiled first: fresh parameters come from an executable, restored ones go to its layout.
     worker = start(job, transport, watch, hooks=hooks)
     state, first_step = restore_state(worker, checkpoint)
     if checkpoint is not None and transport.rank == 0:
-        _warn_of_feedback(job, first_step=first_step)
+        _warn_of_lost_feedback(job, first_step=first_step)
     saver = Saver(
         transport,
         folder=job.folder,
@@ -87,18 +94,22 @@ def train(
         timeout_s=job.run.timeout_s,
         hooks=hooks,
     )
-    num_reported = first_step if standing.again is None else first_step - 1
+    unfinished = last_state.unfinished
+    num_reported = first_step if unfinished is None else first_step - 1
     training = _Training(
         worker=worker,
         watch=watch,
         saver=saver,
         reporter=_Reporter(job, transport, first_step=num_reported, observe=observe),
-        standing=standing,
+        last_state=last_state,
     )
-    trained = Trained(worker=worker, state=state, step=first_step, ended=standing.again)
-    standing.begin(trained, watch=watch, saver=saver)
+    trained = Trained(worker=worker, state=state, step=first_step, ended=unfinished)
+    last_state.start_from(trained, watch=watch, saver=saver)
+    # Only now: compiling and restoring take longer than any deadline of an instruction.
     watch.start()
     last_step = training.run(state, first_step=first_step)
+    # In this order: a rank may still hang in the last save; the reducer's threads end with the
+    # steps; and the trace is gathered over the main transport, when nothing else is under way.
     _finish(saver)
     watch.stop()
     worker.close()
@@ -113,32 +124,32 @@ def train(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Training:
-    """The steps of one rank, and what it does between them."""
+    """The steps of one rank, and its work between them."""
 
     worker: Worker
     watch: Watchdog
     saver: Saver
     reporter: "_Reporter"
-    standing: LastState
+    last_state: LastState
 
     def run(self, state: TrainState, *, first_step: int) -> int:
-        """Train, and return after how many steps it ended: all, or as many as it was told."""
-        overflows = NonfiniteSteps()
-        again = self.standing.again
-        if again is not None:
-            self._follow(state, again)
-            if again.is_stopped:
-                return again.step
+        """Train, and return the number of steps done: all of them, or fewer if asked to stop."""
+        nonfinite = NonfiniteSteps()
+        unfinished = self.last_state.unfinished
+        if unfinished is not None:
+            self._report_and_save(state, unfinished)
+            if unfinished.is_stopped:
+                return unfinished.step
         for step in range(first_step, self.worker.job.train.steps):
             before = state
             state, ended = self._step(state, step=step)
-            overflows.check(self.worker.transport, before, state, step=step + 1)
+            nonfinite.check(self.worker.transport, before, state, step=step + 1)
             if ended.is_stopped:
                 return step + 1
         return self.worker.job.train.steps
 
     def _step(self, before: TrainState, *, step: int) -> tuple[TrainState, StepEnd]:
-        """Train on a step, and do what follows it."""
+        """Train on the batch of a step, report and save."""
         self.watch.phase("read samples", step=step)
         begin_s = time.perf_counter()
         state, totals = self.worker.train_step(before, step=step)
@@ -151,15 +162,17 @@ class _Training:
             skipped_after=state.skipped_steps,
             num_pipeline_ranks=self.worker.job.plan.num_pipeline_ranks,
         )
-        self.standing.hold(state, ended)
-        self._follow(state, ended)
+        # Before anything else that may fail: from here on a survivor continues after this step.
+        self.last_state.update(state, ended)
+        self._report_and_save(state, ended)
         return state, ended
 
-    def _follow(self, state: TrainState, ended: StepEnd) -> None:
-        """Do what follows a step: held-out loss, report, checkpoint."""
+    def _report_and_save(self, state: TrainState, ended: StepEnd) -> None:
+        """Measure the held-out loss, report the step, start a checkpoint; each when it is due."""
         job, done = self.worker.job, ended.step
         is_last = done == job.train.steps
         eval_loss = None
+        # The condition is equal on all ranks, as it has to be: evaluating is a collective.
         if is_last or done == 1 or (done % job.train.eval_every == 0 and not ended.is_stopped):
             eval_loss = self.worker.eval_loss(state)
         self.watch.phase("report", step=done - 1)
@@ -170,19 +183,19 @@ class _Training:
 
 
 def _finish(saver: Saver) -> None:
-    """Wait for the last checkpoint, without which a run has no result."""
+    """Wait for the last checkpoint, without which the run has failed."""
     if (failure := saver.finish()) is not None:
         raise RunError(
-            f"the last checkpoint could not be saved: {failure}; make room, and go on with "
-            "--resume from the newest one"
+            f"the last checkpoint could not be saved: {failure}; free some space, and resume from "
+            "the newest one with --resume"
         )
 
 
-def _warn_of_feedback(job: Job, *, first_step: int) -> None:
+def _warn_of_lost_feedback(job: Job, *, first_step: int) -> None:
     if job.comm.feeds_back:
         logger.warning(
-            "`comm.gradients` is %s, and a checkpoint does not hold what it has left out: the run "
-            "goes on from step %d with zero errors, not bit by bit",
+            "`comm.gradients` is %s, and checkpoints do not contain its residuals: the run resumes "
+            "after step %d with zero residuals, and not bit for bit",
             job.comm.gradients,
             first_step,
         )
@@ -199,7 +212,7 @@ def _outcome(job: Job, trace: Trace) -> Outcome:
 
 
 class _Reporter:
-    """Writes and shows the metrics on rank 0, and does nothing elsewhere."""
+    """Writes the metrics on rank 0, and does nothing on other ranks."""
 
     def __init__(
         self,
@@ -218,12 +231,12 @@ class _Reporter:
                 job.metrics_file,
                 job.description,
                 first_step=first_step,
-                key=secrets.token_hex(4),
+                key=secrets.token_hex(4),  # not from the seed: two runs of one config differ
             )
             self._trackers = Trackers(job.run.trackers, _tracked(job, self._file, first_step))
 
     def step(self, ended: StepEnd, *, eval_loss: float | None) -> None:
-        """Report a step that is done."""
+        """Report a step that has ended."""
         if self._file is None:
             return
         metrics = ended.metrics(self._job, self._rate, eval_loss=eval_loss)
@@ -232,7 +245,7 @@ class _Reporter:
         self._observe(metrics)
 
     def close(self) -> None:
-        """Let trackers come to their end."""
+        """Wait for the trackers to finish."""
         if self._file is not None:
             self._trackers.close()
 

@@ -1,4 +1,7 @@
-"""The state of training in a checkpoint: copied stage by stage, read by any cut."""
+"""The training state as named tensors: copied for a checkpoint, read for any partition of layers.
+
+Names and shapes depend neither on the partition, nor on the mesh, nor on a sharded optimizer.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -20,21 +23,21 @@ from jaxpipe.runtime.step.worker import Worker
 
 _MOMENTS = ("mu", "nu")
 _LOSS_SCALE, _SKIPPED_STEPS = "loss_scale", "skipped_steps"
-"""Where the metadata hold what is not a tensor of the state."""
+"""The keys of the metadata for the parts of the state that are not tensors."""
 
 
 @runtime_checkable
 class Saved(Protocol):
-    """The state of training after some steps: a `Checkpoint`, or what survivors handed over."""
+    """A training state: a `Checkpoint`, or the `TransferredState` of survivors."""
 
     @property
     def step(self) -> int:
-        """How many steps it has seen."""
+        """The number of steps trained."""
         ...
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What is not a tensor."""
+        """The parts of the state that are not tensors, and the description of the run."""
         ...
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -47,44 +50,45 @@ class Saved(Protocol):
 
 
 def snapshot(worker: Worker, state: TrainState, *, step: int) -> Snapshot:
-    """Copy to the host what training needs to go on after `step` steps; all ranks call this.
+    """Copy the state after `step` steps to the host, to be saved; all ranks call this.
 
-    The ranks of replica 0 hold what is saved, the others nothing. Moments that replicas share out
-    are gathered first: a checkpoint does not depend on it. On the CPU, each array is copied once,
-    since the next step takes over its memory.
+    Replica 0 saves everything, the other replicas nothing. Moments of a sharded optimizer are
+    gathered first. On the CPU, each array is copied once, since the next step donates its memory.
     """
     job, rank = worker.job, worker.transport.rank
-    shards: dict[str, dict[str, np.ndarray]] = {}
-    for stage, held in state.stages.items():
-        moments = _whole_moments(worker, held, stage=stage)
+    shards: dict[str, dict[str, np.ndarray]] = {}  # by file, one per stage
+    for stage, trained in state.stages.items():
+        # A collective call: also the replicas that save nothing contribute their shards.
+        moments = _whole_moments(worker, trained, stage=stage)
         if job.plan.replica(rank) == 0:
-            tensors = _tensors(held.params, moments, first_layer=job.plan.layers(stage).start)
+            tensors = _tensors(trained.params, moments, first_layer=job.plan.layers(stage).start)
             shards[f"stage-{stage}"] = {name: np.array(each) for name, each in tensors.items()}
     metadata = {**job.description, **to_metadata(state)}
     return Snapshot(step=step, shards=shards, metadata=metadata)
 
 
-def held_tensors(worker: Worker, state: TrainState) -> dict[str, np.ndarray] | None:
-    """Return all tensors of the state that this rank holds, by their names, without a message.
+def own_tensors(worker: Worker, state: TrainState) -> dict[str, np.ndarray] | None:
+    """Return all tensors of this rank's stages, by their names, without any communication.
 
-    Return None where it holds parts of them alone, because replicas share the optimizer out, or
-    nothing, because an update that took over its arrays was interrupted.
+    Return None if they are incomplete: because the optimizer is sharded, or because an update was
+    interrupted to which the arrays had been donated.
     """
     tensors: dict[str, np.ndarray] = {}
-    for stage, held in state.stages.items():
+    for stage, trained in state.stages.items():
         if worker.calls[stage].spec.sharded is not None:
             return None
         first_layer = worker.job.plan.layers(stage).start
-        moments = {moment: optax.tree.get(held.moments, moment) for moment in _MOMENTS}
+        moments = {moment: optax.tree.get(trained.moments, moment) for moment in _MOMENTS}
+        # Reading a donated array raises: that is how an interrupted update shows.
         try:
-            tensors |= _tensors(held.params, moments, first_layer=first_layer)
-        except RuntimeError:  # jax's, of an array that was donated
+            tensors |= _tensors(trained.params, moments, first_layer=first_layer)
+        except RuntimeError:  # jax raises it for a donated array
             return None
     return tensors
 
 
 def needed_tensors(job: Job, *, rank: int) -> tuple[str, ...]:
-    """Return the names of all tensors that a rank reads to go on; compiles nothing."""
+    """Return the names of all tensors that a rank reads to resume, without compiling anything."""
     needed: dict[str, None] = {}
     for stage in job.plan.stages(rank):
         params, _ = jax.eval_shape(job.functions(stage=stage, rank=rank).init)
@@ -95,15 +99,15 @@ def needed_tensors(job: Job, *, rank: int) -> tuple[str, ...]:
 
 
 def to_metadata(state: TrainState) -> dict[str, Any]:
-    """Return what of the state is not a tensor."""
+    """Return the parts of the state that are not tensors."""
     loss_scale = None if state.loss_scale is None else asdict(state.loss_scale)
     return {_LOSS_SCALE: loss_scale, _SKIPPED_STEPS: state.skipped_steps}
 
 
 def restore_state(worker: Worker, checkpoint: Saved | None) -> tuple[TrainState, int]:
-    """Return the state from which training starts, and the number of steps it has seen.
+    """Return the state from which training starts, and the number of steps trained.
 
-    A loss that is scaled, and was not in the checkpoint, starts with the initial scale.
+    A loss scale that is not in the checkpoint has its initial value.
 
     Raises:
         CheckpointError: a tensor is missing, corrupt, or of another shape.
@@ -122,7 +126,7 @@ def restore_state(worker: Worker, checkpoint: Saved | None) -> tuple[TrainState,
             checkpoint,
             calls,
             first_layer=plan.layers(stage).start,
-            num_updates=checkpoint.step - skipped_steps,
+            num_updates=checkpoint.step - skipped_steps,  # skipped steps update nothing
         )
         for stage, calls in worker.calls.items()
     }
@@ -149,12 +153,13 @@ def _restored(
 ) -> StageState:
     fresh = _fresh(calls)
     read = partial(_read, checkpoint, fresh.params, first_layer=first_layer)
+    # `count` is not saved: the schedule of the learning rate follows from the number of updates.
     moments = optax.tree.set(
         fresh.moments,
         count=np.int32(num_updates),
         **{moment: _owned(calls, read(prefix=f"{moment}.")) for moment in _MOMENTS},
     )
-    place = calls.spec.layout.place  # each count gets an array of its own: they are donated
+    place = calls.spec.layout.place  # every leaf becomes an array of its own: all are donated
     return StageState(params=place(read(prefix="")), moments=place(moments))
 
 
@@ -167,7 +172,7 @@ def _owned(calls: StageCalls, moment: Parameters) -> Parameters:
     sharded = calls.spec.sharded
     if sharded is None:
         return moment
-    return jax.tree.map(np.copy, sharded.owned(moment))  # a view would keep the whole alive
+    return jax.tree.map(np.copy, sharded.owned(moment))  # a view would keep the whole array alive
 
 
 def _whole_moments(worker: Worker, state: StageState, *, stage: int) -> dict[str, Parameters]:

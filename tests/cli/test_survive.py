@@ -32,8 +32,8 @@ def test_the_others_go_on_with_what_they_hold(
         ranks(config)[0].kill()
         told, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors
-    assert "rank 0 of 4 is gone; 3 go on after step " in told
-    assert "held by those that are left, with 3 stages x 1 replicas" in told
+    assert "rank 0 of 4 is lost; 3 continue after step " in told
+    assert "with the state of the survivors, as 3 stages x 1 replicas" in told
     assert read_cause(tmp_path / "run") is None
     file = tmp_path / "run" / "metrics.jsonl"
     metrics = read_metrics(file)

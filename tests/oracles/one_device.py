@@ -7,11 +7,14 @@ import numpy as np
 
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.stage.stage import Stage
+from jaxpipe.runtime.step.step_totals import StepTotals
 from models.gpt import Gpt
 from models.gpt_config import GptConfig
 
 NUM_LAYERS, SEQUENCE, VOCABULARY, MICROBATCH = 5, 8, 32, 2
 SEED = 3
+TOLERANCE = 1e-5
+"""The largest relative error of a pipeline, in float32, against the oracle."""
 
 
 @cache
@@ -39,8 +42,7 @@ def draw_tokens(*, num_samples: int) -> np.ndarray:
 def loss_and_gradients(tokens: np.ndarray, *, tied: bool) -> tuple[float, dict[str, np.ndarray]]:
     """Return the mean loss over tokens and its gradients, under the names of a checkpoint.
 
-    Microbatches are added in float64, so that the oracle is closer to the truth than what it
-    judges.
+    Microbatches are added in float64: the oracle is more exact than the pipelines.
     """
     step = _value_and_grad(tied=tied)
     params = _params(tied=tied)
@@ -53,6 +55,23 @@ def loss_and_gradients(tokens: np.ndarray, *, tied: bool) -> tuple[float, dict[s
         for name in flat[0]
     }
     return loss, gradients
+
+
+def worst_error(
+    found: dict[str, np.ndarray], totals: StepTotals, tokens: np.ndarray, *, tied: bool
+) -> float:
+    """Return the largest relative error of the loss, the squared norm and each gradient tensor."""
+    loss, gradients = loss_and_gradients(tokens, tied=tied)
+    square_norm = sum(float((gradient**2).sum()) for gradient in gradients.values())
+    errors = {
+        "loss": abs(totals.loss / (len(tokens) * SEQUENCE) - loss) / loss,
+        "square norm": abs(totals.square_norm - square_norm) / square_norm,
+    }
+    for name, gradient in found.items():
+        difference = np.linalg.norm(gradient - gradients[name])
+        errors[name] = float(difference / np.linalg.norm(gradients[name]))
+    assert not any(map(np.isnan, errors.values())), errors
+    return max(errors.values())
 
 
 @cache

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from jaxpipe.comm.mpi.transport import MpiTransport
 from jaxpipe.schedule import ScheduleKind
-from tests.oracles.one_device import MICROBATCH, draw_tokens
+from tests.oracles.one_device import MICROBATCH, draw_tokens, worst_error
 from tests.runtime.pipelined import gradients_of_rank, make_plan
-from tests.runtime.verdict import worst_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,8 @@ from pathlib import Path
 from jaxpipe.comm.mpi.transport import MpiTransport
 from jaxpipe.runtime.config import Loop, MeshConfig
 from jaxpipe.schedule import ScheduleKind
-from tests.oracles.one_device import MICROBATCH, draw_tokens
+from tests.oracles.one_device import MICROBATCH, draw_tokens, worst_error
 from tests.runtime.pipelined import gradients_of_rank, make_plan
-from tests.runtime.verdict import worst_error
 
 CASES = (
     (MeshConfig(data=2), ScheduleKind.ONE_F_ONE_B),

@@ -85,7 +85,7 @@ def test_resuming_says_that_errors_are_forgotten(
     tmp_path: Path, dataset: Path, caplog: pytest.LogCaptureFixture
 ):
     plan = {**HIERARCHICAL, "stages": 1}
-    for steps, words in ((1, []), (2, ["goes on from step 1 with zero errors"])):
+    for steps, words in ((1, []), (2, ["resumes after step 1 with zero residuals"])):
         tree = tiny_tree(
             tmp_path, dataset, plan=plan, comm={"gradients": "top_k"}, train={"steps": steps}
         )

@@ -12,10 +12,15 @@ from jaxpipe.comm import run_ranks
 from jaxpipe.plan import Plan
 from jaxpipe.schedule import ScheduleKind
 from tests.helpers import mpi_command, mpi_environment
-from tests.oracles.one_device import MICROBATCH, draw_tokens, loss_and_gradients
+from tests.oracles.one_device import (
+    MICROBATCH,
+    TOLERANCE,
+    draw_tokens,
+    loss_and_gradients,
+    worst_error,
+)
 from tests.programs.mpi_gradients import CASES
 from tests.runtime.pipelined import gradients_of_rank, make_plan
-from tests.runtime.verdict import TOLERANCE, worst_error
 
 pytestmark = pytest.mark.slow
 

@@ -51,7 +51,7 @@ def test_without_a_gpu_all_ranks_use_mpi_and_one_says_why(caplog: pytest.LogCapt
     assert kinds == [LocalTransport] * 4
     (record,) = caplog.records
     assert record.getMessage() == (
-        "`run.transport` is nccl, messages go over MPI instead, through the host: rank 0: jax has "
+        "`run.transport` is nccl, but messages go over MPI, through host memory: rank 0: jax has "
         "no NVIDIA GPU here, its platform is cpu; install jaxpipe[cuda12] or jaxpipe[cuda13]"
     )
 

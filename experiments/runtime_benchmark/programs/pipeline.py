@@ -60,15 +60,19 @@ def paced(worker: Any, seconds: Mapping[str, float]) -> Any:
     """Return the worker with computes that last `seconds[op]`, by the name of the instruction."""
     from dataclasses import replace
 
-    compiled = {
+    calls = {
         stage: replace(
             each,
-            forward=_lasting(each.forward, seconds["forward"]),
-            backwards={op: _lasting(f, seconds[op.value]) for op, f in each.backwards.items()},
+            executables={
+                name: _lasting(call, seconds[op])
+                if (op := name.replace("_", "-")) in seconds
+                else call
+                for name, call in each.executables.items()
+            },
         )
-        for stage, each in worker.compiled.items()
+        for stage, each in worker.calls.items()
     }
-    return replace(worker, interpreter=replace(worker.interpreter, compiled=compiled))
+    return replace(worker, interpreter=replace(worker.interpreter, calls=calls))
 
 
 def _lasting(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:

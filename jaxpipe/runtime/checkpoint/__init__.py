@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors files, a manifest with a checksum per tensor, partition-free names.
+"""Checkpoints: safetensors files, a manifest with a checksum per tensor, names per layer.
 
 ::
 
@@ -8,6 +8,14 @@
 
     rank 0            newest_valid
     every rank        agree_on_checkpoint ──► read(names(...)) ──► restore
+
+- `checkpoint`: commit and read a checkpoint as a whole; `folders`: where it is, `prune`
+- `manifest`, `shard`: its files, verified when written and when read
+- `tensor_names`: names of tensors that any partition of the layers can read
+- `newest_valid`, `agree`: which checkpoint a run resumes from, on all ranks
+- `async_saver`: save while the training continues
+
+The package needs neither jax nor MPI; `agree` and `async_saver` do, and are imported by themselves.
 """
 
 from jaxpipe.runtime.checkpoint.checkpoint import Checkpoint, commit, open_checkpoint, verify

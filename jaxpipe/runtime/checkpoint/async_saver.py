@@ -1,12 +1,13 @@
-"""Saves checkpoints beside training: a thread of each rank writes, verifies and commits.
+"""Asynchronous checkpointing: a thread of each rank writes, verifies and commits.
 
 ::
 
     training   step ─ copy ─ step ─ step ─ step ─ copy ─ ...
     thread             └ write, read back ─ gather ─ commit ─ prune ┘
 
-Training stops for the copy alone, and for a save that is still under way when the next one begins.
-What cannot be saved, because a disk is full, is said in a warning, and training goes on.
+Training stops for the copy, and for a save that is still under way when the next one begins. If
+a checkpoint cannot be saved, for example because a disk is full, a warning says so and training
+continues.
 """
 
 import logging
@@ -37,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What one rank saves of the state after `step` steps; nothing else holds these arrays.
+    """One rank's part of the state after `step` steps, in arrays that nothing else refers to.
 
     `shards` maps the name of a file to its tensors, by their names.
     """
@@ -49,16 +50,16 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Written:
-    """What a rank tells rank 0: its entries, or why it could not write them."""
+    """The report of a rank to rank 0: the entries that it wrote, or why it could not."""
 
     entries: tuple[TensorEntry, ...] = ()
     failure: str = ""
 
 
 class Saver:
-    """Saves one snapshot after the other, as one of all ranks; each rank begins the same ones.
+    """Saves one snapshot after another; all ranks must call `begin` for the same steps.
 
-    The newest `keep` checkpoints stay. Each message between ranks may take `timeout_s`.
+    The newest `keep` checkpoints stay. `timeout_s` is for each message between ranks.
     """
 
     def __init__(
@@ -80,18 +81,18 @@ class Saver:
         self._error: BaseException | None = None
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Start to save, once the save before is done.
+        """Start to save, once the previous save has ended.
 
         Raises:
-            RunError: a message of the save before could not be moved in time.
+            RunError: a message of the previous save could not be moved in time.
         """
-        self.finish()
+        self.finish()  # one save at a time: both would use the same tags, and twice the memory
         name = f"save of rank {self._transport.rank}"
         self._thread = Thread(target=self._run, args=(snapshot,), name=name, daemon=True)
         self._thread.start()
 
     def finish(self) -> str | None:
-        """Wait for the save under way; on rank 0, return why the last one failed, None if not.
+        """Wait for the save under way; on rank 0, return why it failed, None if it did not.
 
         Raises:
             RunError: a message of the save could not be moved in time.
@@ -106,22 +107,23 @@ class Saver:
     def _run(self, snapshot: Snapshot) -> None:
         try:
             self._failure = self._save(snapshot)
-        except BaseException as error:  # raised again in the thread that trains
+        except BaseException as error:  # `finish` raises it in the thread that trains
             self._error = error
         if self._failure is not None:
-            words = "no checkpoint of step %d, training goes on without: %s"
-            logger.warning(words, snapshot.step, self._failure)
+            step, failure = snapshot.step, self._failure
+            logger.warning("no checkpoint of step %d, training continues: %s", step, failure)
 
     def _save(self, snapshot: Snapshot) -> str | None:
-        """Save together with all ranks; on rank 0, return what failed."""
+        """Save, together with all other ranks; on rank 0, return what failed."""
         transport, timeout_s = self._transport, self._timeout_s
-        refusal = self._make_folder(snapshot.step) if transport.rank == 0 else None
-        told = None if refusal is None else refusal.encode()
-        refused = broadcast_bytes(transport, told, root=0, tag=SAVE_TAG, timeout_s=timeout_s)
-        if refused:
-            return refusal
+        # The folder must exist before any rank writes to it; without one, all return here.
+        failure = self._make_folder(snapshot.step) if transport.rank == 0 else None
+        message = None if failure is None else failure.encode()
+        if broadcast_bytes(transport, message, root=0, tag=SAVE_TAG, timeout_s=timeout_s):
+            return failure
         self._hooks.before_save_phase(SavePhase.SHARDS)
         written = self._write(snapshot)
+        # All ranks gather, also those that have failed: rank 0 must learn of every failure.
         payloads = gather_bytes(
             transport, msgspec.json.encode(written), root=0, tag=SAVE_TAG, timeout_s=timeout_s
         )
@@ -130,6 +132,7 @@ class Saver:
         return self._commit([msgspec.json.decode(p, type=_Written) for p in payloads], snapshot)
 
     def _make_folder(self, step: int) -> str:
+        """Return an empty string, or why there is no folder."""
         try:
             begin_checkpoint(self._folder, step=step)
         except OSError as error:
@@ -159,6 +162,7 @@ class Saver:
         except (OSError, CheckpointError) as error:
             failures.append(str(error))
         if failures:
+            # A partial checkpoint would take the space that the next save needs.
             discard(folder)
             return failures[0]
         return None

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """An opened checkpoint: `tensors` says what it holds, by name; nothing is read yet."""
+    """An open checkpoint: `tensors` lists its contents by name; none of them is read yet."""
 
     folder: Path
     step: int
@@ -34,7 +34,7 @@ class Checkpoint:
     tensors: Mapping[str, TensorEntry]
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Read some tensors, each verified against its checksum, and no others.
+        """Read some tensors, each verified against its checksum.
 
         Raises:
             CheckpointError: one is not in the checkpoint, or a file is missing or corrupt.
@@ -43,8 +43,8 @@ class Checkpoint:
         for name in names:
             if name not in self.tensors:
                 raise CheckpointError(
-                    f"`checkpoint` must hold the tensor {name}; {self.folder} does not; resume with"
-                    " the model and optimizer that saved it"
+                    f"`checkpoint` must contain the tensor {name}; {self.folder} does not; resume"
+                    " with the model and optimizer that saved it"
                 )
             entries[self.tensors[name].file].append(self.tensors[name])
         tensors: dict[str, np.ndarray] = {}
@@ -63,12 +63,12 @@ def commit(
     """Make a checkpoint of the shards in the folder of `begin_checkpoint`; return its final folder.
 
     One rank calls it, with the entries of all ranks. A name may come from two stages, as the token
-    embedding of a tied model does; it is kept once, and where the two differ, the first, with a
-    warning. A committed checkpoint of the same step is replaced. `metadata` is of JSON: dicts,
-    lists, strings, finite numbers.
+    embedding of a tied model does: one copy is kept, the first, with a warning if they differ. A
+    committed checkpoint of the same step is replaced. `metadata` is JSON: dicts, lists, strings,
+    finite numbers.
 
-    The manifest is read back, as `write_shard` has read the tensors: nothing is committed that
-    was not verified.
+    The manifest is read back, as `write_shard` has read the tensors: everything that is committed
+    has been verified.
 
     Raises:
         CheckpointError: a shard is not in the folder, because the hosts do not share it, or the
@@ -79,9 +79,10 @@ def commit(
     for entry in entries:
         kept = tensors.setdefault(entry.name, entry)
         if kept.checksum != entry.checksum:
-            _log.warning("%s differs: kept of %s, not of %s", entry.name, kept.file, entry.file)
+            _log.warning("%s differs: kept that of %s, not %s", entry.name, kept.file, entry.file)
     for file in sorted({entry.file for entry in tensors.values()}):
         check_shard(folder, file, [entry for entry in tensors.values() if entry.file == file])
+    # From here on only rank 0 writes: the manifest, and the rename that commits everything.
     manifest = Manifest(
         step=step_of(folder), metadata=dict(metadata), tensors=tuple(tensors.values())
     )
@@ -93,7 +94,7 @@ def commit(
 
 
 def verify(checkpoint: Checkpoint) -> None:
-    """Read all that a checkpoint holds, a tensor at a time, and keep nothing.
+    """Read and verify all tensors of a checkpoint, one at a time, and keep none.
 
     Raises:
         CheckpointError: a file is missing, truncated or changed.
@@ -103,7 +104,7 @@ def verify(checkpoint: Checkpoint) -> None:
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """Open a committed checkpoint; reads its manifest only.
+    """Open a committed checkpoint; only its manifest is read.
 
     Raises:
         CheckpointError: the manifest is missing, corrupt or of another format version.

@@ -1,16 +1,16 @@
-"""Where checkpoints lie in the folder of a run, and how they come and go.
+"""The folders of the checkpoints of a run: how they are created, committed and removed.
 
 ::
 
-    run/checkpoints/step-00000100/            committed: it holds a manifest
+    run/checkpoints/step-00000100/            committed: it contains a manifest
                     step-00000150/
-                    step-00000150.replaced/   what the same step held before; removed at once
-                    step-00000200.partial/    being saved, or left by a save that was interrupted
+                    step-00000150.replaced/   the earlier checkpoint of this step; removed at once
+                    step-00000200.partial/    being saved, or left by an interrupted save
 
-A save fills a `.partial` folder and renames it, so a crash at any moment leaves every committed
-checkpoint usable. A run that resumes from an old step comes by later steps again: the new
-checkpoint of a step replaces the old one, which steps aside until the new one is in place and is
-found in its stead if the crash comes in between.
+A save fills a `.partial` folder and renames it: a crash at any time leaves every committed
+checkpoint usable. A run that resumes from an old step repeats later ones: the new checkpoint of a
+step replaces the old one, which is renamed until the new one is in place, and used instead of it
+after a crash in between.
 """
 
 import re
@@ -29,12 +29,13 @@ _NAME = re.compile(rf"step-(\d{{8,}})({re.escape(_PARTIAL)}|{re.escape(_REPLACED
 
 
 def begin_checkpoint(run_folder: Path, *, step: int) -> Path:
-    """Remove what interrupted saves left, and return an empty folder for `write_shard`.
+    """Remove the remains of interrupted saves, and return an empty folder for `write_shard`.
 
-    One rank calls it, before any rank writes; `partial_folder` tells the others the same path.
+    One rank calls it, before any rank writes; the others get the same path by `partial_folder`.
     """
     folder = partial_folder(run_folder, step=step)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    # Also `.replaced` folders go, unless one of them is the only checkpoint of its step.
     committed = set(_committed(run_folder).values())
     _remove(path for path, _ in _ours(run_folder) if path not in committed)
     folder.mkdir()
@@ -43,7 +44,7 @@ def begin_checkpoint(run_folder: Path, *, step: int) -> Path:
 
 
 def partial_folder(run_folder: Path, *, step: int) -> Path:
-    """Return where the ranks write the shards of a step before they are committed.
+    """Return the folder to which ranks write the shards of a step before they are committed.
 
     >>> partial_folder(Path("run"), step=100).as_posix()
     'run/checkpoints/step-00000100.partial'
@@ -53,9 +54,11 @@ def partial_folder(run_folder: Path, *, step: int) -> Path:
 
 
 def put_in_place(folder: Path) -> Path:
-    """Rename a finished `.partial` folder to its step's name, in place of an older one."""
+    """Rename a complete `.partial` folder to the name of its step, replacing an older one."""
     final = folder.with_name(folder.name.removesuffix(_PARTIAL))
     replaced = final.with_name(final.name + _REPLACED)
+    # A folder cannot be renamed over another: the older one moves aside, and goes last, so that
+    # there is a whole checkpoint of this step at any time.
     if final.exists():
         _remove([replaced])
         final.rename(replaced)
@@ -90,24 +93,24 @@ def latest(run_folder: Path) -> Path:
 
 
 def newest_first(run_folder: Path) -> tuple[Path, ...]:
-    """Return all folders that should hold a checkpoint, whether or not they hold a whole one.
+    """Return all folders of committed checkpoints, latest first, whether or not they are intact.
 
-    Of one step, the one that stepped aside comes last.
+    Of one step, the one that was replaced comes last.
     """
     ours = [(step, path) for path, step in _ours(run_folder) if path.suffix != _PARTIAL]
     return tuple(path for _, path in sorted(ours, key=lambda found: found[0]))[::-1]
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder that `begin_checkpoint` made, and give back its place on the disk."""
+    """Remove a folder that `begin_checkpoint` made, and free its space."""
     _remove([folder])
 
 
 def prune(run_folder: Path, *, keep: int, newest: int, hooks: Hooks = NO_HOOKS) -> None:
-    """Remove the committed checkpoints before step `newest`, verified just now, but `keep` - 1.
+    """Remove the committed checkpoints before step `newest`, which is valid, except `keep` - 1.
 
-    Later steps stay, and are not counted: a run that could not resume from a broken one goes on
-    from an older, and comes by them again.
+    Later steps stay, and do not count: a run that has resumed from an older checkpoint, because the
+    newest is broken, will replace them.
 
     Raises:
         CheckpointError: `keep` is below 1.
@@ -120,7 +123,7 @@ def prune(run_folder: Path, *, keep: int, newest: int, hooks: Hooks = NO_HOOKS) 
 
 
 def _committed(run_folder: Path) -> dict[int, Path]:
-    """Return the folder of each committed step; of two, the one that did not step aside."""
+    """Return the folder of each committed step; of two, the one that was not replaced."""
     return {
         step: path
         for path, step in _ours(run_folder)
@@ -129,9 +132,9 @@ def _committed(run_folder: Path) -> dict[int, Path]:
 
 
 def _ours(run_folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the folders of all three kinds with their steps; a user's own folders are left alone.
+    """Yield the folders of all three kinds with their steps, but no other folders of the user.
 
-    Of one step, the one that stepped aside comes first.
+    Of one step, the one that was replaced comes first.
     """
     for path in sorted((run_folder / "checkpoints").glob("step-*"), reverse=True):
         if match := _NAME.fullmatch(path.name):
@@ -139,7 +142,7 @@ def _ours(run_folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _remove(folders: Iterable[Path], *, hooks: Hooks = NO_HOOKS) -> None:
-    """Remove folders, the manifest first: what cannot be removed as a whole is no checkpoint."""
+    """Remove folders, the manifest first: a folder that is only partly removed is no checkpoint."""
     for folder in folders:
         (folder / MANIFEST).unlink(missing_ok=True)
         hooks.before_save_phase(SavePhase.REMOVE)

@@ -12,27 +12,26 @@ _log = logging.getLogger(__name__)
 
 
 def newest_valid(run_folder: Path) -> Checkpoint:
-    """Return the checkpoint of the highest step that verifies; one rank calls it.
+    """Return the checkpoint of the highest step that is intact; one rank calls it.
 
-    Every byte is read, and a folder has to hold the step that it is called by. A warning names
-    each newer one that is broken, and says what is wrong with it; what such a folder holds stays
-    there until the run comes by its step again.
+    Every byte is read, and a folder must contain the step of its name. A warning names each newer
+    checkpoint that is broken, and why; its folder stays until the run repeats its step.
 
     Raises:
         CheckpointError: there is none, or all are broken.
     """
-    broken: list[CheckpointError] = []
+    broken: list[CheckpointError] = []  # newer than the one that is returned
     for folder in newest_first(run_folder):
         try:
             checkpoint = open_checkpoint(folder)
             _check_step(checkpoint)
             verify(checkpoint)
         except CheckpointError as error:
-            _log.warning("the checkpoint %s is broken, an older one is tried: %s", folder, error)
+            _log.warning("the checkpoint %s is broken, trying an older one: %s", folder, error)
             broken.append(error)
             continue
         if broken:
-            _log.warning("the run goes on from step %d, in %s", checkpoint.step, folder)
+            _log.warning("the run resumes from step %d, in %s", checkpoint.step, folder)
         return checkpoint
     if broken:
         raise CheckpointError(
@@ -47,4 +46,4 @@ def newest_valid(run_folder: Path) -> Checkpoint:
 
 def _check_step(checkpoint: Checkpoint) -> None:
     if checkpoint.step != step_of(checkpoint.folder):
-        raise corrupt(checkpoint.folder, f"it holds what was saved at step {checkpoint.step}")
+        raise corrupt(checkpoint.folder, f"it contains the checkpoint of step {checkpoint.step}")

@@ -1,4 +1,4 @@
-"""One safetensors file: the tensors of one stage, verified when written and when read."""
+"""One safetensors file: the tensors of one stage, verified when they are written and read."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,12 +19,12 @@ def write_shard(
 ) -> tuple[TensorEntry, ...]:
     """Write `<name>.safetensors` into the folder that `begin_checkpoint` made, and read it back.
 
-    Each rank calls this for the stages that it holds, then sends the entries to the rank that
-    commits. A tensor that is not contiguous is copied.
+    Each rank calls this for its stages, and sends the entries to the rank that commits. Tensors
+    that are not contiguous are copied.
 
     Raises:
-        CheckpointError: a dtype has no place in the format, the disk is full, or what was read back
-            is not what was written.
+        CheckpointError: a dtype is not supported by the format, the disk is full, or the tensors
+            that are read back differ from those written.
     """
     file = f"{name}.safetensors"
     arrays = {key: np.asarray(tensor, order="C") for key, tensor in tensors.items()}
@@ -38,15 +38,16 @@ def write_shard(
             f"`checkpoint` must be writable; {folder / file} is not: {error}; free some space, or"
             " name another run folder"
         ) from None
+    # From the device: `sync_file` has dropped the file from the cache.
     read_shard(folder, file, entries)
     return entries
 
 
 def read_shard(folder: Path, file: str, entries: Iterable[TensorEntry]) -> dict[str, np.ndarray]:
-    """Read the tensors of some entries of one file, and nothing else of it.
+    """Read the tensors of some entries of one file.
 
     Raises:
-        CheckpointError: the file or a tensor is missing, or a tensor is not what its entry says.
+        CheckpointError: the file or a tensor is missing, or a tensor differs from its entry.
     """
     path = folder / file
     tensors: dict[str, np.ndarray] = {}

@@ -1,6 +1,6 @@
-"""Names of tensors that do not depend on the cut, so that a run resumes with any other.
+"""Names of tensors that do not depend on the partition of layers: a run can resume with any other.
 
-A stage stacks the leaves of its layers; a checkpoint holds each layer by itself::
+A stage stacks the leaves of its layers; a checkpoint stores each layer separately::
 
     stage 1, layers 4 to 6                          checkpoint
     {"blocks": {"mlp": {"up": [3, 64, 256]}},  ──►  blocks.4.mlp.up  [64, 256]
@@ -8,7 +8,7 @@ A stage stacks the leaves of its layers; a checkpoint holds each layer by itself
                                                     blocks.6.mlp.up  [64, 256]
      "head": {"scale": [64]}}                  ──►  head.scale       [64]
 
-Parameters are nested dicts; so are gradients and the moments of an optimizer, which take the same
+Parameters are nested dicts; so are gradients and the moments of an optimizer, which have the same
 names after a prefix such as "mu.".
 """
 
@@ -24,11 +24,11 @@ _BLOCKS = "blocks"
 
 @runtime_checkable
 class ShapeDtype(Protocol):
-    """What a template says of a leaf: a `jax.ShapeDtypeStruct`, or an array."""
+    """A leaf of a template: a `jax.ShapeDtypeStruct`, or an array."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes of its dims."""
+        """The size of each dim."""
         ...
 
     @property
@@ -38,7 +38,7 @@ class ShapeDtype(Protocol):
 
 
 def names(template: Mapping[str, Any], *, first_layer: int, prefix: str = "") -> tuple[str, ...]:
-    """Return the names that `restore` will look up for the same arguments.
+    """Return the names that `restore` looks up for the same arguments.
 
     >>> import numpy as np
     >>> names({"blocks": {"scale": np.ones((2, 3))}, "head": {}}, first_layer=4, prefix="mu.")
@@ -54,9 +54,9 @@ def names(template: Mapping[str, Any], *, first_layer: int, prefix: str = "") ->
 def flatten(
     parameters: Mapping[str, Any], *, first_layer: int, prefix: str = ""
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a stage under names that do not depend on the cut.
+    """Return the arrays of a stage, by names that do not depend on the partition of layers.
 
-    `first_layer` is the layer of the whole model that comes first in the stage's blocks. On the CPU
+    `first_layer` is the number, in the whole model, of the first layer of the stage. On the CPU
     nothing is copied; on another device, each leaf once.
 
     >>> import numpy as np
@@ -81,10 +81,10 @@ def restore(
     first_layer: int,
     prefix: str = "",
 ) -> dict[str, Any]:
-    """Return new arrays in the structure of `template`: the inverse of `flatten`, for any cut.
+    """Return new arrays in the structure of `template`: the inverse of `flatten`, on any stage.
 
     The leaves of `template` have shape and dtype; those under "blocks" are stacked over the layers
-    of the stage. `lookup` is what `Checkpoint.read` returns for `names` of the same arguments.
+    of the stage. `lookup` comes from `Checkpoint.read`, for `names` of the same arguments.
 
     Raises:
         CheckpointError: a tensor is not in `lookup`, or is of another shape or dtype.
@@ -137,7 +137,7 @@ def _skeleton(tree: Mapping[str, Any]) -> dict[str, Any]:
 def _find(lookup: Mapping[str, np.ndarray], name: str, *, like: np.ndarray) -> np.ndarray:
     if name not in lookup:
         raise CheckpointError(
-            f"`checkpoint` must hold the tensor {name}, and it does not; resume with the model and"
+            f"`checkpoint` must contain the tensor {name}, and does not; resume with the model and"
             " optimizer that saved it"
         )
     found = lookup[name]

@@ -39,6 +39,7 @@ class BytePairs:
                 f"`tokenizer.json` must define a tokenizer of the library tokenizers: {error};"
                 " train one with `jaxpipe data prepare`"
             ) from None
+        # A definition may bring padding and truncation for inference: both would change the data.
         self._engine.no_padding()
         self._engine.no_truncation()
         # A text that mentions "<|endoftext|>" does not end there.

@@ -102,6 +102,7 @@ def _write_tokens(
     """Copy ranges of the stream into one .npy file."""
     num_tokens = sum(map(len, ranges))
     tokens = np.memmap(stream, dtype, mode="r")
+    # The header is written by hand: numpy's `save` would need all tokens in memory.
     header = {"descr": tokens.dtype.str, "fortran_order": False, "shape": (num_tokens,)}
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)

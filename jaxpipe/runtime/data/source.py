@@ -61,6 +61,7 @@ class Source:
 def _topics() -> Iterator[Iterable[str]]:
     from pydoc_data.topics import topics
 
+    # Sorted: the dictionary of another Python version may have another order.
     return ((topics[name],) for name in sorted(topics))
 
 

@@ -53,6 +53,7 @@ def _open_tokens(path: Path, expected: TokenFile, *, verify: bool) -> UInt[np.nd
     if verify:
         _verify(path, expected.checksum)
     try:
+        # Mapped: a dataset may be larger than memory, and the ranks of a host share its pages.
         tokens = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, EOFError, ValueError, TypeError) as error:
         raise _corrupt(path, str(error)) from None

@@ -40,6 +40,7 @@ def write_trace(trace: Trace, *, path: Path, picture: Path) -> Path | None:
         return picture if picture.exists() else None
     path.parent.mkdir(parents=True, exist_ok=True)
     write_chrome(trace, path)
+    # The picture needs matplotlib, an extra; a run must not fail for lack of it.
     try:
         plot(trace, picture, step=max(span.step for span in trace.spans))
     except UserError as error:

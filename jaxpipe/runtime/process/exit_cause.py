@@ -20,6 +20,7 @@ _OPEN_MPI = re.compile(
     r"noticed that process rank (?P<rank>\d+) with PID \d+ on node \S+ "
     r"exited on signal (?P<signal>\d+)"
 )
+# Bounded repeats: the output of a run is untrusted, and may be long.
 _MPICH = re.compile(r"TERMINATED WITH THE EXIT STRING: [^()]{0,80}\(signal (?P<signal>\d+)\)")
 
 

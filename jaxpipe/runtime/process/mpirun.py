@@ -131,7 +131,7 @@ def run_child(
         command,
         stdout=pipe,
         stderr=pipe,
-        env={**MEMORY_SETTINGS, **os.environ},
+        env={**MEMORY_SETTINGS, **os.environ},  # settings of the user take precedence
         preexec_fn=partial(_begin_child, deadly),  # noqa: PLW1509  two calls to the system
     )
     tee = Tee(process)
@@ -181,6 +181,7 @@ def launch_command(mpirun: str, *, num_ranks: int, survives: bool = False) -> tu
     is_open_mpi = _is_open_mpi(mpirun)
     if survives and not is_open_mpi:
         raise cannot_survive(mpirun)
+    # The two MPIs bind ranks differently by default: neither may, and ranks pin themselves.
     if not is_open_mpi:
         return (mpirun, "-n", str(num_ranks), "-bind-to", "none")
     as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()

@@ -33,7 +33,7 @@ def check_same_everywhere(
         ConfigError: a rank differs from rank 0; names the rank, the field and both values.
         DeadlineError: a rank did not call this in time.
     """
-    facts = dict(flat(description))
+    facts = dict(flat(description))  # as text: values of any type compare, and show in the message
     gathered = gather_bytes(
         transport, msgspec.json.encode(facts), root=0, tag=GATHER_TAG, timeout_s=timeout_s
     )

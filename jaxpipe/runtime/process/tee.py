@@ -17,6 +17,7 @@ class Tee:
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._pieces: deque[bytes] = deque(maxlen=_KEPT_PIECES)
+        # One thread per pipe: a child that fills one of them while the other is read would block.
         pipes = ((process.stdout, 1), (process.stderr, 2))
         self._threads = [
             Thread(target=self._copy, args=(pipe, number), name=f"tee {number}", daemon=True)
@@ -44,5 +45,5 @@ class Tee:
 
 
 def _write(descriptor: int, piece: bytes) -> None:
-    while piece:
+    while piece:  # a pipe may take less than it is offered
         piece = piece[os.write(descriptor, piece) :]

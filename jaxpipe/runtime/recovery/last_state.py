@@ -1,10 +1,11 @@
-"""Where the training of one rank stands, for whoever lets it go on after an interruption.
+"""The latest complete training state of a rank, kept for in-job recovery.
 
 ::
 
-    train    ── begin ── step ── hold ── what follows ── step ── hold ── what follows
-                                               │ interrupted: the state is that of the last hold,
-                                                 and what follows its step is done again
+    train    ── start_from ── step ── update ── report, save ── step ── update ── report, save
+                                                     │
+                   interrupted here: the state is that of the last update, and the report and the
+                   checkpoint of its step are repeated
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from jaxpipe.runtime.watchdog import Watchdog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """A state after `step` steps, by whom it is held; `ended` is the last of them, if done here."""
+    """The state after `step` steps; `ended` is the last of them, unless it comes from a file."""
 
     worker: Worker
     state: TrainState
@@ -30,29 +31,29 @@ class Trained:
 
 
 class LastState:
-    """The newest state of one rank; `train` tells of it, and nothing here is shared by ranks.
+    """The latest state of one rank, as `train` updates it.
 
-    `again` is a step of which all that follows it is to be done again when training begins;
-    `on_begin` is called once, when it has begun.
+    `unfinished` is a step whose report and checkpoint are to be repeated when training restarts;
+    `on_start` is called once when it has restarted.
     """
 
     def __init__(self) -> None:
         self.trained: Trained | None = None
-        self.again: StepEnd | None = None
-        self.on_begin: Callable[[], object] | None = None
+        self.unfinished: StepEnd | None = None
+        self.on_start: Callable[[], object] | None = None
         self._watch: Watchdog | None = None
         self._saver: Saver | None = None
 
-    def begin(self, trained: Trained, *, watch: Watchdog, saver: Saver) -> None:
-        """Tell that training goes on from a state; everything before it is forgotten."""
+    def start_from(self, trained: Trained, *, watch: Watchdog, saver: Saver) -> None:
+        """Replace everything by the state from which training starts."""
         self.trained, self._watch, self._saver = trained, watch, saver
-        if self.on_begin is not None:
-            self.on_begin()
-            self.on_begin = None
+        if self.on_start is not None:
+            self.on_start()
+            self.on_start = None
 
-    def hold(self, state: TrainState, ended: StepEnd) -> None:
-        """Tell that a step is done, and to which state it has led."""
-        assert self.trained is not None, "a step has ended, but training has not begun"
+    def update(self, state: TrainState, ended: StepEnd) -> None:
+        """Replace the state by that after a step."""
+        assert self.trained is not None, "a step has ended, but training has not started"
         self.trained = Trained(
             worker=self.trained.worker, state=state, step=ended.step, ended=ended
         )
@@ -60,8 +61,9 @@ class LastState:
     def interrupt(self, *, timeout_s: float) -> None:
         """End the threads of training, whose messages fail; the state stays.
 
-        Each thread may take `timeout_s`, but for a checkpoint that is being written.
+        Each thread may take `timeout_s`, except that of a checkpoint that is being written.
         """
+        # The watchdog first: ranks that recover look to it like ranks that hang.
         if self._watch is not None:
             self._watch.stop()
         if self._saver is not None:

@@ -1,14 +1,14 @@
-"""Goes on after a rank was lost, in the same job: survivors shrink, plan anew, and share out.
+"""Continue after the loss of a rank, in the same job: shrink, plan again, transfer the state.
 
 ::
 
-    error ─► revoke ─► shrink ─► quorum? ─► a smaller plan ─► hand over ─► narrow ─► compile, train
-                                   │                             └ not whole: newest checkpoint
+    error ─► revoke ─► shrink ─► quorum? ─► smaller plan ─► transfer ─► narrow ─► compile, train
+                                   │                           └ incomplete: newest checkpoint
                                    └ half or fewer: the job ends
-    └────────────────────────────── within `run.recover_s`, or the job ends ───────────────────┘
+    └───────────────────────────── within `run.recover_s`, or the job ends ──────────────────┘
 
-Half of the ranks, or fewer, may not go on: the others could be alive, beyond a link that is cut,
-and go on as well. What counts are the ranks that trained last, not those that started.
+Half of the ranks, or fewer, must not continue: the others could be alive, behind a link that is
+down, and continue as well. The ranks that trained last count, not those that started.
 
 Source of the quorum: Jajodia and Mutchler, "Dynamic voting algorithms for maintaining the
 consistency of a replicated database", 1990.
@@ -36,114 +36,120 @@ from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.step_result import StepEnd
 from jaxpipe.runtime.recovery.last_state import LastState
 from jaxpipe.runtime.recovery.state_transfer import Offer, TransferredState, transfer_state
-from jaxpipe.runtime.train_snapshot import Saved, held_tensors, needed_tensors, to_metadata
+from jaxpipe.runtime.train_snapshot import Saved, needed_tensors, own_tensors, to_metadata
 from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause, write_cause
 
 _ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """Who is left of how many ranks, by the numbers that they had."""
+class Survivors:
+    """The ranks that survived, by their numbers before the loss, and the number of ranks then."""
 
-    survivors: tuple[int, ...]
+    ranks: tuple[int, ...]
     num_ranks: int
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """The ranks that are gone."""
-        return tuple(rank for rank in range(self.num_ranks) if rank not in self.survivors)
+        """The ranks that were lost."""
+        return tuple(rank for rank in range(self.num_ranks) if rank not in self.ranks)
 
     @property
     def has_quorum(self) -> bool:
-        """Whether no other group of ranks can be as large.
+        """Whether the survivors are a majority: no other group can be as large.
 
-        >>> [Left(survivors=(0, 2)[:n], num_ranks=3).has_quorum for n in (1, 2)]
+        >>> [Survivors(ranks=(0, 2)[:n], num_ranks=3).has_quorum for n in (1, 2)]
         [False, True]
         """
-        return 2 * len(self.survivors) > self.num_ranks
+        return 2 * len(self.ranks) > self.num_ranks
 
     def __str__(self) -> str:
-        """Return it in words.
+        """Return one line for the terminal.
 
-        >>> print(Left(survivors=(0, 2), num_ranks=3))
-        rank 1 of 3 is gone
+        >>> print(Survivors(ranks=(0, 2), num_ranks=3))
+        rank 1 of 3 is lost
         """
         names = ", ".join(map(str, self.lost))
-        verb = "ranks {} of {} are gone" if len(self.lost) > 1 else "rank {} of {} is gone"
+        verb = "ranks {} of {} are lost" if len(self.lost) > 1 else "rank {} of {} is lost"
         return verb.format(names, self.num_ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """With what a survivor goes on, after `took_s`; `saved` is None where training begins anew."""
+    """The smaller job of a survivor, agreed on in `took_s`; without `saved` it starts at step 0."""
 
     transport: SurvivingTransport
     job: Job
     saved: Saved | None
-    left: Left
+    survivors: Survivors
     took_s: float
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return one line for the terminal."""
         plan, beginning = self.job.plan, "from the beginning"
         if self.saved is not None:
-            is_held = isinstance(self.saved, TransferredState)
-            beginning = f"after step {self.saved.step}, {'held' if is_held else 'read'}"
-            beginning += " by those that are left" if is_held else " from the newest checkpoint"
+            from_ranks = isinstance(self.saved, TransferredState)
+            source = "the survivors" if from_ranks else "the newest checkpoint"
+            beginning = f"after step {self.saved.step}, with the state of {source}"
         return (
-            f"{self.left}; {plan.num_ranks} go on {beginning}, with {plan.num_stages} stages x "
-            f"{plan.num_replicas} replicas (agreed in {self.took_s:.2f} s)"
+            f"{self.survivors}; {plan.num_ranks} continue {beginning}, as {plan.num_stages} stages "
+            f"x {plan.num_replicas} replicas (agreed in {self.took_s:.2f} s)"
         )
 
 
 class Survivor:
-    """One rank of a job that survives lost ranks: its transport, and where its training stands."""
+    """One rank of a job that survives the loss of others: its transport and its latest state."""
 
-    def __init__(self, transport: SurvivingTransport, run: RunConfig, standing: LastState) -> None:
+    def __init__(
+        self, transport: SurvivingTransport, run: RunConfig, last_state: LastState
+    ) -> None:
         self.transport = transport
         self._run = run
-        self._standing = standing
+        self._last_state = last_state
         self._deadline: Timer | None = None
 
     def recover(self, smaller_job: Callable[[Sequence[int]], Job | None]) -> Resumed | None:
-        """Leave lost ranks behind; None where the smaller plan has no use for this rank.
+        """Return the smaller job; None if it does not include this rank.
 
-        All survivors call this when a message of theirs has failed with a `RankLostError`, and once
-        more if another rank is lost meanwhile. `smaller_job` returns the job for at most as many
-        ranks as these, given by the numbers that they had before the loss, or None.
+        All survivors call this when one of their messages has failed with a `RankLostError`, and
+        again if another rank is lost meanwhile. `smaller_job` returns the job for at most these
+        ranks, given by their numbers before the loss, or None.
 
         Raises:
             RankLostError: another rank was lost.
-            RunError: the job ends, for another reason, or because too few ranks are left.
+            RunError: the job ends, for another reason, or because there is no quorum.
         """
         start_s = time.monotonic()
         self._set_deadline()
         folder, timeout_s = Path(self._run.folder), self._run.timeout_s
+        # A rank that ends the job on purpose looks like a lost one to the others.
         if (cause := read_cause(folder)) is not None:
             raise RunError(f"the run has ended already: {cause}")
+        # Revoke first: it makes the waits of all other ranks fail, so that they get here too.
         self.transport.revoke(timeout_s=timeout_s)
-        self._standing.interrupt(timeout_s=timeout_s)
+        self._last_state.interrupt(timeout_s=timeout_s)
         num_ranks = self.transport.num_ranks
-        self.transport, survivors = self.transport.shrink()
-        left = Left(survivors=survivors, num_ranks=num_ranks)
-        job = smaller_job(survivors) if left.has_quorum else None
+        self.transport, ranks = self.transport.shrink()
+        survivors = Survivors(ranks=ranks, num_ranks=num_ranks)
+        job = smaller_job(ranks) if survivors.has_quorum else None
         if job is None:
-            raise _given_up(folder, left)
-        saved = self._share_out(job)
+            raise _no_job(folder, survivors)
+        # Spare ranks take part in the transfer before they leave: they may have tensors to send.
+        saved = self._transfer(job)
+        # A smaller plan may need fewer ranks than survive: the last ones leave.
         narrowed = self.transport.narrow(num_ranks=job.plan.num_ranks)
         if narrowed is None:
             self._clear_deadline()
             return None
         self.transport = narrowed
         took_s = time.monotonic() - start_s
-        return Resumed(transport=narrowed, job=job, saved=saved, left=left, took_s=took_s)
+        return Resumed(transport=narrowed, job=job, saved=saved, survivors=survivors, took_s=took_s)
 
-    def _share_out(self, job: Job) -> Saved | None:
-        """Return what this rank goes on with, from the others or from the disk."""
+    def _transfer(self, job: Job) -> Saved | None:
+        """Return the state that this rank continues with, from the others or from the disk."""
         transport, timeout_s = self.transport, self._run.timeout_s
-        tensors, metadata = _held(self._standing)
-        trained = self._standing.trained
+        tensors, metadata = _own_state(self._last_state)
+        trained = self._last_state.trained
         offer = Offer(
             step=None if tensors is None or trained is None else trained.step,
             metadata=metadata,
@@ -152,22 +158,22 @@ class Survivor:
             if transport.rank >= job.plan.num_ranks
             else needed_tensors(job, rank=transport.rank),
         )
-        handed = transfer_state(transport, offer, tensors or {}, timeout_s=timeout_s)
-        self._standing.again = None
-        if handed is None:
+        transferred = transfer_state(transport, offer, tensors or {}, timeout_s=timeout_s)
+        self._last_state.unfinished = None
+        if transferred is None:
             return _from_disk(transport, job.folder, timeout_s=timeout_s)
-        ended = handed.metadata[_ENDED]
-        self._standing.again = None if ended is None else msgspec.convert(ended, StepEnd)
-        return handed
+        ended = transferred.metadata[_ENDED]
+        self._last_state.unfinished = None if ended is None else msgspec.convert(ended, StepEnd)
+        return transferred
 
     def _set_deadline(self) -> None:
-        """End the job if training has not begun again in time; MPI may wait for ever."""
+        """End the job unless training restarts in time; a call of MPI may block indefinitely."""
         if self._deadline is not None:
             return
         self._deadline = Timer(self._run.recover_s, _too_late, args=(self._run,))
-        self._deadline.daemon = True
+        self._deadline.daemon = True  # must not keep a rank alive that ends for another reason
         self._deadline.start()
-        self._standing.on_begin = self._clear_deadline
+        self._last_state.on_start = self._clear_deadline
 
     def _clear_deadline(self) -> None:
         if self._deadline is not None:
@@ -175,14 +181,14 @@ class Survivor:
             self._deadline = None
 
 
-def _held(standing: LastState) -> tuple[dict[str, np.ndarray] | None, dict[str, Any]]:
-    """Return the tensors that this rank holds, and what else the others have to know."""
-    trained = standing.trained
+def _own_state(last_state: LastState) -> tuple[dict[str, np.ndarray] | None, dict[str, Any]]:
+    """Return the tensors of this rank, and the part of the state that is not tensors."""
+    trained = last_state.trained
     if trained is None:
         return None, {}
     ended = None if trained.ended is None else msgspec.to_builtins(trained.ended)
     metadata = {**to_metadata(trained.state), _ENDED: ended}
-    return held_tensors(trained.worker, trained.state), metadata
+    return own_tensors(trained.worker, trained.state), metadata
 
 
 def _from_disk(transport: Transport, folder: Path, *, timeout_s: float) -> Saved | None:
@@ -194,21 +200,21 @@ def _from_disk(transport: Transport, folder: Path, *, timeout_s: float) -> Saved
     return agree_on_checkpoint(transport, found, timeout_s=timeout_s)
 
 
-def _given_up(folder: Path, left: Left) -> RunError:
+def _no_job(folder: Path, survivors: Survivors) -> RunError:
     why = (
-        "no smaller plan fits the others"
-        if left.has_quorum
-        else f"{len(left.survivors)} are no majority, others may be going on elsewhere"
+        "no smaller plan fits the survivors"
+        if survivors.has_quorum
+        else f"the {len(survivors.ranks)} survivors are no majority; others may continue elsewhere"
     )
-    cause = Cause(kind=CauseKind.KILLED, message=f"{left}, and {why}", rank=left.lost[0])
-    write_cause(folder, cause)
-    return RunError(f"{left}, and {why}; start the run again with --resume")
+    message = f"{survivors}, and {why}"
+    write_cause(folder, Cause(kind=CauseKind.KILLED, message=message, rank=survivors.lost[0]))
+    return RunError(f"{message}; start the run again with --resume")
 
 
 def _too_late(run: RunConfig) -> None:
-    message = f"a rank was lost, and the others do not train again after {run.recover_s:g} s"
+    message = f"a rank was lost, and the others did not resume training within {run.recover_s:g} s"
     cause = Cause(kind=CauseKind.KILLED, message=message)
     if write_cause(Path(run.folder), cause):
-        sys.stderr.write(f"jaxpipe: {cause}; `run.recover_s` may be longer\n")
+        sys.stderr.write(f"jaxpipe: {cause}; raise `run.recover_s`\n")
         sys.stderr.flush()
-    end_launcher()
+    end_launcher()  # the main thread may block in MPI, where no exception reaches it

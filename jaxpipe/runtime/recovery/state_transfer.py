@@ -1,13 +1,13 @@
-"""How survivors of a lost rank get the state of training from each other, for any other cut.
+"""Transfer of the training state between the survivors of a loss, for any new partition of layers.
 
 ::
 
-    rank 0 (was 0)  holds layers 0-1   needs 0     │  0 ── layer 1 ──► 1
-    rank 1 (was 1)  holds layers 2-3   needs 1-2   │  1 ── layer 3 ──► 2
-    rank 2 (was 3)  holds layers 2-3   needs 3     │     but it holds that already: nothing moves
+    rank 0 (was 0)  has layers 0-1   needs 0     │  0 ── layer 1 ──► 1
+    rank 1 (was 1)  has layers 2-3   needs 1-2   │
+    rank 2 (was 3)  has layers 2-3   needs 3     │  nothing: rank 2 has layer 3 already
 
-A rank that is lost takes its stage along; the replica of that stage has the same, since no rank
-updates before all have summed their gradients. Tensors have the names that checkpoints give them.
+The state of a lost stage comes from its replica, which has the same: no rank updates before the
+gradients of all are reduced. Tensors have the names that they have in checkpoints.
 """
 
 from collections import Counter
@@ -33,9 +33,9 @@ from jaxpipe.errors import CheckpointError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a rank holds, after how many steps, and what it needs to go on.
+    """The tensors that a rank has, after `step` steps, and those that it needs to continue.
 
-    `tensors` maps names to dtype and shape. A rank that holds nothing whole has no `step`.
+    `tensors` maps names to dtype and shape. A rank without complete tensors has no `step`.
     """
 
     step: int | None
@@ -46,7 +46,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A tensor that goes from one rank to another."""
+    """The transfer of one tensor."""
 
     name: str
     source: int
@@ -55,7 +55,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferredState:
-    """The state of training after some steps, as far as this rank needs it."""
+    """The part of the training state, after `step` steps, that this rank needs."""
 
     step: int
     metadata: Mapping[str, Any]
@@ -65,14 +65,14 @@ class TransferredState:
         """Return some tensors by their names.
 
         Raises:
-            CheckpointError: one of them was not handed over.
+            CheckpointError: one of them was not transferred.
         """
         wanted = tuple(names)
         missing = [name for name in wanted if name not in self.tensors]
         if missing:
             raise CheckpointError(
-                f"`survive` must keep the whole state, and no rank has handed over {missing[0]}; "
-                "go on with --resume from the newest checkpoint"
+                f"`survive` needs the whole state, and no rank has transferred {missing[0]}; "
+                "resume from the newest checkpoint with --resume"
             )
         return {name: self.tensors[name] for name in wanted}
 
@@ -80,9 +80,9 @@ class TransferredState:
 def transfer_state(
     transport: Transport, offer: Offer, tensors: Mapping[str, np.ndarray], *, timeout_s: float
 ) -> TransferredState | None:
-    """Return what this rank needs, from whoever holds it; all ranks call this.
+    """Return the state that this rank needs, from the ranks that have it; all ranks call this.
 
-    It is the state after the most steps that is whole among them; None on all ranks if none is.
+    Of the states that are complete among all ranks, the latest; None on all ranks if there is none.
 
     Raises:
         DeadlineError: a message took longer than `timeout_s`.
@@ -92,6 +92,7 @@ def transfer_state(
     step = newest_whole_step(offers)
     if step is None:
         return None
+    # Metadata are equal on all ranks that have this step: those of the first will do.
     first = next(each for each in offers if each.step == step)
     return TransferredState(
         step=step,
@@ -101,10 +102,10 @@ def transfer_state(
 
 
 def newest_whole_step(offers: Sequence[Offer]) -> int | None:
-    """Return the highest step of which ranks together hold all that is needed, if any.
+    """Return the latest step of which the ranks together have all needed tensors, if any.
 
-    >>> def offer(step, holds, needs):
-    ...     tensors = {name: ("float32", (1,)) for name in holds}
+    >>> def offer(step, has, needs):
+    ...     tensors = {name: ("float32", (1,)) for name in has}
     ...     return Offer(step=step, metadata={}, tensors=tensors, needs=tuple(needs))
     >>> newest_whole_step([offer(7, "a", "b"), offer(7, "b", "a"), offer(8, "a", "")])
     7
@@ -112,14 +113,14 @@ def newest_whole_step(offers: Sequence[Offer]) -> int | None:
     """
     wanted = {name for offer in offers for name in offer.needs}
     for step in sorted({offer.step for offer in offers if offer.step is not None}, reverse=True):
-        held = {name for offer in offers if offer.step == step for name in offer.tensors}
-        if wanted <= held:
+        available = {name for offer in offers if offer.step == step for name in offer.tensors}
+        if wanted <= available:
             return step
     return None
 
 
 def moves(offers: Sequence[Offer], *, step: int) -> tuple[Move, ...]:
-    """Return who sends what to whom, the same on all ranks: of several, who has sent least so far.
+    """Return all transfers, the same on all ranks; of several sources, the one with fewest so far.
 
     >>> two = {"a": ("float32", (1,)), "b": ("float32", (1,))}
     >>> holder = Offer(step=7, metadata={}, tensors=two, needs=())
@@ -134,7 +135,7 @@ def moves(offers: Sequence[Offer], *, step: int) -> tuple[Move, ...]:
         for name in offer.needs:
             if name in holders[to]:
                 continue
-            sources = (rank for rank, held in enumerate(holders) if name in held)
+            sources = (rank for rank, tensors in enumerate(holders) if name in tensors)
             source = min(sources, key=lambda rank: (num_sent[rank], rank))
             num_sent[source] += 1
             found.append(Move(name=name, source=source, to=to))
@@ -150,8 +151,10 @@ def _exchange(transport: Transport, offer: Offer, *, timeout_s: float) -> list[O
         everything = msgspec.msgpack.encode(
             [msgspec.msgpack.decode(each, type=Offer) for each in gathered]
         )
-    told = broadcast_bytes(transport, everything, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s)
-    return msgspec.msgpack.decode(told, type=list[Offer])
+    all_offers = broadcast_bytes(
+        transport, everything, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s
+    )
+    return msgspec.msgpack.decode(all_offers, type=list[Offer])
 
 
 def _move(
@@ -162,7 +165,11 @@ def _move(
     step: int,
     timeout_s: float,
 ) -> dict[str, np.ndarray]:
-    """Send and receive what is to be moved, in one order on all ranks; return what is needed."""
+    """Send and receive tensors, in one order on all ranks; return those that this rank needs.
+
+    Receives are posted first, so that no send waits for memory on the other side. All messages have
+    one tag: MPI delivers those between two ranks in the order in which they were sent.
+    """
     rank, planned = transport.rank, moves(offers, step=step)
     receivings = {
         move.name: transport.receive(

@@ -1,1 +1,16 @@
-"""What a stage computes in a training step, as pure functions, and their compilation."""
+"""What a stage computes in a training step, as pure functions, and their compilation.
+
+::
+
+    Model (protocol) ─► Stage ─► StageFunctions ─► compile_stage ─► CompiledStage
+                                        │                               │
+                                        └────────── StageCalls ─────────┘     what a step calls
+
+- `calls`: the interface between the interpreter and a stage
+- `model`, `stage`: layers, embedding, head and loss of one stage, with rematerialisation
+- `functions`: forward, backward, update; `vjp`: residuals that a jitted forward can return;
+  `split_backward`: separate gradients of input and weights (zero bubble)
+- `optimizer`, `zero1`: AdamW, and its sharding over replicas; `loss_scale`: for float16
+- `gradient_buckets`: gradients as vectors for the all-reduce
+- `mesh`: a stage over several local devices; `train_state`: the state of all stages of a rank
+"""

@@ -1,4 +1,4 @@
-"""`StageCalls`: what a training step calls on a stage, whoever implements it.
+"""`StageCalls`: the interface between the interpreter and the computations of a stage.
 
 ::
 

@@ -143,6 +143,7 @@ class _Compiler:
 
         Results are sharded as `out` says; where that is None, XLA chooses.
         """
+        # Donation is decided here, at compilation: XLA writes results over the donated arguments.
         lowered = jax.jit(function, donate_argnums=donate, out_shardings=out).lower(*arguments)
         compiled = self.executables[name] = lowered.compile()
         return self._layout.shapes(lowered.out_info, compiled.output_shardings)
@@ -152,6 +153,8 @@ def compile_stage(
     functions: StageFunctions, *, ops: Collection[Op], layout: Layout = ONE_DEVICE
 ) -> CompiledStage:
     """Compile the functions of a stage that `ops` need: one compilation each, and none later."""
+    # Each function is compiled for the shapes, and on a mesh the shardings, that the one before it
+    # returns: so no call of a step has to move an array.
     spec = replace(functions.spec, layout=layout)
     compiler, whole = _Compiler(layout), layout.whole
     add, of_result = compiler.add, layout.of_result

@@ -108,6 +108,8 @@ class StageFunctions:
         key = microbatch_key(seed=self.work.seed, step=position[0], microbatch=position[1])
         if self.stage.is_first:
             activation = self.activation()
+            # Tokens have no gradient. That of the input of the first layer is computed instead, so
+            # that the input half of a split backward reaches through all layers on this stage too.
             offset = jnp.zeros(activation.shape, activation.dtype)
             return forward_with_residuals(
                 lambda params, offset: self.stage.apply(params, x, targets, key, offset=offset),
@@ -186,6 +188,7 @@ class StageFunctions:
 
     def square_norm(self, buckets: Buckets) -> Float[Array, ""]:
         """Return the contribution to the squared global norm; a tied embedding counts once."""
+        # Both ends have the same reduced gradient of a tied embedding: the first stage counts it.
         own = [b for name, b in buckets.items() if self.stage.is_first or name is Bucket.STAGE]
         return jnp.stack([jnp.vdot(bucket, bucket) for bucket in own]).sum()
 
@@ -203,6 +206,7 @@ class StageFunctions:
         """
         gradients = self._owned(unpack(buckets, params, tied=self.stage.has_tied_bucket))
         factor = clip_factor(self.optimizer, square_norm)
+        # One multiplication for clipping and unscaling; `square_norm` is unscaled already.
         factor = factor if scale is None else factor / scale
         clipped = jax.tree.map(lambda each: (each * factor).astype(each.dtype), gradients)
         owned = self._owned(params)
@@ -223,6 +227,7 @@ class StageFunctions:
         return None if self.stage.is_first else of_input
 
     def _transformation(self) -> optax.GradientTransformation:
+        # Pieces are flat: their shapes no longer tell a matrix from a bias.
         decayed = None if self.shard is None else matrices(self._shapes())
         return adamw(self.optimizer, num_steps=self.work.num_steps, decayed=decayed)
 
@@ -232,4 +237,5 @@ class StageFunctions:
 
 def add_gradients(gradients: Parameters, more: Parameters) -> Parameters:
     """Return the sum in the dtype of `gradients`."""
+    # Accumulated in the parameter dtype: sums in the compute dtype would lose small gradients.
     return jax.tree.map(lambda a, g: a + g.astype(a.dtype), gradients, more)

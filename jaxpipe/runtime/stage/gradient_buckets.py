@@ -43,6 +43,7 @@ def split_buckets(tree: Parameters, *, tied: bool) -> dict[Bucket, Parameters]:
     """Return one tree per bucket, from a tree with the structure of the parameters."""
     if not tied:
         return {Bucket.STAGE: tree}
+    # The rest of "embed", such as learned positions, belongs to the first stage alone.
     rest = {name: leaf for name, leaf in tree["embed"].items() if name != "tokens"}
     return {
         Bucket.STAGE: {**tree, "embed": rest},

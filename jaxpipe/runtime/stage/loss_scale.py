@@ -1,15 +1,14 @@
-"""Dynamic loss scaling: float16 gradients neither vanish nor, for more than a step, overflow.
+"""Dynamic loss scaling: float16 gradients do not underflow, nor overflow for more than one step.
 
 ::
 
     cotangent of the loss * scale ─ backwards ─ reduce ─ squared norm over all ranks
                                                                  │
-                    finite: gradients / scale, update  <─────────┴─────> else: keep all, scale / 2
+                    finite: gradients / scale, update  <─────────┴─────> else: skip, scale / 2
 
-The squared norm is summed over all stages before any of them updates, so that all ranks see the
-same number, take or skip the step together, and hold the same scale without a further message. They
-see it on the host: a step that is skipped is an update that is not called, and none of this is
-compiled.
+The squared norm is all-reduced before any stage updates: all ranks have the same number, take or
+skip the step together, and compute the same scale without another message. The decision is made on
+the host: a skipped step is an update that is not called, and none of this is compiled.
 
 Source: Micikevicius et al. 2018, "Mixed precision training", section 3.2.
 """
@@ -22,7 +21,7 @@ from jaxpipe.runtime.config import LossScaleConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScale:
-    """The scale, and the steps since it last changed or a step overflowed."""
+    """The scale, and the number of steps since it last changed or a step overflowed."""
 
     scale: float
     good_steps: int = 0
@@ -38,7 +37,7 @@ def initial_loss_scale(config: LossScaleConfig) -> LossScale:
 
 
 def is_finite(square_norm: float) -> bool:
-    """Tell from their squared norm whether all gradients are finite; a norm too large is not.
+    """Return whether all gradients are finite, given their squared norm; False if that overflows.
 
     >>> is_finite(4.0), is_finite(float("inf")), is_finite(float("nan"))
     (True, False, False)
@@ -47,7 +46,7 @@ def is_finite(square_norm: float) -> bool:
 
 
 def unscaled_square_norm(square_norm: float, *, scale: float) -> float:
-    """Return the squared norm that the gradients have once they are divided by the scale.
+    """Return the squared norm of the gradients divided by the scale.
 
     >>> unscaled_square_norm(128.0, scale=8.0)
     2.0
@@ -56,7 +55,7 @@ def unscaled_square_norm(square_norm: float, *, scale: float) -> float:
 
 
 def adjust(config: LossScaleConfig, state: LossScale, *, finite: bool) -> LossScale:
-    """Return the state after a step: lower if it overflowed, higher from time to time.
+    """Return the scale after a step: lower if it overflowed, higher after `growth_steps` good ones.
 
     >>> config = LossScaleConfig(initial=8.0, growth_steps=1)
     >>> state = initial_loss_scale(config)
@@ -64,6 +63,7 @@ def adjust(config: LossScaleConfig, state: LossScale, *, finite: bool) -> LossSc
     [16.0, 4.0]
     """
     if not finite:
+        # Below 1, scaling would cause the underflow that it should prevent.
         return LossScale(scale=max(state.scale / config.factor, 1.0))
     good_steps = state.good_steps + 1
     if good_steps < config.growth_steps:

@@ -6,11 +6,12 @@
     first half of microbatch    device 0             device 1
     second half                 device 2             device 3
 
-Each device holds its part of the split parameters, of their gradients and of their moments; a model
-says which dim of which parameter is split. XLA finds the sums between the devices: with a model
-that is split as in the source, one after attention and one after the MLP, each way.
+Each device has its part of the split parameters, of their gradients and of their moments; the model
+defines which dim of which parameter is split. XLA inserts the all-reduces between the devices: for
+a model that is split as in the source, one after attention and one after the MLP, in each
+direction.
 
-What leaves the rank is whole on each device, and so is what enters: activations and buckets.
+Arrays that enter or leave the rank, activations and buckets, are replicated on its devices.
 
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
 """
@@ -36,11 +37,11 @@ Device: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where the arrays of a stage lie: on one device if there is no mesh, and XLA is told nothing.
+    """The sharding of the arrays of a stage; without a mesh, they are on one device.
 
-    `split` names parameters by their keys, such as "blocks.mlp.up.kernel", and tells for each the
-    dim that is split over the axis `tensor`, counted from the last, which is -1. Whatever else
-    there is, and what does not divide evenly, is whole on each device.
+    `split` maps parameters, by their keys such as "blocks.mlp.up.kernel", to the dim that is split
+    over the axis `tensor`, counted from the last, which is -1. All other arrays, and dims that do
+    not divide evenly, are replicated.
     """
 
     mesh: Mesh | None = None
@@ -48,11 +49,11 @@ class Layout:
 
     @property
     def whole(self) -> NamedSharding | None:
-        """The sharding of what every device holds all of."""
+        """The sharding of replicated arrays."""
         return self._sharding()
 
     def of(self, tree: Any) -> Any:
-        """Return the shardings of parameters, or of what has their names: gradients, moments."""
+        """Return the shardings of parameters, or of trees with their names: gradients, moments."""
         return None if self.mesh is None else jax.tree.map_with_path(self._of_leaf, tree)
 
     def of_result(self, function: Callable, *arguments: Any) -> Any:
@@ -60,25 +61,25 @@ class Layout:
         return None if self.mesh is None else self.of(jax.eval_shape(function, *arguments))
 
     def place(self, tree: Any) -> Any:
-        """Return parameters or moments as arrays, each where it is used."""
+        """Return parameters or moments as arrays on the devices that compute with them."""
         return jax.device_put(tree, self.of(tree))
 
     def shape(self, shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
-        """Return what enters or leaves the rank, for a compiler."""
+        """Return the shape of an array that enters or leaves the rank, for a compiler."""
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self.whole)
 
     def shapes(self, tree: Any, shardings: Any) -> Any:
-        """Return the shapes and dtypes of arrays, and on a mesh how they are sharded."""
+        """Return the shapes and dtypes of arrays, and on a mesh their shardings."""
         if self.mesh is None:
             return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
         return jax.tree.map(
-            lambda x, lies: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=lies), tree, shardings
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings
         )
 
     def entering(self, function: Callable, *positions: int) -> Callable:
-        """Return `function`, its arguments at `positions` cut over the axis `data`.
+        """Return `function` with its arguments at `positions` split over the axis `data`.
 
-        They are whole when they come, so that no device has to be asked for its part.
+        They arrive replicated, so that splitting them needs no communication.
         """
         if self.mesh is None:
             return function
@@ -86,20 +87,21 @@ class Layout:
         @wraps(function)
         def entered(*arguments: Any) -> Any:
             return function(
-                *(self._share(a) if i in positions else a for i, a in enumerate(arguments))
+                *(self._split_data(a) if i in positions else a for i, a in enumerate(arguments))
             )
 
         return entered
 
-    def _share(self, tree: Any) -> Any:
-        shared = self._sharding(DATA)
+    def _split_data(self, tree: Any) -> Any:
+        sharding = self._sharding(DATA)
         return jax.tree.map(
-            lambda x: jax.lax.with_sharding_constraint(x, shared) if x.ndim else x, tree
+            lambda x: jax.lax.with_sharding_constraint(x, sharding) if x.ndim else x, tree
         )
 
     def _of_leaf(self, path: KeyPath, leaf: jax.ShapeDtypeStruct) -> NamedSharding | None:
         assert self.mesh is not None, path
         dim = self.split.get(".".join(key.key for key in path if isinstance(key, DictKey)))
+        # `dim` counts from the last: leaves of blocks have one more at the front, the layer.
         if dim is None or leaf.shape[dim] % self.mesh.shape[TENSOR]:
             return self.whole
         before = leaf.ndim + dim
@@ -110,7 +112,7 @@ class Layout:
 
 
 ONE_DEVICE = Layout()
-"""Where a stage lies that no mesh is asked for."""
+"""The layout of a stage without a mesh."""
 
 
 def layout_over(
@@ -119,15 +121,16 @@ def layout_over(
     """Return the layout over the first of a rank's devices.
 
     Raises:
-        ConfigError: there are not as many as the mesh has.
+        ConfigError: there are fewer devices than the mesh needs.
     """
     if config.num_devices == 1:
         return ONE_DEVICE
     if config.num_devices > len(devices):
         raise ConfigError(
-            f"a rank needs a device for each place of its mesh: `mesh.data` x `mesh.tensor` = "
+            f"a rank needs one device per element of its mesh: `mesh.data` x `mesh.tensor` = "
             f"{config.data} x {config.tensor} = {config.num_devices}, but this rank sees "
             f"{len(devices)}; lower one of them, or show the rank more devices"
         )
+    # `tensor` is the inner axis: its devices, next to each other, exchange the most.
     mine = np.array(devices[: config.num_devices]).reshape(config.data, config.tensor)
     return Layout(mesh=Mesh(mine, (DATA, TENSOR)), split=split)

@@ -1,11 +1,11 @@
-"""What the runtime needs of a model: embed, block, head, loss. Models satisfy it unknowingly.
+"""The interface of a model: embed, block, head, loss. Models do not import it.
 
-A model is a description; its parameters are a pytree of arrays with up to three parts, of which a
-stage holds those that it computes::
+A model is a description; its parameters are a pytree of arrays with up to three parts, each on the
+stages that compute with it::
 
-    {"embed":  {...},    held by the first stage (and, when tied, the "tokens" leaf by the last too)
-     "blocks": {...},    every leaf stacked over the layers that the stage holds, in order
-     "head":   {...}}    held by the last stage
+    {"embed":  {...},    on the first stage (and, if tied, the "tokens" leaf on the last one too)
+     "blocks": {...},    every leaf stacked over the layers of the stage, in order
+     "head":   {...}}    on the last stage
 """
 
 from collections.abc import Mapping
@@ -22,17 +22,17 @@ class Model(Protocol):
 
     @property
     def num_layers(self) -> int:
-        """How many layers the whole model has."""
+        """The number of layers of the whole model."""
         ...
 
     @property
     def sequence(self) -> int:
-        """The longest sequence, in tokens."""
+        """The maximum length of a sequence, in tokens."""
         ...
 
     @property
     def vocabulary(self) -> int:
-        """How many different tokens there are."""
+        """The number of different tokens."""
         ...
 
     @property
@@ -42,25 +42,25 @@ class Model(Protocol):
 
     @property
     def split(self) -> Mapping[str, int]:
-        """The dim along which devices that share a layer split each parameter.
+        """The dim of each parameter that tensor parallelism splits over local devices.
 
         Names are the keys of the parameters joined by dots, such as "blocks.mlp.up.kernel"; dims
-        are counted from the last, which is -1. What is not named is whole on each device.
+        are counted from the last, which is -1. Parameters without an entry are replicated.
         """
         ...
 
     def init(self, key: Key[Array, ""], *, layers: range, embed: bool, head: bool) -> Parameters:
-        """Return fresh parameters of some consecutive layers, and of the ends if asked.
+        """Return fresh parameters of consecutive layers, and optionally of the embedding and head.
 
-        Each leaf depends on `key` and on its own layer alone, never on how the model is cut. With
-        a tied head and `head` but not `embed`, the part "embed" holds the "tokens" leaf alone.
+        Each leaf depends on `key` and on its own layer alone, never on the partition of layers.
+        With a tied head, and `head` but not `embed`, the part "embed" has only the "tokens" leaf.
         """
         ...
 
     def embed(
         self, params: Parameters, tokens: Int[Array, "batch seq"], key: Key[Array, ""] | None
     ) -> Float[Array, "batch seq dim"]:
-        """Return the input of the first layer; dropout is off where `key` is None."""
+        """Return the input of the first layer; None for `key` turns dropout off."""
         ...
 
     def block(
@@ -83,6 +83,6 @@ class Model(Protocol):
     ) -> Float[Array, ""]:
         """Return the cross-entropy of the head in nats, summed over all tokens, in float32.
 
-        It takes what `head` takes, not logits, so that it need not hold those of all tokens.
+        Its input is that of `head`, not logits: those of all tokens may not fit into memory.
         """
         ...

@@ -11,11 +11,12 @@ from jaxpipe.runtime.stage.model import Parameters
 
 
 def learning_rate(config: OptimizerConfig, *, num_steps: int) -> optax.Schedule:
-    """Return the learning rate as a function of the number of updates done."""
+    """Return the learning rate as a function of the number of updates."""
     return optax.warmup_cosine_decay_schedule(
-        init_value=config.learning_rate / (config.warmup_steps + 1),
+        init_value=config.learning_rate / (config.warmup_steps + 1),  # the first step is not 0
         peak_value=config.learning_rate,
         warmup_steps=config.warmup_steps,
+        # optax counts the warm-up as part of the decay, and needs at least one step after it.
         decay_steps=max(num_steps, config.warmup_steps + 1),
         end_value=config.learning_rate * config.final_fraction,
     )
@@ -26,7 +27,8 @@ def adamw(
 ) -> optax.GradientTransformation:
     """Return the optimizer of one stage, for gradients that are clipped already.
 
-    `decayed` tells for each leaf whether it decays, where leaves are not in their shapes.
+    `decayed` is a mask of the leaves with weight decay, for trees of flat pieces, whose shapes do
+    not show which are matrices.
     """
     return optax.adamw(
         learning_rate(config, num_steps=num_steps),
@@ -43,11 +45,12 @@ def clip_factor(
 ) -> Float[Array, ""]:
     """Return the factor that limits the global norm of the gradients to `clip_norm`."""
     norm = jnp.sqrt(square_norm)
+    # The inner maximum avoids a division by a norm of zero.
     return jnp.minimum(1.0, config.clip_norm / jnp.maximum(norm, config.clip_norm))
 
 
 def matrices(params: Parameters) -> Parameters:
-    """Tell weight matrices from biases and norms; a block's leaves have one dim more, the layer."""
+    """Return a mask of the weight matrices; leaves of blocks have one more dim, the layer."""
     return {
         part: jax.tree.map(lambda leaf, extra=part == "blocks": leaf.ndim - extra >= 2, leaves)
         for part, leaves in params.items()

@@ -1,7 +1,4 @@
-"""What one stage computes: pure functions of parameters and arrays, before they are compiled.
-
-Rematerialisation: what a stage keeps of a layer's forward for its backward.
-"""
+"""The layers of one stage as a pure function, and the rematerialisation of their activations."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +26,7 @@ class Stage:
         tokens -> embed -> block -> block ─┬─> block -> block -> head -> loss <- targets
                                        activation
 
-    Parameters come stacked over the layers, and are then scanned, or from `spread`.
+    The blocks of its parameters are stacked over the layers, and scanned, or come from `spread`.
     """
 
     model: Model
@@ -55,15 +52,15 @@ class Stage:
         return self.model.tied and self.num_stages > 1 and (self.is_first or self.is_last)
 
     def init(self, *, seed: int) -> Parameters:
-        """Return fresh parameters, which depend on the seed and never on the cut."""
+        """Return fresh parameters: they depend on the seed, never on the partition of layers."""
         key = jax.random.key(seed)
         return self.model.init(key, layers=self.layers, embed=self.is_first, head=self.is_last)
 
     def spread(self, params: Parameters) -> Parameters:
-        """Return the parameters as `loop` wants them: unrolled layers have a tree each.
+        """Return the parameters in the structure of `loop`: unrolled layers have one tree each.
 
-        A slice within a compiled function is a copy for each microbatch, and one more among the
-        residuals; so slice once a step.
+        A slice within a compiled function is one copy for each microbatch, and another one among
+        its residuals: slicing here, once a step, avoids both.
         """
         if self.loop is Loop.SCAN:
             return params
@@ -72,7 +69,7 @@ class Stage:
         return {**params, "blocks": layers}
 
     def stack(self, params: Parameters) -> Parameters:
-        """Undo `spread`, for parameters or for gradients."""
+        """Return the inverse of `spread`, for parameters or gradients."""
         if self.loop is Loop.SCAN:
             return params
         return {**params, "blocks": jax.tree.map(lambda *leaf: jnp.stack(leaf), *params["blocks"])}
@@ -111,6 +108,7 @@ class Stage:
     ) -> Array:
         hidden = jnp.asarray(x)
         if self.is_first:
+            # Layers use the numbers below `num_layers` for their keys; the embedding the next one.
             hidden = self.model.embed(params, hidden, _fold(key, self.model.num_layers))
         hidden = hidden if offset is None else hidden + offset
         return self._blocks(params["blocks"], hidden, key)
@@ -121,6 +119,8 @@ class Stage:
 
         def step(x: Array, layer: tuple[Parameters, Array | int]) -> tuple[Array, None]:
             params, number = layer
+            # The number of the layer in the model, not in the stage: dropout is independent of the
+            # partition of layers.
             return block(params, x, _fold(key, number)), None
 
         if scanned:
@@ -142,10 +142,11 @@ def _fold(key: Array | None, number: Array | int) -> Array | None:
 
 
 def rematerialise(block: Callable, remat: Remat, *, scanned: bool) -> Callable:
-    """Return `block` such that its backward keeps what `remat` says.
+    """Return `block` with the rematerialisation policy `remat`.
 
     A model marks its attention output for `Remat.DOTS` with `checkpoint_name(x, "attention")`.
-    Outside of a scan the compiler is kept from finding what is computed twice.
+    Outside of a scan, common subexpression elimination must be prevented: it would keep what should
+    be computed again.
     """
     if remat is Remat.NONE:
         return block

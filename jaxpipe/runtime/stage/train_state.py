@@ -1,4 +1,4 @@
-"""What a step of training changes, and what of it a rank holds."""
+"""The training state of one rank."""
 
 from dataclasses import dataclass
 
@@ -18,10 +18,10 @@ class StageState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainState:
-    """The state of each stage that a rank holds, by its number, and what all ranks know alike.
+    """The state of each stage of a rank, by its number, and scalars that are equal on all ranks.
 
-    `loss_scale` is None where the loss is not scaled. `skipped_steps` are those of all steps so far
-    that overflowed and changed nothing.
+    `loss_scale` is None if the loss is not scaled. `skipped_steps` counts the steps so far whose
+    gradients were not finite, and which changed nothing.
     """
 
     stages: dict[int, StageState]

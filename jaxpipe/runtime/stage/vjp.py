@@ -1,9 +1,9 @@
-"""A function cut into two jitted halves: the forward returns what the backward needs.
+"""`jax.vjp` in two jitted functions: the forward returns the residuals, the backward reads them.
 
-`jax.vjp` returns a pytree whose leaves are the residuals, so it may leave a jitted function. Among
+`jax.vjp` returns a pytree whose leaves are the residuals, so a jitted function can return it. Among
 those leaves are the weights themselves, and some arrays more than once, and a jitted function
-copies what it returns: each microbatch in flight would hold a copy of the stage. Leaves are
-therefore told apart by identity while tracing; weights are left out and put back by the backward.
+copies its results: each microbatch in flight would have a copy of the stage. Leaves are therefore
+compared by identity while tracing; the forward omits the weights, and the backward adds them again.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ import jax
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residuals:
-    """What a forward keeps for its backward.
+    """The arrays that a forward keeps for its backward.
 
     Leaf `i` of the vjp, whose tree is `structure`, is number `index[i]` of the weights followed by
     the `saved` arrays.
@@ -28,11 +28,12 @@ class Residuals:
 
 
 def forward_with_residuals(function: Callable, weights: Any, *inputs: Any) -> tuple[Any, Residuals]:
-    """Return `function(weights, *inputs)`, and the residuals of its vjp in all its arguments."""
+    """Return `function(weights, *inputs)`, and the residuals of its vjp in all arguments."""
     output, vjp = jax.vjp(function, weights, *inputs)
     leaves, structure = jax.tree.flatten(vjp)
     known = jax.tree.leaves(weights)
     num_weights = len(known)
+    # Tracers have no values to compare: identity shows which leaves are weights, or repeated.
     index_of = {id(weight): i for i, weight in enumerate(known)}
     for leaf in leaves:
         if id(leaf) not in index_of:

@@ -56,6 +56,7 @@ class OptimizerShard:
         leaves, structure = jax.tree.flatten(tree)
         found = []
         for leaf in leaves:
+            # The part of the shard that is within this leaf; empty if they do not overlap.
             first, last = (min(max(edge - start, 0), leaf.size) for edge in mine)
             found.append(leaf.reshape(-1)[first:last])
             start += leaf.size

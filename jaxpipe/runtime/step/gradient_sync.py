@@ -95,6 +95,7 @@ class GradientSync:
         """Start the all-reduce that `instruction` names, and return at once."""
         bucket = instruction.bucket
         assert bucket is not None, instruction
+        # Before `begin`: the span includes the wait for ranks that start it later.
         start_s = self.recorder.now()
         handle = self.reducer.begin(
             cast(Any, array),  # its type variable is for one kind of array, not for either
@@ -107,6 +108,7 @@ class GradientSync:
         pending = _Pending(
             instruction=instruction, handle=handle, num_bytes=array.nbytes, start_s=start_s
         )
+        # In the reducer's thread: by the time that `wait_all` runs, it may have ended long ago.
         handle.future.add_done_callback(partial(self._note_end, pending))
         self.pending.append(pending)
 

@@ -130,6 +130,7 @@ class Interpreter:
         run = self._prepare(sum(parts, ()), state, batch, trains=trains)
         for number, part in enumerate(parts):
             for instruction in part:
+                # Before it executes: a rank that hangs is reported with what it hangs in.
                 self.watch.at(instruction)
                 self.hooks.before_instruction(instruction)
                 _HANDLERS[instruction.op](run, instruction)
@@ -140,6 +141,7 @@ class Interpreter:
         self, program: Program, state: TrainState, batch: StepBatch, *, trains: bool
     ) -> "_Run":
         self.recorder.start_step(batch.step)
+        # One scale for the whole step: the loss is multiplied, and the gradients divided, by it.
         scale = None if state.loss_scale is None else state.loss_scale.scale
         spec = next(iter(self.calls.values())).spec  # activations of all stages are alike
         mailbox = Mailbox(
@@ -205,10 +207,12 @@ class _Run:
         before = (number - 1, number, microbatch)
         x = self._tokens(microbatch, 0) if spec.is_first else self.mailbox.take(before)
         targets = self._tokens(microbatch, 1) if spec.is_last else None
+        # Counted over all replicas: dropout must not depend on how the batch is distributed.
         position = np.array((self.batch.step, self.batch.first_microbatch + microbatch), np.int32)
         with self.interpreter.recorder.span(Lane.COMPUTE, instruction):
             output = stage.forward(microbatch, x, targets, position)
         if spec.is_last:
+            # On the host, in float64: in float32, a sum over many microbatches would lose digits.
             self.totals = replace(self.totals, loss=self.totals.loss + float(output))
         else:
             self.mailbox.put((number, number + 1, microbatch), output)
@@ -221,7 +225,7 @@ class _Run:
         cotangent = stage.loss_cotangent if is_last else self.mailbox.take(behind)
         with self.interpreter.recorder.span(Lane.COMPUTE, instruction):
             of_input = compute(microbatch, cotangent)
-        if of_input is not None:
+        if of_input is not None:  # the first stage reads tokens
             self.mailbox.put((number, number - 1, microbatch), of_input)
 
     def backward_weight(self, instruction: Instruction) -> None:
@@ -286,7 +290,7 @@ class _Run:
         """
         self.mailbox.finish_sends()
         for stage in self.stages.values() if self.trains else ():
-            stage.pack()
+            stage.pack()  # does nothing where an all-reduce has packed them
         for instruction, total in self.gradient_sync.wait_all():
             self._store(instruction, total)
 
@@ -319,6 +323,7 @@ class _Run:
             square_norm=sum(stage.square_norm() for stage in stages) if counts_norm else 0.0,
             compute_s=recorder.compute_s(),
             pipeline_s=recorder.pipeline_s() if has_first else 0.0,
+            # Without this all-reduce itself: its bytes are counted in no step.
             sent_bytes=float(interpreter.transport.num_bytes_sent - self.num_bytes_before),
             stops=float(interpreter.watch.stop_requested),
         )

@@ -1,6 +1,6 @@
-"""The messages of one pass through a program: received ahead of their use, sent without waiting.
+"""The messages of one execution of a program: received ahead of their use, sent asynchronously.
 
-A message is known by the stages that it joins and its microbatch, in the program and on the wire.
+A message is identified by its two stages and its microbatch, in the program and on the wire.
 """
 
 from collections import deque
@@ -16,12 +16,12 @@ from jaxpipe.schedule import Instruction, Op, Program
 from jaxpipe.trace import Lane
 
 Message = tuple[int, int, int]
-"""From which stage, to which stage, for which microbatch."""
+"""The source stage, the destination stage and the microbatch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long each wait may last, and how many receives are posted ahead of their use."""
+    """The timeout of each wait, and the number of receives that are posted ahead of their use."""
 
     timeout_s: float
     receive_ahead: int = 8
@@ -29,13 +29,13 @@ class Timeouts:
 
 @runtime_checkable
 class Arriving(Protocol):
-    """A message on its way in, to become an array that computes take."""
+    """A receive under way, which returns an array for the computes."""
 
     def wait(self, *, timeout_s: float) -> HostOrDeviceArray:
         """Return the array.
 
         Raises:
-            DeadlineError: it took longer than `timeout_s`.
+            DeadlineError: the message did not arrive within `timeout_s`.
             TransportError: the message could not be moved, or the job was aborted.
         """
         ...
@@ -54,18 +54,17 @@ class Receive(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What every message holds, and where it shall lie; `receive` makes arrays of messages."""
+    """The shape, dtype and sharding of every message; `receive` turns messages into arrays."""
 
     like: jax.ShapeDtypeStruct
     receive: Receive
 
 
 class Mailbox:
-    """What has come for the stages of this rank, what they have made, and what is under way.
+    """Arrays that were received or computed, until they are taken or sent; and the messages.
 
-    What one stage of the rank makes for another is handed over without a message: it is put and
-    taken. `rank_of` tells the rank that holds a stage of this pipeline, of which there are
-    `num_stages`.
+    An array that one stage of this rank computes for another needs no message: it is put and taken.
+    `rank_of` maps a stage of this pipeline, of which there are `num_stages`, to its rank.
     """
 
     def __init__(
@@ -86,24 +85,27 @@ class Mailbox:
         self._content = content
         self._timeouts = timeouts
         self._arrays: dict[Message, HostOrDeviceArray] = {}
+        # In the order of the program: `receive` waits for the oldest, whatever its message is.
         self._unposted = deque(i for i in program if i.op is Op.RECEIVE)
         self._posted: deque[Arriving] = deque()
         self._sendings: list[tuple[Instruction, int, float, Sending]] = []
+        # A receive that is posted early gets its message without a copy in MPI's own memory; each
+        # takes the memory of one activation, so only some are posted.
         for _ in range(timeouts.receive_ahead):
             self._post()
 
     def put(self, message: Message, array: HostOrDeviceArray) -> None:
-        """Keep an array that was computed until it is sent, or taken by another stage held here."""
+        """Keep a computed array until it is sent, or taken by another stage of this rank."""
         self._arrays[message] = array
 
     def take(self, message: Message) -> HostOrDeviceArray:
-        """Return an array that was received, or put by another stage held here."""
+        """Return an array that was received, or put by another stage of this rank."""
         return self._arrays.pop(message)
 
     def send(self, instruction: Instruction) -> None:
-        """Start to send what was put."""
+        """Start to send an array that was put; it must not change before `finish_sends`."""
         message = _message(instruction)
-        array = self._arrays.pop(message)
+        array = self._arrays.pop(message)  # the transport refers to it until it is sent
         start_s = self._recorder.now()
         to = self._rank_of(message[1])
         sending = self._transport.send(array, to=to, tag=self._tag(message))
@@ -117,10 +119,10 @@ class Mailbox:
         with self._recorder.span(Lane.RECEIVE, instruction, peer=source, num_bytes=num_bytes):
             array = receiving.wait(timeout_s=self._timeouts.timeout_s)
         self._arrays[message] = array
-        self._post()
+        self._post()  # one received, one more posted: the number under way stays
 
     def finish_sends(self) -> None:
-        """Wait until all that was sent has gone."""
+        """Wait until all sends have completed, and record their spans."""
         for instruction, num_bytes, start_s, sending in self._sendings:
             end_s = sending.wait(timeout_s=self._timeouts.timeout_s)
             to = self._rank_of(_message(instruction)[1])
@@ -139,7 +141,11 @@ class Mailbox:
             )
 
     def _tag(self, message: Message) -> int:
-        """Return a small tag that no other message of the pass between the same two ranks has."""
+        """Return a tag that is unique among the messages between two ranks in one step.
+
+        Small tags leave room for those of collectives, which begin at `ALL_REDUCE_TAG`. The last
+        bit is the direction: both neighbours of a stage may be on one rank (interleaved schedules).
+        """
         source, destination, microbatch = message
         return 2 * (microbatch * self._num_stages + source) + (source < destination)
 

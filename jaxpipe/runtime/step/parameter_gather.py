@@ -17,6 +17,7 @@ def optimizer_shard_of(plan: Plan, *, rank: int, stage: int) -> OptimizerShard |
 
     Shards are numbered in the order of the sync tree, so that an island has adjacent ones.
     """
+    # A rank is in one replica, and has an optimizer of its own for each of its stages.
     order = ranks(plan.sync[stage])
     return OptimizerShard(index=order.index(rank), count=len(order)) if len(order) > 1 else None
 

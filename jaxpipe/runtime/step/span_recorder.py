@@ -1,4 +1,4 @@
-"""Takes the time of what a rank does: spans of the current step, and those kept for the trace."""
+"""Records the spans of a rank: those of the current step, and those kept for the trace."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,10 +9,10 @@ from jaxpipe.trace import Lane, Span
 
 
 class SpanRecorder:
-    """Collects the spans of one rank, on its own clock: `time.perf_counter`, as transports have it.
+    """Collects the spans of one rank, on its own clock: `time.perf_counter`, as in transports.
 
-    Spans of the current step are always there, since the bubble is measured in every step; `keep`
-    says which steps stay for the trace.
+    Spans of the current step are always recorded, since the bubble is measured in every step;
+    `keep` selects the steps that stay for the trace.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class SpanRecorder:
         self._current: list[Span] = []
 
     def start_step(self, step: int) -> None:
-        """Start a step: what was recorded of the last one is kept or dropped."""
+        """Start a step; keep or drop the spans of the last one."""
         if self._keep(self._step):
             self._kept += self._current
         self._step, self._current = step, []
@@ -39,7 +39,7 @@ class SpanRecorder:
     def span(
         self, lane: Lane, instruction: Instruction, *, name: str | None = None, **details: int
     ) -> Iterator[None]:
-        """Record the time that the body takes."""
+        """Record a span around the body."""
         start_s = self.now()
         yield
         self.add(lane, instruction, start_s=start_s, end_s=self.now(), name=name, **details)
@@ -56,7 +56,7 @@ class SpanRecorder:
     ) -> None:
         """Record a span that has ended; `details` are its `peer` and `num_bytes`.
 
-        It has the name of the instruction, if it is not a part of it with a `name` of its own.
+        Its default name is that of the instruction; a part of one has a `name` of its own.
         """
         bucket = f" {instruction.bucket}" if instruction.bucket else ""
         span = Span(
@@ -73,7 +73,7 @@ class SpanRecorder:
         self._current.append(span)
 
     def compute_s(self) -> float:
-        """Return the seconds that this step has spent in forwards and backwards."""
+        """Return the seconds of forwards and backwards in this step."""
         return sum(s.end_s - s.start_s for s in self._current if s.lane is Lane.COMPUTE)
 
     def pipeline_s(self) -> float:
@@ -83,7 +83,7 @@ class SpanRecorder:
 
     def kept(self, *, clock_offset_s: float) -> tuple[Span, ...]:
         """Return the kept spans on the clock of rank 0."""
-        self.start_step(self._step)
+        self.start_step(self._step)  # keeps or drops the spans of the last step
         return tuple(
             replace(s, start_s=s.start_s + clock_offset_s, end_s=s.end_s + clock_offset_s)
             for s in self._kept

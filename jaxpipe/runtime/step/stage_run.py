@@ -42,6 +42,7 @@ class StageRun:
     def loss_cotangent(self) -> HostOrDeviceArray:
         """The cotangent from which the backward of the last stage starts."""
         unscaled = self.calls.spec.loss_cotangent
+        # Scaling the cotangent scales all gradients, and costs nothing; the loss itself is not.
         return unscaled if self.scale is None else jnp.float32(float(unscaled) * self.scale)
 
     def forward(
@@ -64,6 +65,7 @@ class StageRun:
 
         `cotangent` is the gradient of the output.
         """
+        # `pop`: residuals are the largest arrays of a step, and must not outlive their backward.
         residuals, gradients = self.residuals.pop(microbatch), self._accumulated()
         of_input, gradients = self.calls.backward(self.compute, residuals, cotangent, gradients)
         self.gradients = jax.block_until_ready(gradients)
@@ -90,7 +92,7 @@ class StageRun:
             assert not self.residuals, self.residuals.keys()
             assert not self.carried, self.carried.keys()
             self.buckets = self.calls.pack(self._accumulated())
-            self.gradients = {}
+            self.gradients = {}  # not None, which means evaluation; the arrays are released
         return self.buckets
 
     def square_norm(self) -> float:

@@ -1,4 +1,4 @@
-"""What all ranks add up once a step: the loss, the gradient norm and the measurements."""
+"""The scalars that all ranks sum once a step: loss, gradient norm and measurements."""
 
 from dataclasses import astuple, dataclass, replace
 
@@ -9,13 +9,13 @@ from jaxpipe.runtime.stage.loss_scale import unscaled_square_norm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTotals:
-    """Sums over all ranks, each rank giving its own part, and 0 of what is not its own.
+    """Sums over all ranks; each contributes its own part, and 0 to the rest.
 
     `loss` is in nats, summed over tokens. `square_norm` is that of the gradient before clipping,
-    times the square of the loss's scale until they are `unscaled`.
-    `pipeline_s` is the time of the pipeline phase, added over first stages; `compute_s` that of
-    all forwards and backwards; `sent_bytes` what ranks sent before this sum, gradients included;
-    `stops` counts the ranks that were told to stop.
+    times the square of the loss scale unless it is `unscaled`. `pipeline_s` are the seconds of the
+    pipeline phase, summed over first stages; `compute_s` those of all forwards and backwards.
+    `sent_bytes` were sent before this all-reduce, gradients included. `stops` counts the ranks that
+    were asked to stop.
     """
 
     loss: float = 0.0
@@ -31,11 +31,11 @@ class StepTotals:
 
     @classmethod
     def from_array(cls, array: np.ndarray) -> "StepTotals":
-        """Return the totals of an array from `to_array`, or of a sum of such."""
+        """Return the totals of an array from `to_array`, or of a sum of such arrays."""
         return cls(**dict(zip(cls.__slots__, map(float, array), strict=True)))
 
     def unscaled(self, scale: float | None) -> "StepTotals":
-        """Return the totals as they are without the scale of the loss; None if it has none."""
+        """Return the totals without the scale of the loss; None if it is not scaled."""
         if scale is None:
             return self
         return replace(self, square_norm=unscaled_square_norm(self.square_norm, scale=scale))

@@ -1,12 +1,8 @@
-"""One rank, ready to compute: its compiled stages and its programs.
-
-Which codecs a rank uses: for messages between stages, and in sums of gradients.
-
-What a codec has left out of scaled gradients: it has their scale, and skipped steps add none.
+"""One rank, ready to train: its compiled stages, its programs, its transports and their codecs.
 
 A codec with error feedback adds its residual to the gradients of the next step
-(`AsyncAllReduce.errors`), so both must have the same loss scale. A step that overflows has consumed
-the old residual and produced one from gradients that nobody applies: residuals are copied before a
+(`AsyncAllReduce.errors`), so both must have the same loss scale. A skipped step has consumed the
+old residual and produced one from gradients that are never applied: residuals are copied before a
 step, and the copies are restored if the step is skipped.
 """
 
@@ -53,7 +49,7 @@ _CLOCK_ROUNDS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """What a rank needs for every step; `clock_offset_s` leads from its clock to that of rank 0."""
+    """A rank between steps; `clock_offset_s` is the difference of rank 0's clock to its own."""
 
     job: Job
     interpreter: Interpreter
@@ -63,7 +59,7 @@ class Worker:
 
     @property
     def transport(self) -> Transport:
-        """How this rank reaches the others."""
+        """The transport to the other ranks, without compression."""
         return self.interpreter.transport
 
     @property
@@ -77,11 +73,11 @@ class Worker:
         A step whose gradients are not finite changes nothing on any rank.
         """
         rank, hooks = self.transport.rank, self.interpreter.hooks
-        feed = train_step_batch(self.job, rank=rank, step=step)
-        hooks.after_read(self.job.plan, feed.tokens, rank=rank, step=step)
+        batch = train_step_batch(self.job, rank=rank, step=step)
+        hooks.after_read(self.job.plan, batch.tokens, rank=rank, step=step)
         reducer = self.interpreter.reducer
-        errors = copied_errors(reducer)
-        state, totals = self.interpreter.train(self.train_program, state, feed)
+        errors = copied_errors(reducer)  # whether the step is skipped is known only at its end
+        state, totals = self.interpreter.train(self.train_program, state, batch)
         is_taken = is_finite(totals.square_norm)
         loss_scale, ratio = self._adjusted(state, is_taken=is_taken)
         settle_errors(reducer, errors, is_taken=is_taken, ratio=ratio)
@@ -92,11 +88,12 @@ class Worker:
         """Return the held-out loss in nats per token, the same on all ranks."""
         self.interpreter.hooks.before_evaluation()
         num_batches = self.job.train.eval_batches
-        feeds = [
+        batches = [
             eval_step_batch(self.job, rank=self.transport.rank, index=index)
             for index in range(num_batches)
         ]
-        losses = [self.interpreter.evaluate(self.eval_program, state, f).loss for f in feeds]
+        losses = [self.interpreter.evaluate(self.eval_program, state, b).loss for b in batches]
+        # Losses are summed over tokens: one division at the end weighs all tokens alike.
         return sum(losses) / (num_batches * self.job.tokens_per_step)
 
     def _adjusted(self, state: TrainState, *, is_taken: bool) -> tuple[LossScale | None, float]:
@@ -107,12 +104,12 @@ class Worker:
         return adjusted, adjusted.scale / state.loss_scale.scale
 
     def close(self, *, timeout_s: float | None = None) -> None:
-        """End the threads that sum gradients and encode messages, after the last step.
+        """End the threads that reduce gradients and compress messages, after the last step.
 
-        Each may take `timeout_s`, which is that of the run unless said otherwise.
+        `timeout_s` is for each of them, by default that of the run.
 
         Raises:
-            DeadlineError: one does not end in time.
+            DeadlineError: a thread did not end in time.
         """
         timeout_s = self.job.run.timeout_s if timeout_s is None else timeout_s
         self.interpreter.reducer.close(timeout_s=timeout_s)
@@ -125,14 +122,16 @@ def start(
     """Compile this rank's stages, and return when all ranks have compiled theirs.
 
     Raises:
-        ConfigError: this transport cannot sum as the plan wants it, or this rank has too few
+        ConfigError: this transport does not support the plan's all-reduce, or this rank has too few
             devices for its mesh.
-        DeadlineError: a rank has not done so within `startup_timeout_s`.
+        DeadlineError: a rank has not compiled its stages within `startup_timeout_s`.
     """
+    # Both checks come before compiling, which may take minutes.
     check_all_reduce(job.plan, transport)
     layout = job.layout(jax.local_devices())
     number = transport.rank % job.plan.num_pipeline_ranks
     train_program = job.plan.train_schedule()[number]
+    # The last steps: of a run that is stopped earlier, no spans are kept, and memory is bounded.
     keep_from = max(0, job.train.steps - job.trace.steps)
     counted = CountingTransport(transport)
 
@@ -160,8 +159,11 @@ def start(
         watch=watch or start_watchdog(job, rank=transport.rank),
         hooks=hooks,
     )
+    # Compiling takes from seconds to minutes, and differs between ranks. Waiting for the slowest
+    # here, with a timeout of its own, lets the first step have the short one of all steps.
     barrier(transport, tag=BARRIER_TAG, timeout_s=job.run.startup_timeout_s)
     num_microbatches = job.plan.num_microbatches
+    # The clock offset comes after the barrier: round trips to a rank that compiles would take long.
     return Worker(
         job=job,
         interpreter=interpreter,
@@ -174,7 +176,7 @@ def start(
 
 
 def boundary_codecs(comm: CommConfig, plan: Plan, *, rank: int) -> dict[int, Codec]:
-    """Return the codec for each rank that holds a stage before or after one that `rank` holds."""
+    """Return the codec for each rank with a stage before or after one of this rank's stages."""
     codec = codec_of(comm.boundary)
     if codec is None:
         return {}
@@ -183,29 +185,31 @@ def boundary_codecs(comm: CommConfig, plan: Plan, *, rank: int) -> dict[int, Cod
     peers = {
         plan.rank(replica=replica, stage=stage) for stage in stages & set(range(plan.num_stages))
     }
-    return dict.fromkeys(peers - {rank}, codec)
+    return dict.fromkeys(peers - {rank}, codec)  # between own stages there are no messages
 
 
 def gradient_wire(comm: CommConfig) -> WireFormat:
-    """Return how gradients travel in sums."""
+    """Return the format of messages in gradient all-reduces."""
     codec = codec_of(comm.gradients, top_k_fraction=comm.top_k_fraction)
     return WireFormat(far=codec, chunk_bytes=comm.chunk_bytes)
 
 
 def copied_errors(reducer: AllReducer) -> dict[int, np.ndarray]:
-    """Return copies of what has been left out so far, by the tag of the sum."""
+    """Return copies of the residuals of error feedback, by the tag of the all-reduce."""
     return {tag: errors.copy() for tag, errors in reducer.errors.items()}
 
 
 def settle_errors(
     reducer: AllReducer, before: dict[int, np.ndarray], *, is_taken: bool, ratio: float
 ) -> None:
-    """Let errors be those of the steps taken, times `ratio`: the next scale over that of the step.
+    """Restore the residuals `before` the step if it was skipped, and rescale them for the next one.
 
-    `before` are copies from before the step, which are taken over; nothing may be under way.
+    `ratio` is the loss scale of the next step over that of this one. No all-reduce may be under
+    way; the copies in `before` are used without copying them again.
     """
     if not is_taken:
         reducer.errors = before
+    # Residuals are scaled gradients: those of the next step will have another scale.
     if ratio != 1:
         for errors in reducer.errors.values():
             np.multiply(errors, np.float32(ratio), out=errors)

@@ -48,7 +48,7 @@ def find_culprit(
             return Verdict(rank=rank, kind=CauseKind.STOPPED, chain=tuple(chain))
         here = heartbeats.get(rank)
         if here is None or not here.overdue:
-            return None
+            return None  # it may only be slow: wait for its own deadline
         if not here.waits_for:
             return Verdict(rank=rank, kind=CauseKind.HANG, chain=tuple(chain))
         rank = _next(here, heartbeats, stale)

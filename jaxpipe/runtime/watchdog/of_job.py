@@ -51,6 +51,7 @@ def waits_for(
     >>> of_rank_3(receive(1, 0, 0)), of_rank_3(forward(1, 0)), of_rank_3(update(1))
     ((2,), (), (1,))
     """
+    # A send waits for nobody: it is asynchronous, and completed before the last all-reduce.
     others = tuple(other for other in range(plan.num_ranks) if other != rank)
     mine = plan.replica(rank)
 

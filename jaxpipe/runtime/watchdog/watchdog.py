@@ -187,12 +187,13 @@ class Watchdog:
         doing = self._doing
         self._waited_s = self._waited_s + elapsed_s if doing is self._last else 0.0
         self._last = doing
-        self._beat += 1
+        self._beat += 1  # also while the rank waits: it shows that the process runs
         mine = self._heartbeat(doing)
         try:
             write_heartbeat(self._file, mine)
         except OSError:
             return  # without the folder, no rank can be judged
+        # Reading the files of all ranks at every tick would load a shared file system.
         if self._waited_s >= _LOOKS_AFTER_S:
             self._look(mine, elapsed_s)
         else:

@@ -90,7 +90,7 @@ def test_a_full_disk_leaves_training_running(
     tree = tiny_tree(tmp_path, dataset, checkpoint={"every": 1})
     with caplog.at_level(logging.WARNING):
         assert len(run_tree(tree)) == 4
-    assert "no checkpoint of step 3, training goes on without: [Errno 28]" in caplog.text
+    assert "no checkpoint of step 3, training continues: [Errno 28]" in caplog.text
     assert steps(tmp_path) == [f"step-0000000{step}" for step in (1, 2, 4)]
 
 

@@ -93,14 +93,16 @@ def test_the_copy_of_a_tied_embedding_is_kept_once(
     assert not caplog.text
     with caplog.at_level(logging.WARNING):
         folder = save(tmp_path, {"embed.tokens": tokens}, {"embed.tokens": tokens + 1})
-    assert "embed.tokens differs: kept of stage-0.safetensors" in caplog.text
+    assert "embed.tokens differs: kept that of stage-0.safetensors" in caplog.text
     read = open_checkpoint(folder).read(["embed.tokens"])
     np.testing.assert_array_equal(read["embed.tokens"], tokens)
 
 
 def test_a_tensor_that_is_not_there(tmp_path: Path) -> None:
     opened = open_checkpoint(save(tmp_path, {"a": np.ones(3)}))
-    with pytest.raises(CheckpointError, match=r"must hold the tensor nu\.a; .* does not; resume"):
+    with pytest.raises(
+        CheckpointError, match=r"must contain the tensor nu\.a; .* does not; resume"
+    ):
         opened.read(["a", "nu.a"])
 
 

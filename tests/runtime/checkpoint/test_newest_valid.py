@@ -87,7 +87,7 @@ def test_the_broken_ones_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert f"{folders}/step-00000003 is broken" in first
     assert "manifest.json is not: " in first
     assert "step-00000002/stage-1.safetensors is not" in second
-    assert last == f"the run goes on from step 1, in {folders}/step-00000001"
+    assert last == f"the run resumes from step 1, in {folders}/step-00000001"
 
 
 def test_a_checkpoint_of_another_step_is_none(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_nothing_intact(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_save_leaves_something_to_resume_from(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.runtime.checkpoint.killed_saves", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.programs.killed_saves", str(tmp_path)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     killed = [json.loads(line) for line in done.stdout.splitlines()]

@@ -137,6 +137,6 @@ def test_another_model(found: np.ndarray, layout: str) -> None:
 def test_a_layer_that_is_not_there() -> None:
     wanted = {"blocks": {"scale": jax.ShapeDtypeStruct((2, 2), np.float32)}}
     with pytest.raises(
-        CheckpointError, match=r"must hold the tensor blocks\.5\.scale, and it does"
+        CheckpointError, match=r"must contain the tensor blocks\.5\.scale, and does"
     ):
         restore(wanted, {"blocks.4.scale": np.ones(2, np.float32)}, first_layer=4)

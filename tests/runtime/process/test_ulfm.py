@@ -29,7 +29,7 @@ def test_open_mpi_is_told_to_let_ranks_survive(tmp_path: Path, survives: bool) -
 def test_another_mpi_is_refused(tmp_path: Path) -> None:
     mpirun = launcher(tmp_path, "HYDRA build details")
     launch_command(mpirun, num_ranks=2)
-    with pytest.raises(ConfigError, match=r"in Open MPI alone.* the launcher is .*mpirun"):
+    with pytest.raises(ConfigError, match=r"survival needs Open MPI.* the launcher is .*mpirun"):
         launch_command(mpirun, num_ranks=2, survives=True)
 
 

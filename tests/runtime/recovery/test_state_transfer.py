@@ -112,5 +112,5 @@ def test_only_what_a_rank_lacks_moves_and_once(ranks: list[Held]) -> None:
 
 def test_what_was_not_handed_over_is_named() -> None:
     handed = TransferredState(step=1, metadata={}, tensors={})
-    with pytest.raises(CheckpointError, match=r"no rank has handed over head\.scale; go on with"):
+    with pytest.raises(CheckpointError, match=r"no rank has transferred head\.scale; resume from"):
         handed.read(["head.scale"])

@@ -14,9 +14,8 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, layout_over
 from tests.helpers import mpi_command, mpi_environment
-from tests.oracles.one_device import tiny_gpt
+from tests.oracles.one_device import TOLERANCE, tiny_gpt
 from tests.programs.mpi_mesh import CASES
-from tests.runtime.verdict import TOLERANCE
 
 ROUNDING = 1e-5
 FOUR_DEVICES = {
@@ -27,9 +26,9 @@ FOUR_DEVICES = {
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return what `tests.runtime.meshed` has found."""
+    """Return what `tests.programs.meshed` has found."""
     folder = tmp_path_factory.mktemp("meshed")
-    command = [sys.executable, "-m", "tests.runtime.meshed", str(folder)]
+    command = [sys.executable, "-m", "tests.programs.meshed", str(folder)]
     subprocess.run(command, env=os.environ | FOUR_DEVICES, check=True, timeout=240)
     return json.loads((folder / "report.json").read_text())
 

@@ -1,11 +1,11 @@
-"""Split a backward in two: the gradient of the input at once, those of the weights later.
+"""A backward in two halves: the gradient of the input at once, those of the weights later.
 
-Only the gradient of the input is awaited by another stage (Qi et al., "Zero Bubble Pipeline
-Parallelism", 2023, section 2). The backward is traced and its equations are partitioned, so that
-neither part repeats the work of the other. The second part reads some of the residuals, and the
-gradients of the outputs of the matrix products, which the first part computes. The gradients of
-biases and norms are cheap sums; the first part computes them, so that little more is kept between
-the parts than the residuals were.
+Another stage waits only for the gradient of the input (Qi et al., "Zero Bubble Pipeline
+Parallelism", 2023, section 2). The backward is traced and its equations are divided, so that
+neither half repeats work of the other. The second half reads what is carried: some of the
+residuals, and the gradients of the outputs of the matrix products, which cross from the first half.
+The gradients of biases and norms, cheap sums, are computed in the first half, so that no more is
+carried than was kept.
 """
 
 from collections.abc import Callable
@@ -46,6 +46,7 @@ class SplitBackward:
         leaves = jax.tree.leaves(residuals)
         inputs = dict(enumerate(leaves))
         inputs[len(self.flat.arguments) - 1] = cotangent
+        # The weights are among the inputs too: `weight_part` receives them again, instead of here.
         kept = {p: inputs[p] for p in sorted(self.halves.second_inputs & inputs.keys())}
         return Carried(kept=kept, crossing=crossing, split=self)
 

@@ -1,6 +1,6 @@
 """Partition the equations of a backward: which run first, and which can wait.
 
-The first half is what some outputs need, the second what else the others need::
+The first half has the equations that some outputs need, the second the rest of those for others::
 
     cotangent ─► d mlp ─► d attention ─► d input        first
                    │            │
@@ -48,7 +48,7 @@ class Halves:
 class ScanHalves:
     """A scan in two halves: the carries that each updates, and its body.
 
-    The second half reads the carries `crossing_carries` of the first as they were before each
+    The second half reads the carries `crossing_carries` of the first, with their values before each
     iteration.
     """
 
@@ -69,7 +69,8 @@ def halve(flat: FlatJaxpr, *, first: Positions, second: Positions) -> Halves:
     needed = _variables(flat.results[position] for position in second)
     rest: dict[int, Positions] = {}
     scans: dict[int, ScanHalves] = {}
-    # From the last equation to the first: what later ones need is then known.
+    # From the last equation to the first: `needed` is complete for an equation once all equations
+    # that read its outputs have been visited.
     for number, equation in _backwards(flat):
         wanted, have = _among(equation.results, needed), chosen.get(number, frozenset())
         missing = wanted - have
@@ -119,7 +120,7 @@ def _slice(flat: FlatJaxpr, wanted: Positions) -> tuple[dict[int, Positions], Po
 def _slice_scan(
     scan: Scan, wanted: Positions, *, known: Positions = frozenset()
 ) -> tuple[Positions, Positions]:
-    """Return the outputs that some outputs of a scan need, over all iterations, and the inputs.
+    """Return the outputs of a scan that the wanted ones need, over all iterations, and the inputs.
 
     Carries at `known` positions of the outputs are available already.
     """

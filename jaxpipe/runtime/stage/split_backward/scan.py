@@ -1,6 +1,6 @@
 """Run the halves of a backward, scans included.
 
-What crosses in a scan is stacked over its iterations, and read back iteration by iteration.
+Arrays that cross within a scan are stacked over its iterations, and read back one by one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ _NOTHING: tuple[tuple[Any, ...], tuple[Any, ...]] = ((), ())
 
 
 def crossing_keys(halves: Halves) -> tuple[Any, ...]:
-    """Return what crosses, as keys of the values: variables, and numbers of scans."""
+    """Return the keys of the values that cross: variables, and numbers of scans."""
     return (*halves.crossing, *sorted(halves.scans.keys() & halves.first.keys()))
 
 
