@@ -1,4 +1,4 @@
-"""`jaxpipe autoshard`: how one program on all devices would be sharded, and what that takes."""
+"""`jaxpipe autoshard`: shard one SPMD program, compile it, and print its cost."""
 
 import json
 from dataclasses import asdict, dataclass, replace
@@ -11,19 +11,19 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoshardRequest:
-    """What is sharded, over how many devices, and for which of them it is compiled.
+    """The model, the number of devices, and the target of the compiler.
 
     Args:
         model: a preset.
-        layers: how many layers it has, if not those of the preset.
-        mesh: how many devices there are.
+        layers: number of layers, by default that of the preset.
+        mesh: number of devices.
         batch: sequences in a step, over all devices.
-        dtype: what is computed in; the shorter ones keep a master copy in float32.
-        dp: devices that split the batch; with it or `--op`, Megatron's strategy is taken.
-        op: devices that split each operator; with neither, a strategy is searched.
-        remat: compute each layer again in the backward.
-        reduce_scatter: end the sums of gradients by reduce-scatters, and update parts (ZeRO-2).
-        target: what is compiled for; GPUs need the extra `aot`, but no GPU.
+        dtype: compute dtype; 16-bit ones keep a float32 master copy of the parameters.
+        dp: data-parallel devices; with it or `--op`, the strategy is Megatron's.
+        op: tensor-parallel devices; without both, a strategy is searched.
+        remat: rematerialise each layer in the backward.
+        reduce_scatter: reduce-scatter gradients and shard the update (ZeRO-2).
+        target: the compile target; GPU targets need the extra `aot`, but no GPU.
     """
 
     model: str = "alpa-6.7b"
@@ -43,29 +43,29 @@ def autoshard(
     *,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
-    """Shard a training step, compile it, and tell its collectives, memory and predicted time.
+    """Shard a training step, compile it, and print its collectives, memory and predicted time.
 
-    Nothing is run, so the devices need not be there. Times are predicted: for the CPU target those
+    Nothing is run, and no device is needed. Times are predicted; for the CPU target they are those
     of V100s.
 
     Args:
-        request: what is to be sharded.
+        request: the model and the devices.
         json_: print one JSON object and nothing else.
     """
     from jaxpipe.autoshard.hlo import run_python
 
     dp, op = _axes(request.mesh, request.batch, request.dp, request.op)
-    asked = asdict(replace(request, model=_known(request.model), dp=dp, op=op))
-    told = run_python("jaxpipe.cli.autoshard_worker", asked, num_devices=request.mesh)
+    request_fields = asdict(replace(request, model=_known(request.model), dp=dp, op=op))
+    answer = run_python("jaxpipe.cli.autoshard_worker", request_fields, num_devices=request.mesh)
     if json_:
-        print(json.dumps({"truth": "simulated", **asked, **told}))
+        print(json.dumps({"truth": "simulated", **request_fields, **answer}))
         return 0
-    print("\n".join(_lines(told, request.target)))
+    print("\n".join(_lines(answer, request.target)))
     return 0
 
 
 def _axes(mesh: int, batch: int, dp: int | None, op: int | None) -> tuple[int | None, int | None]:
-    """Complete the axes by the number of devices; none are given where the mesh is searched.
+    """Complete the axes from the number of devices; both are None if the mesh is searched.
 
     >>> _axes(8, 16, 2, None)
     (2, 4)
@@ -96,16 +96,16 @@ def _known(model: str) -> str:
     return model
 
 
-def _lines(told: dict[str, Any], target: str) -> list[str]:
-    counts = told["counts"]
+def _lines(answer: dict[str, Any], target: str) -> list[str]:
+    counts = answer["counts"]
     kinds = ", ".join(f"{counts[name]} {name}" for name in counts if name != "num_comm")
     memory = "of a CPU" if target == "cpu" else f"compiled for {target}"
     return [
-        f"strategy      {told['strategy']}",
-        f"collectives   {counts['num_comm']}: {kinds}; {told['overlapped']} beside computation",
-        f"arguments     {told['arguments_bytes'] / GIB:.3f} GiB a device",
-        f"peak          {told['peak_bytes'] / GIB:.3f} GiB a device, {memory}",
-        f"a step        {told['predicted_s']:.4g} s, {told['predicted_tflops']:.1f} TFLOPS "
+        f"strategy      {answer['strategy']}",
+        f"collectives   {counts['num_comm']}: {kinds}; {answer['overlapped']} overlapped",
+        f"arguments     {answer['arguments_bytes'] / GIB:.3f} GiB per device",
+        f"peak          {answer['peak_bytes'] / GIB:.3f} GiB per device, {memory}",
+        f"a step        {answer['predicted_s']:.4g} s, {answer['predicted_tflops']:.1f} TFLOPS "
         f"(simulated for {'v100' if target == 'cpu' else target})",
-        f"took          {told['solve_s']:.1f} s to choose, {told['compile_s']:.1f} s to compile",
+        f"search        {answer['solve_s']:.1f} s, compilation {answer['compile_s']:.1f} s",
     ]

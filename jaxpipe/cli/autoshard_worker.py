@@ -88,7 +88,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
 def _found(
     step: NamedStep, arguments: tuple[Any, ...], request: Mapping[str, Any], speeds: TargetSpeeds
 ) -> Strategy:
-    """Search every mesh of so many devices; return what takes least, as predicted."""
+    """Search every mesh of `num_devices`; return the one with the least predicted time."""
     graph = trace_step(step.run, *arguments, names=step.names, result_names=step.result_names)
     machine = Machine(flops_per_s=speeds.products[request["dtype"]])
     sums = (

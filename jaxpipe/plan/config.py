@@ -1,4 +1,4 @@
-"""The section `plan` of a configuration."""
+"""The section `[plan]` of a configuration."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,12 @@ from jaxpipe.schedule import ScheduleKind
 class PlanConfig:
     """The part of a plan that its user decides.
 
-    `cluster` is a name in the catalogue or a TOML file; `devices` names those that are used, the
-    first by rank 0; left out, it is all, as listed. `microbatch` is in samples; `cut` (layers of
-    each stage) and `warmup` (forwards of each stage before its first backward) are chosen where
-    they are left out. Of the `stages` of the whole pipeline each rank holds `chunks`. The CSV in
-    `schedule_file` takes the place of `schedule`. `all_reduce` says how gradients are summed;
-    left out, it is the fastest over the cluster's links, simulated. A `file` that `jaxpipe plan`
-    wrote decides all but the cluster.
+    `cluster` is a name in the catalogue or a TOML file. `devices` names the devices of the ranks in
+    their order, by default all as listed. `microbatch` is in samples. `cut` (layers of each stage)
+    and `warmup` (forwards of each stage before its first backward) have computed defaults. Each
+    rank holds `chunks` of the `stages` of the pipeline. The CSV file `schedule_file` replaces
+    `schedule`. `all_reduce` is the algorithm for gradients, by default the fastest one over the
+    links of the cluster, simulated. A plan `file` by `jaxpipe plan` decides all but the cluster.
     """
 
     file: str | None = None
@@ -38,13 +37,13 @@ class PlanConfig:
                 raise ValueError(f"`{field}` must be at least 1, is {getattr(self, field)}")
         if self.file is not None and self.devices:
             raise ValueError(
-                f"a plan from a file says who is where: `devices` is {', '.join(self.devices)}; "
-                "leave it out, or `file`"
+                f"a plan file has its own placement: `devices` is {', '.join(self.devices)}; "
+                "remove it, or `file`"
             )
 
     @property
     def num_ranks(self) -> int | None:
-        """How many ranks the plan has, as far as the section alone says; None if it does not."""
+        """The number of ranks, if the section alone decides it; else None."""
         if self.file is not None or self.stages % self.chunks:
             return None
         return self.stages // self.chunks * self.replicas

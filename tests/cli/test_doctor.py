@@ -15,7 +15,12 @@ from tests.helpers import mpi_command, mpi_environment
 def test_alone_it_starts_two_ranks(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     assert main(["doctor", "--folder", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    for words in ("mpirun starts ranks", "2 ranks found each other", "the same on all ranks", "can be written"):
+    for words in (
+        "mpirun starts ranks",
+        "2 ranks found each other",
+        "the same on all ranks",
+        "can be written",
+    ):
         assert words in said
     assert said.count("survival") == 1
     assert "broken" not in said
@@ -38,7 +43,7 @@ def test_a_folder_that_is_missing_is_broken(
     assert main(["doctor", "--folder", str(tmp_path / "missing")]) == 1
     said = capsys.readouterr().out
     assert "fix: name a folder that exists" in said
-    assert said.endswith("something is broken: mend it first\n")
+    assert said.endswith("something is broken: fix it first\n")
 
 
 def test_without_an_mpirun_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
