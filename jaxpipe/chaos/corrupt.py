@@ -1,15 +1,14 @@
-"""Chaos in the files of a checkpoint: what is broken is found, and the newest intact one is taken.
+"""Corrupt files of checkpoints: each fault is detected, and the newest intact checkpoint is used.
 
-A tiny run of 2 stages x 2 replicas is trained, and leaves three checkpoints. Each trial breaks a
-file of the newest in a copy of them and asks, as `--resume` does, for the newest that is intact: it
-has to be the newest of those that nothing was done to, bit by bit as it was saved, and a warning
-has to name each one that was passed over.
+A tiny run of 2 stages x 2 replicas leaves three checkpoints. Each trial breaks a file in a copy of
+them and looks, as `--resume` does, for the newest intact one: it must be the newest untouched one,
+bit by bit as it was saved, and a warning must name each one that was passed over.
 
-There is no flip that may pass. A manifest is compared byte by byte with what its content would be
-written as, so not even a blank may differ. In a shard, the header is JSON without blanks but for
-its end, its offsets have to cover the file, and every tensor has a checksum. Were the embedding
-tied, the copy of it that the last stage saves as well would be read by nobody, and a flip in it
-would change nothing; so it is not tied here.
+No flipped bit may pass. A manifest is compared byte by byte with the encoding of its content, so
+not even a blank may differ. In a shard, the header is JSON without blanks but for
+its end, its offsets have to cover the file, and every tensor has a checksum. With a tied
+embedding, the copy that the last stage saves would never be read, and a flip in it would change
+nothing; so it is not tied here.
 """
 
 import logging
@@ -38,18 +37,18 @@ _TRAINED_WITHIN_S = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """All that a checkpoint gives back."""
+    """The content of a checkpoint."""
 
     metadata: Mapping[str, Any]
     tensors: Mapping[str, np.ndarray]
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Content":
-        """Read it."""
+        """Read the content of a checkpoint."""
         return cls(metadata=checkpoint.metadata, tensors=dict(checkpoint.read(checkpoint.tensors)))
 
     def equals(self, other: "Content") -> bool:
-        """Return whether both are the same, bit by bit."""
+        """Return whether both are equal, bit by bit."""
         mine, others = self.tensors, other.tensors
         return (
             self.metadata == other.metadata
@@ -59,7 +58,7 @@ class Content:
 
 
 def _trials(setup: Setup) -> Iterator[Trial]:
-    """Break one file after the other, each in a fresh copy."""
+    """Break one file per trial, each in a fresh copy."""
     saved = _train(setup)
     contents = {step: Content.of(open_checkpoint(path)) for step, path in _folders(saved).items()}
     assert tuple(contents) == _STEPS, tuple(contents)
@@ -72,9 +71,9 @@ def _trials(setup: Setup) -> Iterator[Trial]:
 
 
 def _train(setup: Setup) -> Path:
-    """Train as a user does, saving after each step, and return the run's folder.
+    """Train in other processes, saving after each step, and return the folder of the run.
 
-    Here JAX would leave threads behind, and other families fork.
+    In this process JAX would leave threads behind, and other families fork.
     """
     steps = len(_STEPS)
     config = write_config(
@@ -106,14 +105,14 @@ def _trial(run: Path, break_it: Break, random: Random, contents: Mapping[int, Co
 
 
 def _judge(run: Path, damage: Damage, contents: Mapping[int, Content], warned: list[str]) -> str:
-    """Return what is wrong with what a resume would take, nothing if it is right."""
+    """Return what is wrong with the checkpoint that a resume would use; empty if nothing is."""
     intact = max(contents.keys() - damage.steps)
     try:
         found = newest_valid(run)
         content = Content.of(found)
     except CheckpointError as error:
         return f"nothing was found to resume from: {error}"
-    except Exception as error:  # whatever it is, a user would see its traceback
+    except Exception as error:  # any other error is a traceback for the user
         return f"{type(error).__name__} instead of a verdict: {error}"
     if found.step != intact:
         return f"step {found.step} was taken, not {intact}"
@@ -137,7 +136,7 @@ def _bits(array: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
 
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """Collect what is logged of checkpoints, instead of showing it."""
+    """Collect the log of checkpoints, instead of printing it."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -154,7 +153,7 @@ def _warnings() -> Iterator[list[str]]:
 CORRUPT = Family(
     name="corrupt",
     does="flip, cut, remove, exchange or zero parts of a checkpoint's files",
-    aim="found, said, and the newest intact one taken",
+    aim="detected, reported, and the newest intact one used",
     num_trials=36,
     num_trials_full=300,
     trials=_trials,

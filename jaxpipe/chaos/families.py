@@ -1,4 +1,4 @@
-"""All families of chaos, in the order in which they are tried."""
+"""All fault families, in the order in which they are run."""
 
 from jaxpipe.chaos.corrupt import CORRUPT
 from jaxpipe.chaos.fuzz import FUZZ
@@ -15,7 +15,7 @@ FAMILIES: tuple[Family, ...] = (KILL, STOP, CALM, CORRUPT, SAVE, TERM, SHRINK, S
 
 
 def families(names: tuple[str, ...]) -> tuple[Family, ...]:
-    """Return the families with these names, all of them where there are no names.
+    """Return the families with these names, by default all.
 
     Raises:
         ConfigError: there is no such family.
@@ -27,6 +27,6 @@ def families(names: tuple[str, ...]) -> tuple[Family, ...]:
     for name in names:
         if name not in known:
             raise ConfigError(
-                f"`FAMILY` is one of what chaos can do, is {name!r}; choose from {', '.join(known)}"
+                f"`FAMILY` names a fault family, is {name!r}; choose from {', '.join(known)}"
             )
     return tuple(known[name] for name in names) if names else FAMILIES

@@ -1,9 +1,9 @@
-"""Chaos in what users write: wrong configurations, cluster files and paths, to four commands.
+"""Fuzz user input: wrong configurations, cluster files and paths, for four commands.
 
-Each input goes to a process of its own. Wrong ones have to end within two seconds with exit code 2
-and one line on standard error; none may end with a traceback, be killed or take for ever. The two
-seconds are processor time, which passes by the clock on an idle core (a refusal waits for nothing);
-`refused_s` says how long it was by the clock, on the machine as it was.
+Each input goes to a process of its own. Wrong ones must end within two seconds with exit code 2 and
+one line on standard error; none may end with a traceback, be killed or hang. The two seconds are
+processor time, which equals wall-clock time on an idle core (a refusal waits for nothing);
+`refused_s` is the wall-clock time on the machine as it was.
 """
 
 import dataclasses
@@ -35,20 +35,20 @@ _MEMORY_BYTES = 6 * 2**30
 _NUM_AT_ONCE = 2
 _ODD_PATHS = 0.04
 _LONG = 2000
-"""Characters of a line that somebody still reads."""
+"""Characters of a line that people still read."""
 _FILE = "FILE"
 _COMMANDS: tuple[tuple[str, ...], ...] = (
-    *(("train", _FILE, "--check"),) * 3,  # what is valid after all would train for long
+    *(("train", _FILE, "--check"),) * 3,  # a valid one would train for long
     ("topo", "show", _FILE),
     ("simulate", "--system", "jaxpipe", "--cluster", _FILE, "--batch", "64"),
     ("plan", "--cluster", _FILE, "--model", "tiny", "--batch", "8", "--budget", "0.2"),
 )
-"""As many configurations as cluster files."""
+"""Configurations and cluster files in equal numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """A command and what is wrong with its file."""
+    """A command, and the fault in its file."""
 
     name: str
     words: tuple[str, ...]
@@ -57,7 +57,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a command ended, after so many seconds of a processor and of the clock.
+    """How a command ended: exit code, processor time and wall-clock time.
 
     `code` is None if it did not end.
     """
@@ -69,7 +69,7 @@ class Ending:
 
 
 def _trials(setup: Setup) -> Iterator[Trial]:
-    """Give one input after the other to its command, two at a time."""
+    """Run the commands, two at a time."""
     fuzzer = _Fuzzer(setup)
     with ThreadPoolExecutor(_NUM_AT_ONCE) as executor:
         try:
@@ -80,7 +80,7 @@ def _trials(setup: Setup) -> Iterator[Trial]:
 
 
 class _Fuzzer:
-    """The valid files, and where the wrong ones are written."""
+    """The valid files, and the folder of the wrong ones."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -95,7 +95,7 @@ class _Fuzzer:
                 (self._folder / file.name).write_bytes(file.read_bytes())
 
     def trial(self, number: int) -> Trial:
-        """Do the trial of a number, from which all that is random is drawn."""
+        """Run the trial with this seed."""
         given = self._input(number)
         errors = self._setup.folder / f"{number}.err"
         ending = _run(given, errors)
@@ -130,7 +130,7 @@ class _Fuzzer:
 
 
 def judge(ending: Ending, *, surely_wrong: bool) -> str:
-    r"""Return what is wrong with how a command ended, nothing if it is right.
+    r"""Return what is wrong with how a command ended; empty if nothing is.
 
     >>> judge(Ending(code=2, cpu_s=0.4, seconds=0.5, err="jaxpipe: no\n"), surely_wrong=True)
     ''
@@ -151,7 +151,7 @@ def _judge_refusal(ending: Ending) -> str:
     if ending.code != 2:
         return f"exit code {ending.code}: {ending.err[-200:]}"
     if len(lines) != 1 or not lines[0].startswith("jaxpipe: ") or len(lines[0]) > _LONG:
-        return f"not one line that can be read, but {len(lines)}: {ending.err:.200}"
+        return f"not one readable line, but {len(lines)}: {ending.err:.200}"
     if ending.cpu_s > _REFUSED_WITHIN_S:
         return f"refused after {ending.cpu_s:.1f} s of a processor"
     return ""
@@ -183,7 +183,7 @@ def _run(given: Input, errors: Path) -> Ending:
 
 
 def _limit_memory() -> None:
-    """Let a command that asks for too much fail, and not the machine."""
+    """Let a command that allocates too much fail, instead of the machine."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
 
 
@@ -217,7 +217,7 @@ def _names(section: object) -> Sequence[str]:
 FUZZ = Family(
     name="fuzz",
     does="wrong configurations, cluster files and paths, to train, plan, simulate and topo show",
-    aim="no traceback; exit code 2 and one line within 2 s (of a processor) of a wrong input",
+    aim="no traceback; exit code 2 and one line within 2 s (processor time) for a wrong input",
     num_trials=60,
     num_trials_full=2000,
     trials=_trials,

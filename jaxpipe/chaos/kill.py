@@ -1,4 +1,4 @@
-"""kill -9 of any rank, anywhere: the run goes on, and ends as if nothing had been."""
+"""kill -9 of any rank at any point: the run recovers, and ends as if undisturbed."""
 
 import os
 import random
@@ -44,9 +44,9 @@ _STRIDE = 37
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Which rank is killed: at a point, not before a step, or where there is none at any time.
+    """The rank to kill, at a point not before a step; without a point, at a time.
 
-    That is `after_s` after so many steps are done, or where there are none, after it was started.
+    The time is `after_s` after the step is done, or with step 0 after the start.
     """
 
     victim: int
@@ -56,14 +56,14 @@ class Target:
 
     @property
     def name(self) -> str:
-        """What the trial is called."""
+        """The name of the trial."""
         since = f"step {self.step}" if self.step else "its start"
         where = f"at {self.point}" if self.point else f"{self.after_s:.2f} s after {since}"
         return f"rank {self.victim} {where}"
 
 
 def target(seed: int) -> Target:
-    """Draw what to kill: a hundred seeds in a row have each rank at each point, and random times.
+    """Draw a target: a hundred consecutive seeds cover each rank at each point, and random times.
 
     >>> hundred = [target(seed) for seed in range(100)]
     >>> len({(each.victim, each.point) for each in hundred if each.point})
@@ -91,11 +91,11 @@ def _trials(setup: Setup) -> Iterator[Trial]:
 
 
 def _undisturbed(setup: Setup, name: str) -> Path:
-    """Train without any harm, and return the run's folder."""
+    """Train without faults, and return the folder of the run."""
     config = write_config(setup.folder / name, setup.dataset, **_SECTIONS)
     with started(config, setup.dataset) as run:
         code = run.wait(timeout_s=_ENDS_WITHIN_S)
-    expect(code == 0, f"an undisturbed run has ended with exit code {code}: {run.stderr}")
+    expect(code == 0, f"an undisturbed run ended with exit code {code}: {run.stderr}")
     return run.folder
 
 
@@ -106,8 +106,8 @@ def _trial(
     kill = None if point is None else Kill(point=point, victim=aimed.victim, step=aimed.step)
     write_fault_plan(config, FaultPlan(kill=kill))
     # Two restarts, for MPI may fail to start once.
-    words = ("--restarts", "2", "--hooks", "jaxpipe.chaos.harness.injector:injector")
-    with started(config, dataset, command="run", words=words) as run:
+    arguments = ("--restarts", "2", "--hooks", "jaxpipe.chaos.harness.injector:injector")
+    with started(config, dataset, command="run", arguments=arguments) as run:
         if point is None:
             job = _kill(run, aimed)
         else:
@@ -126,7 +126,7 @@ def _trial(
 
 
 def _kill(run: Started, aimed: Target) -> list[int]:
-    """Kill a rank when its time has come; return its job."""
+    """Kill a rank at its time; return the processes of its job."""
     victim, what = aimed.victim, f"rank {aimed.victim} is killed"
     wait_until(lambda: victim in run.ranks(), run, what=what, timeout_s=_ENDS_WITHIN_S)
     wait_for_steps(run, steps=aimed.step)
@@ -141,14 +141,14 @@ def _kill(run: Started, aimed: Target) -> list[int]:
 
 def _struck_s(config: Path) -> float:
     struck = read_struck(config)
-    expect(struck is not None, "the run has ended before its rank was killed")
+    expect(struck is not None, "the run ended before its rank was killed")
     assert struck is not None
     return struck.at_s
 
 
 KILL = Family(
     name="kill",
-    does="kill -9 of one of 4 ranks, at 17 named points or at any time, under `jaxpipe run`",
+    does="kill -9 of one of 4 ranks, at 17 named points or at random times, under `jaxpipe run`",
     aim="weights, moments and losses bitwise equal to those of an undisturbed run; "
     f"the job gone within {GONE_WITHIN_S} s; nothing left behind",
     num_trials=4,

@@ -1,12 +1,12 @@
-"""Chaos in saving: a process that saves is killed, or finds the disk full.
+"""Faults while saving: a process that saves checkpoints is killed, or its disk is full.
 
-Killed at a named point or at a random time, it has to leave a checkpoint to resume from, bit by bit
-what was to be saved, and of no save before the last that it had finished: what is lost is the save
-in flight, at most. The next save has to find its way through what was left behind. Where the disk
-is full, the process goes on, and saves again once there is place.
+Killed at a named point or at a random time, it must leave a checkpoint to resume from, bit by bit
+as saved, and no older than the last finished save: at most the save in flight is lost. The next
+save must cope with what was left behind. If the disk is full, the process continues, and saves
+again once there is space.
 
-A kill ends a process, not the machine: what the kernel has been given, it still writes. That a
-crash of the machine loses nothing either rests on the order of flushes, which no kill can test.
+A kill ends a process, not the machine: the kernel still writes what it has received. That a crash
+of the machine loses nothing either depends on the order of flushes, which no kill can test.
 """
 
 import shutil
@@ -41,19 +41,19 @@ _PER_SHARD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What a process has said before its end: the saves begun last and on the disk last."""
+class Progress:
+    """The output of a process before its end: its last begun save and its last finished one."""
 
     began: int
     saved: int
     failed: tuple[int, ...]
 
     @classmethod
-    def of(cls, lines: list[str]) -> "Said":
-        r"""Read it from its lines; of a last one that was cut off, nothing is taken.
+    def of(cls, lines: list[str]) -> "Progress":
+        r"""Parse the lines of output; a last one that was cut off is ignored.
 
-        >>> Said.of(["began 0\n", "saved 0\n", "began 1\n", "failed 1\n", "began 2"])
-        Said(began=1, saved=0, failed=(1,))
+        >>> Progress.of(["began 0\n", "saved 0\n", "began 1\n", "failed 1\n", "began 2"])
+        Progress(began=1, saved=0, failed=(1,))
         """
         numbers: dict[str, list[int]] = {"began": [-1], "saved": [-1], "failed": []}
         for line in lines:
@@ -97,15 +97,15 @@ def _at_point(folder: Path, point: SavePoint, random: Random) -> Trial:
     name = f"kill at {point.name.lower().replace('_', ' ')}, {_how(loop)}"
     with _saving(loop) as process:
         lines = _rest(process)
-    said = Said.of(lines)
-    why = _judge_killed(loop, said, code=process.returncode)
-    if not why and said.began != loop.fatal:
-        why = f"it was killed in save {said.began}, not in {loop.fatal}"
+    progress = Progress.of(lines)
+    why = _judge_killed(loop, progress, code=process.returncode)
+    if not why and progress.began != loop.fatal:
+        why = f"it was killed in save {progress.began}, not in {loop.fatal}"
     return Trial(name=name, passed=not why, why=why)
 
 
 def _fatal_saves(point: SavePoint) -> tuple[int, ...]:
-    """Return saves that come by a point: of a step the second alone replaces the first."""
+    """Return saves that reach a point: only the second save of a step replaces an older one."""
     both = range(4, 8)
     replacing = tuple(number for number in both if number % 2)
     return replacing if point is SavePoint.OLDER_OF_SAME_STEP_NOT_ASIDE else tuple(both)
@@ -124,14 +124,14 @@ def _at_random_time(folder: Path, random: Random) -> Trial:
         begin = [_stdout(process).readline() for _ in range(2)]
         time.sleep(after_s)
         process.kill()
-        said = Said.of([*begin, *_rest(process)])
-    why = _judge_killed(loop, said, code=process.returncode)
+        progress = Progress.of([*begin, *_rest(process)])
+    why = _judge_killed(loop, progress, code=process.returncode)
     name = f"kill after {after_s:.3f} s of saving {shard_bytes} bytes a rank, {_how(loop)}"
-    return Trial(name=name, passed=not why, why=why, figures={"saves": said.began + 1})
+    return Trial(name=name, passed=not why, why=why, figures={"saves": progress.began + 1})
 
 
 def _full_disk(folder: Path, *, mounted: bool) -> Trial:
-    """Let the disk be full for some saves: a disk of its own where that is allowed, or files."""
+    """Fill the disk for some saves: a disk of its own if that is allowed, else by a file limit."""
     with _small_disk(folder / "disk") as disk:
         own = mounted and disk is not None
         loop = Loop(
@@ -143,32 +143,32 @@ def _full_disk(folder: Path, *, mounted: bool) -> Trial:
             filler=str(disk / "filler") if own and disk else None,
         )
         with _saving(loop) as process:
-            said = Said.of(_rest(process))
-        why = _judge_full(loop, said, code=process.returncode)
+            progress = Progress.of(_rest(process))
+        why = _judge_full(loop, progress, code=process.returncode)
     place = "a disk of its own" if own else "a limit on files"
     return Trial(name=f"full disk, by {place}", passed=not why, why=why)
 
 
-def _judge_killed(loop: Loop, said: Said, *, code: int) -> str:
-    """Return what is wrong with what a killed process has left, nothing if it is right."""
+def _judge_killed(loop: Loop, progress: Progress, *, code: int) -> str:
+    """Return what is wrong with the files of a killed process; empty if nothing is."""
     if code != -9:
         return f"the process was not killed, it ended with exit code {code}"
-    if said.saved < 0:
+    if progress.saved < 0:
         return "it was killed before its first save was done"
-    return _judge_found(loop, range(said.saved, said.began + 1)) or _judge_next(loop)
+    return _judge_found(loop, range(progress.saved, progress.began + 1)) or _judge_next(loop)
 
 
-def _judge_full(loop: Loop, said: Said, *, code: int) -> str:
+def _judge_full(loop: Loop, progress: Progress, *, code: int) -> str:
     if code != 0:
-        return f"the process did not go on, it ended with exit code {code}"
-    if said.failed != tuple(_FULL_SAVES):
-        return f"the disk was full in saves {tuple(_FULL_SAVES)}, {said.failed} failed"
+        return f"the process did not continue, it ended with exit code {code}"
+    if progress.failed != tuple(_FULL_SAVES):
+        return f"the disk was full in saves {tuple(_FULL_SAVES)}, {progress.failed} failed"
     last = _NUM_WITH_FULL - 1
     return _judge_found(loop, range(last, last + 1))
 
 
 def _judge_found(loop: Loop, allowed: range) -> str:
-    """Return what is wrong with the newest checkpoint, which has to be of an allowed save."""
+    """Return what is wrong with the newest checkpoint, which must be of an allowed save."""
     try:
         found = newest_valid(Path(loop.folder))
     except CheckpointError as error:
@@ -177,12 +177,12 @@ def _judge_found(loop: Loop, allowed: range) -> str:
     if number not in allowed:
         return f"save {number} was found, not one of {allowed.start} to {allowed.stop - 1}"
     if found.step != step_of_save(number) or not _is_as_saved(found, loop, number):
-        return f"save {number} is not what was to be saved"
+        return f"save {number} differs from what was saved"
     return ""
 
 
 def _judge_next(loop: Loop) -> str:
-    """Save once more, as a run does that goes on, and look at what is there then."""
+    """Save once more, as a resumed run does, and check the files."""
     run = Path(loop.folder)
     number = newest_valid(run).metadata["save"] + 1
 
@@ -232,7 +232,7 @@ def _saving(loop: Loop) -> Iterator[subprocess.Popen[str]]:
 
 
 def _rest(process: subprocess.Popen[str]) -> list[str]:
-    """Wait for the end of a process, and return the lines that it has yet to say."""
+    """Wait for the end of a process, and return its remaining output."""
     lines = _stdout(process).readlines()
     process.wait(timeout=_TIMEOUT_S)
     return lines
@@ -245,7 +245,7 @@ def _stdout(process: subprocess.Popen[str]) -> IO[str]:
 
 @contextmanager
 def _small_disk(folder: Path) -> Iterator[Path | None]:
-    """Mount a disk with place for a few checkpoints; None where that is not allowed."""
+    """Mount a disk with space for a few checkpoints; None if that is not allowed."""
     folder.mkdir()
     size = 6 * NUM_RANKS * _PER_SHARD_BYTES
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
@@ -263,7 +263,7 @@ def _small_disk(folder: Path) -> Iterator[Path | None]:
 SAVE = Family(
     name="save",
     does="kill -9 while checkpoints are saved, at named points and random times; fill the disk",
-    aim="resumable, bit by bit; the save in flight lost at most; a full disk stops nothing",
+    aim="resumable, bit by bit; at most the save in flight is lost; a full disk stops nothing",
     num_trials=5,
     num_trials_full=60,
     trials=_trials,

@@ -1,7 +1,7 @@
-"""Ranks that are gone for good: a run goes from four to three and to two, and feeds all samples.
+"""Permanent loss of ranks: a run shrinks from four to three to two, and still uses all samples.
 
-Under `jaxpipe run`, a rank of each attempt is killed as soon as it is there, until the next attempt
-has fewer; that one gets on for some steps, and so on.
+Under `jaxpipe run`, a rank of each attempt is killed as soon as it starts, until the next attempt
+has fewer ranks; that one trains some steps, and so on.
 """
 
 import random
@@ -37,8 +37,13 @@ def _trials(setup: Setup) -> Iterator[Trial]:
 def _trial(
     config: Path, dataset: Path, reference: Path, chance: random.Random, figures: dict[str, float]
 ) -> None:
-    words = ("--restarts", str(_RESTARTS), "--hooks", "jaxpipe.chaos.harness.sample_log:recorder")
-    with started(config, dataset, command="run", words=words) as run:
+    arguments = (
+        "--restarts",
+        str(_RESTARTS),
+        "--hooks",
+        "jaxpipe.chaos.harness.sample_log:recorder",
+    )
+    with started(config, dataset, command="run", arguments=arguments) as run:
         steps, num_kills = _STEPS_EACH, 0
         for size in SIZES[:-1]:
             expect(_size(run) == size, f"an attempt has {_size(run)} ranks, not {size}")
@@ -56,7 +61,7 @@ def _trial(
 
 
 def _size(run: Started) -> int:
-    """Return how many ranks the attempt has that is under way, once they are there."""
+    """Return the number of ranks of the current attempt, once all have started."""
     sizes: list[int] = []
 
     def are_there() -> bool:
@@ -65,12 +70,12 @@ def _size(run: Started) -> int:
         sizes[:] = [here.num_ranks for here in seats if here is not None]
         return bool(sizes) and len(ranks) == sizes[0]
 
-    wait_until(are_there, run, what="all ranks are there", timeout_s=ENDS_WITHIN_S)
+    wait_until(are_there, run, what="all ranks have started", timeout_s=ENDS_WITHIN_S)
     return sizes[0]
 
 
 def _lose_one(run: Started, chance: random.Random) -> None:
-    """Kill a rank, and wait until its attempt is over."""
+    """Kill a rank, and wait for the end of its attempt."""
     ranks, job = run.ranks(), run.job()
     ranks[chance.choice(sorted(ranks))].kill()
     wait_for_ends(job, timeout_s=ENDS_WITHIN_S)

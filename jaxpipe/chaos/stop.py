@@ -1,4 +1,4 @@
-"""A rank that is stopped and says nothing any more is found, and named; and nobody else ever is."""
+"""SIGSTOP of a rank: it is detected and named; without a fault, no rank ever is (calm)."""
 
 import random
 import signal
@@ -27,7 +27,7 @@ from jaxpipe.runtime.watchdog import CauseKind, read_cause
 _FOUND_WITHIN_S = 3.0
 _TIMES = 5.0
 _SETTLED_STEPS = 15
-"""After how many steps a rank has learned how long they take."""
+"""Steps after which a rank has learned how long they take."""
 _CALM_STEPS = 5000
 _COMPILE_S = 10.0
 _NEVER = 10**6
@@ -56,7 +56,7 @@ def _trial(
         ranks[victim].send_signal(signal.SIGSTOP)
         begin_s = time.monotonic()
         wait_until(
-            lambda: read_cause(run.folder) is not None, run, what="it is found", timeout_s=60.0
+            lambda: read_cause(run.folder) is not None, run, what="it is detected", timeout_s=60.0
         )
         figures["found_s"] = found_s = time.monotonic() - begin_s
         figures["limit_s"] = limit_s
@@ -66,12 +66,12 @@ def _trial(
     assert cause is not None, "it was there"
     expect(code not in (0, 2), f"the run ends with exit code {code}")
     is_right = (cause.rank, cause.kind) == (victim, CauseKind.STOPPED)
-    expect(is_right, f"rank {victim} was stopped, and this was said: {cause}")
-    expect(found_s <= limit_s, f"it was found after {found_s:.2f} s, not {limit_s:.2f} s")
+    expect(is_right, f"rank {victim} was stopped, but the cause is: {cause}")
+    expect(found_s <= limit_s, f"detected after {found_s:.2f} s, the limit is {limit_s:.2f} s")
 
 
 def _limit_s(run: Started) -> float:
-    """Return how long it may take: five of the longest waits; a wait ends within its step."""
+    """Return the limit: five of the longest waits; a wait ends within its step."""
     steps_s = [each.step_s for each in read_metrics(run.folder / "metrics.jsonl")]
     return max(_FOUND_WITHIN_S, _TIMES * float(np.percentile(steps_s[1:], 99)))
 
@@ -91,8 +91,8 @@ def _calm(setup: Setup) -> Iterator[Trial]:
 
 def _stay_calm(config: Path, dataset: Path, figures: dict[str, float]) -> None:
     begin_s = time.monotonic()
-    words = ("--hooks", "jaxpipe.chaos.harness.injector:injector")
-    with started(config, dataset, words=words) as run:
+    arguments = ("--hooks", "jaxpipe.chaos.harness.injector:injector")
+    with started(config, dataset, arguments=arguments) as run:
         code = run.wait(timeout_s=3600.0)
     figures["run_s"] = time.monotonic() - begin_s
     expect(code == 0, f"the run ends with exit code {code}: {read_cause(run.folder)}")
@@ -103,7 +103,7 @@ def _stay_calm(config: Path, dataset: Path, figures: dict[str, float]) -> None:
 STOP = Family(
     name="stop",
     does="SIGSTOP of one of 4 ranks at any time of a run that has settled",
-    aim=f"found within max({_FOUND_WITHIN_S:g} s, {_TIMES:g} x p99 of a step), the right rank "
+    aim=f"detected within max({_FOUND_WITHIN_S:g} s, {_TIMES:g} x p99 of a step), the right rank "
     "named, the job gone, nothing left behind",
     num_trials=1,
     num_trials_full=30,

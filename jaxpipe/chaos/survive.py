@@ -1,14 +1,14 @@
-"""Ranks are killed one by one, and the others go on in the same job, until too few are left.
+"""Ranks are killed one by one; the others continue in the same job while they are a majority.
 
 ::
 
     attempt 1    4 ranks ── one is killed ─► 3 ── one is killed ─► 2 ── one is killed ─► no majority
     attempt 2    4 ranks, from the newest checkpoint, as `jaxpipe run` starts them
 
-Three go on with what they hold: the replica of a lost stage has its state. Two go on from a
+Three continue with their own state: the replica of a lost stage has it. Two resume from a
 checkpoint, for the stages of three ranks have no replicas; so do three with a sharded optimizer. A
-model of two layers leaves the third rank without work. A rank that is stopped, and not killed, is
-killed by the one that finds it.
+model of two layers leaves the third rank without work. A rank that is stopped instead of killed is
+killed by a rank that detects it.
 """
 
 import random
@@ -33,12 +33,12 @@ from jaxpipe.runtime.metrics.records import read_description
 
 _STEPS_EACH = 5
 _CHECKPOINT_EVERY = 4
-_WORDS = ("--restarts", "2", "--hooks", "jaxpipe.chaos.harness.sample_log:recorder")
+_ARGUMENTS = ("--restarts", "2", "--hooks", "jaxpipe.chaos.harness.sample_log:recorder")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """A run of which ranks are lost `by` a signal: how many train after each loss."""
+    """A run that loses ranks `by` a signal; `sizes` are the numbers of ranks after each loss."""
 
     name: str
     sizes: tuple[int, ...] = (4, 3, 2)
@@ -83,7 +83,7 @@ def _trial(
     chance: random.Random,
     figures: dict[str, float],
 ) -> None:
-    with started(config, dataset, command="run", words=_WORDS) as run:
+    with started(config, dataset, command="run", arguments=_ARGUMENTS) as run:
         _wait_for_steps_of(run, case.sizes[0], steps=_STEPS_EACH)
         for size in case.sizes[1:]:
             begin_s = _strike_one(run, chance, case.by)
@@ -96,13 +96,13 @@ def _trial(
         code = run.wait(timeout_s=ENDS_WITHIN_S)
     expect(code == 0, f"the run ends with exit code {code}: {run.stdout[-600:]}")
     words = "no majority"
-    expect(words in run.stdout, f"nobody has said that there is {words}: {run.stdout[-600:]}")
+    expect(words in run.stdout, f"no rank reports that there is {words}: {run.stdout[-600:]}")
     check_samples(config, dataset)
     figures["loss_differs"] = check_losses(run.folder, reference)
 
 
 def _strike_one(run: Started, chance: random.Random, by: signal.Signals) -> float:
-    """Kill or stop any rank, at any time of a step or two, and return when."""
+    """Kill or stop a random rank at a random time, and return when."""
     time.sleep(chance.uniform(0.0, 0.5))
     ranks = run.ranks()
     ranks[chance.choice(sorted(ranks))].send_signal(by)
@@ -110,7 +110,7 @@ def _strike_one(run: Started, chance: random.Random, by: signal.Signals) -> floa
 
 
 def _wait_for_steps_of(run: Started, num_ranks: int, *, steps: int) -> None:
-    """Wait until a plan of so many ranks has done some steps."""
+    """Wait until a plan of `num_ranks` has done some steps."""
     path = run.folder / "metrics.jsonl"
 
     def are_done() -> bool:
@@ -128,9 +128,9 @@ def _wait_for_steps_of(run: Started, num_ranks: int, *, steps: int) -> None:
 
 SURVIVE = Family(
     name="survive",
-    does="kill or stop ranks of one job that goes on (ULFM): four, three, two, and then one more",
+    does="kill or stop ranks of one job that continues (ULFM): four, three, two, and then one more",
     aim="no sample lost or doubled; losses equal to an undisturbed run's within 0.001 of them; "
-    "without a majority the job ends, and `jaxpipe run` starts it again",
+    "without a majority the job ends, and `jaxpipe run` restarts it",
     num_trials=0,
     num_trials_full=8,
     trials=_trials,

@@ -1,7 +1,7 @@
-"""Chaos in good order: SIGTERM to whoever belongs to a run, which has to save and end.
+"""SIGTERM to a process of a run, which must save and end in order.
 
-The one that started it, `mpirun`, or one rank is told; the run has to commit a checkpoint of the
-step that it is in, end with exit code 143, and go on from there, so that no step is done twice.
+The launcher, `mpirun` or one rank gets the signal; the run must commit a checkpoint of the current
+step, end with exit code 143, and resume from there, so that no step is done twice.
 """
 
 import random
@@ -34,8 +34,8 @@ _ENDS_WITHIN_S = 60.0
 _POLL_S = 0.01
 
 
-class Told(StrEnum):
-    """Who gets the signal."""
+class Target(StrEnum):
+    """The process that gets the signal."""
 
     PARENT = "jaxpipe train"
     RANK = "a rank"
@@ -45,11 +45,11 @@ class Told(StrEnum):
 def _trials(setup: Setup) -> Iterator[Trial]:
     for seed in range(setup.seed, setup.seed + setup.num_trials):
         chance = random.Random(seed)
-        told, victim = list(Told)[seed % len(Told)], chance.randrange(NUM_RANKS)
+        target, victim = list(Target)[seed % len(Target)], chance.randrange(NUM_RANKS)
         after_s = chance.uniform(0.0, 1.0)
         config = _config(setup.folder / f"seed-{seed}", setup.dataset)
-        work = partial(_trial, config, setup.dataset, told, victim=victim, after_s=after_s)
-        who = f"{told} {victim}" if told is Told.RANK else told.value
+        work = partial(_trial, config, setup.dataset, target, victim=victim, after_s=after_s)
+        who = f"{target} {victim}" if target is Target.RANK else target.value
         yield tried(f"SIGTERM to {who}", work)
 
 
@@ -61,7 +61,7 @@ def _config(folder: Path, dataset: Path) -> Path:
 def _trial(
     config: Path,
     dataset: Path,
-    told: Told,
+    target: Target,
     figures: dict[str, float],
     *,
     victim: int,
@@ -72,7 +72,7 @@ def _trial(
         wait_for_steps(run, steps=3)
         time.sleep(after_s)
         run.ranks()  # notes the memory that they share
-        process = ranks[victim] if told is Told.RANK else _process(run, told)
+        process = ranks[victim] if target is Target.RANK else _process(run, target)
         process.send_signal(signal.SIGTERM)
         figures["saved_s"] = _wait_for_checkpoint(run)
         code = run.wait(timeout_s=_ENDS_WITHIN_S)
@@ -82,13 +82,13 @@ def _trial(
     expect(abs(done - saved) <= _MOST_LOST, f"{done} steps were done, {saved} saved")
     expect(saved_s <= limit_s, f"a checkpoint was there after {saved_s:.1f} s, not {limit_s} s")
     expect(code == 128 + signal.SIGTERM, f"exit code {code}: {run.stderr[-300:]}")
-    _go_on(config, dataset, steps=saved + _MORE_STEPS)
+    _resume(config, dataset, steps=saved + _MORE_STEPS)
 
 
-def _process(run: Started, told: Told) -> psutil.Process:
-    """Return the process that started the run, or the launcher that it has started."""
+def _process(run: Started, target: Target) -> psutil.Process:
+    """Return the process of `jaxpipe train`, or that of its `mpirun`."""
     parent = psutil.Process(run.process.pid)
-    return parent if told is Told.PARENT else parent.children()[0]
+    return parent if target is Target.PARENT else parent.children()[0]
 
 
 def _wait_for_checkpoint(run: Started) -> float:
@@ -108,10 +108,10 @@ def _wait_for_checkpoint(run: Started) -> float:
     raise RunError(f"there is no checkpoint after {_ENDS_WITHIN_S:g} s")
 
 
-def _go_on(config: Path, dataset: Path, *, steps: int) -> None:
+def _resume(config: Path, dataset: Path, *, steps: int) -> None:
     """Resume up to a step, and see that each step was done once."""
-    words = ("--resume", "--set", f"train.steps={steps}")
-    with started(config, dataset, words=words) as run:
+    arguments = ("--resume", "--set", f"train.steps={steps}")
+    with started(config, dataset, arguments=arguments) as run:
         code = run.wait(timeout_s=4 * _ENDS_WITHIN_S)
     expect(code == 0, f"resumed, it ends with exit code {code}: {run.stderr[-300:]}")
     done = [metrics.step for metrics in read_metrics(run.folder / "metrics.jsonl")]
@@ -121,7 +121,7 @@ def _go_on(config: Path, dataset: Path, *, steps: int) -> None:
 TERM = Family(
     name="term",
     does="SIGTERM to `jaxpipe train`, to mpirun and to a rank",
-    aim="a checkpoint within 5 s, at most one step lost, exit code 143; goes on from there",
+    aim="a checkpoint within 5 s, at most one step lost, exit code 143; resumes from there",
     num_trials=1,
     num_trials_full=12,
     trials=_trials,

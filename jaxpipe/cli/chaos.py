@@ -1,4 +1,4 @@
-"""`jaxpipe chaos`: breaks runs on purpose, and says whether they came out as they must."""
+"""`jaxpipe chaos`: injects faults into tiny runs, and checks that they recover."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,18 +21,17 @@ def chaos(
     seed: int = 0,
     trials: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
 ) -> int:
-    """Kill, stop and damage runs on this machine, and see that they survive it.
+    """Kill, stop and damage runs on this machine, and check that they recover.
 
-    It trains tiny models of its own. The exit code is 1 if a trial has failed; what is left of it
-    stays for you to look at.
+    It trains tiny models of its own. The exit code is 1 if a trial fails; its files are then kept.
 
     Args:
-        families: what to do, all of it by default: kill, stop, calm, corrupt, save, term, shrink,
+        families: fault families, by default all: kill, stop, calm, corrupt, save, term, shrink,
             survive, fuzz.
-        full: as often as it takes to believe it, which takes hours; else a few times.
+        full: the full number of trials, which takes hours; by default a few.
         report: a folder for `scorecard.md` and `trials.csv`.
-        seed: what is random is drawn from it.
-        trials: how often to do each, in place of what `--full` says.
+        seed: seed of the first trial.
+        trials: number of trials of each family.
     """
     import shutil
     from dataclasses import replace
@@ -63,15 +62,15 @@ def chaos(
         shutil.rmtree(folder, ignore_errors=True)
         return 0
     for command in (line for score in scores for line in score.repeats()):
-        console.print(f"again  {command}", markup=False)
-    console.print(f"\nwhat is left of it: {folder}", markup=False)
+        console.print(f"repeat  {command}", markup=False)
+    console.print(f"\nfiles of the failed trials: {folder}", markup=False)
     return 1
 
 
 def _try(
     family: "Family", folder: Path, dataset: Path, *, num_trials: int, seed: int
 ) -> Iterator["Trial"]:
-    """Do trials of a family, and show how far it is."""
+    """Yield the trials of a family, with progress on the terminal."""
     from jaxpipe.chaos.harness.trial import Setup
     from jaxpipe.run.console import console, under_way
 
@@ -81,14 +80,14 @@ def _try(
     own.mkdir()
     setup = Setup(folder=own, dataset=dataset, num_trials=num_trials, seed=seed)
     num_failed = 0
-    with under_way() as say:
-        say(f"{family.name}: 1 of {num_trials}")
+    with under_way() as show:
+        show(f"{family.name}: 1 of {num_trials}")
         for number, trial in enumerate(family.trials(setup), start=1):
             if not trial.passed:
                 num_failed += 1
                 console.print(f"{family.name}, {trial.name}: {trial.why}", markup=False)
             failed = f", {num_failed} failed" if num_failed else ""
-            say(f"{family.name}: {min(number + 1, num_trials)} of {num_trials}{failed}")
+            show(f"{family.name}: {min(number + 1, num_trials)} of {num_trials}{failed}")
             yield trial
 
 

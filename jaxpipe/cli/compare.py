@@ -1,4 +1,4 @@
-"""`jaxpipe compare`: the pipeline and other ways to train, in turn on the same ranks."""
+"""`jaxpipe compare`: trains with the pipeline and with baselines, in turn on the same ranks."""
 
 import logging
 import os
@@ -26,18 +26,18 @@ def compare(
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("runs/compare"),
     rank_of: Annotated[str | None, tyro.conf.arg(metavar="SYSTEM")] = None,
 ) -> int:
-    """Train with the pipeline, then with each other way, and write one table and one plot.
+    """Train with the pipeline, then with each baseline, and write one table and one plot.
 
     Each starts its own ranks on this host, as many as the plan has.
 
     Args:
         config: a TOML file, as `jaxpipe train` takes it.
-        against: of alpa (the strategy found for the links of the plan's cluster), megatron, zero3
-            and ddp, with commas.
-        settings: changes to the file, such as `train.batch=8`; give it once for each.
-        steps: how many steps each trains.
+        against: the baselines, separated by commas: alpa (the strategy found for the links of the
+            cluster), megatron, zero3, ddp.
+        settings: a change to the file, such as `train.batch=8`; may be repeated.
+        steps: the number of steps of each.
         out: the folder of the results.
-        rank_of: be one rank of this system alone; `compare` starts its ranks so.
+        rank_of: run as one rank of this system; `compare` starts its ranks with it.
     """
     from jaxpipe.compare.system import systems_from
     from jaxpipe.config import load_config, plan_from
@@ -79,7 +79,7 @@ def _be_rank(name: str, config: "Config", out: Path) -> int:
 
 
 class _StepLine:
-    """Prints every step, and the first one as soon as it is there."""
+    """Callback that prints every step."""
 
     def __init__(self, num_steps: int) -> None:
         self._num_steps = num_steps
@@ -112,7 +112,9 @@ def _compare(
     from jaxpipe.runtime.process.mpirun import launch, launched_rank
 
     if launched_rank(os.environ) is not None:
-        raise ConfigError("`compare` starts its own ranks, one system after the other: no mpirun")
+        raise ConfigError(
+            "`jaxpipe compare` starts its own ranks, one system after the other: leave out mpirun"
+        )
     everyone = (System.PIPELINE, *systems)
     check_comparison(config, plan, everyone, folder=out)
     write_resolved_plan(config, ResolvedPlan.of(plan, cluster_from(config)))
@@ -123,7 +125,9 @@ def _compare(
         if code == 130:
             return code
         if code:
-            raise RunError(f"the ranks of {system} ended with {code}; see what they said above")
+            raise RunError(
+                f"the ranks of {system} ended with exit code {code}; their output is above"
+            )
         all_measured.append(read_measured(out, system))
     console.print(f"\n{markdown(all_measured)}\n\n{_notes(config, plan)}\n", markup=False)
     files = _write(all_measured, config, plan, command, out)
@@ -160,12 +164,12 @@ def _notes(config: "Config", plan: "Plan") -> str:
     from jaxpipe.config import cluster_from
 
     regions = dict.fromkeys(regions_of(plan, cluster_from(config)))
-    slow = "between regions" if len(regions) > 1 else "all, for the ranks are in one region"
+    slow = "between regions" if len(regions) > 1 else "all, as the ranks are in one region"
     return (
         f"{plan.num_ranks} ranks, batch {config.train.batch}, {config.train.steps} steps; step "
-        "times are medians of the steps after the first. All but the pipeline take the whole batch "
-        f"at once. Slow links: {slow}. Counted bytes are those of the compiled step's collectives, "
-        "as rings send them. Memory is the most that a rank's process ever held, with Python and "
-        "its libraries, compiling included. Links of this machine, unless others are named: the "
-        f"cluster {config.plan.cluster} says where ranks are, and what alpa's search counts on."
+        "times are medians of the steps after the first. The baselines compute the whole batch at "
+        f"once. Slow links: {slow}. Counted bytes are those of the compiled step's collectives, "
+        "sent along rings. Memory is the peak of a rank's process, with Python, its libraries and "
+        "compilation. Links are those of this machine unless named otherwise: the cluster "
+        f"{config.plan.cluster} gives the placement, and the costs for alpa's search."
     )

@@ -1,4 +1,4 @@
-"""`jaxpipe data prepare`: text to a dataset."""
+"""`jaxpipe data prepare`: makes a dataset from text."""
 
 from pathlib import Path
 
@@ -13,18 +13,18 @@ def prepare(
     eval_fraction: float = 0.1,
     if_missing: bool = False,
 ) -> int:
-    """Turn text into token files that `jaxpipe train` maps into memory.
+    """Tokenise text into files that `jaxpipe train` maps into memory.
 
-    Tokens are bytes, unless a tokenizer or the size of a vocabulary is given.
+    Tokens are bytes by default.
 
     Args:
         out: the folder to write.
-        source: a text file, a .jsonl file, or a folder of such; without it, the English manual
-            that comes with Python.
-        field: where the text is in each JSON line.
+        source: a text file, a .jsonl file, or a folder of them; by default the English manual that
+            comes with Python.
+        field: the field of each JSON line with the text.
         tokenizer: a tokenizer.json to use.
-        vocabulary: train byte pairs, with so many tokens, on the source.
-        eval_fraction: how much is held out.
+        vocabulary: train a byte-pair tokenizer of this size on the source.
+        eval_fraction: the fraction that is held out for evaluation.
         if_missing: do nothing if the folder holds a dataset already.
     """
     from jaxpipe.errors import ConfigError
@@ -39,13 +39,13 @@ def prepare(
         )
     text = data.Source(path=source, field=field)
     with counter("tokens") as report:
-        words = None
+        byte_pairs = None
         if tokenizer is not None:
-            words = data.load_byte_pairs(tokenizer)
+            byte_pairs = data.load_byte_pairs(tokenizer)
         elif vocabulary is not None:
-            words = data.train_byte_pairs(text.pieces(), vocabulary=vocabulary)
+            byte_pairs = data.train_byte_pairs(text.pieces(), vocabulary=vocabulary)
         dataset = data.prepare(
-            text, out, tokenizer=words, eval_fraction=eval_fraction, report=report
+            text, out, tokenizer=byte_pairs, eval_fraction=eval_fraction, report=report
         )
     console.print(
         f"{dataset.source}: {len(dataset.train):,} tokens to train on, {len(dataset.eval):,} held "

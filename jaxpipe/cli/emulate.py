@@ -1,7 +1,4 @@
-"""`jaxpipe emulate`: runs a command over a cluster of namespaces, and tells what crossed it.
-
-The tables of what crossed an emulated network: by host, and by link.
-"""
+"""`jaxpipe emulate`: runs a command over an emulated cluster, and prints its traffic."""
 
 import os
 import signal
@@ -52,21 +49,22 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
     plan: Path | None = None,
     inside: Annotated[str | None, tyro.conf.arg(name="in", metavar="HOST")] = None,
 ) -> int:
-    """Run a command on this machine over links like a cluster's: a network namespace to a host.
+    """Run a command on this machine over the emulated links of a cluster.
 
-    Every `mpirun` in the command starts its ranks in the namespaces, with Open MPI as with MPICH.
-    Needs root. Latency and bandwidth are emulated, each direction by itself; all is removed after.
+    Each host is a network namespace. Every `mpirun` in the command starts its ranks in them, with
+    Open MPI or MPICH. Needs root. Latency and bandwidth are emulated per direction; everything is
+    removed afterwards.
 
     Args:
         cluster: one of the catalogue, such as `two-region`, or a TOML file.
         command: after `--`, such as `-- jaxpipe train my.toml` or `-- mpirun -n 4 PROGRAM`.
-        scale: makes latencies, and the seconds of each byte, so many times as long.
-        engine: tc netem; htb (bandwidth alone); a relay over TUN devices; or links as they are.
-        jitter_ms: how much earlier or later packets come, at most.
-        loss: the part of the packets that is lost, such as 0.001.
-        plan: a file that `jaxpipe plan` wrote: rank r runs where it says. Without it, rank r runs
-            beside device r, or where the plan of the configuration that the command trains says.
-        inside: a host, to run the command itself there instead of on the machine.
+        scale: multiplies latencies, and seconds per byte.
+        engine: tc netem; htb (bandwidth only); a relay over TUN devices; or unshaped links.
+        jitter_ms: maximum deviation of the latency of a packet.
+        loss: the fraction of packets that are lost, such as 0.001.
+        plan: a plan file with the placement of ranks. By default that of the configuration in a
+            `jaxpipe train` or `compare` command, or else rank r on the host of device r.
+        inside: the host that runs the command itself, by default the machine.
     """
     from jaxpipe.errors import ConfigError, RunError
     from topo.emulate import EmulationError, EngineKind, emulated
@@ -101,10 +99,10 @@ def _cluster(name: str, *, scale: float) -> "Cluster":
 
 
 def _placement(name: str, command: Sequence[str], plan: Path | None) -> tuple[int, ...] | None:
-    """Return the device of each rank: by the plan, or by the configuration that is to be trained.
+    """Return the device of each rank: by the plan file, or by the configuration in the command.
 
     Raises:
-        ValueError: they are for another cluster.
+        ValueError: that is for another cluster.
     """
     import topo
     from jaxpipe.plan import read_plan
@@ -120,8 +118,8 @@ def _placement(name: str, command: Sequence[str], plan: Path | None) -> tuple[in
     config = load_config(path, settings)
     if config.plan.cluster != name:
         raise ValueError(
-            f"one cluster for both: `plan.cluster` of {path} is {config.plan.cluster!r}, emulated "
-            f"is {name!r}"
+            f"the plan is for another cluster: `plan.cluster` of {path} is "
+            f"{config.plan.cluster!r}, emulated is {name!r}"
         )
     return _devices(plan_from(config))
 
@@ -131,7 +129,7 @@ def _devices(plan: "Plan") -> tuple[int, ...]:
 
 
 def _configuration(command: Sequence[str]) -> tuple[Path, tuple[str, ...]] | None:
-    """Return the file and the changes of the configuration in `jaxpipe train` or `compare`.
+    """Return the file and the settings of the configuration in `jaxpipe train` or `compare`.
 
     >>> _configuration(["jaxpipe", "train", "my.toml", "--set", "train.steps=3"])
     (PosixPath('my.toml'), ('train.steps=3',))
@@ -151,10 +149,10 @@ def _introduce(emulation: "Emulation", *, scale: float) -> None:
     from topo.emulate import EngineKind
 
     cluster, choice = emulation.cluster, emulation.choice
-    times = "" if scale == 1 else f", {scale:g} x as slow"
+    times = "" if scale == 1 else f", {scale:g} times slower"
     errors.print(
-        f"emulated: {len(cluster.hosts)} hosts of cluster {cluster.name}{times}, a network "
-        f"namespace to each, joined by {choice.kind.value} ({choice.why})",
+        f"emulated: {len(cluster.hosts)} hosts of cluster {cluster.name}{times}, each a "
+        f"network namespace, joined by {choice.kind.value} ({choice.why})",
         markup=False,
     )
     if choice.kind in (EngineKind.HTB, EngineKind.UNSHAPED):
@@ -163,10 +161,10 @@ def _introduce(emulation: "Emulation", *, scale: float) -> None:
 
 
 def _run(emulation: "Emulation", words: Sequence[str]) -> int:
-    """Run the command; return its exit code, or 1 if its ranks or bytes went elsewhere.
+    """Run the command, print the traffic, and return the exit code.
 
     Raises:
-        RunError: they did.
+        RunError: ranks ran outside of their namespaces, or messages bypassed the links.
     """
     from jaxpipe.errors import ConfigError
     from jaxpipe.runtime.process.affinity import die_with_parent
@@ -187,7 +185,7 @@ def _run(emulation: "Emulation", words: Sequence[str]) -> int:
             _end(process)
     _check_places(emulation, watch)
     traffic = emulation.traffic()
-    _tell(emulation, watch, traffic)
+    _print_traffic(emulation, watch, traffic)
     _check_bytes(emulation, watch, traffic)
     return code if code >= 0 else 128 - code
 
@@ -229,8 +227,7 @@ def _check_places(emulation: "Emulation", watch: "RankWatch") -> None:
     )
 
 
-def _tell(emulation: "Emulation", watch: "RankWatch", traffic: "Traffic") -> None:
-    from jaxpipe.cli.emulate import host_lines, link_lines
+def _print_traffic(emulation: "Emulation", watch: "RankWatch", traffic: "Traffic") -> None:
     from jaxpipe.run.console import errors
 
     hosts = emulation.cluster.host_of
@@ -249,13 +246,13 @@ def _check_bytes(emulation: "Emulation", watch: "RankWatch", traffic: "Traffic")
     if len(used) > 1 and not traffic.sent_bytes:
         raise RunError(
             f"messages must cross the emulated links: ranks ran on {len(used)} hosts, and not one "
-            f"byte left any of them; does this MPI take another way than TCP over `link0`?"
+            f"byte left any of them; does this MPI use another path than TCP over `link0`?"
         )
 
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process as Ctrl-C does: by way of all its `finally`."""
+    """Make SIGTERM and SIGHUP end this process like Ctrl-C: all `finally` blocks run."""
 
     def stop(number: int, _: object) -> None:
         raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""`jaxpipe generate`: text from a checkpoint."""
+"""`jaxpipe generate`: samples text from a checkpoint."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,15 +15,15 @@ def generate(
     top_k: int | None = None,
     seed: int = 0,
 ) -> int:
-    """Continue a text with the model of a run's newest checkpoint.
+    """Continue a text with the newest checkpoint of a run.
 
     Args:
         run: the folder of a run.
         prompt: the text to continue.
-        tokens: how many tokens to add.
-        temperature: 0 takes the likeliest token each time; 1 draws as the model says.
-        top_k: draw among so many of the likeliest.
-        seed: another seed, another text.
+        tokens: number of tokens to add.
+        temperature: 0 is greedy; 1 samples from the distribution of the model.
+        top_k: sample from the k most likely tokens only.
+        seed: seed of the sampling.
     """
     from jaxpipe.run.console import console
     from jaxpipe.run.sample import sample_text

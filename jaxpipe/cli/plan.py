@@ -1,4 +1,4 @@
-"""`jaxpipe plan`: who holds what, in which order, and how long a step will take."""
+"""`jaxpipe plan`: searches the fastest plan for a model on a cluster."""
 
 import json
 from itertools import groupby
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from jaxpipe.propose.proposal import Proposal
 
 _FEW_RANKS = 16
-"""Up to so many ranks are drawn one by one."""
+"""Up to this many ranks are drawn one by one."""
 
 
 def plan(
@@ -23,10 +23,10 @@ def plan(
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("plan.toml"),
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
-    """Plan a training run, and write the plan as a file that `train` takes.
+    """Plan a training run, and write a plan file for `jaxpipe train`.
 
     Args:
-        request: what is to be planned.
+        request: the model, the cluster and the search.
         out: the file to write.
         json_: print one JSON object and nothing else.
     """
@@ -75,7 +75,7 @@ def _lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
         f"a step takes {split.step_s:.4g} s (simulated)",
         *(f"  {n:<14}{s:10.4g} s {s / split.step_s:7.1%}" for n, s in parts.items()),
         "",
-        "with other placements, all else the same (simulated)",
+        "the same plan with other placements (simulated)",
         f"  {'as listed':<14}{proposal.identity_s:10.4g} s {identity:7.2f}x",
         f"  {'random':<14}{proposal.random_median_s:10.4g} s {chance:7.2f}x   median of "
         f"{len(proposal.random_s)}, {min(proposal.random_s):.4g} to {max(proposal.random_s):.4g} s",
@@ -135,15 +135,15 @@ def _alpa_stages(alpa: "AlpaPlan", proposal: "Proposal") -> list[str]:
 
 
 def _left_out(request: PlanRequest, proposal: "Proposal") -> list[str]:
-    """Say which devices are left out and why, as far as the search has seen it."""
+    """Return the line about devices without a rank, with the reason found by the search."""
     names = [proposal.cluster.devices[device].name for device in proposal.left_out]
     if not names:
-        return ["no device is left out"]
+        return ["all devices are used"]
     shown = ", ".join(names[:4]) + (" ..." if len(names) > 4 else "")
     if proposal.larger is None:
         reason = (
-            f"no stages and replicas that use more of them divide batch {request.batch}, have a "
-            "layer for each stage and fit into memory, or none was among the most promising"
+            f"no larger plan divides batch {request.batch}, has a layer for each stage and fits "
+            "into memory, or none was among the most promising"
         )
     else:
         shape, seconds = proposal.larger
@@ -151,7 +151,7 @@ def _left_out(request: PlanRequest, proposal: "Proposal") -> list[str]:
             f"the best plan found with more of them, {shape.stages} stages x {shape.replicas} "
             f"replicas, takes {seconds:.4g} s"
         )
-    return [f"{len(names)} devices are left out ({shown}): {reason}"]
+    return [f"{len(names)} devices are not used ({shown}): {reason}"]
 
 
 def _json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`jaxpipe profile`: what the parts of a model take on this machine's device."""
+"""`jaxpipe profile`: measures the parts of a model on a device of this machine."""
 
 import time
 from pathlib import Path
@@ -25,17 +25,16 @@ def profile(
     repeats: int = 10,
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
 ) -> int:
-    """Measure forward, backward, its halves and the optimizer of each part of a model.
+    """Measure forward, backward, split backward and optimizer of each part of a model.
 
     Args:
         model: a preset, such as `gpt2`.
-        layers: also measure whole stages of so many layers each, such as `2,2`: the first holds the
-            embedding, the last the head.
+        layers: also measure whole stages with these numbers of layers, such as `2,2`: the first
+            holds the embedding, the last the head.
         microbatch: samples in a microbatch.
-        sequence: tokens in a sample, if fewer than the model's.
-        remat: what a stage keeps of each layer's forward: `none`, `dots` or `full`
-            rematerialisation; what `jaxpipe plan --remat` is given, too.
-        repeats: how often each call is repeated; fewer times once 10 s have gone, but at least 3.
+        sequence: tokens in a sample, by default the model's.
+        remat: rematerialisation: `none`, `dots` or `full`; pass the same to `jaxpipe plan --remat`.
+        repeats: repetitions of each call; fewer after 10 s, but at least 3.
         out: the JSON file to write, for `jaxpipe plan --profile`.
     """
     from jaxpipe.errors import ConfigError
@@ -49,7 +48,7 @@ def profile(
         raise ConfigError(f"`--model`: {error}") from error
     if out is not None and sequence not in (None, config.sequence):
         raise ConfigError(
-            f"a profile is of the model's own sequence, {config.sequence}: `--sequence` is "
+            f"a profile has the sequence of the model, {config.sequence}: `--sequence` is "
             f"{sequence}; leave it out, or leave out `--out`"
         )
     settings = MeasureConfig(
@@ -63,7 +62,7 @@ def profile(
             config, cut=_cut(layers), settings=settings, clock=time.perf_counter, observe=observe
         )
     print_table(_table(measured))
-    console.print("\n" + "\n".join(_words(measured, model)), markup=False)
+    console.print("\n" + "\n".join(_notes(measured, model)), markup=False)
     if out is not None:
         write_costs(measured, out)
         console.print(
@@ -79,10 +78,10 @@ def profile(
 def _cut(layers: str | None) -> tuple[int, ...]:
     from jaxpipe.errors import ConfigError
 
-    words = [] if layers is None else layers.split(",")
-    if not all(word.strip().isdecimal() for word in words):
+    numbers = [] if layers is None else layers.split(",")
+    if not all(number.strip().isdecimal() for number in numbers):
         raise ConfigError(f"`--layers` must be numbers such as 2,2, is {layers!r}")
-    return tuple(int(word) for word in words)
+    return tuple(int(number) for number in numbers)
 
 
 def _table(measured: "GptCosts") -> "Table":
@@ -117,13 +116,13 @@ def _speed(part: "PartCosts", peak_flops_per_s: float) -> tuple[str, str]:
     return f"{part.flops_per_s / 1e9:,.1f}", f"{part.flops_per_s / peak_flops_per_s:.1%}"
 
 
-def _words(measured: "GptCosts", model: str) -> list[str]:
+def _notes(measured: "GptCosts", model: str) -> list[str]:
     settings = measured.settings
     return [
         f"{model} on {measured.device}, microbatch {settings.microbatch}, {measured.sequence} "
         f"tokens, {measured.config.compute_dtype}, remat {settings.remat}: measured on this "
-        f"machine, {settings.repeats} calls at most",
-        f"matrix products reach {measured.peak_flops_per_s / 1e9:,.1f} GFLOP/s here: the peak",
-        "kept: residuals of one microbatch; compiled: the most that one function needs; live: "
+        f"machine, at most {settings.repeats} calls",
+        f"matrix products reach {measured.peak_flops_per_s / 1e9:,.1f} GFLOP/s: the peak",
+        "kept: residuals of one microbatch; compiled: peak of one function; live: "
         "parameters, moments, gradients and residuals",
     ]

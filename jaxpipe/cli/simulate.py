@@ -1,4 +1,4 @@
-"""`jaxpipe simulate`: how long a step of a system takes on a cluster, without running it."""
+"""`jaxpipe simulate`: simulates a step of a published system on a cluster."""
 
 import difflib
 import json
@@ -22,17 +22,17 @@ def simulate(
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
     trace: Path | None = None,
 ) -> int:
-    """Simulate a step of GPT-3 XL, with constants that were fitted to the runs of DT-FM.
+    """Simulate a step of GPT-3 XL, with constants fitted to the runs of DT-FM.
 
     Args:
-        system: who trains, and how: dtfm, dtfm-unscheduled, megatron-p8,
+        system: the training system: dtfm, dtfm-unscheduled, megatron-p8,
             megatron-p8-unscheduled, megatron-t8, megatron-p4t2, megatron-p2t4, zero-s3, or jaxpipe.
         cluster: one of the catalogue, such as `case5-worldwide`, or a TOML file.
-        layers: how many layers the model has; the published runs have 24, 32 and 40.
+        layers: number of layers; the published runs have 24, 32 and 40.
         batch: samples in a step; the published runs have 1024, 2048 and 4096.
         seed: shuffles the ranks of systems without a scheduler.
         json_: print one JSON object and nothing else.
-        trace: a file to write what every rank does to, for Perfetto.
+        trace: a file to write with the trace of all ranks, for Perfetto.
     """
     import topo
     from jaxpipe.errors import ConfigError
@@ -41,28 +41,29 @@ def simulate(
     from jaxpipe.simulate import simulate as run
     from jaxpipe.trace import write_chrome
 
-    who = _system(system)
+    chosen = _system(system)
     try:
         where = topo.load(cluster)
     except (ValueError, OSError) as error:
         raise ConfigError(f"`--cluster`: {error}") from error
     workload = Workload(num_layers=layers, batch=batch)
-    job = system_step(who, where, workload=workload, constants=dtfm_constants(), seed=seed)
-    simulated = run(job)
+    constants = dtfm_constants()
+    step_model = system_step(chosen, where, workload=workload, constants=constants, seed=seed)
+    simulated = run(step_model)
     step = step_time(simulated, workload)
     if trace is not None:
         write_chrome(simulated, trace)
     if json_:
-        told = {
+        about = {
             "truth": simulated.truth.value,
             "system": system,
             "cluster": cluster,
             "layers": layers,
             "batch": batch,
             "seed": seed,
-            "constants": asdict(dtfm_constants()),
+            "constants": asdict(constants),
         }
-        print(json.dumps(asdict(step) | told))
+        print(json.dumps(asdict(step) | about))
         return 0
     console.print(
         f"{system} on {where.name}, {layers} layers, batch {batch}: {step.seconds:.2f} s, "

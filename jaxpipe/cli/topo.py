@@ -1,4 +1,4 @@
-"""`jaxpipe topo`: the catalogue of clusters, scripts that imitate them, and the real network."""
+"""`jaxpipe topo`: the catalogue of clusters, scripts that emulate them, network measurement."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # it imports numpy, which `--help` can do without
 
 @contextmanager
 def _users_mistakes() -> Iterator[None]:
-    """Turn what `topo` says of its input, and files that cannot be read, into a user's error."""
+    """Translate errors of `topo` about its input, and of files, into a user error."""
     from jaxpipe.errors import ConfigError
 
     try:
@@ -41,11 +41,11 @@ def show_cluster(
     *,
     picture: Path | None = None,
 ) -> int:
-    """Draw a cluster: its hosts, what joins its regions, and its islands.
+    """Draw a cluster: its hosts, the links between its regions, and its islands.
 
     Args:
         name: one of the catalogue, such as `aws:regions=ohio+tokyo,hosts=4`, or a TOML file.
-        picture: a PNG to write as well.
+        picture: a PNG file to write, too.
     """
     import topo
     from jaxpipe.run.console import console
@@ -68,7 +68,7 @@ def write_tc(
     addresses: Path,
     out: Path = Path("tc"),
 ) -> int:
-    """Write the scripts that make a fast network behave like a cluster: two for each host.
+    """Write tc scripts that make a fast network behave like a cluster: two for each host.
 
     Args:
         name: a cluster of the catalogue, or a TOML file.
@@ -102,12 +102,12 @@ def write_hosts(
     plan: Path | None = None,
     out: Path = Path("."),
 ) -> int:
-    """Write a placement as the files that a plain `mpirun` takes: hostfiles and a rankfile.
+    """Write a placement as files for `mpirun`: hostfiles and a rankfile.
 
     Args:
         name: a cluster of the catalogue, or a TOML file.
-        devices: for each rank its device, such as `0,2,1,3`; without it, rank `r` is on device `r`.
-        plan: a file that `jaxpipe plan` wrote, instead of `--devices`.
+        devices: the device of each rank, such as `0,2,1,3`; by default rank r is on device r.
+        plan: a plan file, in place of `--devices`.
         out: the folder to write.
     """
     import topo
@@ -141,10 +141,10 @@ def _chosen(cluster: "Cluster", *, devices: str | None, plan: Path | None) -> Se
 
 
 def _numbers(devices: str) -> list[int]:
-    words = devices.split(",")
-    if not all(word.strip().isdecimal() for word in words):
+    numbers = devices.split(",")
+    if not all(number.strip().isdecimal() for number in numbers):
         raise ValueError(f"`--devices` must be numbers such as 0,2,1, is {devices!r}")
-    return [int(word) for word in words]
+    return [int(number) for number in numbers]
 
 
 def probe(
@@ -154,12 +154,12 @@ def probe(
     repeats: int = 5,
     large_mib: int = 8,
 ) -> int:
-    """Measure the network between the ranks of the `mpirun` that starts this, into a cluster file.
+    """Measure the network between the ranks of the `mpirun` that starts this; write a cluster file.
 
     Args:
         out: the TOML file to write.
-        name: what to call the cluster.
-        repeats: how many large messages measure a pair; four times as many small ones do.
+        name: the name of the cluster.
+        repeats: large messages per pair; small ones are four times as many.
         large_mib: the size of a large message in MiB.
     """
     from jaxpipe.run.console import console

@@ -1,4 +1,4 @@
-"""`jaxpipe trace`: where the time of a run's steps went, beside what its plan says."""
+"""`jaxpipe trace`: breaks down the time of a run's steps, next to the simulated plan."""
 
 import json
 from enum import StrEnum
@@ -14,12 +14,12 @@ if TYPE_CHECKING:  # these import numpy, which `--help` can do without
 
 
 class Links(StrEnum):
-    """Over which links the plan is simulated."""
+    """The links over which the plan is simulated."""
 
     CLUSTER = "cluster"
-    """Those of the run's cluster, as emulated if the run emulated them."""
+    """Those of the run's cluster, with the scale of emulated links."""
     FREE = "free"
-    """Links that take no time: what is left is the order of the schedule."""
+    """Links that take no time: the schedule alone remains."""
 
 
 def trace(
@@ -31,14 +31,14 @@ def trace(
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
-    """Say how large the bubble of a run is, who waits for whom, and what the plan foresaw.
+    """Print the bubble of a run, which rank waits for which, and the simulated plan.
 
     Args:
-        run: the folder of a run; or a trace file, which is then shown alone.
-        step: one step of the trace, instead of the mean of all; counted from 0.
-        links: lay the plan over the `cluster`'s links, or over `free` ones.
+        run: the folder of a run, or a trace file alone.
+        step: one step of the trace, by default the mean of all; counted from 0.
+        links: simulate the plan over the links of the `cluster`, or over `free` ones.
         png: a picture to draw: the measured step above the simulated one.
-        out: a file to write with both, for Perfetto.
+        out: a trace file to write with both, for Perfetto.
         json_: print one JSON object and nothing else.
     """
     from jaxpipe.run.console import console
@@ -71,7 +71,7 @@ def trace(
 
 
 def _chosen(path: Path, step: int | None) -> "Trace":
-    """Return the trace, of which one step alone if one is asked for."""
+    """Return the trace, or one step of it."""
     from jaxpipe.errors import UserError
     from jaxpipe.trace import one_step, read_chrome
 
@@ -89,20 +89,20 @@ def _config(run: Path) -> "Config":
     description = read_description(run / "metrics.jsonl")
     if description is None:
         raise UserError(
-            f"a run says what it ran: {run / 'metrics.jsonl'} has no configuration; "
+            f"the metrics of a run hold its configuration: {run / 'metrics.jsonl'} has none; "
             f"give the folder of a run, or {run / 'trace.json'} alone"
         )
     return config_from(description["config"])
 
 
 def _simulated(config: "Config", measured: "Trace", links: Links) -> tuple["Trace", str]:
-    """Return the plan of the run with the computes that were measured, and what is assumed."""
+    """Return the simulated plan with measured compute times, and its assumptions."""
     from jaxpipe.run.forecast import simulate_step
 
     cluster = _cluster(config, links)
     network = "free links" if links is Links.FREE else f"the links of {cluster.name}"
     simulated = simulate_step(config, measured=measured, cluster=cluster)
-    return simulated, f"the plan over {network}, computes as measured"
+    return simulated, f"the plan over {network}, measured compute times"
 
 
 def _cluster(config: "Config", links: Links) -> "Cluster":
@@ -130,7 +130,7 @@ def _lines(
     lines = [
         f"a step takes {steps.seconds:.4g} s ({measured.truth}, {which})",
         "",
-        f"rank {head}   waits most for",
+        f"rank {head}   longest wait for",
         *(_row(str(rank.rank), rank, steps.seconds) for rank in steps.ranks),
     ]
     for step, truth in ((steps, measured.truth.value), *((each, "") for each in foreseen)):

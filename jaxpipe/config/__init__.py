@@ -1,4 +1,4 @@
-"""The configuration: one TOML file, checked whole before any work starts."""
+"""The configuration: one TOML file, checked completely before any work starts."""
 
 from jaxpipe.config.build import describe, job_from, model_from
 from jaxpipe.config.check import check_paced, check_run

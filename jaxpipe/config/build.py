@@ -22,13 +22,13 @@ _PACKAGES = ("jaxpipe", "jax", "jaxlib", "flax", "optax", "numpy", "mpi4py")
 
 
 def scales_loss(config: Config) -> bool:
-    """Return whether the loss is scaled: as told, or else where activations are float16."""
+    """Return whether the loss is scaled: by default where activations are float16."""
     enabled = config.loss_scale.enabled
     return config.model.compute_dtype == "float16" if enabled is None else enabled
 
 
 def job_from(config: Config, plan: Plan, *, devices: Sequence[str] = ()) -> "Job":
-    """Return what all ranks of a run know before they start. Imports jax.
+    """Return the job of a run, the same on all ranks. Imports jax.
 
     `devices` are the names of the devices in the order of their ranks; by default they are looked
     up in the configured cluster.
@@ -67,7 +67,7 @@ def model_from(checkpoint: Checkpoint) -> "tuple[Model, Parameters, Tokenizer]":
 
     Raises:
         CheckpointError: a tensor is missing or corrupt.
-        DataError: the dataset that it was trained on, which holds the tokenizer, is gone.
+        DataError: the dataset of the run, which holds the tokenizer, is missing.
     """
     import jax
 
@@ -84,7 +84,7 @@ def model_from(checkpoint: Checkpoint) -> "tuple[Model, Parameters, Tokenizer]":
 
 
 def describe(config: Config) -> dict[str, Any]:
-    """Return what is kept beside every result: configuration, versions and hardware."""
+    """Return the description that every result carries: configuration, versions and hardware."""
     return {
         "config": to_tree(config),
         "versions": {name: metadata.version(name) for name in _PACKAGES},

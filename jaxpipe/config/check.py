@@ -1,4 +1,4 @@
-"""What is checked of a run before any of its ranks computes, beyond the configuration itself."""
+"""Checks of a run before any rank computes: data, checkpoints, and what excludes each other."""
 
 from pathlib import Path
 
@@ -11,32 +11,31 @@ from jaxpipe.runtime.data import num_eval_batches, open_dataset, sample
 from jaxpipe.runtime.metrics.trackers import check_installed
 
 _MAY_CHANGE = frozenset({"dropout", "compute_dtype"})
-"""What may differ between a checkpoint's model and the one that goes on from it."""
+"""Fields that may differ between a checkpoint's model and the run that resumes from it."""
 
 
 def check_run(config: Config, *, resume: bool) -> Checkpoint | None:
-    """Check all that a run will read before any rank computes; it reads every byte once.
+    """Check all that a run will read before any rank computes; reads every byte once.
 
-    Return the checkpoint from which a run resumes: the newest that is intact.
+    Returns the newest intact checkpoint for a run that resumes, else None.
 
     Raises:
         ConfigError: the sequence or the vocabulary does not fit the model, a tracker is not
-            installed, the run's folder holds a run already, or there is no smaller plan for ranks
-            to shrink to.
+            installed, the folder holds a run already, or ranks cannot shrink to a smaller plan.
         DataError: the dataset is missing, corrupt or too small.
-        CheckpointError: there is nothing to resume from, it is corrupt, or of another model.
+        CheckpointError: there is no checkpoint to resume from, or it is of another model.
     """
     sequence = config.train.sequence or config.model.sequence
     if sequence > config.model.sequence:
         raise ConfigError(
-            f"a sequence fits the positions: `train.sequence` is {sequence}, `model.sequence` "
-            f"{config.model.sequence}; shorten the one or lengthen the other"
+            f"a sequence must fit the positions of the model: `train.sequence` is {sequence}, "
+            f"`model.sequence` {config.model.sequence}; lower the first or raise the second"
         )
     check_installed(config.run.trackers)
     if config.run.survive is Survival.SHRINK and config.plan.file is not None:
         raise ConfigError(
-            f"a plan from a file is for its ranks alone: `run.survive` is {config.run.survive}, "
-            f"`plan.file` {config.plan.file}; leave out the file, or set `run.survive` to "
+            f"a plan from a file cannot shrink: `run.survive` is {config.run.survive}, "
+            f"`plan.file` {config.plan.file}; remove the file, or set `run.survive` to "
             f"{Survival.RESTART}"
         )
     _check_data(config, sequence=sequence)
@@ -48,31 +47,31 @@ def check_run(config: Config, *, resume: bool) -> Checkpoint | None:
     if _has_checkpoint(folder):
         raise ConfigError(
             f"a run does not overwrite another: `run.folder` {config.run.folder} holds "
-            f"checkpoints; go on with --resume, or name another folder"
+            f"checkpoints; continue with --resume, or name another folder"
         )
     return None
 
 
 def check_paced(config: Config, *, resume: bool) -> None:
-    """Check that paced computes and emulated links can stand for all that is configured.
+    """Check that a paced run supports the configuration.
 
     Raises:
-        ConfigError: they cannot.
+        ConfigError: it does not.
     """
     comm, run = config.comm, config.run
     wrong = {
-        "run.transport": (run.transport, run.transport is TransportKind.NCCL, "leave it out"),
+        "run.transport": (run.transport, run.transport is TransportKind.NCCL, "remove it"),
         "comm.boundary": (comm.boundary, comm.boundary is not CodecKind.NONE, "set it to none"),
         "comm.gradients": (comm.gradients, comm.gradients is not CodecKind.NONE, "set it to none"),
-        "mesh": (config.mesh, config.mesh.num_devices > 1, "leave it out"),
+        "mesh": (config.mesh, config.mesh.num_devices > 1, "remove it"),
         "optimizer.sharded": (True, config.optimizer.sharded, "set it to false"),
-        "resume": (True, resume, "leave it out"),
-        "run.trackers": (", ".join(config.run.trackers), bool(config.run.trackers), "leave it out"),
+        "resume": (True, resume, "remove it"),
+        "run.trackers": (", ".join(config.run.trackers), bool(config.run.trackers), "remove it"),
     }
     for field, (value, is_wrong, fix) in wrong.items():
         if is_wrong:
             raise ConfigError(
-                f"paced computes stand for ranks of one device that send what they compute: "
+                f"paced runs emulate ranks of one device, with uncompressed messages: "
                 f"`{field}` is {value}; {fix}"
             )
 
@@ -107,6 +106,6 @@ def _check_model(config: Config, checkpoint: Checkpoint) -> None:
     for field in set(wanted) - _MAY_CHANGE:
         if saved[field] != wanted[field]:
             raise CheckpointError(
-                f"a run goes on with its own model: `model.{field}` is {wanted[field]!r}, the "
+                f"a run continues with its own model: `model.{field}` is {wanted[field]!r}, the "
                 f"checkpoint {checkpoint.folder} has {saved[field]!r}; set it to that"
             )

@@ -1,6 +1,6 @@
-"""The configuration: one TOML file, every key and value checked as it is read.
+"""Read a configuration: one TOML file, with every key and value checked.
 
-Each section is a frozen dataclass beside the code that it steers; here they are put together.
+Each section is a frozen dataclass next to the code that it configures; `Config` composes them.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ from models import GptConfig, load_preset
 from topo.toml_text import parse_toml
 
 _BESIDE_FILE = ("file", "cluster")
-"""What of the section `plan` a plan file does not decide."""
+"""The fields of the section `plan` that a plan file does not decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything that decides a run; `model` holds the preset and what the file changes in it."""
+    """The complete configuration; `model` is the preset with the changes of the file."""
 
     run: RunConfig
     model: GptConfig
@@ -72,7 +72,7 @@ def load_config(path: str | Path, settings: Sequence[str] = ()) -> Config:
 
 
 def config_from(tree: Mapping[str, Any]) -> Config:
-    """Return the configuration that nested dictionaries, as TOML gives them, describe.
+    """Return the configuration in nested dictionaries, as read from TOML.
 
     Raises:
         ConfigError: a key or a value is wrong.
@@ -103,23 +103,23 @@ def _section(name: str, section: Any, values: Any) -> Any:
     try:
         return msgspec.convert(values, section)
     except msgspec.ValidationError as error:
-        words, _, where = str(error).partition(" - at `$")
-        if not where:  # the section refused itself, and has named the field
-            raise ConfigError(f"in [{name}]: {words}") from error
+        message, _, where = str(error).partition(" - at `$")
+        if not where:  # raised by the section itself, which names the field
+            raise ConfigError(f"in [{name}]: {message}") from error
         key = where.rstrip("`")
-        words += _choices(section, key) if words.startswith("Invalid enum") else ""
-        raise ConfigError(f"`{name}{key}`: {words}" + _value_at(values, key)) from error
+        message += _choices(section, key) if message.startswith("Invalid enum") else ""
+        raise ConfigError(f"`{name}{key}`: {message}" + _value_at(values, key)) from error
 
 
 def _refuse_beside_file(plan: Any) -> None:
-    """Refuse what a plan file decides already."""
+    """Refuse fields that a plan file decides."""
     if not isinstance(plan, dict) or plan.get("file") is None:
         return
     for key in plan:
         if key not in _BESIDE_FILE:
             raise ConfigError(
                 f"`plan.file` decides `plan.{key}`: they are {plan['file']!r} and {plan[key]!r}; "
-                "remove the one or the other"
+                "remove one of them"
             )
 
 

@@ -1,4 +1,4 @@
-"""From a configuration to its plan: done once for a run, by whoever launches it."""
+"""Resolve a configuration to its cluster and plan: once for a run, before its ranks start."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -91,7 +91,7 @@ def _check_mesh_fits(config: Config, *, microbatch: int) -> None:
         if whole % parts:
             choices = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
             raise ConfigError(
-                f"the devices of a rank take equal parts: `{field}` is {parts}, which does not "
+                f"the devices of a rank have equal parts: `{field}` is {parts}, which does not "
                 f"divide `{whole_field}`, {whole}; choose from {choices}"
             )
 
@@ -100,8 +100,8 @@ def _check_codec(config: Config, plan: Plan) -> None:
     codec, kind = config.comm.gradients, plan.all_reduce
     if codec is not CodecKind.NONE and kind is not AllReduceKind.HIERARCHICAL:
         raise ConfigError(
-            f"gradients are encoded between the members of the whole sync tree, in a hierarchical "
-            f"all-reduce: `comm.gradients` is {codec}, `plan.all_reduce` is {kind}; set "
+            f"only a hierarchical all-reduce compresses gradients: `comm.gradients` is "
+            f"{codec}, `plan.all_reduce` is {kind}; set "
             f"`plan.all_reduce` to {AllReduceKind.HIERARCHICAL}, or `comm.gradients` to "
             f"{CodecKind.NONE}"
         )
@@ -111,9 +111,9 @@ def _check_sharding(config: Config) -> None:
     num_devices = config.mesh.num_devices
     if config.optimizer.sharded and num_devices > 1:
         raise ConfigError(
-            f"moments are shared out among replicas or among the devices of a rank, not both: "
-            f"`optimizer.sharded` is true, and `mesh.data` x `mesh.tensor` is {num_devices}; leave "
-            f"out one of them"
+            f"moments are sharded over replicas or over the devices of a rank, not both: "
+            f"`optimizer.sharded` is true, and `mesh.data` x `mesh.tensor` is {num_devices}; "
+            f"remove one of them"
         )
 
 

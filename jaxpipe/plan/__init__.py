@@ -1,4 +1,4 @@
-"""Who gets what: placement, cut and sync trees."""
+"""Plans: placement, partition, schedule and sync trees, as data."""
 
 from jaxpipe.plan.check import check_plan
 from jaxpipe.plan.config import PlanConfig

@@ -1,4 +1,4 @@
-"""Laws that every plan obeys, wherever it came from."""
+"""Checks that every plan must pass, wherever it comes from."""
 
 from jaxpipe.collective import ranks
 from jaxpipe.errors import PlanError
@@ -7,16 +7,16 @@ from jaxpipe.schedule import Op, ScheduleKind, check_chunks
 
 
 def check_plan(plan: Plan, *, num_devices: int) -> None:
-    """Check that every rank has a device and every sum its ranks, and that the schedule exists.
+    """Check that each rank has its own device, each all-reduce its ranks, and the schedule runs.
 
     Raises:
-        PlanError: it is not so.
+        PlanError: it does not.
     """
     check_chunks(num_stages=plan.num_stages, num_chunks=plan.num_chunks)
     devices = [device for row in plan.placement for device in row]
     if {len(row) for row in plan.placement} != {plan.num_pipeline_ranks}:
         raise PlanError(
-            f"every replica holds every stage: the rows of `placement` have "
+            f"every replica holds all stages: the rows of `placement` have "
             f"{[len(row) for row in plan.placement]} devices, `cut` has {plan.num_stages} stages, "
             f"`num_chunks` of each device is {plan.num_chunks}; make them equal"
         )
@@ -29,25 +29,25 @@ def check_plan(plan: Plan, *, num_devices: int) -> None:
         [plan.rank(replica=replica, stage=stage) for replica in range(plan.num_replicas)]
         for stage in range(plan.num_stages)
     ]
-    held = [ranks(tree) for tree in plan.sync]
-    if [sorted(each) for each in held] != stages:
+    in_trees = [ranks(tree) for tree in plan.sync]
+    if [sorted(each) for each in in_trees] != stages:
         raise PlanError(
-            f"gradients are summed over the ranks of a stage: `sync` has {held}, the stages "
-            f"{stages}; name each rank once, at each stage that it holds"
+            f"gradients are all-reduced over the ranks of a stage: `sync` has {in_trees}, the "
+            f"stages {stages}; name each rank once, at each stage that it holds"
         )
-    everyone = sorted(ranks(plan.sync_all))
+    all_ranks = sorted(ranks(plan.sync_all))
     shared = sorted({*stages[0], *stages[-1]})
-    if everyone != list(range(plan.num_ranks)) or sorted(ranks(plan.sync_shared)) != shared:
+    if all_ranks != list(range(plan.num_ranks)) or sorted(ranks(plan.sync_shared)) != shared:
         raise PlanError(
             f"`sync_all` holds all {plan.num_ranks} ranks, `sync_shared` {shared}: they hold "
-            f"{everyone} and {sorted(ranks(plan.sync_shared))}; name each rank once"
+            f"{all_ranks} and {sorted(ranks(plan.sync_shared))}; name each rank once"
         )
     check_programs(plan)
-    plan.train_schedule()  # refuses a schedule that cannot be made
+    plan.train_schedule()  # raises if the schedule cannot be generated
 
 
 def check_programs(plan: Plan) -> None:
-    """Check that a schedule without a name has the plan's ranks and microbatches.
+    """Check that a custom schedule has the ranks and microbatches of the plan.
 
     Raises:
         PlanError: it has not.
@@ -58,7 +58,7 @@ def check_programs(plan: Plan) -> None:
     num_microbatches = len(forwards) // plan.num_stages
     if len(plan.schedule) != plan.num_pipeline_ranks or num_microbatches != plan.num_microbatches:
         raise PlanError(
-            f"a schedule has a row to a rank, with all microbatches: `schedule` has "
+            f"a schedule has a row per rank, with all microbatches: `schedule` has "
             f"{len(plan.schedule)} rows and {num_microbatches} microbatches, the plan "
             f"{plan.num_pipeline_ranks} and {plan.num_microbatches}; make them equal"
         )

@@ -1,4 +1,4 @@
-"""The section `plan` of a configuration."""
+"""The section `[plan]` of a configuration."""
 
 from dataclasses import dataclass
 
@@ -43,13 +43,13 @@ class PlanConfig:
                 raise ValueError(f"`{field}` must be at least 1, is {getattr(self, field)}")
         if self.file is not None and self.devices:
             raise ValueError(
-                f"a plan from a file says who is where: `devices` is {', '.join(self.devices)}; "
-                "leave it out, or `file`"
+                f"a plan file has its own placement: `devices` is {', '.join(self.devices)}; "
+                "remove it, or `file`"
             )
 
     @property
     def num_ranks(self) -> int | None:
-        """The ranks of the plan, as far as the section alone says; None if a file says it."""
+        """The number of ranks, if the section alone decides it; else None."""
         if self.file is not None or self.stages % self.chunks:
             return None
         return self.stages // self.chunks * self.replicas

@@ -1,4 +1,4 @@
-"""The plan that takes the devices in the order in which they are named, or listed."""
+"""The default plan: devices in the order of `plan.devices`, or of the cluster."""
 
 from collections import Counter
 from difflib import get_close_matches
@@ -15,19 +15,17 @@ from jaxpipe.schedule import Schedule, ScheduleKind, read_schedule
 from topo import Cluster
 
 MAX_MICROBATCHES = 2**13
-"""A schedule is made and checked instruction by instruction."""
+"""A limit, as a schedule is generated and checked instruction by instruction."""
 
 
 def default_plan(
     config: PlanConfig, cluster: Cluster, *, num_layers: int, batch: int, tied: bool
 ) -> Plan:
-    """Return the plan in which rank `r` runs on device `r`; sums follow trees if none are chosen.
-
-    Devices count as they are named, or listed.
+    """Return the plan in which rank r runs on the r-th device; the default all-reduce is a tree.
 
     Raises:
         PlanError: the devices, the layers, the batch or the warm-up do not fit the stages and
-            replicas; a device that is named is not there, or named twice.
+            replicas, or a named device does not exist or is named twice.
     """
     num_stages, num_replicas = config.stages, config.replicas
     size = _pipeline_ranks(config)
@@ -44,7 +42,7 @@ def default_plan(
     cut = config.cut or even_partition(num_layers=num_layers, num_stages=num_stages)
     check_partition(cut, num_layers=num_layers, num_stages=num_stages)
     devices = {r: cluster.devices[used[r]] for r in range(num_ranks)}
-    held = [{r: devices[r] for r in range(p, num_ranks, size)} for p in range(size)]
+    columns = [{r: devices[r] for r in range(p, num_ranks, size)} for p in range(size)]
     ends = (0, size - 1)
     plan = Plan(
         placement=tuple(used[first : first + size] for first in range(0, num_ranks, size)),
@@ -56,17 +54,17 @@ def default_plan(
         microbatch=config.microbatch,
         num_microbatches=_num_microbatches(config, batch=batch),
         tied=tied,
-        sync=config.chunks * tuple(island_tree(each) for each in held),
+        sync=config.chunks * tuple(island_tree(each) for each in columns),
         sync_shared=island_tree({r: each for r, each in devices.items() if r % size in ends}),
         sync_all=island_tree(devices),
     )
     check_programs(plan)
-    plan.train_schedule()  # refuses a schedule that cannot be made
+    plan.train_schedule()  # raises if the schedule cannot be generated
     return plan
 
 
 def _devices(config: PlanConfig, cluster: Cluster) -> tuple[int, ...]:
-    """Return the devices that ranks may use, in the order of ranks."""
+    """Return the devices for ranks, in the order of ranks."""
     index = {device.name: number for number, device in enumerate(cluster.devices)}
     for name, count in Counter(config.devices).items():
         if count > 1:
@@ -77,8 +75,8 @@ def _devices(config: PlanConfig, cluster: Cluster) -> tuple[int, ...]:
             near = get_close_matches(name, index, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"`jaxpipe topo show {cluster.name}`"
             raise PlanError(
-                f"`plan.devices` names devices of cluster {cluster.name!r}, but {name!r} is none "
-                f"of its {len(cluster)}: {hint}"
+                f"`plan.devices` names devices of cluster {cluster.name!r}, but {name!r} is not "
+                f"one of its {len(cluster)}: {hint}"
             )
     return tuple(index[name] for name in config.devices or index)
 
@@ -86,8 +84,8 @@ def _devices(config: PlanConfig, cluster: Cluster) -> tuple[int, ...]:
 def _pipeline_ranks(config: PlanConfig) -> int:
     if config.stages % config.chunks:
         raise PlanError(
-            f"every rank holds as many chunks: `plan.stages` is {config.stages} and `plan.chunks` "
-            f"is {config.chunks}; make the one a multiple of the other"
+            f"every rank holds the same number of chunks: `plan.stages` is {config.stages} and "
+            f"`plan.chunks` is {config.chunks}; make the one a multiple of the other"
         )
     return config.stages // config.chunks
 

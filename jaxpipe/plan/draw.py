@@ -1,4 +1,4 @@
-"""A plan as text: what a user reads before the run, and compares with the run afterwards."""
+"""Draw a plan as text, to read before a run and to compare with it afterwards."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -11,7 +11,7 @@ from topo.units import gbps_from_bytes_per_s, ms_from_seconds
 
 
 def draw_plan(plan: Plan, cluster: Cluster, *, num_columns: int = 100) -> str:
-    """Return the placement, the cut, the sync trees and the schedule."""
+    """Return the drawing: placement, partition, links, sync tree and schedule."""
     return "\n".join(
         (
             f"{plan.num_ranks} ranks, {plan.num_stages} stages x {plan.num_replicas} replicas, on "
@@ -20,11 +20,11 @@ def draw_plan(plan: Plan, cluster: Cluster, *, num_columns: int = 100) -> str:
             *_placement(plan, cluster),
             "",
             *_links(plan, cluster),
-            f"gradients of stage 0 are summed over ranks {draw_tree(plan.sync[0])}: "
-            f"{plan.all_reduce}",
+            f"all-reduce of gradients: {plan.all_reduce}, for stage 0 over ranks "
+            f"{draw_tree(plan.sync[0])}",
             "",
-            f"schedule {plan.schedule_name}, {plan.num_microbatches} microbatches: bubble in "
-            f"theory {ideal_bubble(plan):.1%} (backward = 2 forwards, equal layers, no network), "
+            f"schedule {plan.schedule_name}, {plan.num_microbatches} microbatches: theoretical "
+            f"bubble {ideal_bubble(plan):.1%} (backward = 2 forwards, equal layers, no network), "
             f"at most {', '.join(map(str, peak_live(plan.compute_schedule())))} microbatches live",
             "",
             render(plan.compute_schedule(), num_columns=num_columns),
@@ -42,7 +42,7 @@ def draw_tree(tree: SyncTree) -> str:
 
 
 def ideal_bubble(plan: Plan) -> float:
-    """Return the bubble if a backward took two forwards, all layers the same, messages nothing."""
+    """Return the bubble for equal layers, backwards of two forwards, and instant messages."""
     forward_s = tuple(map(float, plan.cut))
     backward_s = tuple(2 * seconds for seconds in forward_s)
     times = timetable(plan.compute_schedule(), forward_s=forward_s, backward_s=backward_s)
@@ -50,7 +50,7 @@ def ideal_bubble(plan: Plan) -> float:
 
 
 def _chunks(plan: Plan) -> str:
-    return f", {plan.num_chunks} chunks to a rank" if plan.num_chunks > 1 else ""
+    return f", {plan.num_chunks} chunks per rank" if plan.num_chunks > 1 else ""
 
 
 def _placement(plan: Plan, cluster: Cluster) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The cut: how many consecutive layers each stage holds."""
+"""The partition of layers into stages: how many consecutive layers each stage holds."""
 
 from jaxpipe.errors import PlanError
 
@@ -6,7 +6,7 @@ Cut = tuple[int, ...]
 
 
 def even_partition(*, num_layers: int, num_stages: int) -> Cut:
-    """Return a cut whose stages differ by one layer at most.
+    """Return a partition whose stages differ by one layer at most.
 
     The last stage also computes the head, so spare layers go to the first stages.
 
@@ -26,7 +26,7 @@ def even_partition(*, num_layers: int, num_stages: int) -> Cut:
 
 
 def check_partition(cut: Cut, *, num_layers: int, num_stages: int) -> None:
-    """Check that the cut gives every layer to a stage, and every stage a layer.
+    """Check that the partition covers all layers, with at least one in each stage.
 
     Raises:
         PlanError: it does not.
@@ -46,7 +46,7 @@ def check_partition(cut: Cut, *, num_layers: int, num_stages: int) -> None:
 
 
 def layers_of(cut: Cut, stage: int) -> range:
-    """Return the layers that a stage holds.
+    """Return the layers of a stage.
 
     >>> layers_of((3, 3, 2, 2), 1)
     range(3, 6)

@@ -1,6 +1,6 @@
-"""A plan is data: who holds which stage of which replica, in what order, and how gradients travel.
+"""A plan is data: the placement of stages and replicas, the schedule, and the sync trees.
 
-Ranks are numbered pipeline by pipeline, and stages are dealt out to the ranks of each in turn::
+Ranks are numbered pipeline by pipeline; the stages of a pipeline go to its ranks in turn::
 
                  stage 0   stage 1             with two chunks      stages 0, 2   stages 1, 3
     replica 0    rank 0    rank 1                                   rank 0        rank 1
@@ -25,15 +25,14 @@ from jaxpipe.schedule import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What every rank has to know before the first step.
+    """All that ranks agree on before the first step.
 
-    `cut[stage]` are the layers of a stage, of which every rank holds `num_chunks`.
-    `placement[replica]` are devices of the cluster, one to a rank of the pipeline. `sync[stage]` is
-    the tree over the ranks that hold the stage, `sync_shared` over those that hold a tied
-    embedding, `sync_all` over all ranks. `warmup` is the number of forwards before the first
-    backward, for each stage; `microbatch` is in samples. `all_reduce` is how gradients are summed
-    along their trees. `schedule` is the name of a generator, or the compute instructions of its
-    own.
+    `cut[stage]` is the number of layers of a stage; every rank holds `num_chunks` stages.
+    `placement[replica]` are devices of the cluster, one for each rank of the pipeline.
+    `sync[stage]` is the tree over the ranks that hold the stage, `sync_shared` over those that hold
+    a tied embedding, `sync_all` over all ranks. `warmup` is the number of forwards before the first
+    backward, for each stage; `microbatch` is in samples. `all_reduce` is the algorithm along these
+    trees. `schedule` is the name of a generator, or a custom schedule of compute instructions.
     """
 
     placement: tuple[tuple[int, ...], ...]
@@ -51,27 +50,27 @@ class Plan:
 
     @property
     def schedule_name(self) -> str:
-        """What the schedule is called; one that was made to measure has no name of its own."""
-        return self.schedule.value if isinstance(self.schedule, ScheduleKind) else "made to measure"
+        """The name of the schedule, or "custom"."""
+        return self.schedule.value if isinstance(self.schedule, ScheduleKind) else "custom"
 
     @property
     def num_stages(self) -> int:
-        """How many stages a pipeline has."""
+        """The number of stages of a pipeline."""
         return len(self.cut)
 
     @property
     def num_pipeline_ranks(self) -> int:
-        """How many ranks a pipeline has."""
+        """The number of ranks of a pipeline."""
         return self.num_stages // self.num_chunks
 
     @property
     def num_replicas(self) -> int:
-        """How many pipelines train the same model."""
+        """The number of pipelines that train the same model."""
         return len(self.placement)
 
     @property
     def num_ranks(self) -> int:
-        """How many processes run the plan."""
+        """The number of processes that execute the plan."""
         return self.num_pipeline_ranks * self.num_replicas
 
     def rank(self, *, replica: int, stage: int) -> int:
@@ -99,11 +98,11 @@ class Plan:
         return self.placement[self.replica(rank)][rank % self.num_pipeline_ranks]
 
     def layers(self, stage: int) -> range:
-        """Return the layers that a stage holds."""
+        """Return the layers of a stage."""
         return layers_of(self.cut, stage)
 
     def tree(self, bucket: Bucket, *, stage: int) -> SyncTree:
-        """Return the tree along which a bucket of a stage is summed."""
+        """Return the tree of the all-reduce of a bucket of a stage."""
         trees = {
             Bucket.STAGE: self.sync[stage],
             Bucket.TIED: self.sync_shared,
@@ -128,7 +127,7 @@ class Plan:
         return lower(self.compute_schedule(), num_replicas=self.num_replicas, tied=self.tied)
 
     def eval_schedule(self, *, num_microbatches: int) -> Schedule:
-        """Return the programs that compute the loss of some microbatches and change nothing."""
+        """Return the programs that only compute the loss of some microbatches."""
         return lower(
             forward_only(
                 num_stages=self.num_stages,

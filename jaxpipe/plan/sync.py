@@ -7,7 +7,7 @@ from topo import Device
 
 
 def island_tree(devices: Mapping[int, Device]) -> SyncTree:
-    """Return the tree that sums inside hosts first, then inside regions, then across.
+    """Return the tree that reduces inside hosts first, then inside regions, then across.
 
     `devices` maps ranks to devices; its order is kept. An island of one member is that member.
 

@@ -86,7 +86,7 @@ def test_surely_wrong_configurations_are_refused(
         ),
         (Ending(code=1, cpu_s=0.1, seconds=0.1, err="jaxpipe: failed\n"), "exit code 1"),
         (Ending(code=-9, cpu_s=0.1, seconds=0.1, err=""), "exit code -9"),
-        (Ending(code=2, cpu_s=0.1, seconds=0.1, err="jaxpipe: a\nb\n"), "not one line"),
+        (Ending(code=2, cpu_s=0.1, seconds=0.1, err="jaxpipe: a\nb\n"), "not one readable line"),
         (Ending(code=2, cpu_s=2.1, seconds=9.0, err="jaxpipe: a\n"), "refused after 2.1 s"),
     ],
 )

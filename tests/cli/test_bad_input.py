@@ -137,7 +137,7 @@ def test_checkpoints_are_neither_overwritten_nor_trusted(
     path = write_config(plan=one_rank)
     assert "has none" in refusal(capsys, "train", str(path), "--resume")
     run_tree(tiny_tree(tmp_path / "run", dataset, plan=one_rank, train={"steps": 1}))
-    assert "go on with --resume" in refusal(capsys, "train", str(path))
+    assert "continue with --resume" in refusal(capsys, "train", str(path))
     other = write_config(plan=one_rank, model={"num_heads": 4})
     assert "`model.num_heads` is 4" in refusal(capsys, "train", str(other), "--resume")
     flip_a_bit(next((tmp_path / "run").rglob("stage-0.safetensors")))

@@ -45,7 +45,7 @@ def test_a_folder_that_is_missing_is_broken(
     assert main(["doctor", "--folder", str(tmp_path / "missing")]) == 1
     said = capsys.readouterr().out
     assert "fix: name a folder that exists" in said
-    assert said.endswith("something is broken: mend it first\n")
+    assert said.endswith("something is broken: fix it first\n")
 
 
 def test_without_an_mpirun_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):

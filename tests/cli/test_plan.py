@@ -71,8 +71,8 @@ def test_a_device_that_is_left_out_is_named_with_the_reason(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
     told = planned(tmp_path / "plan.toml", "--stages", "3", "--replicas", "1", capsys=capsys)
-    assert "1 devices are left out (" in told
-    assert "divide batch 8" in told
+    assert "1 devices are not used (" in told
+    assert "no larger plan divides batch 8" in told
 
 
 def test_a_measured_profile_takes_the_place_of_flops(

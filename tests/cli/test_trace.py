@@ -39,7 +39,7 @@ def test_it_says_who_waits_and_draws_plan_and_run(
     files = ["--png", str(picture), "-o", str(overlay)]
     assert main(["trace", str(run_folder), "--links", "free", "--step", "3", *files]) == 0
     said = capsys.readouterr().out
-    for words in ("(measured, step 3)", "waits most for", "simulated: ", "over free links"):
+    for words in ("(measured, step 3)", "longest wait for", "simulated: ", "over free links"):
         assert words in said
     assert said.endswith(f"next: open {overlay} in ui.perfetto.dev\n")
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -81,7 +81,7 @@ def test_ranks_take_the_devices_that_are_named():
 
 
 def test_a_file_says_who_is_where():
-    with pytest.raises(ValueError, match="`devices` is a, b; leave it out, or `file`"):
+    with pytest.raises(ValueError, match="`devices` is a, b; remove it, or `file`"):
         PlanConfig(file="plan.toml", devices=("a", "b"))
 
 
@@ -102,7 +102,7 @@ def test_a_plan_needs_positive_numbers(field: str):
     [
         (PlanConfig(stages=5, replicas=4), r"= 20, but cluster 'laptop' has 16; use fewer, or a"),
         (PlanConfig(devices=("here-0:1",)), r"= 4, but `plan.devices` names 1; use fewer"),
-        (PlanConfig(devices=("here-0:99",)), r"'here-0:99' is none of its 16: did you mean"),
+        (PlanConfig(devices=("here-0:99",)), r"'here-0:99' is not one of its 16: did you mean"),
         (PlanConfig(devices=("here-0:1",) * 2), r"names 'here-0:1' 2 times; name it once"),
         (PlanConfig(cut=(3,)), r"`plan.cut` has one number for each stage: it has 1"),
         (PlanConfig(replicas=4, microbatch=3), r"4 x 3 = 12: it is 16; use 12 or 24"),

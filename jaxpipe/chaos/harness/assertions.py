@@ -1,12 +1,10 @@
-"""What a run has come to: its last checkpoint and its losses, to be compared bit by bit.
+"""Assertions about runs with faults: equal bit by bit, or nothing lost but ranks.
 
-What a run has to show that has lost ranks, but nothing else.
-
-Every sample of every step was fed once to the first stage and once to the last, by the attempt
-whose step counted, and the losses are those of an undisturbed run: up to the rounding of sums over
-other numbers of replicas. Training makes such a difference larger: with a learning rate of 0.01,
-one of 1e-8 doubles every five steps. So the rate is 0.001 here, the run short, and a thousandth is
-allowed.
+After permanent loss of ranks, every sample of every step was read once by the first stage and once
+by the last, in the attempt whose step counted, and the losses equal those of an undisturbed run up
+to the rounding of all-reduces over other numbers of replicas. Training amplifies such a difference:
+with a learning rate of 0.01, one of 1e-8 doubles every five steps. So the rate is 0.001 here, the
+run is short, and a relative difference of 1e-3 is allowed.
 """
 
 from collections.abc import Mapping
@@ -28,7 +26,7 @@ def expect_equal(run: Path, reference: Path) -> None:
     """Compare two run folders: the same last step, weights, moments and losses, bit for bit.
 
     Raises:
-        RunError: they differ; it says where.
+        RunError: they differ; the message says where.
     """
     ours, theirs = newest_valid(run), newest_valid(reference)
     expect(ours.step == theirs.step, f"the last step is {ours.step}, not {theirs.step}")
@@ -56,7 +54,7 @@ _TOLERANCE = 1e-3
 
 
 def write_lossless_config(folder: Path, dataset: Path, /, **sections: Mapping[str, Any]) -> Path:
-    """Write the configuration of a run that three ranks can do, too: a layer on each."""
+    """Write the configuration of a run that also fits three ranks: a layer on each."""
     base: dict[str, dict[str, Any]] = {
         "train": {"steps": _NUM_STEPS, "eval_every": _NUM_STEPS},
         "model": {"num_layers": 3},
@@ -66,23 +64,23 @@ def write_lossless_config(folder: Path, dataset: Path, /, **sections: Mapping[st
 
 
 def train_undisturbed(folder: Path, dataset: Path, /, **sections: Mapping[str, Any]) -> Path:
-    """Train in peace, and return the run's folder.
+    """Train without faults, and return the folder of the run.
 
     Raises:
-        RunError: it has not ended in order.
+        RunError: it did not end with exit code 0.
     """
     config = write_lossless_config(folder, dataset, **sections)
     with started(config, dataset) as run:
         code = run.wait(timeout_s=ENDS_WITHIN_S)
-    expect(code == 0, f"an undisturbed run has ended with exit code {code}: {run.stderr}")
+    expect(code == 0, f"an undisturbed run ended with exit code {code}: {run.stderr}")
     return run.folder
 
 
 def check_samples(config: Path, dataset: Path) -> None:
-    """Check what the ranks have written down that they were fed.
+    """Check the samples that the ranks have recorded.
 
     Raises:
-        RunError: a sample was lost, doubled, or another one.
+        RunError: a sample was lost, duplicated or replaced.
     """
     read = load_config(config)
     wanted = wanted_rows(
@@ -97,10 +95,10 @@ def check_samples(config: Path, dataset: Path) -> None:
 
 
 def check_losses(run: Path, reference: Path) -> float:
-    """Return by how much of it a loss differs from that of the undisturbed run, at most.
+    """Return the largest relative difference of a loss from that of the undisturbed run.
 
     Raises:
-        RunError: it is too much, or a step was not done once.
+        RunError: it is too large, or a step was not done exactly once.
     """
     ours, theirs = (read_metrics(each / "metrics.jsonl") for each in (run, reference))
     expect([m.step for m in ours] == [m.step for m in theirs], "not every step was done once")

@@ -1,4 +1,4 @@
-"""Ways to break a checkpoint's files, as disks, copies and people do.
+"""Ways to corrupt the files of a checkpoint, as disks, copies and people do.
 
 Each takes the folders of a run's checkpoints by their steps, breaks at least the newest, and says
 what it did. No damage leaves all files as they were.
@@ -12,14 +12,14 @@ from typing import TypeAlias
 
 _PAGE_BYTES = 4096
 _LENGTH_BYTES = 8
-"""What a shard begins with: the length of its header."""
+"""Bytes of the length of the header, with which a shard begins."""
 
 Folders: TypeAlias = Mapping[int, Path]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """What was done, to the checkpoints of which steps."""
+    """What was done, and to the checkpoints of which steps."""
 
     what: str
     steps: frozenset[int]
@@ -29,7 +29,7 @@ Break: TypeAlias = Callable[[Folders, Random], Damage]
 
 
 def flip_bit(folders: Folders, random: Random) -> Damage:
-    """Flip one bit, as often in what describes the tensors as in the tensors."""
+    """Flip one bit, in metadata as often as in tensors."""
     path, data = _choose(folders, random)
     first, stop = _part(path, data, random)
     byte, bit = random.randrange(first, stop), random.randrange(8)
@@ -40,7 +40,7 @@ def flip_bit(folders: Folders, random: Random) -> Damage:
 
 
 def truncate(folders: Folders, random: Random) -> Damage:
-    """Cut a file off: anywhere, or by its last byte alone."""
+    """Truncate a file: anywhere, or by its last byte."""
     path, data = _choose(folders, random)
     length = random.choice([random.randrange(len(data)), len(data) - 1, 0])
     path.write_bytes(data[:length])
@@ -48,7 +48,7 @@ def truncate(folders: Folders, random: Random) -> Damage:
 
 
 def lengthen(folders: Folders, random: Random) -> Damage:
-    """Append bytes: blanks, zeros, or what stands in the file itself."""
+    """Append bytes: blanks, zeros, or a part of the file itself."""
     path, data = _choose(folders, random)
     added = random.choice([b" ", b"\n", b"\0" * _PAGE_BYTES, data[-_PAGE_BYTES:]])
     path.write_bytes(data + added)
@@ -73,7 +73,7 @@ def zero_page(folders: Folders, random: Random) -> Damage:
 
 
 def take_older(folders: Folders, random: Random) -> Damage:
-    """Put a file of an older step in place of the newest one's."""
+    """Replace a file of the newest step by that of an older one."""
     path, _ = _choose(folders, random)
     older = random.choice(sorted(folders)[:-1])
     path.write_bytes((folders[older] / path.name).read_bytes())
@@ -117,7 +117,7 @@ def _choose(folders: Folders, random: Random) -> tuple[Path, bytes]:
 
 
 def _part(path: Path, data: bytes, random: Random) -> tuple[int, int]:
-    """Return where the bytes begin and end among which one is drawn."""
+    """Return the range of bytes from which one is drawn."""
     if path.suffix != ".safetensors":
         return 0, len(data)
     header = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")

@@ -1,11 +1,11 @@
-"""What chaos tells the ranks of a run, in files beside the run's configuration.
+"""The faults that ranks of a run inject, in files next to the run's configuration.
 
 ::
 
     config.toml     the run
-    orders.json     what is to happen, once
+    orders.json     the fault plan: what happens, once
     rank-2.pid      the process of each rank
-    struck.json     it has happened: made by whoever does it, and by nobody twice
+    struck.json     it has happened: created exclusively, so that it happens only once
 """
 
 import os
@@ -28,7 +28,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """What ranks do that they would not do by themselves: die, and compile for longer."""
+    """The faults of a run: a kill, and a longer compilation."""
 
     kill: Kill | None = None
     compile_s: float = 0.0
@@ -36,37 +36,37 @@ class FaultPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Struck:
-    """What has happened, and when by `time.monotonic`, which processes of a host share."""
+    """What has happened, and when: `time.monotonic`, which processes of a host share."""
 
     victim: int
     doing: str
     at_s: float
 
 
-def write_fault_plan(config: Path, orders: FaultPlan) -> None:
-    """Give orders to the ranks of the run of a configuration."""
-    config.with_name("orders.json").write_bytes(msgspec.json.encode(orders))
+def write_fault_plan(config: Path, faults: FaultPlan) -> None:
+    """Write the fault plan of the run of a configuration."""
+    config.with_name("orders.json").write_bytes(msgspec.json.encode(faults))
 
 
 def read_fault_plan(config: Path) -> FaultPlan:
-    """Return the orders of the ranks of a configuration."""
+    """Return the fault plan of the run of a configuration."""
     return msgspec.json.decode(config.with_name("orders.json").read_bytes(), type=FaultPlan)
 
 
 def note_process(config: Path, *, rank: int) -> None:
-    """Tell the other ranks which process this rank is."""
+    """Publish the process of this rank to the other ranks."""
     draft = config.with_name(f"rank-{rank}.pid.new")
     draft.write_text(str(os.getpid()))
     draft.replace(_process_file(config, rank))
 
 
 def process_of(config: Path, *, rank: int) -> int:
-    """Return the process of a rank that has noted it."""
+    """Return the process of a rank that has published it."""
     return int(_process_file(config, rank).read_text())
 
 
 def note_struck(config: Path, struck: Struck) -> bool:
-    """Tell that it happens now, and return whether it had not happened before."""
+    """Record that the fault happens now; return False if it has happened before."""
     try:
         descriptor = os.open(_struck_file(config), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except FileExistsError:

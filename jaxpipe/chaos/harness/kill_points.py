@@ -1,19 +1,19 @@
-"""The named points of a run at which chaos kills a rank."""
+"""The named points of a run at which a rank is killed."""
 
 from enum import StrEnum
 
 
 class Point(StrEnum):
-    """Where a run is when one of its ranks is killed, in the order in which a step comes by."""
+    """The point at which a rank is killed, in the order in which a step reaches them."""
 
     COMPILE = "compile"
     """While a rank compiles its stages."""
     FIRST_FORWARD = "first-forward"
-    """All is compiled, and nothing computed yet."""
+    """All stages are compiled, and nothing is computed yet."""
     FORWARD = "forward"
     BEFORE_SEND = "before-send"
     AFTER_SEND = "after-send"
-    """A message has been handed to MPI, and may be under way."""
+    """A message has been passed to MPI, and may be in flight."""
     RECEIVE = "receive"
     BACKWARD_INPUT = "backward-input"
     BACKWARD_WEIGHT = "backward-weight"
@@ -35,7 +35,7 @@ class Point(StrEnum):
 
     @property
     def is_of_rank_0(self) -> bool:
-        """Whether only rank 0 comes by: when another is to be killed, rank 0 does it."""
+        """Whether only rank 0 reaches it: rank 0 then kills the victim."""
         return self in (
             Point.BEFORE_MANIFEST,
             Point.BEFORE_RENAME,

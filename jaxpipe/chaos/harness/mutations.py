@@ -1,9 +1,7 @@
-"""TOML of any tree, and values that no field was made for.
+"""Mutations of valid files: a wrong value, key, byte or path.
 
-Wrong files: valid ones with a value, a key, a byte or the path itself gone wrong.
-
-Each mutation takes a valid file, which it may change, and gives a `Broken` one. What is
-`surely_wrong` has to be refused; of others, such as a batch of 3, the command decides.
+Each mutation takes a valid file, which it may change, and returns a `Broken` one. A file that is
+`surely_wrong` must be refused; for others, such as a batch of 3, the command decides.
 """
 
 import copy
@@ -41,7 +39,7 @@ Tree: TypeAlias = dict[str, Value]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """A valid file: what is in it, and which `fields` each section may have; "" is the top."""
+    """A valid file: its content, and the `fields` that each section may have; "" is the top."""
 
     tree: Tree
     fields: Mapping[str, Sequence[str]]
@@ -49,7 +47,7 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """A wrong file: its bytes, and what is wrong with it."""
+    """A wrong file: its bytes, and its fault."""
 
     what: str
     data: bytes
@@ -60,7 +58,7 @@ Mutation: TypeAlias = Callable[[File, Random], Broken]
 
 
 def change_value(file: File, random: Random) -> Broken:
-    """Give a field that is there a value that was not meant for it."""
+    """Give a field of the file an unsuitable value."""
     holder, key, where = random.choice(_places(file.tree))
     value = random.choice(awkward_values())
     is_number = isinstance(holder[key], int | float) and not isinstance(holder[key], bool)
@@ -70,7 +68,7 @@ def change_value(file: File, random: Random) -> Broken:
 
 
 def set_field(file: File, random: Random) -> Broken:
-    """Give a known field, which may have been left out, such a value."""
+    """Give any known field an unsuitable value."""
     section = random.choice(sorted(file.fields))
     inner = _section(file.tree, section, random)
     key, value = random.choice(file.fields[section]), random.choice(awkward_values())
@@ -79,14 +77,14 @@ def set_field(file: File, random: Random) -> Broken:
 
 
 def remove_key(file: File, random: Random) -> Broken:
-    """Leave something out."""
+    """Remove a key."""
     holder, key, where = random.choice(_places(file.tree))
     del holder[key]
     return _of(file.tree, f"{where} is missing")
 
 
 def add_unknown(file: File, random: Random) -> Broken:
-    """Add a field that nobody knows."""
+    """Add an unknown field."""
     found = (holder[key] for holder, key, _ in _places(file.tree) if key != "parameters")
     holders = [file.tree, *(each for each in found if isinstance(each, dict))]
     key = random.choice(["x", "", "step", "Model", "a.b", "a b", "\u00fc", "0", "x" * 3000])
@@ -110,7 +108,7 @@ def exchange(file: File, random: Random) -> Broken:
 
 
 def break_text(file: File, random: Random) -> Broken:
-    """Break the text of the file, with no regard to what it says."""
+    """Break the text of the file at random."""
     text = toml_text(file.tree)
     at, other = sorted((random.randrange(len(text)), random.randrange(len(text))))
     char = random.choice("[]{}\"'=#.,\\\0\n\x1b é0-")
@@ -129,7 +127,7 @@ def break_text(file: File, random: Random) -> Broken:
 
 
 def break_bytes(file: File, random: Random) -> Broken:
-    """Put something in place of the text that is none."""
+    """Replace the text by bytes that are not TOML text."""
     text = toml_text(file.tree)
     at = random.randrange(len(text))
     depth = random.choice([50, 5_000, 200_000])
@@ -159,7 +157,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 
 
 def odd_paths(folder: Path) -> tuple[str, ...]:
-    """Return paths that no file can be read from, made in a folder."""
+    """Return paths that cannot be read, created in a folder."""
     (folder / "loop.toml").symlink_to(folder / "loop.toml")
     (folder / "dangling.toml").symlink_to(folder / "nowhere")
     (folder / "folder.toml").mkdir()
@@ -181,13 +179,13 @@ def odd_paths(folder: Path) -> tuple[str, ...]:
 
 
 def mutate(file: File, random: Random) -> Broken:
-    """Break a copy of a file in one of the ways, by chance."""
+    """Apply a random mutation to a copy of a file."""
     mutation = random.choice(MUTATIONS)
     return mutation(File(tree=copy.deepcopy(file.tree), fields=file.fields), random)
 
 
 def _places(tree: Tree) -> list[tuple[Any, Any, str]]:
-    """Return every field of a tree and every element of a list: where it is, and its name."""
+    """Return every field of a tree and every element of a list: its holder, key and name."""
     found: list[tuple[Any, Any, str]] = []
     _collect(tree, "", found)
     return found
@@ -208,7 +206,7 @@ def _collect(value: Value, name: str, found: list[tuple[Any, Any, str]]) -> None
 
 
 def _section(tree: Tree, name: str, random: Random) -> dict[str, Value]:
-    """Return a section, made where it is not there; of a list of them, one; "" is the file."""
+    """Return a section, created if missing; one of a list of them; "" is the file."""
     if not name:
         return tree
     section = tree.setdefault(name, {})

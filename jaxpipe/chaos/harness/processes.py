@@ -1,6 +1,6 @@
-"""The processes of a run: found by its configuration, awaited, and the memory that they share.
+"""The processes of a run: find them by its configuration, wait for them, and clean up.
 
-Here alone psutil is imported: an extra, without which there is no chaos.
+The only importer of psutil, an extra that `jaxpipe chaos` needs.
 """
 
 import os
@@ -40,7 +40,7 @@ def processes_of(config: Path) -> list[psutil.Process]:
 
 
 def descendants_of(pid: int) -> list[psutil.Process]:
-    """Return what a process has started, and what that has started, and so on; none if it ended."""
+    """Return all descendants of a process; none if it has ended."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.Error:
@@ -48,7 +48,7 @@ def descendants_of(pid: int) -> list[psutil.Process]:
 
 
 def ranks_among(processes: Iterable[psutil.Process]) -> dict[int, psutil.Process]:
-    """Return the ranks among processes; launchers have no seat."""
+    """Return the ranks among processes; launchers have no rank."""
     found: dict[int, psutil.Process] = {}
     for process in processes:
         with suppress(psutil.Error):
@@ -58,7 +58,7 @@ def ranks_among(processes: Iterable[psutil.Process]) -> dict[int, psutil.Process
 
 
 def shared_memory_of(pid: int) -> set[str]:
-    """Return the files in shared memory that a process holds, and that still have a name."""
+    """Return the named files in shared memory that a process maps."""
     try:
         maps = Path(f"/proc/{pid}/maps").read_text()
     except OSError:
@@ -94,7 +94,7 @@ def wait_for_ends(pids: Iterable[int], *, timeout_s: float) -> float:
 
 
 def remove(config: Path, *, within_s: float) -> list[str]:
-    """Kill the processes of a run that do not end by themselves; return what they were."""
+    """Kill the processes of a run that do not end by themselves; return their names."""
     _, alive = psutil.wait_procs(processes_of(config), timeout=within_s)
     left: list[str] = []
     for process in alive:

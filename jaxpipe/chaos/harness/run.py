@@ -1,8 +1,8 @@
-"""A tiny run, started as a user starts it, and gone without a trace when it is over.
+"""A tiny run, started as a user starts it, which must leave nothing behind.
 
 ::
 
-    jaxpipe run ── jaxpipe train ── mpirun ─┬─ rank 0        each of them has the path of the
+    jaxpipe run ── jaxpipe train ── mpirun ─┬─ rank 0        each process has the path of the
                                             └─ rank 1 ...    configuration in its command line
 
 All that belongs to a run lies in one folder: `config.toml`, `run/`, `stdout.txt`, `stderr.txt`.
@@ -37,7 +37,7 @@ _POLL_S = 0.05
 
 
 def write_dataset(folder: Path) -> Path:
-    """Prepare a small text of our own in a folder, and return where the dataset lies."""
+    """Prepare a small generated text in a folder, and return the folder of the dataset."""
     from jaxpipe.runtime.data import Source, prepare
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def write_config(folder: Path, dataset: Path, /, **sections: Mapping[str, Any]) 
 
 
 def environment(dataset: Path) -> dict[str, str]:
-    """Return the environment of runs: what has been compiled once is kept beside the dataset."""
+    """Return the environment of runs; the compilation cache is next to the dataset."""
     ours = {
         "JAX_COMPILATION_CACHE_DIR": str(dataset.parent / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -100,7 +100,7 @@ def environment(dataset: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A run that has been started, and the shared memory that its ranks were seen to hold."""
+    """A started run, and the shared memory that its ranks were seen to map."""
 
     config: Path
     command: str
@@ -114,28 +114,28 @@ class Started:
 
     @property
     def stdout(self) -> str:
-        """What it has said so far."""
+        """The standard output so far."""
         return self.config.with_name("stdout.txt").read_text(errors="replace")
 
     @property
     def stderr(self) -> str:
-        """What it has complained of so far."""
+        """The standard error so far."""
         return self.config.with_name("stderr.txt").read_text(errors="replace")
 
     def num_steps(self) -> int:
-        """Return how many steps the metrics hold."""
+        """Return the number of steps in the metrics."""
         path = self.folder / "metrics.jsonl"
         return path.read_bytes().count(b'"step"') if path.exists() else 0
 
     def ranks(self) -> dict[int, psutil.Process]:
-        """Return the processes of the ranks that there are, and note the memory that they share."""
+        """Return the processes of the current ranks, and note their shared memory."""
         found = ranks_among(descendants_of(self.process.pid))
         for process in found.values():
             self.shared_memory.update(shared_memory_of(process.pid))
         return found
 
     def job(self) -> list[int]:
-        """Return the processes of the attempt that is under way: mpirun's, and the ranks'."""
+        """Return the processes of the current attempt: mpirun and its ranks."""
         parents = [self.process.pid]
         if self.command == "run":
             parents = [child.pid for child in psutil.Process(self.process.pid).children()]
@@ -155,9 +155,9 @@ class Started:
 
 @contextmanager
 def started(
-    config: Path, dataset: Path, *, command: str = "train", words: Sequence[str] = ()
+    config: Path, dataset: Path, *, command: str = "train", arguments: Sequence[str] = ()
 ) -> Iterator[Started]:
-    """Start `jaxpipe COMMAND CONFIG WORDS`; at the end of the block, nothing of it may be left.
+    """Start `jaxpipe COMMAND CONFIG ARGUMENTS`; nothing of it may be left at the end of the block.
 
     Raises:
         RunError: a process or a file in shared memory was left behind; it is removed.
@@ -165,7 +165,7 @@ def started(
     out, err = config.with_name("stdout.txt"), config.with_name("stderr.txt")
     with out.open("wb") as stdout, err.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "jaxpipe", command, str(config), *words],
+            [sys.executable, "-m", "jaxpipe", command, str(config), *arguments],
             env=environment(dataset),
             stdin=subprocess.DEVNULL,
             stdout=stdout,
@@ -184,25 +184,25 @@ def started(
 
 
 def wait_until(is_so: Callable[[], bool], run: Started, *, what: str, timeout_s: float) -> None:
-    """Wait until something is so, while the run goes on.
+    """Wait for a condition, while the run continues.
 
     Raises:
-        RunError: the run has ended, or it takes too long.
+        RunError: the run ends first, or it takes too long.
     """
     deadline_s = time.monotonic() + timeout_s
     while not is_so():
         if (code := run.process.poll()) is not None:
-            raise RunError(f"the run has ended with exit code {code} before {what}")
+            raise RunError(f"the run ended with exit code {code} before {what}")
         if time.monotonic() > deadline_s:
             raise RunError(f"it takes more than {timeout_s:g} s until {what}")
         time.sleep(_POLL_S)
 
 
 def wait_for_ranks(run: Started, *, timeout_s: float = 120.0) -> dict[int, psutil.Process]:
-    """Return the processes of all ranks, once there are any.
+    """Return the processes of all ranks, once all have started.
 
     Raises:
-        RunError: they do not come.
+        RunError: they do not start in time.
     """
     found: dict[int, psutil.Process] = {}
 
@@ -210,15 +210,15 @@ def wait_for_ranks(run: Started, *, timeout_s: float = 120.0) -> dict[int, psuti
         found.update(run.ranks())
         return len(found) == NUM_RANKS
 
-    wait_until(are_there, run, what="all ranks are there", timeout_s=timeout_s)
+    wait_until(are_there, run, what="all ranks have started", timeout_s=timeout_s)
     return found
 
 
 def wait_for_steps(run: Started, *, steps: int, timeout_s: float = 200.0) -> None:
-    """Wait until so many steps are done.
+    """Wait until `steps` steps are done.
 
     Raises:
-        RunError: they are not.
+        RunError: they are not done in time.
     """
     what = f"{steps} steps are done"
     wait_until(lambda: run.num_steps() >= steps, run, what=what, timeout_s=timeout_s)

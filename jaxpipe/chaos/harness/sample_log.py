@@ -1,7 +1,8 @@
-"""Which samples ranks were fed: written down by each rank, and accounted for step by step.
+"""The samples that ranks read: recorded by hooks in each rank, and checked step by step.
 
-A rank writes a line for each step to a file of its own, `fed-PROCESS.jsonl` beside the
-configuration: which stages it holds, and a checksum for each row of the batch that it reads.
+`jaxpipe run CONFIG --hooks jaxpipe.chaos.harness.sample_log:recorder` puts the recorder into each
+rank. It writes a line per step to `fed-PROCESS.jsonl` next to the configuration: the stages of the
+rank, and a checksum for each row of the batch that it reads.
 """
 
 import os
@@ -24,11 +25,10 @@ _MOST_RANKS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedSamples:
-    """What one rank was fed in one step, which counts from 0, in one attempt of the run.
+    """The samples of one rank in one step, which counts from 0, in one attempt of the run.
 
-    An attempt has a number that is larger than those before, also where a job goes on without ranks
-    that it has lost. `rows` are checksums of its samples, by their place in the batch of all
-    replicas.
+    Later attempts have larger numbers, also those of a job that continues without lost ranks.
+    `rows` are checksums of the samples, by their position in the batch of all replicas.
     """
 
     attempt: int
@@ -65,17 +65,17 @@ class SampleRecorder(Hooks):
 
 
 def read_fed(folder: Path) -> list[FedSamples]:
-    """Return all that was written down; of a rank that was killed, the last line may be cut."""
+    """Return all records; the last line of a killed rank may be cut off."""
     lines = [line for path in folder.glob("fed-*.jsonl") for line in path.read_text().splitlines()]
     return [msgspec.json.decode(line, type=FedSamples) for line in lines if line.endswith("}}")]
 
 
 def wrongly_fed(fed: Iterable[FedSamples], wanted: Sequence[Sequence[int]]) -> str:
-    """Return which sample was lost, doubled or another one, and nothing if none was.
+    """Return which sample was lost, duplicated or replaced; empty if none was.
 
-    `wanted` are the checksums of the rows of each step. Of attempts that did the same step, only
-    the last one counts: what the others did with it went with them. The first stage and the last
-    each read the whole batch, shared out among replicas.
+    `wanted` are the checksums of the rows of each step. Of several attempts at a step only the last
+    counts: the results of the others are lost. The first and the last stage each read the whole
+    batch, divided among replicas.
 
     >>> both = {"attempt": 1, "is_first_stage": True, "is_last_stage": True}
     >>> left, right = (FedSamples(step=0, rows=rows, **both) for rows in ({0: 7}, {1: 8}))

@@ -1,8 +1,8 @@
-"""A process that saves one checkpoint after the other and does nothing else, until it is killed.
+"""A process that only saves checkpoints, one after the other, until it is killed.
 
-It saves with the runtime's own saver, as two ranks that are threads, and says on standard output
-when a save has begun, and when it is on the disk or has failed. Each step is saved twice in a row,
-as a run does that comes by a step again; what a save holds follows from its number alone::
+It uses the runtime's own saver, with two ranks as threads, and prints when a save has begun, and
+when it is committed or has failed. Each step is saved twice in a row, as in a run that repeats a
+step; the content of a save follows from its number alone::
 
     save   0        1        2        3        4
     step   1        1        2        2        3        ...
@@ -34,9 +34,9 @@ _TIMEOUT_S = 60.0
 class Loop:
     """What is saved, and how it ends: `num_saves`, each shard of `shard_bytes`.
 
-    `asynchronous` makes what comes next while a save is under way. `point` kills the process there,
-    in the save `fatal`. In the saves from `full_from` to before `full_until` the disk is full: of
-    files longer than half a shard, or, with a `filler`, of a file that takes all that is left.
+    `asynchronous` prepares the next snapshot during a save. `point` kills the process there, in the
+    save `fatal`. In the saves from `full_from` to before `full_until` the disk is full: for files
+    longer than half a shard, or, with a `filler`, by a file that takes all space.
     """
 
     folder: str
@@ -60,14 +60,14 @@ def step_of_save(number: int) -> int:
 
 
 def content(number: int, *, rank: int, shard_bytes: int) -> Mapping[str, np.ndarray]:
-    """Return what a rank saves in the save of this number."""
+    """Return the tensors of a rank in the save of this number."""
     random = np.random.default_rng((number, rank))
     size = shard_bytes // 8
     return {f"{name} of {rank}": random.normal(size=size).astype(np.float32) for name in "ab"}
 
 
 def snapshot(number: int, *, rank: int, shard_bytes: int) -> Snapshot:
-    """Return the same as the saver takes it."""
+    """Return them as a snapshot for the saver."""
     return Snapshot(
         step=step_of_save(number),
         shards={f"stage-{rank}": content(number, rank=rank, shard_bytes=shard_bytes)},
@@ -82,7 +82,7 @@ def main(loop: Loop) -> None:
 
 
 class _Rank:
-    """One rank; the first says what is going on, and fills the disk."""
+    """One rank; rank 0 prints progress and fills the disk."""
 
     def __init__(self, loop: Loop, transport: Transport, cutoff: Cutoff | None) -> None:
         self._loop = loop
@@ -98,20 +98,20 @@ class _Rank:
                 following = self._save(following, number)
 
     def _save(self, shot: Snapshot, number: int) -> Snapshot:
-        """Save, and return what comes next: made meanwhile, or only afterwards."""
+        """Save, and return the next snapshot, made during the save or afterwards."""
         if self._transport.rank == 0 and self._cutoff is not None and number == self._loop.fatal:
             self._cutoff.arm()
-        self._say(f"began {number}")
+        self._print(f"began {number}")
         self._saver.begin(shot)
         following = self._snapshot(number + 1) if self._loop.asynchronous else None
         failure = self._saver.finish()
-        self._say(f"{'saved' if failure is None else 'failed'} {number}")
+        self._print(f"{'saved' if failure is None else 'failed'} {number}")
         return following or self._snapshot(number + 1)
 
     def _snapshot(self, number: int) -> Snapshot:
         return snapshot(number, rank=self._transport.rank, shard_bytes=self._loop.shard_bytes)
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         if self._transport.rank == 0:
             os.write(1, f"{line}\n".encode())
 
@@ -128,7 +128,7 @@ class _Rank:
 
 @contextmanager
 def _full(loop: Loop) -> Iterator[None]:
-    """Let the disk have no place."""
+    """Fill the disk for the block."""
     if loop.filler is not None:
         _fill(Path(loop.filler))
         yield
@@ -141,7 +141,7 @@ def _full(loop: Loop) -> Iterator[None]:
 
 
 def _fill(path: Path) -> None:
-    """Write a file as long as the disk has place for."""
+    """Write a file until the disk is full."""
     with path.open("wb", buffering=0) as file:
         try:
             while file.write(bytes(4096)):

@@ -1,8 +1,8 @@
 """The named points of a save, each just before a call that changes the disk or flushes it.
 
-Python announces these calls to whoever listens (`sys.addaudithook`), so that saving itself has no
-line for it. A point is reached when a call of the kind on a path of the name is announced for the
-`count`-th time in one save.
+Python's audit hooks (`sys.addaudithook`) announce these calls, so the code that saves needs no
+hooks. A point is reached when such a call on such a path is announced for the `count`-th time in
+one save.
 """
 
 import os
@@ -15,14 +15,14 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A call to the system: the event that announces it, and what its path ends with."""
+    """A system call: its audit event, and a pattern for the end of its path."""
 
     event: str
     path: str
     count: int = 1
 
     def matches(self, event: str, path: str) -> bool:
-        r"""Return whether it is announced.
+        r"""Return whether an event announces this call.
 
         >>> Call(event="os.mkdir", path=r"step-\d+").matches("os.mkdir", "run/step-00000001")
         True
@@ -31,7 +31,7 @@ class Call:
 
 
 class SavePoint(Enum):
-    """Where a save may be cut off."""
+    """The points at which a save may be cut off."""
 
     BEFORE_FOLDER = Call(event="os.mkdir", path=r"step-\d+\.partial")
     SHARD_NOT_FLUSHED = Call(event="open", path=r"stage-0\.safetensors")
@@ -49,20 +49,20 @@ class SavePoint(Enum):
 
 
 class Cutoff:
-    """Kills this process at a point of a save, once it is armed, and not before."""
+    """Audit hook that kills this process at a point of a save, once it is armed."""
 
     def __init__(self, point: SavePoint) -> None:
         self._call: Call = point.value
         self._num_seen = 0
         self._is_armed = False
-        sys.addaudithook(self._hear)
+        sys.addaudithook(self._audit)
 
     def arm(self) -> None:
-        """Let the next save that comes by the point be the last."""
+        """Make the next save that reaches the point the last one."""
         self._num_seen = 0
         self._is_armed = True
 
-    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+    def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
         if not self._is_armed or event != self._call.event:
             return
         path = arguments[0]

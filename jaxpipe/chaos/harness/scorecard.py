@@ -1,4 +1,4 @@
-"""What became of all trials: a table for people, and a row for each trial."""
+"""The results of all trials: a table for people, and a CSV row for each trial."""
 
 import csv
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from jaxpipe.chaos.harness.trial import Family, Trial
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """The trials of a family, the first of which was drawn from `seed`, the next from the next."""
+    """The trials of a family; trial i has the seed `seed` + i."""
 
     family: Family
     seed: int
@@ -19,17 +19,17 @@ class Score:
 
     @property
     def num_passed(self) -> int:
-        """How many came out as they must."""
+        """The number of trials that passed."""
         return sum(trial.passed for trial in self.trials)
 
     @property
     def has_passed(self) -> bool:
-        """Whether all did."""
+        """Whether all trials passed."""
         return self.num_passed == len(self.trials)
 
     @property
     def figures(self) -> str:
-        """Median and maximum of what was measured, by name.
+        """Median and maximum of the figures, by name.
 
         >>> from jaxpipe.chaos.harness.trial import Setup
         >>> family = Family(name="kill", does="", aim="", num_trials=1, num_trials_full=1,
@@ -46,7 +46,7 @@ class Score:
         return f"{median(values):.3g}, at most {max(values):.3g}"
 
     def repeats(self) -> tuple[str, ...]:
-        """Return the commands that repeat what has failed, each alone."""
+        """Return the commands that repeat the failed trials, one each."""
         return tuple(
             f"jaxpipe chaos {self.family.name} --seed {self.seed + number} --trials 1"
             for number, trial in enumerate(self.trials)
@@ -72,7 +72,7 @@ def rows(scores: Sequence[Score]) -> list[tuple[str, ...]]:
 
 
 def markdown(scores: Sequence[Score]) -> str:
-    """Return the scorecard as a table, and below it what has failed, and how to repeat it."""
+    """Return the scorecard as a Markdown table, followed by the failed trials."""
     lines = [COLUMNS, ("---",) * len(COLUMNS), *rows(scores)]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     failed = [
@@ -86,7 +86,7 @@ def markdown(scores: Sequence[Score]) -> str:
 
 
 def write_scorecard(scores: Sequence[Score], folder: Path) -> tuple[Path, ...]:
-    """Write `scorecard.md` and `trials.csv`, and return where they are."""
+    """Write `scorecard.md` and `trials.csv`, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     card, table = folder / "scorecard.md", folder / "trials.csv"
     card.write_text(markdown(scores))

@@ -1,7 +1,4 @@
-"""One trial of chaos: what was broken on purpose, and whether the run came out as it must.
-
-From what a trial does to what becomes of it: an error that jaxpipe raises is a trial failed.
-"""
+"""Run a trial of fault injection; a `JaxpipeError` makes it a failed `Trial`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +9,7 @@ from jaxpipe.errors import JaxpipeError, RunError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What was broken, whether all was as it must be, and if not, why.
+    """The result of a trial: its fault, whether it passed, and if not, why.
 
     `figures` are measurements by name and unit, such as `detection_s`.
     """
@@ -25,9 +22,9 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Where the trials of a family are done, how many, and from which seed what is random is drawn.
+    """The folder of the trials of a family, their number, and their first seed.
 
-    `folder` is the family's own, and is empty at first; `dataset` is a folder of prepared data.
+    `folder` belongs to the family, and is empty at first; `dataset` is a folder of prepared data.
     Trial i of seed s is trial 0 of seed s + i, so that each can be repeated alone.
     """
 
@@ -39,10 +36,10 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One way to break a run: what is done, what must come out, and how often it is tried.
+    """One kind of fault: what is done, what is required, and the number of trials.
 
-    `trials` does them one after the other and yields each result as it is known. `num_trials` are
-    those of the subset, `num_trials_full` those of the whole.
+    `trials` runs them in turn and yields each result. `num_trials` is the default number,
+    `num_trials_full` that of a full run.
 
     >>> def none(setup: Setup) -> Iterator[Trial]:
     ...     yield from ()
@@ -61,7 +58,7 @@ class Family:
 
 
 def tried(name: str, work: Callable[[dict[str, float]], object]) -> Trial:
-    """Do a trial, which writes down its figures, and raises if it does not come out as it must.
+    """Run a trial, which records its figures, and raises if it fails.
 
     >>> def work(figures):
     ...     figures["gone_s"] = 7.0
@@ -79,10 +76,10 @@ def tried(name: str, work: Callable[[dict[str, float]], object]) -> Trial:
 
 
 def expect(is_so: bool, otherwise: str) -> None:
-    """Go on if it is as it must be.
+    """Check a condition of a trial.
 
     Raises:
-        RunError: it is not; `otherwise` says so.
+        RunError: it is false; the message is `otherwise`.
     """
     if not is_so:
         raise RunError(otherwise)
