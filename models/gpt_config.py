@@ -10,7 +10,7 @@ DTYPE_BYTES: Final = MappingProxyType({"float32": 4, "bfloat16": 2, "float16": 2
 
 
 class Attention(StrEnum):
-    """How attention is computed; the results differ by rounding alone."""
+    """The implementation of attention; the results differ by rounding alone."""
 
     AUTO = "auto"
     """`FLASH` on a GPU, if the format has 16 bits and a head's width suits it; else `PRODUCT`."""
@@ -25,11 +25,11 @@ class GptConfig:
     """Describe a decoder-only GPT.
 
     Args:
-        num_layers: how many equal layers stand between the embedding and the head.
+        num_layers: the number of equal layers between the embedding and the head.
         dim: the width of the residual stream.
         num_heads: attention heads per layer; `dim` is a multiple of it.
-        sequence: the longest sequence, in tokens; as many positions are learned.
-        vocabulary: how many different tokens there are.
+        sequence: the longest sequence, in tokens, and the number of learned positions.
+        vocabulary: the number of different tokens.
         tied: whether the head multiplies by the token embedding.
         dropout: the probability that an element is dropped, at each of three places: after the
             embedding, after attention and after the MLP.
@@ -37,8 +37,8 @@ class GptConfig:
         compute_dtype: the format of activations and of the operands of matrix products, one of
             `DTYPE_BYTES`. Statistics, softmax, logits and loss are float32 whatever it is.
         attention: how attention is computed.
-        logits_bytes: how much memory the logits of a microbatch may take in training; more are
-            computed in chunks of tokens, and once more in the backward.
+        logits_bytes: the memory limit of a microbatch's logits in training; larger logits are
+            computed in chunks of tokens, and recomputed in the backward.
 
     Raises:
         ValueError: a size below 1, `dim` not a multiple of `num_heads`, `dropout` outside [0, 1),

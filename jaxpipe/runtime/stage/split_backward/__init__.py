@@ -1,4 +1,4 @@
-"""The backward of a stage, split into the gradient of its input and those of its weights."""
+"""Split backward: the gradient of a stage's input, and those of its weights, separately."""
 
 from jaxpipe.runtime.stage.split_backward.backward import (
     Carried,

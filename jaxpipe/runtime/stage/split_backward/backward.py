@@ -19,10 +19,10 @@ from jaxpipe.runtime.stage.split_backward.partition import Halves, halve
 from jaxpipe.runtime.stage.split_backward.scan import crossing_keys, run_first, run_second
 
 Crossing: TypeAlias = tuple[Any, ...]
-"""Arrays that the gradient of the input makes, and those of the weights use."""
+"""Arrays that the input part computes and the weight part reads."""
 
 Carried: TypeAlias = tuple[dict[int, Any], Crossing]
-"""What lives between the two parts: inputs of the backward by their position, and what crosses."""
+"""What is kept between the parts: inputs of the backward by position, and what crosses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class SplitBackward:
         return of_input, tuple(values[key] for key in crossing_keys(self.halves))
 
     def carry(self, residuals: Any, cotangent: Any, crossing: Crossing) -> Carried:
-        """Return what to hold until the weight part: nothing is copied, the rest may go."""
+        """Return what the weight part needs; nothing is copied, and all else may be freed."""
         leaves = jax.tree.leaves(residuals)
         inputs = dict(enumerate(leaves))
         inputs[len(self.flat.arguments) - 1] = cotangent
