@@ -1,4 +1,4 @@
-"""`jaxpipe compare`: the pipeline and other ways to train, in turn on the same ranks."""
+"""`jaxpipe compare`: train with the pipeline and with SPMD baselines, on the same ranks."""
 
 import logging
 import os
@@ -26,18 +26,18 @@ def compare(
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("runs/compare"),
     rank_of: Annotated[str | None, tyro.conf.arg(metavar="SYSTEM")] = None,
 ) -> int:
-    """Train with the pipeline, then with each other way, and write one table and one plot.
+    """Train with the pipeline, then with each baseline, and write one table and one plot.
 
-    Each starts its own ranks on this host, as many as the plan has.
+    Each system starts its own ranks on this host, as many as the plan has.
 
     Args:
         config: a TOML file, as `jaxpipe train` takes it.
-        against: of alpa (the strategy found for the links of the plan's cluster), megatron, zero3
-            and ddp, with commas.
-        settings: changes to the file, such as `train.batch=8`; give it once for each.
-        steps: how many steps each trains.
+        against: baselines, separated by commas: alpa (the strategy found for the links of the
+            plan's cluster), megatron, zero3, ddp.
+        settings: overrides of the file, for example `train.batch=8`; repeatable.
+        steps: the number of training steps of each system.
         out: the folder of the results.
-        rank_of: be one rank of this system alone; `compare` starts its ranks so.
+        rank_of: run as one rank of this system; `compare` starts its ranks with it.
     """
     from jaxpipe.compare.system import systems_from
     from jaxpipe.config import load_config, plan_from
@@ -77,7 +77,7 @@ def _be_rank(name: str, config: "Config", plan: "Plan", out: Path) -> int:
 
 
 class _StepLine:
-    """Prints every step, and the first one as soon as it is there."""
+    """Callback that prints each step as it ends."""
 
     def __init__(self, num_steps: int) -> None:
         self._num_steps = num_steps
@@ -91,7 +91,7 @@ class _StepLine:
 
 
 def _command(config: Path, settings: Sequence[str], steps: int, out: Path) -> list[str]:
-    changes = [word for setting in settings for word in ("--set", setting)]
+    changes = [argument for setting in settings for argument in ("--set", setting)]
     return ["compare", str(config), *changes, "--steps", str(steps), "--out", str(out)]
 
 
@@ -117,7 +117,7 @@ def _compare(
         if code == 130:
             return code
         if code:
-            raise RunError(f"the ranks of {system} ended with {code}; see what they said above")
+            raise RunError(f"the ranks of {system} ended with {code}; see their messages above")
         all_measured.append(read_measured(out, system))
     console.print(f"\n{markdown(all_measured)}\n\n{_notes(config, plan)}\n", markup=False)
     files = _write(all_measured, config, plan, command, out)

@@ -147,7 +147,7 @@ class Evaluation:
         return self._together(first, waits)
 
     def _together(self, first: Wait, waits: Iterable[Wait]) -> list[Wait]:
-        """Return the collectives that share a flat buffer with the first; none for an all-to-all."""
+        """Return the collectives that share a buffer with the first; an all-to-all shares none."""
         if first.kind is CollectiveKind.ALL_TO_ALL:
             return [first]
         return [each for each in waits if each.goes_with(first, by_layout=self.by_layout)]
