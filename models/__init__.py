@@ -1,4 +1,4 @@
-"""What: the models that jaxpipe trains, and what they cost.
+"""The models that jaxpipe trains, and their costs.
 
 `models.gpt` is not imported here: planners need sizes and costs, and should not wait for jax.
 """

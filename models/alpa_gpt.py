@@ -32,7 +32,7 @@ from models.gpt_config import DTYPE_BYTES, GptConfig
 Parameters: TypeAlias = dict[str, Any]
 
 POSITIONS: Final = 512
-"""How many places are learned, at most: the default of the model that Alpa's was made from."""
+"""The maximum number of learned positions: the default of the model that Alpa's is based on."""
 
 INIT_STD: Final = 0.02
 EPSILON: Final = 1e-5
@@ -50,7 +50,7 @@ SPLIT: Final = MappingProxyType(
         "head.bias": -1,
     }
 )
-"""What writes to the middle of a layer is split by columns, what reads from there by rows."""
+"""Kernels into the middle of a layer are split by columns, kernels out of it by rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class AlpaGpt:
 
     @property
     def num_layers(self) -> int:
-        """How many layers the whole model has."""
+        """The number of layers of the whole model."""
         return self.config.num_layers
 
     @property
@@ -88,7 +88,7 @@ class AlpaGpt:
 
     @property
     def vocabulary(self) -> int:
-        """How many different tokens there are."""
+        """The number of different tokens."""
         return self.config.vocabulary
 
     @property
@@ -98,7 +98,7 @@ class AlpaGpt:
 
     @property
     def split(self) -> Mapping[str, int]:
-        """The dim of each parameter along which devices share a layer; the others are whole."""
+        """The dim of each parameter that tensor parallelism splits; others are replicated."""
         return SPLIT
 
     def init(self, key: Key[Array, ""], *, layers: range, embed: bool, head: bool) -> Parameters:
@@ -216,7 +216,7 @@ class AlpaGpt:
 
 
 def num_positions(config: GptConfig) -> int:
-    """Return how many places are learned."""
+    """Return the number of learned positions."""
     return min(POSITIONS, config.sequence)
 
 
@@ -224,7 +224,7 @@ _ALIKE_WIDTHS, _SHARED_WIDTHS = 6, 50
 
 
 def num_parameters(config: GptConfig) -> int:
-    """Return how many parameters the whole model has, in closed form."""
+    """Return the number of parameters of the whole model, in closed form."""
     dim = config.dim
     tables = 2 * config.vocabulary * dim + config.vocabulary
     ends = tables + num_positions(config) * dim + 2 * dim
@@ -259,7 +259,7 @@ def step_memory_bytes(
     The optimizer: 28 bytes a parameter (gradient, master copy and Adam's moments in, the same and
     the parameter out). And what is computed element by element: once forward, twice backward, once
     more with `remat`, over 6 widths a layer that all devices of op repeat and 50 that they share.
-    A model of `experiments/alpa_gpt`, whose form was chosen with the published times at hand.
+    A model of `experiments/alpa_gpt`, whose form was chosen to fit the published times.
     """
     width = DTYPE_BYTES[config.compute_dtype]
     params = num_parameters(config) / op

@@ -1,4 +1,4 @@
-"""Causal attention, written for where it runs: products of contiguous blocks, or a fused kernel.
+"""Causal attention: blocked matrix products, or a fused kernel.
 
 The product form never computes most of what causality forbids: queries and keys are cut into a few
 equal parts, and each part of the queries meets the keys up to its own end alone::
@@ -42,7 +42,7 @@ Statistics = Float[Array, "batch heads seq"]
 def causal_attention(
     qkv: Float[Array, "batch seq 3 dim"], *, num_heads: int, form: Attention
 ) -> Float[Array, "tokens dim"]:
-    """Let each token gather values from those before it and itself, in `num_heads` subspaces.
+    """Causal multi-head attention: each token attends to earlier tokens and itself.
 
     `qkv` are queries, keys and values, each head after head. The result is that of one sequence
     after the other; it carries the name "attention", for policies of `jax.checkpoint`.
@@ -71,7 +71,7 @@ def parts(sequence: int) -> list[tuple[int, int]]:
 
 
 def _chosen(form: Attention, qkv: Array) -> Attention:
-    """Resolve AUTO: the fused kernel where there is one, for the formats and widths that it has."""
+    """Resolve AUTO: the fused kernel, if it supports the device, format and head width."""
     if form is not Attention.AUTO:
         return form
     width = qkv.shape[-1]
@@ -128,7 +128,7 @@ _product.defvjp(_forward, _backward)
 
 
 def _dot(subscripts: str, a: Array, b: Array) -> Array:
-    """Multiply, and add up in float32."""
+    """Multiply with float32 accumulation."""
     return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
 
 
@@ -137,7 +137,7 @@ def _scale(q: Heads) -> float:
 
 
 def _reads(begin: int, end: int) -> Array:
-    """Tell which tokens before `end` each query from `begin` to `end` may read: (query, key)."""
+    """Return the causal mask of queries `begin` to `end` over keys before `end`: (query, key)."""
     return jnp.arange(begin, end)[:, None] >= jnp.arange(end)
 
 

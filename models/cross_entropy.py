@@ -1,4 +1,4 @@
-"""Cross-entropy of a head, without ever holding the logits of all tokens where those are large.
+"""Cross-entropy of a head in chunks of tokens, so that large logits never exist at once.
 
 ::
 
@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 
 
 class _Residuals(NamedTuple):
-    """What the backward needs; `logits` are None where there are several chunks."""
+    """Residuals for the backward; `logits` are None if there are several chunks."""
 
     x: Array
     rows: Array
@@ -51,7 +51,7 @@ def cross_entropy(
 
 
 def chunk_tokens(tokens: int, vocabulary: int, *, logits_bytes: int) -> int:
-    """Return how many tokens' float32 logits are computed at a time, in as equal chunks as can be.
+    """Return the number of tokens per chunk of float32 logits, in chunks as equal as possible.
 
     >>> chunk_tokens(2048, 50257, logits_bytes=2**26), chunk_tokens(100, 256, logits_bytes=2**26)
     (293, 100)
@@ -125,7 +125,7 @@ def _gradients(x: Array, rows: Array, of_logits: Array) -> tuple[Array, Array]:
 
 
 def _chunks(chunk: int, x: Array, targets: Array) -> tuple[Array, Array, Array]:
-    """Cut into equal chunks, the last filled up; say what is a token and what is filling."""
+    """Split into equal chunks, the last one padded; return the mask of real tokens as well."""
     tokens = len(x)
     num_chunks = math.ceil(tokens / chunk)
     filling = num_chunks * chunk - tokens

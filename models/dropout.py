@@ -1,4 +1,4 @@
-"""Dropout with its key as an argument: no key, no dropout."""
+"""Dropout with an explicit key; without a key it is off."""
 
 from functools import partial
 

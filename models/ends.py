@@ -1,4 +1,4 @@
-"""The two ends of a GPT: tokens in, logits out."""
+"""The embedding and the head of a GPT."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ def table(rows: int, config: GptConfig, rngs: nnx.Rngs) -> nnx.Param[Array]:
 class Embedding(nnx.Module):
     """Add a token's vector to its position's.
 
-    A token outside the vocabulary becomes NaN, so that it is noticed and not replaced.
+    A token outside the vocabulary becomes NaN instead of another token, so that it is noticed.
     """
 
     def __init__(self, config: GptConfig, *, rngs: nnx.Rngs) -> None:
@@ -43,7 +43,7 @@ class Embedding(nnx.Module):
 
 
 class Head(nnx.Module):
-    """Normalise, then compare with each token's vector: the embedding's, or its own if not tied."""
+    """LayerNorm, then the logits: products with the tied embedding, or with a kernel of its own."""
 
     def __init__(self, config: GptConfig, *, rngs: nnx.Rngs) -> None:
         self.norm = norm(config, rngs)

@@ -1,4 +1,4 @@
-"""A decoder-only GPT that can be cut anywhere between its layers: parameters in, parameters out.
+"""A decoder-only GPT that can be partitioned between any two layers, as pure functions.
 
 Outside, parameters are nested dicts of arrays; inside, they become NNX modules::
 
@@ -81,7 +81,7 @@ class Gpt:
 
     @property
     def num_layers(self) -> int:
-        """How many layers the whole model has."""
+        """The number of layers of the whole model."""
         return self.config.num_layers
 
     @property
@@ -91,7 +91,7 @@ class Gpt:
 
     @property
     def vocabulary(self) -> int:
-        """How many different tokens there are."""
+        """The number of different tokens."""
         return self.config.vocabulary
 
     @property
@@ -101,9 +101,9 @@ class Gpt:
 
     @property
     def split(self) -> Mapping[str, int]:
-        """The dim of each parameter along which devices share a layer: heads, hidden, vocabulary.
+        """The dim of each parameter that tensor parallelism splits: heads, hidden, vocabulary.
 
-        What is not named is whole on each device; so is the bias of qkv, for it is small.
+        Other parameters are replicated, also the bias of qkv, because it is small.
         """
         return SPLIT
 

@@ -10,7 +10,7 @@ DTYPE_BYTES: Final = MappingProxyType({"float32": 4, "bfloat16": 2, "float16": 2
 
 
 class Attention(StrEnum):
-    """How attention is computed; the results differ by rounding alone."""
+    """The implementation of attention; the results differ by rounding alone."""
 
     AUTO = "auto"
     """`FLASH` on a GPU, if the format has 16 bits and a head's width suits it; else `PRODUCT`."""

@@ -1,4 +1,4 @@
-"""What a GPT costs, in closed form and without jax: FLOPs, parameters, activations, residuals.
+"""The costs of a GPT in closed form, without jax: FLOPs, parameters, activations, residuals.
 
 Per token, with D = dim, S = sequence, V = vocabulary and c = the bytes of `compute_dtype`:
 
@@ -45,7 +45,7 @@ def layer_forward_flops(config: GptConfig, *, batch: int, sequence: int) -> int:
 
 
 def layer_backward_flops(config: GptConfig, *, batch: int, sequence: int) -> ByRemat:
-    """Return the FLOPs of one layer's backward, with what it computes again.
+    """Return the FLOPs of one layer's backward, with recomputation.
 
     Twice the forward, and under every policy the scores once more. `full` adds the forward but for
     the last product of the MLP, whose result no gradient needs.
@@ -63,7 +63,7 @@ def head_forward_flops(config: GptConfig, *, batch: int, sequence: int) -> int:
 
 
 def train_flops_per_token(config: GptConfig, *, sequence: int) -> int:
-    """Return the FLOPs that training needs per token, forward and backward, none of them twice.
+    """Return the FLOPs of training per token, forward and backward, without recomputation.
 
     The numerator of the MFU: tokens per second times this, over the peak of all devices.
 
@@ -77,7 +77,7 @@ def train_flops_per_token(config: GptConfig, *, sequence: int) -> int:
 
 
 def num_parameters(config: GptConfig, *, layers: int, embed: bool, head: bool) -> int:
-    """Return how many parameters a stage of so many layers holds, with the ends that it has.
+    """Return the number of parameters of a stage of this many layers, with its ends.
 
     A stage with a tied head and no embedding holds a copy of the token table.
 

@@ -1,4 +1,4 @@
-"""The layer of a GPT: causal attention, then an MLP, each behind a LayerNorm and a shortcut.
+"""The layer of a GPT: causal attention, then an MLP, each with a LayerNorm and a residual.
 
 ::
 
@@ -40,9 +40,9 @@ def norm(config: GptConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
 
 
 class QueriesKeysValues(nnx.Module):
-    """Let each token ask, offer and tell: one product for queries, keys and values.
+    """Project each token to query, key and value with one matrix product.
 
-    They have a dim of the kernel to themselves, so that its last dim can be split by heads.
+    The three have a dim of the kernel, so that its last dim can be split by heads.
     """
 
     def __init__(self, config: GptConfig, *, rngs: nnx.Rngs) -> None:
@@ -58,7 +58,7 @@ class QueriesKeysValues(nnx.Module):
 
 
 class Attention(nnx.Module):
-    """Let each token read those before it and itself, in `num_heads` subspaces.
+    """Causal multi-head self-attention with its projections.
 
     Its output before the projection carries the name "attention", for policies of
     `jax.checkpoint`. The attention probabilities are not dropped: the fused kernels cannot.
@@ -79,7 +79,7 @@ class Attention(nnx.Module):
         )
 
     def __call__(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq dim"]:
-        """Return what each token gathers from those before it and itself."""
+        """Return the attention output of each token."""
         batch, seq, dim = x.shape
         qkv = self.qkv(x.reshape(-1, dim)).reshape(batch, seq, 3, dim)
         mixed = causal_attention(qkv, num_heads=self.num_heads, form=self.form)
@@ -103,7 +103,7 @@ class Mlp(nnx.Module):
         )
 
     def __call__(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq dim"]:
-        """Return what each token makes of itself alone."""
+        """Return the output of the MLP for each token."""
         gelu = jax.checkpoint(partial(jax.nn.gelu, approximate=True))
         return self.down(gelu(self.up(x.reshape(-1, x.shape[-1])))).reshape(x.shape)
 

@@ -1,1 +1,1 @@
-"""The other way: one program on all devices, its arrays sharded on a mesh."""
+"""Automatic sharding: one SPMD program on all devices, its arrays sharded over a mesh."""

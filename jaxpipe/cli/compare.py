@@ -28,7 +28,7 @@ def compare(
 ) -> int:
     """Train with the pipeline, then with each baseline, and write one table and one plot.
 
-    Each starts its own ranks on this host, as many as the plan has.
+    Each system starts its own ranks on this host, as many as the plan has.
 
     Args:
         config: a TOML file, as `jaxpipe train` takes it.
@@ -93,7 +93,7 @@ class _StepLine:
 
 
 def _command(config: Path, settings: Sequence[str], steps: int, out: Path) -> list[str]:
-    changes = [word for setting in settings for word in ("--set", setting)]
+    changes = [argument for setting in settings for argument in ("--set", setting)]
     return ["compare", str(config), *changes, "--steps", str(steps), "--out", str(out)]
 
 

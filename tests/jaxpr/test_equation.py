@@ -26,7 +26,9 @@ doubled.defvjp(lambda x: (2 * x, None), lambda _, g: (2 * g,))
 
 
 @pytest.mark.parametrize(
-    "call", [jax.jit(jnp.sin), jax.checkpoint(jnp.sin), doubled, jax.nn.relu], ids=str
+    "call",
+    [jax.jit(jnp.sin), jax.checkpoint(jnp.sin), doubled, jax.nn.relu],
+    ids=["jit", "checkpoint", "custom_vjp", "custom_jvp"],
 )
 def test_what_a_call_applies_is_found(call: Any) -> None:
     (equation,) = equations(call)

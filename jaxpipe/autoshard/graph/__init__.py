@@ -1,4 +1,4 @@
-"""The graph of a step: what its jaxpr computes from what, and which dims are split together."""
+"""The dataflow graph of a step, and the dims of its arrays that are split together."""
 
 from jaxpipe.autoshard.graph.argument_roles import (
     Roles,

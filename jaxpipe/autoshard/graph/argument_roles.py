@@ -1,4 +1,4 @@
-"""What the arguments of a step are for, told from what becomes of them.
+"""The roles of a step's arguments, inferred from their use: parameters, optimizer state, batch.
 
 An argument whose path is a result's too is state. If products depend on it, it is a parameter, else
 it belongs to the optimizer: moments, a master copy, a counter. All other arguments are the batch.
@@ -11,7 +11,7 @@ from jaxpipe.autoshard.graph.graph import Graph
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """The paths of a step's arguments, by what they are for."""
+    """The paths of a step's arguments, by role."""
 
     parameters: tuple[str, ...]
     optimizer: tuple[str, ...]
@@ -19,7 +19,7 @@ class Roles:
 
 
 def roles_of(graph: Graph) -> Roles:
-    """Return what the arguments of a step are for."""
+    """Return the roles of the arguments of a step."""
     final = final_arrays(graph)
     state = [path for path in graph.arguments if path in graph.results]
     return Roles(
@@ -30,7 +30,7 @@ def roles_of(graph: Graph) -> Roles:
 
 
 def final_arrays(graph: Graph) -> tuple[bool, ...]:
-    """Return of each array whether no deciding operator depends on it: gradients, what follows."""
+    """Return for each array whether no deciding operator depends on it, as for gradients."""
     final = [True] * len(graph.arrays)
     for operator in reversed(graph.operators):
         if operator.deciding or not all(final[result] for result in operator.results):
@@ -41,7 +41,7 @@ def final_arrays(graph: Graph) -> tuple[bool, ...]:
 
 
 def batch_dims(graph: Graph) -> tuple[int | None, ...]:
-    """Return of each array along which dim the examples of the batch lie, if they do.
+    """Return for each array the dim of the batch's examples, or None.
 
     They lie along the first dim of the batch's arguments, and where rules carry it from there.
     """
@@ -64,7 +64,7 @@ def batch_factor(
     rules: tuple[tuple[int | None, ...], ...],
     dims: list[int | None] | tuple[int | None, ...],
 ) -> int | None:
-    """Return the factor of an operator's rule along which examples lie, given those of arrays."""
+    """Return the factor of an operator's rule that is the batch dim, given those of the arrays."""
     for operand, names in zip(operands, rules, strict=True):
         dim = None if operand is None else dims[operand]
         if dim is not None and names[dim] is not None:

@@ -1,4 +1,4 @@
-"""The primitives that compute each place of their results from that place of their operands."""
+"""The elementwise primitives."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The rules of look-ups: `gather`, and `scatter-add`, its transpose.
+"""The sharding rules of `gather` and of its transpose, `scatter-add`.
 
 A table of rows, with indices, gives one row for each index. The columns are split as they are in
 the table; the indices as rows of the result. Devices may also split the rows of the table: each

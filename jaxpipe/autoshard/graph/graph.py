@@ -1,4 +1,4 @@
-"""The graph of a step: its arrays, and the operators that make them, in the order of the jaxpr."""
+"""The graph of a step: its arrays and operators, in the order of the jaxpr."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from jaxpipe.autoshard.graph.rule import Rule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayType:
-    """What an array is like: its shape, the name of its dtype, and the bytes of an element."""
+    """The type of an array: its shape, the name of its dtype, and the bytes of an element."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -23,10 +23,10 @@ class ArrayType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One equation: arrays in (None: a constant, which every device makes itself), arrays out.
+    """One equation: arrays in (None: a constant, computed by every device), arrays out.
 
-    `deciding` are those whose way to be computed is chosen, products and look-ups; all others
-    follow an operand. `remat` marks what is computed under `jax.checkpoint`, in the backward.
+    `deciding` are the operators whose sharding is searched, products and look-ups; all others
+    follow an operand. `remat` marks operators under `jax.checkpoint`, recomputed in the backward.
     """
 
     index: int

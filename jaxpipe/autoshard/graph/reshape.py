@@ -1,4 +1,4 @@
-"""Which dims of a reshaped array are split together: the leading ones of each group that it keeps.
+"""The sharding rule of a reshape: the leading dims of each preserved group are split together.
 
 A reshape keeps groups of dims, each with the same number of elements before and after::
 

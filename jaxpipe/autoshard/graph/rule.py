@@ -1,15 +1,12 @@
-"""A rule: which dims of an operator's operands and results are split together.
+"""Sharding rules: the dims of an operator's operands and results that are split together.
 
-Each dim belongs to a factor, or is whole (None). A factor that no result has is summed: devices
-that split it hold partial sums. So are all ways to compute an operator told at once, as the ways to
-give each axis of the mesh one factor or none. A product of matrices, with factors m, n and k::
+Each dim belongs to a factor, or is whole (None). A factor that no result has is reduced:
+devices that split it hold partial sums. The shardings of an operator are then the assignments of
+one factor, or none, to each axis of the mesh. A product of matrices, with factors m, n and k::
 
     (m, k) x (k, n) -> (m, n)       k is summed
 
 Source: the rules of einsum; Zheng et al., "Alpa", OSDI 2022, table 3, is the case of a product.
-
-
-The form of an equation: what its rule depends on beside its primitive.
 """
 
 from collections.abc import Mapping
@@ -22,7 +19,7 @@ Dims = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """The factors of an operator's dims, and how far each can be split: into a divisor of its size.
+    """The factors of an operator's dims, and their sizes; a factor splits into a divisor.
 
     >>> product = Rule(sizes=(4, 2, 8), operands=((0, 2), (2, 1)), results=((0, 1),))
     >>> product.summed
@@ -60,7 +57,7 @@ def named_rule(
 
 
 def whole_rule(operands: tuple[int, ...], results: tuple[int, ...]) -> Rule:
-    """Return the rule of an operator of which nothing is known, by the ranks of its arrays."""
+    """Return the rule of an unknown operator, with arrays of these ranks: no dim is split."""
     return Rule(
         sizes=(),
         operands=tuple((None,) * rank for rank in operands),
@@ -73,7 +70,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """The shapes of an equation's operands and results, and its parameters."""
+    """What a rule depends on besides the primitive: shapes of operands and results, parameters."""
 
     operands: tuple[Shape, ...]
     results: tuple[Shape, ...]

@@ -1,4 +1,4 @@
-"""The rule of each primitive of JAX; what is not known is computed whole by every device."""
+"""The sharding rule of each JAX primitive; unknown ones are computed whole by every device."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -27,7 +27,7 @@ def rule_of(primitive: str, form: Form) -> Rule:
 
 
 def _elementwise(form: Form) -> Rule:
-    """Split each place of the arrays together; scalars, and dims of size 1 that grow, are whole."""
+    """Split equal dims together; scalars, and dims of size 1 that are broadcast, are whole."""
     if len(form.results) != 1:  # a barrier passes each of its operands on
         names = tuple(
             tuple((array, dim) for dim in range(len(s))) for array, s in enumerate(form.results)

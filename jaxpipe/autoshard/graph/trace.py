@@ -1,4 +1,4 @@
-"""Trace a step: from a function and the shapes of its arguments to its graph."""
+"""Trace a step into its graph, given the shapes of its arguments."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -19,7 +19,7 @@ _DECIDING = frozenset(("dot_general", "gather", "scatter-add", "scatter_add"))
 def trace_step(
     step: Callable[..., Any], *arguments: Any, names: Sequence[str], result_names: Sequence[str]
 ) -> Graph:
-    """Return the graph of a step, of which the shapes and dtypes of its arguments are enough.
+    """Return the graph of a step; shapes and dtypes of its arguments are enough.
 
     `names` are those of the arguments, `result_names` those of what the step returns (one name for
     a single result). Equations that no result needs are left out.
@@ -105,7 +105,7 @@ def _flops(primitive: str, rule: Rule) -> float:
 
 
 def _type_of(aval: Any) -> ArrayType:
-    """Say what an array is like; a key of the random numbers has no size that counts."""
+    """Return the type of an array; a PRNG key counts no bytes."""
     dtype = aval.dtype
     itemsize = dtype.itemsize if isinstance(dtype, np.dtype) else 0
     return ArrayType(shape=tuple(aval.shape), dtype=str(dtype), itemsize=itemsize)

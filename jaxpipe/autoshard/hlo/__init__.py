@@ -1,4 +1,4 @@
-"""What a compiled step will do: its collectives, its memory, and what runs beside what."""
+"""Analyse a compiled step: its collectives, memory and overlap of communication."""
 
 from jaxpipe.autoshard.hlo.collectives import (
     ELEMENT_BYTES,

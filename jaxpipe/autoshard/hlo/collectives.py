@@ -1,4 +1,4 @@
-"""Which collectives a compiled step runs, read from the text of its optimized HLO.
+"""Parse the collectives of a compiled step from the text of its optimized HLO.
 
 A combined collective, whose operands are a tuple, is one. An asynchronous one is counted where it
 starts. What a loop runs many times is counted once, as it stands in the text.
@@ -24,7 +24,7 @@ ELEMENT_BYTES: Final = MappingProxyType(
 
 
 class HloKind(StrEnum):
-    """What a collective does; the values are the names in HLO."""
+    """The kind of a collective; the values are the names in HLO."""
 
     ALL_REDUCE = "all-reduce"
     ALL_GATHER = "all-gather"
@@ -52,7 +52,7 @@ class HloCollective:
         kind: what it does.
         num_bytes: the bytes of the whole arrays on one device: before a reduce-scatter, after an
             all-gather, before and after the others.
-        group: how many devices take part together; 0 means all of them.
+        group: the number of devices in a group; 0 means all devices.
         dtypes: XLA's names of the formats of its arrays, sorted.
     """
 

@@ -1,4 +1,4 @@
-"""Compile a step for a target and read what it will do: collectives, memory, overlap."""
+"""Compile a step for a target, and read its collectives, memory and overlap."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ class StepMemory:
     Args:
         arguments: what the caller passes: state and data.
         outputs: what the step returns, of which `aliased` lies in donated arguments.
-        temporaries: what is held in between, at its largest. Of a CPU it says nothing about a
+        temporaries: the peak of intermediate arrays. That of a CPU says nothing about a
             GPU: fusions, layouts and the order of instructions differ.
     """
 
@@ -36,13 +36,13 @@ class StepMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledStep:
-    """What the compiler says of a step.
+    """The compiler's description of a step.
 
     Args:
-        target: what it is compiled for.
+        target: the device that it is compiled for.
         collectives: in the order of the text.
         memory: of one device.
-        asynchronous: the collectives that may run beside computation, where the target has such.
+        asynchronous: the collectives that may overlap computation, if the target has any.
         compile_s: seconds to lower and compile.
     """
 
@@ -58,8 +58,8 @@ def compile_step(
 ) -> CompiledStep:
     """Compile a jitted step, whose arguments are abstract and placed on devices of the target.
 
-    Collectives are combined without bound, and what is computed again stays so, as in the
-    published tables. Nothing is run and no array is made: any size can be compiled.
+    Collectives are combined without bound, and recomputation is kept, as in the
+    published tables. Nothing runs and no array is allocated: any size can be compiled.
     """
     start = time.perf_counter()
     traced = step.trace(*arguments)  # type: ignore[attr-defined]
@@ -79,7 +79,7 @@ def compile_step(
 
 
 def step_memory(compiled: Compiled) -> StepMemory:
-    """Return what `memory_analysis` of XLA says of a compiled step."""
+    """Return the result of XLA's `memory_analysis` for a compiled step."""
     stats = compiled.memory_analysis()
     assert stats is not None, "this backend has no memory analysis"
     return StepMemory(

@@ -1,9 +1,9 @@
-"""Which collectives of a scheduled module run beside computation.
+"""Find the collectives of a scheduled HLO module that overlap computation.
 
 In scheduled HLO the instructions stand in the order in which they are issued::
 
     %start = all-reduce-start(%g)
-    %dot   = custom-call(...)          computed while the collective is under way
+    %dot   = custom-call(...)          computed during the collective
     %done  = all-reduce-done(%start)
 
 Source: XLA, "Async HLO instructions".
@@ -22,7 +22,7 @@ _COMPUTE = frozenset(("fusion", "dot", "convolution", "custom-call", "reduce", "
 
 
 class Place(Enum):
-    """Where an instruction stands to an asynchronous collective."""
+    """The role of an instruction for asynchronous collectives."""
 
     START = "start"
     DONE = "done"
@@ -35,7 +35,7 @@ class AsyncCollective:
 
     Args:
         name: the name of the instruction that starts it.
-        num_beside: how many instructions that compute are issued while it is under way.
+        num_beside: the number of computing instructions issued during it.
     """
 
     name: str
@@ -45,7 +45,7 @@ class AsyncCollective:
 def async_collectives(text: str) -> tuple[AsyncCollective, ...]:
     """Return the asynchronous collectives of a scheduled module in the order in which they end.
 
-    A start and an end that stand side by side hide nothing: `num_beside` is 0.
+    A start directly followed by its end overlaps nothing: `num_beside` is 0.
 
     >>> text = '''
     ...   %s = f32[2] all-reduce-start(%a)

@@ -1,4 +1,4 @@
-"""How fast the targets are, and how long a step should take on one of them.
+"""The speeds of the targets, and the predicted time of a step on them.
 
     step = FLOP / products  +  bytes through memory / memory  +  bytes on a ring / its links
 
@@ -23,7 +23,7 @@ _DTYPES: Final = ("float16", "bfloat16", "float32")
 class TargetSpeeds:
     """FLOP/s of products by dtype, bytes/s of a device's memory and of one link.
 
-    `num_links` says how many links a device has into a group of so many.
+    `num_links` maps the size of a group to the number of links of a device into it.
     """
 
     products: Mapping[str, float]

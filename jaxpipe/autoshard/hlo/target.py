@@ -1,11 +1,11 @@
-"""What a step is compiled for: forced host devices, or GPUs that need not be there.
+"""Compilation targets: forced host devices, or GPUs that need not be present.
 
-A GPU's compiler runs without a GPU and without a driver. It is told of the GPU by a file in
-`targets/` and comes with the extra `aot`; these must be set before jax starts::
+XLA's compiler for GPUs runs without a GPU or driver. A file in `targets/` describes the GPU; the
+compiler comes with the extra `aot`. These must be set before jax starts::
 
     JAX_PLATFORMS=cpu  JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1
 
-`target_environment` says so, for `run_python` to start a process with.
+`run_python` starts a process with the environment of `target_environment`.
 """
 
 import json
@@ -32,14 +32,14 @@ COMBINE_ALL: Final = MappingProxyType(
         for kind in ("all_reduce", "all_gather", "reduce_scatter")
     }
 )
-"""Combine collectives however large they grow, as Alpa does."""
+"""Combine collectives without a size limit, as Alpa does."""
 
 KEEP_RECOMPUTED: Final = MappingProxyType({"xla_disable_hlo_passes": "cse_barrier_expander"})
-"""Keep XLA's CPU compiler from merging what is computed again with what was computed first."""
+"""Keep XLA's CPU compiler from merging recomputation with the forward."""
 
 
 class Target(StrEnum):
-    """What a step is compiled for."""
+    """The device that a step is compiled for."""
 
     CPU = "cpu"
     """Forced host devices: counts and arguments are right, temporaries are a CPU's."""
@@ -53,7 +53,7 @@ def has_gpu_compiler() -> bool:
 
 
 def target_environment(num_devices: int) -> Mapping[str, str]:
-    """Return the environment of a process that compiles for so many devices of any target."""
+    """Return the environment of a process that compiles for this many devices of any target."""
     flags = [each for each in os.environ.get("XLA_FLAGS", "").split() if _FORCED not in each]
     return os.environ | {
         "JAX_PLATFORMS": "cpu",
@@ -63,7 +63,7 @@ def target_environment(num_devices: int) -> Mapping[str, str]:
 
 
 def run_python(module: str, request: Any, *, num_devices: int) -> Any:
-    """Run `python -m module` with `request` as JSON on its input; return its last line as JSON.
+    """Run `python -m module`, `request` as JSON on its input; return its last line, parsed.
 
     Raises:
         RunError: the process failed; the message ends with the last line of its error output.

@@ -13,10 +13,10 @@ from topo import Cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledCosts:
-    """What layers take on devices that share each microbatch of `microbatch` samples evenly.
+    """The cost of layers on devices that split each microbatch of `microbatch` samples evenly.
 
-    The slowest device decides; gradients are summed by a ring once a step, and each of the
-    `num_microbatches` bears its part of that. Layers, devices and bytes are those of the task.
+    The slowest device decides. Gradients are all-reduced by a ring once a step, a cost that is
+    spread over the `num_microbatches`. Layers, devices and bytes are those of the task.
     """
 
     task: Task
@@ -44,9 +44,9 @@ class ProfiledCosts:
 
 
 def submesh_space(task: Task, *, microbatch: int, equal: int | None = None) -> SubmeshSpace:
-    """Return the devices of a task's cluster, for microbatches of so many samples.
+    """Return the submeshes of a task's cluster, for microbatches of this many samples.
 
-    With `equal` all submeshes have so many devices. A device of unknown memory holds everything.
+    With `equal` all submeshes have that many devices. A device of unknown memory has no limit.
     """
     cluster, profile = task.cluster, task.profile.scaled(microbatch=microbatch)
     ranges = submeshes(cluster) if equal is None else _blocks(cluster, equal)

@@ -23,10 +23,10 @@ from jaxpipe.errors import PlanError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmeshSpace:
-    """What stages are assigned to: ranges of devices, their memory in bytes, hops between them.
+    """The submeshes that stages are assigned to: ranges of devices, memory in bytes, hops.
 
-    `hop_s(device)` are the seconds in which a microbatch comes to a device from the one before it,
-    and its gradient goes back.
+    `hop_s(device)` are the seconds that a microbatch takes from the previous device to this one,
+    plus those of its gradient back.
     """
 
     submeshes: tuple[range, ...]
@@ -124,7 +124,7 @@ def _tabulate(costs: StageCosts, space: SubmeshSpace, *, num_layers: int) -> _Ta
 
 
 def _bounds(seconds: np.ndarray, tolerance: float) -> list[float]:
-    """Return what the slowest stage may take, ascending, each the largest of those alike."""
+    """Return bounds on the slowest stage, ascending; of close ones only the largest."""
     left = np.unique(seconds[np.isfinite(seconds)])
     bounds: list[float] = []
     while len(left):
@@ -137,11 +137,11 @@ def _bounds(seconds: np.ndarray, tolerance: float) -> list[float]:
 def _quickest(
     table: _Table, bound_s: float, *, counts: range, num_microbatches: int
 ) -> tuple[float, list[tuple[int, int, int]]]:
-    """Return the seconds of the quickest way through, and the submesh and layers of its stages."""
+    """Return the seconds of the fastest pass through the pipeline, and its submeshes and layers."""
     num_layers = table.seconds.shape[1] - 1
     allowed = np.where(table.seconds <= bound_s, table.seconds, inf)
     left = np.full((num_layers + 1, table.num_devices + 1), inf)
-    left[num_layers] = 0.0  # no layers are left, whatever devices are
+    left[num_layers] = 0.0  # all layers are assigned; devices may remain
     ways: list[np.ndarray] = []
     best_s, best_count = inf, 0
     for count in range(1, counts.stop):

@@ -1,4 +1,4 @@
-"""Stages on submeshes: what one costs, what a pipeline of them takes, which submeshes there are.
+"""Stages on submeshes: their cost, the time of a pipeline of them, and the possible submeshes.
 
 ::
 
@@ -16,10 +16,10 @@ from topo import Cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCost:
-    """What some layers take on some devices.
+    """The cost of some layers on some devices.
 
-    `seconds` are those of the forward and the backward of one microbatch. Of its devices each holds
-    `held_bytes`, and `live_bytes` more for each microbatch in flight.
+    `seconds` are those of the forward and the backward of one microbatch. Each device holds
+    `held_bytes`, plus `live_bytes` for each microbatch in flight.
     """
 
     seconds: float
@@ -28,7 +28,7 @@ class StageCost:
 
 
 StageCosts: TypeAlias = Callable[[range, range], StageCost | None]
-"""Given layers and devices: what a stage of them costs, or None where it cannot be."""
+"""The cost of a stage of these layers on these devices, or None if it is impossible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedModel:
-    """All layers in stages, first to last, and the seconds that a step is foreseen to take."""
+    """All stages, first to last, and the predicted seconds of a step."""
 
     stages: tuple[Stage, ...]
     step_s: float
@@ -54,7 +54,7 @@ class StagedModel:
 
     @property
     def cut(self) -> tuple[int, ...]:
-        """How many layers each stage has."""
+        """The number of layers of each stage."""
         return tuple(len(stage.layers) for stage in self.stages)
 
 
@@ -93,8 +93,8 @@ def step_s(
 ) -> float:
     """Return the seconds of a step: once through all stages, then the slowest for the others.
 
-    `hop_s(device)` are those in which a microbatch comes to a device from the one before it, and
-    its gradient goes back.
+    `hop_s(device)` are the seconds that a microbatch takes from the previous device to this one,
+    plus those of its gradient back.
 
     Source: Zheng et al., "Alpa", OSDI 2022, section 5.2, equation 2.
     """

@@ -1,4 +1,4 @@
-"""Within operators: the strategy of least predicted seconds, by integer programming."""
+"""Alpa's intra-operator pass: the fastest predicted strategy, by integer programming."""
 
 from jaxpipe.autoshard.intra_op.machine import Machine
 from jaxpipe.autoshard.intra_op.restrict import GradientReduction

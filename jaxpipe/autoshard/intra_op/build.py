@@ -1,9 +1,9 @@
-"""From a graph to the problem of the search: a node for each tree, an edge where one reads another.
+"""Build the search problem of a graph: a node for each tree, an edge where one reads another.
 
-The choices of a node are those of its root: the layouts of an argument, or the ways to compute a
-deciding operator. All that follows is fixed by them, and what its collectives take is added up. An
-array that is read otherwise than it is stored is resharded: on an edge, or, where reader and
-maker are one node, at the node. A result with the path of an argument is resharded to that.
+The choices of a node are those of its root: the layouts of an argument, or the shardings of a
+deciding operator. They fix all operators that follow the root, whose collectives are added up. An
+array that is read in another layout than it is stored in is resharded: on an edge, or at the node
+if the same node makes and reads it. A result with the path of an argument is resharded to that.
 
 Source: Zheng et al., "Alpa", OSDI 2022, section 4.2.
 """
@@ -25,7 +25,7 @@ from jaxpipe.autoshard.strategy import MeshShape
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stored:
-    """How an array is stored: the number of its layout for each choice of a node."""
+    """The layout of an array, as its number, for each choice of a node."""
 
     node: int
     layout: np.ndarray
@@ -33,7 +33,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Space:
-    """All strategies for a graph on a mesh, as a problem, and what its numbers mean.
+    """All strategies for a graph on a mesh: the problem, and the meaning of its numbers.
 
     `deciding[i]` is the node of operator i, if that decides; choices that are kept of each node are
     in `kept`, by the numbers that its table has for them.
@@ -82,7 +82,7 @@ def space_of(graph: Graph, mesh: MeshShape, machine: Machine) -> Space:
 
 @dataclass(slots=True, kw_only=True)
 class _Draft:
-    """The problem while it grows: first nodes and what they store, then who reads what."""
+    """The problem under construction: first nodes and their arrays, then the reads between them."""
 
     graph: Graph
     tree: Tree
@@ -99,7 +99,7 @@ class _Draft:
     _reshard_charges: dict[int, dict[Combined, np.ndarray]] = field(default_factory=dict)
 
     def settle(self) -> None:
-        """Give each array to a node; a node's root before what follows it."""
+        """Assign each array to a node, the root of a node before its followers."""
         states = self.tree.states
         for array in self.graph.arguments.values():
             if array not in states:
@@ -131,7 +131,7 @@ class _Draft:
             self._store(result, node, numbers[pick])
 
     def read_all(self) -> None:
-        """Add what every operator, and the next step, reads otherwise than it is stored."""
+        """Add the resharding of what each operator, and the next step, reads in another layout."""
         for operator in self.graph.operators:
             table, place = self._table(operator), self.tree.followed[operator.index]
             stored = self.stored[operator.results[0]]
@@ -170,7 +170,7 @@ class _Draft:
                 self._charge(into, combined, mask[pick])
 
     def _resharding_charges(self, array: int) -> dict[Combined, np.ndarray]:
-        """Return which pairs of layouts of a final array have which charge."""
+        """Return the charges of each pair of layouts of a final array."""
         layouts = self.tables.layouts.of(self.graph.arrays[array])
         if id(layouts) not in self._reshard_charges:
             size = len(layouts.shardings)
@@ -183,7 +183,7 @@ class _Draft:
         return self._reshard_charges[id(layouts)]
 
     def problem(self) -> Problem:
-        """Return the problem that has grown; edges that cost nothing are left out."""
+        """Return the problem; edges without a cost are left out."""
         nodes = tuple(
             Node(seconds=seconds, memory=memory, charges=charges)
             for seconds, memory, charges in zip(

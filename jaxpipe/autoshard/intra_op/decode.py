@@ -1,4 +1,4 @@
-"""From choices back to a strategy, and from a strategy to the choices that it is."""
+"""Convert choices to a strategy, and a strategy back to choices."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +16,7 @@ from jaxpipe.errors import PlanError
 
 
 def strategy_of(space: Space, chosen: Sequence[int], *, name: str) -> Strategy:
-    """Return the strategy that a choice at each node is."""
+    """Return the strategy of one choice at each node."""
     graph = space.graph
     return Strategy(
         name=name,
@@ -46,12 +46,12 @@ def number_of(space: Space, array: int, chosen: Sequence[int]) -> int:
 
 
 def choice_of(space: Space, operator: Operator, chosen: Sequence[int]) -> OperatorChoice:
-    """Return how an operator is computed."""
+    """Return the sharding of an operator."""
     return space.table(operator).choices[table_row(space, operator, chosen)]
 
 
 def table_row(space: Space, operator: Operator, chosen: Sequence[int]) -> int:
-    """Return which of the choices in its table an operator has."""
+    """Return the row of an operator's choice in its table."""
     place = space.tree.followed[operator.index]
     if place is None:
         node = space.deciding[operator.index]
@@ -62,7 +62,7 @@ def table_row(space: Space, operator: Operator, chosen: Sequence[int]) -> int:
 
 
 def choices_in(space: Space, strategy: Strategy) -> tuple[int, ...]:
-    """Return the choice at each node that a strategy is: the inverse of `strategy_of`.
+    """Return the choice of a strategy at each node: the inverse of `strategy_of`.
 
     Raises:
         PlanError: the strategy is for another step or another mesh.
@@ -105,7 +105,7 @@ def _choose(same: np.ndarray, chosen: list[int], node: int, what: str) -> None:
 
 
 def _zero_level(space: Space, chosen: Sequence[int]) -> ZeroLevel:
-    """Say what summed gradients leave split: parameters, or what updates them."""
+    """Return the ZeRO level of the strategy, from what reduced gradients leave sharded."""
     scattered = [
         operator
         for operator in _gradients(space)

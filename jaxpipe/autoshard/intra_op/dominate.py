@@ -1,4 +1,4 @@
-"""Leave out choices that another one beats whatever the neighbours choose.
+"""Prune dominated choices: another one is better whatever the neighbours choose.
 
 Choice k of a node is dominated by k' if k' takes no longer at the node plus, over its edges, the
 most that k' can lose against k, and needs no more memory::
@@ -80,7 +80,7 @@ class _Table:
     charges: dict[int, np.ndarray]
 
     def key(self) -> bytes:
-        """Return what tables that are alike have in common."""
+        """Return a key that equal tables share."""
         arrays = [self.seconds, *self.charges.values()]
         return b"".join(
             [str((self.seconds.shape, *self.charges)).encode(), *(a.tobytes() for a in arrays)]
@@ -107,9 +107,10 @@ def _table(edge: Edge, at: np.ndarray, other: np.ndarray, *, is_source: bool) ->
 
 
 def _survivors(worse: np.ndarray) -> np.ndarray:
-    """Return what stays if those are left out, one by one, that one still there dominates."""
+    """Return the choices that remain when dominated ones are removed one by one."""
     there = np.ones(len(worse), dtype=bool)
     np.fill_diagonal(worse, False)
+    # One by one: of two equal choices, each dominates the other, and one must stay.
     for choice in range(len(worse) - 1, -1, -1):
         if (worse[choice] & there).any():
             there[choice] = False

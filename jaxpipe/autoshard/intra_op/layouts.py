@@ -1,4 +1,4 @@
-"""The layouts of an array on a mesh, and what it takes to get from each to each.
+"""The layouts of an array on a mesh, and the cost of resharding between them.
 
 Layouts are numbered: an array of a shape can have those shardings that divide it evenly. One step
 of a resharding is
@@ -135,7 +135,7 @@ def _layouts(array: ArrayType, mesh: MeshShape, machine: Machine) -> Layouts:
 
 
 def _neighbours(sharding: Sharding) -> Iterator[Sharding]:
-    """Yield what one step leads to."""
+    """Yield the layouts one step away."""
     rank = len(sharding.dims)
     for axis in Axis:
         if axis not in sharding.axes:

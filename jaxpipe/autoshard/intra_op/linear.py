@@ -86,7 +86,7 @@ def program_of(problem: Problem) -> Program:
 
 
 def solve(problem: Problem, *, time_limit_s: float) -> Answer:
-    """Return the best choices found in the time, and the bound.
+    """Return the best choices found within the time limit, and the bound.
 
     >>> from jaxpipe.autoshard.intra_op.problem import Node
     >>> node = Node(seconds=np.array([2.0, 1.0]), memory=np.zeros((1, 2)))
@@ -95,6 +95,7 @@ def solve(problem: Problem, *, time_limit_s: float) -> Answer:
     """
     kept = undominated(problem)
     program = program_of(restricted(problem, kept))
+    # Costs are microseconds: unscaled, they are below the absolute tolerances of HiGHS.
     scale = float(np.abs(program.seconds).max()) or 1.0
     relaxed = _run(program, scale, time_limit_s=time_limit_s, whole=False)
     if relaxed.x is not None and relaxed.status == 0:
@@ -113,7 +114,7 @@ def solve(problem: Problem, *, time_limit_s: float) -> Answer:
 
 
 def _run(program: Program, scale: float, *, time_limit_s: float, whole: bool) -> Any:
-    """Return what HiGHS finds, in SciPy's form (it names no public type for it)."""
+    """Return the result of HiGHS, in SciPy's form (it has no public type)."""
     size = len(program.seconds)
     integers = np.zeros(size)
     integers[: program.num_integers] = whole
@@ -188,7 +189,7 @@ def _classes(lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(slots=True, kw_only=True)
 class _Rows:
-    """The rows of a program while it grows."""
+    """The rows of a program under construction."""
 
     num_variables: int = 0
     columns: list[np.ndarray] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What one device takes to compute, beside what the links of the mesh take."""
+"""The speed of a device, in addition to the links of the mesh."""
 
 from dataclasses import dataclass
 from math import inf
@@ -11,8 +11,8 @@ class Machine:
     """The speed of each device: of products, of memory, and of starting a collective.
 
     Products take FLOP over `flops_per_s`. All other operators take the bytes of their results over
-    `memory_bytes_per_s`; by default nothing, for a compiler fuses them. Among ways that move the
-    same bytes, `launch_s` prefers those with fewer collectives.
+    `memory_bytes_per_s`; no time by default, because a compiler fuses them. `launch_s` prefers
+    strategies with fewer collectives among those that move the same bytes.
 
     Raises:
         PlanError: a speed is not above 0, or `launch_s` is negative.

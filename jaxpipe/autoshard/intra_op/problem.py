@@ -1,4 +1,4 @@
-"""The problem of the search in numbers: pick one choice at each node so that the sum is least.
+"""The search problem in numbers: one choice at each node, with the least total cost.
 
     minimise   sum over nodes of seconds[choice]
              + sum over edges of seconds[choice of source, choice of target]

@@ -1,4 +1,4 @@
-"""Run a strategy: one program on all devices, its collectives explicit or found by the compiler."""
+"""Run a strategy as one SPMD program, its collectives explicit or derived by GSPMD."""
 
 from jaxpipe.autoshard.spmd.baseline import baseline
 from jaxpipe.autoshard.spmd.program import Program, trace_program

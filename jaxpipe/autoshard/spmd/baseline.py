@@ -1,7 +1,7 @@
-"""Hand-written strategies of a training step: data parallelism, Megatron, ZeRO, products.
+"""Baseline strategies of a training step: data parallelism, Megatron, ZeRO, combinations.
 
-Only the arguments and results are said (`jaxpipe.autoshard.strategy.by_hand`); how each operator is
-computed follows from them (`jaxpipe.autoshard.spmd.propagate`).
+Only the shardings of arguments and results are given (`jaxpipe.autoshard.strategy.by_hand`); those
+of operators are propagated from them (`jaxpipe.autoshard.spmd.propagate`).
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def baseline(
     split: Mapping[str, int],
     zero: ZeroLevel = ZeroLevel.NONE,
 ) -> Strategy:
-    """Return the strategy that a person would write for a step of `train_step`.
+    """Return the hand-written strategy for a step of `train_step`.
 
     The batch is split over dp; what `split` names, and its optimizer state, over op.
 
@@ -32,7 +32,7 @@ def baseline(
         batch: sequences and tokens of each.
         mesh: the devices.
         split: dims by the parameters' names without the layer's number, "blocks.mlp.up.kernel".
-        zero: what the devices of axis dp share.
+        zero: what the devices of axis dp shard.
     """
     assert batch[0] % mesh.dp == 0, (batch, mesh)
     leaves = jax.tree_util.tree_leaves_with_path(state)

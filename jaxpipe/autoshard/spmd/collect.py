@@ -1,6 +1,6 @@
 """Collectives over many arrays at once, in one flat buffer per format.
 
-Each returns what as many collectives over one array each would, by one collective::
+Each function returns what one collective per array would return, with a single collective::
 
     all-reduce      ravel, concatenate ─ psum ─ cut apart
     reduce-scatter  the split dim first, in as many parts as devices ─ psum_scatter ─ cut apart
@@ -18,7 +18,7 @@ from jaxpipe.autoshard.strategy import Axes, MeshShape
 
 
 def names(axes: Axes) -> tuple[str, ...]:
-    """Return what `shard_map` calls the axes."""
+    """Return the names of the axes in `shard_map`."""
     return tuple(axis.label for axis in axes)
 
 
@@ -32,7 +32,7 @@ def reduce_all(pieces: Sequence[Array], axes: Axes, *, join: Callable[..., Array
 def reduce_scatter_all(
     pieces: Sequence[Array], dims: Sequence[int], axes: Axes, *, mesh: MeshShape
 ) -> list[Array]:
-    """Return this device's part along `dims` of the sum of each array."""
+    """Return this device's shard along `dims` of the sum of each array."""
     parts = mesh.size(axes)
     if len(pieces) == 1:
         return [jax.lax.psum_scatter(pieces[0], names(axes), scatter_dimension=dims[0], tiled=True)]
@@ -51,7 +51,7 @@ def reduce_scatter_all(
 
 
 def gather_all(pieces: Sequence[Array], dims: Sequence[int], axes: Axes) -> list[Array]:
-    """Return the arrays whose parts along `dims` the devices along the axes hold."""
+    """Return the arrays whose shards along `dims` lie on the devices along the axes."""
     if len(pieces) == 1:
         return [jax.lax.all_gather(pieces[0], names(axes), axis=dims[0], tiled=True)]
     gathered = jax.lax.all_gather(_flat(pieces), names(axes), axis=0, tiled=False)

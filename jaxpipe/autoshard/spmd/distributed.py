@@ -1,4 +1,4 @@
-"""One process per rank: all of them become one JAX, and hold their own pieces of global arrays.
+"""Multi-process JAX with one process per rank, each with its shards of global arrays.
 
 ::
 
@@ -28,18 +28,18 @@ from jaxpipe.errors import TransportError
 
 _LOOPBACK: Final = "127.0.0.1"
 _PORTS: Final = range(20000, 32768)
-"""Below those that Linux gives to whoever asks for any: nobody takes one of them by chance."""
+"""Below the range of ephemeral ports on Linux, so no client socket takes one by chance."""
 _MAX_TRIALS: Final = 100
 
 
 def join(transport: Transport, *, timeout_s: float) -> tuple[Device, ...]:
-    """Make the processes of all ranks one JAX; return the first device of each rank, in order.
+    """Join all ranks with `jax.distributed`; return the first device of each rank, in order.
 
-    Call it before anything else of JAX runs, once. If a process dies later, the others are ended
-    after `timeout_s`; so is what waits for it.
+    Call it once, before any other use of JAX. If a process dies later, JAX ends the others after
+    `timeout_s`.
 
     Raises:
-        DeadlineError: rank 0 did not say its address within `timeout_s`.
+        DeadlineError: rank 0 did not send its address within `timeout_s`.
         TransportError: JAX could not reach the others within `timeout_s`.
     """
     mine = coordinator_address().encode() if transport.rank == 0 else None
@@ -69,12 +69,12 @@ def join(transport: Transport, *, timeout_s: float) -> tuple[Device, ...]:
 
 
 def leave() -> None:
-    """End this process's part, after all others have ended theirs."""
+    """Leave `jax.distributed`, once all other processes do."""
     jax.distributed.shutdown()
 
 
 def coordinator_address() -> str:
-    """Return an address of this host, by its name, with a port that is free now.
+    """Return an address of this host with a port that is currently free.
 
     Raises:
         TransportError: none was found.
@@ -97,7 +97,7 @@ def coordinator_address() -> str:
 
 
 def placed_pieces(tree: Any, shardings: Any) -> Any:
-    """Return global arrays of which each process places its own pieces; all have the whole tree."""
+    """Return global arrays; each process has the whole tree and places its own shards."""
 
     def place(leaf: Any, sharding: Any) -> Array:
         whole = np.asarray(leaf)
@@ -114,7 +114,7 @@ def initial_pieces(
 ) -> Tree:
     """Return the float32 state of `initial_state` as global arrays.
 
-    No process ever holds more than its own pieces and one layer, or the two ends, whole.
+    Besides its own shards, a process never holds more than one whole layer or the two ends.
 
     Args:
         model: its layers are drawn one by one.

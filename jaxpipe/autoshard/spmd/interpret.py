@@ -1,9 +1,9 @@
-"""Evaluate a step operator by operator on local pieces, with explicit, combined collectives.
+"""Evaluate a step operator by operator on local shards, with explicit, combined collectives.
 
-An operator runs as soon as its operands are there as it needs them. What needs a collective first
-waits; only when nothing else can run, one collective is done, for all arrays that wait for one of
-its kind, in one flat buffer. The one goes first on which the most operators depend. So sums inside
-of a layer end one by one, and the gradients of all layers together at the end::
+An operator runs as soon as its operands are available in the shardings it needs. An operator that
+needs a collective first waits. Only when nothing else can run, one collective runs, for all arrays
+that wait for one of its kind, in one flat buffer: the one on which the most operators depend. Thus
+all-reduces inside a layer run one by one, and those of all gradients together at the end::
 
     matmul ─┬─ psum ─ matmul ─┬─ psum ─ ...
             └ gradient ┐      └ gradient ┐
@@ -35,7 +35,7 @@ _JOIN = {"reduce_max": jax.lax.pmax, "reduce_min": jax.lax.pmin}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """An array that waits for a collective: of what kind, along which axes and dims."""
+    """An array that waits for a collective: its kind, axes and dims."""
 
     number: int
     kind: CollectiveKind
@@ -52,7 +52,7 @@ class Wait:
         return tuple(axis for axis in self.after.axes if axis not in self.axes)
 
     def goes_with(self, other: "Wait", *, by_layout: bool) -> bool:
-        """Tell whether one flat buffer can carry both."""
+        """Return whether one flat buffer can carry both."""
         mine = (self.kind, self.join, self.dtype, self.axes)
         scatters = self.kind is CollectiveKind.REDUCE_SCATTER
         return mine == (other.kind, other.join, other.dtype, other.axes) and (
@@ -62,7 +62,7 @@ class Wait:
 
 @dataclass(slots=True)
 class _Held:
-    """The pieces of one array that this device holds, by sharding, and the sums to be ended."""
+    """The shards of one array on this device, by sharding, and its pending reductions."""
 
     stored: Sharding
     pieces: dict[Sharding, Array]
@@ -78,8 +78,8 @@ class Evaluation:
         program: the operators.
         choices: how each of them is computed.
         mesh: the devices.
-        by_layout: whether reduce-scatters go together only where the same other axes split the
-            arrays, so that what a buffer holds is alike or different on all of their devices.
+        by_layout: whether reduce-scatters are combined only if the same other axes split the
+            arrays, so that a buffer is either replicated or sharded along those axes, never both.
     """
 
     program: Program
@@ -139,15 +139,15 @@ class Evaluation:
         return None
 
     def _next(self, waits: Mapping[Wait, int]) -> list[Wait]:
-        """Return what goes first, and what goes with it; gathers go alone, to be late."""
+        """Return the next collective and those combined with it."""
         assert waits, "operators wait for nothing"
         first = max(waits, key=waits.__getitem__)
         if first.kind is CollectiveKind.ALL_GATHER:
-            return [first]
+            return [first]  # combined gathers would hold all parameters whole at the same time
         return self._together(first, waits)
 
     def _together(self, first: Wait, waits: Iterable[Wait]) -> list[Wait]:
-        """Return what one flat buffer carries with the first; an all-to-all has none."""
+        """Return the collectives that share a buffer with the first; an all-to-all shares none."""
         if first.kind is CollectiveKind.ALL_TO_ALL:
             return [first]
         return [each for each in waits if each.goes_with(first, by_layout=self.by_layout)]
@@ -174,11 +174,11 @@ class Evaluation:
         return held.pieces[needed]
 
     def _collect(self, waits: Sequence[Wait]) -> None:
-        """Do one collective, and put what it gives beside, or in the place of, what there was."""
+        """Run one collective and store its results."""
         sources = [self._source(wait) for wait in waits]
         for wait, piece in zip(waits, self._collected(waits, sources), strict=True):
             held = self.held[wait.number]
-            if held.ends:
+            if held.ends:  # partial sums are useless once they are reduced
                 held.stored, held.ends, held.pieces = wait.after, held.ends[1:], {}
             held.pieces[wait.after] = piece
 
@@ -241,7 +241,7 @@ def _moving(number: int, move: Move, dtype: str) -> Wait:
 
 
 def _nearest(held: _Held, needed: Sharding) -> Sharding:
-    """Return the sharding held from which the fewest moves lead to what is needed."""
+    """Return the available sharding with the fewest collectives to the needed one."""
     return min(held.pieces, key=lambda each: _num_moves(each, needed))
 
 
@@ -253,7 +253,7 @@ def _num_moves(sharding: Sharding, needed: Sharding) -> int:
 
 
 def _leads(sharding: Sharding, wait: Wait) -> bool:
-    """Tell whether the collective makes its result from a piece of this sharding."""
+    """Return whether the collective reads a shard of this sharding."""
     have = sharding.dims[wait.dim]
     if have[len(have) - len(wait.axes) :] != wait.axes:
         return False
@@ -265,7 +265,7 @@ def _leads(sharding: Sharding, wait: Wait) -> bool:
 
 
 def _dependents(program: Program) -> list[int]:
-    """Return how many operators depend on each, itself among them."""
+    """Return how many operators depend on each one, including itself."""
     readers: dict[int, int] = {}
     counts: list[int] = []
     for place, operator in reversed(list(enumerate(program.operators))):

@@ -1,4 +1,4 @@
-"""Run one operator on the pieces of its operands that one device holds, inside of `shard_map`."""
+"""Run one operator on the local shards of its operands, inside `shard_map`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from jaxpipe.autoshard.strategy import Axes, Axis, MeshShape, OperatorChoice, Sh
 
 
 def unended(choice: OperatorChoice) -> tuple[Sharding, ...]:
-    """Return how the results lie before their partial sums have ended.
+    """Return the shardings of the results before their partial sums are reduced.
 
     >>> from jaxpipe.autoshard.strategy import parse_choice
     >>> str(unended(parse_choice("RS1,S1R->RS1 +1>1"))[0])
@@ -36,7 +36,7 @@ def run_locally(
     program: Program,
     mesh: MeshShape,
 ) -> tuple[Array, ...]:
-    """Return the pieces of the results, partial where the choice says so."""
+    """Return the shards of the results, partial sums where the choice says so."""
     primitive = operator.primitive
     if primitive is None:  # the barrier before what is recomputed
         return tuple(jax.lax.optimization_barrier(tuple(operands)))
@@ -54,7 +54,7 @@ def run_locally(
 
 
 def index_along(axes: Axes, mesh: MeshShape) -> Array:
-    """Return the place of this device among those along these axes, the first of which is outer."""
+    """Return the index of this device along these axes, the first of which is the outermost."""
     index = jnp.int32(0)
     for axis in axes:
         index = index * mesh.sizes[axis] + jax.lax.axis_index(axis.label)
@@ -70,7 +70,7 @@ def _shape(_operator: Operator, _operands: Sequence[Array], shape: Any) -> dict[
 
 
 def _slice(operator: Operator, operands: Sequence[Array], _shape: Any) -> dict[str, Any]:
-    """A dim that is split is taken whole."""
+    """A dim that is split is not sliced."""
     limits = operator.params["limit_indices"]
     return {
         "limit_indices": tuple(map(min, limits, operands[0].shape)),
@@ -88,7 +88,7 @@ def _gather(
     _shape: Any,
     mesh: MeshShape,
 ) -> Array:
-    """Look up rows of a table whose rows may be split: those of others are zeros."""
+    """Look up rows of a table that may be split by rows; rows of other devices give zeros."""
     table, indices = operands
     numbers = operator.params["dimension_numbers"]
     params = dict(operator.params)
@@ -111,7 +111,7 @@ def _scatter_add(
     _shape: Any,
     mesh: MeshShape,
 ) -> Array:
-    """Add to the own rows; of the devices that hold partial sums, the first has what was there."""
+    """Add to the local rows; of devices with partial sums, only the first starts from the table."""
     table, indices, updates = operands
     numbers = operator.params["dimension_numbers"]
     params = dict(operator.params)
@@ -130,7 +130,7 @@ def _scatter_add(
 def _own_indices(
     coordinates: Sequence[int], sharding: Sharding, table: Array, indices: Array, mesh: MeshShape
 ) -> tuple[Array, bool]:
-    """Count rows from the first that this device has; others are out of its table."""
+    """Index rows from the first local one; rows of other devices are out of bounds."""
     is_split = any(sharding.dims[dim] for dim in coordinates)
     if not is_split:
         return indices, False
@@ -157,6 +157,6 @@ _SPECIAL: Final[Mapping[str, _Special]] = MappingProxyType(
 
 
 def sliced(piece: Array, dim: int, axes: tuple[Axis, ...], mesh: MeshShape) -> Array:
-    """Return this device's part of a dim that all devices along these axes hold alike."""
+    """Return this device's part of a dim that is replicated along these axes."""
     size = piece.shape[dim] // mesh.size(axes)
     return jax.lax.dynamic_slice_in_dim(piece, index_along(axes, mesh) * size, size, dim)

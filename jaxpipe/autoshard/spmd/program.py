@@ -1,9 +1,9 @@
-"""A step as a flat list of operators to run: calls inlined, loops unrolled, dead ones gone.
+"""A step as a flat list of operators: calls inlined, scans unrolled, dead ones removed.
 
-Arrays are numbers. `jax.checkpoint` becomes a barrier before what it computes again, so that no
-compiler merges it with what was computed first. What depends on no argument is constant: each
-device computes it whole. The other operators but the barriers are those of
-`jaxpipe.autoshard.graph`, one for one, and have its indices.
+Arrays are numbers. `jax.checkpoint` becomes a barrier before the recomputation, so that the
+compiler does not merge it with the forward. Operators that depend on no argument are constant: each
+device computes them whole. All others, except barriers, correspond to the operators of
+`jaxpipe.autoshard.graph` and have their indices.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -24,9 +24,9 @@ class Operator:
     """One operator: a primitive, its parameters, and the numbers of what it reads and writes.
 
     Args:
-        primitive: None for the barrier before what is computed again.
+        primitive: None for the barrier before a recomputation.
         index: of its equation in the graph of the step; None for barriers and constants.
-        rule: which dims are split together.
+        rule: the dims that are split together.
     """
 
     name: str
@@ -43,10 +43,10 @@ class Program:
     """The operators of a step, in an order in which they can run.
 
     Args:
-        operators: each reads what is an argument, a constant or written before.
+        operators: each reads arguments, constants and results of earlier ones.
         arguments: the numbers of the arrays that the step is called with.
         results: the numbers of those that it returns.
-        constants: the values that stand in the step itself.
+        constants: the values that are part of the step itself.
         arrays: shape and dtype of every array, by number.
     """
 

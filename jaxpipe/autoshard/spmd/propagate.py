@@ -1,13 +1,13 @@
-"""Decide how every operator is computed, from how the arguments and results of a step are sharded.
+"""Propagate the shardings of a step's arguments and results to every operator.
 
-Operators are visited in order, and take their operands as they are stored. Where an axis could
+Operators are visited in order, and read their operands as they are stored. Where an axis could
 split one of several dims, a dim that a result keeps goes before one that is summed, and what was
 computed before what was only stored, so that parameters sharded for the sake of memory are gathered
 and activations stay where they are. Results that end up in a sharded result of the step, such as
-the gradients of a sharded optimizer, are split like it as early as that is possible: partial sums
-end in a reduce-scatter.
+the gradients of a sharded optimizer, are split like it as early as possible: their partial sums are
+reduce-scattered.
 
-What a strategy fixes is taken as it is.
+Shardings that the strategy fixes are used unchanged.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ from jaxpipe.autoshard.strategy import (
 JOINABLE = frozenset(
     ("dot_general", "reduce_sum", "reduce_max", "reduce_min", "gather", "scatter-add")
 )
-"""What may split a dim that it sums over: the partial results can be joined."""
+"""Operators that may split a dim that they reduce: their partial results can be reduced."""
 
 _EXTREMES = frozenset(("reduce_max", "reduce_min"))
 
@@ -45,11 +45,11 @@ def propagate(
     """Return a choice for each operator of the program.
 
     Args:
-        program: what is to be sharded.
+        program: the step to shard.
         mesh: the devices.
-        arguments: how the arrays of these numbers are stored before the step.
-        results: how those of these numbers are wanted after it.
-        given: the choices that are made already, by the index in the graph.
+        arguments: the shardings of the arrays of these numbers before the step.
+        results: the wanted shardings of the arrays of these numbers after it.
+        given: the choices that are fixed, by the index in the graph.
         scatter: whether partial sums may end in a reduce-scatter.
     """
     state = _State(program=program, mesh=mesh, scatter=scatter)
@@ -149,7 +149,7 @@ def _sharding(dims: Dims, split: Mapping[int, Axes]) -> Sharding:
 
 
 def _ended(operator: Operator, state: _State, choice: OperatorChoice, axes: Axes) -> OperatorChoice:
-    """End the partial sums: by a reduce-scatter where the result is wanted split, else whole."""
+    """Reduce partial sums: reduce-scatter if the result is wanted split, else all-reduce."""
     (number,), (result,) = operator.outputs, choice.results
     wanted = state.wanted.get(number)
     whole: list[Axis] = []
@@ -175,7 +175,7 @@ def _grown(sharding: Sharding, dim: int, axis: Axis) -> Sharding:
 
 
 def _wanted(program: Program, results: Mapping[int, Sharding]) -> dict[int, Sharding]:
-    """Carry the shardings of the results back, through what computes element by element."""
+    """Propagate the shardings of the results backwards through elementwise operators."""
     wanted = {number: sharding for number, sharding in results.items() if sharding.axes}
     for operator in reversed(program.operators):
         if any(operator.rule.sizes[factor] > 1 for factor in operator.rule.summed):

@@ -1,11 +1,11 @@
-"""From one sharding to another: what each device cuts off by itself, and what it has to ask for.
+"""Reshard: the local slices and the collectives from one sharding to another.
 
 ::
 
-    S0R -> S01R     cut: free
+    S0R -> S01R     slice: free
     S01R -> S0R     gather along the innermost axes
     S0R -> RS0      all-to-all
-    S0S1 -> S1S0    gather, then cut
+    S0S1 -> S1S0    gather, then slice
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from jaxpipe.autoshard.strategy import Axes, Sharding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """The next collective on the way from one sharding to another.
+    """The next collective of a resharding.
 
     `to_dim` is where an all-to-all splits; None for a gather.
     """
@@ -27,7 +27,7 @@ class Move:
 
 
 def cuts(stored: Sharding, needed: Sharding) -> list[tuple[int, Axes]] | None:
-    """Return the dims to cut along axes, or None if cutting is not enough.
+    """Return the dims to slice along axes, or None if a collective is needed.
 
     >>> from jaxpipe.autoshard.strategy import parse_sharding
     >>> cuts(parse_sharding("S0R"), parse_sharding("S01R"))
@@ -43,7 +43,7 @@ def cuts(stored: Sharding, needed: Sharding) -> list[tuple[int, Axes]] | None:
 
 
 def next_move(stored: Sharding, needed: Sharding) -> Move:
-    """Return the next collective; the shardings must not be one cut apart.
+    """Return the next collective; slicing alone must not be enough.
 
     >>> from jaxpipe.autoshard.strategy import parse_sharding
     >>> str(next_move(parse_sharding("S0S1"), parse_sharding("S0R")).after)
@@ -60,7 +60,7 @@ def next_move(stored: Sharding, needed: Sharding) -> Move:
         if to_dim is not None:
             dims[to_dim] = (*dims[to_dim], *gone)
         return Move(axes=gone, dim=dim, to_dim=to_dim, after=Sharding(tuple(dims)))
-    raise AssertionError(f"{stored} is cut to {needed}, without a collective")
+    raise AssertionError(f"{stored} is sliced to {needed}, without a collective")
 
 
 def _common(have: Axes, need: Axes) -> int:

@@ -1,4 +1,4 @@
-"""Run a step as a strategy says: by explicit collectives, or by the compiler's own partitioner."""
+"""Compile a step with a strategy: with explicit collectives, or with XLA's partitioner (GSPMD)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _SCATTERS = frozenset((ZeroLevel.GRADIENTS, ZeroLevel.PARAMETERS))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedStep:
-    """A function of trees of arrays, and what a strategy calls its arguments and results.
+    """A function of trees of arrays, and the names of its arguments and results in a strategy.
 
     With one name in `result_names` the function returns one tree, else a tuple of trees.
     """
@@ -48,7 +48,7 @@ class NamedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedProgram:
-    """A program, how its arguments and results lie, and how each operator is computed."""
+    """A program, and the shardings of its arguments, results and operators."""
 
     program: Program
     arguments: tuple[Sharding, ...]
@@ -88,14 +88,14 @@ def sharded_step(
     donated: Sequence[int] = (0,),
     by_layout: bool = False,
 ) -> Callable[..., Any]:
-    """Return the jitted step, with its collectives written out.
+    """Return the jitted step with explicit collectives.
 
     Args:
-        step: what is to run.
+        step: the step to run.
         arguments: its trees of arrays, or their shapes.
         strategy: how they are sharded.
-        devices: those of the mesh; JAX's own, if none are given.
-        donated: which arguments may be overwritten by results.
+        devices: the devices of the mesh; default: those of JAX.
+        donated: the arguments that results may overwrite.
         by_layout: combine reduce-scatters only where the same other axes split the arrays.
 
     Raises:
@@ -138,7 +138,7 @@ def partitioned_step(
     devices: Sequence[Device] | None = None,
     donated: Sequence[int] = (0,),
 ) -> Callable[..., Any]:
-    """Return the jitted step, whose collectives the compiler finds from arguments and results."""
+    """Return the jitted step; GSPMD derives its collectives from arguments and results."""
     mesh = jax_mesh(strategy.mesh, devices)
     results = placed(step.results(arguments), strategy.results, mesh, names=step.result_names)
     return jax.jit(
@@ -164,7 +164,7 @@ def placed(
 
 
 def abstract_arrays(trees: Any, shardings: Any) -> Any:
-    """Return the shapes of arrays that lie so, for a compiler; `placed` gives the shardings."""
+    """Return the shapes of arrays with these shardings, for a compiler; see `placed`."""
     return jax.tree.map(
         lambda leaf, lies: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=lies),
         trees,

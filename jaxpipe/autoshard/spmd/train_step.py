@@ -1,4 +1,4 @@
-"""The training step that strategies shard: gradients of the mean loss, then the optimizer.
+"""The training step to shard: gradients of the mean loss, then the optimizer.
 
 The state is a tree, and so are its paths in a strategy::
 
@@ -23,11 +23,11 @@ Step: TypeAlias = Callable[[Tree, Array, Array], tuple[Tree, Array]]
 
 
 class LossModel(Protocol):
-    """What a step needs of a model; `models.gpt` and `models.alpa_gpt` are such."""
+    """A model with a loss, as `train_step` needs it; `models.gpt` and `models.alpa_gpt` are two."""
 
     @property
     def num_layers(self) -> int:
-        """How many layers the whole model has."""
+        """The number of layers of the whole model."""
         ...
 
     def init(self, key: Key[Array, ""], *, layers: range, embed: bool, head: bool) -> Tree:
@@ -86,8 +86,8 @@ def unstacked(params: Tree, num_layers: int) -> Tree:
 def train_step(model: LossModel, optimizer: optax.GradientTransformation, *, remat: bool) -> Step:
     """Return a step: state, tokens and targets in; the next state and the mean loss out.
 
-    The mean is over the targets that are not negative. With `remat` each layer is computed again
-    in the backward, from its input.
+    The mean is over the targets that are not negative. With `remat` each layer is recomputed in
+    the backward, from its input.
     """
     block = (
         jax.checkpoint(lambda layer, x: model.block(layer, x, None))

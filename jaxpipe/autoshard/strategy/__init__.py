@@ -1,4 +1,4 @@
-"""How every array of a step is sharded on a mesh, as data, and what that costs."""
+"""Sharding strategies as data: the sharding of every array of a step, and its cost."""
 
 from jaxpipe.autoshard.strategy.by_hand import Shapes, by_hand
 from jaxpipe.autoshard.strategy.choice import OperatorChoice, PartialSum, parse_choice

@@ -1,4 +1,4 @@
-"""Strategies by hand, as pins: data parallelism, ZeRO, Megatron, and their products.
+"""Hand-written strategies, as pins: data parallelism, ZeRO, Megatron and combinations.
 
 On a mesh of dp x op, dp splits the batch and op splits layers; each may be 1::
 
@@ -34,11 +34,11 @@ def by_hand(
     zero: ZeroLevel = ZeroLevel.NONE,
     split: Mapping[str, int] | None = None,
 ) -> Pins:
-    """Return the pins of a strategy that people write.
+    """Return the pins of a hand-written strategy.
 
-    `split` says along which dim (negative: from the last) op splits the arguments whose path, less
-    the numbers of layers, ends with a name. What does not divide stays whole. The batch is split by
-    examples, in its first dim.
+    `split` gives the dim (negative: from the last) along which op splits the arguments whose path,
+    less the numbers of layers, ends with a name. A dim that does not divide evenly stays whole. The
+    batch is split by examples, in its first dim.
 
     >>> mesh = MeshShape(dp=2, op=2)
     >>> pins = by_hand(mesh, parameters={"params.up": (4, 8)}, optimizer={"mu.up": (4, 8)},
@@ -74,14 +74,14 @@ def _tensor_parallel(
 
 
 def _split_dim(path: str, split: Mapping[str, int]) -> int | None:
-    """Find whose array it is by the end of its path."""
+    """Match an array by the end of its path."""
     words = [word for word in path.split(".") if not word.isdecimal()]
     names = (".".join(words[start:]) for start in range(len(words)))
     return next((split[name] for name in names if name in split), None)
 
 
 def _scattered(sharding: Sharding, shape: tuple[int, ...], mesh: MeshShape) -> Sharding:
-    """Split one more dim, over dp, if there is one that divides evenly."""
+    """Split one more dim over dp, if one divides evenly."""
     if mesh.dp == 1:
         return sharding
     for dim in sorted(range(len(shape)), key=lambda dim: bool(sharding.dims[dim])):

@@ -1,4 +1,4 @@
-"""How one operator is computed: what it reads and writes where, and how its sums end.
+"""The sharding of one operator: of its operands and results, and the reduction of partial sums.
 
 As text: the shardings of the operands, an arrow, those of the results, and for each partial sum a
 plus with its axes; ">" and a dim follow where it ends in a reduce-scatter::
@@ -17,7 +17,7 @@ from jaxpipe.errors import PlanError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialSum:
-    """Axes along which devices hold partial sums of the result, and how the sum ends.
+    """Axes along which devices hold partial sums of the result, and the collective that ends them.
 
     By an all-reduce (`scatter_dim` is None: each device gets the whole sum), or by a
     reduce-scatter, after which the axes split the result's dim `scatter_dim`.
@@ -29,10 +29,10 @@ class PartialSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorChoice:
-    """The shardings that an operator reads its operands in and leaves its results in.
+    """The shardings in which an operator reads its operands and leaves its results.
 
-    `results` are what is there after the partial sums have ended. An operand that is stored
-    otherwise is resharded first.
+    `results` are the shardings after the partial sums have been reduced. An operand that is stored
+    in another sharding is resharded first.
     """
 
     operands: tuple[Sharding, ...]
@@ -54,14 +54,14 @@ class OperatorChoice:
 
 
 def parse_choice(text: str) -> OperatorChoice:
-    """Return the choice that a text names.
+    """Parse the text of a choice.
 
     >>> text = "RS1,S1R->RS1 +1>1"
     >>> str(parse_choice(text)) == text
     True
 
     Raises:
-        PlanError: it is not the text of a choice.
+        PlanError: the text is not a choice.
     """
     shardings, *ends = text.split(" ")
     operands, arrow, results = shardings.partition("->")

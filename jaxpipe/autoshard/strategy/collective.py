@@ -1,9 +1,9 @@
-"""Collectives between devices, and their seconds on rings of alike links.
+"""Collectives between devices, and their duration on rings of equal links.
 
 With p devices, latency a and b bytes/s, each over rings in which every device sends to the next:
 
     ============== ==================== =======================================================
-    all-reduce     2 (p - 1) (a + n/pb) n: bytes that each device adds (and has afterwards)
+    all-reduce     2 (p - 1) (a + n/pb) n: bytes of each device, before and after
     all-gather     (p - 1) (a + n/pb)   n: bytes that each device has afterwards
     reduce-scatter (p - 1) (a + n/pb)   n: bytes that each device adds
     all-to-all     (p - 1) (a + n/pb)   n: bytes that each device has before (and afterwards)
@@ -20,7 +20,7 @@ from jaxpipe.autoshard.strategy.mesh import Axes, MeshShape
 
 
 class CollectiveKind(StrEnum):
-    """What the devices of a group do together; values are the words of XLA."""
+    """The kind of a collective; the values are the names in XLA."""
 
     ALL_REDUCE = "all-reduce"
     ALL_GATHER = "all-gather"
@@ -32,7 +32,7 @@ class CollectiveKind(StrEnum):
 class Collective:
     """One collective of a step, in each group of devices along `axes`.
 
-    `num_bytes` counts what one device has where it has most: before a reduce-scatter, after an
+    `num_bytes` is the larger of one device's input and output: before a reduce-scatter, after an
     all-gather.
     """
 
@@ -54,7 +54,7 @@ def rounds(kind: CollectiveKind, *, num_devices: int) -> int:
 def latency_s(kind: CollectiveKind, axes: Axes, mesh: MeshShape, *, launch_s: float = 0.0) -> float:
     """Return the seconds of a collective that do not depend on its bytes.
 
-    `launch_s` is what it takes to start one, wherever more than one device takes part.
+    `launch_s` is the time to start one, if more than one device takes part.
     """
     num_devices = mesh.size(axes)
     if num_devices == 1:

@@ -1,4 +1,4 @@
-"""A strategy and its collectives as text; layers that are alike are one line.
+"""Draw a strategy and its collectives as text; equal layers share a line.
 
 ::
 

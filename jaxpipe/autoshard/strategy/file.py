@@ -1,4 +1,4 @@
-"""A strategy as a JSON file: readable, checked, and read back exactly as it was.
+"""Strategies as JSON files: validated, with an exact round trip.
 
 ::
 
@@ -85,7 +85,7 @@ def read_strategy(path: Path) -> Strategy:
     """Return the strategy in a file.
 
     Raises:
-        PlanError: the file cannot be read, or is not one of a strategy.
+        PlanError: the file cannot be read, or is not a strategy.
     """
     try:
         return parse_strategy(path.read_text())
@@ -104,9 +104,9 @@ def parse_strategy(text: str) -> Strategy:
     try:
         file = msgspec.json.decode(text, type=_File)
     except msgspec.DecodeError as error:
-        raise PlanError(f"{error}; write it anew with `write_strategy`") from error
+        raise PlanError(f"{error}; write it again with `write_strategy`") from error
     if file.format != _FORMAT:
-        raise PlanError(f"`format` must be {_FORMAT}, is {file.format}; write it anew")
+        raise PlanError(f"`format` must be {_FORMAT}, is {file.format}; write it again")
     return Strategy(
         name=file.name,
         mesh=MeshShape(

@@ -1,4 +1,4 @@
-"""A mesh of two axes: how many devices each has, and what its links take."""
+"""A mesh of two axes: the number of devices along each, and its links."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -9,14 +9,14 @@ from topo import Cluster
 
 
 class Axis(IntEnum):
-    """An axis of the mesh, by its place in it."""
+    """An axis of the mesh; the value is its position."""
 
     DP = 0
     OP = 1
 
     @property
     def label(self) -> str:
-        """The name by which a `jax.sharding.Mesh` knows the axis."""
+        """The name of the axis in a `jax.sharding.Mesh`."""
         return self.name.lower()
 
 
@@ -26,7 +26,7 @@ Axes = tuple[Axis, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisLink:
-    """What a message to the next device along an axis takes; free unless said otherwise."""
+    """The link to the next device along an axis; free by default."""
 
     latency_s: float = 0.0
     bandwidth_bytes_per_s: float = inf
@@ -73,7 +73,7 @@ class MeshShape:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many devices each axis has, in the order of `Axis`."""
+        """The number of devices along each axis, in the order of `Axis`."""
         return (self.dp, self.op)
 
     @property
@@ -82,7 +82,7 @@ class MeshShape:
         return tuple(axis for axis in Axis if self.sizes[axis] > 1)
 
     def size(self, axes: Axes) -> int:
-        """Return how many devices a group along these axes has."""
+        """Return the number of devices in a group along these axes."""
         return prod(self.sizes[axis] for axis in axes)
 
     def link(self, axes: Axes) -> AxisLink:
@@ -97,8 +97,8 @@ class MeshShape:
 def mesh_on(cluster: Cluster, *, dp: int, op: int) -> MeshShape:
     """Return the mesh of a cluster's first dp x op devices, in their order.
 
-    The link of an axis is the slowest hop of all rings along it, by the bandwidth that pairs can
-    count on while all others talk too, as all rings of an axis do.
+    The link of an axis is the slowest hop of all rings along it, at the bandwidth
+    that a pair has while all other pairs send as well, as all rings of an axis do.
 
     >>> import topo
     >>> mesh_on(topo.load("two-region"), dp=2, op=2).dp_link.latency_s

@@ -1,4 +1,4 @@
-"""Pins: what the user has fixed of a strategy; the search decides the rest.
+"""Pins: shardings that the user fixes; the search decides the others.
 
 In TOML, or the same in JSON::
 
@@ -33,7 +33,7 @@ def _no_operators() -> Mapping[int, Sharding]:
 class Pins:
     """Fixed shardings of arguments, by path or pattern, and of operators' first results.
 
-    Where several patterns match a path, the last one counts.
+    If several patterns match a path, the last one wins.
 
     >>> pins = Pins(arguments={"params.*": parse_sharding("RR"),
     ...                        "params.*.up": parse_sharding("RS1")})
@@ -45,7 +45,7 @@ class Pins:
     operators: Mapping[int, Sharding] = field(default_factory=_no_operators)
 
     def argument(self, path: str) -> Sharding | None:
-        """Return where an argument is pinned, if it is."""
+        """Return the pinned sharding of an argument, or None."""
         found = None
         for pattern, sharding in self.arguments.items():
             if pattern == path or fnmatchcase(path, pattern):
@@ -53,7 +53,7 @@ class Pins:
         return found
 
     def __or__(self, other: "Pins") -> "Pins":
-        """Return both; where both speak, `other` counts."""
+        """Return the union; `other` wins conflicts."""
         return Pins(
             arguments={**self.arguments, **other.arguments},
             operators={**self.operators, **other.operators},
@@ -64,7 +64,7 @@ def read_pins(path: Path) -> Pins:
     """Return the pins of a TOML or JSON file.
 
     Raises:
-        PlanError: the file cannot be read, or is not one of pins.
+        PlanError: the file cannot be read, or does not contain pins.
     """
     try:
         text = path.read_text()

@@ -1,4 +1,4 @@
-"""A sharding: which axes of the mesh split each dim of an array.
+"""A sharding: the mesh axes that split each dim of an array.
 
 Written as in Alpa: a dim is R where it is whole on every device, S0 where the axis dp splits it, S1
 where op does, S01 where both do and dp is the outer::
@@ -22,7 +22,7 @@ _DIM = re.compile(r"R|S([01]+)")
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """For each dim the axes that split it, the outer first.
+    """The axes that split each dim, outermost first.
 
     >>> sharding = Sharding(((Axis.DP,), ()))
     >>> str(sharding), sharding == parse_sharding("S0R"), sharding.axes
@@ -75,7 +75,7 @@ class Sharding:
 
 
 def replicated(rank: int) -> Sharding:
-    """Return the sharding of an array that every device has whole.
+    """Return the sharding of an array that is replicated on every device.
 
     >>> str(replicated(3))
     'RRR'
@@ -95,10 +95,10 @@ def split_along(rank: int, dim: int, axes: Axes) -> Sharding:
 
 
 def parse_sharding(text: str) -> Sharding:
-    """Return the sharding that a text such as "S0R" names.
+    """Parse the text of a sharding, such as "S0R".
 
     Raises:
-        PlanError: it is not the text of a sharding.
+        PlanError: the text is not a sharding.
     """
     if text == _SCALAR:
         return Sharding(())

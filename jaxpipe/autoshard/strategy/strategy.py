@@ -11,7 +11,7 @@ from jaxpipe.autoshard.strategy.sharding import Sharding
 
 
 class ZeroLevel(StrEnum):
-    """What the data-parallel devices hold a part of, rather than all.
+    """What the data-parallel devices shard instead of replicating.
 
     Source: Rajbhandari et al., "ZeRO", SC 2020, section 5.
     """
@@ -32,8 +32,8 @@ class Strategy:
 
     A path is the keys of the step's arguments joined by dots, "params.blocks.0.mlp.up.kernel"; it
     starts with the argument's name. An operator is named by the index of its equation in the step's
-    inlined jaxpr (`jaxpipe.autoshard.graph`). `seconds` is what was predicted, with `bound_s` below
-    which no strategy can be; both are None where nothing was.
+    inlined jaxpr (`jaxpipe.autoshard.graph`). `seconds` is the predicted time, `bound_s` a lower
+    bound of all strategies; both are None without a prediction.
     """
 
     name: str
