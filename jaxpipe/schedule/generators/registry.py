@@ -1,4 +1,4 @@
-"""The schedules that train, by name."""
+"""Training schedules by name."""
 
 from enum import StrEnum
 
@@ -11,7 +11,7 @@ from jaxpipe.schedule.instruction import Schedule
 
 
 class ScheduleKind(StrEnum):
-    """Which generator orders the forwards and backwards of a step."""
+    """The generators of training schedules."""
 
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"
@@ -48,7 +48,7 @@ def generate(
     True
 
     Raises:
-        PlanError: the generator refuses its arguments, or it has no warm-up or no chunks to set.
+        PlanError: the generator refuses its arguments, or has no `warmup` or `num_chunks`.
     """
     if num_chunks != 1 and kind is not ScheduleKind.INTERLEAVED:
         raise PlanError(
