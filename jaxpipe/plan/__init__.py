@@ -1,4 +1,4 @@
-"""Who gets what: placement, cut and sync trees."""
+"""Plans: the placement of stages on devices, the partition of layers, and the sync trees."""
 
 from jaxpipe.plan.default import PlanConfig, default_plan
 from jaxpipe.plan.draw import draw_plan, ideal_bubble

@@ -1,4 +1,4 @@
-"""A plan as text: what a user reads before the run, and compares with the run afterwards."""
+"""A plan as text, printed before a run."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -11,7 +11,7 @@ from topo.units import gbps_from_bytes_per_s, ms_from_seconds
 
 
 def draw_plan(plan: Plan, cluster: Cluster, *, num_columns: int = 100) -> str:
-    """Return the placement, the cut, the sync trees and the schedule."""
+    """Return the placement, the partition, the sync trees and the schedule."""
     return "\n".join(
         (
             f"{plan.num_ranks} ranks, {plan.num_stages} stages x {plan.num_replicas} replicas, on "
@@ -20,7 +20,7 @@ def draw_plan(plan: Plan, cluster: Cluster, *, num_columns: int = 100) -> str:
             *_placement(plan, cluster),
             "",
             *_links(plan, cluster),
-            f"gradients of stage 0 are summed over ranks {draw_tree(plan.sync[0])}: "
+            f"gradients of stage 0 are all-reduced over ranks {draw_tree(plan.sync[0])}: "
             f"{plan.all_reduce}",
             "",
             f"schedule {plan.schedule_name}, {plan.num_microbatches} microbatches: bubble in "
@@ -42,7 +42,7 @@ def draw_tree(tree: SyncTree) -> str:
 
 
 def ideal_bubble(plan: Plan) -> float:
-    """Return the bubble if a backward took two forwards, all layers the same, messages nothing."""
+    """Return the bubble for equal layers, backwards of two forwards, and messages in no time."""
     forward_s = tuple(map(float, plan.cut))
     backward_s = tuple(2 * seconds for seconds in forward_s)
     times = timetable(plan.compute_schedule(), forward_s=forward_s, backward_s=backward_s)
@@ -50,7 +50,7 @@ def ideal_bubble(plan: Plan) -> float:
 
 
 def _chunks(plan: Plan) -> str:
-    return f", {plan.num_chunks} chunks to a rank" if plan.num_chunks > 1 else ""
+    return f", {plan.num_chunks} chunks per rank" if plan.num_chunks > 1 else ""
 
 
 def _placement(plan: Plan, cluster: Cluster) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The cut: how many consecutive layers each stage holds."""
+"""Layer partitions: the number of consecutive layers of each stage."""
 
 from jaxpipe.errors import PlanError
 
@@ -6,7 +6,7 @@ Cut = tuple[int, ...]
 
 
 def even_partition(*, num_layers: int, num_stages: int) -> Cut:
-    """Return a cut whose stages differ by one layer at most.
+    """Return a partition whose stages differ by one layer at most.
 
     The last stage also computes the head, so spare layers go to the first stages.
 
@@ -26,7 +26,7 @@ def even_partition(*, num_layers: int, num_stages: int) -> Cut:
 
 
 def check_partition(cut: Cut, *, num_layers: int, num_stages: int) -> None:
-    """Check that the cut gives every layer to a stage, and every stage a layer.
+    """Check that the partition covers all layers, and that every stage has one.
 
     Raises:
         PlanError: it does not.

@@ -1,6 +1,6 @@
-"""A plan is data: who holds which stage of which replica, in what order, and how gradients travel.
+"""The plan as data: placement, partition, schedule and all-reduce of a training run.
 
-Ranks are numbered pipeline by pipeline, and stages are dealt out to the ranks of each in turn::
+Ranks are numbered pipeline by pipeline, and stages are assigned to the ranks of each in turn::
 
                  stage 0   stage 1             with two chunks      stages 0, 2   stages 1, 3
     replica 0    rank 0    rank 1                                   rank 0        rank 1
@@ -25,15 +25,14 @@ from jaxpipe.schedule import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What every rank has to know before the first step.
+    """Everything that is decided before the first step, the same for every rank.
 
-    `cut[stage]` are the layers of a stage, of which every rank holds `num_chunks`.
-    `placement[replica]` are devices of the cluster, one to a rank of the pipeline. `sync[stage]` is
-    the tree over the ranks that hold the stage, `sync_shared` over those that hold a tied
+    `cut[stage]` is the number of layers of a stage; every rank holds `num_chunks` stages.
+    `placement[replica]` are devices of the cluster, one per rank of the pipeline. `sync[stage]` is
+    the sync tree over the ranks that hold the stage, `sync_shared` over those that hold a tied
     embedding, `sync_all` over all ranks. `warmup` is the number of forwards before the first
-    backward, for each stage; `microbatch` is in samples. `all_reduce` is how gradients are summed
-    along their trees. `schedule` is the name of a generator, or the compute instructions of its
-    own.
+    backward, for each stage; `microbatch` is in samples. `all_reduce` is the algorithm for
+    gradients. `schedule` is the name of a generator, or compute instructions.
     """
 
     placement: tuple[tuple[int, ...], ...]
@@ -56,22 +55,22 @@ class Plan:
 
     @property
     def num_stages(self) -> int:
-        """How many stages a pipeline has."""
+        """The number of stages of a pipeline."""
         return len(self.cut)
 
     @property
     def num_pipeline_ranks(self) -> int:
-        """How many ranks a pipeline has."""
+        """The number of ranks of a pipeline."""
         return self.num_stages // self.num_chunks
 
     @property
     def num_replicas(self) -> int:
-        """How many pipelines train the same model."""
+        """The number of pipelines that train the same model."""
         return len(self.placement)
 
     @property
     def num_ranks(self) -> int:
-        """How many processes run the plan."""
+        """The number of ranks in all."""
         return self.num_pipeline_ranks * self.num_replicas
 
     def rank(self, *, replica: int, stage: int) -> int:
@@ -83,7 +82,7 @@ class Plan:
         return self.stages(rank)[0]
 
     def stages(self, rank: int) -> range:
-        """Return the stages that a rank holds, one to a chunk."""
+        """Return the stages that a rank holds, one per chunk."""
         return stages_held(
             rank % self.num_pipeline_ranks,
             num_ranks=self.num_pipeline_ranks,
@@ -103,7 +102,7 @@ class Plan:
         return layers_of(self.cut, stage)
 
     def tree(self, bucket: Bucket, *, stage: int) -> SyncTree:
-        """Return the tree along which a bucket of a stage is summed."""
+        """Return the sync tree of a bucket of a stage."""
         trees = {
             Bucket.STAGE: self.sync[stage],
             Bucket.TIED: self.sync_shared,
@@ -128,7 +127,7 @@ class Plan:
         return lower(self.compute_schedule(), num_replicas=self.num_replicas, tied=self.tied)
 
     def eval_schedule(self, *, num_microbatches: int) -> Schedule:
-        """Return the programs that compute the loss of some microbatches and change nothing."""
+        """Return the programs of an evaluation: forwards and the loss, no update."""
         return lower(
             forward_only(
                 num_stages=self.num_stages,

@@ -15,7 +15,7 @@ replica 1  rank 2 on virginia-0:0   rank 3 on virginia-1:0
 
 activations cross links of up to 1 ms and down to 5 Gbps
 gradients cross links of up to 11 ms and down to 1.12 Gbps
-gradients of stage 0 are summed over ranks (0 2): tree
+gradients of stage 0 are all-reduced over ranks (0 2): tree
 
 schedule gpipe, 2 microbatches: bubble in theory 40.0% (backward = 2 forwards, equal layers, no \
 network), at most 2, 2 microbatches live
@@ -32,7 +32,7 @@ def test_a_plan_is_drawn():
 
 
 EXPECTED_CHUNKS = """\
-4 ranks, 4 stages x 2 replicas, on cluster two-region, 2 chunks to a rank
+4 ranks, 4 stages x 2 replicas, on cluster two-region, 2 chunks per rank
 
            stage 0: layers 0-1      stage 1: layer 2
            stage 2: layer 3         stage 3: layer 4

@@ -1,6 +1,6 @@
-"""Alpha-beta links: a message takes the latency of its link, and its bytes over the bandwidth.
+"""Alpha-beta links: a message takes the latency of its link plus its bytes over the bandwidth.
 
-A port takes one message after the other, while others are still on their way.
+A port transfers one message at a time, while the latencies of others pass.
 """
 
 from collections.abc import Iterable
@@ -13,9 +13,9 @@ from topo import Cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Links:
-    """What messages between some members take: `latency_s[a, b]` and `seconds_per_byte[a, b]`.
+    """The links between some members: `latency_s[a, b]` and `seconds_per_byte[a, b]`.
 
-    Members are numbered from 0; each pair has a link of its own, which no other slows down.
+    Members are numbered from 0; links do not slow each other down.
     """
 
     latency_s: np.ndarray
@@ -50,15 +50,15 @@ def links_between(cluster: Cluster, devices: tuple[int, ...]) -> Links:
 
 
 def uniform_links(num_members: int, *, latency_s: float, bandwidth_bytes_per_s: float) -> Links:
-    """Return links that are all alike."""
+    """Return equal links between all members."""
     apart = 1.0 - np.eye(num_members)
     return Links(latency_s=apart * latency_s, seconds_per_byte=apart / bandwidth_bytes_per_s)
 
 
 def served_s(messages: Iterable[tuple[float, float]], *, start_s: float = 0.0) -> float:
-    """Return when a port has taken all messages, pairs of first arrival and seconds on the wire.
+    """Return when a port has received all messages, pairs of first arrival and wire seconds.
 
-    Sending is receiving with time reversed: it takes as long.
+    It takes earlier arrivals first. Sending is receiving with time reversed, and takes as long.
 
     >>> served_s([(5.0, 1.0), (1.0, 2.0), (2.0, 1.0)])
     6.0

@@ -1,4 +1,4 @@
-"""The islands of a network, nested: which devices are near each other, at every distance."""
+"""Nested islands of a network by average linkage: clusters of near devices at every distance."""
 
 from dataclasses import dataclass
 

@@ -52,7 +52,7 @@ def generate(
     """
     if num_chunks != 1 and kind is not ScheduleKind.INTERLEAVED:
         raise PlanError(
-            f"only {ScheduleKind.INTERLEAVED} has several chunks to a rank: `num_chunks` is "
+            f"only {ScheduleKind.INTERLEAVED} has several chunks per rank: `num_chunks` is "
             f"{num_chunks} and `kind` is {kind}; leave out the one or change the other"
         )
     if warmup is not None and kind is not ScheduleKind.EAGER_ONE_F_ONE_B:
