@@ -1,4 +1,4 @@
-"""How bytes move between ranks.
+"""Communication between ranks: transports, collectives and codecs.
 
 Nothing here needs an MPI: import `MpiTransport` from `jaxpipe.comm.mpi.transport`.
 """

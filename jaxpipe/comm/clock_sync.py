@@ -1,13 +1,13 @@
-r"""How far this rank's clock is from that of rank 0, so that all traces share one time.
+r"""Clock offset between this rank and rank 0, so that all traces share one time axis.
 
-Rank 0 answers each other rank in turn. A rank reads its clock, asks, gets the time of rank 0, and
-reads its clock again; the answer was given somewhere between, most likely in the middle::
+Rank 0 answers each other rank in turn. A rank reads its clock, sends a request, receives the time
+of rank 0, and reads its clock again; the answer was given in between, most likely in the middle::
 
     rank 0  ───────── s ─────────      offset = s - (start + end) / 2
                     /   \
     rank r  ── start ─── end ────      error <= (end - start) / 2
 
-Of all rounds the shortest counts: it has the smallest bound on the error.
+The shortest of all rounds is used: it has the smallest error bound.
 
 Source: Cristian, "Probabilistic clock synchronization", Distributed Computing 3, 1989.
 """

@@ -82,7 +82,7 @@ class Plan:
         return self.stages(rank)[0]
 
     def stages(self, rank: int) -> range:
-        """Return the stages that a rank holds, one to a chunk."""
+        """Return the stages that a rank holds, one per chunk."""
         return stages_held(
             rank % self.num_pipeline_ranks,
             num_ranks=self.num_pipeline_ranks,

@@ -1,4 +1,4 @@
-"""All that a step of a plan sums, as messages: gradients of stages, a tied embedding's, scalars."""
+"""The collectives of a step of a plan: gradients of stages, of a tied embedding, and scalars."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from jaxpipe.plan import Plan
 from jaxpipe.schedule import Bucket
 
 _SCALARS_BYTES = 64
-"""Loss, norm and counters."""
+"""Loss, gradient norm and counters."""
 
 
 def gradient_collectives(
@@ -15,27 +15,28 @@ def gradient_collectives(
 ) -> dict[Bucket, tuple[Collective, ...]]:
     """Return the collectives of one step, over ranks.
 
-    `stage_bytes` are those of each stage's gradients, `embed_bytes` of them the token embedding's.
-    If that is tied, it is summed with the last stage's, and not with the first stage's own.
+    `stage_bytes` are the bytes of each stage's gradients, `embed_bytes` those of the token
+    embedding among them. A tied embedding is reduced with the last stage's copy, apart from the
+    first stage's gradients.
 
     Raises:
-        PlanError: the plan leaves sums to a library, of which nothing is known.
+        PlanError: the plan uses the native all-reduce of a library, whose messages are not known.
     """
-    shares = plan.tied and plan.num_stages > 1
-    own = [each - (embed_bytes if shares and not n else 0) for n, each in enumerate(stage_bytes)]
+    is_shared = plan.tied and plan.num_stages > 1
+    own = [each - (embed_bytes if is_shared and not n else 0) for n, each in enumerate(stage_bytes)]
 
     def all_reduce(tree: SyncTree, num_bytes: float) -> Collective:
         return all_reduce_transfers(
             plan.all_reduce, tree, num_bytes=num_bytes, chunk_bytes=chunk_bytes
         )
 
-    # The runtime sums scalars along the tree, whatever it does with gradients.
+    # The runtime reduces scalars along the tree, whatever the all-reduce of gradients.
     scalars = all_reduce_transfers(AllReduceKind.TREE, plan.sync_all, num_bytes=_SCALARS_BYTES)
     collectives: dict[Bucket, tuple[Collective, ...]] = {Bucket.SCALARS: (scalars,)}
     if plan.num_replicas > 1:
         collectives[Bucket.STAGE] = tuple(
             all_reduce(tree, num_bytes) for tree, num_bytes in zip(plan.sync, own, strict=True)
         )
-    if shares:
+    if is_shared:
         collectives[Bucket.TIED] = (all_reduce(plan.sync_shared, embed_bytes),)
     return collectives

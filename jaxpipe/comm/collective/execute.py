@@ -1,10 +1,9 @@
-"""Carry out the steps of one rank over any transport.
+"""Executor of collectives: runs the steps of one rank over any transport.
 
-Receives are posted ahead of the steps that wait for them, so many bytes from each rank that links
-stay busy, and so few that the memory of what has been added is used again. Sends read the arrays
-where they are: a part that is still being sent is waited for before it is written. Others have
-always received it by then, or could not have sent what is to be written; so this waits for no step
-of anyone.
+Receives are posted ahead of the steps that wait for them: enough bytes from each rank to keep links
+busy, and few enough to reuse the memory of messages that have been added. Sends read the arrays in
+place: before a part is written, its pending sends are waited for. This cannot deadlock: the peer
+has received that part already, or it could not have sent the message that overwrites it.
 """
 
 from collections import deque
@@ -26,7 +25,7 @@ AHEAD_BYTES = 2**24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formats:
-    """What near and far messages look like."""
+    """The formats of near and of far messages."""
 
     near: Format
     far: Format
@@ -65,7 +64,7 @@ class Execution:
         self._settled: dict[Part, np.ndarray] = {}
 
     def run(self, steps: Sequence[Step]) -> np.ndarray:
-        """Carry out the steps, in order, and return the total."""
+        """Execute the steps, in order, and return the total."""
         incoming = _Incoming(self._transport, steps, self._formats, tag=self._tag)
         acts = {Act.ADD: self._add, Act.TAKE: self._take}
         for step in steps:
@@ -82,13 +81,13 @@ class Execution:
         return self._total
 
     def _add(self, step: Step, values: np.ndarray) -> None:
-        place = self._place(step)
-        with np.errstate(over="ignore", invalid="ignore"):  # who takes the total sees it there
-            values = values.astype(place.dtype, copy=False)  # faster than adding across dtypes
-            np.add(self._source(step), values, out=place, dtype=place.dtype)
+        target = self._target(step)
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller sees it in the total
+            values = values.astype(target.dtype, copy=False)  # faster than adding mixed dtypes
+            np.add(self._source(step), values, out=target, dtype=target.dtype)
 
     def _take(self, step: Step, values: np.ndarray) -> None:
-        self._place(step)[...] = values
+        self._target(step)[...] = values
 
     def _send(self, step: Step) -> None:
         message = self._settled.get(step.part) if step.is_far else None
@@ -99,16 +98,17 @@ class Execution:
         self._outgoing.add(sending, reads=step.part if reads_total else None)
 
     def _settle(self, step: Step) -> None:
-        form, place, source = self._formats.of(step), self._place(step), self._source(step)
+        form, target, source = self._formats.of(step), self._target(step), self._source(step)
         message = form.encode(source, start=step.part.start)
-        if np.may_share_memory(message, place):
-            return
+        if np.may_share_memory(message, target):
+            return  # the format changes nothing
         if step.is_far:
+            # Sent as it is: encoding the part again would add the codec's error feedback twice.
             self._settled[step.part] = message
         self._outgoing.finish(step.part, timeout_s=self._timeout_s)
-        place[...] = form.decode(message, size=step.part.size)
+        target[...] = form.decode(message, size=step.part.size)
 
-    def _place(self, step: Step) -> np.ndarray:
+    def _target(self, step: Step) -> np.ndarray:
         return self._total[step.part.start : step.part.stop]
 
     def _source(self, step: Step) -> np.ndarray:
@@ -117,9 +117,9 @@ class Execution:
 
 
 class _Incoming:
-    """The messages that the steps wait for, posted ahead: for each source in the steps' order.
+    """The receives of the steps, posted ahead: for each source in the order of its steps.
 
-    So a slow link is busy while the messages of fast ones are added.
+    So a slow link stays busy while messages of fast ones are added.
     """
 
     def __init__(self, transport: Transport, steps: Iterable[Step], formats: Formats, *, tag: int):
@@ -132,7 +132,7 @@ class _Incoming:
             source.fill(self._post)
 
     def next(self, *, source: int, timeout_s: float) -> np.ndarray:
-        """Return the next message of this source, and post more."""
+        """Wait for the next message of this source, return it, and post more receives."""
         messages = self._sources[source]
         message = np.asarray(messages.posted[0].wait(timeout_s=timeout_s))
         messages.posted.popleft()
@@ -143,14 +143,14 @@ class _Incoming:
 
 @dataclass(slots=True)
 class _Source:
-    """The receives from one rank; `num_bytes` are posted."""
+    """The receives from one rank; `num_bytes` is the size of the posted ones."""
 
     unposted: deque[Step] = field(default_factory=deque)
     posted: deque[Receiving] = field(default_factory=deque)
     num_bytes: int = 0
 
     def fill(self, post: Callable[[Step], tuple[Receiving, int]]) -> None:
-        """Post what may be posted."""
+        """Post receives up to `AHEAD_BYTES`."""
         while self.unposted and self.num_bytes < AHEAD_BYTES:
             receiving, num_bytes = post(self.unposted.popleft())
             self.posted.append(receiving)
@@ -167,20 +167,20 @@ def _posted(
 
 @dataclass(slots=True)
 class _Outgoing:
-    """The messages on their way out: those that read the total, and the others."""
+    """The pending sends: those that read the total, and the others."""
 
     from_total: list[tuple[Part, Sending]] = field(default_factory=list)
     others: list[Sending] = field(default_factory=list)
 
     def add(self, sending: Sending, *, reads: Part | None) -> None:
-        """Take on a message that reads this part of the total, or none of it."""
+        """Add a send that reads this part of the total, or none of it."""
         if reads is None:
             self.others.append(sending)
         else:
             self.from_total.append((reads, sending))
 
     def finish(self, part: Part, *, timeout_s: float) -> None:
-        """Wait until nothing reads this part of the total."""
+        """Wait for the sends that read this part of the total."""
         if not any(_overlap(part, other) for other, _ in self.from_total):
             return
         for other, sending in self.from_total:
@@ -189,7 +189,7 @@ class _Outgoing:
         self.from_total = [each for each in self.from_total if not _overlap(part, each[0])]
 
     def finish_all(self, *, timeout_s: float) -> None:
-        """Wait until all messages have left."""
+        """Wait for all sends."""
         for sending in (*self.others, *(sending for _, sending in self.from_total)):
             sending.wait(timeout_s=timeout_s)
 

@@ -1,9 +1,9 @@
-"""One message over MPI: how it starts, how it ends, and who waits for it.
+"""One message over MPI: its requests, and the handles that `send` and `receive` return.
 
-A large message goes as several requests, since not every MPI counts beyond 2**31 bytes.
+A large message is sent as several requests, since not every MPI counts beyond 2**31 bytes.
 
-A jax array that is not computed yet is not sent yet: `MpiMessage.start` looks again later, and the
-caller of `send` never waits for the computation.
+A jax array that is not computed yet is not sent yet: `MpiMessage.start` checks again later, so that
+`send` never waits for the computation.
 """
 
 import math
@@ -30,7 +30,7 @@ Begin = Callable[[], list[MPI.Request] | None]
 class MpiMessage:
     """The requests of one message, as an operation that `Progress` drives.
 
-    `begin` returns the requests, or None as long as it is too early.
+    `begin` returns the requests, or None while the array is still being computed.
     """
 
     def __init__(self, envelope: Envelope, begin: Begin, *, outgoing: bool):
@@ -49,7 +49,7 @@ class MpiMessage:
         return self.envelope.channel
 
     def start(self) -> bool:
-        """Give the message to MPI, if it is ready."""
+        """Pass the message to MPI, if it is ready."""
         assert self._begin is not None, f"{self.envelope} has started already"
         try:
             requests = self._begin()
@@ -82,21 +82,21 @@ class MpiMessage:
         return self.envelope.late(waited_s=waited_s)
 
     def cancel(self) -> None:
-        """Give up a receive that nobody sent to."""
+        """Cancel a receive for which no message was sent."""
         for request in self._requests:
             request.Cancel()
             request.Free()
 
     def raise_if_failed(self) -> None:
-        """Raise what MPI said, as a `TransportError`."""
+        """Raise the error of MPI, if there is one, as a `TransportError`."""
         if self._error is not None:
             raise self._error
 
     def _fail(self, error: RuntimeError) -> None:
-        longer = isinstance(error, MPI.Exception) and error.Get_error_class() == MPI.ERR_TRUNCATE
+        is_longer = isinstance(error, MPI.Exception) and error.Get_error_class() == MPI.ERR_TRUNCATE
         self._error = (
             TransportError(f"got a longer message instead of {self.envelope}")
-            if longer
+            if is_longer
             else moving_error(f"could not move {self.envelope}", error)
         )
         self._error.__cause__ = error
@@ -109,7 +109,7 @@ class MpiMessage:
 
 
 def begin_send(comm: MPI.Intracomm, array: HostOrDeviceArray, envelope: Envelope) -> Begin:
-    """Return what gives `array` to MPI once it is computed, without a copy if it is on the host."""
+    """Return the call that passes `array` to MPI, once computed; host arrays are not copied."""
 
     def begin() -> list[MPI.Request] | None:
         if not is_ready(array):
@@ -123,7 +123,7 @@ def begin_send(comm: MPI.Intracomm, array: HostOrDeviceArray, envelope: Envelope
 
 
 def _parts(view: np.ndarray) -> list[np.ndarray]:
-    """Return the bytes in parts that one request may have; no bytes are one part."""
+    """Return the bytes in parts that fit into one request; no bytes are one empty part."""
     if view.size <= LARGEST_REQUEST_BYTES:
         return [view]
     starts = range(0, view.size, LARGEST_REQUEST_BYTES)
@@ -131,7 +131,7 @@ def _parts(view: np.ndarray) -> list[np.ndarray]:
 
 
 def begin_receive(comm: MPI.Intracomm, buffer: np.ndarray, envelope: Envelope) -> Begin:
-    """Return what gives `buffer`, uint8 of shape (num_bytes,), to MPI."""
+    """Return the call that passes `buffer`, uint8 of shape (num_bytes,), to MPI."""
 
     def begin() -> list[MPI.Request]:
         return [
@@ -143,18 +143,18 @@ def begin_receive(comm: MPI.Intracomm, buffer: np.ndarray, envelope: Envelope) -
 
 
 MpiProgress: TypeAlias = Progress[MpiMessage | MpiAllReduce]
-"""What drives all that goes over MPI."""
+"""The progress engine of one rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class MpiSending:
-    """A message on its way out."""
+    """Handle of a send."""
 
     message: MpiMessage
     progress: MpiProgress
 
     def wait(self, *, timeout_s: float) -> float:
-        """Return once the array may be reused: since when it may, on `time.perf_counter`."""
+        """Wait for the send to complete; return its completion time (`time.perf_counter`)."""
         self.progress.wait(self.message, timeout_s=timeout_s)
         self.message.raise_if_failed()
         return self.message.over_s
@@ -162,14 +162,14 @@ class MpiSending:
 
 @dataclass(frozen=True, slots=True)
 class MpiReceiving:
-    """A message on its way into `memory`, which jax takes without a copy."""
+    """Handle of a receive into `memory`, which jax takes without a copy."""
 
     message: MpiMessage
     progress: MpiProgress
     memory: np.ndarray
 
     def wait(self, *, timeout_s: float) -> np.ndarray:
-        """Return `memory`."""
+        """Wait for the message; return `memory`."""
         self.progress.wait(self.message, timeout_s=timeout_s)
         self.message.raise_if_failed()
         moved, envelope = self.message.num_bytes_moved, self.message.envelope

@@ -1,7 +1,7 @@
-"""A transport over MPI: one process per rank, messages as plain bytes, receives posted ahead.
+"""Transport over MPI: one process per rank, messages as plain bytes, receives posted ahead.
 
-Nothing is pickled and nothing is copied where alignment allows: a send reads the array's own
-memory, a receive fills a buffer of its own that `jax.device_put` takes as it is.
+Nothing is pickled, and nothing is copied where alignment allows: a send reads the array's own
+memory, and a receive fills a buffer that `jax.device_put` aliases.
 """
 
 import logging
@@ -44,19 +44,19 @@ from jaxpipe.comm.transport import HostOrDeviceArray
 from jaxpipe.errors import RankLostError, UserError, one_line
 
 _PATIENCE_S = 1.0
-_TELLING_S = 0.1
+_STDERR_S = 0.1
 
 logger = logging.getLogger(__name__)
 
 
 class MpiTransport:
-    """This process as one rank of an MPI job; one for each process, made by all of them.
+    """This process as one rank of an MPI job; each process creates one.
 
-    Make and close it in the main thread; any thread may send, receive and wait.
+    Create and close it in the main thread; any thread may send, receive and wait.
 
-    Where the job `survives` lost ranks (Open MPI, started `--with-ft ulfm`), a message that fails
-    because of one raises a `RankLostError`; those that are left call `revoke`, then `shrink`.
-    `comm` is a communicator of some ranks of such a job; all ranks where it is left out.
+    If the job `survives` lost ranks (Open MPI, started `--with-ft ulfm`), a message that fails
+    because of one raises a `RankLostError`; the remaining ranks call `revoke`, then `shrink`.
+    `comm` is a communicator of some ranks of such a job, by default of all ranks.
 
     Raises:
         TransportError: this MPI has too few tags, or was initialised for one thread only.
@@ -91,7 +91,7 @@ class MpiTransport:
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self._num_ranks
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> MpiSending:
@@ -105,8 +105,8 @@ class MpiTransport:
     def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> MpiReceiving:
         """Start to receive an array of the shape and dtype of `like` from the rank `source`.
 
-        A message of another size is an error of `wait`; but Open MPI overlooks one that is too long
-        and comes from the rank itself.
+        `wait` raises if the message has another size; but Open MPI does not detect one that is too
+        long and comes from the rank itself.
         """
         assert source < self._num_ranks, (source, self._num_ranks)
         envelope = Envelope(source, self._rank, tag, num_bytes_of(like))
@@ -121,8 +121,8 @@ class MpiTransport:
     ) -> np.ndarray:
         """Sum `array` over `members`, in place, by MPI's own all-reduce, and return it.
 
-        All members call this, with the same members in the same order, and sum in the same order.
-        The first time each of them waits until all have come.
+        All members call this, with the same members in the same order, and in the same order. The
+        first call waits for all of them, to create their communicator.
 
         Raises:
             DeadlineError: it took longer than `timeout_s`; the array may still be written to.
@@ -138,19 +138,19 @@ class MpiTransport:
         return array
 
     def revoke(self, *, timeout_s: float) -> None:
-        """Let all that is under way fail, here and on all ranks, and wait until it has.
+        """Make all pending messages fail, on all ranks, and wait until they have.
 
-        Whatever is sent or received afterwards fails as well, with a `RankLostError`.
+        Later sends and receives fail as well, with a `RankLostError`.
 
         Raises:
-            DeadlineError: something has neither ended nor failed after `timeout_s`.
+            DeadlineError: a message has neither completed nor failed after `timeout_s`.
         """
         self._progress.alone(lambda: revoke((self._comm, *self._groups.all())))
         for operation in self._progress.unfinished():
             self._progress.wait(operation, timeout_s=timeout_s)
 
     def shrink(self) -> tuple["MpiTransport", tuple[int, ...]]:
-        """Return the transport of all that are left, and which ranks of this one they are.
+        """Return the transport of the remaining ranks, and their ranks in this one.
 
         All of them call this, after `revoke`, and it waits for them without a deadline.
 
@@ -162,12 +162,12 @@ class MpiTransport:
         return self._over(comm), members
 
     def narrow(self, *, num_ranks: int) -> "MpiTransport | None":
-        """Return the transport of the first ranks, and None on the others: they are not needed.
+        """Return the transport of the first `num_ranks` ranks, and None on the others.
 
-        All call this, and use this transport no more.
+        All ranks call this, and use this transport no more.
 
         Raises:
-            RankLostError: one of them is gone.
+            RankLostError: one of them is lost.
         """
         if num_ranks == self._num_ranks:
             return self
@@ -179,18 +179,18 @@ class MpiTransport:
     def close(self, *, error: BaseException | None = None) -> None:
         """End this rank's part together with all others; with an `error`, end the job at once.
 
-        Without an error: waits until its sends are done and all ranks have come here. With one:
-        says it on one line of stderr and makes MPI end all ranks, with exit code 2 if it is a
+        Without an error: waits until its sends are complete and all ranks have called this. With
+        one: writes it to stderr in one line and makes MPI end all ranks, with exit code 2 for a
         user's mistake, else 1.
 
-        A job that `survives` has no further end than that: MPI's own can wait for a lost rank.
-        Whoever goes first may look lost to the others.
+        A job that `survives` does not finalise MPI, which could wait for a lost rank. The first
+        rank to exit may look lost to the others.
 
         Raises:
             DeadlineError: a send or a rank is missing after the `close_timeout_s` of the
                 constructor; the transport may still be closed with this error.
             TransportError: a send failed.
-            RankLostError: a rank is gone.
+            RankLostError: a rank is lost.
         """
         if self._closed:
             return
@@ -210,7 +210,7 @@ class MpiTransport:
 
     def _nudge(self) -> None:
         with suppress(RankLostError), translated("look for messages"):
-            self._comm.Iprobe(self._rank, NUDGE_TAG)  # if one is lost, each message says so itself
+            self._comm.Iprobe(self._rank, NUDGE_TAG)  # a lost rank fails each message anyway
 
     def _drain(self) -> None:
         for operation in self._progress.unfinished():
@@ -220,14 +220,14 @@ class MpiTransport:
 
     def _forget_receives(self) -> None:
         for operation in self._progress.unfinished():
-            assert isinstance(operation, MpiMessage), "sums have been waited for"
-            logger.warning("rank %d never got %s", self._rank, operation.envelope)
+            assert isinstance(operation, MpiMessage), "native all-reduces were waited for"
+            logger.warning("rank %d never received %s", self._rank, operation.envelope)
             operation.cancel()
 
     def _abort(self, error: BaseException) -> NoReturn:
         sys.stderr.write(f"{one_line(self._rank, error)}\n")
         sys.stderr.flush()
-        time.sleep(_TELLING_S)  # the launcher passes this on by another way than what MPI says
+        time.sleep(_STDERR_S)  # the launcher forwards stderr and MPI's own message separately
         self._progress.stop(timeout_s=_PATIENCE_S)
         if self._survives:
             end_launcher()

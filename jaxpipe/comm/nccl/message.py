@@ -1,4 +1,4 @@
-"""One message over NCCL, and who waits for it."""
+"""One message over NCCL, and the handles that `send` and `receive` return."""
 
 import math
 import time
@@ -15,7 +15,7 @@ from jaxpipe.errors import TransportError
 
 
 class NcclMessage:
-    """An array to send, or the memory to receive into, until the launcher has ended it."""
+    """An array to send, or the memory to receive into, until the launcher completes it."""
 
     def __init__(self, envelope: Envelope, array: jax.Array) -> None:
         self.envelope = envelope
@@ -26,20 +26,20 @@ class NcclMessage:
         self.error: TransportError | None = None
 
     def is_done(self) -> bool:
-        """Ask the GPU whether a launched message has been moved; raises what NCCL raises."""
+        """Return whether a launched message has been moved; errors of NCCL are raised."""
         return self.done is None or self.done.is_done()
 
     def end(self, error: TransportError | None = None) -> None:
-        """Let go who waits, with this error if there is one."""
+        """Complete the message, with this error if there is one, and wake its waiters."""
         self.error = self.error or error
         self.over_s = time.perf_counter()
         self.over.set()
 
     def wait(self, *, timeout_s: float) -> None:
-        """Wait until it is over, well or not.
+        """Wait until it is complete.
 
         Raises:
-            DeadlineError: it was not after `timeout_s`.
+            DeadlineError: it is not after `timeout_s`.
             TransportError: it could not be moved.
         """
         if not self.over.wait(timeout_s):
@@ -50,25 +50,25 @@ class NcclMessage:
 
 @dataclass(frozen=True, slots=True)
 class NcclSending:
-    """A message on its way out."""
+    """Handle of a send."""
 
     message: NcclMessage
 
     def wait(self, *, timeout_s: float) -> float:
-        """Return once the array may be reused: since when it may, on `time.perf_counter`."""
+        """Wait for the send to complete; return its completion time (`time.perf_counter`)."""
         self.message.wait(timeout_s=timeout_s)
         return self.message.over_s
 
 
 @dataclass(frozen=True, slots=True)
 class NcclReceiving:
-    """A message on its way in."""
+    """Handle of a receive."""
 
     message: NcclMessage
     like: jax.ShapeDtypeStruct
 
     def wait(self, *, timeout_s: float) -> HostOrDeviceArray:
-        """Return the array where it was received; on the host if jax has no such dtype."""
+        """Wait for the message; return its array, on the host if jax does not have the dtype."""
         self.message.wait(timeout_s=timeout_s)
         array = self.message.array
         if array.dtype == self.like.dtype:

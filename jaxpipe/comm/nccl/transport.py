@@ -1,7 +1,7 @@
-"""A transport from GPU to GPU: NCCL carries the pipeline's messages, another transport the rest.
+"""Transport from GPU to GPU: NCCL for the messages of the pipeline, another transport for the rest.
 
-Not run on a GPU yet: what is tested is the order of launches, framing, errors and deadlines, over a
-fake NCCL.
+Not run on a GPU yet: tests over a fake NCCL cover the order of launches, framing, errors and
+deadlines.
 """
 
 import logging
@@ -21,7 +21,7 @@ from jaxpipe.comm.tags import NCCL_TAG, NUM_MESSAGE_TAGS
 from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
 
 _LIKE_ID = jax.ShapeDtypeStruct((128,), np.dtype(np.uint8))
-_PATIENCE_S = 1.0
+_ABORT_TIMEOUT_S = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 class NcclTransport:
     """Messages with the tags of the pipeline, between the `pairs` (all by default), go over NCCL.
 
-    They come back as jax arrays on the device of the rank, received in place: NCCL writes into the
-    memory of an array that nobody has read. All else, such as sums on the host, reports and clocks,
-    goes over `transport`, which also carries the notes by which the ends agree on the order. Each
-    pair has a communicator and a stream for each direction; a sending waits on its stream for its
-    array, by an event, and nothing waits on the host but `wait`.
+    They are received as jax arrays on the device of the rank, in place: NCCL writes into the memory
+    of an array that has not been read. All other messages, such as all-reduces on the host, reports
+    and clocks, go over `transport`, as do the control messages by which both ends agree on an
+    order. Each pair has a communicator and a stream for each direction; a send waits for its array
+    by an event on its stream, and the host waits only in `wait`.
 
-    All ranks make it together, with the same pairs; communicators are made, and used once, pair by
-    pair in one order, since both of that may wait for the other end, without a deadline.
+    All ranks create it together, with the same pairs. Communicators are created, and used once,
+    pair by pair in one order: both steps wait for the other end without a deadline.
 
     Raises:
         DeadlineError: another rank is missing after `timeout_s`, which also bounds `close`.
@@ -66,7 +66,7 @@ class NcclTransport:
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self._transport.num_ranks
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
@@ -105,10 +105,10 @@ class NcclTransport:
             self._launcher.leave(timeout_s=self._timeout_s)
             self._launcher.stop(timeout_s=self._timeout_s)
             for channel in self._channels():
-                with translated("give a communicator back"):
+                with translated("destroy a communicator"):
                     channel.close()
         else:
-            self._launcher.stop(timeout_s=_PATIENCE_S)
+            self._launcher.stop(timeout_s=_ABORT_TIMEOUT_S)
             self._abort_channels()
         self._transport.close(error=error)
 
@@ -116,10 +116,10 @@ class NcclTransport:
         return peer in self._peers and tag < NUM_MESSAGE_TAGS
 
     def _connect(self, low: int, high: int) -> Peer:
-        """Make both channels between two ranks, of which this is one, and try them out.
+        """Create both channels between two ranks, of which this is one, and send a first message.
 
         The first message of a communicator connects the GPUs, and its launch may wait for the
-        other end, so it is sent here, where the order is known.
+        other end; so it is sent here, where the order is known.
         """
         up = self._make_channel(low, high)
         down = self._make_channel(high, low)
@@ -129,8 +129,8 @@ class NcclTransport:
 
     def _make_channel(self, source: int, to: int) -> NcclChannel:
         is_sender = self.rank == source
-        words = f"connect rank {source} to rank {to}"
-        with translated(words):
+        action = f"connect rank {source} to rank {to}"
+        with translated(action):
             if is_sender:
                 unique_id = self._binding.unique_id()
                 content = np.frombuffer(unique_id, np.uint8)
@@ -142,11 +142,11 @@ class NcclTransport:
             channel = self._binding.connect(unique_id=unique_id, is_sender=is_sender)
             trial = jnp.zeros(1, jnp.uint8)
             done = channel.send(trial) if is_sender else channel.receive(trial)
-            wait_for(done, words=f"NCCL to {words}", timeout_s=self._timeout_s)
+            wait_for(done, name=f"NCCL to {action}", timeout_s=self._timeout_s)
         return channel
 
     def _channels(self) -> list[NcclChannel]:
-        """Return all channels of this rank, in the order in which they were made."""
+        """Return all channels of this rank, in the order of their creation."""
         return [
             channel
             for peer in self._peers.values()
@@ -157,7 +157,7 @@ class NcclTransport:
         for channel in self._channels():
             try:
                 channel.abort()
-            except Exception as error:  # the first error is the one to tell
+            except Exception as error:  # the first error is the one to report
                 logger.warning("rank %d could not abort NCCL: %s", self.rank, error)
 
     def _drain(self) -> None:
@@ -165,4 +165,4 @@ class NcclTransport:
             if message.envelope.source == self.rank:
                 message.wait(timeout_s=self._timeout_s)
         for message in self._launcher.unfinished():
-            logger.warning("rank %d never got %s", self.rank, message.envelope)
+            logger.warning("rank %d never received %s", self.rank, message.envelope)

@@ -1,4 +1,4 @@
-"""What a plan costs, in closed form: links, collectives, layers and memory."""
+"""Cost model of plans: links, collectives, layers and memory."""
 
 from jaxpipe.network.alpha_beta import Links, links_between, uniform_links
 from jaxpipe.plan.cost.collective import ring_s, transfers_s, tree_s

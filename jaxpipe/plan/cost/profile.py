@@ -1,21 +1,21 @@
-"""What the parts of a model take on one device: seconds, parameters, bytes. Measured, or by FLOPs.
+"""Profile of a model on one device: seconds, parameters and bytes, measured or from FLOPs.
 
 A measured profile is a JSON file::
 
     {
       "device": "V100-SXM2",            what it was measured on
       "flops_per_s": 45e12,             its effective speed there; other devices scale by theirs
-      "microbatch": 1,                  samples in the microbatch that the numbers speak of
+      "microbatch": 1,                  samples per microbatch in these numbers
       "activation_bytes": 8388608,      what a stage sends to the next
       "embed": {"forward_s": 0.001, "backward_s": 0.002, "parameters": 63582208, "kept_bytes": 0},
       "layers": [{...}, ...],           one for each layer, the same keys
       "head": {...}
     }
 
-`parameters` are counted, not weighed; `kept_bytes` is what the backward needs of one forward, under
-the rematerialisation policy that was measured. A part may have `backward_weight_s` too: what of its
-backward a schedule that splits it leaves for later; left out, it is half. It may have `update_s`:
-what the optimizer takes for its parameters, once a step; left out, it takes no time.
+`parameters` is a number, not bytes; `kept_bytes` are the residuals of one forward, under the
+rematerialisation policy of the measurement. `backward_weight_s` is optional: the seconds of the
+backward-weight if a schedule splits the backward, by default half. `update_s` is optional: the
+seconds of the optimizer for these parameters, once per step, by default 0.
 """
 
 from dataclasses import dataclass
@@ -64,11 +64,11 @@ class Part:
 
     @property
     def later_s(self) -> float:
-        """What of the backward can wait: the gradients of the weights."""
+        """The seconds of the backward-weight."""
         return self.backward_s / 2 if self.backward_weight_s is None else self.backward_weight_s
 
     def scaled(self, factor: float) -> "Part":
-        """Return the part for so many times the samples: parameters and their update stay."""
+        """Return the part for `factor` times the samples; parameters and update are the same."""
         return Part(
             forward_s=self.forward_s * factor,
             backward_s=self.backward_s * factor,
@@ -83,7 +83,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A model on one device; see the head of the file for the fields."""
+    """A model on one device; the docstring of the module describes the fields."""
 
     device: str
     flops_per_s: float
@@ -102,7 +102,7 @@ class Profile:
             )
 
     def stage(self, cut: Cut, stage: int) -> Part:
-        """Return the stage of a cut; the first holds the embedding, the last the head."""
+        """Return a stage of a partition; the first holds the embedding, the last the head."""
         total = Part()
         for layer in layers_of(cut, stage):
             total += self.layers[layer]
@@ -111,12 +111,12 @@ class Profile:
         return total + self.head if stage == len(cut) - 1 else total
 
     def update_s(self, cut: Cut, stage: int, *, tied: bool) -> float:
-        """Return what the optimizer takes for a stage; a tied embedding is at both ends."""
+        """Return the seconds of the optimizer of a stage; both ends update a tied embedding."""
         twice = tied and 0 < stage == len(cut) - 1
         return self.stage(cut, stage).update_s + (self.embed.update_s if twice else 0.0)
 
     def scaled(self, *, microbatch: int) -> "Profile":
-        """Return the profile of microbatches of another size, as if a device were as busy."""
+        """Return the profile for another size of microbatches, at the same FLOPs per second."""
         factor = microbatch / self.microbatch
         return Profile(
             device=self.device,
@@ -146,7 +146,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def write_profile(profile: Profile, path: Path) -> None:
-    """Write a profile as JSON; `read_profile` gives it back as it was."""
+    """Write a profile as JSON, for `read_profile`."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=2))
 
 

@@ -1,4 +1,4 @@
-"""The cut that makes the slowest stage fastest: more layers where devices are faster."""
+"""Balanced partition: minimise the slowest stage, with more layers on faster devices."""
 
 import numpy as np
 
@@ -8,10 +8,10 @@ from jaxpipe.plan.partition import Cut
 
 
 def balanced_cut(profile: Profile, slow: np.ndarray) -> Cut:
-    """Return the cut whose slowest stage is fastest, `slow[s]` times slower on stage `s`.
+    """Return the partition with the fastest slowest stage, if stage `s` is `slow[s]` times slower.
 
-    Of such cuts one with the least sum of squares is taken. The first stage also computes the
-    embedding, the last the head.
+    Ties are broken by the least sum of squares. The first stage also computes the embedding, the
+    last the head.
 
     >>> from jaxpipe.plan.cost.profile import flop_profile
     >>> profile = flop_profile(

@@ -1,4 +1,4 @@
-"""Descend to a grouping that no swap improves, its stages in their best order."""
+"""Local search: descend by swaps to a grouping that no swap improves."""
 
 from collections.abc import Callable
 
@@ -11,11 +11,11 @@ from jaxpipe.plan.dtfm.path import cheapest_path
 from jaxpipe.plan.dtfm.swaps import Table, apply, swaps_of, tabulate, value
 
 _EXACT_PATH = 10
-"""Up to so many stages the order is exact while searching; it is asked for often."""
+"""The largest number of stages for an exact order during the search, which needs it often."""
 _LARGEST_NEIGHBOURHOOD = 4096
-"""Of more swaps than this, so many are drawn."""
+"""The largest number of swaps to evaluate; of more, this many are drawn at random."""
 _NUM_FOLLOWED = 32
-"""So many of the best swaps are valued again when the best one is made."""
+"""The number of best swaps to evaluate again after the best one is made."""
 _TOLERANCE = 1e-9
 
 
@@ -52,10 +52,10 @@ def descend(
     random: np.random.Generator,
     stop: Callable[[], bool],
 ) -> Table:
-    """Return groups, groups x members, that no swap of two devices improves, or where `stop` says.
+    """Return groups, groups x members, that no swap of two devices improves, or once `stop` says.
 
-    Stage by stage the best swaps are made; when none is left, the stages are put into their best
-    order, and all begins again if that has helped.
+    Makes the best swaps stage by stage; when none is left, puts the stages into their best order,
+    and repeats if that has helped.
     """
     table = tabulate(network, ordered(network, members))
     while not stop():

@@ -1,4 +1,4 @@
-"""The cheapest grouping by trying all of them: the oracle of the search, for about ten devices."""
+"""Exhaustive search for the cheapest grouping, for about ten devices."""
 
 from collections.abc import Iterator
 from itertools import combinations

@@ -1,7 +1,7 @@
-"""Bottleneck matching: join two groups one to one, so that the slowest join is as fast as can be.
+"""Bottleneck matching: match two groups one to one such that the slowest pair is fastest.
 
-Two exact methods: a threshold search over Hopcroft-Karp, which also says who is joined to whom, and
-a dynamic program over subsets that values many small matchings at once, for searches.
+Two exact methods: a threshold search over Hopcroft-Karp, which returns the matching, and a dynamic
+program over subsets, which evaluates many small matchings at once, for searches.
 """
 
 from dataclasses import dataclass

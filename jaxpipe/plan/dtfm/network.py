@@ -1,4 +1,4 @@
-"""A network prepared for search: hops as small integers, and which devices are interchangeable."""
+"""A network prepared for search: hops as small integers, and interchangeable devices."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from jaxpipe.plan.dtfm.weights import Weights
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Network:
-    """Weights, and what a search wants to know of them once and for all.
+    """Weights, and what a search derives from them once.
 
     `ranks[a, b]` is the place of `weights.hop[a, b]` among the distinct hops, `seconds`: integers
     of few bits compare faster than floats. Devices with the same `twins` can be swapped without

@@ -3,7 +3,7 @@
 import numpy as np
 
 LARGEST_EXACT_PATH = 16
-"""Up to so many groups Held-Karp is used: 2 ** 16 subsets take 0.1 s and 8 MB."""
+"""The largest number of groups for Held-Karp: 2 ** 16 subsets take 0.1 s and 8 MB."""
 
 _LARGEST_SEGMENT = 3
 _NUM_STARTS = 32
@@ -72,8 +72,8 @@ def _nearest_neighbours(hops: np.ndarray, start: int) -> np.ndarray:
 def _improve(hops: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Apply the best reversal or move of a stretch until none makes the path cheaper.
 
-    A place from which and to which all is near, numbered last, stands at both ends of the path:
-    so its ends need no cases.
+    A dummy group with hops of 0, numbered last, is at both ends of the path, so that the ends need
+    no special cases.
     """
     padded = np.pad(hops.astype(float), (0, 1))
     path = np.concatenate(([len(hops)], order, [len(hops)]))

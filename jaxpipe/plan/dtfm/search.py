@@ -24,11 +24,11 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How long to search: so many children of the starts, and so many seconds, what ends first.
+    """The limits of a search: the number of children and the seconds, whichever ends first.
 
-    Left out, there are 1,200 / devices children, but at least 12. Where there are no more than
-    `exhaustive` groupings, all of them are tried instead. A search that the seconds have not cut
-    short gives the same result in every run.
+    By default there are 1,200 / devices children, at least 12. If there are no more than
+    `exhaustive` groupings, all of them are tried instead. A search that ends before `seconds` gives
+    the same result in every run.
     """
 
     children: int | None = None
@@ -43,7 +43,7 @@ class Budget:
             )
 
     def children_for(self, num_devices: int) -> int:
-        """Return how many children a search among so many devices has."""
+        """Return the number of children of a search among `num_devices` devices."""
         if self.children is not None:
             return self.children
         return max(_FEWEST_CHILDREN, _CHILDREN_TIMES_DEVICES // num_devices)
@@ -51,7 +51,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Found:
-    """What a search has found: stages x members in the order of the pipeline, and its cost.
+    """The result of a search: stages x members in the order of the pipeline, and its cost.
 
     `improvements` are pairs of seconds since the start and the best cost from then on.
     """
@@ -73,8 +73,8 @@ def search(
 ) -> Found:
     """Return the best grouping found; devices that do not fit into the groups are left out.
 
-    Tilings of the network's islands are the starts; the best of them descend by swaps, then
-    children of the best optima do.
+    Tilings of the network's islands are the starts. Local search improves the best of them, then
+    the children of the best optima.
 
     >>> far = np.array([[0, 9, 1, 9], [9, 0, 9, 1], [1, 9, 0, 9], [9, 1, 9, 0]], dtype=float)
     >>> search(Weights(hop=far, sync=far), num_groups=2, group_size=2).total
@@ -124,7 +124,7 @@ def _check_shape(num_groups: int, group_size: int, *, num_devices: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stopwatch:
-    """How much of the time is over."""
+    """The elapsed time, and whether it exceeds the limit."""
 
     clock: Callable[[], float]
     start: float

@@ -25,8 +25,8 @@ def tiled(
 ) -> np.ndarray:
     """Return groups x members, filled with the devices in `order`, tile by tile.
 
-    With `down` the next tile is below, and else beside; inside a tile one replica follows the
-    other.
+    With `down` the next tile is below the last one, otherwise to its right; inside a tile one
+    replica follows the other.
 
     >>> tiled(np.arange(8), num_groups=4, group_size=2, height=1, width=2, down=True).T
     array([[0, 1, 4, 5],

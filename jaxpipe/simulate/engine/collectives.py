@@ -1,6 +1,6 @@
-"""A collective while it runs: what each transfer still waits for, and who has all it needs.
+"""Collectives in the engine: their pending transfers, and the ranks that have joined them.
 
-Where ranks come together: the reductions of a job, and its barriers.
+Ranks join the reductions of a step and the barriers between its phases.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,15 +14,15 @@ from jaxpipe.schedule import Bucket, Instruction
 from jaxpipe.simulate.engine.step_model import StepModel
 
 Send = Callable[[Transfer, Callable[[], None]], None]
-"""Sends a transfer over the network, and calls back when it has arrived."""
+"""Sends a transfer over the network, and calls back on its arrival."""
 
 
 class RunningCollective:
-    """One execution of a collective by the ranks that it joins.
+    """One execution of a collective.
 
-    A transfer leaves when its source has come to the collective, its destination too if there is
-    content to put somewhere, and when all that it waits for has arrived. A rank is done when all
-    that it sends and receives has arrived.
+    A transfer leaves when its source has joined, its destination too if the transfer is not empty
+    (it needs a posted receive), and when all transfers that it waits for have arrived. A rank is
+    done when all that it sends and receives has arrived.
     """
 
     def __init__(self, collective: Collective, *, send: Send, done: Callable[[int], None]) -> None:
@@ -42,8 +42,8 @@ class RunningCollective:
                 self._waiting.setdefault(rank, []).append(position)
 
     def join(self, rank: int) -> None:
-        """Let a rank come to the collective."""
-        assert rank in self._open, f"rank {rank} has no part in this collective"
+        """Let a rank join the collective."""
+        assert rank in self._open, f"rank {rank} is not a member of this collective"
         for position in self._waiting.pop(rank, ()):
             self._satisfy(position)
 
@@ -63,14 +63,14 @@ class RunningCollective:
 
 
 CONTROL = MessageCosts()
-"""How the empty messages of a barrier travel: by latency alone."""
+"""The costs of the empty messages of a barrier: latency alone."""
 
 _Group: TypeAlias = tuple[Bucket | None, int]
-"""A bucket, or None for the barrier of all ranks, and the position of one of its collectives."""
+"""A bucket, or None for the barrier of all ranks, and the index of one of its collectives."""
 
 
 class CollectiveTracker:
-    """The collectives that are under way, each started by the first rank that comes to it."""
+    """The running collectives; each starts when its first rank joins."""
 
     def __init__(
         self,
@@ -79,9 +79,9 @@ class CollectiveTracker:
         links: Mapping[MessageCosts, Mapping[Pair, Link]],
         done: Callable[[int, str, int | None], None],
     ) -> None:
-        """`done(rank, name, stage)` is called when a rank has all that it came for.
+        """`done(rank, name, stage)` is called when a rank has completed a collective.
 
-        `stage` is None where the sum is not that of one stage.
+        `stage` is None unless the collective is that of one stage.
         """
         self._job = job
         self._links = links
@@ -94,14 +94,14 @@ class CollectiveTracker:
             for bucket, collectives in job.collectives.items()
             for number, collective in enumerate(collectives)
         }
-        self._joints: dict[tuple[int, _Group], RunningCollective] = {}
+        self._running: dict[tuple[int, _Group], RunningCollective] = {}
 
     def join(self, rank: int, phase: int, instruction: Instruction | None) -> None:
-        """Let a rank come to the collective of an instruction, or to the barrier of a phase."""
+        """Let a rank join the collective of an instruction, or the barrier of a phase."""
         group = self._group(rank, instruction)
-        if (phase, group) not in self._joints:
-            self._joints[phase, group] = self._open(group)
-        self._joints[phase, group].join(rank)
+        if (phase, group) not in self._running:
+            self._running[phase, group] = self._open(group)
+        self._running[phase, group].join(rank)
 
     def _group(self, rank: int, instruction: Instruction | None) -> _Group:
         if instruction is None:
@@ -126,13 +126,13 @@ class CollectiveTracker:
     def _leave(self, name: str, stage: int | None, rank: int) -> None:
         self._done(rank, name, stage)
 
-    def _send(self, wire: MessageCosts, transfer: Transfer, arrived: Callable[[], None]) -> None:
+    def _send(self, costs: MessageCosts, transfer: Transfer, arrived: Callable[[], None]) -> None:
         pair = (self._job.device(transfer.source), self._job.device(transfer.destination))
-        self._links[wire][pair].send(transfer.num_bytes, arrived)
+        self._links[costs][pair].send(transfer.num_bytes, arrived)
 
 
 def pairs(job: StepModel) -> dict[MessageCosts, set[Pair]]:
-    """Return which devices each wire of a job joins."""
+    """Return the pairs of devices between which each kind of message travels."""
     rounds = [row if job.num_chunks == 1 else (*row, row[0]) for row in job.placement]
     hops = {(a, b) for row in rounds for a, b in pairwise(row) if a != b}
     joined: dict[MessageCosts, set[Pair]] = {job.messages: hops | {(b, a) for a, b in hops}}

@@ -120,7 +120,10 @@ def test_an_error_ends_the_job_at_once(ending: str, first_line: str, tmp_path: P
 @pytest.mark.parametrize(
     ("ending", "words"),
     [
-        ("post_a_receive_too_many", "rank 1 never got 4 bytes from rank 0 to rank 1 with tag 3\n"),
+        (
+            "post_a_receive_too_many",
+            "rank 1 never received 4 bytes from rank 0 to rank 1 with tag 3\n",
+        ),
         ("leave_a_send_to_the_end", ""),
     ],
 )

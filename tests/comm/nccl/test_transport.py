@@ -156,5 +156,5 @@ def test_a_receive_too_many_is_warned_about(caplog: pytest.LogCaptureFixture):
 
     with caplog.at_level(logging.WARNING):
         run_with_fake_nccl(2, work)
-    assert "rank 1 never got 12 bytes from rank 0 to rank 1 with tag 9" in caplog.text
+    assert "rank 1 never received 12 bytes from rank 0 to rank 1 with tag 9" in caplog.text
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("nccl ")]
