@@ -23,7 +23,7 @@ from threading import Timer
 
 import topo
 from jaxpipe.chaos.harness.mutations import Broken, File, mutate, odd_paths
-from jaxpipe.chaos.harness.run import tree
+from jaxpipe.chaos.harness.tiny_run import tree
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial
 from jaxpipe.config import Config
 from models import GptConfig

@@ -14,8 +14,8 @@ from jaxpipe.comm.collective.async_all_reduce import ArrayT
 from jaxpipe.comm.serial_executor import SerialExecutor
 from jaxpipe.errors import DeadlineError
 from jaxpipe.paced.collective_part import Exchange
+from jaxpipe.paced.paced_transport import PacedTransport
 from jaxpipe.paced.scale import Scale
-from jaxpipe.paced.transport import PacedTransport
 from jaxpipe.paced.virtual_clock import VirtualClock
 
 

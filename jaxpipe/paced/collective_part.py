@@ -18,8 +18,8 @@ import numpy as np
 
 from jaxpipe.collective import Collective
 from jaxpipe.comm import Receiving
+from jaxpipe.paced.paced_transport import PacedTransport
 from jaxpipe.paced.scale import Scale
-from jaxpipe.paced.transport import PacedTransport
 from jaxpipe.paced.virtual_clock import VirtualClock
 
 

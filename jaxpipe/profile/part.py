@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpipe.profile.config import MeasureConfig
+from jaxpipe.profile.measure_config import MeasureConfig
 from jaxpipe.profile.timing import Clock, Timing, time_calls
 from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage
 from jaxpipe.runtime.stage.functions import StageFunctions

@@ -8,7 +8,7 @@ from jaxpipe.plan import Plan
 from jaxpipe.schedule import Schedule, ScheduleKind
 from jaxpipe.simulate.engine.simulator import simulate
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
-from jaxpipe.simulate.gradient_sync import gradient_collectives
+from jaxpipe.simulate.gradient_transfers import gradient_collectives
 from topo import Cluster
 
 _CANDIDATES = (

@@ -11,8 +11,8 @@ import time
 import mpi4py
 import numpy as np
 
+from topo.probe.measurements import Measurements, NicSample, ProbeSettings
 from topo.probe.rounds import Round, nic_rounds, rounds
-from topo.probe.summary import Measurements, NicSample, ProbeSettings
 
 mpi4py.rc(initialize=False, finalize=False)
 from mpi4py import MPI  # noqa: E402  the line above must come first

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from jaxpipe.autoshard.graph import Operator
-from jaxpipe.autoshard.intra_op.build import Space
+from jaxpipe.autoshard.intra_op.build_problem import Space
 from jaxpipe.autoshard.strategy import (
     OperatorChoice,
     Sharding,

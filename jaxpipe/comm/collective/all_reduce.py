@@ -16,7 +16,7 @@ from jaxpipe.collective.step import Step
 from jaxpipe.collective.sync_tree import SyncTree, ranks
 from jaxpipe.comm.buffer import aligned_empty
 from jaxpipe.comm.codec.codec import is_codable
-from jaxpipe.comm.collective.execute import Execution, Formats
+from jaxpipe.comm.collective.execute_steps import Execution, Formats
 from jaxpipe.comm.collective.native import native_of
 from jaxpipe.comm.collective.wire_format import CodecFormat, ValueFormat, WireFormat, sum_dtype
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxpipe.collective.pairwise import barrier_phases
 from jaxpipe.collective.step import weave
-from jaxpipe.comm.collective.execute import Execution, Formats
+from jaxpipe.comm.collective.execute_steps import Execution, Formats
 from jaxpipe.comm.collective.wire_format import ValueFormat
 from jaxpipe.comm.transport import Transport
 

@@ -2,7 +2,7 @@
 
 from jaxpipe.comm.nccl.available import find_binding, local_binding
 from jaxpipe.comm.nccl.binding import Done, NcclBinding, NcclChannel
-from jaxpipe.comm.nccl.transport import NcclTransport
+from jaxpipe.comm.nccl.nccl_transport import NcclTransport
 
 __all__ = [
     "Done",

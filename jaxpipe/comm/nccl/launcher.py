@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpipe.comm.nccl.binding import Done, NcclChannel
-from jaxpipe.comm.nccl.matching import Incoming, Outgoing
-from jaxpipe.comm.nccl.message import NcclMessage
+from jaxpipe.comm.nccl.launch_order import Incoming, Outgoing
+from jaxpipe.comm.nccl.nccl_message import NcclMessage
 from jaxpipe.comm.tags import NCCL_TAG
 from jaxpipe.comm.transport import Receiving, Transport
 from jaxpipe.errors import DeadlineError, RunError, TransportError

@@ -6,8 +6,8 @@ from math import inf
 import numpy as np
 
 from jaxpipe.network.alpha_beta import links_between
-from jaxpipe.plan.cost.collective import tree_s
-from jaxpipe.plan.cost.profile import Profile
+from jaxpipe.plan.cost.collective_cost import tree_s
+from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.plan import Plan
 from topo import Cluster
 from topo.gpu import Precision

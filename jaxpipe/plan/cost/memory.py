@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from jaxpipe.plan.cost.profile import Profile
+from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import peak_live
 from topo import Cluster

@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxpipe.errors import PlanError
-from jaxpipe.plan.cost.profile import Profile
+from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.partition import Cut
 
 
@@ -13,7 +13,7 @@ def balanced_cut(profile: Profile, slow: np.ndarray) -> Cut:
     Ties are broken by the least sum of squares. The first stage also computes the embedding, the
     last the head.
 
-    >>> from jaxpipe.plan.cost.profile import flop_profile
+    >>> from jaxpipe.plan.cost.layer_profile import flop_profile
     >>> profile = flop_profile(
     ...     num_layers=9, layer_flop=1.0, layer_parameters=0, layer_kept_bytes=0,
     ...     activation_bytes=0, flops_per_s=1.0,

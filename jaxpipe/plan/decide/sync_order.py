@@ -8,7 +8,7 @@ import numpy as np
 from jaxpipe.collective import AllReduceKind, SyncTree
 from jaxpipe.collective.sync_tree import chain, flat, halves
 from jaxpipe.network.alpha_beta import links_between
-from jaxpipe.plan.cost.collective import tree_s
+from jaxpipe.plan.cost.collective_cost import tree_s
 from jaxpipe.plan.dtfm.path import cheapest_path
 from jaxpipe.plan.sync import island_tree
 from topo import Cluster

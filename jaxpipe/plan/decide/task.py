@@ -8,8 +8,8 @@ import numpy as np
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost.estimate import slowness
+from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.cost.memory import BytesPerParameter
-from jaxpipe.plan.cost.profile import Profile
 from topo import Cluster
 from topo.gpu import Precision
 

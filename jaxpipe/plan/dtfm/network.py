@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxpipe.plan.dtfm.islands import Islands, find_islands
+from jaxpipe.plan.dtfm.nested_islands import Islands, find_islands
 from jaxpipe.plan.dtfm.weights import Weights
 
 

@@ -16,7 +16,7 @@ from itertools import product
 
 import numpy as np
 
-from jaxpipe.plan.dtfm.islands import packed_order, shuffled
+from jaxpipe.plan.dtfm.nested_islands import packed_order, shuffled
 from jaxpipe.plan.dtfm.network import Network
 
 

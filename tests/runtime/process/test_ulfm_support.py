@@ -8,7 +8,7 @@ import pytest
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.config import ComputeKind, RunConfig, Survival, TransportKind
 from jaxpipe.runtime.process.mpirun import launch_command
-from jaxpipe.runtime.process.ulfm import SURVIVAL_OPTIONS, check_survival
+from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS, check_survival
 
 
 def launcher(folder: Path, version: str) -> str:

@@ -12,8 +12,8 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Cut
 from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.plan.partition import layers_of
-from jaxpipe.profile.config import MeasureConfig
-from jaxpipe.profile.ends import Ends
+from jaxpipe.profile.measure_config import MeasureConfig
+from jaxpipe.profile.model_ends import Ends
 from jaxpipe.profile.part import PartCosts, measure_part
 from jaxpipe.profile.timing import Clock, matrix_peak_flops_per_s
 from jaxpipe.runtime.config import OptimizerConfig

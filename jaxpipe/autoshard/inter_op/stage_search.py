@@ -17,7 +17,13 @@ from math import inf
 
 import numpy as np
 
-from jaxpipe.autoshard.inter_op.stage import Stage, StageCost, StageCosts, StagedModel, step_s
+from jaxpipe.autoshard.inter_op.submesh_stage import (
+    Stage,
+    StageCost,
+    StageCosts,
+    StagedModel,
+    step_s,
+)
 from jaxpipe.errors import PlanError
 
 

@@ -16,7 +16,7 @@ from jaxpipe.comm.buffer import as_bytes, num_bytes_of
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.nccl.binding import NcclBinding, NcclChannel
 from jaxpipe.comm.nccl.launcher import Launcher, Peer, translated, wait_for
-from jaxpipe.comm.nccl.message import NcclMessage, NcclReceiving, NcclSending
+from jaxpipe.comm.nccl.nccl_message import NcclMessage, NcclReceiving, NcclSending
 from jaxpipe.comm.tags import NCCL_TAG, NUM_MESSAGE_TAGS
 from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
 

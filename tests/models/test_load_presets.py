@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from models.catalogue import load_preset, presets
 from models.gpt_config import GptConfig
 from models.gpt_costs import activation_bytes, layer_forward_flops, num_parameters, parameter_bytes
+from models.load_presets import load_preset, presets
 
 
 def preset(name: str) -> GptConfig:

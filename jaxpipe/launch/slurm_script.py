@@ -21,9 +21,9 @@ Source: the manuals of sbatch (--signal, --requeue), srun (--distribution=arbitr
 from enum import StrEnum
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.launch.mpirun import rank_lines
+from jaxpipe.launch.launch_spec import Launch
+from jaxpipe.launch.mpirun_script import rank_lines
 from jaxpipe.launch.shell import EXPORT, begin_lines, verdict_lines
-from jaxpipe.launch.spec import Launch
 
 _TO_REQUEUE_S = 30
 """Seconds of the notice that are left for SLURM to end the job before its time limit."""

@@ -28,7 +28,7 @@ from jaxpipe.comm.mpi.api import (
     translated,
 )
 from jaxpipe.comm.mpi.buffer_pool import BufferPool
-from jaxpipe.comm.mpi.message import (
+from jaxpipe.comm.mpi.mpi_message import (
     MpiMessage,
     MpiProgress,
     MpiReceiving,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from topo import load
-from topo.picture import draw_picture
+from topo.cluster_picture import draw_picture
 
 
 @pytest.mark.parametrize("name", ["case5-worldwide", "laptop", "homogeneous:hosts=1"])

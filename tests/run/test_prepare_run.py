@@ -9,7 +9,7 @@ import topo
 from jaxpipe.config import config_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import ResolvedPlan, read_plan, read_resolved_plan
-from jaxpipe.run.prepare import PLAN_FILE, begin_folder, emulation_notice, prepare
+from jaxpipe.run.prepare_run import PLAN_FILE, begin_folder, emulation_notice, prepare
 from jaxpipe.runtime.config import RunConfig, TransportKind
 from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause, write_cause
 from tests.runtime.training import tiny_tree

@@ -141,7 +141,7 @@ def read_profile(path: Path) -> Profile:
         raise PlanError(f"cannot read the profile {path}: {error.strerror}") from error
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise PlanError(
-            f"{path} is not a profile: {error}; `jaxpipe.plan.cost.profile` shows the format"
+            f"{path} is not a profile: {error}; `jaxpipe.plan.cost.layer_profile` shows the format"
         ) from error
 
 

@@ -1,7 +1,7 @@
-"""Before a run: its plan is resolved, all that it reads is checked, and its folder is begun.
+"""Prepare a run: resolve its plan, check its inputs, create its folder.
 
-This happens once for a run: in the launcher, or in rank 0 where the user's own MPI launcher has
-started the ranks. `plan.toml` in the folder of the run then holds the plan (`jaxpipe.plan.file`).
+This happens once per run: in the launcher, or on rank 0 if the user's own MPI launcher has started
+the ranks. The plan is written to `plan.toml` in the run folder (`jaxpipe.plan.plan_file`).
 """
 
 from dataclasses import dataclass

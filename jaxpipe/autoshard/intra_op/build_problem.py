@@ -16,10 +16,10 @@ import numpy as np
 from jaxpipe.autoshard.graph import Graph, Operator
 from jaxpipe.autoshard.intra_op.layouts import LayoutBook
 from jaxpipe.autoshard.intra_op.machine import Machine
+from jaxpipe.autoshard.intra_op.operator_tree import Tree, tree_of
 from jaxpipe.autoshard.intra_op.peak_memory import Peak, live_at_peaks
 from jaxpipe.autoshard.intra_op.problem import Edge, Node, Problem
 from jaxpipe.autoshard.intra_op.tables import Combined, Table, TableBook, account, charge_s
-from jaxpipe.autoshard.intra_op.tree import Tree, tree_of
 from jaxpipe.autoshard.strategy import MeshShape
 
 

@@ -11,8 +11,8 @@ Source: the reference and the controller of the Kubeflow MPI Operator, v2beta1; 
 from collections.abc import Iterator
 
 from jaxpipe.errors import PlanError
+from jaxpipe.launch.launch_spec import Launch
 from jaxpipe.launch.shell import EXPORT, begin_lines, wait_lines
-from jaxpipe.launch.spec import Launch
 
 _RETRIES = 10
 _TO_SAVE_S = 120

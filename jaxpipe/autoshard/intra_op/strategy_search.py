@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from jaxpipe.autoshard.graph import Graph
-from jaxpipe.autoshard.intra_op.build import Space, space_of
+from jaxpipe.autoshard.intra_op.build_problem import Space, space_of
 from jaxpipe.autoshard.intra_op.decode import choices_in, strategy_of
 from jaxpipe.autoshard.intra_op.linear import solve
 from jaxpipe.autoshard.intra_op.machine import Machine

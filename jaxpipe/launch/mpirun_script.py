@@ -4,8 +4,8 @@ mpirun starts a daemon over ssh on each host of its hostfile, used or not, and f
 so the file lists only the hosts of the plan.
 """
 
+from jaxpipe.launch.launch_spec import Launch
 from jaxpipe.launch.shell import EXPORT, STOPPED, begin_lines, wait_lines
-from jaxpipe.launch.spec import Launch
 
 
 def mpirun_script(launch: Launch) -> str:

@@ -21,7 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from jaxpipe.autoshard.strategy.choice import parse_choice
-from jaxpipe.autoshard.strategy.mesh import AxisLink, MeshShape
+from jaxpipe.autoshard.strategy.mesh_shape import AxisLink, MeshShape
 from jaxpipe.autoshard.strategy.sharding import parse_sharding
 from jaxpipe.autoshard.strategy.strategy import Strategy, ZeroLevel
 from jaxpipe.errors import PlanError

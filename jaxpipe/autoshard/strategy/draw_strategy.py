@@ -14,8 +14,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from jaxpipe.autoshard.strategy.collective import Collective, collective_s
-from jaxpipe.autoshard.strategy.mesh import MeshShape
+from jaxpipe.autoshard.strategy.mesh_collective import Collective, collective_s
+from jaxpipe.autoshard.strategy.mesh_shape import MeshShape
 from jaxpipe.autoshard.strategy.strategy import Strategy
 
 

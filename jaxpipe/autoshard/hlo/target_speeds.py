@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
 
-from jaxpipe.autoshard.hlo.collectives import HloCollective
+from jaxpipe.autoshard.hlo.hlo_collectives import HloCollective
 from jaxpipe.autoshard.hlo.target import Target
 
 _DTYPES: Final = ("float16", "bfloat16", "float32")

@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxpipe.comm.nccl.matching import Incoming, Outgoing
+from jaxpipe.comm.nccl.launch_order import Incoming, Outgoing
 
 CALLS = st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=40)
 

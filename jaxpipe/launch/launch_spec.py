@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jaxpipe.runtime.process.ulfm import SURVIVAL_OPTIONS
+from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS
 
 if TYPE_CHECKING:  # they import numpy, which `--help` can do without
     from jaxpipe.plan import Plan

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from topo import Cluster, load
+from topo.probe.measurements import Measurements, NicSample, ProbeSettings, cluster_of, spread_of
 from topo.probe.rounds import nic_rounds
-from topo.probe.summary import Measurements, NicSample, ProbeSettings, cluster_of, spread_of
 
 
 def measured(cluster: Cluster, ranks: list[int], *, noise: float = 0.0) -> Measurements:

@@ -16,7 +16,7 @@ Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication O
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jaxpipe.autoshard.strategy.mesh import Axes, MeshShape
+from jaxpipe.autoshard.strategy.mesh_shape import Axes, MeshShape
 
 
 class CollectiveKind(StrEnum):
@@ -73,7 +73,7 @@ def wire_s(kind: CollectiveKind, axes: Axes, mesh: MeshShape, *, num_bytes: floa
 def collective_s(collective: Collective, mesh: MeshShape, *, launch_s: float = 0.0) -> float:
     """Return the seconds of a collective.
 
-    >>> from jaxpipe.autoshard.strategy.mesh import Axis, AxisLink
+    >>> from jaxpipe.autoshard.strategy.mesh_shape import Axis, AxisLink
     >>> link = AxisLink(latency_s=1.0, bandwidth_bytes_per_s=1.0)
     >>> collective_s(
     ...     Collective(kind=CollectiveKind.ALL_REDUCE, num_bytes=8, axes=(Axis.OP,)),
