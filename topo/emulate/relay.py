@@ -3,8 +3,8 @@
 `python -m topo.emulate.relay PREFIX`, as root. It reads the description of the network from its
 first line of input (`topo.emulate.network_spec`), creates a TUN device `link0` in the namespaces
 PREFIX0 of host 0, PREFIX1 of host 1 and so on, prints `ready`, and moves packets until its input
-ends, so it never outlives its parent. Each further line requests the traffic, which it prints as one line of
-JSON, `[[source, destination, bytes, dropped packets], ...]`.
+ends, so it never outlives its parent. Each further line requests the traffic, which it prints as
+one line of JSON, `[[source, destination, bytes, dropped packets], ...]`.
 
 Packets carry the kernel's offload header, so that checksums of packets that never leave the machine
 are not computed. Sources: Linux, Documentation/networking/tuntap.rst; netns(8), setns(2).
