@@ -7,6 +7,7 @@
                                                                    gradients ──► update
 """
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -81,6 +82,8 @@ def measure_part(
     Cost: one compilation of each function, and `warmup + repeats` calls of each.
     """
     observe(f"{name}: compiling")
+    # Arrays in unreachable cycles would be freed in between, and make the difference negative.
+    gc.collect()
     before = _live_bytes()
     compiled = compile_stage(functions, ops=_OPS)
     held = _hold(functions, compiled, seed=settings.seed)
