@@ -55,6 +55,7 @@ class CountingTransport:
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
         """Count the bytes of `array`, and start to send it to the rank `to`."""
         num_bytes = num_bytes_of(array)
+        # Gradient syncs send from threads of their own; `+=` on a counter is not atomic.
         with self._lock:
             self._num_bytes_to[to] += num_bytes
         return self._transport.send(array, to=to, tag=tag)

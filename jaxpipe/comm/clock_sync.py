@@ -39,6 +39,7 @@ def clock_offset(
     """
     assert rounds > 0, rounds
     if transport.rank == 0:
+        # One rank at a time: answers to two at once would delay each other.
         for rank in range(1, transport.num_ranks):
             for _ in range(rounds):
                 _answer(transport, rank, timeout_s=timeout_s, clock=clock)
@@ -59,6 +60,7 @@ def _ask(
     transport: Transport, *, timeout_s: float, clock: Callable[[], float]
 ) -> tuple[float, float]:
     """Return the round trip and the offset, both in seconds."""
+    # Posted before the clock is read: posting must not count as a part of the round trip.
     receiving = transport.receive(_TIME, source=0, tag=CLOCK_TAG)
     start_s = clock()
     sending = transport.send(np.zeros(0), to=0, tag=CLOCK_TAG)

@@ -69,6 +69,7 @@ class CompressedTransport:
         if codec is None:
             return self._transport.send(array, to=to, tag=tag)
 
+        # In one thread, so that messages of one tag leave in the order of the calls.
         def encode_and_send() -> Sending:
             encoded = _encode(codec, array) if is_codable(array.dtype) else array
             return self._transport.send(encoded, to=to, tag=tag)
@@ -89,6 +90,7 @@ class CompressedTransport:
     def close(self, *, error: BaseException | None = None) -> None:
         """Close this rank's end; with an `error`, end the whole job and show this error first."""
         if error is None:
+            # Encoded messages have to be sent before the wrapped transport closes.
             self.stop(timeout_s=self._close_timeout_s)
         self._transport.close(error=error)
 

@@ -61,6 +61,7 @@ class LocalWorld:
     def abort(self, rank: int, error: BaseException) -> None:
         """Make every wait of every rank raise; they all name the first error."""
         with self._changed:
+            # Later errors are mostly consequences: the ranks that wait for the failed one.
             self._first_error = self._first_error or (rank, error)
             self._changed.notify_all()
 
@@ -94,6 +95,7 @@ class LocalWorld:
         with self._changed:
             messages = self._channels[envelope.channel].messages
             self._changed.wait_for(lambda: position in messages or self._first_error, timeout_s)
+            # Before the deadline: a rank that was aborted has not timed out.
             self.raise_if_aborted()
             if position not in messages:
                 raise envelope.late(waited_s=timeout_s)
@@ -142,6 +144,7 @@ class LocalTransport:
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> _LocalSending:
         """Copy `array` into the mailbox of the rank `to`."""
         assert to < self.num_ranks, (to, self.num_ranks)
+        # Copied, since the sender may change its array as soon as `wait` returns.
         view = as_bytes(array)
         message = aligned_empty(view.shape, np.uint8)
         message[:] = view
@@ -187,6 +190,7 @@ def run_ranks(num_ranks: int, work: Callable[[Transport], Result]) -> list[Resul
     for thread in threads:
         thread.start()
     for thread in threads:
+        # Without a deadline: every wait of `work` has one.
         thread.join()
     if world.error is not None:
         raise world.error

@@ -70,6 +70,7 @@ def _alias(memory: np.ndarray) -> jax.Array | None:
     if sharding is None:
         return None
     array = jax.make_array_from_callback(memory.shape, sharding, lambda _: memory)
+    # jax copies memory that is not aligned, and converts dtypes that it does not have.
     is_alias = array.unsafe_buffer_pointer() == memory.ctypes.data
     return array if is_alias and array.dtype == memory.dtype else None
 

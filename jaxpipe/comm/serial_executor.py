@@ -37,6 +37,7 @@ class SerialExecutor:
         future: Future[Result] = Future()
 
         def call() -> None:
+            # Kept for all later calls, whose counterparts on other ranks are now off by one.
             if self._error is None:
                 try:
                     future.set_result(work())

@@ -43,6 +43,7 @@ class RuntimeAllReduces:
         begun_s = self._pace.now()
 
         def work() -> None:
+            # The thread continues at the virtual time of the call, not at that of its last work.
             self._pace.reach(begun_s)
             self._paced.join(tag=tag)
             try:

@@ -58,6 +58,7 @@ class Exchange:
             for need in after:
                 self._users[need].append(number)
         self._num_open = len(sends) + len(receives)
+        # Announces this rank: from here on the others may send to it.
         self.transport.join(tag=self.tag)
         for number in receives:
             transfer = self.collective[number]
@@ -68,6 +69,7 @@ class Exchange:
                 tag=self.tag,
                 then=partial(self._take, number),
             )
+        # Last: the conditions of all sends have to be known before the first one leaves.
         for number in sends:
             self._satisfy(number, due_s=due_s)
 

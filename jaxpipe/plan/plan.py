@@ -112,6 +112,7 @@ class Plan:
 
     def compute_schedule(self) -> Schedule:
         """Return the compute instructions of one training step."""
+        # A custom schedule has its warm-up built in.
         if not isinstance(self.schedule, ScheduleKind):
             return self.schedule
         return generate(

@@ -95,6 +95,7 @@ def parse_schedule(lines: Sequence[str], *, source: str, num_stages: int) -> Sch
             f"`num_stages` is {num_stages}; make the one a multiple of the other"
         )
     programs = tuple(
+        # A dict keeps the order and, of a repeated instruction, only the last cell.
         {_instruction(each, rank, num_ranks=len(rows), num_stages=num_stages): each for each in row}
         for rank, row in enumerate(rows)
     )
@@ -102,6 +103,7 @@ def parse_schedule(lines: Sequence[str], *, source: str, num_stages: int) -> Sch
         _check_once(row, program)
     compute = tuple(tuple(program) for program in programs)
     _check_whole(compute, rows, num_stages=num_stages)
+    # Before the full check, which names stages: this error names the cell in the file.
     for cells, position in zip(rows, reach(compute), strict=True):
         if position < len(cells):
             raise cells[position].refusal("a schedule has no deadlock", "never runs; move it")

@@ -68,6 +68,7 @@ def inputs(compute: Instruction, *, num_stages: int) -> tuple[Value, ...]:
     source = source_stage(compute, num_stages=num_stages)
     if compute.op is Op.FORWARD:
         return () if source is None else (Value(Kind.ACTIVATION, source, microbatch),)
+    # The forward of the same stage, which left them.
     residuals = Value(Kind.ACTIVATION, stage, microbatch)
     return (residuals,) if source is None else (residuals, Value(Kind.GRADIENT, source, microbatch))
 

@@ -84,6 +84,7 @@ def _advance(
 ) -> int:
     """Return the position at which the program blocks; adds to `reached`."""
     while position < len(program):
+        # Reached counts before it can run: both ends of a reduction wait for each other.
         reached.add(program[position])
         other_ends = _other_ends(program[position], num_ranks=num_ranks, num_stages=num_stages)
         if not reached.issuperset(other_ends):

@@ -80,6 +80,7 @@ reduce scalars; update
 def _pipeline(
     program: Program, *, num_ranks: int, num_stages: int, reduces_stages: bool
 ) -> Iterator[Instruction]:
+    # A later entry replaces an earlier one: the last compute completes the stage's gradients.
     last_of = {each.stage: each for each in program}
     for compute in program:
         stage, microbatch = compute.stage, compute.microbatch

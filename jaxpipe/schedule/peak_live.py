@@ -19,6 +19,7 @@ def peak_live(schedule: Schedule) -> tuple[int, ...]:
 
 
 def _peak(program: Program) -> int:
+    # In an evaluation no forward is awaited by a backward, and nothing is kept.
     awaited = {(each.stage, each.microbatch) for each in program if each.frees_residuals}
     live = peak = 0
     for instruction in program:

@@ -42,6 +42,7 @@ def render(schedule: Schedule, *, num_columns: int = 100) -> str:
     """
     num_ranks, num_stages = len(schedule), count_stages(schedule)
     computes = [each for program in schedule for each in program if each.is_compute]
+    # A whole backward next to split ones is as long as its two halves.
     backward_slots = 2.0 if any(each.op is Op.BACKWARD_INPUT for each in computes) else 1.0
     slots = timetable(
         schedule, forward_s=(1.0,) * num_stages, backward_s=(backward_slots,) * num_stages

@@ -117,6 +117,7 @@ class _Run:
     def execute(self) -> tuple[tuple[TimedInstruction, ...], ...]:
         rows: list[list[TimedInstruction]] = [[] for _ in self.programs]
         num_made_before = -1
+        # To a fixed point: each sweep lets ranks continue whose inputs an earlier one computed.
         while num_made_before < len(self.made_s):
             num_made_before = len(self.made_s)
             for row, program in zip(rows, self.programs, strict=True):

@@ -56,6 +56,7 @@ def gradient_sync_s(
         placement=plan.placement,
         phases=(Phase(schedule=_short_step(plan)),),
         num_chunks=plan.num_chunks,
+        # All ranks are ready at once: only the collectives take time.
         forward_s=(_INSTANT_S,) * size,
         backward_s=(_INSTANT_S,) * size,
         collectives=gradient_collectives(

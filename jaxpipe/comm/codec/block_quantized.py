@@ -95,6 +95,7 @@ def _encode(
     blocks = _blocks(values)
     magnitudes = np.maximum(blocks.max(axis=1), -blocks.min(axis=1))
     scales = magnitudes / np.float32(largest)
+    # A subnormal scale would overflow in the division: such blocks become zeros.
     usable = np.isfinite(scales) & (scales >= np.finfo(np.float32).tiny)
     factors = np.divide(1.0, scales, out=np.zeros_like(scales), where=usable)
     scales[~np.isfinite(scales)] = np.nan
@@ -108,6 +109,7 @@ def _decode(
 ) -> np.ndarray:
     num_scales = _num_blocks(size)
     assert encoded.size == 4 * num_scales + size, (encoded.size, size)
+    # Copied, since float32 needs an alignment that bytes inside of a message do not have.
     scales = np.frombuffer(encoded[: 4 * num_scales].tobytes(), np.float32)
     values = aligned_empty((size,), np.float32)
     from_codes(encoded[4 * num_scales :], values)

@@ -41,9 +41,11 @@ class TopKCodec:
         """Return the bytes, in fresh memory."""
         assert values.size < 2**32, values.size
         kept = self.num_kept(size=values.size)
+        # Also for an empty array, which `argpartition` refuses.
         if kept == values.size:
             indices = np.arange(kept, dtype=np.uint32)
         else:
+            # Without the sign bit, floats order like integers, with NaN and infinity on top.
             magnitudes = np.bitwise_and(values.view(np.uint32), np.uint32(0x7FFF_FFFF))
             indices = np.argpartition(magnitudes, values.size - kept)[values.size - kept :]
             indices = np.sort(indices).astype(np.uint32)

@@ -127,6 +127,7 @@ def _execution(
 ) -> Execution:
     own = np.ascontiguousarray(np.asarray(array)).reshape(-1)
     near = ValueFormat(wire.dtype_of(own.dtype))
+    # float64 carries losses and counters, which have to stay exact.
     codec = wire.far if is_codable(own.dtype) else None
     far = near if codec is None else CodecFormat(codec, errors)
     return Execution(transport, own, Formats(near=near, far=far), tag=tag, timeout_s=timeout_s)
@@ -155,6 +156,7 @@ def _native_all_reduce(
             f"`algorithm` is {AllReduceKind.LIBRARY}, but {type(transport).__name__} has no library"
             f" with an all-reduce; choose another one, such as {AllReduceKind.HIERARCHICAL}"
         )
+    # A copy: the library sums in place, and the argument belongs to the caller.
     total = aligned_empty(array.shape, sum_dtype(array.dtype))
     total[...] = array
     return library.native_all_reduce(total, members=ranks(tree), timeout_s=timeout_s)

@@ -155,6 +155,7 @@ class AsyncAllReduce:
         else:
             reduce = partial(all_reduce, self._transport, array, tree, tag=tag)
             work = partial(reduce, timeout_s=timeout_s, algorithm=algorithm, wire=wire)
+        # One thread for all tags: native calls match by their order alone.
         by_library = algorithm is AllReduceKind.LIBRARY
         return PendingAllReduce(self._thread(_LIBRARY if by_library else tag).begin(work), tag)
 
@@ -176,6 +177,7 @@ class AsyncAllReduce:
     def _with_feedback(
         self, array: ArrayT, tree: SyncTree, wire: WireFormat, *, tag: int, timeout_s: float
     ) -> ArrayT:
+        # Errors belong to a tag, hence to a bucket: mixing buckets would add unrelated errors.
         errors = self.errors.get(tag, np.zeros(array.size, np.float32))
         total, self.errors[tag] = all_reduce_with_feedback(
             self._transport, array, tree, errors, tag=tag, timeout_s=timeout_s, wire=wire

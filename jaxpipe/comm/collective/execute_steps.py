@@ -73,10 +73,12 @@ class Execution:
             elif step.act is Act.SETTLE:
                 self._settle(step)
             else:
+                # Decoded before older sends are waited for, which hides their last bytes.
                 message = incoming.next(source=step.peer, timeout_s=self._timeout_s)
                 values = self._formats.of(step).decode(message, size=step.part.size)
                 self._outgoing.finish(step.part, timeout_s=self._timeout_s)
                 acts[step.act](step, values)
+        # The caller may change its array once this returns, and some sends read it.
         self._outgoing.finish_all(timeout_s=self._timeout_s)
         return self._total
 
@@ -94,6 +96,7 @@ class Execution:
         if message is None:
             message = self._formats.of(step).encode(self._source(step), start=step.part.start)
         sending = self._transport.send(message, to=step.peer, tag=self._tag)
+        # A format without a copy sends the memory of the total itself.
         reads_total = np.may_share_memory(message, self._total)
         self._outgoing.add(sending, reads=step.part if reads_total else None)
 
@@ -105,6 +108,7 @@ class Execution:
         if step.is_far:
             # Sent as it is: encoding the part again would add the codec's error feedback twice.
             self._settled[step.part] = message
+        # Rounded here as the peers will decode it, so that all ranks have the same bits.
         self._outgoing.finish(step.part, timeout_s=self._timeout_s)
         target[...] = form.decode(message, size=step.part.size)
 

@@ -36,6 +36,7 @@ def gather_bytes(
         _send_bytes(transport, payload, to=(root,), tag=tag, timeout_s=timeout_s)
         return None
     others = [rank for rank in range(transport.num_ranks) if rank != root]
+    # All posted before the first is waited for: ranks may send in any order.
     lengths = [transport.receive(_LENGTH, source=rank, tag=tag) for rank in others]
     receivings = {
         rank: transport.receive(_payload_of(length.wait(timeout_s=timeout_s)), source=rank, tag=tag)

@@ -40,12 +40,14 @@ class BufferPool:
 
     def take(self, num_bytes: int) -> np.ndarray:
         """Return an uninitialised uint8 array of shape (num_bytes,) in memory that jax aliases."""
+        # Small buffers come from the allocator's own free lists, without page faults.
         if num_bytes < _SMALLEST_BYTES:
             return aligned_empty((num_bytes,), np.uint8)
         try:
             memory = self._idle[num_bytes].pop()
         except IndexError:
             memory = _fresh(num_bytes)
+        # Through the array interface, so that all views share the loan as their base.
         return np.asarray(_Loan(self, memory))
 
     def give_back(self, memory: np.ndarray) -> None:

@@ -67,6 +67,7 @@ class MpiMessage:
             return True
         status = MPI.Status()
         try:
+            # In order: requests of one message end in the order of their parts.
             while self._requests and self._requests[0].Test(status):
                 self.num_bytes_moved += status.Get_count(MPI.BYTE)
                 del self._requests[0]
@@ -173,6 +174,7 @@ class MpiReceiving:
         self.progress.wait(self.message, timeout_s=timeout_s)
         self.message.raise_if_failed()
         moved, envelope = self.message.num_bytes_moved, self.message.envelope
+        # MPI reports a longer message as an error, a shorter one only by its count.
         if moved != envelope.num_bytes:
             raise TransportError(f"got {moved} bytes instead of {envelope}")
         return self.memory

@@ -128,6 +128,7 @@ class MpiTransport:
             DeadlineError: it took longer than `timeout_s`; the array may still be written to.
             TransportError: MPI cannot sum this dtype, or the job was aborted.
         """
+        # Creating a communicator blocks inside of MPI without a deadline; the barrier has one.
         if members not in self._groups:
             barrier(self, tag=GROUP_TAG, timeout_s=timeout_s, members=members)
             self._progress.alone(lambda: self._groups.make(members))
@@ -157,6 +158,7 @@ class MpiTransport:
         Raises:
             TransportError: MPI cannot do it.
         """
+        # The thread must not test requests of a communicator that is being replaced.
         self._progress.stop(timeout_s=_PATIENCE_S)
         comm, members = self._progress.alone(lambda: shrink(self._comm))
         return self._over(comm), members
@@ -196,8 +198,11 @@ class MpiTransport:
             return
         if error is not None:
             self._abort(error)
+        # Sends first: their arrays may be freed once this returns.
         self._drain()
+        # Nobody finalises MPI before all have come: it would drop messages that are still moving.
         barrier(self, tag=CLOSE_TAG, timeout_s=self._close_timeout_s)
+        # Only now: the barrier itself needs the progress thread.
         self._progress.stop(timeout_s=self._close_timeout_s)
         if not self._survives:
             self._forget_receives()
@@ -229,6 +234,7 @@ class MpiTransport:
         sys.stderr.flush()
         time.sleep(_STDERR_S)  # the launcher forwards stderr and MPI's own message separately
         self._progress.stop(timeout_s=_PATIENCE_S)
+        # `MPI_Abort` would count as one more lost rank here.
         if self._survives:
             end_launcher()
         abort_mpi(self._comm, code=2 if isinstance(error, UserError) else 1)

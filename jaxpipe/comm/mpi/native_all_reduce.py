@@ -92,5 +92,6 @@ class MpiGroups:
     def free(self) -> None:
         """Free all of them; every rank calls this."""
         with translated("free a communicator"):
+            # `Free` is collective: all ranks have to free their communicators in one order.
             for _, group in sorted(self._groups.items()):
                 group.Free()

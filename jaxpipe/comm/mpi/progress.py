@@ -92,10 +92,12 @@ class Progress(Generic[OperationT]):
 
     def add(self, operation: OperationT) -> None:
         """Add an operation, and start it now if it is ready and no other thread is driving."""
+        # Never wait for the lock: the thread that holds it starts this one on its next turn.
         if not self._lock.acquire(blocking=False):
             self._added.append(operation)
             return
         try:
+            # Not past operations that wait: messages of a channel must start in order.
             if not (self._unstarted or self._added) and operation.start():
                 self._started.append(operation)
             else:
@@ -113,6 +115,7 @@ class Progress(Generic[OperationT]):
         if operation.is_over:
             return
         start_s = self._clock()
+        # From here on the background thread sleeps and leaves polling to this one.
         self._waiting.add(get_ident())
         try:
             while not self._drive_to(operation):
@@ -187,6 +190,7 @@ class Progress(Generic[OperationT]):
     def _turn(self) -> bool:
         """Start what is ready and test what is started."""
         started = self._start()
+        # Without a request to test, MPI would not be called, and a buffered send would not leave.
         if not self._started:
             self._nudge()
         before = len(self._started)

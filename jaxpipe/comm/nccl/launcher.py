@@ -122,6 +122,7 @@ class Launcher:
                 has_moved = False
             now_s = time.monotonic()
             last_s = now_s if has_moved else last_s
+            # Pauses grow with the idle time: a message waits for an eighth of it at most.
             pause_s = min(max((now_s - last_s) / 8, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
             self._woken.wait(pause_s)
             self._woken.clear()
@@ -129,6 +130,7 @@ class Launcher:
     def _turn(self) -> bool:
         """Make all progress that is possible now; return whether there was any."""
         has_moved = self._take_new()
+        # After an error the order of launches is lost: nothing more may be matched.
         if self._error is None:
             for peer in self._peers.values():
                 has_moved |= self._read_controls(peer)
@@ -185,6 +187,7 @@ class Launcher:
 
     def _launch_send(self, peer: Peer, message: NcclMessage) -> None:
         envelope = message.envelope
+        # Announced before the launch: the receiver has to launch too before either can run.
         self._notify(peer, _Control.LAUNCHED, envelope.tag, envelope.num_bytes)
         if envelope.num_bytes > 0:
             with translated(f"send {envelope}"):
@@ -195,6 +198,7 @@ class Launcher:
         """Launch a receive; a message of another size goes to separate memory, to keep order."""
         envelope = message.envelope
         if num_bytes != envelope.num_bytes:
+            # The sender has launched already; without a receive its kernel would wait indefinitely.
             message.array = jnp.empty(num_bytes, jnp.uint8)
             message.error = TransportError(f"got {num_bytes} bytes instead of {envelope}")
         if num_bytes > 0:

@@ -73,6 +73,7 @@ class NcclTransport:
         """Start to send `array` to the rank `to`, as soon as it is computed."""
         if not self._is_ours(to, tag):
             return self._transport.send(array, to=to, tag=tag)
+        # NCCL sends device memory only.
         on_device = array if isinstance(array, jax.Array) else jax.device_put(as_bytes(array))
         message = NcclMessage(Envelope(self.rank, to, tag, num_bytes_of(array)), on_device)
         self._launcher.add(message)
@@ -102,6 +103,7 @@ class NcclTransport:
         """
         if error is None:
             self._drain()
+            # Peers announce their close before anyone destroys a communicator that they still use.
             self._launcher.leave(timeout_s=self._timeout_s)
             self._launcher.stop(timeout_s=self._timeout_s)
             for channel in self._channels():
@@ -121,6 +123,7 @@ class NcclTransport:
         The first message of a communicator connects the GPUs, and its launch may wait for the
         other end; so it is sent here, where the order is known.
         """
+        # In the same order on both ends, since each step waits for the other end.
         up = self._make_channel(low, high)
         down = self._make_channel(high, low)
         if self.rank == low:

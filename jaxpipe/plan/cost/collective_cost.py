@@ -114,6 +114,7 @@ def tree_s(links: Links, tree: SyncTree, *, num_bytes: float, chunk_bytes: float
         AllReduceKind.TREE, num_ranks=len(ranks(tree)), size=num_bytes, message_size=chunk_bytes
     )
     chunk = num_bytes / chunks
+    # The first chunk takes the whole path; each later one adds its time at the busiest port.
     first_s = _ascent_s(links, tree, chunk) + _descent_s(links, tree, chunk)
     return first_s + (chunks - 1) * _busiest_s(links, tree, chunk)
 
@@ -148,6 +149,7 @@ def _descent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
     if isinstance(tree, int):
         return 0.0
     sent_s, end_s, first = 0.0, 0.0, leader(tree)
+    # The last member first, as the executor sends.
     for member in tree[:0:-1]:
         sent_s += links.wire_s(first, leader(member), num_bytes=num_bytes)
         there_s = sent_s + float(links.latency_s[first, leader(member)])

@@ -73,6 +73,7 @@ def estimate(
     ]
     latency = cluster.latency_s[ahead, behind] + cluster.latency_s[behind, ahead]
     fill = compute.sum(axis=1) + (latency + wires[0] + wires[1]).sum(axis=1)
+    # In the steady state each microbatch adds the time of the slowest stage or link.
     slowest = np.concatenate((compute, *wires), axis=1).max(axis=1)
     steady = (plan.num_microbatches - 1) * slowest
     worst = int((fill + steady).argmax())

@@ -52,6 +52,7 @@ class Part:
                 raise ValueError(f"`{field}` must not be negative, is {getattr(self, field)}")
 
     def __add__(self, other: "Part") -> "Part":
+        # If only one part has a measured backward-weight, the other counts as half.
         neither = self.backward_weight_s is None and other.backward_weight_s is None
         return Part(
             forward_s=self.forward_s + other.forward_s,

@@ -55,6 +55,7 @@ def stage_memory(
     parameters = [part.parameters for part in parts]
     whole = [0] * plan.num_stages
     if plan.tied and plan.num_stages > 1:
+        # The last stage keeps a copy of a tied embedding.
         parameters[-1] += profile.embed.parameters
         whole[0] = whole[-1] = profile.embed.parameters
     updated = [

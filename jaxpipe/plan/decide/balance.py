@@ -36,6 +36,7 @@ def balanced_cut(profile: Profile, slow: np.ndarray) -> Cut:
     extra = np.zeros(num_stages)
     extra[0] += profile.embed.forward_s + profile.embed.backward_s
     extra[-1] += profile.head.forward_s + profile.head.backward_s
+    # Dynamic program over (stages, layers): the best prefix is part of the best partition.
     best = {0: (0.0, 0.0, ())}  # layers so far: slowest stage, sum of squares, cut
     for stage in range(num_stages):
         left = num_stages - stage - 1

@@ -27,6 +27,7 @@ def build(
     The batch is a multiple of `microbatch` times the replicas. By default, `cut` is balanced for
     the slowest device of each stage.
     """
+    # The slowest replica of a stage sets the pace of the gradient sync.
     cut = cut or balanced_cut(task.profile, task.slow[placement].max(axis=0))
     num_replicas, num_stages = placement.shape
     device_of = dict(enumerate(placement.ravel().tolist()))

@@ -98,6 +98,7 @@ def decide(
     for changed in _changes(task, best, effort=effort, seed=seed):
         if spent() > 1:
             break
+        # A random change may do nothing, for example swap a device with itself.
         if changed != best.plan and _fits(task, changed):
             best.offer(changed)
     used = {device for row in best.plan.placement for device in row}
@@ -150,6 +151,7 @@ def _candidates(task: Task, *, effort: Effort, seed: int, spent: Callable[[], fl
     """
     ranked: list[tuple[float, Plan, Shape]] = []
     for shape in shapes(task):
+        # At least one shape, however short the time.
         if ranked and spent() > _RANKING:
             break
         ordered = _fastest(task, shape, orders(task, shape), effort=effort)
@@ -180,6 +182,7 @@ def _fastest(
     """
     each = task.batch // shape.replicas
     fitting = [size for size in effort.microbatches if each % size == 0]
+    # Built once for all sizes of microbatches: trees and partition do not depend on them.
     built = [build(task, p, microbatch=1, schedule=_SCHEDULES[0]) for p in placements]
     sized = [
         replace(plan, microbatch=size, num_microbatches=each // size)

@@ -133,6 +133,7 @@ def cross_hops(hop: np.ndarray, members: np.ndarray, *, symmetric: bool) -> np.n
     apart = ~np.eye(len(members), dtype=bool)
     sources, destinations = np.nonzero(np.triu(apart) if symmetric else apart)
     pairs = hop[members[sources][:, :, None], members[destinations][:, None, :]]
+    # In the dtype of `hop`: searches pass small integer ranks in place of seconds.
     hops = np.zeros(apart.shape, dtype=hop.dtype)
     hops[sources, destinations] = bottleneck_values(pairs)
     return hops + hops.T if symmetric else hops

@@ -24,6 +24,7 @@ def ordered(network: Network, members: np.ndarray) -> np.ndarray:
 
     Large groups are ordered by a bound below their hops, which is close where many are alike.
     """
+    # Exact matchings of large groups are too slow for every pair of groups.
     is_large = members.shape[1] > LARGEST_SUBSET_SIZE
     if is_large:
         ranks = reach_hops(network.ranks, members)
@@ -62,6 +63,7 @@ def descend(
         while _sweep(network, table, random=random, stop=stop):
             pass
         again = tabulate(network, ordered(network, table.stages))
+        # Without the tolerance, rounding errors alone could let this loop go round forever.
         if again.total > table.total - _TOLERANCE:
             break  # in another order as good as this one, a swap might help
         table = again
@@ -92,6 +94,7 @@ def _best_swaps(network: Network, table: Table, *, stage: int, random: np.random
         if not _is_better(float(totals[order[0]]), float(spreads[order[0]]), table):
             break
         best = int(order[0])
+        # Swaps that share a device with the one just made are no longer valid.
         apart = (swaps.slot != swaps.slot[best]) & (swaps.entering != swaps.entering[best])
         apply(network, table, swaps, best)
         improved = True

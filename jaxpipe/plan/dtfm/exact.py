@@ -73,6 +73,7 @@ def exact_grouping(weights: Weights, *, num_groups: int, group_size: int) -> np.
     ):
         members = np.array(groups)
         data_parallel = float(sync_seconds(weights, members).max())
+        # A bound: the pipeline term only adds to it, and is the slow part.
         if data_parallel >= lowest:
             continue
         hops = cross_hops(weights.hop, members, symmetric=weights.is_symmetric)

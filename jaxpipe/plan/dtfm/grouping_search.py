@@ -151,6 +151,7 @@ def _tables(
     num_groups, group_size = shape
     num_devices = len(network)
     count = num_groupings(num_devices=num_devices, num_groups=num_groups, group_size=group_size)
+    # Few groupings are enumerated faster than the first generation descends.
     if count <= budget.exhaustive:
         best = exact_grouping(weights, num_groups=num_groups, group_size=group_size)
         yield tabulate(network, best)

@@ -52,6 +52,7 @@ def find_islands(distance: np.ndarray) -> Islands:
         members: list[int] = []
         for child in (int(left), int(right)):
             below, grandchildren = inner.get(child, (-1.0, []))
+            # Merges at the same distance belong to one island, not to a nested pair.
             if grandchildren and below >= height * (1 - _EQUAL):
                 members += inner.pop(child)[1]
             else:

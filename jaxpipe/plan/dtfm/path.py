@@ -37,6 +37,7 @@ def cheapest_path(hops: np.ndarray, *, largest_exact: int = LARGEST_EXACT_PATH) 
         starts = [_nearest_neighbours(hops, int(start)) for start in chosen]
         order = _improve(hops, min(starts, key=lambda order: path_cost(hops, order)))
     back = order[::-1]
+    # Symmetric links give two equal paths; a fixed choice keeps results the same in every run.
     as_cheap = path_cost(hops, back) <= path_cost(hops, order) + _TOLERANCE
     return back if as_cheap and back[0] < order[0] else order
 
@@ -94,6 +95,7 @@ def _best_reversal(hops: np.ndarray, path: np.ndarray) -> np.ndarray:
     forth = np.concatenate(([0.0], hops[path[:-1], path[1:]].cumsum()))
     back = np.concatenate(([0.0], hops[path[1:], path[:-1]].cumsum()))
     i, j = np.triu_indices(len(path) - 2, 1)
+    # The dummy group at both ends is never reversed.
     i, j = i + 1, j + 1
     change = (back[j] - back[i] + hops[path[i - 1], path[j]] + hops[path[i], path[j + 1]]) - (
         forth[j] - forth[i] + hops[path[i - 1], path[i]] + hops[path[j], path[j + 1]]

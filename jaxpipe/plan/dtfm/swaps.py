@@ -132,6 +132,7 @@ def value(network: Network, table: Table, swaps: Swaps) -> tuple[np.ndarray, np.
     slowest, new_spread = _sync_after(network, table, swaps)
     touched = _touched_hops(table, swaps)
     kept = table.hops.sum() - np.append(table.hops, 0.0)[touched].sum(axis=1)
+    # Only swaps whose lower bound is not above the present total need the slow matchings.
     open_ = np.flatnonzero(slowest + 2 * kept <= table.total)
     hops = _hops_after(network, table, swaps[open_], touched[open_])
     total[open_] = slowest[open_] + 2 * (kept[open_] + hops)
@@ -202,6 +203,7 @@ def _touched_hops(table: Table, swaps: Swaps) -> np.ndarray:
     touched = np.stack((here - 1, here, there - 1, there), axis=1)
     touched[there == NOWHERE, 2:] = -1
     touched[touched >= len(table.hops)] = -1
+    # Neighbouring stages share a hop, which must not count twice.
     touched[there == here + 1, 2] = -1
     touched[there == here - 1, 3] = -1
     return touched

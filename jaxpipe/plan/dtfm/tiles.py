@@ -34,6 +34,7 @@ def tiled(
     """
     replica, stage = (axis.ravel() for axis in np.indices((group_size, num_groups)))
     row, column = replica // height, stage // width
+    # The last key sorts first: tiles in order, then the cells inside of each.
     cells = np.lexsort((stage, replica, row, column) if down else (stage, replica, column, row))
     table = np.empty(len(cells), dtype=int)
     table[cells] = order[: len(cells)]

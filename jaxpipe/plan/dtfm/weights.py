@@ -62,6 +62,7 @@ def link_weights(
     _check(latency_s, bandwidth_bytes_per_s)
     hop = latency_s + activation_bytes / bandwidth_bytes_per_s
     sync = 2 * (latency_s + gradient_bytes / group_size / bandwidth_bytes_per_s)
+    # A device to itself: the diagonals of the arguments are ignored.
     np.fill_diagonal(hop, 0.0)
     np.fill_diagonal(sync, 0.0)
     return Weights(hop=hop, sync=sync)

@@ -84,6 +84,7 @@ def _computes(
         yield forward(stage, microbatch)
         whole = backward(stage, microbatch)
         halves = (backward_input(stage, microbatch), backward_weight(stage, microbatch))
+        # If both are present, the whole one counts and the halves are refused as extra.
         is_split = whole not in present and not present.isdisjoint(halves)
         if trains:
             yield from halves if is_split else (whole,)

@@ -85,6 +85,7 @@ def greedy(
     while wakes:
         now_s, stage = heapq.heappop(wakes)
         rank = ranks[stage]
+        # A message arrived while the rank computes: it chooses again when it is free.
         if rank.free_s > now_s:
             continue
         op = rank.choose(now_s, weight_s=costs.backward_weight_s[stage], weights=weights)
@@ -115,6 +116,7 @@ class _Rank:
         forward_s = _next(self.activations_s, self.num_forwards)
         if self.num_forwards - self.num_inputs >= self.warmup:
             forward_s = math.inf
+        # Memory counts to the backward-weight, depth only to the backward-input.
         is_full = self.num_forwards - self.num_weights >= self.max_live
         has_weights = self.num_weights < self.num_inputs
         if forward_s <= now_s and not is_full:
@@ -126,6 +128,7 @@ class _Rank:
         if not has_weights:
             return None
         next_s = input_s if is_full else min(input_s, forward_s)
+        # A weight gradient that ends after the next message would delay what other ranks wait for.
         waits = weights is WeightPlacement.GAPS and next_s < now_s + weight_s
         return None if waits else Op.BACKWARD_WEIGHT
 

@@ -55,6 +55,7 @@ def interleaved(*, num_stages: int, num_microbatches: int, num_chunks: int) -> S
                 num_ranks=num_ranks,
                 num_microbatches=num_microbatches,
             ),
+            # A group through all chunks but the last, and the depth of eager 1F1B for that one.
             warmup=2 * (num_ranks - rank) - 1 + (num_chunks - 1) * num_ranks,
         )
         for rank in range(num_ranks)

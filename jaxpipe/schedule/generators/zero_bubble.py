@@ -86,6 +86,7 @@ def _of_stage(stage: int, *, warmup: int, num_postponed: int, num_microbatches: 
     program = [forward(stage, microbatch) for microbatch in range(min(warmup, num_microbatches))]
     for microbatch in range(num_microbatches):
         program.append(backward_input(stage, microbatch))
+        # The weight gradient of an earlier microbatch: later stages postpone it longer.
         if microbatch >= num_postponed:
             program.append(backward_weight(stage, microbatch - num_postponed))
         if warmup + microbatch < num_microbatches:

@@ -38,6 +38,7 @@ class RunningCollective:
                 self._users[need].append(position)
             for rank in (each.source, each.destination):
                 self._open[rank] = self._open.get(rank, 0) + 1
+            # An empty message needs no posted receive, and leaves without its destination.
             for rank in (each.source, each.destination)[: 1 + (each.num_bytes > 0)]:
                 self._waiting.setdefault(rank, []).append(position)
 

@@ -82,6 +82,7 @@ def ring_step_s(
     """
     host_of = cluster.host_of
     hops = [hop for ring in rings for hop in zip(ring, (*ring[1:], ring[0]), strict=True)]
+    # Rings that leave a host at the same time share its NIC.
     leaving = Counter(host_of[a] for a, b in hops if host_of[a] != host_of[b])
 
     def rate(a: int, b: int) -> float:

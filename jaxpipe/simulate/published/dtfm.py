@@ -60,6 +60,7 @@ def reduce_then_broadcast(tree: SyncTree, num_bytes: float) -> Collective:
     This uses links in one direction at a time, and takes about twice as long as the runtime's
     chain, which broadcasts each chunk as soon as it is complete.
     """
+    # A chain inside islands as well: each replica receives from one other only.
     path = chained(tree)
     return in_sequence(
         reduce_transfers(path, num_bytes=num_bytes, num_chunks=NUM_CHUNKS),

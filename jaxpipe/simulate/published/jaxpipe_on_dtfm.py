@@ -203,6 +203,7 @@ def _islands(
         regions.setdefault(cluster.devices[row[0]].region, []).append(replica)
     islands = list(regions.values())
     leaders = [placement[island[0]][0] for island in islands]
+    # Both directions are used; the slower one of each pair counts.
     one_way = cluster.latency_s + num_bytes / cluster.bandwidth_bytes_per_s
     cost = np.maximum(one_way, one_way.T)[np.ix_(leaders, leaders)]
     return tuple(tuple(islands[index]) for index in fastest_path(cost))

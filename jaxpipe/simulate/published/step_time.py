@@ -37,6 +37,7 @@ def step_time(trace: Trace, workload: Workload) -> StepTime:
         kind = _kind(span.lane, span.name)
         if kind is not None:
             split[kind] += (span.end_s - span.start_s) / len(trace.rank_names)
+    # Whatever is left: ranks that have ended before the slowest.
     split["idle"] = seconds - sum(split.values())
     return StepTime(seconds=seconds, pflops=workload.step_flop / seconds / 1e15, breakdown=split)
 
