@@ -120,7 +120,7 @@ def _errors() -> str:
 
 
 def _python() -> str:
-    """Return the table of the names that `import jaxpipe` offers; functions with their arguments."""
+    """Return the table of names that `import jaxpipe` offers, functions with their arguments."""
     rows = [
         (_called(name), _first_line(getattr(jaxpipe, name)))
         for name in jaxpipe.__all__
