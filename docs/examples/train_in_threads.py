@@ -1,10 +1,9 @@
-"""Train the quickstart with its ranks as threads of this process."""
+"""Plan, simulate and train the quickstart with its ranks as threads of this process."""
 
-from jaxpipe.comm import run_ranks
-from jaxpipe.config import job_from, load_config, plan_from
-from jaxpipe.runtime.train import train
+import jaxpipe
 
-config = load_config("experiments/quickstart/two_region.toml", ["run.folder=runs/notebook"])
-plan = plan_from(config)
-job = job_from(config, plan)
-run_ranks(plan.num_ranks, lambda rank: train(job, rank, checkpoint=None, observe=print))
+config = jaxpipe.load_config("experiments/quickstart/two_region.toml", ["run.folder=runs/threads"])
+cluster = jaxpipe.load_cluster(config.plan.cluster)
+print(jaxpipe.draw_plan(jaxpipe.plan_from(config), cluster))
+outcome = jaxpipe.train(config, observe=print)
+print(outcome)

@@ -22,7 +22,7 @@ def experiment_files(root: Path) -> Mapping[str, str | bytes]:
         for path in sorted((root / "experiments").rglob("*.md"))
         if path.parent.name not in ("results", "published")
     }
-    files: dict[str, str | bytes] = {"experiments.md": _index(texts)}
+    files: dict[str, str | bytes] = {}
     for source, text in texts.items():
         links = _Links(root, source, frozenset(texts))
         files[page_of(source)] = _LINK.sub(links.rewrite, text)
@@ -39,16 +39,6 @@ def page_of(source: str) -> str:
     if source == "experiments/README.md":
         return "experiments.md"
     return source.replace("README.md", "index.md")
-
-
-def _index(texts: Mapping[str, str]) -> str:
-    """Return the titles of all experiments; `experiments/README.md` takes its place."""
-    titles = [
-        f"- [{text.partition(chr(10))[0].removeprefix('# ')}]({page_of(source)})"
-        for source, text in texts.items()
-        if source.count("/") == 2 and source.endswith("README.md")
-    ]
-    return "\n".join(["# Experiments", "", *titles, ""])
 
 
 class _Links:

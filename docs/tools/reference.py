@@ -1,11 +1,13 @@
 """The pages of the reference, from the code."""
 
+import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import jaxpipe
 import topo
 from docs.tools.commands import command_reference
 from docs.tools.fields import choice_table, choices_of, field_table, table
@@ -27,6 +29,7 @@ def reference_pages(root: Path) -> Mapping[str, str]:
         "catalogue.md": _catalogue(root),
         "gpus.md": _gpus(root),
         "errors.md": _errors(),
+        "python.md": _python(),
         "messages.md": _messages(root),
     }
 
@@ -47,7 +50,7 @@ _REQUIRED = "\n\nThis section is required."
 def _choices(choices: Any, section: type) -> str:
     names = [f.name for f in fields(section) if choices.__name__ in str(f.type)]
     shown = " and ".join(f"`{name}`" for name in names)
-    return f"**Values of {shown}.** {summary(choices).splitlines()[0]}\n\n{choice_table(choices)}"
+    return f"**Values of {shown}.** {_first_line(choices)}\n\n{choice_table(choices)}"
 
 
 def _presets() -> str:
@@ -110,10 +113,39 @@ def _gpus(root: Path) -> str:
 
 def _errors() -> str:
     rows = [
-        (f"`{each.__name__}`", f"`{each.__bases__[0].__name__}`", summary(each).splitlines()[0])
+        (f"`{each.__name__}`", f"`{each.__bases__[0].__name__}`", _first_line(each))
         for each in error_classes()
     ]
     return table(("class", "base", "meaning"), rows)
+
+
+def _python() -> str:
+    """Return the table of names that `import jaxpipe` offers, functions with their arguments."""
+    rows = [
+        (_called(name), _first_line(getattr(jaxpipe, name)))
+        for name in jaxpipe.__all__
+        if name != "__version__"
+    ]
+    rows.append(("`__version__`", "The version of the installed package."))
+    return table(("name", "meaning"), rows)
+
+
+def _called(name: str) -> str:
+    public = getattr(jaxpipe, name)
+    if not inspect.isfunction(public):
+        return f"`{name}`"
+    # Names alone: annotations in full are longer than a line of a table.
+    arguments, keywords = [], []
+    for parameter in inspect.signature(public).parameters.values():
+        is_keyword = parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        shown = parameter.name + ("" if parameter.default is parameter.empty else "=...")
+        (keywords if is_keyword else arguments).append(shown)
+    listed = [*arguments, *(["*", *keywords] if keywords else [])]
+    return f"`{name}({', '.join(listed)})`"
+
+
+def _first_line(documented: object) -> str:
+    return summary(documented).splitlines()[0]
 
 
 def _messages(root: Path) -> str:

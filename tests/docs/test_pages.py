@@ -43,7 +43,11 @@ def test_every_module_that_a_page_names_exists(page: Path):
 
 @pages
 def test_every_file_that_a_page_includes_exists(page: Path):
-    for path in re.findall(r'--8<-- "([^"]+)"', page.read_text()):
+    text = page.read_text()
+    included = re.findall(r'^--8<-- "([^"]+)"$', text, re.M)
+    # Formatters take an inclusion in a block of Python for an expression, and add spaces to it.
+    assert len(re.findall(r"--\s*8", text)) == len(included)
+    for path in included:
         if not path.startswith("generated/"):
             assert (ROOT / "docs" / path).exists() or (ROOT / path).exists(), path
 
