@@ -164,7 +164,7 @@ def parse_resolved_plan(text: str, *, source: str) -> ResolvedPlan:
     """
     file = _parse(text, source=source)
     names = _names(file)
-    # Whether devices are there was checked against the cluster by whoever resolved the plan.
+    # The resolver has checked that the devices exist in the cluster.
     num_devices = 1 + max((device for row in file.placement for device in row), default=0)
     plan = _plan(file, source=source, num_devices=num_devices)
     if len(names) != plan.num_ranks:

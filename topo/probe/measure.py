@@ -108,7 +108,7 @@ class _Probe:
         return (*_median_and_spread(latency), *speed)
 
     def _large_times(self, peer: int, *, count: int) -> list[float]:
-        """Return the seconds of so many parts at once, and the answer."""
+        """Return the seconds of sending `count` parts at once, and the answer."""
         repeats = self._settings.large_repeats
         return self._times(peer, self._part, self._empty, repeats=repeats, count=count)
 

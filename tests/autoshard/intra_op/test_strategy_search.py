@@ -193,7 +193,7 @@ def test_a_strategy_is_for_one_step_and_one_mesh() -> None:
     strategy = find_strategy(small(), on(2, 1), SLOW).priced.strategy
     with pytest.raises(PlanError, match=r"'found' does not name `state\.params\.blocks\.1"):
         price_strategy(gpt_graph(Size(num_layers=2)), strategy, SLOW)
-    with pytest.raises(PlanError, match=r"cannot be here; search anew"):
+    with pytest.raises(PlanError, match=r"cannot be here; search again"):
         price_strategy(small(), replace(strategy, mesh=on(1, 2)), SLOW)
 
 
