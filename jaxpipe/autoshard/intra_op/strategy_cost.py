@@ -109,9 +109,7 @@ def _all_collectives(space: Space, chosen: Sequence[int]) -> Iterator[tuple[int,
         argument = graph.arguments.get(path)
         if argument is not None and argument not in space.tree.states:
             target = number_of(space, argument, chosen)
-            yield from _reshard(
-                space, result, target, chosen, (result, f"{path} is resharded for storage")
-            )
+            yield from _reshard(space, result, target, chosen, (result, f"{path} is stored"))
 
 
 def _reshard(
