@@ -3,7 +3,6 @@
 `models.gpt` is not imported here: planners need sizes and costs, and should not wait for jax.
 """
 
-from models.catalogue import load_preset, presets
 from models.gpt_config import DTYPE_BYTES, GptConfig
 from models.gpt_costs import (
     ByRemat,
@@ -16,6 +15,7 @@ from models.gpt_costs import (
     parameter_bytes,
     train_flops_per_token,
 )
+from models.load_presets import load_preset, presets
 
 __all__ = [
     "DTYPE_BYTES",

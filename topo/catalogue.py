@@ -35,7 +35,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from topo.build import build
+from topo.build_cluster import build
 from topo.cluster import Cluster
 from topo.cluster_file import parse
 from topo.parameters import split_settings, substitute

@@ -8,7 +8,7 @@ then delayed by netem; a NIC that is shared is the parent of all of them::
                          └─ ...
     what goes to no peer: not shaped
 
-Only what leaves is shaped: each direction is told by its sender, so links may be asymmetric. A host
+Only outgoing packets are shaped: the sender decides each direction, so links may be asymmetric. A host
 that limits what enters it (`Host.ingress_bytes_per_s`) is not emulated.
 
 Sources: tc-htb(8), tc-netem(8), tc-u32(8).

@@ -20,7 +20,7 @@ _IMAGES = ("experiments/quickstart/results/timeline.png",)
 
 
 def main() -> None:
-    """Write the sources of the site anew."""
+    """Write the sources of the site, replacing earlier ones."""
     shutil.rmtree(BUILT, ignore_errors=True)
     for path, content in site_files().items():
         file = BUILT / path

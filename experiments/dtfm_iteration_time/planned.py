@@ -18,8 +18,8 @@ from experiments.table import Row, markdown, write_csv
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import BytesPerParameter, flop_profile
 from jaxpipe.plan.decide import Effort, Task, decide
+from jaxpipe.propose.device_speeds import with_speeds
 from jaxpipe.propose.proposal import CHUNK_BYTES
-from jaxpipe.propose.speeds import with_speeds
 from jaxpipe.simulate import (
     Conditions,
     Constants,

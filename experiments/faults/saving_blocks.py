@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxpipe.comm import BARRIER_TAG, barrier
-from jaxpipe.comm.mpi.transport import MpiTransport
+from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.config import config_from, job_from, plan_from
 from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.stage.train_state import TrainState

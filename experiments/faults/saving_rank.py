@@ -12,7 +12,7 @@ if __name__ == "__main__":
     die_with_parent()
     pin(os.environ)  # before jax is imported: XLA sizes its thread pools by the affinity
     from experiments.faults.saving_blocks import Task, measure
-    from jaxpipe.comm.mpi.transport import MpiTransport
+    from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 
     task = msgspec.json.decode(sys.argv[1], type=Task)
     transport = MpiTransport()

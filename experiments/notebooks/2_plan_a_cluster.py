@@ -28,8 +28,8 @@ import jaxpipe
 from jaxpipe.propose.proposal import propose
 from jaxpipe.propose.request import PlanRequest
 from jaxpipe.trace import plot
-from topo.draw import draw_cluster
-from topo.picture import draw_picture
+from topo.draw_cluster import draw_cluster
+from topo.cluster_picture import draw_picture
 
 scratch = TemporaryDirectory()
 folder = Path(scratch.name)

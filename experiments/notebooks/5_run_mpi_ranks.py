@@ -92,7 +92,7 @@ def all_sizes(transport) -> dict[int, float]:
 
 
 if __name__ == "__main__":
-    from jaxpipe.comm.mpi.transport import MpiTransport
+    from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 
     transport = MpiTransport()
     seconds = all_sizes(transport)

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from jaxpipe.chaos.harness.corruption import BREAKS, Break, Damage, Folders
-from jaxpipe.chaos.harness.run import environment, write_config
+from jaxpipe.chaos.harness.tiny_run import environment, write_config
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid, open_checkpoint

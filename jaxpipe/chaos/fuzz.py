@@ -23,7 +23,7 @@ from threading import Timer
 
 import topo
 from jaxpipe.chaos.harness.mutations import Broken, File, mutate, odd_paths
-from jaxpipe.chaos.harness.run import tree
+from jaxpipe.chaos.harness.tiny_run import tree
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial
 from jaxpipe.config import Config
 from models import GptConfig
@@ -51,7 +51,7 @@ class Input:
     """A command, and the fault in its file."""
 
     name: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     surely_wrong: bool
 
 
@@ -118,10 +118,10 @@ class _Fuzzer:
             broken = mutate(file, random)
             path, what = self._write(broken, number), broken.what
             surely_wrong = broken.surely_wrong
-        words = tuple(path if word == _FILE else word for word in command)
+        arguments = tuple(path if each == _FILE else each for each in command)
         if command[0] == "plan":
-            words += ("--out", str(self._folder / f"plan-{number}.toml"))
-        return Input(name=f"{command[0]}: {what}", words=words, surely_wrong=surely_wrong)
+            arguments += ("--out", str(self._folder / f"plan-{number}.toml"))
+        return Input(name=f"{command[0]}: {what}", arguments=arguments, surely_wrong=surely_wrong)
 
     def _write(self, broken: Broken, number: int) -> str:
         path = self._folder / f"{number}.toml"
@@ -158,7 +158,7 @@ def _judge_refusal(ending: Ending) -> str:
 
 
 def _run(given: Input, errors: Path) -> Ending:
-    command = [sys.executable, "-m", "jaxpipe", *given.words]
+    command = [sys.executable, "-m", "jaxpipe", *given.arguments]
     begin_s = time.perf_counter()
     with errors.open("wb") as file:
         process = subprocess.Popen(

@@ -21,7 +21,7 @@ from jaxpipe.chaos.harness.fault_plan import (
 )
 from jaxpipe.chaos.harness.kill_points import Point
 from jaxpipe.chaos.harness.processes import wait_for_ends
-from jaxpipe.chaos.harness.run import (
+from jaxpipe.chaos.harness.tiny_run import (
     NUM_RANKS,
     Started,
     started,

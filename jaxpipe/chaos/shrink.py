@@ -17,7 +17,7 @@ from jaxpipe.chaos.harness.assertions import (
     write_lossless_config,
 )
 from jaxpipe.chaos.harness.processes import wait_for_ends
-from jaxpipe.chaos.harness.run import Started, started, wait_for_steps, wait_until
+from jaxpipe.chaos.harness.tiny_run import Started, started, wait_for_steps, wait_until
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
 from jaxpipe.runtime.process.mpirun import launched_rank
 

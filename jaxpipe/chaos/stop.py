@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxpipe.chaos.harness.fault_plan import FaultPlan, write_fault_plan
 from jaxpipe.chaos.harness.processes import wait_for_ends
-from jaxpipe.chaos.harness.run import (
+from jaxpipe.chaos.harness.tiny_run import (
     NUM_RANKS,
     Started,
     started,

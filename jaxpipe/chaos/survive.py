@@ -27,7 +27,7 @@ from jaxpipe.chaos.harness.assertions import (
     write_lossless_config,
 )
 from jaxpipe.chaos.harness.processes import wait_for_ends
-from jaxpipe.chaos.harness.run import Started, started, wait_until
+from jaxpipe.chaos.harness.tiny_run import Started, started, wait_until
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
 from jaxpipe.runtime.metrics.records import read_description
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from jaxpipe.chaos.harness.processes import psutil
-from jaxpipe.chaos.harness.run import (
+from jaxpipe.chaos.harness.tiny_run import (
     NUM_RANKS,
     Started,
     started,

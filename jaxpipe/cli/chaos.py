@@ -38,8 +38,8 @@ def chaos(
     from tempfile import mkdtemp
 
     from jaxpipe.chaos.families import families as families_named
-    from jaxpipe.chaos.harness.run import write_dataset
     from jaxpipe.chaos.harness.scorecard import Score, write_scorecard
+    from jaxpipe.chaos.harness.tiny_run import write_dataset
     from jaxpipe.errors import ConfigError
     from jaxpipe.run.console import console
 

@@ -55,7 +55,7 @@ def _be_rank(name: str, config: "Config", out: Path) -> int:
     from jaxpipe.compare.system import System
     from jaxpipe.errors import ConfigError
     from jaxpipe.plan import read_resolved_plan
-    from jaxpipe.run.prepare import PLAN_FILE
+    from jaxpipe.run.prepare_run import PLAN_FILE
     from jaxpipe.runtime.process.affinity import die_with_parent, pin
     from jaxpipe.runtime.process.gpu_assignment import take_devices
     from jaxpipe.runtime.process.mpirun import check_launched_rank, launched_rank
@@ -72,7 +72,7 @@ def _be_rank(name: str, config: "Config", out: Path) -> int:
     pin(os.environ)
     take_devices(os.environ, each=1)
 
-    from jaxpipe.compare.rank import run_system
+    from jaxpipe.compare.compare_rank import run_system
 
     run_system(System(name), config, resolved, folder=out, observe=_StepLine(config.train.steps))
     return 0
@@ -100,7 +100,7 @@ def _command(config: Path, settings: Sequence[str], steps: int, out: Path) -> li
 def _compare(
     command: list[str], systems: "Sequence[System]", config: "Config", plan: "Plan", out: Path
 ) -> int:
-    from jaxpipe.compare.check import check_comparison
+    from jaxpipe.compare.check_request import check_comparison
     from jaxpipe.compare.measured import read_measured
     from jaxpipe.compare.system import System
     from jaxpipe.compare.table import markdown
@@ -108,7 +108,7 @@ def _compare(
     from jaxpipe.errors import ConfigError, RunError
     from jaxpipe.plan import ResolvedPlan
     from jaxpipe.run.console import console
-    from jaxpipe.run.prepare import write_resolved_plan
+    from jaxpipe.run.prepare_run import write_resolved_plan
     from jaxpipe.runtime.process.mpirun import launch, launched_rank
 
     if launched_rank(os.environ) is not None:
@@ -143,9 +143,9 @@ def _write(
     command: list[str],
     out: Path,
 ) -> list[Path]:
-    from jaxpipe.compare.picture import draw
+    from jaxpipe.compare.compare_picture import draw
     from jaxpipe.compare.table import write_table
-    from jaxpipe.config.build import describe
+    from jaxpipe.config.build_job import describe
     from jaxpipe.errors import UserError
 
     description = {**describe(config), "command": ["jaxpipe", *command]}

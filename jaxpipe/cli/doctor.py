@@ -52,7 +52,7 @@ def _of_this_job(here: "LaunchedRank", *, timeout_s: float) -> "tuple[Finding, .
     pin(os.environ)  # before jax, which makes as many threads as there are cores
     take_devices(os.environ, each=1)
 
-    from jaxpipe.comm.mpi.transport import MpiTransport
+    from jaxpipe.comm.mpi.mpi_transport import MpiTransport
     from jaxpipe.doctor import gather_facts, judge_job, judge_survival_of_job
 
     transport = MpiTransport()

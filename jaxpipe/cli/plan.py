@@ -88,7 +88,7 @@ def _lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
 
 
 def _summary(proposal: "Proposal") -> list[str]:
-    from jaxpipe.plan.draw import draw_tree
+    from jaxpipe.plan.draw_plan import draw_tree
 
     plan, devices = proposal.plan, proposal.cluster.devices
     warmup = "" if plan.warmup is None else f", warm-up {' '.join(map(str, plan.warmup))}"

@@ -49,8 +49,8 @@ def show_cluster(
     """
     import topo
     from jaxpipe.run.console import console
-    from topo.draw import draw_cluster
-    from topo.picture import draw_picture
+    from topo.cluster_picture import draw_picture
+    from topo.draw_cluster import draw_cluster
 
     with _users_mistakes():
         cluster = topo.load(name)
@@ -163,9 +163,9 @@ def probe(
         large_mib: the size of a large message in MiB.
     """
     from jaxpipe.run.console import console
-    from topo.draw import draw_cluster
+    from topo.draw_cluster import draw_cluster
     from topo.probe.measure import measure
-    from topo.probe.summary import ProbeSettings, cluster_of, spread_of
+    from topo.probe.measurements import ProbeSettings, cluster_of, spread_of
     from topo.write import cluster_toml
 
     with _users_mistakes():

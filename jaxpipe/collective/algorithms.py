@@ -52,6 +52,7 @@ def num_chunks(
     >>> num_chunks(AllReduceKind.RING, num_ranks=4, size=100, message_size=10)
     3
     """
+    # The messages of the others are shares, a num_ranks-th of a chunk.
     per_chunk = message_size * (1 if algorithm in _WHOLE else num_ranks)
     return max(1, ceil(size / per_chunk))
 

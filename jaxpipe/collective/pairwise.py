@@ -29,6 +29,7 @@ def all_to_all_phases(
     num_ranks, mine = len(order), order.index(rank)
     leaving = consecutive(sizes[mine])
     arriving = consecutive([row[mine] for row in sizes])
+    # Ranks send to different destinations in each turn, so that none receives from two at once.
     turns = range(1, num_ranks)
     after = [(mine + turn) % num_ranks for turn in turns]
     before = [(mine - turn) % num_ranks for turn in turns]

@@ -59,6 +59,7 @@ def transfers(
     """
     derivation = _Derivation(bytes_per_element)
     unfinished = {rank: deque(steps) for rank, steps in programs.items()}
+    # Steps that can run stay able to run, so that any order of the ranks gives the same transfers.
     while unfinished:
         num_left = sum(map(len, unfinished.values()))
         for rank, steps in unfinished.items():
@@ -143,6 +144,7 @@ def chunked_transfers(
 ) -> Collective:
     """Return the messages of a collective whose steps on a chunk are `phases_of(rank, chunk)`."""
     programs = {rank: list(weave([phases_of(rank, _CHUNK)])) for rank in members}
+    # One chunk is derived, then copied: chunks differ by their offset alone.
     one = transfers(programs, bytes_per_element=num_bytes / num_chunks / _CHUNK.size)
     return side_by_side(one, times=num_chunks)
 

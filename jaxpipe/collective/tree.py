@@ -49,6 +49,7 @@ def broadcast_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
 
 def _reduce(tree: SyncTree, rank: int, chunk: Part) -> list[Step]:
     below, above = children(tree, rank), parent(tree, rank)
+    # The first addition reads the own array, so that no copy of it into the total is needed.
     adds = [
         Step(Act.ADD, chunk, child, is_own=position == 0) for position, child in enumerate(below)
     ]

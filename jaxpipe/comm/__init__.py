@@ -1,6 +1,6 @@
-"""How bytes move between ranks.
+"""Communication between ranks: transports, collectives and codecs.
 
-Nothing here needs an MPI: import `MpiTransport` from `jaxpipe.comm.mpi.transport`.
+Nothing here needs an MPI: import `MpiTransport` from `jaxpipe.comm.mpi.mpi_transport`.
 """
 
 from jaxpipe.comm.byte_counter import CountingTransport

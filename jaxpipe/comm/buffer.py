@@ -1,4 +1,4 @@
-"""Host memory as transports want it: arrays seen as bytes, and buffers that jax takes as they are.
+"""Host memory for transports: arrays as bytes, and aligned buffers that jax takes without a copy.
 
 On the CPU `jax.device_put` aliases a NumPy array whose memory starts at a multiple of 64 bytes and
 copies any other. An aliased buffer must not be written while jax refers to it: see `BufferPool`.
@@ -29,9 +29,9 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
 
 
 def as_bytes(array: HostOrDeviceArray) -> np.ndarray:
-    """Return the array's bytes, uint8 of shape (num_bytes,), without a copy where it can.
+    """Return the array's bytes, uint8 of shape (num_bytes,), without a copy if possible.
 
-    Waits until a jax array is computed. Copies what is not contiguous or not on the host.
+    Waits until a jax array is computed. Copies an array that is not contiguous or not on the host.
 
     >>> as_bytes(np.array([1, 256], "<i2")).tolist()
     [1, 0, 0, 1]
@@ -42,7 +42,7 @@ def as_bytes(array: HostOrDeviceArray) -> np.ndarray:
 def is_ready(array: HostOrDeviceArray) -> bool:
     """Return whether the array can be read without waiting; a deleted one raises when it is read.
 
-    jax would crash if a deleted one were asked, and the stub of `jax.Array` forgets `is_ready`.
+    jax crashes if a deleted array is asked; the stub of `jax.Array` lacks `is_ready`.
 
     >>> is_ready(np.zeros(3))
     True
@@ -53,7 +53,7 @@ def is_ready(array: HostOrDeviceArray) -> bool:
 
 
 def is_cheaply_copied(array: HostOrDeviceArray) -> bool:
-    """Return whether a copy costs less than what jax takes to refer to the memory as it is."""
+    """Return whether a copy takes less time than `jax.device_put` takes to alias the memory."""
     return array.nbytes <= _CHEAPLY_COPIED_BYTES
 
 
@@ -63,10 +63,10 @@ def _copy(array: jax.Array) -> jax.Array:
 
 
 def to_jax(array: HostOrDeviceArray) -> jax.Array:
-    """Return what was received as a jax array on the default device, the quickest way.
+    """Return a received array as a jax array on the default device, in the fastest way.
 
     A small array is copied by a jitted identity (on the CPU about 7 us), which is compiled once for
-    each shape and dtype; a large one is aliased by `jax.device_put`, whose Python takes about 35.
+    each shape and dtype; a large one is aliased by `jax.device_put`, which takes about 35 us.
 
     >>> float(to_jax(np.ones(3, np.float32)).sum())
     3.0
@@ -77,7 +77,7 @@ def to_jax(array: HostOrDeviceArray) -> jax.Array:
 
 
 def num_bytes_of(like: jax.ShapeDtypeStruct | HostOrDeviceArray) -> int:
-    """Return how many bytes an array of this shape and dtype has.
+    """Return the number of bytes of an array of this shape and dtype.
 
     >>> num_bytes_of(jax.ShapeDtypeStruct((3, 2), np.float32))
     24

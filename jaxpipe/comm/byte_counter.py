@@ -1,4 +1,4 @@
-"""A transport that counts what it sends, and to whom, around any other."""
+"""Transport wrapper that counts the bytes sent to each rank."""
 
 from collections import Counter
 from threading import Lock
@@ -11,9 +11,9 @@ from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transp
 
 
 class CountingTransport:
-    """Passes everything on; `num_bytes_sent` grows with each message of this rank.
+    """Forwards all calls; `num_bytes_sent` grows with each message of this rank.
 
-    Any thread may send. What a library sums in the transport inside is not counted.
+    Any thread may send. Native all-reduces of the wrapped transport are not counted.
 
     >>> from jaxpipe.comm.local import LocalWorld
     >>> counted = CountingTransport(LocalWorld(1).transport(0))
@@ -34,27 +34,28 @@ class CountingTransport:
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self._transport.num_ranks
 
     @property
     def num_bytes_sent(self) -> int:
-        """The bytes that this rank has sent to others, and to itself."""
+        """The bytes that this rank has sent, to itself included."""
         return self.num_bytes_to().total()
 
     def num_bytes_to(self) -> Counter[int]:
-        """Return the bytes that this rank has sent to each rank so far."""
+        """Return the bytes sent to each rank so far."""
         with self._lock:
             return self._num_bytes_to.copy()
 
     @property
     def library(self) -> NativeAllReduce | None:
-        """What sums in the transport inside."""
+        """The native all-reduce of the wrapped transport, if it has one."""
         return native_of(self._transport)
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
         """Count the bytes of `array`, and start to send it to the rank `to`."""
         num_bytes = num_bytes_of(array)
+        # Gradient syncs send from threads of their own; `+=` on a counter is not atomic.
         with self._lock:
             self._num_bytes_to[to] += num_bytes
         return self._transport.send(array, to=to, tag=tag)
@@ -64,5 +65,5 @@ class CountingTransport:
         return self._transport.receive(like, source=source, tag=tag)
 
     def close(self, *, error: BaseException | None = None) -> None:
-        """End this rank's part; with an `error`, end the whole job, this error shown first."""
+        """Close this rank's end; with an `error`, end the whole job and show this error first."""
         self._transport.close(error=error)

@@ -1,13 +1,13 @@
-r"""How far this rank's clock is from that of rank 0, so that all traces share one time.
+r"""Clock offset between this rank and rank 0, so that all traces share one time axis.
 
-Rank 0 answers each other rank in turn. A rank reads its clock, asks, gets the time of rank 0, and
-reads its clock again; the answer was given somewhere between, most likely in the middle::
+Rank 0 answers each other rank in turn. A rank reads its clock, sends a request, receives the time
+of rank 0, and reads its clock again; the answer was given in between, most likely in the middle::
 
     rank 0  ───────── s ─────────      offset = s - (start + end) / 2
                     /   \
     rank r  ── start ─── end ────      error <= (end - start) / 2
 
-Of all rounds the shortest counts: it has the smallest bound on the error.
+The shortest of all rounds is used: it has the smallest error bound.
 
 Source: Cristian, "Probabilistic clock synchronization", Distributed Computing 3, 1989.
 """
@@ -39,6 +39,7 @@ def clock_offset(
     """
     assert rounds > 0, rounds
     if transport.rank == 0:
+        # One rank at a time: answers to two at once would delay each other.
         for rank in range(1, transport.num_ranks):
             for _ in range(rounds):
                 _answer(transport, rank, timeout_s=timeout_s, clock=clock)
@@ -59,6 +60,7 @@ def _ask(
     transport: Transport, *, timeout_s: float, clock: Callable[[], float]
 ) -> tuple[float, float]:
     """Return the round trip and the offset, both in seconds."""
+    # Posted before the clock is read: posting must not count as a part of the round trip.
     receiving = transport.receive(_TIME, source=0, tag=CLOCK_TAG)
     start_s = clock()
     sending = transport.send(np.zeros(0), to=0, tag=CLOCK_TAG)

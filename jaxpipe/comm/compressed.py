@@ -1,4 +1,4 @@
-"""A transport that shortens what it sends to some ranks, around any other."""
+"""Transport wrapper that compresses messages to and from selected peers."""
 
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -16,11 +16,12 @@ from jaxpipe.errors import DeadlineError, TransportError
 
 
 class CompressedTransport:
-    """Encodes floating arrays to and from the peers that `codecs` names; all else passes as it is.
+    """Encodes floating-point arrays to and from the peers in `codecs`; forwards all other messages.
 
-    What is coded is float32 and smaller: float64 is for times and counts, which must be exact.
+    Only float32 and smaller types are encoded: float64 is for times and counts, which must be
+    exact.
 
-    Both ends of a link must name the same codec. The loss is not fed back: use this for
+    Both ends of a link must use the same codec. There is no error feedback: use this for
     activations and their gradients, not for all-reduces (see `WireFormat.far`). A thread waits
     until a jax array is computed and encodes it, so `send` returns at once; `wait` on the receiver
     decodes.
@@ -54,26 +55,27 @@ class CompressedTransport:
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self._transport.num_ranks
 
     @property
     def library(self) -> NativeAllReduce | None:
-        """What sums in the transport inside, without codecs."""
+        """The native all-reduce of the wrapped transport, if it has one; it uses no codec."""
         return native_of(self._transport)
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
-        """Start to send `array`; to a peer with a codec, messages leave one after the other."""
+        """Start to send `array`; messages to a peer with a codec leave one after the other."""
         codec = self._codecs.get(to)
         if codec is None:
             return self._transport.send(array, to=to, tag=tag)
 
+        # In one thread, so that messages of one tag leave in the order of the calls.
         def encode_and_send() -> Sending:
-            message = _encode(codec, array) if is_codable(array.dtype) else array
-            return self._transport.send(message, to=to, tag=tag)
+            encoded = _encode(codec, array) if is_codable(array.dtype) else array
+            return self._transport.send(encoded, to=to, tag=tag)
 
-        words = f"{num_bytes_of(array)} bytes to rank {to} with tag {tag}"
-        return _CodedSending(self._encoder.begin(encode_and_send), words)
+        message = f"{num_bytes_of(array)} bytes to rank {to} with tag {tag}"
+        return _EncodedSending(self._encoder.begin(encode_and_send), message)
 
     def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> Receiving:
         """Start to receive an array of the shape and dtype of `like` from the rank `source`."""
@@ -83,16 +85,17 @@ class CompressedTransport:
         num_bytes = codec.num_bytes(size=like.size)
         encoded = jax.ShapeDtypeStruct((num_bytes,), np.dtype(np.uint8))
         receiving = self._transport.receive(encoded, source=source, tag=tag)
-        return _CodedReceiving(receiving, codec, like)
+        return _EncodedReceiving(receiving, codec, like)
 
     def close(self, *, error: BaseException | None = None) -> None:
-        """End this rank's part; with an `error`, end the whole job, this error shown first."""
+        """Close this rank's end; with an `error`, end the whole job and show this error first."""
         if error is None:
+            # Encoded messages have to be sent before the wrapped transport closes.
             self.stop(timeout_s=self._close_timeout_s)
         self._transport.close(error=error)
 
     def stop(self, *, timeout_s: float) -> None:
-        """End the thread that encodes, once it has sent all; the transport inside goes on.
+        """End the encoder thread once it has sent everything; the wrapped transport stays open.
 
         Raises:
             DeadlineError: it did not end within `timeout_s`.
@@ -101,24 +104,24 @@ class CompressedTransport:
 
 
 @dataclass(frozen=True, slots=True)
-class _CodedSending:
+class _EncodedSending:
     started: Future[Sending]
-    words: str
+    message: str
 
     def wait(self, *, timeout_s: float) -> float:
         try:
             sending = self.started.result(timeout_s)
         except TimeoutError as error:
             raise DeadlineError(
-                f"timed out after {timeout_s:.1f} s waiting for {self.words} to be encoded"
+                f"timed out after {timeout_s:.1f} s waiting for {self.message} to be encoded"
             ) from error
-        except RuntimeError as error:  # jax's, of an array that cannot be read
-            raise TransportError(f"could not encode {self.words}: {error}") from error
+        except RuntimeError as error:  # from jax: a deleted array, a failed computation
+            raise TransportError(f"could not encode {self.message}: {error}") from error
         return sending.wait(timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
-class _CodedReceiving:
+class _EncodedReceiving:
     receiving: Receiving
     codec: Codec
     like: jax.ShapeDtypeStruct

@@ -31,7 +31,7 @@ class Envelope:
 
     @property
     def channel(self) -> tuple[int, int, int]:
-        """What keeps its order: messages of equal source, receiver and tag."""
+        """The key under which messages keep their order: source, receiver and tag."""
         return self.source, self.to, self.tag
 
     def late(self, *, waited_s: float) -> DeadlineError:

@@ -1,6 +1,6 @@
-"""A transport whose ranks are threads of one process, for notebooks and tests.
+"""Transport between the threads of one process, each of them a rank, for notebooks and tests.
 
-Every message is copied when it is sent. The world keeps one mailbox, guarded by one condition: it
+Every message is copied when it is sent. All ranks share one mailbox, guarded by one condition: it
 is simple rather than fast.
 """
 
@@ -32,7 +32,7 @@ class _Channel:
 
 
 class LocalWorld:
-    """The ranks `0 .. num_ranks - 1` of one process, and the mailbox between them.
+    """The ranks `0 .. num_ranks - 1` of one process, and their mailbox.
 
     >>> world = LocalWorld(2)
     >>> receiving = world.transport(1).receive(
@@ -59,8 +59,9 @@ class LocalWorld:
         return LocalTransport(self, rank)
 
     def abort(self, rank: int, error: BaseException) -> None:
-        """End every wait of every rank; the first error to arrive is the one that they name."""
+        """Make every wait of every rank raise; they all name the first error."""
         with self._changed:
+            # Later errors are mostly consequences: the ranks that wait for the failed one.
             self._first_error = self._first_error or (rank, error)
             self._changed.notify_all()
 
@@ -78,14 +79,14 @@ class LocalWorld:
             self._changed.notify_all()
 
     def post(self, envelope: Envelope) -> int:
-        """Return the place of a new receive in the order of its channel."""
+        """Return the position of a new receive in its channel."""
         with self._changed:
             channel = self._channels[envelope.channel]
             channel.num_posted += 1
             return channel.num_posted - 1
 
-    def take(self, envelope: Envelope, *, place: int, timeout_s: float) -> np.ndarray:
-        """Wait for the message at this place of the channel and return its bytes.
+    def take(self, envelope: Envelope, *, position: int, timeout_s: float) -> np.ndarray:
+        """Wait for the message at this position of the channel and return its bytes.
 
         Raises:
             DeadlineError: it did not come within `timeout_s`.
@@ -93,11 +94,12 @@ class LocalWorld:
         """
         with self._changed:
             messages = self._channels[envelope.channel].messages
-            self._changed.wait_for(lambda: place in messages or self._first_error, timeout_s)
+            self._changed.wait_for(lambda: position in messages or self._first_error, timeout_s)
+            # Before the deadline: a rank that was aborted has not timed out.
             self.raise_if_aborted()
-            if place not in messages:
+            if position not in messages:
                 raise envelope.late(waited_s=timeout_s)
-            return messages.pop(place)
+            return messages.pop(position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class _LocalSending:
     world: LocalWorld
     over_s: float
 
-    def wait(self, *, timeout_s: float) -> float:  # noqa: ARG002  the message is already copied
+    def wait(self, *, timeout_s: float) -> float:  # noqa: ARG002  the message was copied by `send`
         self.world.raise_if_aborted()
         return self.over_s
 
@@ -114,11 +116,11 @@ class _LocalSending:
 class _LocalReceiving:
     world: LocalWorld
     envelope: Envelope
-    place: int
+    position: int
     like: jax.ShapeDtypeStruct
 
     def wait(self, *, timeout_s: float) -> np.ndarray:
-        message = self.world.take(self.envelope, place=self.place, timeout_s=timeout_s)
+        message = self.world.take(self.envelope, position=self.position, timeout_s=timeout_s)
         if message.size != self.envelope.num_bytes:
             raise TransportError(f"got {message.size} bytes instead of {self.envelope}")
         return message.view(self.like.dtype).reshape(self.like.shape)
@@ -136,12 +138,13 @@ class LocalTransport:
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self.world.num_ranks
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> _LocalSending:
         """Copy `array` into the mailbox of the rank `to`."""
         assert to < self.num_ranks, (to, self.num_ranks)
+        # Copied, since the sender may change its array as soon as `wait` returns.
         view = as_bytes(array)
         message = aligned_empty(view.shape, np.uint8)
         message[:] = view
@@ -187,6 +190,7 @@ def run_ranks(num_ranks: int, work: Callable[[Transport], Result]) -> list[Resul
     for thread in threads:
         thread.start()
     for thread in threads:
+        # Without a deadline: every wait of `work` has one.
         thread.join()
     if world.error is not None:
         raise world.error

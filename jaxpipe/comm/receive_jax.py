@@ -1,10 +1,10 @@
-"""Receive into memory that is a jax array already, so that nothing is left to do when it arrives.
+"""Receive into memory that a jax array already aliases, so that its arrival costs nothing more.
 
-jax takes 12 to 30 us to make an array out of memory, as long as half a mebibyte takes to come. A
-receive that is posted ahead can do that meanwhile: the array refers to memory that is still being
-written, and nobody sees it before the message is there::
+jax takes 12 to 30 us to make an array out of memory, as long as half a mebibyte takes to arrive. A
+receive that is posted ahead does that meanwhile: the array refers to memory that is still being
+written, and is not returned before the message is complete::
 
-    post    memory ──► jax array, unseen         message ──► wait returns the array
+    post    memory ──► jax array, hidden         message ──► wait returns the array
 """
 
 from dataclasses import dataclass
@@ -20,22 +20,22 @@ from jaxpipe.comm.transport import Receiving, Transport
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A message on its way in, to become a jax array; `unseen` is that array, or None."""
+    """A receive that returns a jax array; `hidden` is that array if it exists already."""
 
     receiving: Receiving
     like: jax.ShapeDtypeStruct
-    unseen: jax.Array | None
+    hidden: jax.Array | None
 
     def wait(self, *, timeout_s: float) -> jax.Array:
-        """Return the array, which lies where `like` says.
+        """Return the array, on the devices of `like.sharding`.
 
         Raises:
             DeadlineError: it took longer than `timeout_s`.
             TransportError: the message could not be moved, or the job was aborted.
         """
         array = self.receiving.wait(timeout_s=timeout_s)
-        if self.unseen is not None:
-            return self.unseen
+        if self.hidden is not None:
+            return self.hidden
         if self.like.sharding is None:
             return to_jax(array)
         return jax.device_put(array, self.like.sharding)
@@ -46,9 +46,9 @@ def receive_jax(
 ) -> Arrival:
     """Start to receive a jax array of the shape and dtype of `like` from the rank `source`.
 
-    It will lie as `like.sharding` says, or on the first device. A large one for a CPU is made now,
-    if `transport.receive` returns something with a `memory`: the NumPy array that its `wait` will
-    return, which is being written meanwhile.
+    It is placed as `like.sharding` says, by default on the first device. A large array for a CPU is
+    made now if `transport.receive` returns a handle with a `memory`: the NumPy array that its
+    `wait` will return, which is being written meanwhile.
 
     >>> from jaxpipe.comm.local import LocalWorld
     >>> transport = LocalWorld(1).transport(0)
@@ -65,17 +65,18 @@ def receive_jax(
 
 
 def _alias(memory: np.ndarray) -> jax.Array | None:
-    """Return a jax array that lies in this memory, or None if jax would rather copy it."""
-    place = _first_cpu()
-    if place is None:
+    """Return a jax array that aliases this memory, or None if jax copies instead."""
+    sharding = _first_cpu()
+    if sharding is None:
         return None
-    array = jax.make_array_from_callback(memory.shape, place, lambda _: memory)
-    lies_there = array.unsafe_buffer_pointer() == memory.ctypes.data
-    return array if lies_there and array.dtype == memory.dtype else None
+    array = jax.make_array_from_callback(memory.shape, sharding, lambda _: memory)
+    # jax copies memory that is not aligned, and converts dtypes that it does not have.
+    is_alias = array.unsafe_buffer_pointer() == memory.ctypes.data
+    return array if is_alias and array.dtype == memory.dtype else None
 
 
 @cache
 def _first_cpu() -> SingleDeviceSharding | None:
-    """Return where arrays lie by default, or None if that is no CPU."""
+    """Return the sharding of the first device, or None if that is not a CPU."""
     device = jax.local_devices()[0]
     return SingleDeviceSharding(device) if device.platform == "cpu" else None

@@ -1,4 +1,4 @@
-"""A thread that does one thing after the other, in the order in which they were given to it."""
+"""A thread that runs calls one at a time, in the order of their submission."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -12,10 +12,10 @@ Result = TypeVar("Result")
 
 
 class SerialExecutor:
-    """Calls what it is given, each when the one before has returned.
+    """Runs submitted calls in a thread of its own, each after the one before has returned.
 
-    After the first error it calls nothing more, and whatever follows fails with that error: others
-    who count on the order could not tell what was left out.
+    After the first error it runs nothing more, and all later calls fail with that error: ranks
+    match messages by their order, and a call left out would shift all that follow.
 
     >>> thread = SerialExecutor(name="adder")
     >>> thread.begin(lambda: 1 + 1).result()
@@ -32,11 +32,12 @@ class SerialExecutor:
         self._thread.start()
 
     def begin(self, work: Callable[[], Result]) -> Future[Result]:
-        """Let the thread call `work`, and return at once."""
+        """Submit `work`, and return at once."""
         assert not self._is_closed, f"the thread {self._name} was closed"
         future: Future[Result] = Future()
 
         def call() -> None:
+            # Kept for all later calls, whose counterparts on other ranks are now off by one.
             if self._error is None:
                 try:
                     future.set_result(work())
@@ -49,10 +50,10 @@ class SerialExecutor:
         return future
 
     def close(self, *, timeout_s: float) -> None:
-        """End the thread once it has done all.
+        """End the thread once all calls have returned.
 
         Raises:
-            DeadlineError: it had not after `timeout_s`.
+            DeadlineError: they have not after `timeout_s`.
         """
         if not self._is_closed:
             self._is_closed = True
@@ -66,4 +67,4 @@ class SerialExecutor:
     def _run(self) -> None:
         while (call := self._queue.get()) is not None:
             call()
-            del call
+            del call  # frees the arrays that it refers to while the queue is empty

@@ -1,16 +1,16 @@
-"""Which tags belong to whom: one table, so that no two uses meet.
+"""The ranges of message tags, in one table, so that no two uses collide.
 
 ::
 
     0 ............ 2**20 - 1    messages of the pipeline, chosen by the program
     2**20 ........ 2**21 - 1    all-reduces: `ALL_REDUCE_TAG` + bucket
     2**21 ........              one tag each: gather, broadcast, barrier, clock, group, close, save,
-                                and what survivors of a lost rank hand over
-    `NCCL_TAG`                  the notes of `NcclTransport`
-    2**22 ........              the tokens of `ShapedTransport`: `TOKEN_TAG` + tag of the message
+                                and the state transfer after the loss of a rank
+    `NCCL_TAG`                  control messages of `NcclTransport`
+    2**22 ........              tokens of `ShapedTransport`: `TOKEN_TAG` + tag of the message
 
-Two collectives of the same kind may share their tag, as long as all ranks begin them in the same
-order. MPI promises tags only up to 32,767; `MpiTransport` checks that `LARGEST_TAG` fits.
+Two collectives of the same kind may share their tag if all ranks begin them in the same order. MPI
+guarantees tags only up to 32,767; `MpiTransport` checks that `LARGEST_TAG` fits.
 """
 
 NUM_MESSAGE_TAGS = 2**20

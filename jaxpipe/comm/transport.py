@@ -1,14 +1,12 @@
-"""The protocol of everything that moves arrays between ranks.
+"""The protocols of transports, which move arrays between ranks.
 
 A transport never blocks its caller except in `wait`, and every wait has a deadline. Messages
 between two ranks with the same tag arrive in the order in which they were sent; messages with
 different tags may overtake each other. Receives are best posted before the matching send starts.
 
-
-A transport whose ranks may go on without those that are lost.
-
-A message that fails because a rank is lost raises a `RankLostError`, on some ranks. They `revoke`,
-so that it does on all, and all that are left `shrink`.
+A `SurvivingTransport` can continue without lost ranks. A message that fails because a rank is lost
+raises a `RankLostError`, on some ranks only. These call `revoke`, after which all ranks get the
+error, and all that are left call `shrink`.
 """
 
 from typing import Protocol, runtime_checkable
@@ -24,10 +22,10 @@ class Sending(Protocol):
     """A message on its way out; the array may not be changed before `wait` returns."""
 
     def wait(self, *, timeout_s: float) -> float:
-        """Return once the array may be reused: since when it may, on `time.perf_counter`.
+        """Wait for the send to complete; return its completion time (`time.perf_counter`).
 
         Raises:
-            DeadlineError: it took longer than `timeout_s`.
+            DeadlineError: the message took longer than `timeout_s`.
             TransportError: the message could not be moved, or the job was aborted.
         """
         ...
@@ -38,10 +36,10 @@ class Receiving(Protocol):
     """A message on its way in."""
 
     def wait(self, *, timeout_s: float) -> HostOrDeviceArray:
-        """Return the array, which the caller owns; `jax.device_put` takes it without a copy.
+        """Wait for the message; return the array, which the caller owns and jax can alias.
 
         Raises:
-            DeadlineError: it took longer than `timeout_s`.
+            DeadlineError: the message took longer than `timeout_s`.
             TransportError: the message could not be moved, or the job was aborted.
         """
         ...
@@ -58,7 +56,7 @@ class Transport(Protocol):
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         ...
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
@@ -70,22 +68,22 @@ class Transport(Protocol):
         ...
 
     def close(self, *, error: BaseException | None = None) -> None:
-        """End this rank's part; with an `error`, end the whole job, this error shown first."""
+        """Close this rank's end; with an `error`, end the whole job and show this error first."""
         ...
 
 
 @runtime_checkable
 class SurvivingTransport(Transport, Protocol):
-    """Moves arrays between ranks, and between those that are left when some are lost."""
+    """A transport that can continue with the remaining ranks when some are lost."""
 
     def revoke(self, *, timeout_s: float) -> None:
-        """Let all that is under way fail, here and on all ranks, and wait until it has."""
+        """Make all pending messages fail, on all ranks, and wait until they have."""
         ...
 
     def shrink(self) -> "tuple[SurvivingTransport, tuple[int, ...]]":
-        """Return the transport of all that are left, and which ranks of this one they are."""
+        """Return the transport of the remaining ranks, and their ranks in this one."""
         ...
 
     def narrow(self, *, num_ranks: int) -> "SurvivingTransport | None":
-        """Return the transport of the first ranks, and None on the others."""
+        """Return the transport of the first `num_ranks` ranks, and None on the others."""
         ...

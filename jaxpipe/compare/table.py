@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from jaxpipe.compare.check import TABLE
+from jaxpipe.compare.check_request import TABLE
 from jaxpipe.compare.measured import Measured
 
 _MIB = 2**20

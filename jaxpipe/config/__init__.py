@@ -1,7 +1,7 @@
 """The configuration: one TOML file, checked completely before any work starts."""
 
-from jaxpipe.config.build import describe, job_from, model_from
-from jaxpipe.config.check import check_paced, check_run
+from jaxpipe.config.build_job import describe, job_from, model_from
+from jaxpipe.config.check_run import check_paced, check_run
 from jaxpipe.config.read import Config, choices_of, config_from, load_config, to_tree
 from jaxpipe.config.resolve import check_plan_fits, cluster_from, plan_from
 

@@ -81,7 +81,7 @@ def _be_a_rank() -> None:
     die_with_parent()
     pin(os.environ)
     take_devices(os.environ, each=1)
-    from jaxpipe.comm.mpi.transport import MpiTransport
+    from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 
     transport = MpiTransport()
     facts = gather_facts(transport, timeout_s=_RANK_TIMEOUT_S)

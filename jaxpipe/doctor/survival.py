@@ -10,7 +10,7 @@ from pathlib import Path
 from jaxpipe.doctor.finding import Finding, Health
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process.mpirun import launch_command
-from jaxpipe.runtime.process.ulfm import SURVIVAL_OPTIONS, check_survival
+from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS, check_survival
 
 _HAS_ULFM = "options:ft_mpi_support:yes"
 _TIMEOUT_S = 10.0

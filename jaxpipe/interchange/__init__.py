@@ -9,7 +9,7 @@
 from jaxpipe.interchange.folder import read_gpt2, write_gpt2
 from jaxpipe.interchange.gpt2_config import config_of_gpt2, gpt2_config_of
 from jaxpipe.interchange.gpt2_tensors import our_names, tensors_of_gpt2, to_gpt2_tensors
-from jaxpipe.interchange.start import begin_run
+from jaxpipe.interchange.start_run import begin_run
 
 __all__ = [
     "begin_run",

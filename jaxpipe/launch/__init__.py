@@ -7,9 +7,9 @@
 Nothing is submitted.
 """
 
-from jaxpipe.launch.mpijob import mpijob_manifest
-from jaxpipe.launch.mpirun import mpirun_script
-from jaxpipe.launch.slurm import SlurmMpi, slurm_script
-from jaxpipe.launch.spec import Launch
+from jaxpipe.launch.launch_spec import Launch
+from jaxpipe.launch.mpijob_manifest import mpijob_manifest
+from jaxpipe.launch.mpirun_script import mpirun_script
+from jaxpipe.launch.slurm_script import SlurmMpi, slurm_script
 
 __all__ = ["Launch", "SlurmMpi", "mpijob_manifest", "mpirun_script", "slurm_script"]

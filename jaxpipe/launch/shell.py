@@ -11,7 +11,7 @@ killed. The checkpoint of the last step decides.
 
 import shlex
 
-from jaxpipe.launch.spec import Launch
+from jaxpipe.launch.launch_spec import Launch
 from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS
 
 STOPPED = 143

@@ -1,4 +1,4 @@
-"""The sums of a rank that is paced: those of a job as messages, or the runtime's own."""
+"""All-reduces of a paced rank: the messages of a simulated step, or those of the runtime."""
 
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -14,13 +14,13 @@ from jaxpipe.comm.collective.async_all_reduce import ArrayT
 from jaxpipe.comm.serial_executor import SerialExecutor
 from jaxpipe.errors import DeadlineError
 from jaxpipe.paced.collective_part import Exchange
+from jaxpipe.paced.paced_transport import PacedTransport
 from jaxpipe.paced.scale import Scale
-from jaxpipe.paced.transport import PacedTransport
 from jaxpipe.paced.virtual_clock import VirtualClock
 
 
 class RuntimeAllReduces:
-    """Sums by the runtime's own all-reduces, in a thread that is due for itself."""
+    """The runtime's own all-reduces, in a thread with a virtual time of its own."""
 
     def __init__(self, transport: Transport, paced: PacedTransport, pace: VirtualClock) -> None:
         """`transport` is `paced`, or one around it."""
@@ -38,11 +38,12 @@ class RuntimeAllReduces:
         algorithm: AllReduceKind = AllReduceKind.TREE,
         wire: WireFormat | None = None,
     ) -> AllReduceHandle[ArrayT]:
-        """Begin to sum `array` over the ranks of `tree`, and return at once."""
-        begun = _Begun[ArrayT](pace=self._pace, tag=tag)
+        """Begin the all-reduce of `array` over the ranks of `tree`, and return at once."""
+        pending = _Pending[ArrayT](pace=self._pace, tag=tag)
         begun_s = self._pace.now()
 
         def work() -> None:
+            # The thread continues at the virtual time of the call, not at that of its last work.
             self._pace.reach(begun_s)
             self._paced.join(tag=tag)
             try:
@@ -56,23 +57,23 @@ class RuntimeAllReduces:
                     wire=wire,
                 )
             except BaseException as error:
-                begun.future.set_exception(error)
+                pending.future.set_exception(error)
                 raise
-            begun.end(total, self._pace.now())
+            pending.end(total, self._pace.now())
 
         self._thread.begin(work)
-        return begun
+        return pending
 
     def close(self, *, timeout_s: float) -> None:
-        """End the thread once all is summed."""
+        """End the thread once all of them are complete."""
         self._thread.close(timeout_s=timeout_s)
 
 
 class MessageAllReduces:
-    """Sends the messages of a job's collectives, each as soon as those that it waits for are there.
+    """Sends the messages of simulated collectives, each once those that it waits for have arrived.
 
-    `collectives` are those in which this rank has a part, by the tag of their sum. Nothing is added
-    up: a sum returns what was given to it.
+    `collectives` are those of which this rank is a member, by tag. Nothing is added: an all-reduce
+    returns its argument.
     """
 
     def __init__(
@@ -98,8 +99,8 @@ class MessageAllReduces:
         algorithm: AllReduceKind = AllReduceKind.TREE,  # noqa: ARG002
         wire: WireFormat | None = None,  # noqa: ARG002
     ) -> AllReduceHandle[ArrayT]:
-        """Begin the collective with this tag, and return at once; what else is said is ignored."""
-        begun = _Begun[ArrayT](pace=self._pace, tag=tag)
+        """Begin the collective with this tag, and return at once; other arguments are ignored."""
+        pending = _Pending[ArrayT](pace=self._pace, tag=tag)
         Exchange(
             collective=self._collectives[tag],
             transport=self._paced,
@@ -107,18 +108,18 @@ class MessageAllReduces:
             scale=self._scale,
             tag=tag,
             timeout_s=timeout_s,
-            done=partial(begun.end, array),
-            failed=begun.future.set_exception,
+            done=partial(pending.end, array),
+            failed=pending.future.set_exception,
         ).begin()
-        return begun
+        return pending
 
     def close(self, *, timeout_s: float) -> None:
-        """Do nothing: all sums have been waited for."""
+        """Do nothing: all of them have been waited for."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Begun(Generic[ArrayT]):
-    """A sum under way; who waits for it is due when it was over."""
+class _Pending(Generic[ArrayT]):
+    """An all-reduce in progress; its waiter continues at the virtual time of its end."""
 
     pace: VirtualClock
     tag: int
@@ -126,7 +127,7 @@ class _Begun(Generic[ArrayT]):
     end_s: float = 0.0
 
     def end(self, total: ArrayT, end_s: float) -> None:
-        """Note that it is over, in the name of a thread that is due then."""
+        """Complete it at virtual time `end_s`."""
         self.end_s = end_s
         with self.pace.at(end_s):
             self.future.set_result(total)
@@ -136,7 +137,8 @@ class _Begun(Generic[ArrayT]):
         try:
             total = self.future.result(timeout_s)
         except TimeoutError as error:
-            words = f"timed out after {timeout_s:.1f} s waiting for the sum with tag {self.tag}"
-            raise DeadlineError(words) from error
+            raise DeadlineError(
+                f"timed out after {timeout_s:.1f} s waiting for the all-reduce with tag {self.tag}"
+            ) from error
         self.pace.reach(self.end_s)
         return total

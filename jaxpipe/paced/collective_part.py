@@ -1,10 +1,10 @@
-"""One rank's part of a collective: its messages, each sent once those before it have arrived.
+"""One rank's part of a collective: its messages, each sent once those it waits for have arrived.
 
 ::
 
-    transfer       needs                 ready
-    0: 3 -> 2      rank 3 has come       at once
-    1: 2 -> 1      0, rank 2 has come    when 0 arrives
+    transfer       waits for           leaves
+    0: 3 -> 2      rank 3 to join      at once
+    1: 2 -> 1      0, rank 2 to join   when 0 arrives
 """
 
 from collections import defaultdict
@@ -18,17 +18,17 @@ import numpy as np
 
 from jaxpipe.collective import Collective
 from jaxpipe.comm import Receiving
+from jaxpipe.paced.paced_transport import PacedTransport
 from jaxpipe.paced.scale import Scale
-from jaxpipe.paced.transport import PacedTransport
 from jaxpipe.paced.virtual_clock import VirtualClock
 
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:
-    """A collective while it runs, as far as one rank has to do with it.
+    """The sends and receives of one rank in a running collective.
 
-    `done` is called with the time at which all that the rank receives is there and all that it
-    sends is posted, `failed` with the error of a message that could not be moved; by any thread.
+    `done` is called with the virtual time at which all receives have arrived and all sends are
+    posted, `failed` with the error of a message that could not be moved; by any thread.
     """
 
     collective: Collective
@@ -47,17 +47,18 @@ class Exchange:
     _due_s: float = 0.0
 
     def begin(self) -> None:
-        """Come to the collective, and return at once."""
+        """Join the collective, and return at once."""
         rank, due_s = self.transport.rank, self.pace.now()
         sends = [n for n, each in enumerate(self.collective) if each.source == rank]
         receives = [n for n, each in enumerate(self.collective) if each.destination == rank]
-        assert sends or receives, f"rank {rank} has no part in this collective"
+        assert sends or receives, f"rank {rank} is not a member of this collective"
         for number in sends:
             after = self.collective[number].after
             self._needs[number] = 1 + len(after)
             for need in after:
                 self._users[need].append(number)
         self._num_open = len(sends) + len(receives)
+        # Announces this rank: from here on the others may send to it.
         self.transport.join(tag=self.tag)
         for number in receives:
             transfer = self.collective[number]
@@ -68,6 +69,7 @@ class Exchange:
                 tag=self.tag,
                 then=partial(self._take, number),
             )
+        # Last: the conditions of all sends have to be known before the first one leaves.
         for number in sends:
             self._satisfy(number, due_s=due_s)
 
@@ -82,7 +84,7 @@ class Exchange:
             raise
 
     def _satisfy(self, number: int, *, due_s: float) -> None:
-        """Send a transfer if this was the last thing that it waited for."""
+        """Send a transfer if this was the last condition that it waited for."""
         with self._lock:
             self._needs[number] -= 1
             ready_s = max(due_s, self._ready_s.get(number, 0.0))

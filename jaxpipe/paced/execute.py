@@ -25,11 +25,11 @@ from jaxpipe.comm import (
     gather_bytes,
 )
 from jaxpipe.paced.paced_rank import PacedRank, Task, open_rank
+from jaxpipe.paced.paced_transport import connect
 from jaxpipe.paced.reduction import PlannedAllReduces, gathered_tags
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.switch import Switch
 from jaxpipe.paced.timing_error import NEVER_LATE, TimingError, added
-from jaxpipe.paced.transport import connect
 from jaxpipe.paced.virtual_clock import TimeBase, VirtualClock
 from jaxpipe.simulate.engine.step_model import StepModel
 from jaxpipe.trace import Span, Trace, Truth

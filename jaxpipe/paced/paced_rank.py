@@ -21,9 +21,9 @@ from jaxpipe.comm import (
 )
 from jaxpipe.paced.all_reduces import MessageAllReduces, RuntimeAllReduces
 from jaxpipe.paced.paced_stage import paced_stage
+from jaxpipe.paced.paced_transport import PacedTransport
 from jaxpipe.paced.reduction import PlannedAllReduces, collectives_of
 from jaxpipe.paced.scale import Scale
-from jaxpipe.paced.transport import PacedTransport
 from jaxpipe.paced.virtual_clock import VirtualClock
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.stage.train_state import StageState, TrainState

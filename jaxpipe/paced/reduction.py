@@ -1,4 +1,4 @@
-"""Which sums a rank begins in a step, and what their arrays are."""
+"""The all-reduces of a rank in a paced step: their sizes, trees and collectives."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ from jaxpipe.simulate.plan_step import Conditions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedAllReduces:
-    """How the runtime sums the gradients of a planned job: bytes, along the trees of the plan.
+    """The gradient all-reduces of a plan: their bytes, along the sync trees of the plan.
 
-    `stage_bytes` are those of each stage's gradients, without what a tied embedding shares, which
-    has `shared_bytes`; a message has `chunk_bytes` at most.
+    `stage_bytes` are the bytes of each stage's gradients without a tied embedding, which has
+    `shared_bytes`; a message has `chunk_bytes` at most.
     """
 
     plan: Plan
@@ -29,13 +29,13 @@ class PlannedAllReduces:
 
 
 def planned_all_reduces(plan: Plan, conditions: Conditions) -> PlannedAllReduces:
-    """Return the sums of the job `plan_step(plan, conditions)`."""
+    """Return the all-reduces of the step `plan_step(plan, conditions)`."""
     profile, each = conditions.profile, conditions.gradient_bytes
     embed_bytes = float(profile.embed.parameters * each)
-    shares = plan.tied and plan.num_stages > 1
+    is_shared = plan.tied and plan.num_stages > 1
     stage_bytes = (
         profile.stage(plan.cut, stage).parameters * each
-        - (embed_bytes if shares and not stage else 0)
+        - (embed_bytes if is_shared and not stage else 0)
         for stage in range(plan.num_stages)
     )
     return PlannedAllReduces(
@@ -47,7 +47,7 @@ def planned_all_reduces(plan: Plan, conditions: Conditions) -> PlannedAllReduces
 
 
 def collectives_of(job: StepModel, rank: int) -> dict[int, Collective]:
-    """Return the collectives in which a rank has a part, by the tag of their sum."""
+    """Return the collectives of which a rank is a member, by the tag of their reduction."""
     found: dict[int, Collective] = {}
     for reduction in _reductions(job, rank):
         for collective in job.meant_by(reduction).values():
@@ -57,7 +57,7 @@ def collectives_of(job: StepModel, rank: int) -> dict[int, Collective]:
 
 
 def gathered_tags(job: StepModel) -> frozenset[int]:
-    """Return the tags of the sums to whose ranks nobody may send before they have come."""
+    """Return the tags of the reductions whose ranks must all join before messages to them leave."""
     return frozenset(
         reduction_tag(each)
         for rank in range(job.num_pipeline_ranks)

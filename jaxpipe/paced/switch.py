@@ -28,7 +28,7 @@ from jaxpipe.network import EventQueue, Link, MessageCosts, open_links
 from jaxpipe.paced.protocol import PACKET_BYTES, Kind, Packet, PacketReader
 from jaxpipe.paced.timing_error import TimingError, TimingErrors
 from jaxpipe.paced.virtual_clock import TimeBase
-from jaxpipe.simulate.engine.collectives import CONTROL, pairs
+from jaxpipe.simulate.engine.running_collectives import CONTROL, pairs
 from jaxpipe.simulate.engine.step_model import StepModel
 
 _BEHIND_S = 20e-3

@@ -1,11 +1,13 @@
 """Plans: placement, partition, schedule and sync trees, as data."""
 
 from jaxpipe.plan.check import check_plan
-from jaxpipe.plan.config import PlanConfig
 from jaxpipe.plan.default import default_plan
-from jaxpipe.plan.draw import draw_plan, ideal_bubble
+from jaxpipe.plan.draw_plan import draw_plan, ideal_bubble
 from jaxpipe.plan.dtfm import DtfmCost, dtfm_cost
-from jaxpipe.plan.file import (
+from jaxpipe.plan.partition import Cut, check_partition, even_partition, layers_of
+from jaxpipe.plan.plan import Plan
+from jaxpipe.plan.plan_config import PlanConfig
+from jaxpipe.plan.plan_file import (
     ResolvedPlan,
     parse_resolved_plan,
     plan_text,
@@ -14,8 +16,6 @@ from jaxpipe.plan.file import (
     resolved_plan_text,
     write_plan,
 )
-from jaxpipe.plan.partition import Cut, check_partition, even_partition, layers_of
-from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.sync import island_tree
 
 __all__ = [

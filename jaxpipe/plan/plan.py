@@ -82,7 +82,7 @@ class Plan:
         return self.stages(rank)[0]
 
     def stages(self, rank: int) -> range:
-        """Return the stages that a rank holds, one to a chunk."""
+        """Return the stages that a rank holds, one per chunk."""
         return stages_held(
             rank % self.num_pipeline_ranks,
             num_ranks=self.num_pipeline_ranks,
@@ -112,6 +112,7 @@ class Plan:
 
     def compute_schedule(self) -> Schedule:
         """Return the compute instructions of one training step."""
+        # A custom schedule has its warm-up built in.
         if not isinstance(self.schedule, ScheduleKind):
             return self.schedule
         return generate(

@@ -9,7 +9,8 @@ from topo import Device
 def island_tree(devices: Mapping[int, Device]) -> SyncTree:
     """Return the tree that reduces inside hosts first, then inside regions, then across.
 
-    `devices` maps ranks to devices; its order is kept. An island of one member is that member.
+    `devices` maps ranks to devices, in the order of the tree. An island of one member is that
+    member.
 
     >>> ohio = {rank: Device(name="", host=f"ohio-{rank}", region="ohio") for rank in (0, 1)}
     >>> island_tree({**ohio, 2: Device(name="", host="tokyo-0", region="tokyo")})

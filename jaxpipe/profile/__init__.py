@@ -6,8 +6,8 @@
     GptConfig ──► measure_gpt ──► GptCosts ──► as_profile ──► Profile of planner and simulator
 """
 
-from jaxpipe.profile.config import MeasureConfig
-from jaxpipe.profile.gpt import GptCosts, as_profile, measure_gpt, write_costs
+from jaxpipe.profile.gpt_parts import GptCosts, as_profile, measure_gpt, write_costs
+from jaxpipe.profile.measure_config import MeasureConfig
 from jaxpipe.profile.part import TIMED, PartCosts, measure_part
 from jaxpipe.profile.timing import Timing, matrix_peak_flops_per_s, time_calls
 

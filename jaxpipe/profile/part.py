@@ -7,6 +7,7 @@
                                                                    gradients ──► update
 """
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpipe.profile.config import MeasureConfig
+from jaxpipe.profile.measure_config import MeasureConfig
 from jaxpipe.profile.timing import Clock, Timing, time_calls
 from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage
 from jaxpipe.runtime.stage.functions import StageFunctions
@@ -81,6 +82,8 @@ def measure_part(
     Cost: one compilation of each function, and `warmup + repeats` calls of each.
     """
     observe(f"{name}: compiling")
+    # Arrays in unreachable cycles would be freed in between, and make the difference negative.
+    gc.collect()
     before = _live_bytes()
     compiled = compile_stage(functions, ops=_OPS)
     held = _hold(functions, compiled, seed=settings.seed)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxpipe.plan.cost import Profile, read_profile
+from jaxpipe.propose.device_speeds import precision_of, with_speeds
 from jaxpipe.propose.gpt_profile import gpt_profile
-from jaxpipe.propose.speeds import precision_of, with_speeds
 from jaxpipe.runtime.config import Remat
 from jaxpipe.simulate import Overheads, dtfm_constants
 from models import GptConfig

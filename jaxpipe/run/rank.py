@@ -15,7 +15,7 @@ from jaxpipe.config import Config, cluster_from
 from jaxpipe.errors import UserError
 from jaxpipe.plan import ResolvedPlan, parse_resolved_plan, resolved_plan_text
 from jaxpipe.run.paced import run_paced
-from jaxpipe.run.prepare import begin_folder, introduce, prepare
+from jaxpipe.run.prepare_run import begin_folder, introduce, prepare
 from jaxpipe.run.train_rank import train_rank
 from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid
 from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from jaxpipe.config import Config
 from jaxpipe.plan import Plan, ideal_bubble
-from jaxpipe.run.prepare import PLAN_FILE
+from jaxpipe.run.prepare_run import PLAN_FILE
 from jaxpipe.run.sample import sample_text
 from jaxpipe.runtime.config import TrainConfig
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics

@@ -18,7 +18,7 @@ def sample_text(
     from jaxpipe.config import model_from
     from jaxpipe.errors import ConfigError
     from jaxpipe.runtime.checkpoint import open_checkpoint
-    from jaxpipe.runtime.generate import Sampling, continuation
+    from jaxpipe.runtime.sampling import Sampling, continuation
 
     try:
         sampling = Sampling(temperature=temperature, top_k=top_k, seed=seed)

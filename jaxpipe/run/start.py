@@ -21,7 +21,7 @@ from jaxpipe.config import Config, check_paced, check_plan_fits, load_config
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.plan import Plan, read_resolved_plan
 from jaxpipe.run.console import console
-from jaxpipe.run.prepare import Prepared, begin_folder, introduce, prepare
+from jaxpipe.run.prepare_run import Prepared, begin_folder, introduce, prepare
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.config import ComputeKind, Survival
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
@@ -37,7 +37,7 @@ from jaxpipe.runtime.process.mpirun import (
     launch_command,
     launched_rank,
 )
-from jaxpipe.runtime.process.ulfm import check_survival
+from jaxpipe.runtime.process.ulfm_support import check_survival
 from jaxpipe.runtime.watchdog import Cause, CauseKind, has_ended, write_cause
 
 

@@ -12,7 +12,7 @@ from jaxpipe.errors import RankLostError, one_line
 from jaxpipe.plan import Plan, ResolvedPlan, resolved_plan_text
 from jaxpipe.run.console import console
 from jaxpipe.run.on_hang import OnHang, end_job
-from jaxpipe.run.prepare import introduce, write_resolved_plan
+from jaxpipe.run.prepare_run import introduce, write_resolved_plan
 from jaxpipe.run.report import StepReport, report_end
 from jaxpipe.run.signals import stop_on_signal
 from jaxpipe.run.smaller_plan import within
@@ -23,7 +23,7 @@ from jaxpipe.runtime.hooks import Hooks
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.process.preflight import check_same_everywhere
 from jaxpipe.runtime.recovery.last_state import LastState
-from jaxpipe.runtime.recovery.shrink import Survivor
+from jaxpipe.runtime.recovery.survivor import Survivor
 from jaxpipe.runtime.train import Outcome, Stopped, train
 from jaxpipe.runtime.train_snapshot import Saved
 from jaxpipe.runtime.watchdog import CauseKind, Watchdog, has_ended, mark_ended, write_cause

@@ -85,7 +85,7 @@ def open_base(*, is_launched: bool, survives: bool = False) -> Transport:
     # Imported below, and only if needed: without a launcher there may be no MPI to load.
     if not is_launched:
         return LocalWorld(1).transport(0)
-    from jaxpipe.comm.mpi.transport import MpiTransport
+    from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 
     return MpiTransport(survives=survives)
 

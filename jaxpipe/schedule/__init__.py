@@ -1,4 +1,4 @@
-"""In what order: instructions, generators of schedules, their lowering, check and drawing."""
+"""Pipeline schedules: instructions, generators, lowering, static checks and drawings."""
 
 from jaxpipe.schedule.check.check import check
 from jaxpipe.schedule.csv_file import (

@@ -1,4 +1,4 @@
-"""A schedule as a CSV file: a row to a rank, a cell to a compute instruction, in order.
+"""Schedules as CSV files: one row per rank, one cell per compute instruction, in order.
 
 ::
 
@@ -8,10 +8,10 @@
     F3        forward of microbatch 3
     B3        its whole backward
     I3, W3    or its backward-input and its backward-weight
-    F3.1      the same of chunk 1, where ranks hold several
+    F3.1      the same of chunk 1, if ranks hold several
 
-Rows are ranks in their order, the first rank first; empty cells, empty lines and lines that start
-with # mean nothing. Messages, reductions and updates are added when the schedule is lowered.
+Rows are ranks in order; empty cells, empty lines and lines that start with # are ignored. Lowering
+the schedule adds messages, reductions and updates.
 """
 
 import re
@@ -69,8 +69,8 @@ def schedule_rows(compute: Schedule) -> list[str]:
 def read_schedule(path: Path, *, num_stages: int) -> Schedule:
     """Return the compute instructions in a file, and check that they are one whole training step.
 
-    Each of the file's ranks holds an equal part of the `num_stages`. Checked is that every
-    microbatch goes once each way through every stage, and that no rank waits for ever.
+    Each of the file's ranks holds an equal part of the `num_stages`. The check covers that every
+    microbatch passes every stage once in each direction, and that no rank deadlocks.
 
     Raises:
         PlanError: the file cannot be read, or is not such a schedule; names row, column and cell.
@@ -83,7 +83,7 @@ def read_schedule(path: Path, *, num_stages: int) -> Schedule:
 
 
 def parse_schedule(lines: Sequence[str], *, source: str, num_stages: int) -> Schedule:
-    """Return the compute instructions that the lines of a file say; errors name the `source`.
+    """Return the compute instructions in the lines of a file; errors name the `source`.
 
     Raises:
         PlanError: as for `read_schedule`.
@@ -95,6 +95,7 @@ def parse_schedule(lines: Sequence[str], *, source: str, num_stages: int) -> Sch
             f"`num_stages` is {num_stages}; make the one a multiple of the other"
         )
     programs = tuple(
+        # A dict keeps the order and, of a repeated instruction, only the last cell.
         {_instruction(each, rank, num_ranks=len(rows), num_stages=num_stages): each for each in row}
         for rank, row in enumerate(rows)
     )
@@ -102,16 +103,17 @@ def parse_schedule(lines: Sequence[str], *, source: str, num_stages: int) -> Sch
         _check_once(row, program)
     compute = tuple(tuple(program) for program in programs)
     _check_whole(compute, rows, num_stages=num_stages)
+    # Before the full check, which names stages: this error names the cell in the file.
     for cells, position in zip(rows, reach(compute), strict=True):
         if position < len(cells):
-            raise cells[position].refusal("a schedule comes to its end", "waits for ever; move it")
+            raise cells[position].refusal("a schedule has no deadlock", "never runs; move it")
     check(lower(compute, tied=False, num_replicas=1))
     return compute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """A cell that is not empty, and where it stands; rows and columns count from 1."""
+    """A cell that is not empty, and its position; rows and columns count from 1."""
 
     source: str
     row: int
@@ -119,9 +121,9 @@ class _Cell:
     text: str
 
     def refusal(self, rule: str, fault: str) -> PlanError:
-        """Return the error that says how this cell breaks `rule`."""
-        place = f"{self.source}, row {self.row}, column {self.column}"
-        return PlanError(f"{rule}: {place}, `{self.text}` {fault}")
+        """Return the error of this cell: the `rule` that it breaks, and how."""
+        position = f"{self.source}, row {self.row}, column {self.column}"
+        return PlanError(f"{rule}: {position}, `{self.text}` {fault}")
 
 
 def _rows(lines: Iterable[str], source: str) -> Iterator[tuple[_Cell, ...]]:
@@ -146,7 +148,7 @@ def _instruction(cell: _Cell, rank: int, *, num_ranks: int, num_stages: int) -> 
     if (chunk is None) != (num_chunks == 1) or int(chunk or 0) >= num_chunks:
         wanted = "no chunk" if num_chunks == 1 else f"a chunk below {num_chunks}"
         raise cell.refusal(
-            f"ranks hold {num_chunks} of {num_stages} stages", f"needs {wanted} behind its number"
+            f"ranks hold {num_chunks} of {num_stages} stages", f"needs {wanted} after its number"
         )
     stage = int(chunk or 0) * num_ranks + rank
     return Instruction(op=_LETTERS[letter], stage=stage, microbatch=int(microbatch))
@@ -156,11 +158,11 @@ def _check_once(row: tuple[_Cell, ...], program: Mapping[Instruction, _Cell]) ->
     present = set(program.values())
     for cell in row:
         if cell not in present:
-            raise cell.refusal("everything is done once", "comes again later; remove it")
+            raise cell.refusal("every instruction occurs once", "occurs again; remove it")
 
 
 def _check_whole(compute: Schedule, rows: list[tuple[_Cell, ...]], *, num_stages: int) -> None:
-    """Refuse a schedule in which a stage does not do every microbatch once each way."""
+    """Refuse a schedule in which a microbatch does not pass a stage once in each direction."""
     num_ranks = len(compute)
     last = max(each.microbatch or 0 for program in compute for each in program)
     for rank, (program, row) in enumerate(zip(compute, rows, strict=True)):
@@ -172,8 +174,8 @@ def _check_whole(compute: Schedule, rows: list[tuple[_Cell, ...]], *, num_stages
             for lacking in _lacking(present, stage, num_microbatches=last + 1):
                 cell = _text(lacking, num_ranks=num_ranks, has_chunks=num_stages > num_ranks)
                 raise PlanError(
-                    f"every microbatch goes once each way: {row[0].source}, row {row[0].row} lacks "
-                    f"`{cell}`; add it"
+                    f"every microbatch passes once each way: {row[0].source}, row {row[0].row} "
+                    f"lacks `{cell}`; add it"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Where data flows: what a compute instruction consumes, and where its result goes.
+"""Dataflow between compute instructions: their inputs, outputs and messages.
 
 Activations descend the stages and gradients ascend them; the last stage turns one into the other::
 
@@ -8,10 +8,7 @@ Activations descend the stages and gradients ascend them; the last stage turns o
                         ▼         │
     stage 2   forward ────────────┴──► backward
 
-Of a split backward, backward-input stands in this picture, and backward-weight follows it.
-
-
-Which messages a compute needs: none between stages of one rank.
+Of a split backward, backward-input has its place in this picture, and backward-weight follows it.
 """
 
 from enum import StrEnum
@@ -22,7 +19,7 @@ from jaxpipe.schedule.virtual_stages import holder
 
 
 class Kind(StrEnum):
-    """What flows between computes."""
+    """The kinds of values that computes produce."""
 
     ACTIVATION = "activation"
     GRADIENT = "gradient"
@@ -31,7 +28,7 @@ class Kind(StrEnum):
 
 
 class Value(NamedTuple):
-    """What a compute makes: of which stage, for which microbatch."""
+    """The result of a compute: its kind, stage and microbatch."""
 
     kind: Kind
     stage: int
@@ -47,7 +44,7 @@ _MADE_BY = {
 
 
 def output(compute: Instruction) -> Value:
-    """Return what `compute` makes for others; a forward keeps its residuals with its activation.
+    """Return the value that `compute` produces; residuals count as part of the activation.
 
     >>> from jaxpipe.schedule.instruction import backward, backward_input
     >>> output(backward(1, 5)) == output(backward_input(1, 5))
@@ -58,11 +55,11 @@ def output(compute: Instruction) -> Value:
 
 
 def inputs(compute: Instruction, *, num_stages: int) -> tuple[Value, ...]:
-    """Return what `compute` consumes.
+    """Return the values that `compute` consumes.
 
     A forward takes the activation of the stage before. A backward, and a backward-input, take the
-    residuals of their own forward, and the gradient of the stage behind; a backward-weight takes
-    what its backward-input has left.
+    residuals of their own forward, and the gradient of the stage after; a backward-weight takes
+    the intermediate results of its backward-input.
     """
     stage, microbatch = compute.stage, compute.microbatch
     assert microbatch is not None, compute
@@ -71,12 +68,13 @@ def inputs(compute: Instruction, *, num_stages: int) -> tuple[Value, ...]:
     source = source_stage(compute, num_stages=num_stages)
     if compute.op is Op.FORWARD:
         return () if source is None else (Value(Kind.ACTIVATION, source, microbatch),)
+    # The forward of the same stage, which left them.
     residuals = Value(Kind.ACTIVATION, stage, microbatch)
     return (residuals,) if source is None else (residuals, Value(Kind.GRADIENT, source, microbatch))
 
 
 def source_stage(compute: Instruction, *, num_stages: int) -> int | None:
-    """Return the other stage whose result `compute` consumes, or None if it needs none.
+    """Return the other stage whose result `compute` consumes, or None.
 
     >>> from jaxpipe.schedule.instruction import backward, forward
     >>> source_stage(backward(0, 5), num_stages=3)
@@ -88,7 +86,7 @@ def source_stage(compute: Instruction, *, num_stages: int) -> int | None:
 
 
 def destination_stage(compute: Instruction, *, num_stages: int) -> int | None:
-    """Return the other stage that consumes the result of `compute`, or None if it stays.
+    """Return the other stage that consumes the result of `compute`, or None.
 
     >>> from jaxpipe.schedule.instruction import backward, forward
     >>> destination_stage(forward(0, 5), num_stages=3)
@@ -111,9 +109,9 @@ def _within(stage: int, compute: Instruction, *, num_stages: int) -> int | None:
 def message_ends(
     compute: Instruction, *, num_ranks: int, num_stages: int
 ) -> tuple[int | None, int | None]:
-    """Return the stages from which and to which a compute has a message, None where it has none.
+    """Return the stages from which a compute receives and to which it sends, None for no message.
 
-    A neighbouring stage on the same rank takes and leaves arrays without a message.
+    There is no message between stages of the same rank.
 
     >>> from jaxpipe.schedule.instruction import backward_input, backward_weight, forward
     >>> message_ends(forward(1, 0), num_ranks=2, num_stages=4)

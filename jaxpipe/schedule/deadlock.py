@@ -1,4 +1,4 @@
-"""Deadlock detection: whether programs that wait for each other can all finish."""
+"""Deadlock detection by symbolic execution of all programs."""
 
 from jaxpipe.schedule.dataflow import Value, inputs, output
 from jaxpipe.schedule.instruction import (
@@ -17,7 +17,7 @@ from jaxpipe.schedule.virtual_stages import count_stages
 def together(
     bucket: Bucket, *, stage: int, num_ranks: int, num_stages: int
 ) -> tuple[Instruction, ...]:
-    """Return the reductions of one replica that sum `bucket` with that of `stage`.
+    """Return the reductions of one replica that take part in that of `bucket` at `stage`.
 
     >>> [each.stage for each in together(Bucket.TIED, stage=0, num_ranks=4, num_stages=8)]
     [0, 7]
@@ -37,18 +37,17 @@ def together(
 def check_progress(schedule: Schedule) -> None:
     """Refuse a schedule that deadlocks.
 
-    Sends do not block; a receive waits for its send, and a reduction until all its holders have
-    come to it. Nothing that has become possible is ever taken back, so one execution, in any order,
-    decides.
+    Sends do not block; a receive waits for its send, and a reduction for all ranks that take part.
+    An instruction that can run stays able to run, so one execution, in any order, decides.
 
     >>> from jaxpipe.schedule.instruction import receive
     >>> check_progress(((receive(0, 1, 0), send(0, 1, 0)), (receive(1, 0, 0), send(1, 0, 0))))
     Traceback (most recent call last):
-    jaxpipe.errors.PlanError: a schedule comes to its end: stage 0, position 0, \
-`receive 0 from stage 1` waits for ever; move it behind what its other end waits for
+    jaxpipe.errors.PlanError: a schedule has no deadlock: stage 0, position 0, \
+`receive 0 from stage 1` never runs; move it after what its other end waits for
 
     Raises:
-        PlanError: the first instruction that waits for ever.
+        PlanError: the first instruction that never runs.
     """
     num_ranks, num_stages = len(schedule), count_stages(schedule)
     positions = [0] * num_ranks
@@ -67,11 +66,11 @@ def check_progress(schedule: Schedule) -> None:
     for position, program in zip(positions, schedule, strict=True):
         if position < len(program):
             raise refusal(
-                "a schedule comes to its end",
+                "a schedule has no deadlock",
                 program[position].stage,
                 position,
                 program[position],
-                "waits for ever; move it behind what its other end waits for",
+                "never runs; move it after what its other end waits for",
             )
 
 
@@ -83,8 +82,9 @@ def _advance(
     num_ranks: int,
     num_stages: int,
 ) -> int:
-    """Return how far the program comes, given and adding to what the programs have reached."""
+    """Return the position at which the program blocks; adds to `reached`."""
     while position < len(program):
+        # Reached counts before it can run: both ends of a reduction wait for each other.
         reached.add(program[position])
         other_ends = _other_ends(program[position], num_ranks=num_ranks, num_stages=num_stages)
         if not reached.issuperset(other_ends):
@@ -94,7 +94,7 @@ def _advance(
 
 
 def _other_ends(instruction: Instruction, *, num_ranks: int, num_stages: int) -> Program:
-    """Return the instructions that have to be reached before this one can be done."""
+    """Return the instructions that must be reached before this one can run."""
     stage, peer, bucket = instruction.stage, instruction.peer, instruction.bucket
     if instruction.op is Op.RECEIVE:
         assert peer is not None, instruction
@@ -107,10 +107,10 @@ def _other_ends(instruction: Instruction, *, num_ranks: int, num_stages: int) ->
 
 
 def reach(compute: Schedule) -> tuple[int, ...]:
-    """Return for each rank the position of the first instruction that waits for ever.
+    """Return for each rank the position of the first compute that never runs.
 
-    It is the length of the program if the rank comes to its end. Nothing that has become possible
-    is ever taken back, so one execution, in any order, decides.
+    It is the length of the program if all of it runs. A compute that can run stays able to run, so
+    one execution, in any order, decides.
 
     >>> from jaxpipe.schedule.instruction import backward, forward
     >>> reach(((forward(0, 0), backward(0, 0)), (backward(1, 0), forward(1, 0))))

@@ -1,12 +1,12 @@
-"""One step of one rank, and what ranks do in which order: instruction, program, schedule.
+"""Instructions, programs and schedules: what each rank executes in one step, in order.
 
-Instructions speak of stages, never of ranks: every replica runs the same programs, and the plan
-says which rank holds which stage. A message is known by the stages it joins, its direction and its
-microbatch, so schedules with several chunks to a rank need no new words. Between two stages of one
-rank there is no message: the one takes what the other has made.
+Instructions name stages, never ranks: every replica runs the same programs, and the plan maps
+stages to ranks. A message is identified by its two stages and its microbatch, so schedules with
+several chunks per rank need no further instructions. Between two stages of one rank there is no
+message.
 
-A backward is whole, or split in two: backward-input makes the gradient that the stage before waits
-for, backward-weight adds to the gradients of the parameters, and may come any time later::
+A backward is whole, or split in two: backward-input computes the gradient that the stage before
+waits for; backward-weight adds to the gradients of the parameters, at any time later::
 
     cotangent ──► backward-input ──► gradient of the input, to the stage before
                         │
@@ -14,15 +14,12 @@ for, backward-weight adds to the gradients of the parameters, and may come any t
 
 A schedule may split some backwards and leave others whole.
 
-A reduction of `Bucket.STAGE` begins where it stands in the program, and its rank goes on; what
-needs the sums, the reduction of `Bucket.SCALARS` (the norm) and every update, waits for its end.
-The other reductions last until they are done. To wait at once is right too, and slower. Replicas
+A reduction of `Bucket.STAGE` is asynchronous: it begins at its position in the program, and the
+instructions that need its result, the reduction of `Bucket.SCALARS` (the norm) and every update,
+wait for it. The other reductions block. (Blocking in all of them is correct, and slower.) Replicas
 begin their reductions in the same order, since they run the same programs.
 
 Source of the split: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.
-
-
-Say an instruction in words, for errors and listings.
 """
 
 from dataclasses import dataclass
@@ -32,7 +29,7 @@ from jaxpipe.errors import PlanError
 
 
 class Op(StrEnum):
-    """What an instruction does."""
+    """The operation of an instruction."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -45,25 +42,25 @@ class Op(StrEnum):
 
 
 class Bucket(StrEnum):
-    """Which values one `Op.REDUCE` sums over ranks."""
+    """The values that one `Op.REDUCE` sums over ranks."""
 
     STAGE = "stage"
-    """Gradients that only the replicas of one stage hold; one reduction to a stage."""
+    """Gradients that only the replicas of one stage hold; one reduction per stage."""
     TIED = "tied"
     """Gradients of a tied embedding, held by the first and the last stage of every replica.
 
-    One reduction to a rank: where one rank holds both stages, it stands at the first.
+    One reduction per rank: a rank that holds both stages has it at the first.
     """
     SCALARS = "scalars"
     """Loss, squared gradient norm and counters, summed over all ranks.
 
-    One reduction to a rank, at the first stage that it holds.
+    One reduction per rank, at the first stage that it holds.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """One step of one rank.
+    """One instruction of one rank.
 
     `microbatch` is set for compute and messages; `peer`, the other stage, for messages; `bucket`
     for reductions. A message to a later stage is an activation, to an earlier one a gradient.
@@ -87,7 +84,7 @@ class Instruction:
 
     @property
     def frees_residuals(self) -> bool:
-        """Whether this is the last to need what the forward of its microbatch has kept."""
+        """Whether this is the last instruction that needs the residuals of its microbatch."""
         return self.op in (Op.BACKWARD, Op.BACKWARD_WEIGHT)
 
 
@@ -97,7 +94,7 @@ Program = tuple[Instruction, ...]
 Schedule = tuple[Program, ...]
 """The programs of the ranks of one pipeline, first rank first; every replica runs the same.
 
-Stage s is held by rank s % num_ranks; with one chunk to a rank, that is program s.
+Stage s is held by rank s % num_ranks; with one chunk per rank, that is program s.
 """
 
 
@@ -122,17 +119,17 @@ def backward_weight(stage: int, microbatch: int) -> Instruction:
 
 
 def send(stage: int, peer: int, microbatch: int) -> Instruction:
-    """Send what `stage` has computed for `microbatch` to the stage `peer`; it does not block."""
+    """Send the result of `stage` for `microbatch` to the stage `peer`, without blocking."""
     return Instruction(op=Op.SEND, stage=stage, peer=peer, microbatch=microbatch)
 
 
 def receive(stage: int, peer: int, microbatch: int) -> Instruction:
-    """Wait until what the stage `peer` computed for `microbatch` is at `stage`."""
+    """Wait for the result of the stage `peer` for `microbatch`."""
     return Instruction(op=Op.RECEIVE, stage=stage, peer=peer, microbatch=microbatch)
 
 
 def reduce(stage: int, bucket: Bucket) -> Instruction:
-    """Sum `bucket` over all ranks that hold it; that of a stage is only begun."""
+    """Sum `bucket` over all ranks that hold it; that of a stage only begins here."""
     return Instruction(op=Op.REDUCE, stage=stage, bucket=bucket)
 
 
@@ -145,26 +142,26 @@ _JOINING = {Op.SEND: "to", Op.RECEIVE: "from"}
 
 
 def describe(instruction: Instruction) -> str:
-    """Return what the instruction does, without the stage that does it.
+    """Return an instruction as text, without its own stage.
 
     >>> from jaxpipe.schedule.instruction import receive
     >>> describe(receive(2, 1, 7))
     'receive 7 from stage 1'
     """
-    words = [instruction.op.value]
+    parts = [instruction.op.value]
     if instruction.microbatch is not None:
-        words.append(str(instruction.microbatch))
+        parts.append(str(instruction.microbatch))
     if instruction.peer is not None:
-        words.append(f"{_JOINING.get(instruction.op, 'with')} stage {instruction.peer}")
+        parts.append(f"{_JOINING.get(instruction.op, 'with')} stage {instruction.peer}")
     if instruction.bucket is not None:
-        words.append(instruction.bucket.value)
-    return " ".join(words)
+        parts.append(instruction.bucket.value)
+    return " ".join(parts)
 
 
 def refusal(
     rule: str, stage: int, position: int, instruction: Instruction, fault: str
 ) -> PlanError:
-    """Return the error that says which instruction of which stage breaks `rule`, and how."""
+    """Return the error of an instruction: the `rule` that it breaks, and how."""
     return PlanError(
         f"{rule}: stage {stage}, position {position}, `{describe(instruction)}` {fault}"
     )

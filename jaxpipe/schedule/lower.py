@@ -1,7 +1,7 @@
-"""Lowering: from what is computed to everything that a rank does in a step.
+"""Lowering: add messages, reductions and updates to a schedule of compute instructions.
 
-Each compute instruction gets the messages that it needs, as close to it as can be, each stage the
-begin of the sum of its gradients as soon as they are complete, and each program its end::
+Each compute instruction gets its messages, as close to it as possible; each stage begins the
+all-reduce of its gradients as soon as they are complete; each program ends with the update::
 
     forward 3         receive 3 from stage 0          stage 0 ──► stage 1 ──► stage 2
                 ──►   forward 3                            activation 3
@@ -14,7 +14,7 @@ begin of the sum of its gradients as soon as they are complete, and each program
                       reduce scalars     over all ranks: loss, gradient norm, counters
                       update             of each stage that the rank holds
 
-Stages of one rank hand over without messages. A schedule without backwards, an evaluation, ends
+There are no messages between stages of one rank. A schedule without backwards, an evaluation, ends
 with its scalars.
 """
 
@@ -69,7 +69,7 @@ reduce scalars; update
                 program,
                 num_ranks=num_ranks,
                 num_stages=num_stages,
-                sums_stages=trains and num_replicas > 1,
+                reduces_stages=trains and num_replicas > 1,
             ),
             *_end(rank, num_ranks=num_ranks, num_stages=num_stages, tied=tied, trains=trains),
         )
@@ -78,8 +78,9 @@ reduce scalars; update
 
 
 def _pipeline(
-    program: Program, *, num_ranks: int, num_stages: int, sums_stages: bool
+    program: Program, *, num_ranks: int, num_stages: int, reduces_stages: bool
 ) -> Iterator[Instruction]:
+    # A later entry replaces an earlier one: the last compute completes the stage's gradients.
     last_of = {each.stage: each for each in program}
     for compute in program:
         stage, microbatch = compute.stage, compute.microbatch
@@ -90,20 +91,21 @@ def _pipeline(
         yield compute
         if destination is not None:
             yield send(stage, destination, microbatch)
-        if sums_stages and compute is last_of[stage]:
+        # After the send: the stage before waits for the message, nobody yet for the reduction.
+        if reduces_stages and compute is last_of[stage]:
             yield reduce(stage, Bucket.STAGE)
 
 
 def _end(
     rank: int, *, num_ranks: int, num_stages: int, tied: bool, trains: bool
 ) -> Iterator[Instruction]:
-    held = stages_held(rank, num_ranks=num_ranks, num_stages=num_stages)
+    own = stages_held(rank, num_ranks=num_ranks, num_stages=num_stages)
     if trains and tied and num_stages > 1:
         shared = together(Bucket.TIED, stage=0, num_ranks=num_ranks, num_stages=num_stages)
-        yield from (each for each in shared if each.stage in held)
+        yield from (each for each in shared if each.stage in own)
     yield reduce(rank, Bucket.SCALARS)
     if trains:
-        yield from (update(stage) for stage in held)
+        yield from (update(stage) for stage in own)
 
 
 def _check_compute(compute: Schedule) -> None:

@@ -1,4 +1,4 @@
-"""What peaks in memory: the microbatches whose residuals a rank keeps at once."""
+"""Peak memory of a schedule, in microbatches whose residuals a rank keeps at once."""
 
 from jaxpipe.schedule.instruction import Op, Program, Schedule
 
@@ -7,8 +7,8 @@ def peak_live(schedule: Schedule) -> tuple[int, ...]:
     """Return for each rank the most pairs of stage and microbatch that are live at once.
 
     A pair lives from its forward to the end of its backward; if that is split, of its
-    backward-weight, which still needs the residuals and what backward-input has left. A pair is one
-    stage's worth of memory: of a rank with v chunks, a v-th of its layers. A forward without a
+    backward-weight, which still needs the residuals and the results of backward-input. A pair is
+    one stage's worth of memory: on a rank with v chunks, a v-th of its layers. A forward without a
     backward in its program, as in an evaluation, keeps nothing.
 
     >>> from jaxpipe.schedule.generators.one_f_one_b import one_f_one_b
@@ -19,6 +19,7 @@ def peak_live(schedule: Schedule) -> tuple[int, ...]:
 
 
 def _peak(program: Program) -> int:
+    # In an evaluation no forward is awaited by a backward, and nothing is kept.
     awaited = {(each.stage, each.microbatch) for each in program if each.frees_residuals}
     live = peak = 0
     for instruction in program:

@@ -1,4 +1,4 @@
-"""Draw a schedule as text: a row to a rank, a column to a slot of time."""
+"""Draw a schedule as text: one row per rank, one column per time slot."""
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.schedule.instruction import Instruction, Op, Schedule
@@ -18,10 +18,10 @@ def render(schedule: Schedule, *, num_columns: int = 100) -> str:
 
     A forward is the number of its microbatch, a backward the number in brackets, an idle slot a
     dot. Of a split backward, backward-input is the number in angles and backward-weight in
-    parentheses; whole backwards beside it then take two slots. Where ranks hold several chunks, the
-    number of the chunk follows that of the microbatch: 3.1 is microbatch 3 of chunk 1. Messages,
-    reductions and updates take no slot. A drawing that is wider than `num_columns` characters is
-    cut, and says so.
+    parentheses; whole backwards in the same drawing take two slots. If ranks hold several chunks,
+    the number of the chunk follows that of the microbatch: 3.1 is microbatch 3 of chunk 1.
+    Messages, reductions and updates take no slot. A drawing that is wider than `num_columns`
+    characters is truncated, and says so.
 
     >>> from jaxpipe.schedule.generators.one_f_one_b import one_f_one_b
     >>> schedule = one_f_one_b(num_stages=2, num_microbatches=3)
@@ -38,10 +38,11 @@ def render(schedule: Schedule, *, num_columns: int = 100) -> str:
 
     Raises:
         ConfigError: `num_columns` has no room for one slot.
-        PlanError: the schedule is empty or waits for itself.
+        PlanError: the schedule is empty or deadlocks.
     """
     num_ranks, num_stages = len(schedule), count_stages(schedule)
     computes = [each for program in schedule for each in program if each.is_compute]
+    # A whole backward next to split ones is as long as its two halves.
     backward_slots = 2.0 if any(each.op is Op.BACKWARD_INPUT for each in computes) else 1.0
     slots = timetable(
         schedule, forward_s=(1.0,) * num_stages, backward_s=(backward_slots,) * num_stages
@@ -85,7 +86,7 @@ def _cells(
 
 
 def _number(compute: Instruction, *, chunk_size: int | None) -> str:
-    """Return the number of the microbatch, and of the chunk where ranks hold several."""
+    """Return the number of the microbatch, and of the chunk if ranks hold several."""
     if chunk_size is None:
         return f"{compute.microbatch}"
     return f"{compute.microbatch}.{compute.stage // chunk_size}"

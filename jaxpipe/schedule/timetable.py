@@ -1,4 +1,4 @@
-"""The ideal timetable of a schedule: every compute as soon as its inputs and its rank allow."""
+"""Ideal timetable of a schedule: each compute starts as soon as its inputs and rank allow."""
 
 import math
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from jaxpipe.schedule.virtual_stages import check_size, count_stages, holder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedInstruction:
-    """When an instruction runs, in seconds since the first one started."""
+    """The start and end of an instruction, in seconds since the first one started."""
 
     instruction: Instruction
     start_s: float
@@ -20,18 +20,18 @@ class TimedInstruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timetable:
-    """When each rank computes what: one program of timed instructions to a rank."""
+    """The timed instructions of each rank."""
 
     programs: tuple[tuple[TimedInstruction, ...], ...]
 
     @property
     def makespan_s(self) -> float:
-        """How long the schedule takes."""
+        """The seconds from the first start to the last end."""
         return max((program[-1].end_s for program in self.programs if program), default=0.0)
 
     @property
     def bubble_fraction(self) -> float:
-        """The part of the ranks' time in which they compute nothing.
+        """The fraction of the ranks' time in which they are idle.
 
         That is 1 - busy / (num_ranks * makespan).
         """
@@ -51,10 +51,10 @@ def timetable(
 
     `forward_s[s]` and `backward_s[s]` are the seconds of one microbatch on stage s. Of a split
     backward, backward-weight takes `backward_weight_s[s]`, by default half, and backward-input the
-    rest. A result is at another rank `message_s` after it is made. Instructions other than forwards
-    and backwards take no time and are left out. No execution of the same programs on the same
-    devices is faster: with messages in no time this is the bound that simulations and measurements
-    are held against.
+    rest. A result arrives at another rank `message_s` after it is computed. Instructions other than
+    forwards and backwards take no time and are left out. No execution of the same programs on the
+    same devices is faster: with `message_s` 0 this is the lower bound for simulations and
+    measurements.
 
     >>> from jaxpipe.schedule.generators.gpipe import gpipe
     >>> ideal = timetable(
@@ -65,7 +65,7 @@ def timetable(
 
     Raises:
         PlanError: nothing is computed, a duration is missing, superfluous or not positive, a
-            backward-weight takes as long as its backward, or the programs wait for each other.
+            backward-weight takes as long as its backward, or the programs deadlock.
     """
     num_ranks, num_stages = len(schedule), count_stages(schedule)
     programs = tuple(tuple(each for each in program if each.is_compute) for program in schedule)
@@ -107,7 +107,7 @@ def _durations(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """One execution of compute programs, and when it has made what."""
+    """One execution of compute programs, and the time of each result."""
 
     programs: Schedule
     durations: dict[Op, tuple[float, ...]]
@@ -117,6 +117,7 @@ class _Run:
     def execute(self) -> tuple[tuple[TimedInstruction, ...], ...]:
         rows: list[list[TimedInstruction]] = [[] for _ in self.programs]
         num_made_before = -1
+        # To a fixed point: each sweep lets ranks continue whose inputs an earlier one computed.
         while num_made_before < len(self.made_s):
             num_made_before = len(self.made_s)
             for row, program in zip(rows, self.programs, strict=True):
@@ -124,16 +125,16 @@ class _Run:
         for row, program in zip(rows, self.programs, strict=True):
             if len(row) < len(program):
                 raise refusal(
-                    "a schedule comes to its end",
+                    "a schedule has no deadlock",
                     program[len(row)].stage,
                     len(row),
                     program[len(row)],
-                    "waits for ever; move it behind what it consumes",
+                    "never runs; move it after what it consumes",
                 )
         return tuple(tuple(row) for row in rows)
 
     def _advance(self, row: list[TimedInstruction], program: Program) -> None:
-        """Add to `row` the next instructions of a program, as far as their inputs exist."""
+        """Append the next instructions of a program to `row`, as far as their inputs exist."""
         for instruction in program[len(row) :]:
             needs = inputs(instruction, num_stages=len(self.durations[Op.FORWARD]))
             if not all(need in self.made_s for need in needs):
@@ -146,7 +147,7 @@ class _Run:
             self.made_s[output(instruction)] = end_s
 
     def _here_s(self, value: Value, user: Instruction) -> float:
-        """Return when what `user` needs is at its rank."""
+        """Return when `value` is available at the rank of `user`."""
         num_ranks = len(self.programs)
         is_local = holder(value.stage, num_ranks=num_ranks) == holder(
             user.stage, num_ranks=num_ranks

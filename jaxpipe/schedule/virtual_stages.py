@@ -1,20 +1,17 @@
-"""Which rank of a pipeline holds which stage.
+"""Virtual stages: the mapping of stages to the ranks of a pipeline, and checks of their numbers.
 
-A pipeline of P ranks with v chunks each has P v stages, dealt out in turn, so that consecutive
-stages are on consecutive ranks and every rank has a part of the model's beginning and of its end::
+A pipeline of P ranks with v chunks each has P v stages, assigned round-robin: consecutive stages
+are on consecutive ranks, and every rank has a part of the model's beginning and of its end::
 
     P = 3, v = 2      rank 0          rank 1          rank 2
     chunk 0           stage 0   ──►   stage 1   ──►   stage 2  ──┐
     chunk 1       ┌─► stage 3   ──►   stage 4   ──►   stage 5    │
                   └──────────────────────────────────────────────┘
 
-With one chunk, rank and stage are the same. In a pipeline of one rank, all neighbours are at home.
+With one chunk, rank and stage are the same.
 
 Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
 Megatron-LM", SC 2021, section 2.2.
-
-
-The numbers that every schedule has: of stages, of microbatches, and of chunks to a rank.
 """
 
 from jaxpipe.errors import PlanError
@@ -31,7 +28,7 @@ def holder(stage: int, *, num_ranks: int) -> int:
 
 
 def stages_held(rank: int, *, num_ranks: int, num_stages: int) -> range:
-    """Return the stages that a rank of the pipeline holds, one to a chunk, first chunk first.
+    """Return the stages that a rank of the pipeline holds, one per chunk, first chunk first.
 
     >>> list(stages_held(1, num_ranks=3, num_stages=6))
     [1, 4]
@@ -40,9 +37,9 @@ def stages_held(rank: int, *, num_ranks: int, num_stages: int) -> range:
 
 
 def count_stages(schedule: Schedule) -> int:
-    """Return the number of stages of a schedule: that of its ranks times that of their chunks.
+    """Return the number of stages of a schedule: ranks times chunks per rank.
 
-    There are as many chunks as the last stage that is named needs.
+    The number of chunks follows from the highest stage.
 
     >>> from jaxpipe.schedule.instruction import forward
     >>> count_stages(((forward(0, 0), forward(2, 0)), (forward(1, 0),)))
@@ -75,7 +72,7 @@ def check_size(*, num_stages: int, num_microbatches: int) -> None:
 
 
 def check_chunks(*, num_stages: int, num_chunks: int) -> None:
-    """Refuse chunks that do not make the same number of stages on every rank.
+    """Refuse a number of chunks that does not divide the stages.
 
     >>> check_chunks(num_stages=6, num_chunks=4)
     Traceback (most recent call last):

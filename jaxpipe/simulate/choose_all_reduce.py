@@ -1,4 +1,4 @@
-"""Which all-reduce sums a plan's gradients fastest over a cluster's links: all are simulated."""
+"""Choose the all-reduce of a plan's gradients by simulating all candidates."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from jaxpipe.plan import Plan
 from jaxpipe.schedule import Schedule, ScheduleKind
 from jaxpipe.simulate.engine.simulator import simulate
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
-from jaxpipe.simulate.gradient_sync import gradient_collectives
+from jaxpipe.simulate.gradient_transfers import gradient_collectives
 from topo import Cluster
 
 _CANDIDATES = (
@@ -18,18 +18,20 @@ _CANDIDATES = (
     AllReduceKind.HALVING,
     AllReduceKind.SHARDED,
 )
-"""Of equally fast ones the first is taken. A chain and a central server are trees as well."""
+"""The first of equally fast ones wins. A chain and a central server are sync trees as well."""
 _MOST_CHUNKS = 8
+"""Enough for chunks to overlap; more take longer to simulate and change little."""
 _INSTANT_S = 1e-12
+"""Compute must take some time; it should not count."""
 
 
 def fastest_all_reduce(
     plan: Plan, cluster: Cluster, *, stage_bytes: Sequence[float], embed_bytes: float
 ) -> tuple[AllReduceKind, float]:
-    """Return the fastest way to sum along the plan's own sync trees, and its simulated seconds.
+    """Return the fastest all-reduce along the plan's own sync trees, and its simulated seconds.
 
-    All stages sum at once, as they do at the end of a step; computing takes no time. The library's
-    own way is not among them: what it does is not known.
+    All stages reduce at once, as they do at the end of a step; computing takes no time. Native
+    all-reduces are not candidates: their messages are not known.
     """
     seconds = {
         kind: gradient_sync_s(
@@ -47,13 +49,14 @@ def fastest_all_reduce(
 def gradient_sync_s(
     plan: Plan, cluster: Cluster, *, stage_bytes: Sequence[float], embed_bytes: float
 ) -> float:
-    """Return the simulated seconds from when all ranks have their gradients until all have sums."""
+    """Return the simulated seconds of the gradient sync, if all ranks begin it at once."""
     size = plan.num_replicas * plan.num_stages
     job = StepModel(
         cluster=cluster,
         placement=plan.placement,
         phases=(Phase(schedule=_short_step(plan)),),
         num_chunks=plan.num_chunks,
+        # All ranks are ready at once: only the collectives take time.
         forward_s=(_INSTANT_S,) * size,
         backward_s=(_INSTANT_S,) * size,
         collectives=gradient_collectives(
@@ -67,7 +70,7 @@ def gradient_sync_s(
 
 
 def _short_step(plan: Plan) -> Schedule:
-    """Return programs with few computes and all of the plan's sums."""
+    """Return programs with few computes and all of the plan's reductions."""
     short = replace(
         plan,
         schedule=ScheduleKind.GPIPE if plan.num_chunks == 1 else ScheduleKind.INTERLEAVED,

@@ -17,7 +17,7 @@ from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.simulate.engine.simulator import simulate
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
-from jaxpipe.simulate.gradient_sync import gradient_collectives
+from jaxpipe.simulate.gradient_transfers import gradient_collectives
 from jaxpipe.simulate.published.compute_times import is_remote
 from jaxpipe.trace import Trace
 from topo import Cluster

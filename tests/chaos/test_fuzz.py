@@ -19,7 +19,7 @@ from jaxpipe.chaos.harness.mutations import (
     awkward_values,
     mutate,
 )
-from jaxpipe.chaos.harness.run import tree
+from jaxpipe.chaos.harness.tiny_run import tree
 from jaxpipe.cli.main import main
 from jaxpipe.config import config_from
 from topo.toml_text import toml_text

@@ -78,7 +78,7 @@ def test_large_ones_are_made_ahead():
     transport = _Early(LocalWorld(1).transport(0))
     like = jax.ShapeDtypeStruct((2**20,), np.dtype(np.float32))
     arrival = receive_jax(transport, like, source=0, tag=0)
-    assert arrival.unseen is not None
+    assert arrival.hidden is not None
     transport.send(np.ones(2**20, np.float32), to=0, tag=0)
     assert float(arrival.wait(timeout_s=5.0).sum()) == 2**20
 

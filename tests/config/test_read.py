@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.config import config_from, load_config, to_tree
-from jaxpipe.config.build import scales_loss
+from jaxpipe.config.build_job import scales_loss
 from jaxpipe.errors import ConfigError
 from jaxpipe.schedule import ScheduleKind
 from models import presets

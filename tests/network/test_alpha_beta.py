@@ -15,8 +15,8 @@ from jaxpipe.network import (
 )
 from tests.simulate.uniform import cluster
 from topo import Cluster
+from topo.emulate.network_spec import network_spec
 from topo.emulate.packet_model import network_of
-from topo.emulate.spec import network_spec
 
 CLUSTERS = ("two-region", "case1-datacenter", "case2-spot", "fluidstack-3region:hosts=2")
 COSTS = st.builds(

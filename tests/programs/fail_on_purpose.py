@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxpipe.collective.kinds import AllReduceKind
 from jaxpipe.comm.collective.all_reduce import all_reduce
-from jaxpipe.comm.mpi.transport import MpiTransport
+from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 
 ONE = jax.ShapeDtypeStruct((1,), np.dtype(np.float32))
 

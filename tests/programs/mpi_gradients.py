@@ -5,7 +5,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from jaxpipe.comm.mpi.transport import MpiTransport
+from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.schedule import ScheduleKind
 from tests.oracles.one_device import MICROBATCH, draw_tokens, worst_error
 from tests.runtime.pipelined import gradients_of_rank, make_plan

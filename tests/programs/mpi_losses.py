@@ -8,7 +8,7 @@ import msgspec
 
 import topo
 from jaxpipe.autoshard.spmd.distributed import join, leave
-from jaxpipe.comm.mpi.transport import MpiTransport
+from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.compare.sharded_rank import Ranks, run_sharded
 from jaxpipe.compare.system import System
 from jaxpipe.config import config_from, job_from, plan_from

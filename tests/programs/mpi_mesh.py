@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from jaxpipe.comm.mpi.transport import MpiTransport
+from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.runtime.config import Loop, MeshConfig
 from jaxpipe.schedule import ScheduleKind
 from tests.oracles.one_device import MICROBATCH, draw_tokens, worst_error

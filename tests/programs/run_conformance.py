@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from jaxpipe.comm.mpi.transport import MpiTransport
+from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.comm.transport import Transport
 from tests.comm.checks import CHECKS
 

@@ -4,8 +4,8 @@ import pytest
 
 import topo
 from jaxpipe.errors import ConfigError
+from jaxpipe.propose.device_speeds import precision_of, with_speeds
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
-from jaxpipe.propose.speeds import precision_of, with_speeds
 from jaxpipe.runtime.config import Remat
 from models import GptConfig, load_preset
 from models.gpt_costs import num_parameters, train_flops_per_token

@@ -9,7 +9,7 @@ from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import config_from, resolve
 from jaxpipe.errors import UserError
 from jaxpipe.plan import ResolvedPlan
-from jaxpipe.run.prepare import PLAN_FILE, prepare
+from jaxpipe.run.prepare_run import PLAN_FILE, prepare
 from jaxpipe.run.rank import Start, receive_plan, run_rank
 from tests.runtime.training import tiny_tree
 

@@ -67,10 +67,10 @@ def test_messages_stand_beside_their_computes():
         (1, False, 1, [[]]),
         (1, True, 1, [[]]),
         (1, True, 3, [["stage"]]),
-        (2, True, 1, [["shared"], ["shared"]]),
+        (2, True, 1, [["tied"], ["tied"]]),
         (3, False, 2, [["stage"], ["stage"], ["stage"]]),
-        (3, True, 1, [["shared"], [], ["shared"]]),
-        (3, True, 2, [["stage", "shared"], ["stage"], ["stage", "shared"]]),
+        (3, True, 1, [["tied"], [], ["tied"]]),
+        (3, True, 2, [["stage", "tied"], ["stage"], ["stage", "tied"]]),
     ],
 )
 def test_gradients_are_reduced_where_they_are_shared(

@@ -143,7 +143,7 @@ def test_durations_are_one_positive_number_to_a_stage(
 
 
 def test_programs_that_wait_for_each_other_are_refused():
-    with pytest.raises(PlanError, match="stage 0, position 0, `backward 0` waits for ever"):
+    with pytest.raises(PlanError, match="stage 0, position 0, `backward 0` never runs"):
         timetable(((backward(0, 0), forward(0, 0)),), forward_s=(1.0,), backward_s=(1.0,))
 
 

@@ -7,10 +7,10 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from topo import Cluster, load
-from topo.draw import draw_cluster
+from topo.draw_cluster import draw_cluster
 from topo.emulate import EngineKind
 from topo.emulate.bridge_engine import shaping_scripts
-from topo.emulate.spec import network_spec
+from topo.emulate.network_spec import network_spec
 from topo.tc import Address, TcScripts, tc_scripts
 
 FOLDER = Path(__file__).parent / "golden"

@@ -22,8 +22,8 @@ from topo.cluster import Cluster
 from topo.emulate import addresses
 from topo.emulate.commands import in_namespace, ip_batch, run
 from topo.emulate.engine import EngineKind, LinkCount
+from topo.emulate.network_spec import NetworkSpec
 from topo.emulate.owner import Owner
-from topo.emulate.spec import NetworkSpec
 from topo.tc import FIRST_PEER, tc_scripts
 
 _HUB = "hub"

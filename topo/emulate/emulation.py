@@ -21,9 +21,9 @@ from topo.emulate.commands import run
 from topo.emulate.engine import Choice, Engine, EngineKind, LinkCount, check_machine, choose
 from topo.emulate.mpi import available_cores, mpi_settings
 from topo.emulate.namespaces import locked, make, remove, sweep
+from topo.emulate.network_spec import NetworkSpec, network_spec
 from topo.emulate.owner import Owner, this_process
 from topo.emulate.relay_engine import RelayEngine
-from topo.emulate.spec import NetworkSpec, network_spec
 from topo.emulate.watch import RankWatch
 
 

@@ -1,7 +1,8 @@
-"""Whose namespaces are whose: names carry the process that made them, so that nothing is left over.
+"""Owner of an emulation: names of namespaces carry the process that created them.
 
-A process is told by its id and the moment it began, for ids are used again. Everything that an
-emulation makes on the machine has that name, and what has the name of a dead process may go::
+A process is identified by its id and its start time, because ids are reused. Everything that an
+emulation creates on the machine carries this name; whatever carries the name of a dead process may
+be removed::
 
     jaxpipe-4711-88123-0    the namespace of host 0 of process 4711, which began at tick 88123
     jp4711                  the bridge over which its ranks are started

@@ -10,8 +10,8 @@ from pathlib import Path
 from topo.emulate import addresses
 from topo.emulate.commands import EmulationError, ip_batch
 from topo.emulate.engine import LinkCount
+from topo.emulate.network_spec import LinkSpec, NetworkSpec, to_json
 from topo.emulate.owner import Owner
-from topo.emulate.spec import LinkSpec, NetworkSpec, to_json
 
 _SECONDS_TO_END = 5.0
 _FEWEST_PACKETS = 10

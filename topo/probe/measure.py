@@ -11,8 +11,8 @@ import time
 import mpi4py
 import numpy as np
 
+from topo.probe.measurements import Measurements, NicSample, ProbeSettings
 from topo.probe.rounds import Round, nic_rounds, rounds
-from topo.probe.summary import Measurements, NicSample, ProbeSettings
 
 mpi4py.rc(initialize=False, finalize=False)
 from mpi4py import MPI  # noqa: E402  the line above must come first
@@ -108,7 +108,7 @@ class _Probe:
         return (*_median_and_spread(latency), *speed)
 
     def _large_times(self, peer: int, *, count: int) -> list[float]:
-        """Return the seconds of so many parts at once, and the answer."""
+        """Return the seconds of sending `count` parts at once, and the answer."""
         repeats = self._settings.large_repeats
         return self._times(peer, self._part, self._empty, repeats=repeats, count=count)
 

@@ -31,7 +31,7 @@ import numpy as np
 from jaxpipe.comm import receive_jax
 from jaxpipe.comm.buffer import aligned_empty
 from jaxpipe.comm.mpi.api import MPI
-from jaxpipe.comm.mpi.transport import MpiTransport
+from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.comm.transport import Transport
 from jaxpipe.runtime.process.affinity import pin
 

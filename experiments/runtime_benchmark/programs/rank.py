@@ -14,7 +14,7 @@ def run(program: Callable[[Any, Mapping[str, Any]], Any]) -> None:
     """Call `program` with the transport and the task; write what rank 0 returns as the result."""
     die_with_parent()
     pin(os.environ)  # before jax is imported: XLA sizes its thread pools by the affinity
-    from jaxpipe.comm.mpi.transport import MpiTransport
+    from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 
     folder = Path(sys.argv[1])
     transport = MpiTransport()

@@ -9,7 +9,7 @@ from jaxpipe.autoshard.graph.argument_roles import (
 )
 from jaxpipe.autoshard.graph.graph import ArrayType, Graph, Operator
 from jaxpipe.autoshard.graph.rule import Dims, Rule
-from jaxpipe.autoshard.graph.trace import path_name, trace_step
+from jaxpipe.autoshard.graph.trace_step import path_name, trace_step
 
 __all__ = [
     "ArrayType",

@@ -1,6 +1,7 @@
 """Analyse a compiled step: its collectives, memory and overlap of communication."""
 
-from jaxpipe.autoshard.hlo.collectives import (
+from jaxpipe.autoshard.hlo.compiled import CompiledStep, StepMemory, compile_step, step_memory
+from jaxpipe.autoshard.hlo.hlo_collectives import (
     ELEMENT_BYTES,
     SHORT_NAMES,
     HloCollective,
@@ -9,9 +10,7 @@ from jaxpipe.autoshard.hlo.collectives import (
     collectives,
     count_collectives,
 )
-from jaxpipe.autoshard.hlo.compiled import CompiledStep, StepMemory, compile_step, step_memory
 from jaxpipe.autoshard.hlo.overlap import AsyncCollective, async_collectives
-from jaxpipe.autoshard.hlo.speeds import TargetSpeeds, target_speeds
 from jaxpipe.autoshard.hlo.target import (
     COMBINE_ALL,
     KEEP_RECOMPUTED,
@@ -21,6 +20,7 @@ from jaxpipe.autoshard.hlo.target import (
     target_devices,
     target_environment,
 )
+from jaxpipe.autoshard.hlo.target_speeds import TargetSpeeds, target_speeds
 
 __all__ = [
     "COMBINE_ALL",

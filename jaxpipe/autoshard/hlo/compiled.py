@@ -7,7 +7,7 @@ from typing import Any
 
 from jax.stages import Compiled
 
-from jaxpipe.autoshard.hlo.collectives import HloCollective, collectives
+from jaxpipe.autoshard.hlo.hlo_collectives import HloCollective, collectives
 from jaxpipe.autoshard.hlo.overlap import AsyncCollective, async_collectives
 from jaxpipe.autoshard.hlo.target import COMBINE_ALL, KEEP_RECOMPUTED, Target
 

@@ -4,8 +4,8 @@ Layers are those of the model; the paper also clusters operators into layers.
 """
 
 from jaxpipe.autoshard.inter_op.profiled import ProfiledCosts, submesh_space
-from jaxpipe.autoshard.inter_op.search import SubmeshSpace, assign_stages
-from jaxpipe.autoshard.inter_op.stage import (
+from jaxpipe.autoshard.inter_op.stage_search import SubmeshSpace, assign_stages
+from jaxpipe.autoshard.inter_op.submesh_stage import (
     Stage,
     StageCost,
     StageCosts,

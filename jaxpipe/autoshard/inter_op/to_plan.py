@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from jaxpipe.autoshard.inter_op.profiled import ProfiledCosts, submesh_space
-from jaxpipe.autoshard.inter_op.search import assign_stages
-from jaxpipe.autoshard.inter_op.stage import StagedModel
+from jaxpipe.autoshard.inter_op.stage_search import assign_stages
+from jaxpipe.autoshard.inter_op.submesh_stage import StagedModel
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
 from jaxpipe.plan.decide import Task, build

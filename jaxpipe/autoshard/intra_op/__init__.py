@@ -2,14 +2,14 @@
 
 from jaxpipe.autoshard.intra_op.machine import Machine
 from jaxpipe.autoshard.intra_op.restrict import GradientReduction
-from jaxpipe.autoshard.intra_op.search import (
+from jaxpipe.autoshard.intra_op.strategy_cost import Memory
+from jaxpipe.autoshard.intra_op.strategy_search import (
     Found,
     Priced,
     SearchConfig,
     find_strategy,
     price_strategy,
 )
-from jaxpipe.autoshard.intra_op.strategy_cost import Memory
 
 __all__ = [
     "Found",

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from jaxpipe.autoshard.graph import Operator
-from jaxpipe.autoshard.intra_op.build import Space
+from jaxpipe.autoshard.intra_op.build_problem import Space
 from jaxpipe.autoshard.strategy import (
     OperatorChoice,
     Sharding,
@@ -71,7 +71,7 @@ def choices_in(space: Space, strategy: Strategy) -> tuple[int, ...]:
     if (strategy.mesh.dp, strategy.mesh.op) != (mesh.dp, mesh.op):
         raise PlanError(
             f"a strategy is for one mesh: {strategy.name!r} is for {strategy.mesh.dp} x "
-            f"{strategy.mesh.op} devices, wanted are {mesh.dp} x {mesh.op}; search anew"
+            f"{strategy.mesh.op} devices, wanted are {mesh.dp} x {mesh.op}; search again"
         )
     chosen = [0] * len(space.problem.nodes)
     for path, array in space.graph.arguments.items():
@@ -91,7 +91,7 @@ def _given(strategy: Strategy, path: str) -> Sharding:
     if path not in strategy.arguments:
         raise PlanError(
             f"a strategy shards each argument: {strategy.name!r} does not name `{path}`; it is "
-            "for another step, search anew"
+            "for another step, search again"
         )
     return strategy.arguments[path]
 
@@ -99,7 +99,7 @@ def _given(strategy: Strategy, path: str) -> Sharding:
 def _choose(same: np.ndarray, chosen: list[int], node: int, what: str) -> None:
     if not same.any():
         raise PlanError(
-            f"a strategy is for one step: what it says of `{what}` cannot be here; search anew"
+            f"a strategy is for one step: what it says of `{what}` cannot be here; search again"
         )
     chosen[node] = int(np.argmax(same))
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 import numpy as np
 
 from jaxpipe.autoshard.graph import batch_dims, batch_factor, roles_of
-from jaxpipe.autoshard.intra_op.build import Space, Stored
+from jaxpipe.autoshard.intra_op.build_problem import Space, Stored
 from jaxpipe.autoshard.intra_op.problem import restricted
 from jaxpipe.autoshard.strategy import Axis, OperatorChoice, Pins, Sharding
 from jaxpipe.errors import PlanError

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxpipe.autoshard.graph import roles_of
-from jaxpipe.autoshard.intra_op.build import Space
+from jaxpipe.autoshard.intra_op.build_problem import Space
 from jaxpipe.autoshard.intra_op.decode import choice_of, number_of, stored_as, table_row
 from jaxpipe.autoshard.intra_op.enumerate_shardings import reduction_collectives
 from jaxpipe.autoshard.intra_op.peak_memory import Peak
@@ -109,7 +109,9 @@ def _all_collectives(space: Space, chosen: Sequence[int]) -> Iterator[tuple[int,
         argument = graph.arguments.get(path)
         if argument is not None and argument not in space.tree.states:
             target = number_of(space, argument, chosen)
-            yield from _reshard(space, result, target, chosen, (result, f"{path} is stored anew"))
+            yield from _reshard(
+                space, result, target, chosen, (result, f"{path} is resharded for storage")
+            )
 
 
 def _reshard(

@@ -2,26 +2,20 @@
 
 from jaxpipe.autoshard.strategy.by_hand import Shapes, by_hand
 from jaxpipe.autoshard.strategy.choice import OperatorChoice, PartialSum, parse_choice
-from jaxpipe.autoshard.strategy.collective import (
+from jaxpipe.autoshard.strategy.draw_strategy import draw_collectives, draw_strategy
+from jaxpipe.autoshard.strategy.jax_interop import (
+    jax_mesh,
+    named_sharding,
+    partition_spec,
+)
+from jaxpipe.autoshard.strategy.mesh_collective import (
     Collective,
     CollectiveKind,
     collective_s,
     latency_s,
     wire_s,
 )
-from jaxpipe.autoshard.strategy.draw import draw_collectives, draw_strategy
-from jaxpipe.autoshard.strategy.file import (
-    parse_strategy,
-    read_strategy,
-    strategy_text,
-    write_strategy,
-)
-from jaxpipe.autoshard.strategy.jax_interop import (
-    jax_mesh,
-    named_sharding,
-    partition_spec,
-)
-from jaxpipe.autoshard.strategy.mesh import Axes, Axis, AxisLink, MeshShape, mesh_on
+from jaxpipe.autoshard.strategy.mesh_shape import Axes, Axis, AxisLink, MeshShape, mesh_on
 from jaxpipe.autoshard.strategy.pins import Pins, pins_from, read_pins
 from jaxpipe.autoshard.strategy.sharding import (
     Sharding,
@@ -30,6 +24,12 @@ from jaxpipe.autoshard.strategy.sharding import (
     split_along,
 )
 from jaxpipe.autoshard.strategy.strategy import Strategy, ZeroLevel
+from jaxpipe.autoshard.strategy.strategy_file import (
+    parse_strategy,
+    read_strategy,
+    strategy_text,
+    write_strategy,
+)
 
 __all__ = [
     "Axes",

@@ -16,7 +16,7 @@ Source: Rajbhandari et al., "ZeRO", SC 2020; Shoeybi et al., "Megatron-LM", 2019
 
 from collections.abc import Mapping
 
-from jaxpipe.autoshard.strategy.mesh import Axis, MeshShape
+from jaxpipe.autoshard.strategy.mesh_shape import Axis, MeshShape
 from jaxpipe.autoshard.strategy.pins import Pins
 from jaxpipe.autoshard.strategy.sharding import Sharding, replicated, split_along
 from jaxpipe.autoshard.strategy.strategy import ZeroLevel

@@ -10,7 +10,7 @@ plus with its axes; ">" and a dim follow where it ends in a reduce-scatter::
 
 from dataclasses import dataclass
 
-from jaxpipe.autoshard.strategy.mesh import Axes, Axis
+from jaxpipe.autoshard.strategy.mesh_shape import Axes, Axis
 from jaxpipe.autoshard.strategy.sharding import Sharding, parse_sharding
 from jaxpipe.errors import PlanError
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxpipe.autoshard.strategy.mesh import Axes, Axis, MeshShape
+from jaxpipe.autoshard.strategy.mesh_shape import Axes, Axis, MeshShape
 from jaxpipe.autoshard.strategy.sharding import Sharding
 from jaxpipe.errors import PlanError
 

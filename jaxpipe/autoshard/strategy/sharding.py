@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from math import prod
 
-from jaxpipe.autoshard.strategy.mesh import Axes, Axis, MeshShape
+from jaxpipe.autoshard.strategy.mesh_shape import Axes, Axis, MeshShape
 from jaxpipe.errors import PlanError
 
 _SCALAR = "-"

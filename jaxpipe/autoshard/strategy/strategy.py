@@ -6,7 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from jaxpipe.autoshard.strategy.choice import OperatorChoice
-from jaxpipe.autoshard.strategy.mesh import MeshShape
+from jaxpipe.autoshard.strategy.mesh_shape import MeshShape
 from jaxpipe.autoshard.strategy.sharding import Sharding
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxpipe.chaos.harness.run import changed, started, write_config
 from jaxpipe.chaos.harness.sample_log import read_fed, wanted_rows, wrongly_fed
+from jaxpipe.chaos.harness.tiny_run import changed, started, write_config
 from jaxpipe.chaos.harness.trial import expect
 from jaxpipe.config import load_config
 from jaxpipe.runtime.checkpoint import newest_valid

@@ -1,4 +1,4 @@
-"""Codecs: fewer bytes for slow links, at the price of precision."""
+"""Codecs: lossy compression of floating-point messages for slow links."""
 
 from jaxpipe.comm.codec.bfloat16 import Bfloat16Codec
 from jaxpipe.comm.codec.block_quantized import Float8Codec, Int8Codec

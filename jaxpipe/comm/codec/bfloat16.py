@@ -1,4 +1,4 @@
-"""Half the bytes: bfloat16, rounded to nearest."""
+"""Codec that rounds float32 to bfloat16: half the bytes."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from jaxpipe.comm.buffer import aligned_empty
 
 @dataclass(frozen=True, slots=True)
 class Bfloat16Codec:
-    """Keeps 8 bits of each value's mantissa: it errs by 1 / 256 of the value at most.
+    """Keeps 8 bits of each value's mantissa: the relative error is at most 1 / 256.
 
     >>> codec = Bfloat16Codec()
     >>> codec.decode(codec.encode(np.array([1.0, 3.14159], np.float32)), size=2)
@@ -19,7 +19,7 @@ class Bfloat16Codec:
     """
 
     def num_bytes(self, *, size: int) -> int:
-        """Return how many bytes `size` values become."""
+        """Return the encoded size of `size` values, in bytes."""
         return 2 * size
 
     def encode(self, values: Float32[np.ndarray, " size"]) -> UInt8[np.ndarray, " num_bytes"]:

@@ -1,10 +1,10 @@
-"""A quarter of the bytes: eight bits a value, and a float32 scale for each block of 256 values.
+"""Block-quantized codecs: 8 bits per value, and a float32 scale for each block of 256 values.
 
 A block is divided by its scale, so that its largest magnitude becomes the largest code::
 
     scale, scale, ... | code, code, code, ...        4 ceil(n / 256) + n bytes for n values
 
-A block that holds a value that is not finite decodes to NaN altogether. One whose scale would be
+A block with a value that is not finite decodes to NaN altogether. One whose scale would be
 subnormal decodes to zeros.
 
 Source: Dettmers, "8-Bit Approximations for Parallelism in Deep Learning", ICLR 2016; Micikevicius
@@ -36,7 +36,7 @@ _FLOAT8_OF_FLOAT16 = (
 
 @dataclass(frozen=True, slots=True)
 class Int8Codec:
-    """Rounds to 255 even steps: errs by 1 / 254 of the largest magnitude in the block at most.
+    """Rounds to 255 even steps: the error is at most 1 / 254 of the block's largest magnitude.
 
     >>> codec = Int8Codec()
     >>> codec.decode(codec.encode(np.array([10.2, -127.0], np.float32)), size=2)
@@ -44,7 +44,7 @@ class Int8Codec:
     """
 
     def num_bytes(self, *, size: int) -> int:
-        """Return how many bytes `size` values become."""
+        """Return the encoded size of `size` values, in bytes."""
         return 4 * _num_blocks(size) + size
 
     def encode(self, values: Float32[np.ndarray, " size"]) -> UInt8[np.ndarray, " num_bytes"]:
@@ -60,10 +60,10 @@ class Int8Codec:
 
 @dataclass(frozen=True, slots=True)
 class Float8Codec:
-    """Rounds to float8 e4m3: errs by about 1 / 16 of each value; small values keep their sign.
+    """Rounds to float8 e4m3: a relative error of about 1 / 16; small values keep their sign.
 
-    Goes through float16, which is four times as fast as ml_dtypes' own conversion, and moves a
-    value that lies within 1 / 2048 of the middle of two codes to either of them.
+    Converts through float16, which is four times as fast as ml_dtypes' own conversion; a value
+    within 1 / 2048 of the middle of two codes may be rounded to either of them.
 
     >>> codec = Float8Codec()
     >>> codec.decode(codec.encode(np.array([448.0, 0.3], np.float32)), size=2)
@@ -71,7 +71,7 @@ class Float8Codec:
     """
 
     def num_bytes(self, *, size: int) -> int:
-        """Return how many bytes `size` values become."""
+        """Return the encoded size of `size` values, in bytes."""
         return 4 * _num_blocks(size) + size
 
     def encode(self, values: Float32[np.ndarray, " size"]) -> UInt8[np.ndarray, " num_bytes"]:
@@ -95,10 +95,11 @@ def _encode(
     blocks = _blocks(values)
     magnitudes = np.maximum(blocks.max(axis=1), -blocks.min(axis=1))
     scales = magnitudes / np.float32(largest)
+    # A subnormal scale would overflow in the division: such blocks become zeros.
     usable = np.isfinite(scales) & (scales >= np.finfo(np.float32).tiny)
     factors = np.divide(1.0, scales, out=np.zeros_like(scales), where=usable)
     scales[~np.isfinite(scales)] = np.nan
-    with np.errstate(invalid="ignore"):  # infinity times 0: the scale says it is not a number
+    with np.errstate(invalid="ignore"):  # infinity times 0; the scale of the block is NaN anyway
         codes = to_codes(blocks * factors[:, None])
     return np.concatenate((scales.view(np.uint8), codes.reshape(-1)[: values.size]))
 
@@ -108,6 +109,7 @@ def _decode(
 ) -> np.ndarray:
     num_scales = _num_blocks(size)
     assert encoded.size == 4 * num_scales + size, (encoded.size, size)
+    # Copied, since float32 needs an alignment that bytes inside of a message do not have.
     scales = np.frombuffer(encoded[: 4 * num_scales].tobytes(), np.float32)
     values = aligned_empty((size,), np.float32)
     from_codes(encoded[4 * num_scales :], values)
@@ -119,7 +121,7 @@ def _decode(
 
 
 def _blocks(values: np.ndarray) -> np.ndarray:
-    """Return the values as rows of `BLOCK`, the last one filled up with zeros."""
+    """Return the values as rows of `BLOCK`, the last one padded with zeros."""
     if values.size % BLOCK == 0:
         return values.reshape(-1, BLOCK)
     filled = np.zeros(_num_blocks(values.size) * BLOCK, np.float32)

@@ -1,4 +1,4 @@
-"""From the name of a codec to the codec."""
+"""Codecs by the name that configurations use."""
 
 from jaxpipe.collective.kinds import CodecKind
 from jaxpipe.comm.codec.bfloat16 import Bfloat16Codec
@@ -8,7 +8,7 @@ from jaxpipe.comm.codec.top_k import TopKCodec
 
 
 def codec_of(kind: CodecKind, *, top_k_fraction: float = 0.01) -> Codec | None:
-    """Return the codec of this name, None for `none`; `top_k` keeps `top_k_fraction` of all values.
+    """Return the codec of a kind, None for `none`; `top_k` keeps `top_k_fraction` of all values.
 
     >>> codec_of(CodecKind.TOP_K, top_k_fraction=0.1)
     TopKCodec(fraction=0.1)

@@ -1,4 +1,4 @@
-"""The protocol of what shortens floating-point arrays."""
+"""The protocol of codecs, and error feedback for any of them."""
 
 from typing import Protocol, runtime_checkable
 
@@ -11,13 +11,14 @@ LARGEST_CODED_BYTES = 4
 
 @runtime_checkable
 class Codec(Protocol):
-    """Turns float32 values into fewer bytes, and back; equal values give equal bytes.
+    """Encodes float32 values in fewer bytes, and decodes them; equal values give equal bytes.
 
-    What is not finite stays so, if maybe with its neighbours: an overflow is never hidden.
+    A value that is not finite decodes to one that is not (its neighbours may too): a codec never
+    hides an overflow.
     """
 
     def num_bytes(self, *, size: int) -> int:
-        """Return how many bytes `size` values become."""
+        """Return the encoded size of `size` values, in bytes."""
         ...
 
     def encode(self, values: Float32[np.ndarray, " size"]) -> UInt8[np.ndarray, " num_bytes"]:
@@ -27,12 +28,12 @@ class Codec(Protocol):
     def decode(
         self, encoded: UInt8[np.ndarray, " num_bytes"], *, size: int
     ) -> Float32[np.ndarray, " size"]:
-        """Return the values, in fresh memory that jax takes without a copy."""
+        """Return the values, in fresh aligned memory that jax takes without a copy."""
         ...
 
 
 def is_codable(dtype: np.dtype) -> bool:
-    """Return whether codecs are for arrays of this dtype: float32 or a smaller floating one.
+    """Return whether codecs apply to this dtype: float32 or a smaller floating-point type.
 
     >>> is_codable(np.dtype(jnp.bfloat16)), is_codable(np.dtype(np.float64))
     (True, False)
@@ -43,10 +44,10 @@ def is_codable(dtype: np.dtype) -> bool:
 def encode_with_feedback(
     codec: Codec, values: Float32[np.ndarray, " size"], error: Float32[np.ndarray, " size"]
 ) -> tuple[UInt8[np.ndarray, " num_bytes"], Float32[np.ndarray, " size"]]:
-    """Return the bytes of `values + error`, and what they lost: the `error` of the next call.
+    """Return the encoded `values + error`, and the error that this leaves for the next call.
 
-    Over many calls the decoded values sum to the true ones, but for the last error. Begin with
-    zeros. Where an error would not be finite it is zero: an overflow is told once, not for ever.
+    Over many calls the decoded values sum to the true ones, except for the last error. Start with
+    zeros. An error that would not be finite is set to zero, so that an overflow affects one call.
 
     >>> from jaxpipe.comm.codec.top_k import TopKCodec
     >>> codec, error = TopKCodec(fraction=0.5), np.zeros(2, np.float32)
@@ -62,7 +63,7 @@ def encode_with_feedback(
     """
     wanted = values + error
     encoded = codec.encode(wanted)
-    with np.errstate(invalid="ignore"):  # infinity minus itself
+    with np.errstate(invalid="ignore"):  # infinity minus infinity
         lost = np.subtract(wanted, codec.decode(encoded, size=values.size), out=wanted)
     lost[~np.isfinite(lost)] = 0.0
     return encoded, lost

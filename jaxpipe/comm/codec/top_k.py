@@ -1,4 +1,4 @@
-"""The largest magnitudes only, each with its place: for gradients, with error feedback."""
+"""Sparsifying codec for gradients with error feedback: the largest magnitudes and their indices."""
 
 import math
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from jaxpipe.comm.buffer import aligned_empty
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopKCodec:
-    """Keeps `ceil(fraction * n)` of n values as they are, and drops the others.
+    """Keeps `ceil(fraction * n)` of n values unchanged, and drops the others.
 
-    What is not finite counts as largest. 8 bytes for each value kept: indices first::
+    Values that are not finite count as largest. 8 bytes per kept value, indices first::
 
         index, index, ... | value, value, ...
 
@@ -30,24 +30,26 @@ class TopKCodec:
         assert 0.0 < self.fraction <= 1.0, self.fraction
 
     def num_kept(self, *, size: int) -> int:
-        """Return how many of `size` values travel."""
+        """Return how many of `size` values are kept."""
         return math.ceil(self.fraction * size)
 
     def num_bytes(self, *, size: int) -> int:
-        """Return how many bytes `size` values become."""
+        """Return the encoded size of `size` values, in bytes."""
         return 8 * self.num_kept(size=size)
 
     def encode(self, values: Float32[np.ndarray, " size"]) -> UInt8[np.ndarray, " num_bytes"]:
         """Return the bytes, in fresh memory."""
         assert values.size < 2**32, values.size
         kept = self.num_kept(size=values.size)
+        # Also for an empty array, which `argpartition` refuses.
         if kept == values.size:
-            places = np.arange(kept, dtype=np.uint32)
+            indices = np.arange(kept, dtype=np.uint32)
         else:
+            # Without the sign bit, floats order like integers, with NaN and infinity on top.
             magnitudes = np.bitwise_and(values.view(np.uint32), np.uint32(0x7FFF_FFFF))
-            places = np.argpartition(magnitudes, values.size - kept)[values.size - kept :]
-            places = np.sort(places).astype(np.uint32)
-        return np.concatenate((places.view(np.uint8), values[places].view(np.uint8)))
+            indices = np.argpartition(magnitudes, values.size - kept)[values.size - kept :]
+            indices = np.sort(indices).astype(np.uint32)
+        return np.concatenate((indices.view(np.uint8), values[indices].view(np.uint8)))
 
     def decode(
         self, encoded: UInt8[np.ndarray, " num_bytes"], *, size: int

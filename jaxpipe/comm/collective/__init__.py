@@ -1,6 +1,6 @@
-"""All-reduces as data: what each rank sends, adds and takes, and what carries it out."""
+"""Collectives of arrays over any transport: the executor of their steps, and their wire formats."""
 
-from jaxpipe.comm.collective.execute import Execution, Formats
+from jaxpipe.comm.collective.execute_steps import Execution, Formats
 from jaxpipe.comm.collective.native import NativeAllReduce
 from jaxpipe.comm.collective.wire_format import CodecFormat, Format, ValueFormat, WireFormat
 

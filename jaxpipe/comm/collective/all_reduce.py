@@ -1,7 +1,7 @@
-"""Sum an array over the ranks of a sync tree, by one of several algorithms.
+"""All-reduce an array over the ranks of a sync tree, by any algorithm of `AllReduceKind`.
 
 The order of the additions depends on the algorithm, the tree and the size alone: the sum has the
-same bits on all ranks and in all runs. (What the transport's own library does is up to it.)
+same bits on all ranks and in all runs. (`LIBRARY` gives no such guarantee.)
 """
 
 from typing import TypeVar
@@ -16,7 +16,7 @@ from jaxpipe.collective.step import Step
 from jaxpipe.collective.sync_tree import SyncTree, ranks
 from jaxpipe.comm.buffer import aligned_empty
 from jaxpipe.comm.codec.codec import is_codable
-from jaxpipe.comm.collective.execute import Execution, Formats
+from jaxpipe.comm.collective.execute_steps import Execution, Formats
 from jaxpipe.comm.collective.native import native_of
 from jaxpipe.comm.collective.wire_format import CodecFormat, ValueFormat, WireFormat, sum_dtype
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport
@@ -38,8 +38,8 @@ def all_reduce(
     """Return the sum of `array` over the ranks of `tree`: same shape, dtype, kind and bits on all.
 
     Every rank of the tree calls this with an array of the same shape and dtype, and no other rank
-    does. A jax array comes back on the devices where it was. Each message may take `timeout_s`.
-    Integers travel as they are, whatever `wire` says, and codecs leave float64 alone.
+    does. A jax array is returned on the devices of the argument. Each message may take `timeout_s`.
+    `wire` does not apply to integers, nor its codec to float64.
 
     >>> from jaxpipe.comm.local import run_ranks
     >>> def work(transport):
@@ -49,15 +49,15 @@ def all_reduce(
     [array([3., 3.]), array([3., 3.]), array([3., 3.])]
 
     Raises:
-        ConfigError: a codec for far messages without a hierarchical all-reduce, or the library of a
-            transport that has none.
+        ConfigError: `wire` has a codec for far messages but `algorithm` is not hierarchical, or
+            `algorithm` is `LIBRARY` and the transport has no native all-reduce.
         DeadlineError: a message took longer than `timeout_s`.
         TransportError: a message could not be moved, or the job was aborted.
     """
     wire = wire or WireFormat()
     _check(transport, tree, algorithm, wire)
     if algorithm is AllReduceKind.LIBRARY:
-        total = _sum_in_library(transport, array, tree, timeout_s=timeout_s)
+        total = _native_all_reduce(transport, array, tree, timeout_s=timeout_s)
     else:
         execution = _execution(transport, array, wire, None, tag=tag, timeout_s=timeout_s)
         total = execution.run(_steps(transport, array, tree, algorithm, wire))
@@ -74,10 +74,10 @@ def all_reduce_with_feedback(
     timeout_s: float,
     wire: WireFormat,
 ) -> tuple[ArrayT, Float32[np.ndarray, " size"]]:
-    """Return the sum, and what the codec `wire.far` has lost here: the `errors` of the next call.
+    """Return the sum, and the error of the codec `wire.far`: the `errors` of the next call.
 
-    A hierarchical all-reduce, in which what was lost in earlier ones is added to what is sent far.
-    Begin with `np.zeros(array.size, np.float32)`; the memory of `errors` is taken over.
+    A hierarchical all-reduce that adds the errors of earlier ones to what it encodes. Start with
+    `np.zeros(array.size, np.float32)`; `errors` is written to.
 
     >>> from jaxpipe.comm.local import run_ranks
     >>> from jaxpipe.comm.codec import TopKCodec
@@ -89,7 +89,7 @@ def all_reduce_with_feedback(
     >>> run_ranks(2, work)[0]
     (array([4., 0.], dtype=float32), array([0., 1.], dtype=float32))
 
-    Source: Tang et al., "DoubleSqueeze", ICML 2019: both ways lose, and both are made up for.
+    Source: Tang et al., "DoubleSqueeze", ICML 2019: feedback of the errors of both directions.
 
     Raises:
         DeadlineError: a message took longer than `timeout_s`.
@@ -108,7 +108,7 @@ def _check(
 ) -> None:
     members = ranks(tree)
     assert transport.rank in members, f"rank {transport.rank} is not in the tree {tree}"
-    assert len(set(members)) == len(members), f"a rank stands twice in the tree {tree}"
+    assert len(set(members)) == len(members), f"the tree {tree} contains a rank twice"
     if wire.far is not None and algorithm is not AllReduceKind.HIERARCHICAL:
         raise ConfigError(
             f"only a hierarchical all-reduce has far messages to encode: `algorithm` is "
@@ -127,6 +127,7 @@ def _execution(
 ) -> Execution:
     own = np.ascontiguousarray(np.asarray(array)).reshape(-1)
     near = ValueFormat(wire.dtype_of(own.dtype))
+    # float64 carries losses and counters, which have to stay exact.
     codec = wire.far if is_codable(own.dtype) else None
     far = near if codec is None else CodecFormat(codec, errors)
     return Execution(transport, own, Formats(near=near, far=far), tag=tag, timeout_s=timeout_s)
@@ -146,22 +147,23 @@ def _steps(
     )
 
 
-def _sum_in_library(
+def _native_all_reduce(
     transport: Transport, array: HostOrDeviceArray, tree: SyncTree, *, timeout_s: float
 ) -> np.ndarray:
     library = native_of(transport)
     if library is None:
         raise ConfigError(
             f"`algorithm` is {AllReduceKind.LIBRARY}, but {type(transport).__name__} has no library"
-            f" that sums; choose another one, such as {AllReduceKind.HIERARCHICAL}"
+            f" with an all-reduce; choose another one, such as {AllReduceKind.HIERARCHICAL}"
         )
+    # A copy: the library sums in place, and the argument belongs to the caller.
     total = aligned_empty(array.shape, sum_dtype(array.dtype))
     total[...] = array
     return library.native_all_reduce(total, members=ranks(tree), timeout_s=timeout_s)
 
 
 def _as(total: np.ndarray, array: ArrayT) -> ArrayT:
-    """Return the total in the shape and dtype of `array`, and where it is."""
+    """Return the total in the shape and dtype of `array`, and on its devices."""
     total = total.astype(array.dtype, copy=False).reshape(array.shape)
     if isinstance(array, jax.Array):
         return jax.device_put(total, array.sharding)

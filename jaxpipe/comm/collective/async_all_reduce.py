@@ -1,13 +1,14 @@
-"""All-reduces beside the computation: those of one tag in one thread, in the order begun.
+"""Asynchronous all-reduces: those of one tag run in one thread, in the order of `begin`.
 
 ::
 
     compute thread   backward  backward  begin A  backward  begin B  ...  wait A  wait B  update
-    thread of tag A                      └── sum A ─────────────┘
-    thread of tag B                                         └── sum B ──────┘
+    thread of tag A                      └── all-reduce ────────┘
+    thread of tag B                                         └── all-reduce ─┘
 
-A bucket begins when its last backward has been dispatched and ends under those that remain. Over
-far links a small sum is all latency: it does not wait for a large one that began before it.
+A bucket begins when its last backward has been dispatched, and overlaps with the remaining ones.
+Tags have threads of their own because a small all-reduce over a far link is all latency: it must
+not wait for a large one that began before it.
 """
 
 from concurrent.futures import Future
@@ -33,18 +34,18 @@ _LIBRARY = -1  # no tag is negative
 
 @runtime_checkable
 class AllReduceHandle(Protocol[ArrayT]):
-    """A sum under way; the array may not be changed before it is over."""
+    """An all-reduce in progress; the array must not be changed before it is complete."""
 
     @property
     def future(self) -> Future[ArrayT]:
-        """The sum, once it is over."""
+        """The future of the sum."""
         ...
 
     def wait(self, *, timeout_s: float) -> ArrayT:
         """Return the sum.
 
         Raises:
-            DeadlineError: it is not there after `timeout_s`.
+            DeadlineError: it is not complete after `timeout_s`.
             TransportError: a message of it or of an earlier one with its tag could not be moved.
         """
         ...
@@ -52,7 +53,7 @@ class AllReduceHandle(Protocol[ArrayT]):
 
 @runtime_checkable
 class AllReducer(Protocol):
-    """Begins the sums of one rank; `errors[tag]` is what their codec has lost so far."""
+    """Begins the all-reduces of one rank; `errors[tag]` is the accumulated error of their codec."""
 
     errors: dict[int, np.ndarray]
 
@@ -66,57 +67,55 @@ class AllReducer(Protocol):
         algorithm: AllReduceKind,
         wire: WireFormat | None,
     ) -> AllReduceHandle[ArrayT]:
-        """Begin to sum `array` over the ranks of `tree`, and return at once."""
+        """Begin the all-reduce of `array` over the ranks of `tree`, and return at once."""
         ...
 
     def close(self, *, timeout_s: float) -> None:
-        """End once all is summed.
+        """End once all of them are complete.
 
         Raises:
-            DeadlineError: it was not after `timeout_s`.
+            DeadlineError: they are not after `timeout_s`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PendingAllReduce(Generic[ArrayT]):
-    """An all-reduce under way; the array may not be changed before it is over."""
+    """An all-reduce in progress; the array must not be changed before it is complete."""
 
     future: Future[ArrayT]
     tag: int
 
     @property
     def is_over(self) -> bool:
-        """Whether `wait` would return, or raise, at once."""
+        """Whether `wait` returns, or raises, at once."""
         return self.future.done()
 
     def wait(self, *, timeout_s: float) -> ArrayT:
         """Return the sum.
 
         Raises:
-            DeadlineError: it is not there after `timeout_s`, or a message of it or of an earlier
-                one took longer than it was given.
+            DeadlineError: it is not complete after `timeout_s`, or a message of it or of an earlier
+                one timed out.
             TransportError: a message of it or of an earlier one could not be moved.
         """
         try:
             return self.future.result(timeout_s)
         except TimeoutError as error:
-            words = (
+            raise DeadlineError(
                 f"timed out after {timeout_s:.1f} s waiting for the all-reduce with tag {self.tag}"
-            )
-            raise DeadlineError(words) from error
+            ) from error
 
 
 class AsyncAllReduce:
     """Begins all-reduces of one rank; all ranks of a tree begin those of a tag in the same order.
 
-    Sums of different tags go on together; but sums by a library are done in the order begun, for
-    MPI and NCCL tell them apart by nothing else.
+    All-reduces of different tags run concurrently; but native ones run in the order of `begin`,
+    since MPI and NCCL match them by that order alone.
 
-    A jax array may still be computed when its sum begins: the thread waits for it. With
-    `feeds_back`, a hierarchical all-reduce with a codec adds to what it sends far what the codec
-    has lost in the earlier ones of the same tag: `errors[tag]`, which may be saved and restored
-    while nothing is under way.
+    A jax array may still be computed when its all-reduce begins: the thread waits for it. With
+    `feeds_back`, a hierarchical all-reduce with a codec adds the codec's errors of earlier ones of
+    the same tag: `errors[tag]`, which may be saved and restored while none is in progress.
 
     >>> from jaxpipe.comm.local import run_ranks
     >>> def work(transport):
@@ -146,9 +145,9 @@ class AsyncAllReduce:
         algorithm: AllReduceKind = AllReduceKind.TREE,
         wire: WireFormat | None = None,
     ) -> PendingAllReduce[ArrayT]:
-        """Begin to sum `array` over the ranks of `tree`, as `all_reduce` does, and return at once.
+        """Begin the all-reduce of `array`, as `all_reduce` does, and return at once.
 
-        Each of its messages may take `timeout_s`, the first ones until the last rank has begun.
+        Each message may take `timeout_s`, which includes the wait for the last rank to begin.
         """
         is_hierarchical = algorithm is AllReduceKind.HIERARCHICAL
         if self._feeds_back and is_hierarchical and wire is not None and wire.far is not None:
@@ -156,20 +155,21 @@ class AsyncAllReduce:
         else:
             reduce = partial(all_reduce, self._transport, array, tree, tag=tag)
             work = partial(reduce, timeout_s=timeout_s, algorithm=algorithm, wire=wire)
+        # One thread for all tags: native calls match by their order alone.
         by_library = algorithm is AllReduceKind.LIBRARY
         return PendingAllReduce(self._thread(_LIBRARY if by_library else tag).begin(work), tag)
 
     def close(self, *, timeout_s: float) -> None:
-        """End the threads once all is summed.
+        """End the threads once all of them are complete.
 
         Raises:
-            DeadlineError: one had not after `timeout_s`.
+            DeadlineError: a thread has not ended after `timeout_s`.
         """
         for thread in self._threads.values():
             thread.close(timeout_s=timeout_s)
 
     def _thread(self, key: int) -> SerialExecutor:
-        """Return the thread of a tag, or of the library."""
+        """Return the thread of a tag, or that of native all-reduces."""
         if key not in self._threads:
             self._threads[key] = SerialExecutor(name=f"reduce {key} of rank {self._transport.rank}")
         return self._threads[key]
@@ -177,6 +177,7 @@ class AsyncAllReduce:
     def _with_feedback(
         self, array: ArrayT, tree: SyncTree, wire: WireFormat, *, tag: int, timeout_s: float
     ) -> ArrayT:
+        # Errors belong to a tag, hence to a bucket: mixing buckets would add unrelated errors.
         errors = self.errors.get(tag, np.zeros(array.size, np.float32))
         total, self.errors[tag] = all_reduce_with_feedback(
             self._transport, array, tree, errors, tag=tag, timeout_s=timeout_s, wire=wire

@@ -29,7 +29,7 @@ from jaxpipe.collective.algorithms import (
 from jaxpipe.collective.shards import Part, consecutive
 from jaxpipe.collective.sync_tree import SyncTree, leader
 from jaxpipe.comm.buffer import aligned_empty
-from jaxpipe.comm.collective.execute import Execution, Formats
+from jaxpipe.comm.collective.execute_steps import Execution, Formats
 from jaxpipe.comm.collective.wire_format import ValueFormat
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport
 
@@ -59,6 +59,7 @@ def all_gather(
     """
     share = Part(0, size).cut(len(order))[list(order).index(transport.rank)]
     whole = aligned_empty((size,), own.dtype)
+    # In place: the sends of a ring read the array that its receives complete.
     whole[share.start : share.stop] = np.asarray(own)
     steps = all_gather_steps(
         order, transport.rank, size=size, message_size=_message_size(whole, chunk_bytes)

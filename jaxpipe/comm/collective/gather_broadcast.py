@@ -1,6 +1,7 @@
-"""Small collectives over any transport: gather and broadcast bytes, and wait for each other.
+"""Gather and broadcast of bytes, and the barrier, over any transport.
 
-They serve control (reports, plans, traces), not gradients: the root talks to every rank itself.
+For control messages (reports, plans, traces), not for gradients: the root exchanges messages with
+every rank itself.
 """
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 
 from jaxpipe.collective.pairwise import barrier_phases
 from jaxpipe.collective.step import weave
-from jaxpipe.comm.collective.execute import Execution, Formats
+from jaxpipe.comm.collective.execute_steps import Execution, Formats
 from jaxpipe.comm.collective.wire_format import ValueFormat
 from jaxpipe.comm.transport import Transport
 
@@ -20,7 +21,7 @@ def gather_bytes(
 ) -> tuple[bytes, ...] | None:
     """Return the payloads of all ranks, by rank, on `root`, and None on the others.
 
-    First come the lengths, which may differ, then the payloads. Each message may take `timeout_s`.
+    Lengths, which may differ, precede the payloads. Each message may take `timeout_s`.
 
     >>> from jaxpipe.comm.local import run_ranks
     >>> run_ranks(2, lambda transport: gather_bytes(
@@ -35,6 +36,7 @@ def gather_bytes(
         _send_bytes(transport, payload, to=(root,), tag=tag, timeout_s=timeout_s)
         return None
     others = [rank for rank in range(transport.num_ranks) if rank != root]
+    # All posted before the first is waited for: ranks may send in any order.
     lengths = [transport.receive(_LENGTH, source=rank, tag=tag) for rank in others]
     receivings = {
         rank: transport.receive(_payload_of(length.wait(timeout_s=timeout_s)), source=rank, tag=tag)
@@ -49,7 +51,7 @@ def gather_bytes(
 def broadcast_bytes(
     transport: Transport, payload: bytes | None, *, root: int, tag: int, timeout_s: float
 ) -> bytes:
-    """Return the payload of `root` on every rank; the others pass None.
+    """Return the payload of `root` on every rank; the other ranks pass None.
 
     >>> from jaxpipe.comm.local import run_ranks
     >>> run_ranks(2, lambda transport: broadcast_bytes(
@@ -61,11 +63,11 @@ def broadcast_bytes(
         TransportError: a message could not be moved, or the job was aborted.
     """
     if transport.rank == root:
-        assert payload is not None, "the root has nothing to broadcast"
+        assert payload is not None, "the root needs a payload to broadcast"
         others = tuple(rank for rank in range(transport.num_ranks) if rank != root)
         _send_bytes(transport, payload, to=others, tag=tag, timeout_s=timeout_s)
         return payload
-    assert payload is None, f"rank {transport.rank} is not the root {root}, but brings a payload"
+    assert payload is None, f"rank {transport.rank} passes a payload, but the root is {root}"
     length = transport.receive(_LENGTH, source=root, tag=tag).wait(timeout_s=timeout_s)
     receiving = transport.receive(_payload_of(length), source=root, tag=tag)
     return _bytes_of(receiving.wait(timeout_s=timeout_s))

@@ -1,4 +1,4 @@
-"""The all-reduce of a transport's own library, where it has one."""
+"""Native all-reduces: those of the library under a transport, if it has one."""
 
 from typing import Protocol, runtime_checkable
 
@@ -9,32 +9,34 @@ from jaxpipe.comm.transport import Transport
 
 @runtime_checkable
 class NativeAllReduce(Protocol):
-    """What sums arrays by itself."""
+    """A transport whose library has an all-reduce."""
 
     def native_all_reduce(
         self, array: np.ndarray, *, members: tuple[int, ...], timeout_s: float
     ) -> np.ndarray:
-        """Sum `array` over `members`, in place, and return it; all of them sum in the same order.
+        """All-reduce `array` over `members`, in place, and return it.
+
+        All members call this in the same order.
 
         Raises:
             DeadlineError: it took longer than `timeout_s`.
-            TransportError: the library cannot sum it, or the job was aborted.
+            TransportError: the library has no sum for the dtype, or the job was aborted.
         """
         ...
 
 
 @runtime_checkable
 class WrapsNative(Protocol):
-    """A transport around another one, whose library it lends."""
+    """A transport wrapper that exposes the library of the wrapped one."""
 
     @property
     def library(self) -> NativeAllReduce | None:
-        """The library of the transport inside, if it has one."""
+        """The native all-reduce of the wrapped transport, if it has one."""
         ...
 
 
 def native_of(transport: Transport) -> NativeAllReduce | None:
-    """Return what sums arrays on behalf of the transport, or of the one that it wraps.
+    """Return the native all-reduce of the transport or of the one that it wraps, else None.
 
     >>> from jaxpipe.comm.byte_counter import CountingTransport
     >>> from jaxpipe.comm.local import LocalWorld

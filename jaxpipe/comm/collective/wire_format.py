@@ -1,7 +1,7 @@
-"""What travels in an all-reduce: the dtype of messages, the codec of far ones, their size.
+"""Wire formats of all-reduces: the dtype of messages, the codec of far ones, and their size.
 
-Sums are made in float32 at least, whatever travels: a float32 total and bfloat16 wires lose the
-precision of one rounding for each message, not of one for each addition.
+Totals are float32 at least, whatever the wire format: with bfloat16 messages a sum is rounded once
+per message, not once per addition.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from jaxpipe.comm.codec.codec import Codec, encode_with_feedback
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireFormat:
-    """How the values of an all-reduce travel.
+    """How the values of an all-reduce are sent.
 
-    `dtype`: that of the messages, if the array is a floating one; None for its own. `far`: a codec
-    for what the members of the whole tree exchange, in a hierarchical all-reduce; None for none.
-    `chunk_bytes`: how many bytes one message has at most; the chunks of an array follow each other.
+    `dtype`: of the messages of floating-point arrays, by default that of the array. `far`: a codec
+    for messages between the members of the whole tree, in a hierarchical all-reduce.
+    `chunk_bytes`: the largest size of a message; larger arrays are sent in chunks.
     """
 
     dtype: np.dtype | None = None
@@ -31,7 +31,7 @@ class WireFormat:
         assert self.chunk_bytes > 0, self.chunk_bytes
 
     def dtype_of(self, dtype: np.dtype) -> np.dtype:
-        """Return the dtype in which an array of this dtype travels.
+        """Return the dtype of the messages of an array of this dtype.
 
         >>> WireFormat(dtype=np.dtype(np.float16)).dtype_of(np.dtype(np.float32))
         dtype('float16')
@@ -40,7 +40,7 @@ class WireFormat:
 
 
 def is_floating(dtype: np.dtype) -> bool:
-    """Return whether values of this dtype may be rounded.
+    """Return whether this is a floating-point dtype, whose values may be rounded.
 
     >>> is_floating(np.dtype(jnp.bfloat16)), is_floating(np.dtype(np.int8))
     (True, False)
@@ -49,7 +49,7 @@ def is_floating(dtype: np.dtype) -> bool:
 
 
 def sum_dtype(dtype: np.dtype) -> np.dtype:
-    """Return the dtype in which arrays are summed: float32 at least for floating ones.
+    """Return the dtype of totals: float32 at least for floating-point arrays.
 
     >>> [str(sum_dtype(np.dtype(name))) for name in ("float16", "float64", "int8")]
     ['float32', 'float64', 'int8']
@@ -60,24 +60,24 @@ def sum_dtype(dtype: np.dtype) -> np.dtype:
 
 @runtime_checkable
 class Format(Protocol):
-    """Both directions; what has been decoded and encoded once decodes to the same values again."""
+    """Encodes parts as messages and decodes them; decoding and encoding again changes nothing."""
 
     def like(self, *, size: int) -> jax.ShapeDtypeStruct:
         """Return the shape and dtype of the message of `size` values."""
         ...
 
     def encode(self, values: np.ndarray, *, start: int) -> np.ndarray:
-        """Return the message of the values that stand from `start` on in the whole array."""
+        """Return the message of the values that begin at `start` of the whole array."""
         ...
 
     def decode(self, message: np.ndarray, *, size: int) -> np.ndarray:
-        """Return the values, of any dtype that numpy adds to the total."""
+        """Return the values, of a dtype that NumPy can add to the total."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ValueFormat:
-    """Values of a dtype, without a copy where they have it already."""
+    """Values of a dtype; no copy if they have it already."""
 
     dtype: np.dtype
 
@@ -96,9 +96,9 @@ class ValueFormat:
 
 @dataclass(frozen=True, slots=True)
 class CodecFormat:
-    """The bytes of a codec; `errors`, as long as the array, holds what each part has lost so far.
+    """The bytes of a codec; `errors`, of the array's size, accumulates its error for feedback.
 
-    No part may be encoded twice in one all-reduce, for its error would be added twice.
+    No part may be encoded twice in one all-reduce: its error would be added twice.
     """
 
     codec: Codec
@@ -109,12 +109,12 @@ class CodecFormat:
         return jax.ShapeDtypeStruct((self.codec.num_bytes(size=size),), np.dtype(np.uint8))
 
     def encode(self, values: np.ndarray, *, start: int) -> np.ndarray:
-        """Return the bytes, and keep the error if errors are kept."""
+        """Return the bytes; with `errors`, add the previous error and store the new one."""
         values = values.astype(np.float32, copy=False)
         if self.errors is None:
             return self.codec.encode(values)
-        place = slice(start, start + values.size)
-        encoded, self.errors[place] = encode_with_feedback(self.codec, values, self.errors[place])
+        part = slice(start, start + values.size)
+        encoded, self.errors[part] = encode_with_feedback(self.codec, values, self.errors[part])
         return encoded
 
     def decode(self, message: np.ndarray, *, size: int) -> np.ndarray:

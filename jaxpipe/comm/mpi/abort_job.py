@@ -1,7 +1,7 @@
-"""How a job ends from within where its ranks survive each other.
+"""Abort a job whose ranks survive each other, by ending its launcher.
 
-With ULFM, Open MPI takes `MPI_Abort` for one more lost rank: the others go on, and mpirun waits for
-ever for one that is stopped. What ends them all is the launcher, which is the parent of each rank.
+With ULFM, Open MPI treats `MPI_Abort` as the loss of one more rank: the others continue, and mpirun
+waits indefinitely for a stopped one. The launcher, which is the parent of each rank, ends them all.
 """
 
 import os
@@ -9,11 +9,11 @@ import signal
 import time
 from typing import NoReturn
 
-_SECONDS_TO_BE_ENDED = 1.0
+_GRACE_S = 1.0
 
 
 def end_launcher() -> NoReturn:
-    """Tell the launcher, whose child this is, to end all its ranks, and end."""
+    """Send SIGTERM to the launcher, the parent of this process, and exit."""
     os.kill(os.getppid(), signal.SIGTERM)
-    time.sleep(_SECONDS_TO_BE_ENDED)
+    time.sleep(_GRACE_S)  # the launcher ends this rank meanwhile
     os._exit(1)

@@ -1,15 +1,12 @@
-"""Where mpi4py is imported, nowhere else: MPI begins, ends and aborts by call, not by import.
+"""The only import of mpi4py: start, end and abort MPI by calls instead of on import.
 
-Each call to MPI goes through `Progress`, which lets in one thread at a time, so
-`MPI_THREAD_SERIALIZED` is enough, the level that asks least of an MPI.
+All later calls go through `Progress`, which admits one thread at a time, so that
+`MPI_THREAD_SERIALIZED` is enough, the lowest level that allows several threads.
 
-
-Shared memory without a name: nothing of it stays when the ranks of a host are killed.
-
-MPICH maps a file in `/dev/shm` into all ranks of a host when MPI begins, and removes it when MPI
-ends. Of ranks that are killed it stays, some MiB each time, until somebody removes it. Once all
-ranks have mapped it, its name serves nobody, and MPICH does not mind that it is gone. (Open MPI's
-launcher removes the files of its ranks, however these end.)
+MPICH maps a file in `/dev/shm` into all ranks of a host at start, and removes it at the end. If the
+ranks are killed, the file remains, some MiB each time. So its name is removed as soon as all ranks
+have mapped it, which MPICH tolerates. (Open MPI's launcher removes the files of its ranks however
+they end.)
 """
 
 import os
@@ -27,15 +24,15 @@ from jaxpipe.errors import RankLostError, TransportError
 
 mpi4py.rc(initialize=False, finalize=False)
 
-NUDGE_TAG = LARGEST_TAG + 1  # nobody sends with it
+NUDGE_TAG = LARGEST_TAG + 1  # no message has this tag
 
 _EAGER_BYTES = 32 * 2**20
-_AT_ONCE = {
+_EAGER = {
     "OMPI_MCA_btl_tcp_eager_limit": f"{_EAGER_BYTES}",
     "OMPI_MCA_btl_tcp_rndv_eager_limit": f"{_EAGER_BYTES}",
 }
-"""Up to this size, messages over TCP are sent without asking the receiver first, a round trip that
-far links make long, and which would be in vain: receives are posted ahead."""
+"""Messages over TCP up to this size are sent without a rendezvous, a round trip that far links make
+long and that is not needed: receives are posted ahead."""
 
 __all__ = [
     "MPI",
@@ -53,21 +50,21 @@ _LOST = frozenset({MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REV
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Turn mpi4py's errors into a `TransportError` that names what was being done."""
+    """Translate mpi4py's errors into a `TransportError` that names the failed action."""
     try:
         yield
     except MPI.Exception as error:
         raise moving_error(f"MPI could not {doing}", error) from error
 
 
-def moving_error(words: str, error: Exception) -> TransportError:
-    """Return the error of a message that MPI could not move, which knows whether a rank is lost."""
+def moving_error(summary: str, error: Exception) -> TransportError:
+    """Return the error of a failed message: a `RankLostError` if MPI reports a lost rank."""
     is_lost = isinstance(error, MPI.Exception) and error.Get_error_class() in _LOST
-    return (RankLostError if is_lost else TransportError)(f"{words}: {error}")
+    return (RankLostError if is_lost else TransportError)(f"{summary}: {error}")
 
 
 def begin_mpi() -> tuple[MPI.Intracomm, bool]:
-    """Return a communicator of all ranks for us alone, and whether MPI was initialised for it.
+    """Return a private communicator of all ranks, and whether this call initialised MPI.
 
     Every rank of the job calls this.
 
@@ -77,13 +74,13 @@ def begin_mpi() -> tuple[MPI.Intracomm, bool]:
     ours = not MPI.Is_initialized()
     with translated("begin"):
         if ours:
-            for name, value in _AT_ONCE.items():
+            for name, value in _EAGER.items():
                 os.environ.setdefault(name, value)
             MPI.Init_thread(MPI.THREAD_SERIALIZED)
         comm = MPI.COMM_WORLD.Dup()
         comm.Set_errhandler(MPI.ERRORS_RETURN)
-        comm.Barrier()
-        forget_names()
+        comm.Barrier()  # after it, all ranks have mapped the shared memory
+        unlink_shared_memory()
         level, max_tag = MPI.Query_thread(), comm.Get_attr(MPI.TAG_UB)
     if level < MPI.THREAD_SERIALIZED:
         raise TransportError("MPI must be initialised with MPI_THREAD_SERIALIZED or above")
@@ -118,11 +115,10 @@ def abort_mpi(comm: MPI.Intracomm, *, code: int) -> NoReturn:
 _MAPPED = re.compile(r"(/dev/shm/mpich_shm_\w+)$", flags=re.MULTILINE)
 
 
-def forget_names(maps: Path = Path("/proc/self/maps")) -> None:
-    """Remove the names of what MPICH has mapped into this process, once all ranks have it.
+def unlink_shared_memory(maps: Path = Path("/proc/self/maps")) -> None:
+    """Remove the names of the files that MPICH has mapped, once all ranks have mapped them.
 
-    Any rank may, and each rank of a host may at the same time. Systems without `maps` are left as
-    they are.
+    Every rank of a host may call this at the same time. Does nothing on systems without `maps`.
     """
     with suppress(OSError):
         for path in set(_MAPPED.findall(maps.read_text())):

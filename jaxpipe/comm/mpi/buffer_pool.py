@@ -1,9 +1,8 @@
-"""Buffers that are used again: fresh memory costs more than the message that it is for.
+"""Pool of receive buffers: fresh memory costs more than the message that it receives.
 
-The system hands out memory page by page, as zeros, when it is first written to, and takes it back
-when it is freed: for a message of 1 MiB that takes longer than the copy. So a buffer that nobody
-refers to any more, neither as an array nor as a jax array that aliases it, goes to the next message
-of its size.
+The kernel zeroes each page when it is first written to, and reclaims it when it is freed: for a
+message of 1 MiB that takes longer than the copy. So a buffer without references, neither by NumPy
+arrays nor by jax arrays that alias it, is reused for the next message of its size.
 
 Buffers of 1 MiB and more lie on large pages of their own, whatever the C library does: a message of
 1 MiB then takes half as long, since an MPI that copies from process to process looks up each page.
@@ -23,9 +22,9 @@ _SMALLEST_ON_LARGE_PAGES_BYTES = 2**20
 
 
 class BufferPool:
-    """Hands out buffers, and keeps at most `max_idle_bytes` of those that came back.
+    """Lends buffers, and keeps at most `max_idle_bytes` of returned ones.
 
-    Any thread may take a buffer, or be the last to refer to it.
+    Any thread may take a buffer, or drop the last reference to it.
 
     >>> pool = BufferPool()
     >>> first = pool.take(100_000)
@@ -41,18 +40,20 @@ class BufferPool:
 
     def take(self, num_bytes: int) -> np.ndarray:
         """Return an uninitialised uint8 array of shape (num_bytes,) in memory that jax aliases."""
+        # Small buffers come from the allocator's own free lists, without page faults.
         if num_bytes < _SMALLEST_BYTES:
             return aligned_empty((num_bytes,), np.uint8)
         try:
             memory = self._idle[num_bytes].pop()
         except IndexError:
             memory = _fresh(num_bytes)
+        # Through the array interface, so that all views share the loan as their base.
         return np.asarray(_Loan(self, memory))
 
     def give_back(self, memory: np.ndarray) -> None:
-        """Keep memory that nobody refers to any more for the next message, or let it go.
+        """Keep unreferenced memory for the next message, or free it.
 
-        Without a lock: this may be called in the middle of anything, also of `take`.
+        Takes no lock: the garbage collector may call this at any point, even inside of `take`.
         """
         idle_bytes = sum(size * len(idle) for size, idle in tuple(self._idle.items()))
         if idle_bytes + memory.size <= self._max_idle_bytes:
@@ -60,7 +61,7 @@ class BufferPool:
 
 
 def _fresh(num_bytes: int) -> np.ndarray:
-    """Return uninitialised memory, on large pages if it is long and the system has such pages."""
+    """Return uninitialised memory, on large pages if it is large and the system has such pages."""
     if num_bytes < _SMALLEST_ON_LARGE_PAGES_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return aligned_empty((num_bytes,), np.uint8)
     num_pages = -(-num_bytes // _LARGE_PAGE_BYTES)
@@ -74,7 +75,7 @@ def _fresh(num_bytes: int) -> np.ndarray:
 
 
 class _Loan:
-    """What all arrays over one buffer refer to, until the last of them is gone."""
+    """The base object of all arrays over one buffer; its deletion returns the buffer."""
 
     def __init__(self, pool: BufferPool, memory: np.ndarray) -> None:
         self._pool, self._memory = pool, memory

@@ -1,7 +1,7 @@
-"""MPI's own all-reduce, driven like a message: it has a deadline, and never stops the others.
+"""MPI's own all-reduce, driven like a message: it has a deadline and does not block messages.
 
-The members of a sum need a communicator of their own. MPI makes one while all of them wait inside
-of it, without a deadline; so they first meet in a barrier that has one.
+Its members need a communicator of their own. MPI creates one in a blocking call without a deadline;
+so the members first wait for each other in a barrier that has one.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from jaxpipe.errors import DeadlineError, TransportError
 
 
 class MpiAllReduce:
-    """One sum, as an operation that `Progress` drives; the array becomes the total."""
+    """One all-reduce, as an operation that `Progress` drives; the array becomes the total."""
 
     outgoing = True
 
@@ -23,19 +23,19 @@ class MpiAllReduce:
 
     @property
     def channel(self) -> tuple[int, ...]:
-        """Sums of the same members start in order."""
+        """All-reduces of the same members start in order."""
         return self._members
 
     def start(self) -> bool:
-        """Give the array to MPI."""
+        """Pass the array to MPI."""
         try:
             self._request = self._comm.Iallreduce(MPI.IN_PLACE, self._array)
-        except (MPI.Exception, KeyError) as error:  # a KeyError: MPI does not know the dtype
+        except (MPI.Exception, KeyError) as error:  # KeyError: a dtype that MPI does not have
             self._fail(error)
         return True
 
     def test(self) -> bool:
-        """Ask MPI whether the sum is there."""
+        """Ask MPI whether the all-reduce is complete."""
         if self.is_over:
             return True
         assert self._request is not None, "not started"
@@ -50,24 +50,24 @@ class MpiAllReduce:
 
     def late(self, *, waited_s: float) -> DeadlineError:
         """Return the error of a wait that timed out after `waited_s`."""
-        return DeadlineError(f"timed out after {waited_s:.1f} s waiting for {self._words()}")
+        return DeadlineError(f"timed out after {waited_s:.1f} s waiting for {self._name()}")
 
     def raise_if_failed(self) -> None:
-        """Raise what MPI said, as a `TransportError`."""
+        """Raise the error of MPI, if there is one, as a `TransportError`."""
         if self._error is not None:
             raise self._error
 
     def _fail(self, error: Exception) -> None:
-        self._error = moving_error(f"could not make {self._words()}", error)
+        self._error = moving_error(f"could not compute {self._name()}", error)
         self._error.__cause__ = error
         self.is_over = True
 
-    def _words(self) -> str:
+    def _name(self) -> str:
         return f"the sum of {self._array.nbytes} bytes over the ranks {self._members}"
 
 
 class MpiGroups:
-    """The communicators of the sets of ranks that have summed together."""
+    """The communicators of native all-reduces, one for each set of members."""
 
     def __init__(self, comm: MPI.Intracomm):
         self._comm = comm
@@ -80,17 +80,18 @@ class MpiGroups:
         return self._groups[members]
 
     def make(self, members: tuple[int, ...]) -> None:
-        """Make the communicator of the members, who all come here, and soon."""
+        """Create the communicator of the members, which all call this at about the same time."""
         with translated(f"make a communicator of the ranks {members}"):
             group = self._comm.Get_group().Incl(members)
             self._groups[members] = self._comm.Create_group(group)
 
     def all(self) -> tuple[MPI.Intracomm, ...]:
-        """Return all communicators that this rank has made."""
+        """Return all communicators that this rank has created."""
         return tuple(self._groups.values())
 
     def free(self) -> None:
         """Free all of them; every rank calls this."""
         with translated("free a communicator"):
+            # `Free` is collective: all ranks have to free their communicators in one order.
             for _, group in sorted(self._groups.items()):
                 group.Free()

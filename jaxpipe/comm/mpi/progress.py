@@ -1,17 +1,17 @@
-"""Drive messages that need a thread's calls to move: whoever has the lock drives them all.
+"""Progress engine: drives pending messages by polling; the thread that holds the lock drives all.
 
-No MPI that we know moves messages while nobody calls it. So a thread calls it all along; and since
-a thread of its own answers late, whoever waits or posts calls it as well. One lock lets in one
-thread at a time: MPI has to be told of threads, but never meets two of them. While somebody waits,
-the thread only sleeps: two that take turns at the interpreter's lock are slower than one.
+MPI libraries move messages only inside of calls. So a background thread polls; and since that
+thread reacts late, threads that wait or post poll as well. One lock admits one thread at a time, so
+MPI never sees two. While another thread waits, the background thread only sleeps: two that compete
+for the interpreter's lock are slower than one.
 
-Whoever waits yields its core between two looks, and after two milliseconds it sleeps instead. The
-sleep is a part of what has been waited already, up to a millisecond: no wait is prolonged by more,
-and a rank that waits long leaves its core to others. Not sooner, since an MPI that copies through
-shared memory needs both ranks all along: each sleep would interrupt it.
+A waiting thread yields its core between two polls, and sleeps instead after two milliseconds. The
+sleep is a fraction of the time waited so far, at most a millisecond: no wait is prolonged by more,
+and a rank that waits long leaves its core to others. It does not sleep sooner, since an MPI that
+copies through shared memory needs both ranks to poll: each sleep would interrupt it.
 
-Looking once in a millisecond takes 3 % of a core. Where many ranks share a core they would leave
-nothing of it, so they sleep longer, up to a tenth of a second: see `longest_pause_s`.
+Polling once per millisecond takes 3 % of a core. Many ranks on one core would take all of it, so
+they sleep longer, up to a tenth of a second: see `longest_pause_s`.
 """
 
 import os
@@ -24,10 +24,10 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 from jaxpipe.errors import DeadlineError
 
 _YIELDING_S = 2e-3
-_LOOKS_AT_ONE = 8
+_TESTS_OF_ONE = 8
 LONGEST_PAUSE_S = 1e-3
 _LONGEST_CROWDED_PAUSE_S = 0.1
-_LOOKING_RANKS = 2
+_POLLING_RANKS = 2
 _SHORTEST_SLEEP_S = 2.5e-4
 _PAUSE_OF_WAITED = 1 / 32
 _SLEEP_OF_IDLE = 1 / 8
@@ -35,7 +35,7 @@ _SLEEP_OF_IDLE = 1 / 8
 
 @runtime_checkable
 class Operation(Protocol):
-    """A message under way. `start` and `test` are called by one thread at a time."""
+    """A pending message. `start` and `test` are called by one thread at a time."""
 
     @property
     def channel(self) -> object:
@@ -44,15 +44,15 @@ class Operation(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has completed or failed."""
         ...
 
     def start(self) -> bool:
-        """Start if it is ready to; return whether it has started."""
+        """Start if it is ready; return whether it has started."""
         ...
 
     def test(self) -> bool:
-        """Return whether it has ended; called once it has started, until it returns True."""
+        """Return whether it has completed or failed; called after `start` until it returns True."""
         ...
 
     def late(self, *, waited_s: float) -> DeadlineError:
@@ -65,10 +65,10 @@ Result = TypeVar("Result")
 
 
 class Progress(Generic[OperationT]):
-    """The operations of one rank, and the thread that drives them while nobody waits.
+    """The operations of one rank, and the thread that drives them while no other thread waits.
 
-    `nudge` is called instead of `test` when nothing is under way: what has ended here may still
-    have to leave. Between two looks at most `longest_pause_s` pass.
+    `nudge` is called instead of `test` when nothing is pending: a send that is complete here may
+    still have to leave the host. Polls are at most `longest_pause_s` apart.
     """
 
     def __init__(
@@ -91,11 +91,13 @@ class Progress(Generic[OperationT]):
         self._thread.start()
 
     def add(self, operation: OperationT) -> None:
-        """Take on an operation, and start it now if it is ready and nobody else is driving."""
+        """Add an operation, and start it now if it is ready and no other thread is driving."""
+        # Never wait for the lock: the thread that holds it starts this one on its next turn.
         if not self._lock.acquire(blocking=False):
             self._added.append(operation)
             return
         try:
+            # Not past operations that wait: messages of a channel must start in order.
             if not (self._unstarted or self._added) and operation.start():
                 self._started.append(operation)
             else:
@@ -107,11 +109,13 @@ class Progress(Generic[OperationT]):
         """Drive all operations until this one is over.
 
         Raises:
-            DeadlineError: it was not over after `timeout_s`; it goes on, and may be waited for.
+            DeadlineError: it was not over after `timeout_s`; it stays pending, and a later wait may
+                succeed.
         """
         if operation.is_over:
             return
         start_s = self._clock()
+        # From here on the background thread sleeps and leaves polling to this one.
         self._waiting.add(get_ident())
         try:
             while not self._drive_to(operation):
@@ -123,7 +127,7 @@ class Progress(Generic[OperationT]):
             self._waiting.discard(get_ident())
 
     def alone(self, work: Callable[[], Result]) -> Result:
-        """Call `work` while nobody drives, and return what it returns."""
+        """Call `work` while no thread drives, and return its result."""
         with self._lock:
             return work()
 
@@ -134,7 +138,7 @@ class Progress(Generic[OperationT]):
             return tuple(operation for operation in known if not operation.is_over)
 
     def stop(self, *, timeout_s: float) -> None:
-        """End the thread, or give up after `timeout_s`."""
+        """End the thread, or return after `timeout_s`."""
         self._stopped.set()
         self._thread.join(timeout_s)
 
@@ -150,22 +154,22 @@ class Progress(Generic[OperationT]):
             time.sleep(min(max(pause_s, _SHORTEST_SLEEP_S), self._longest_pause_s))
 
     def _pause(self, *, waited_s: float) -> None:
-        """Give the core away: for an instant at first, then for a part of the time waited."""
+        """Yield the core: for an instant at first, then for a fraction of the time waited."""
         if waited_s < _YIELDING_S:
             os.sched_yield()
         else:
             time.sleep(min(waited_s * _PAUSE_OF_WAITED, self._longest_pause_s))
 
     def _drive_to(self, operation: OperationT) -> bool:
-        """Look at this one a few times, then drive all once; return whether it is over.
+        """Test this operation a few times, then drive all once; return whether it is over.
 
-        A test of one moves the messages of all, but the ends of others are seen a little later.
+        Testing one lets MPI move all messages; the ends of others are noticed a little later.
         """
         if not self._lock.acquire(blocking=False):
             return operation.is_over
         try:
             if operation in self._started:
-                for _ in range(_LOOKS_AT_ONE):
+                for _ in range(_TESTS_OF_ONE):
                     if operation.test():
                         self._started.remove(operation)
                         return True
@@ -175,7 +179,7 @@ class Progress(Generic[OperationT]):
             self._lock.release()
 
     def _drive(self) -> bool:
-        """Drive all once, unless another thread is at it; return whether any started or ended."""
+        """Drive all once, unless another thread does; return whether any started or ended."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -186,6 +190,7 @@ class Progress(Generic[OperationT]):
     def _turn(self) -> bool:
         """Start what is ready and test what is started."""
         started = self._start()
+        # Without a request to test, MPI would not be called, and a buffered send would not leave.
         if not self._started:
             self._nudge()
         before = len(self._started)
@@ -197,26 +202,27 @@ class Progress(Generic[OperationT]):
             self._unstarted.append(self._added.popleft())
         if not self._unstarted:
             return False
-        held: set[object] = set()
+        blocked: set[object] = set()
         unstarted: list[OperationT] = []
         for operation in self._unstarted:
-            if operation.channel not in held and operation.start():
+            if operation.channel not in blocked and operation.start():
                 self._started.append(operation)
             else:
-                held.add(operation.channel)
+                # Later operations of this channel must not overtake this one.
+                blocked.add(operation.channel)
                 unstarted.append(operation)
         self._unstarted, before = unstarted, self._unstarted
         return len(unstarted) < len(before)
 
 
 def longest_pause_s(*, num_ranks: int, num_cores: int) -> float:
-    """Return how long ranks that share some cores may pause: longer if more than two share one.
+    """Return the longest pause of ranks that share cores: longer if more than two share one.
 
-    It grows with the square of their number: there are more of them, and a look takes longer, since
-    none of what it touches is in the cache any more (0.2 ms for 64 ranks on 2 cores).
+    It grows with the square of their number: more ranks poll, and each poll takes longer, since its
+    data is no longer in the cache (0.2 ms for 64 ranks on 2 cores).
 
     >>> [longest_pause_s(num_ranks=ranks, num_cores=2) for ranks in (1, 4, 8, 64)]
     [0.001, 0.001, 0.004, 0.1]
     """
-    crowd = max(1.0, num_ranks / (_LOOKING_RANKS * num_cores))
+    crowd = max(1.0, num_ranks / (_POLLING_RANKS * num_cores))
     return min(LONGEST_PAUSE_S * crowd**2, _LONGEST_CROWDED_PAUSE_S)

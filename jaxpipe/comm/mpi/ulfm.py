@@ -1,12 +1,12 @@
-"""What the survivors of a lost rank do with MPI, where it lets them: Open MPI with ULFM.
+"""Recovery from a lost rank by User Level Failure Mitigation (ULFM), as in Open MPI.
 
 ::
 
-    rank 2 is killed    0 ◄─ error   1      3         whoever has a message from it or for it
-    revoke              0 ──────────►1─────►3         so that all have an error, and none waits on
-    shrink              0            1      2         a communicator of those that are left
+    rank 2 is killed    0 ◄─ error   1      3         ranks with a message from it or to it
+    revoke              0 ──────────►1─────►3         all ranks get an error, none keeps waiting
+    shrink              0            1      2         a communicator of the remaining ranks
 
-MPI's calls here wait for all survivors, without a deadline: whoever calls them has to set one.
+These MPI calls wait for all survivors without a deadline: the caller has to set one.
 
 Source: Bland, Bouteiller, Herault, Bosilca and Dongarra, "Post-failure recovery of MPI
 communication capability", 2013.
@@ -19,14 +19,14 @@ from jaxpipe.comm.mpi.api import MPI, translated
 
 
 def revoke(comms: Iterable[MPI.Intracomm]) -> None:
-    """Make all messages of these communicators fail, on all ranks, now and later."""
+    """Make all pending and later messages of these communicators fail, on all ranks."""
     for comm in comms:
         with suppress(MPI.Exception):  # another rank may have revoked it
             comm.Revoke()
 
 
 def shrink(comm: MPI.Intracomm) -> tuple[MPI.Intracomm, tuple[int, ...]]:
-    """Return a communicator of the ranks that are left, and which ranks of `comm` these are.
+    """Return a communicator of the remaining ranks, and their ranks in `comm`.
 
     Raises:
         TransportError: MPI cannot do it.
@@ -40,10 +40,10 @@ def shrink(comm: MPI.Intracomm) -> tuple[MPI.Intracomm, tuple[int, ...]]:
 
 
 def first_ranks(comm: MPI.Intracomm, num_ranks: int) -> MPI.Intracomm:
-    """Return a communicator of the first ranks, all of whom call this.
+    """Return a communicator of the first `num_ranks` ranks, all of which call this.
 
     Raises:
-        RankLostError: one of them is gone.
+        RankLostError: one of them is lost.
     """
     with translated("leave spare ranks out"):
         group = comm.Create_group(comm.Get_group().Incl(range(num_ranks)))

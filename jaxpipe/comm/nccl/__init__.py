@@ -1,8 +1,8 @@
-"""Messages from GPU to GPU over NCCL. Tested with a fake NCCL only: not run on a GPU yet."""
+"""Transport from GPU to GPU over NCCL. Tested with a fake NCCL only: not run on a GPU yet."""
 
 from jaxpipe.comm.nccl.available import find_binding, local_binding
 from jaxpipe.comm.nccl.binding import Done, NcclBinding, NcclChannel
-from jaxpipe.comm.nccl.transport import NcclTransport
+from jaxpipe.comm.nccl.nccl_transport import NcclTransport
 
 __all__ = [
     "Done",

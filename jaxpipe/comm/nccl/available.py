@@ -1,4 +1,4 @@
-"""Whether NCCL can be used here, and by which package."""
+"""Find a Python package that can call NCCL here."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,7 @@ def find_binding(
     device_id: int,
     bindings: Sequence[Callable[[int], NcclBinding]] = _BINDINGS,
 ) -> NcclBinding | str:
-    """Return NCCL for the device, by the first package that is there, or what is missing.
+    """Return the first binding that is installed, for the device, or say what is missing.
 
     >>> find_binding("cpu", device_id=0)
     'jax has no NVIDIA GPU here, its platform is cpu; install jaxpipe[cuda12] or jaxpipe[cuda13]'
@@ -40,6 +40,6 @@ def find_binding(
 
 
 def local_binding() -> NcclBinding | str:
-    """Return NCCL for this rank's first device, or what is missing."""
+    """Return the binding for this rank's first device, or say what is missing."""
     device = jax.local_devices()[0]
     return find_binding(device.platform, device_id=device.local_hardware_id or 0)

@@ -10,7 +10,7 @@ class Done(Protocol):
     """An event that was recorded on a stream."""
 
     def is_done(self) -> bool:
-        """Return whether all that was launched on the stream before it has ended."""
+        """Return whether everything launched on the stream before it has completed."""
         ...
 
 
@@ -18,9 +18,9 @@ class Done(Protocol):
 class NcclChannel(Protocol):
     """A communicator of two ranks with a stream of its own, for one direction between them.
 
-    What is launched on it runs in the order of the launches, each only when the other rank has
-    launched its counterpart: the n-th send meets the n-th receive. No call waits for the GPU; one
-    thread calls at a time.
+    Operations run in the order of their launches, each once the other rank has launched its
+    counterpart: the n-th send matches the n-th receive. No call waits for the GPU; one thread calls
+    at a time.
     """
 
     def send(self, array: jax.Array) -> Done:
@@ -32,11 +32,11 @@ class NcclChannel(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the communicator back; both ranks call this, after all is done."""
+        """Destroy the communicator; both ranks call this, after all messages."""
         ...
 
     def abort(self) -> None:
-        """End the communicator now, whatever is under way."""
+        """Abort the communicator now, with all pending messages."""
         ...
 
 
@@ -45,11 +45,11 @@ class NcclBinding(Protocol):
     """A Python package that calls NCCL, for one device."""
 
     def unique_id(self) -> bytes:
-        """Return what both ranks of a new channel name it by; one of them makes it."""
+        """Return the id of a new channel; one rank creates it and sends it to the other."""
         ...
 
     def connect(self, *, unique_id: bytes, is_sender: bool) -> NcclChannel:
-        """Make one end of a channel; waits until the other rank makes the other end."""
+        """Create one end of a channel; waits until the other rank creates the other end."""
         ...
 
 

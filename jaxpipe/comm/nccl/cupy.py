@@ -1,4 +1,4 @@
-"""NCCL by CuPy's binding, where `nccl4py` is missing. Not run on a GPU yet.
+"""NCCL through CuPy's binding, if `nccl4py` is not installed. Not run on a GPU yet.
 
 Written from its documentation: docs.cupy.dev, `cupy.cuda.nccl`, `cupy.cuda.Stream` and `Event`.
 """
@@ -13,7 +13,7 @@ from jaxpipe.comm.nccl.binding import export
 
 
 class CupyBinding:
-    """NCCL for the GPU of that number; ImportError without `cupy` and its NCCL."""
+    """NCCL for the GPU with this id; raises ImportError without `cupy` and its NCCL."""
 
     def __init__(self, device_id: int) -> None:
         self._cuda: Any = import_module("cupy.cuda")
@@ -25,7 +25,7 @@ class CupyBinding:
         return bytes(self._nccl.get_unique_id())
 
     def connect(self, *, unique_id: bytes, is_sender: bool) -> "CupyChannel":
-        """Make one end of a channel: the sender is rank 0 of the two."""
+        """Create one end of a channel: the sender is rank 0 of the two."""
         with self._cuda.Device(self._device_id):
             rank = 0 if is_sender else 1
             communicator = self._nccl.NcclCommunicator(2, unique_id, rank)
@@ -51,11 +51,11 @@ class CupyChannel:
         return self._launch(self._communicator.recv, buffer, peer=0)
 
     def close(self) -> None:
-        """Give the communicator back."""
+        """Destroy the communicator."""
         self._communicator.destroy()
 
     def abort(self) -> None:
-        """End the communicator now."""
+        """Abort the communicator now."""
         self._communicator.abort()
 
     def _launch(self, call: Any, array: jax.Array, *, peer: int) -> "_Recorded":

@@ -1,8 +1,8 @@
-"""The one thread of a rank that calls NCCL: it launches messages in the order both ends agreed on.
+"""The only thread of a rank that calls NCCL: it launches messages in an order both ends agree on.
 
-NCCL forbids two threads in one communicator, and its launches must meet in order. So callers only
-leave their messages here; the thread matches them with the other rank's (see `matching`), launches
-them, and asks the events whether they are over. It never waits for the GPU.
+NCCL forbids two threads in one communicator, and both ranks must launch in the same order. So
+callers only queue their messages; the thread matches them with those of the other rank (see
+`matching`), launches them, and polls their events. It never waits for the GPU.
 """
 
 import time
@@ -18,24 +18,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpipe.comm.nccl.binding import Done, NcclChannel
-from jaxpipe.comm.nccl.matching import Incoming, Outgoing
-from jaxpipe.comm.nccl.message import NcclMessage
+from jaxpipe.comm.nccl.launch_order import Incoming, Outgoing
+from jaxpipe.comm.nccl.nccl_message import NcclMessage
 from jaxpipe.comm.tags import NCCL_TAG
 from jaxpipe.comm.transport import Receiving, Transport
 from jaxpipe.errors import DeadlineError, RunError, TransportError
 
-_LIKE_NOTE = jax.ShapeDtypeStruct((3,), np.dtype(np.int64))
+_LIKE_CONTROL = jax.ShapeDtypeStruct((3,), np.dtype(np.int64))
 _SHORTEST_PAUSE_S = 5e-5
 _LONGEST_PAUSE_S = 1e-3
 
 
-class _Note(IntEnum):
-    """What one rank tells the other about a tag, and a number of bytes."""
+class _Control(IntEnum):
+    """Control messages between two ranks, each with a tag and a number of bytes."""
 
     POSTED = 0
     LAUNCHED = 1
     LEAVING = 2
-    """Nothing more is sent or posted."""
+    """This rank sends and posts nothing more."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,13 +47,13 @@ class Peer:
     back: NcclChannel
     outgoing: Outgoing[NcclMessage] = field(default_factory=Outgoing)
     incoming: Incoming[NcclMessage] = field(default_factory=Incoming)
-    note: Receiving | None = None
+    control: Receiving | None = None
     has_left: bool = False
 
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Turn whatever a binding raises into a `TransportError` that names what was being done."""
+    """Translate any error of a binding into a `TransportError` that names the failed action."""
     try:
         yield
     except RunError:
@@ -63,9 +63,9 @@ def translated(doing: str) -> Iterator[None]:
 
 
 class Launcher:
-    """The peers of a rank, and the thread that launches what goes to and comes from them.
+    """The peers of a rank, and the thread that launches the messages to and from them.
 
-    After an error nothing can be matched any more: all messages, also later ones, end with it.
+    After an error no message can be matched any more: all of them, also later ones, fail with it.
     """
 
     def __init__(self, transport: Transport, peers: dict[int, Peer]) -> None:
@@ -79,23 +79,23 @@ class Launcher:
         self._thread.start()
 
     def add(self, message: NcclMessage) -> None:
-        """Take on a message to or from one of the peers, and return at once."""
+        """Queue a message to or from a peer, and return at once."""
         self._unfinished[message] = None
         self._new.put(message)
         self._woken.set()
 
     def unfinished(self) -> tuple[NcclMessage, ...]:
-        """Return the messages that are not over."""
+        """Return the messages that are not complete."""
         return tuple(self._unfinished)
 
     def leave(self, *, timeout_s: float) -> None:
-        """Tell the peers that nothing more will come, and wait until all have said so.
+        """Announce to the peers that this rank closes, and wait until all have announced it.
 
         Raises:
-            DeadlineError: one had not after `timeout_s`.
+            DeadlineError: a peer has not after `timeout_s`.
         """
         for peer in self._peers.values():
-            self._tell(peer, _Note.LEAVING, 0, 0)
+            self._notify(peer, _Control.LEAVING, 0, 0)
         start_s = time.monotonic()
         while missing := [peer.rank for peer in self._peers.values() if not peer.has_left]:
             if self._error is not None:
@@ -107,7 +107,7 @@ class Launcher:
             time.sleep(_LONGEST_PAUSE_S)
 
     def stop(self, *, timeout_s: float) -> None:
-        """End the thread, or give up after `timeout_s`."""
+        """End the thread, or return after `timeout_s`."""
         self._stopped.set()
         self._woken.set()
         self._thread.join(timeout_s)
@@ -122,16 +122,18 @@ class Launcher:
                 has_moved = False
             now_s = time.monotonic()
             last_s = now_s if has_moved else last_s
+            # Pauses grow with the idle time: a message waits for an eighth of it at most.
             pause_s = min(max((now_s - last_s) / 8, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
             self._woken.wait(pause_s)
             self._woken.clear()
 
     def _turn(self) -> bool:
-        """Do all that can be done now; return whether there was anything."""
+        """Make all progress that is possible now; return whether there was any."""
         has_moved = self._take_new()
+        # After an error the order of launches is lost: nothing more may be matched.
         if self._error is None:
             for peer in self._peers.values():
-                has_moved |= self._read_notes(peer)
+                has_moved |= self._read_controls(peer)
             has_moved |= self._end_launched()
         return has_moved
 
@@ -157,25 +159,27 @@ class Launcher:
         else:
             peer = self._peers[envelope.source]
             peer.incoming.post(envelope.tag, message)
-            self._tell(peer, _Note.POSTED, envelope.tag, envelope.num_bytes)
+            self._notify(peer, _Control.POSTED, envelope.tag, envelope.num_bytes)
 
-    def _tell(self, peer: Peer, note: _Note, tag: int, num_bytes: int) -> None:
-        content = np.array([note, tag, num_bytes], np.int64)
+    def _notify(self, peer: Peer, control: _Control, tag: int, num_bytes: int) -> None:
+        content = np.array([control, tag, num_bytes], np.int64)
         self._transport.send(content, to=peer.rank, tag=NCCL_TAG)
 
-    def _read_notes(self, peer: Peer) -> bool:
+    def _read_controls(self, peer: Peer) -> bool:
         has_moved = False
         while not peer.has_left:
-            if peer.note is None:
-                peer.note = self._transport.receive(_LIKE_NOTE, source=peer.rank, tag=NCCL_TAG)
+            if peer.control is None:
+                peer.control = self._transport.receive(
+                    _LIKE_CONTROL, source=peer.rank, tag=NCCL_TAG
+                )
             try:
-                note, tag, num_bytes = map(int, np.asarray(peer.note.wait(timeout_s=0.0)))
+                control, tag, num_bytes = map(int, np.asarray(peer.control.wait(timeout_s=0.0)))
             except DeadlineError:
                 break
-            has_moved, peer.note = True, None
-            if note == _Note.LEAVING:
+            has_moved, peer.control = True, None
+            if control == _Control.LEAVING:
                 peer.has_left = True
-            elif note == _Note.LAUNCHED:
+            elif control == _Control.LAUNCHED:
                 self._launch_receive(peer, peer.incoming.launched(tag), num_bytes=num_bytes)
             elif (message := peer.outgoing.posted(tag)) is not None:
                 self._launch_send(peer, message)
@@ -183,16 +187,18 @@ class Launcher:
 
     def _launch_send(self, peer: Peer, message: NcclMessage) -> None:
         envelope = message.envelope
-        self._tell(peer, _Note.LAUNCHED, envelope.tag, envelope.num_bytes)
+        # Announced before the launch: the receiver has to launch too before either can run.
+        self._notify(peer, _Control.LAUNCHED, envelope.tag, envelope.num_bytes)
         if envelope.num_bytes > 0:
             with translated(f"send {envelope}"):
                 message.done = peer.to.send(message.array)
         self._launched.append(message)
 
     def _launch_receive(self, peer: Peer, message: NcclMessage, *, num_bytes: int) -> None:
-        """Launch a receive; one of another size goes to memory of its own, to keep the order."""
+        """Launch a receive; a message of another size goes to separate memory, to keep order."""
         envelope = message.envelope
         if num_bytes != envelope.num_bytes:
+            # The sender has launched already; without a receive its kernel would wait indefinitely.
             message.array = jnp.empty(num_bytes, jnp.uint8)
             message.error = TransportError(f"got {num_bytes} bytes instead of {envelope}")
         if num_bytes > 0:
@@ -224,8 +230,8 @@ class Launcher:
         message.end(error)
 
 
-def wait_for(done: Done, *, words: str, timeout_s: float) -> None:
-    """Wait for an event, in small pauses.
+def wait_for(done: Done, *, name: str, timeout_s: float) -> None:
+    """Poll an event until it has happened; `name` is for the error.
 
     Raises:
         DeadlineError: it did not happen within `timeout_s`.
@@ -233,12 +239,12 @@ def wait_for(done: Done, *, words: str, timeout_s: float) -> None:
     start_s = time.monotonic()
     while not done.is_done():
         if time.monotonic() - start_s >= timeout_s:
-            raise DeadlineError(f"timed out after {timeout_s:.1f} s waiting for {words}")
+            raise DeadlineError(f"timed out after {timeout_s:.1f} s waiting for {name}")
         time.sleep(_SHORTEST_PAUSE_S)
 
 
 def _again(error: TransportError | DeadlineError) -> TransportError:
-    """Return an error for one of the messages that another one's error has ended."""
+    """Return the error of a message that fails because another one has failed."""
     again = TransportError(str(error))
     again.__cause__ = error
     return again

@@ -1,4 +1,4 @@
-"""NCCL by `nccl4py`, the binding that NVIDIA maintains. Not run on a GPU yet.
+"""NCCL through `nccl4py`, the binding that NVIDIA maintains. Not run on a GPU yet.
 
 Written from its documentation: docs.nvidia.com/deeplearning/nccl/user-guide/docs/nccl4py.html, and
 nvidia.github.io/cuda-python/cuda-core for streams and events.
@@ -14,7 +14,7 @@ from jaxpipe.comm.nccl.binding import export
 
 
 class Nccl4pyBinding:
-    """NCCL for the GPU of that number; ImportError without `nccl4py` and `cuda-core`."""
+    """NCCL for the GPU with this id; raises ImportError without `nccl4py` and `cuda-core`."""
 
     def __init__(self, device_id: int) -> None:
         self._nccl: Any = import_module("nccl.core")
@@ -26,7 +26,7 @@ class Nccl4pyBinding:
         return bytes(self._nccl.get_unique_id())
 
     def connect(self, *, unique_id: bytes, is_sender: bool) -> "Nccl4pyChannel":
-        """Make one end of a channel: the sender is rank 0 of the two."""
+        """Create one end of a channel: the sender is rank 0 of the two."""
         self._device.set_current()
         communicator = self._nccl.Communicator.init(
             2, 0 if is_sender else 1, self._nccl.UniqueId.from_bytes(unique_id)
@@ -51,18 +51,18 @@ class Nccl4pyChannel:
         return self._launch(self._communicator.recv, buffer)
 
     def close(self) -> None:
-        """Give the communicator back."""
+        """Destroy the communicator."""
         self._device.set_current()
         self._communicator.destroy()
         self._stream.close()
 
     def abort(self) -> None:
-        """End the communicator now."""
+        """Abort the communicator now."""
         self._device.set_current()
         self._communicator.abort()
 
     def _launch(self, call: Any, array: jax.Array) -> "_Recorded":
-        self._device.set_current()  # it holds for the calling thread
+        self._device.set_current()  # the current device is a property of the calling thread
         address, num_bytes, alive = export(array, stream=int(self._stream.handle))
         memory = self._cuda.Buffer.from_handle(address, num_bytes, owner=alive)
         call(memory, self._peer, stream=self._stream)

@@ -1,7 +1,7 @@
 """Shaped: a transport that delays real messages as the links of a cluster would."""
 
 from jaxpipe.comm.shaped.links import links_of_rank
+from jaxpipe.comm.shaped.shaped_transport import ShapedTransport
 from jaxpipe.comm.shaped.timer import Timer
-from jaxpipe.comm.shaped.transport import ShapedTransport
 
 __all__ = ["ShapedTransport", "Timer", "links_of_rank"]

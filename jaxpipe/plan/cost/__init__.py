@@ -1,8 +1,9 @@
-"""What a plan costs, in closed form: links, collectives, layers and memory."""
+"""Cost model of plans: links, collectives, layers and memory."""
 
 from jaxpipe.network.alpha_beta import Links, links_between, uniform_links
-from jaxpipe.plan.cost.collective import ring_s, transfers_s, tree_s
+from jaxpipe.plan.cost.collective_cost import ring_s, transfers_s, tree_s
 from jaxpipe.plan.cost.estimate import Estimate, estimate, slowness
+from jaxpipe.plan.cost.layer_profile import Part, Profile, flop_profile, read_profile, write_profile
 from jaxpipe.plan.cost.memory import (
     BytesPerParameter,
     StageMemory,
@@ -10,7 +11,6 @@ from jaxpipe.plan.cost.memory import (
     overfull,
     stage_memory,
 )
-from jaxpipe.plan.cost.profile import Part, Profile, flop_profile, read_profile, write_profile
 
 __all__ = [
     "BytesPerParameter",

@@ -1,4 +1,4 @@
-"""A step in closed form: what a simulation refines, and fast enough to rank thousands of plans."""
+"""Closed-form estimate of a step, fast enough to rank thousands of plans before simulation."""
 
 from dataclasses import dataclass
 from math import inf
@@ -6,8 +6,8 @@ from math import inf
 import numpy as np
 
 from jaxpipe.network.alpha_beta import links_between
-from jaxpipe.plan.cost.collective import tree_s
-from jaxpipe.plan.cost.profile import Profile
+from jaxpipe.plan.cost.collective_cost import tree_s
+from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.plan import Plan
 from topo import Cluster
 from topo.gpu import Precision
@@ -15,7 +15,7 @@ from topo.gpu import Precision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The seconds of a step: the first microbatch's way, all others, the sync and the update."""
+    """The seconds of a step: the first microbatch, all others, the gradient sync, the update."""
 
     fill_s: float
     steady_s: float
@@ -24,12 +24,12 @@ class Estimate:
 
     @property
     def step_s(self) -> float:
-        """All of them."""
+        """The seconds of the whole step."""
         return self.fill_s + self.steady_s + self.sync_s + self.update_s
 
 
 def slowness(cluster: Cluster, profile: Profile, precision: Precision) -> np.ndarray:
-    """Return how many times longer than the profiled device each device takes; 1 if unknown."""
+    """Return each device's compute time relative to the profiled device; 1 if it is unknown."""
     known = [device.gpu is not None or device.effective_flops_per_s for device in cluster.devices]
     return np.array(
         [
@@ -48,19 +48,19 @@ def estimate(
     gradient_bytes: int = 4,
     chunk_bytes: float = inf,
 ) -> Estimate:
-    """Return the closed form of a step of this plan; `gradient_bytes` are those of a parameter.
+    """Return the estimate of a step of this plan, with `gradient_bytes` for each parameter.
 
-    Gradients travel in chunks of `chunk_bytes`.
+    Gradients are sent in chunks of `chunk_bytes`.
 
     ::
 
         fill      the slowest replica's sum over stages of (forward + backward + both messages)
         steady    (microbatches - 1) times its slowest stage, or wire in one direction
-        sync      the slowest stage's sum along its sync tree
-        update    the slowest optimizer, which begins when all have met
+        sync      the slowest stage's all-reduce along its sync tree
+        update    the slowest optimizer, after all ranks have exchanged the gradient norm
 
-    Exact for GPipe and 1F1B on equal stages if messages take no time; a bound below otherwise,
-    since it knows neither the waits of a shallow warm-up nor shared NICs.
+    Exact for GPipe and 1F1B on equal stages if messages take no time; a lower bound otherwise,
+    since it ignores the waits of a shallow warm-up and shared NICs.
     """
     profile = profile.scaled(microbatch=plan.microbatch)
     placement = np.array(plan.placement)
@@ -73,6 +73,7 @@ def estimate(
     ]
     latency = cluster.latency_s[ahead, behind] + cluster.latency_s[behind, ahead]
     fill = compute.sum(axis=1) + (latency + wires[0] + wires[1]).sum(axis=1)
+    # In the steady state each microbatch adds the time of the slowest stage or link.
     slowest = np.concatenate((compute, *wires), axis=1).max(axis=1)
     steady = (plan.num_microbatches - 1) * slowest
     worst = int((fill + steady).argmax())

@@ -1,8 +1,8 @@
-"""What a rank holds at its peak: parameters, gradients, optimizer, and live activations."""
+"""Peak memory of a rank: parameters, gradients, optimizer state, and live activations."""
 
 from dataclasses import dataclass
 
-from jaxpipe.plan.cost.profile import Profile
+from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import peak_live
 from topo import Cluster
@@ -10,11 +10,11 @@ from topo import Cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BytesPerParameter:
-    """What is held of each parameter: itself, its gradient, and the optimizer's moments.
+    """Bytes per parameter: of the value, its gradient, and the optimizer's moments.
 
-    The default is AdamW in fp32, two moments. Where replicas share the optimizer out (ZeRO-1), each
-    has an equal part of the moments of its stages, but all of those of a tied embedding that two
-    stages hold.
+    The default is AdamW in fp32, two moments. With `shards_optimizer` (ZeRO-1) each replica has an
+    equal shard of the moments of its stages, but all of those of a tied embedding that two stages
+    hold.
     """
 
     parameter: int = 4
@@ -25,7 +25,7 @@ class BytesPerParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """The bytes that a rank holds, of all its stages, when it holds most."""
+    """The bytes that a rank holds at its peak, for all its stages."""
 
     parameters: int
     gradients: int
@@ -34,31 +34,32 @@ class StageMemory:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of all parts."""
         return self.parameters + self.gradients + self.optimizer + self.activations
 
 
 def stage_memory(
     plan: Plan, profile: Profile, *, each: BytesPerParameter
 ) -> tuple[StageMemory, ...]:
-    """Return what each rank of a pipeline holds, under the plan's schedule.
+    """Return the peak memory of each rank of a pipeline, under the plan's schedule.
 
-    Live are the residuals of all microbatches that wait for their backward (`peak_live`), and for
-    each of them the message that came in; the profile's `kept_bytes` know of rematerialisation. All
-    that is live on a rank with several chunks is taken to be of the largest. A last stage that
-    shares the embedding of the first has a copy of it.
+    Activations are the residuals of all microbatches that wait for their backward (`peak_live`),
+    and for each of them its input message; the profile's `kept_bytes` include rematerialisation. On
+    a rank with several chunks, all of them count as the largest. If the embedding is tied, the last
+    stage has a copy of it.
     """
     profile = profile.scaled(microbatch=plan.microbatch)
     live = peak_live(plan.compute_schedule())
     parts = [profile.stage(plan.cut, stage) for stage in range(plan.num_stages)]
-    num_shares = plan.num_replicas if each.shards_optimizer else 1
+    num_shards = plan.num_replicas if each.shards_optimizer else 1
     parameters = [part.parameters for part in parts]
     whole = [0] * plan.num_stages
     if plan.tied and plan.num_stages > 1:
+        # The last stage keeps a copy of a tied embedding.
         parameters[-1] += profile.embed.parameters
         whole[0] = whole[-1] = profile.embed.parameters
     updated = [
-        kept + -(-(held - kept) // num_shares) for held, kept in zip(parameters, whole, strict=True)
+        kept + -(-(held - kept) // num_shards) for held, kept in zip(parameters, whole, strict=True)
     ]
     return tuple(
         StageMemory(
@@ -76,9 +77,9 @@ def stage_memory(
 def live_limits(
     plan: Plan, profile: Profile, cluster: Cluster, *, each: BytesPerParameter
 ) -> tuple[int, ...]:
-    """Return how many microbatches the devices of each stage can keep at once, all at most.
+    """Return how many microbatches the devices of each stage can keep at once.
 
-    Devices of which no memory is known hold all; one that has no room for parameters holds none.
+    A device of unknown memory can keep all; one too small for the parameters can keep none.
     """
     limits = []
     for stage, memory in enumerate(stage_memory(plan, profile, each=each)):
@@ -97,9 +98,9 @@ def live_limits(
 def overfull(
     plan: Plan, profile: Profile, cluster: Cluster, *, each: BytesPerParameter
 ) -> dict[int, int]:
-    """Return the devices on which the plan does not fit, and how many bytes too many it needs.
+    """Return the devices that the plan does not fit, and by how many bytes it exceeds them.
 
-    Devices of which no memory is known hold everything.
+    A device of unknown memory fits everything.
     """
     needs = [memory.total for memory in stage_memory(plan, profile, each=each)]
     excess = {}

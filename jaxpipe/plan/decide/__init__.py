@@ -1,4 +1,4 @@
-"""All decisions at once: how many stages and replicas, where, which layers, and in what order."""
+"""Planner: choose stages, replicas, placement, partition, schedule and all-reduce together."""
 
 from jaxpipe.plan.decide.balance import balanced_cut
 from jaxpipe.plan.decide.build_plan import build

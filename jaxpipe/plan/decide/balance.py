@@ -1,19 +1,19 @@
-"""The cut that makes the slowest stage fastest: more layers where devices are faster."""
+"""Balanced partition: minimise the slowest stage, with more layers on faster devices."""
 
 import numpy as np
 
 from jaxpipe.errors import PlanError
-from jaxpipe.plan.cost.profile import Profile
+from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.partition import Cut
 
 
 def balanced_cut(profile: Profile, slow: np.ndarray) -> Cut:
-    """Return the cut whose slowest stage is fastest, `slow[s]` times slower on stage `s`.
+    """Return the partition with the fastest slowest stage, if stage `s` is `slow[s]` times slower.
 
-    Of such cuts one with the least sum of squares is taken. The first stage also computes the
-    embedding, the last the head.
+    Ties are broken by the least sum of squares. The first stage also computes the embedding, the
+    last the head.
 
-    >>> from jaxpipe.plan.cost.profile import flop_profile
+    >>> from jaxpipe.plan.cost.layer_profile import flop_profile
     >>> profile = flop_profile(
     ...     num_layers=9, layer_flop=1.0, layer_parameters=0, layer_kept_bytes=0,
     ...     activation_bytes=0, flops_per_s=1.0,
@@ -36,6 +36,7 @@ def balanced_cut(profile: Profile, slow: np.ndarray) -> Cut:
     extra = np.zeros(num_stages)
     extra[0] += profile.embed.forward_s + profile.embed.backward_s
     extra[-1] += profile.head.forward_s + profile.head.backward_s
+    # Dynamic program over (stages, layers): the best prefix is part of the best partition.
     best = {0: (0.0, 0.0, ())}  # layers so far: slowest stage, sum of squares, cut
     for stage in range(num_stages):
         left = num_stages - stage - 1

@@ -1,4 +1,4 @@
-"""From decisions to a plan: everything that follows from a placement, a shape and a schedule."""
+"""Build a plan: derive all of it from a placement, a shape and a schedule."""
 
 import numpy as np
 
@@ -22,11 +22,12 @@ def build(
     warmup: tuple[int, ...] | None = None,
     all_reduce: AllReduceKind = AllReduceKind.TREE,
 ) -> Plan:
-    """Return the plan of a placement, replicas x stages, with sync trees that suit its all-reduce.
+    """Return the plan of a placement, replicas x stages, with sync trees for its all-reduce.
 
-    The batch is a multiple of `microbatch` times the replicas. Without `cut` layers are balanced
-    for the slowest device of each stage.
+    The batch is a multiple of `microbatch` times the replicas. By default, `cut` is balanced for
+    the slowest device of each stage.
     """
+    # The slowest replica of a stage sets the pace of the gradient sync.
     cut = cut or balanced_cut(task.profile, task.slow[placement].max(axis=0))
     num_replicas, num_stages = placement.shape
     device_of = dict(enumerate(placement.ravel().tolist()))

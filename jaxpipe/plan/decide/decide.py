@@ -1,4 +1,4 @@
-"""Decide on a plan: rank all shapes in closed form, value the best, and improve the best of these.
+"""Search for a plan: rank all shapes in closed form, evaluate the best, and improve the winner.
 
 ::
 
@@ -18,26 +18,26 @@ from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost.estimate import estimate
 from jaxpipe.plan.cost.memory import overfull
 from jaxpipe.plan.decide.build_plan import build
-from jaxpipe.plan.decide.neighbours import deepened, neighbour, summed_otherwise
+from jaxpipe.plan.decide.neighbours import deepened, neighbour, other_all_reduces
 from jaxpipe.plan.decide.starts import by_dtfm_cost, orders
 from jaxpipe.plan.decide.task import Shape, Task, shapes
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import ScheduleKind
 
 Objective: TypeAlias = Callable[[Plan], float]
-"""What a plan costs in seconds, the less the better: a simulated step, say."""
+"""The cost of a plan in seconds, to be minimised: for example a simulated step."""
 
 _SCHEDULES = (ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
-"""The first that fits into memory is valued: depth hides messages, and costs nothing else."""
+"""The first that fits into memory is evaluated: depth hides messages, and costs only memory."""
 _RANKING = 0.5
-"""The part of the seconds that ranking shapes in closed form may take."""
+"""The fraction of the seconds for ranking shapes in closed form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How hard to look: shapes and plans that are valued, changes that are tried, seconds.
+    """The effort of a search: plans to evaluate, changes to try, seconds.
 
-    A decision that the seconds have not cut short is the same in every run.
+    A search that ends before `seconds` gives the same result in every run.
     """
 
     num_valued: int = 8
@@ -56,9 +56,9 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The plan, its value, the devices that it leaves out, and how many plans were valued.
+    """The plan, its value, the unused devices, and the number of plans evaluated.
 
-    `by_shape` has the best value of each shape that was valued, best first.
+    `by_shape` has the best value of each evaluated shape, best first.
     """
 
     plan: Plan
@@ -78,7 +78,7 @@ def decide(
 ) -> Decision:
     """Return the best plan found that fits into the devices' memory.
 
-    The objective is called for the most promising plans alone, one for each shape first.
+    The objective is evaluated for the most promising plans only, first for one of each shape.
 
     Raises:
         PlanError: no plan fits the devices, the layers, the batch and the memory.
@@ -98,6 +98,7 @@ def decide(
     for changed in _changes(task, best, effort=effort, seed=seed):
         if spent() > 1:
             break
+        # A random change may do nothing, for example swap a device with itself.
         if changed != best.plan and _fits(task, changed):
             best.offer(changed)
     used = {device for row in best.plan.placement for device in row}
@@ -124,7 +125,7 @@ class _Best:
         self.offer(self.plan)
 
     def offer(self, plan: Plan) -> None:
-        """Take the plan if it is better."""
+        """Evaluate a plan, and keep it if it is better."""
         value = self.objective(plan)
         self.num_valued += 1
         shape = Shape(stages=plan.num_stages, replicas=plan.num_replicas)
@@ -134,8 +135,8 @@ class _Best:
 
 
 def _changes(task: Task, best: _Best, *, effort: Effort, seed: int) -> Iterator[Plan]:
-    """Yield changes of the best plan so far: sums and warm-ups first, then by chance."""
-    yield from islice(summed_otherwise(task, best.plan), effort.num_changes)
+    """Yield changes of the best plan so far: all-reduces and warm-ups first, then random ones."""
+    yield from islice(other_all_reduces(task, best.plan), effort.num_changes)
     yield from islice(deepened(best.plan), effort.num_changes)
     random = np.random.default_rng(seed)
     for _ in range(effort.num_changes):
@@ -145,11 +146,12 @@ def _changes(task: Task, best: _Best, *, effort: Effort, seed: int) -> Iterator[
 def _candidates(task: Task, *, effort: Effort, seed: int, spent: Callable[[], float]) -> list[Plan]:
     """Return the best plan of the best shapes by its closed form, best first.
 
-    All shapes are ranked by what they take with devices in order; for twice as many of the best as
-    will be valued, a placement is searched too.
+    All shapes are ranked with simple placements; for twice as many of the best as will be
+    evaluated, a placement is searched as well.
     """
     ranked: list[tuple[float, Plan, Shape]] = []
     for shape in shapes(task):
+        # At least one shape, however short the time.
         if ranked and spent() > _RANKING:
             break
         ordered = _fastest(task, shape, orders(task, shape), effort=effort)
@@ -174,12 +176,13 @@ def _candidates(task: Task, *, effort: Effort, seed: int, spent: Callable[[], fl
 def _fastest(
     task: Task, shape: Shape, placements: Iterator[np.ndarray], *, effort: Effort
 ) -> list[tuple[float, Plan]]:
-    """Return the best plan that fits, with its seconds by closed form; nothing if none does.
+    """Return the best plan that fits, with its estimated seconds; an empty list if none fits.
 
-    What a placement decides is found once for all sizes of its microbatches.
+    Sync trees and partition do not depend on the size of microbatches: they are built once.
     """
     each = task.batch // shape.replicas
     fitting = [size for size in effort.microbatches if each % size == 0]
+    # Built once for all sizes of microbatches: trees and partition do not depend on them.
     built = [build(task, p, microbatch=1, schedule=_SCHEDULES[0]) for p in placements]
     sized = [
         replace(plan, microbatch=size, num_microbatches=each // size)

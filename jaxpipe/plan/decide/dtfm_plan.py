@@ -1,4 +1,4 @@
-"""DT-FM's own plan: devices grouped by its published cost, and its schedule."""
+"""DT-FM's plan: devices grouped by its published cost, and its schedule."""
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost.memory import overfull
@@ -10,7 +10,7 @@ from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import ScheduleKind
 
 STAGES = 8
-"""As many stages as DT-FM's runs have, if the task does not say how many."""
+"""The stages of DT-FM's runs, the default if the task does not set them."""
 
 _SCHEDULES = (ScheduleKind.GPIPE, ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
 
@@ -18,8 +18,8 @@ _SCHEDULES = (ScheduleKind.GPIPE, ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.O
 def dtfm_plan(task: Task, *, seed: int, seconds: float) -> Plan:
     """Return the plan whose groups of devices have the least cost found, `plan.dtfm_cost`.
 
-    The cost says nothing of the number of stages: it is the task's, or the most up to 8. Nor does
-    it of the schedule: it is GPipe, DT-FM's, if the memory allows.
+    The cost does not determine the number of stages: it is the task's, or the largest up to 8; nor
+    the schedule: it is GPipe, as in DT-FM, if it fits into memory.
 
     Raises:
         PlanError: no number of stages fits the devices, or no schedule their memory.

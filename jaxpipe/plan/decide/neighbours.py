@@ -1,4 +1,4 @@
-"""Small changes of a plan: other devices, another cut, schedule, microbatch or all-reduce."""
+"""Neighbours of a plan: other devices, partition, schedule, microbatch or all-reduce."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,13 +29,13 @@ _ALL_REDUCES = (
 
 
 def neighbour(task: Task, plan: Plan, *, random: np.random.Generator) -> Plan:
-    """Return the plan with one random change; sync trees are chosen anew."""
+    """Return the plan with one random change, and new sync trees."""
     change = _CHANGES[random.integers(len(_CHANGES))]
     return change(task, plan, random)
 
 
 def _swap_devices(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
-    """Swap two devices, one of which may be left out so far."""
+    """Swap two devices, one of which may be unused so far."""
     cells = np.array(plan.placement).ravel()
     outside = np.setdiff1d(np.arange(len(task.cluster)), cells)
     devices = np.concatenate((cells, outside))
@@ -46,7 +46,7 @@ def _swap_devices(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
 
 
 def _move_layer(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
-    """Give a layer to another stage; stages between pass one on."""
+    """Move a layer to another stage; the stages between shift by one layer."""
     source, destination = random.integers(plan.num_stages, size=2)
     cut = list(plan.cut)
     if cut[source] > 1:
@@ -56,7 +56,7 @@ def _move_layer(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
 
 
 def _rebuilt(task: Task, plan: Plan, placement: np.ndarray, *, cut: Cut) -> Plan:
-    """Return the plan on other devices or with another cut, its sync trees chosen anew."""
+    """Return the plan on other devices or with another partition, and new sync trees."""
     return build(
         task,
         placement,
@@ -68,25 +68,25 @@ def _rebuilt(task: Task, plan: Plan, placement: np.ndarray, *, cut: Cut) -> Plan
     )
 
 
-def summed_otherwise(task: Task, plan: Plan) -> Iterator[Plan]:
-    """Yield the plan with every other way to sum gradients that is worth a try, its trees with it.
+def other_all_reduces(task: Task, plan: Plan) -> Iterator[Plan]:
+    """Yield the plan with each other all-reduce worth trying, and sync trees for it.
 
-    One server for all and a chain are not: a sync tree may be either, where that is best.
+    Not with a central server or a chain: a sync tree takes either shape if that is best.
     """
-    sums = plan.num_replicas > 1 or (plan.tied and plan.num_stages > 1)
-    for kind in _ALL_REDUCES if sums else ():
+    reduces = plan.num_replicas > 1 or (plan.tied and plan.num_stages > 1)
+    for kind in _ALL_REDUCES if reduces else ():
         if kind is not plan.all_reduce:
-            yield resummed(task, plan, kind)
+            yield with_all_reduce(task, plan, kind)
 
 
-def resummed(task: Task, plan: Plan, kind: AllReduceKind) -> Plan:
-    """Return the plan with another way to sum gradients, and the sync trees that suit it."""
+def with_all_reduce(task: Task, plan: Plan, kind: AllReduceKind) -> Plan:
+    """Return the plan with another all-reduce, and sync trees for it."""
     placement = np.array(plan.placement)
     return _rebuilt(task, replace(plan, all_reduce=kind), placement, cut=plan.cut)
 
 
 def deepened(plan: Plan) -> Iterator[Plan]:
-    """Yield the plan with 1F1B whose warm-up is deeper, by so many forwards for each stage behind.
+    """Yield the plan with 1F1B of deeper warm-ups: 1, 2, ... forwards per following stage.
 
     Depth hides the latency of messages, and takes memory.
     """
@@ -99,7 +99,7 @@ def deepened(plan: Plan) -> Iterator[Plan]:
 
 
 def _change_schedule(_task: Task, plan: Plan, random: np.random.Generator) -> Plan:
-    """Take another schedule."""
+    """Change the schedule."""
     kind = _SCHEDULES[random.integers(len(_SCHEDULES))]
     if kind is not ScheduleKind.EAGER_ONE_F_ONE_B:
         return replace(plan, schedule=kind, warmup=None)
@@ -107,7 +107,7 @@ def _change_schedule(_task: Task, plan: Plan, random: np.random.Generator) -> Pl
 
 
 def _change_microbatch(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
-    """Take microbatches twice or half as large, where that divides the batch."""
+    """Double or halve the microbatch, if that divides the batch."""
     each = task.batch // plan.num_replicas
     size = 2 * plan.microbatch if random.integers(2) else plan.microbatch // 2
     if size < 1 or each % size:
@@ -117,8 +117,8 @@ def _change_microbatch(task: Task, plan: Plan, random: np.random.Generator) -> P
 
 
 def _change_all_reduce(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
-    """Sum gradients in another way."""
-    return resummed(task, plan, _ALL_REDUCES[random.integers(len(_ALL_REDUCES))])
+    """Change the all-reduce."""
+    return with_all_reduce(task, plan, _ALL_REDUCES[random.integers(len(_ALL_REDUCES))])
 
 
 _CHANGES: tuple[Callable[[Task, Plan, np.random.Generator], Plan], ...] = (

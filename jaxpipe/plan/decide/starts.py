@@ -1,4 +1,4 @@
-"""Placements to start from, replicas x stages, for one shape."""
+"""Initial placements, replicas x stages, for one shape."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ _BUDGET = Budget(children=0, exhaustive=0)
 
 
 def orders(task: Task, shape: Shape) -> Iterator[np.ndarray]:
-    """Yield placements at no cost: devices as they come, by region and host, and by speed."""
+    """Yield simple placements: devices in order, by region and host, and by speed."""
     cells, size = (shape.replicas, shape.stages), shape.num_ranks
     devices = task.cluster.devices
     yield np.arange(size).reshape(cells)
@@ -22,9 +22,9 @@ def orders(task: Task, shape: Shape) -> Iterator[np.ndarray]:
 
 
 def by_dtfm_cost(task: Task, shape: Shape, *, seed: int) -> np.ndarray:
-    """Return a placement of small DT-FM cost, with what this model sends.
+    """Return a placement of small DT-FM cost, with the bytes of this model.
 
-    That is the activations of all of a pipeline's microbatches, and the gradients of a mean stage.
+    These are the activations of all microbatches of a pipeline, and the gradients of a mean stage.
     """
     weights = link_weights(
         task.cluster.latency_s,
@@ -37,7 +37,7 @@ def by_dtfm_cost(task: Task, shape: Shape, *, seed: int) -> np.ndarray:
 
 
 def grouped(weights: Weights, shape: Shape, *, seed: int, budget: Budget) -> np.ndarray:
-    """Return the placement of least cost that is found, its stages matched to pipelines."""
+    """Return the placement of least cost found, its stages matched to pipelines."""
     network = prepare(weights)
     found = search(
         network.weights,

@@ -1,4 +1,4 @@
-"""Which sync tree suits a stage's gradients and the way to sum them: its shape and its order."""
+"""Choose the sync tree of a stage: its shape and the order of its ranks."""
 
 from collections.abc import Iterator, Mapping
 from math import inf
@@ -8,13 +8,13 @@ import numpy as np
 from jaxpipe.collective import AllReduceKind, SyncTree
 from jaxpipe.collective.sync_tree import chain, flat, halves
 from jaxpipe.network.alpha_beta import links_between
-from jaxpipe.plan.cost.collective import tree_s
+from jaxpipe.plan.cost.collective_cost import tree_s
 from jaxpipe.plan.dtfm.path import cheapest_path
 from jaxpipe.plan.sync import island_tree
 from topo import Cluster
 
 _EXACT_PATH = 6
-"""Up to so many ranks the path is exact: many trees are compared."""
+"""The largest number of ranks for an exact path: many trees are compared."""
 
 
 def fastest_tree(
@@ -26,8 +26,8 @@ def fastest_tree(
 ) -> SyncTree:
     """Return the fastest of some sync trees over ranks, which `devices` maps to devices.
 
-    Tried are islands, a central server, a chain and a binary tree, each in the order of the ranks
-    and along the cheapest path through the devices, both ways.
+    Candidates are islands, a central server, a chain and a binary tree, each in the order of the
+    ranks and along the cheapest path through the devices, in both directions.
 
     >>> import topo
     >>> fastest_tree(topo.load("two-region"), {0: 0, 1: 2, 2: 1, 3: 3}, num_bytes=1e6)
@@ -35,11 +35,12 @@ def fastest_tree(
     """
     ranks = tuple(devices)
     links = links_between(cluster, tuple(devices.values()))
-    places = {rank: index for index, rank in enumerate(ranks)}
+    members = {rank: index for index, rank in enumerate(ranks)}
+    # `min` keeps the first of equal trees: islands, the least surprising shape.
     return min(
         _trees(cluster, devices, num_bytes=num_bytes),
         key=lambda tree: tree_s(
-            links, _relabel(tree, places), num_bytes=num_bytes, chunk_bytes=chunk_bytes
+            links, _relabel(tree, members), num_bytes=num_bytes, chunk_bytes=chunk_bytes
         ),
     )
 
@@ -52,10 +53,10 @@ def suited_tree(
     num_bytes: float,
     chunk_bytes: float = inf,
 ) -> SyncTree:
-    """Return the sync tree over ranks along which an all-reduce of this kind is at its best.
+    """Return the sync tree over ranks for an all-reduce of this kind.
 
-    Sums that ascend a tree take the fastest one. All others take hosts inside regions, which
-    follow each other along the cheapest path: shares of a deep tree would be very many.
+    For `TREE` it is the fastest one. For the others it is the tree of hosts inside regions, in the
+    order of the cheapest path: a deep tree would divide the array into very many shares.
 
     >>> import topo
     >>> cluster, devices = topo.load("two-region"), {0: 0, 1: 2, 2: 1, 3: 3}
@@ -85,7 +86,7 @@ def _path(cluster: Cluster, devices: Mapping[int, int], *, num_bytes: float) -> 
     return [ranks[index] for index in cheapest_path(hops, largest_exact=_EXACT_PATH)]
 
 
-def _relabel(tree: SyncTree, places: Mapping[int, int]) -> SyncTree:
+def _relabel(tree: SyncTree, members: Mapping[int, int]) -> SyncTree:
     if isinstance(tree, int):
-        return places[tree]
-    return tuple(_relabel(member, places) for member in tree)
+        return members[tree]
+    return tuple(_relabel(member, members) for member in tree)

@@ -1,4 +1,4 @@
-"""What is decided about: a cluster, a model's costs, a batch; and the shapes that fit them."""
+"""The planner's task: a cluster, a model's profile and a batch; and the shapes that fit."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -8,8 +8,8 @@ import numpy as np
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost.estimate import slowness
+from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.cost.memory import BytesPerParameter
-from jaxpipe.plan.cost.profile import Profile
 from topo import Cluster
 from topo.gpu import Precision
 
@@ -18,9 +18,8 @@ from topo.gpu import Precision
 class Task:
     """A model to train on a cluster, `batch` samples a step.
 
-    `tied` says whether the head shares the embedding's parameters. Gradients travel in chunks of
-    `chunk_bytes`, which follow each other. `stages` and `replicas` are
-    decided where they are left out.
+    `tied` says whether the head shares the embedding's parameters. Gradients are sent in chunks of
+    `chunk_bytes`. `stages` and `replicas` are chosen by the planner by default.
 
     Raises:
         PlanError: there is no sample, no stage or no replica.
@@ -38,33 +37,33 @@ class Task:
 
     def __post_init__(self) -> None:
         if self.batch < 1:
-            raise PlanError(f"a step has samples: `batch` is {self.batch}; make it at least 1")
+            raise PlanError(f"`batch` must be at least 1, not {self.batch}")
         for name in ("stages", "replicas"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise PlanError(f"a model is somewhere: `{name}` is {value}; make it at least 1")
+                raise PlanError(f"`{name}` must be at least 1, not {value}")
 
     @property
     def num_layers(self) -> int:
-        """How many layers are cut into stages."""
+        """The number of layers to partition."""
         return len(self.profile.layers)
 
     @cached_property
     def slow(self) -> np.ndarray:
-        """How many times longer than the profiled device each device of the cluster takes."""
+        """The compute time of each device relative to the profiled device."""
         return slowness(self.cluster, self.profile, self.precision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How many stages a pipeline has, and how many replicas there are of it."""
+    """The number of stages of a pipeline, and of its replicas."""
 
     stages: int
     replicas: int
 
     @property
     def num_ranks(self) -> int:
-        """How many devices it takes."""
+        """The number of devices."""
         return self.stages * self.replicas
 
 
@@ -72,7 +71,7 @@ def shapes(task: Task) -> tuple[Shape, ...]:
     """Return the shapes that fit the devices, the layers and the batch, largest first.
 
     For each number of stages these are the most replicas that divide the batch, and at most half
-    as many, in case devices are better left out.
+    as many, in case it is better to leave devices unused.
 
     Raises:
         PlanError: the task's own stages and replicas do not fit.

@@ -1,4 +1,4 @@
-"""DT-FM's cost of a grouping: what its scheduler minimises instead of the time of a step."""
+"""DT-FM's cost of a grouping, which its scheduler minimises in place of the step time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from jaxpipe.plan.dtfm.path import cheapest_path
 from jaxpipe.plan.dtfm.weights import ACTIVATION_BYTES, GRADIENT_BYTES, Weights, link_weights
 
 Groups: TypeAlias = Sequence[Sequence[int]] | np.ndarray
-"""Devices by group; all groups hold as many. A group holds one stage, a device of it one replica"""
+"""Devices by group, groups of equal size: one group per stage, one device per replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def dtfm_cost(
     (0.0, 1.89, (0, 1), (((0, 1),),))
 
     Raises:
-        PlanError: the links are no links (see `link_weights`), or the groups are empty, of unequal
+        PlanError: the links are not valid (see `link_weights`), or the groups are empty, of unequal
             size, or name a device twice or one that does not exist.
 
     Source: Yuan et al., "Decentralized Training of Foundation Models in Heterogeneous
@@ -121,7 +121,7 @@ def check_groups(groups: Groups, *, num_devices: int) -> np.ndarray:
 
 
 def sync_seconds(weights: Weights, members: np.ndarray) -> np.ndarray:
-    """Return what each member spends on its group; shapes are groups x members."""
+    """Return the sync seconds of each member in its group; shapes are groups x members."""
     return weights.sync[members[:, :, None], members[:, None, :]].sum(axis=2)
 
 
@@ -133,6 +133,7 @@ def cross_hops(hop: np.ndarray, members: np.ndarray, *, symmetric: bool) -> np.n
     apart = ~np.eye(len(members), dtype=bool)
     sources, destinations = np.nonzero(np.triu(apart) if symmetric else apart)
     pairs = hop[members[sources][:, :, None], members[destinations][:, None, :]]
+    # In the dtype of `hop`: searches pass small integer ranks in place of seconds.
     hops = np.zeros(apart.shape, dtype=hop.dtype)
     hops[sources, destinations] = bottleneck_values(pairs)
     return hops + hops.T if symmetric else hops

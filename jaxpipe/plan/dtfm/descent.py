@@ -1,4 +1,4 @@
-"""Descend to a grouping that no swap improves, its stages in their best order."""
+"""Local search: descend by swaps to a grouping that no swap improves."""
 
 from collections.abc import Callable
 
@@ -11,11 +11,11 @@ from jaxpipe.plan.dtfm.path import cheapest_path
 from jaxpipe.plan.dtfm.swaps import Table, apply, swaps_of, tabulate, value
 
 _EXACT_PATH = 10
-"""Up to so many stages the order is exact while searching; it is asked for often."""
+"""The largest number of stages for an exact order during the search, which needs it often."""
 _LARGEST_NEIGHBOURHOOD = 4096
-"""Of more swaps than this, so many are drawn."""
+"""The largest number of swaps to evaluate; of more, this many are drawn at random."""
 _NUM_FOLLOWED = 32
-"""So many of the best swaps are valued again when the best one is made."""
+"""The number of best swaps to evaluate again after the best one is made."""
 _TOLERANCE = 1e-9
 
 
@@ -24,6 +24,7 @@ def ordered(network: Network, members: np.ndarray) -> np.ndarray:
 
     Large groups are ordered by a bound below their hops, which is close where many are alike.
     """
+    # Exact matchings of large groups are too slow for every pair of groups.
     is_large = members.shape[1] > LARGEST_SUBSET_SIZE
     if is_large:
         ranks = reach_hops(network.ranks, members)
@@ -52,16 +53,17 @@ def descend(
     random: np.random.Generator,
     stop: Callable[[], bool],
 ) -> Table:
-    """Return groups, groups x members, that no swap of two devices improves, or where `stop` says.
+    """Return groups, groups x members, that no swap of two devices improves, or once `stop` says.
 
-    Stage by stage the best swaps are made; when none is left, the stages are put into their best
-    order, and all begins again if that has helped.
+    Makes the best swaps stage by stage; when none is left, puts the stages into their best order,
+    and repeats if that has helped.
     """
     table = tabulate(network, ordered(network, members))
     while not stop():
         while _sweep(network, table, random=random, stop=stop):
             pass
         again = tabulate(network, ordered(network, table.stages))
+        # Without the tolerance, rounding errors alone could let this loop go round forever.
         if again.total > table.total - _TOLERANCE:
             break  # in another order as good as this one, a swap might help
         table = again
@@ -92,6 +94,7 @@ def _best_swaps(network: Network, table: Table, *, stage: int, random: np.random
         if not _is_better(float(totals[order[0]]), float(spreads[order[0]]), table):
             break
         best = int(order[0])
+        # Swaps that share a device with the one just made are no longer valid.
         apart = (swaps.slot != swaps.slot[best]) & (swaps.entering != swaps.entering[best])
         apply(network, table, swaps, best)
         improved = True

@@ -1,4 +1,4 @@
-"""The cheapest grouping by trying all of them: the oracle of the search, for about ten devices."""
+"""Exhaustive search for the cheapest grouping, for about ten devices."""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -73,6 +73,7 @@ def exact_grouping(weights: Weights, *, num_groups: int, group_size: int) -> np.
     ):
         members = np.array(groups)
         data_parallel = float(sync_seconds(weights, members).max())
+        # A bound: the pipeline term only adds to it, and is the slow part.
         if data_parallel >= lowest:
             continue
         hops = cross_hops(weights.hop, members, symmetric=weights.is_symmetric)

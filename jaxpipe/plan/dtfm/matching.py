@@ -1,7 +1,7 @@
-"""Bottleneck matching: join two groups one to one, so that the slowest join is as fast as can be.
+"""Bottleneck matching: match two groups one to one such that the slowest pair is fastest.
 
-Two exact methods: a threshold search over Hopcroft-Karp, which also says who is joined to whom, and
-a dynamic program over subsets that values many small matchings at once, for searches.
+Two exact methods: a threshold search over Hopcroft-Karp, which returns the matching, and a dynamic
+program over subsets, which evaluates many small matchings at once, for searches.
 """
 
 from dataclasses import dataclass
@@ -37,6 +37,7 @@ def bottleneck_matching(weights: np.ndarray) -> Matching:
     Source: Burkard, Dell'Amico, Martello, "Assignment Problems", SIAM 2009, section 6.2
     (threshold algorithm).
     """
+    # The bottleneck is one of the weights, so that a search over their ranks is exact.
     values = np.unique(weights)
     low, high = int(np.searchsorted(values, reach(weights))), len(values) - 1
     columns = _match(weights <= values[low])
@@ -105,6 +106,7 @@ def _layers(size: int) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], ...]:
 def _subset_values(weights: np.ndarray) -> np.ndarray:
     """Match the first p rows with every set of p columns, for p = 1, 2, and so on."""
     size = weights.shape[1]
+    # The batch is the last axis: NumPy then works on long contiguous runs.
     rows = np.ascontiguousarray(weights.transpose(1, 2, 0))
     best = np.empty((1 << size, len(weights)), dtype=weights.dtype)
     best[0] = weights.min()

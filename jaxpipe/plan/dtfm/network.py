@@ -1,16 +1,16 @@
-"""A network prepared for search: hops as small integers, and which devices are interchangeable."""
+"""A network prepared for search: hops as small integers, and interchangeable devices."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from jaxpipe.plan.dtfm.islands import Islands, find_islands
+from jaxpipe.plan.dtfm.nested_islands import Islands, find_islands
 from jaxpipe.plan.dtfm.weights import Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Network:
-    """Weights, and what a search wants to know of them once and for all.
+    """Weights, and what a search derives from them once.
 
     `ranks[a, b]` is the place of `weights.hop[a, b]` among the distinct hops, `seconds`: integers
     of few bits compare faster than floats. Devices with the same `twins` can be swapped without
@@ -56,6 +56,7 @@ def _twins(weights: Weights) -> np.ndarray:
     twins = np.arange(len(weights.hop))
     firsts: dict[int, list[int]] = {}
     for device in range(len(twins)):
+        # Equal sorted weights are necessary for twins; the exact test follows for candidates only.
         signature = hash(tuple(np.sort(side[device]).tobytes() for side in sides))
         alike = firsts.setdefault(signature, [])
         first = next((other for other in alike if _swappable(weights, other, device)), device)

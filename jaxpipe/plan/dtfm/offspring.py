@@ -15,6 +15,7 @@ def offspring(
     network: Network, parents: Sequence[np.ndarray], *, random: np.random.Generator
 ) -> np.ndarray:
     """Return a new grouping, groups x members; better parents, which come first, are likelier."""
+    # Squaring favours small indices: the better parents come first.
     first, second = (parents[int(len(parents) * random.random() ** 2)] for _ in range(2))
     if random.random() < _TILINGS:
         return random_tiling(network, shape=first.shape, random=random)

@@ -1,6 +1,6 @@
-"""All swaps of a device of one stage with a device elsewhere, valued at once.
+"""All swaps of a device of one stage with a device elsewhere, evaluated at once.
 
-A swap changes the sync of two groups and at most four hops; everything else is kept.
+A swap changes the sync of two groups and at most four hops; the rest of the cost stays the same.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ NOWHERE = -1
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Table:
-    """Who holds which stage, with the parts of the cost; `spread` breaks ties between totals.
+    """The devices of each stage, with the parts of the cost; `spread` breaks ties of the total.
 
     `stages` is stages x members; `syncs` what each member spends on its group, in the same shape;
     `hops[s]` the bottleneck from stage `s` to the next, in seconds; `group[d]` and `slot[d]` say
@@ -31,7 +31,7 @@ class Table:
 
     @property
     def slowest_syncs(self) -> np.ndarray:
-        """What the busiest member of each group spends."""
+        """The sync seconds of the slowest member of each group."""
         return self.syncs.max(axis=1)
 
     @property
@@ -41,7 +41,7 @@ class Table:
 
     @property
     def spread(self) -> float:
-        """What all groups' busiest members spend together: less of it makes room for swaps."""
+        """The sum of the slowest members' sync seconds: a smaller one makes room for swaps."""
         return float(self.slowest_syncs.sum())
 
 
@@ -132,6 +132,7 @@ def value(network: Network, table: Table, swaps: Swaps) -> tuple[np.ndarray, np.
     slowest, new_spread = _sync_after(network, table, swaps)
     touched = _touched_hops(table, swaps)
     kept = table.hops.sum() - np.append(table.hops, 0.0)[touched].sum(axis=1)
+    # Only swaps whose lower bound is not above the present total need the slow matchings.
     open_ = np.flatnonzero(slowest + 2 * kept <= table.total)
     hops = _hops_after(network, table, swaps[open_], touched[open_])
     total[open_] = slowest[open_] + 2 * (kept[open_] + hops)
@@ -157,7 +158,7 @@ def apply(network: Network, table: Table, swaps: Swaps, index: int) -> None:
 
 
 def _sync_after(network: Network, table: Table, swaps: Swaps) -> tuple[np.ndarray, np.ndarray]:
-    """Return what the busiest member of all groups spends after each swap, and the spread."""
+    """Return the sync seconds of the slowest member after each swap, and the spread."""
     here = np.full(len(swaps), swaps.stage)
     there, slot = table.group[swaps.entering], table.slot[swaps.entering]
     mine = _group_after(network, table, here, swaps.slot, swaps.leaving, swaps.entering)
@@ -187,7 +188,7 @@ def _group_after(
     leaving: np.ndarray,
     entering: np.ndarray,
 ) -> np.ndarray:
-    """Return what the busiest member of each group spends with `entering` for `leaving`."""
+    """Return the sync seconds of each group's slowest member with `entering` for `leaving`."""
     sync, members = network.weights.sync, table.stages[group]
     spent = sync[entering[:, None], members]
     after = table.syncs[group] - sync[members, leaving[:, None]] + sync[members, entering[:, None]]
@@ -202,6 +203,7 @@ def _touched_hops(table: Table, swaps: Swaps) -> np.ndarray:
     touched = np.stack((here - 1, here, there - 1, there), axis=1)
     touched[there == NOWHERE, 2:] = -1
     touched[touched >= len(table.hops)] = -1
+    # Neighbouring stages share a hop, which must not count twice.
     touched[there == here + 1, 2] = -1
     touched[there == here - 1, 3] = -1
     return touched

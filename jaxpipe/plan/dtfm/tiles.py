@@ -16,7 +16,7 @@ from itertools import product
 
 import numpy as np
 
-from jaxpipe.plan.dtfm.islands import packed_order, shuffled
+from jaxpipe.plan.dtfm.nested_islands import packed_order, shuffled
 from jaxpipe.plan.dtfm.network import Network
 
 
@@ -25,8 +25,8 @@ def tiled(
 ) -> np.ndarray:
     """Return groups x members, filled with the devices in `order`, tile by tile.
 
-    With `down` the next tile is below, and else beside; inside a tile one replica follows the
-    other.
+    With `down` the next tile is below the last one, otherwise to its right; inside a tile one
+    replica follows the other.
 
     >>> tiled(np.arange(8), num_groups=4, group_size=2, height=1, width=2, down=True).T
     array([[0, 1, 4, 5],
@@ -34,6 +34,7 @@ def tiled(
     """
     replica, stage = (axis.ravel() for axis in np.indices((group_size, num_groups)))
     row, column = replica // height, stage // width
+    # The last key sorts first: tiles in order, then the cells inside of each.
     cells = np.lexsort((stage, replica, row, column) if down else (stage, replica, column, row))
     table = np.empty(len(cells), dtype=int)
     table[cells] = order[: len(cells)]

@@ -1,4 +1,4 @@
-"""What DT-FM's cost charges for each ordered pair of devices: a hop of the pipeline, and a sync."""
+"""Weights of DT-FM's cost for each ordered pair of devices: a pipeline hop, and a sync."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from jaxpipe.errors import PlanError
 GRADIENT_BYTES = 0.65e9
 """The gradients of one stage, as published: 0.65 GB."""
 ACTIVATION_BYTES = 0.47124922275543213e9
-"""What crosses a stage boundary in one step, as published.
+"""The bytes that cross a stage boundary in one step, as published.
 
 The published solver computes 2024 * 2048 * 2 * (1.25e5 / 2048) bytes in GiB (2024 for 2048) and
 then takes the number for GB. Both slips are kept, so that costs compare with published ones.
@@ -62,6 +62,7 @@ def link_weights(
     _check(latency_s, bandwidth_bytes_per_s)
     hop = latency_s + activation_bytes / bandwidth_bytes_per_s
     sync = 2 * (latency_s + gradient_bytes / group_size / bandwidth_bytes_per_s)
+    # A device to itself: the diagonals of the arguments are ignored.
     np.fill_diagonal(hop, 0.0)
     np.fill_diagonal(sync, 0.0)
     return Weights(hop=hop, sync=sync)

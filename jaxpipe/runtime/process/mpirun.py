@@ -15,7 +15,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process.affinity import die_with_parent
 from jaxpipe.runtime.process.blocked_signal import block, call_when_pending, is_supported
 from jaxpipe.runtime.process.tee import Tee
-from jaxpipe.runtime.process.ulfm import SURVIVAL_OPTIONS, cannot_survive
+from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS, cannot_survive
 
 _RANK_AND_SIZE = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),

@@ -65,7 +65,14 @@ def check_all_reduce(plan: Plan, transport: Transport) -> None:
         )
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
+class _End:
+    """The end of an all-reduce on the rank's clock, 0 until it has ended."""
+
+    end_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Pending:
     """An all-reduce under way, and its start and end on the rank's clock."""
 
@@ -73,7 +80,7 @@ class _Pending:
     handle: AllReduceHandle[Any]
     num_bytes: int
     start_s: float
-    end_s: float = 0.0
+    end: _End
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +112,19 @@ class GradientSync:
             algorithm=self.plan.all_reduce,
             wire=self.wire,
         )
-        pending = _Pending(
-            instruction=instruction, handle=handle, num_bytes=array.nbytes, start_s=start_s
+        end = _End()
+        # In the reducer's thread: by the time that `wait_all` runs, it may have ended long ago. The
+        # callback must not refer to the handle: as a cycle, a future would keep its array alive.
+        handle.future.add_done_callback(partial(self._note_end, end))
+        self.pending.append(
+            _Pending(
+                instruction=instruction,
+                handle=handle,
+                num_bytes=array.nbytes,
+                start_s=start_s,
+                end=end,
+            )
         )
-        # In the reducer's thread: by the time that `wait_all` runs, it may have ended long ago.
-        handle.future.add_done_callback(partial(self._note_end, pending))
-        self.pending.append(pending)
 
     def wait_all(self) -> Iterator[tuple[Instruction, Any]]:
         """Wait for all that were started, and yield each instruction with its reduced array.
@@ -122,12 +136,12 @@ class GradientSync:
         for each in self.pending:
             total = each.handle.wait(timeout_s=self.timeout_s)
             # A waiting thread may wake before the done callback has run.
-            each.end_s = each.end_s or self.recorder.now()
+            end_s = each.end.end_s or self.recorder.now()
             self.recorder.add(
                 Lane.REDUCE,
                 each.instruction,
                 start_s=each.start_s,
-                end_s=each.end_s,
+                end_s=end_s,
                 num_bytes=each.num_bytes,
             )
             yield each.instruction, total
@@ -156,5 +170,5 @@ class GradientSync:
                 timeout_s=self.timeout_s,
             )
 
-    def _note_end(self, pending: _Pending, _: Future[Any]) -> None:
-        pending.end_s = self.recorder.now()
+    def _note_end(self, end: _End, _: Future[Any]) -> None:
+        end.end_s = self.recorder.now()

@@ -1,4 +1,4 @@
-"""Prove that a lowered schedule is one whole step: all of it, once, and nothing else."""
+"""Check that a lowered schedule is one whole step: each instruction once, and no others."""
 
 from collections.abc import Iterable, Iterator
 
@@ -30,12 +30,12 @@ def check_content(schedule: Schedule) -> None:
 
     >>> check_content(((forward(0, 0), forward(0, 0), reduce(0, Bucket.SCALARS)),))
     Traceback (most recent call last):
-    jaxpipe.errors.PlanError: everything is done once: stage 0, position 1, `forward 0` comes \
-again; remove it
+    jaxpipe.errors.PlanError: every instruction occurs once: stage 0, position 1, `forward 0` \
+occurs again; remove it
 
     Raises:
-        PlanError: the first instruction that comes twice, that is not part of the step, that is
-            half of a message without the other half, or that is missing.
+        PlanError: the first instruction that is repeated, that is not part of the step, that is a
+            send without a receive or the reverse, or that is missing.
     """
     contents = _contents(schedule)
     for rank, program in enumerate(schedule):
@@ -46,7 +46,7 @@ again; remove it
 
 
 def _contents(schedule: Schedule) -> Schedule:
-    """Return what each rank has to do, in no particular order."""
+    """Return the instructions of each rank, in no particular order."""
     instructions = [instruction for program in schedule for instruction in program]
     num_microbatches = 1 + max(
         (each.microbatch for each in instructions if each.microbatch is not None), default=-1
@@ -84,6 +84,7 @@ def _computes(
         yield forward(stage, microbatch)
         whole = backward(stage, microbatch)
         halves = (backward_input(stage, microbatch), backward_weight(stage, microbatch))
+        # If both are present, the whole one counts and the halves are refused as extra.
         is_split = whole not in present and not present.isdisjoint(halves)
         if trains:
             yield from halves if is_split else (whole,)
@@ -122,15 +123,19 @@ def _check_members(rank: int, program: Program, *, content: Program, num_ranks: 
         stage = instruction.stage if is_held else rank
         if instruction in seen:
             raise refusal(
-                "everything is done once", stage, position, instruction, "comes again; remove it"
-            )
-        if instruction not in members:
-            raise refusal(
-                "a program does what its stage has to",
+                "every instruction occurs once",
                 stage,
                 position,
                 instruction,
-                "is not part of that; remove it",
+                "occurs again; remove it",
+            )
+        if instruction not in members:
+            raise refusal(
+                "a program belongs to its stages",
+                stage,
+                position,
+                instruction,
+                "does not belong to this one; remove it",
             )
         seen.add(instruction)
 
@@ -142,11 +147,11 @@ def _check_messages(schedule: Schedule) -> None:
             other = _other_end(instruction)
             if other is not None and other not in present:
                 raise refusal(
-                    f"every {instruction.op} meets one {other.op}",
+                    f"every {instruction.op} has its {other.op}",
                     instruction.stage,
                     position,
                     instruction,
-                    f"meets none; add `{describe(other)}` to stage {other.stage}",
+                    f"has none; add `{describe(other)}` to stage {other.stage}",
                 )
 
 
@@ -163,6 +168,6 @@ def _check_complete(program: Program, *, content: Program) -> None:
     for instruction in content:
         if instruction not in present:
             raise PlanError(
-                f"a program does all that its stage has to: stage {instruction.stage} lacks "
+                f"a program is complete: stage {instruction.stage} lacks "
                 f"`{describe(instruction)}`; add it"
             )

@@ -1,4 +1,4 @@
-"""Prove that in each program everything stands behind what it needs."""
+"""Check that in each program every instruction follows those that it depends on."""
 
 from collections.abc import Iterator, Mapping
 
@@ -17,13 +17,13 @@ from jaxpipe.schedule.virtual_stages import count_stages
 
 
 def check_order(schedule: Schedule) -> None:
-    """Refuse a lowered schedule in which an instruction stands before what it needs.
+    """Refuse a lowered schedule in which an instruction precedes one that it depends on.
 
     >>> from jaxpipe.schedule.instruction import backward, forward
     >>> check_order(((backward(0, 0), forward(0, 0)),))
     Traceback (most recent call last):
-    jaxpipe.errors.PlanError: everything follows what it needs: stage 0, position 0, `backward 0` \
-comes before `forward 0`; move it behind
+    jaxpipe.errors.PlanError: instructions follow their dependencies: stage 0, position 0, \
+`backward 0` precedes `forward 0`; move it after that
 
     Raises:
         PlanError: the first such instruction.
@@ -36,11 +36,11 @@ comes before `forward 0`; move it behind
             for need in _needs(instruction, program, makers=makers, num_stages=num_stages):
                 if need not in done:
                     raise refusal(
-                        "everything follows what it needs",
+                        "instructions follow their dependencies",
                         instruction.stage,
                         position,
                         instruction,
-                        f"comes before `{describe(need)}`; move it behind",
+                        f"precedes `{describe(need)}`; move it after that",
                     )
             done.add(instruction)
 
@@ -64,15 +64,15 @@ def _needs(
             kind = Kind.ACTIVATION if peer > stage else Kind.GRADIENT
             yield makers[Value(kind, stage, microbatch)]
         case Op.REDUCE:
-            yield from (each for each in program if _is_summed(each, instruction))
+            yield from (each for each in program if _contributes(each, instruction))
         case Op.UPDATE:
             yield from (each for each in program if each.bucket is Bucket.SCALARS)
         case Op.RECEIVE:
             return
 
 
-def _is_summed(each: Instruction, reduction: Instruction) -> bool:
-    """Say whether an instruction adds to what a reduction of the same program sums."""
+def _contributes(each: Instruction, reduction: Instruction) -> bool:
+    """Return whether an instruction contributes to a reduction of the same program."""
     match reduction.bucket:
         case Bucket.STAGE:
             return each.is_compute and each.stage == reduction.stage

@@ -1,4 +1,4 @@
-"""What stages and messages cost: the seconds to which a schedule can be made to measure."""
+"""Measured or estimated seconds of stages and messages, for generators that use them."""
 
 import math
 from dataclasses import dataclass

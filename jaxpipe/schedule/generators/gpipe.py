@@ -44,8 +44,8 @@ def forward_only(*, num_stages: int, num_microbatches: int, num_chunks: int = 1)
     stage 1  .  0  1  2  3  .
     stage 2  .  .  0  1  2  3
 
-    Ranks with several chunks take as many microbatches as there are ranks through all of them, and
-    then the next:
+    Ranks with several chunks process the microbatches in groups of num_ranks, each group through
+    all chunks before the next:
 
     >>> print(render(forward_only(num_stages=4, num_microbatches=3, num_chunks=2)))
     rank 0   0.0  1.0  0.1  1.1  2.0    .  2.1    .

@@ -1,15 +1,15 @@
-"""Schedules made to measure: every rank does the most urgent of what it can do.
+"""Greedy schedules for given costs: a free rank starts its most urgent instruction that can run.
 
-Given what stages and messages cost, ranks are followed in time. Whenever one is free, it takes::
+The ranks are simulated with the given seconds of stages and messages. A free rank takes::
 
     1. the next forward, if the activation is there and fewer microbatches than its warm-up are
        between forward and backward-input; if memory is full, a backward-weight makes room
     2. the next backward-input, if the gradient is there
-    3. a backward-weight, for which nobody waits, where `WeightPlacement` says so
-    4. nothing, until a message comes
+    3. a backward-weight, which nothing waits for, if `WeightPlacement` allows
+    4. nothing, until a message arrives
 
-So ranks alternate as in 1F1B, at a depth that hides messages, and weights fill what is left. Memory
-is the number of microbatches between forward and backward-weight.
+So ranks alternate as in 1F1B, at a depth that hides messages, and backward-weights fill the gaps.
+Memory is the number of microbatches between forward and backward-weight.
 
 Source of the idea: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 3.1.
 """
@@ -33,12 +33,12 @@ from jaxpipe.schedule.virtual_stages import check_size
 
 
 class WeightPlacement(StrEnum):
-    """When a backward-weight is done for which no forward needs room."""
+    """When to run a backward-weight whose memory no forward needs yet."""
 
     FILL = "fill"
-    """Whenever nothing else can be done."""
+    """Whenever nothing else can run."""
     GAPS = "gaps"
-    """As `FILL`, but not if the rank knows of a message that comes before it would end."""
+    """As `FILL`, but not if a message is known to arrive before it would end."""
 
 
 def greedy(
@@ -49,7 +49,7 @@ def greedy(
     max_live: tuple[int, ...],
     weights: WeightPlacement = WeightPlacement.FILL,
 ) -> Schedule:
-    """Return the compute instructions of a schedule with split backwards, made for these costs.
+    """Return the compute instructions of a schedule with split backwards for these costs.
 
     Rank s has at most `warmup[s]` microbatches between forward and backward-input, and at most
     `max_live[s]` between forward and backward-weight.
@@ -85,6 +85,7 @@ def greedy(
     while wakes:
         now_s, stage = heapq.heappop(wakes)
         rank = ranks[stage]
+        # A message arrived while the rank computes: it chooses again when it is free.
         if rank.free_s > now_s:
             continue
         op = rank.choose(now_s, weight_s=costs.backward_weight_s[stage], weights=weights)
@@ -95,7 +96,7 @@ def greedy(
 
 @dataclass(slots=True, kw_only=True)
 class _Rank:
-    """What a rank has done, and when what it needs has come or will come, as far as is known."""
+    """The progress of a rank, and the arrival times of its messages, as far as they are known."""
 
     stage: int
     num_microbatches: int
@@ -110,11 +111,12 @@ class _Rank:
     num_weights: int = 0
 
     def choose(self, now_s: float, *, weight_s: float, weights: WeightPlacement) -> Op | None:
-        """Return what to do now, None for nothing."""
+        """Return the operation to start now, or None."""
         input_s = _next(self.gradients_s, self.num_inputs)
         forward_s = _next(self.activations_s, self.num_forwards)
         if self.num_forwards - self.num_inputs >= self.warmup:
             forward_s = math.inf
+        # Memory counts to the backward-weight, depth only to the backward-input.
         is_full = self.num_forwards - self.num_weights >= self.max_live
         has_weights = self.num_weights < self.num_inputs
         if forward_s <= now_s and not is_full:
@@ -126,19 +128,20 @@ class _Rank:
         if not has_weights:
             return None
         next_s = input_s if is_full else min(input_s, forward_s)
+        # A weight gradient that ends after the next message would delay what other ranks wait for.
         waits = weights is WeightPlacement.GAPS and next_s < now_s + weight_s
         return None if waits else Op.BACKWARD_WEIGHT
 
 
 def _next(arrivals_s: list[float], position: int) -> float:
-    """Return when a message comes, as far as is known."""
+    """Return the arrival time of a message, infinity if it is not known yet."""
     return arrivals_s[position] if position < len(arrivals_s) else math.inf
 
 
 def _execute(
     op: Op, rank: _Rank, ranks: list[_Rank], *, now_s: float, costs: Costs
 ) -> list[tuple[float, int]]:
-    """Let a rank do its next instruction of this kind; return who has to look when what to do."""
+    """Run the next instruction of this kind; return when which ranks have to choose again."""
     stage = rank.stage
     match op:
         case Op.FORWARD:

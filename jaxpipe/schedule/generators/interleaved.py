@@ -1,4 +1,4 @@
-"""Interleaved 1F1B: several chunks to a rank, so that the pipeline fills in smaller steps."""
+"""Interleaved 1F1B: several chunks per rank, so that the pipeline fills in smaller steps."""
 
 from collections.abc import Callable
 
@@ -11,8 +11,8 @@ from jaxpipe.schedule.virtual_stages import check_chunks, check_size
 def interleaved(*, num_stages: int, num_microbatches: int, num_chunks: int) -> Schedule:
     """Return the compute instructions of interleaved 1F1B.
 
-    Each rank takes as many microbatches as there are ranks through one chunk after the other, and
-    alternates backwards and forwards after a warm-up of 2 (p - r) - 1 + (v - 1) p forwards, for
+    Each rank processes groups of num_ranks microbatches, one chunk after the other, and alternates
+    backwards and forwards after a warm-up of 2 (p - r) - 1 + (v - 1) p forwards, for
     rank r of p with v chunks. With stages of equal duration the bubble is (p - 1) / (v m + p - 1)
     of the time, about a v-th of that of 1F1B; rank r keeps the residuals of min(v m, warm-up) pairs
     of stage and microbatch. Every microbatch crosses v times as many links.
@@ -55,6 +55,7 @@ def interleaved(*, num_stages: int, num_microbatches: int, num_chunks: int) -> S
                 num_ranks=num_ranks,
                 num_microbatches=num_microbatches,
             ),
+            # A group through all chunks but the last, and the depth of eager 1F1B for that one.
             warmup=2 * (num_ranks - rank) - 1 + (num_chunks - 1) * num_ranks,
         )
         for rank in range(num_ranks)

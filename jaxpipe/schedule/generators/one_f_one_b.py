@@ -5,8 +5,8 @@ of microbatches whose residuals it keeps. The shortest that keeps equal stages b
 of stages from here to the last: plain 1F1B. A longer one buys time for messages with memory, which
 pays on far-apart links. From the forward of microbatch k on stage s, there and back again takes
 2 (f + b + c) seconds, if a forward takes f, a backward b and a message c; stage s + 1 has by then
-used w(s) - w(s + 1) + 1 microbatches, which keep it busy for f + b each. So nobody waits, once the
-pipeline is full, for messages of up to::
+used w(s) - w(s + 1) + 1 microbatches, which keep it busy for f + b each. So once the pipeline is
+full, no stage waits for messages of up to::
 
     c  =  (w(s) - w(s + 1) - 1) (f + b) / 2
 

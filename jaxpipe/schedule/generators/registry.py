@@ -1,4 +1,4 @@
-"""The schedules that train, by name."""
+"""Training schedules by name."""
 
 from enum import StrEnum
 
@@ -11,7 +11,7 @@ from jaxpipe.schedule.instruction import Schedule
 
 
 class ScheduleKind(StrEnum):
-    """Which generator orders the forwards and backwards of a step."""
+    """The generators of training schedules."""
 
     GPIPE = "gpipe"
     """All forwards, then all backwards: keeps every microbatch live."""
@@ -54,11 +54,11 @@ def generate(
     True
 
     Raises:
-        PlanError: the generator refuses its arguments, or it has no warm-up or no chunks to set.
+        PlanError: the generator refuses its arguments, or has no `warmup` or `num_chunks`.
     """
     if num_chunks != 1 and kind is not ScheduleKind.INTERLEAVED:
         raise PlanError(
-            f"only {ScheduleKind.INTERLEAVED} has several chunks to a rank: `num_chunks` is "
+            f"only {ScheduleKind.INTERLEAVED} has several chunks per rank: `num_chunks` is "
             f"{num_chunks} and `kind` is {kind}; leave out the one or change the other"
         )
     if warmup is not None and kind is not ScheduleKind.EAGER_ONE_F_ONE_B:

@@ -1,4 +1,4 @@
-"""Zero-bubble schedules: backwards are split, and weight gradients fill what would be idle.
+"""Zero-bubble schedules: split backwards, whose weight gradients fill idle time.
 
 Both are 1F1B with a warm-up, as in `one_f_one_b`, in which each backward is a backward-input, and
 the backward-weight of an earlier microbatch follows it. How much earlier grows along the stages, so
@@ -8,7 +8,8 @@ that every stage keeps the same number of microbatches::
     ZB-H1               p - s             j + s                                      p
     ZB-H2               2 (p - s) - 1     j + 2 s                                    2 p - 1
 
-What the later stages put off lets their gradients arrive earlier at the first, which ends last.
+The weight gradients that later stages postpone let their input gradients arrive earlier at the
+first stage, which ends last.
 
 Source: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2. Its bubble of ZB-H1,
 (p - 1) (f + b - w), takes a backward-weight to be the shortest of the three.
@@ -46,7 +47,7 @@ def zb_h1(*, num_stages: int, num_microbatches: int) -> Schedule:
         _of_stage(
             stage,
             warmup=num_stages - stage,
-            num_put_off=stage,
+            num_postponed=stage,
             num_microbatches=num_microbatches,
         )
         for stage in range(num_stages)
@@ -54,7 +55,7 @@ def zb_h1(*, num_stages: int, num_microbatches: int) -> Schedule:
 
 
 def zb_h2(*, num_stages: int, num_microbatches: int) -> Schedule:
-    """Return the compute instructions of ZB-H2, which is never idle once it has begun.
+    """Return the compute instructions of ZB-H2, in which a stage is never idle once it has begun.
 
     Stage s of p keeps the residuals of min(m, 2 p - 1) microbatches. If forward, backward-input and
     backward-weight take the same time, and there are at least 2 p - 1 microbatches, every stage
@@ -74,21 +75,22 @@ def zb_h2(*, num_stages: int, num_microbatches: int) -> Schedule:
         _of_stage(
             stage,
             warmup=2 * (num_stages - stage) - 1,
-            num_put_off=2 * stage,
+            num_postponed=2 * stage,
             num_microbatches=num_microbatches,
         )
         for stage in range(num_stages)
     )
 
 
-def _of_stage(stage: int, *, warmup: int, num_put_off: int, num_microbatches: int) -> Program:
+def _of_stage(stage: int, *, warmup: int, num_postponed: int, num_microbatches: int) -> Program:
     program = [forward(stage, microbatch) for microbatch in range(min(warmup, num_microbatches))]
     for microbatch in range(num_microbatches):
         program.append(backward_input(stage, microbatch))
-        if microbatch >= num_put_off:
-            program.append(backward_weight(stage, microbatch - num_put_off))
+        # The weight gradient of an earlier microbatch: later stages postpone it longer.
+        if microbatch >= num_postponed:
+            program.append(backward_weight(stage, microbatch - num_postponed))
         if warmup + microbatch < num_microbatches:
             program.append(forward(stage, warmup + microbatch))
-    first_left = max(0, num_microbatches - num_put_off)
+    first_left = max(0, num_microbatches - num_postponed)
     program += (backward_weight(stage, left) for left in range(first_left, num_microbatches))
     return tuple(program)

@@ -21,7 +21,7 @@ from typing import TypeAlias
 from jaxpipe.errors import PlanError
 from jaxpipe.network import EventQueue, Link, open_links
 from jaxpipe.schedule import Bucket, Instruction, Op, describe, holder, stages_held
-from jaxpipe.simulate.engine.collectives import CollectiveTracker, pairs
+from jaxpipe.simulate.engine.running_collectives import CollectiveTracker, pairs
 from jaxpipe.simulate.engine.step_model import Step, StepModel, steps
 from jaxpipe.trace import Lane, Span, Trace, Truth
 

@@ -1,1 +1,1 @@
-"""Published systems as simulated steps: DT-FM, Megatron-LM, ZeRO-3, with fitted constants."""
+"""Published systems as simulated steps: DT-FM, Megatron-LM and ZeRO-3, with fitted constants."""

@@ -14,7 +14,7 @@ from jaxpipe.simulate.published.workload import Workload
 from topo import Cluster
 
 _BACKWARD_FORWARDS = 3
-"""A backward computes the forward again, then twice as much."""
+"""A backward recomputes the forward, then takes two forwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +33,10 @@ def durations(
     workload: Workload,
     speeds: Speeds,
 ) -> Durations:
-    """Return the seconds of a microbatch: FLOPs over the part of the peak that the stage reaches.
+    """Return the seconds of a microbatch: FLOPs over the fraction of the peak that a stage reaches.
 
     Raises:
-        PlanError: nothing is known of the speed of a device.
+        PlanError: the speed of a device is not known.
     """
     forward_s = tuple(
         cut[stage]
@@ -71,9 +71,9 @@ def ring_step_s(
     *,
     nic_efficiency: float,
 ) -> float:
-    """Return the seconds in which every device passes a part to the next one of its ring.
+    """Return the seconds of one round, in which every device sends a part to the next of its ring.
 
-    All rings (of devices) move at once and share the NICs; the slowest link counts.
+    All rings (of devices) send at once and share the NICs; the slowest link counts.
 
     >>> import topo
     >>> pair = topo.load("homogeneous:hosts=2,delay_ms=500,bandwidth_gbps=8")
@@ -82,6 +82,7 @@ def ring_step_s(
     """
     host_of = cluster.host_of
     hops = [hop for ring in rings for hop in zip(ring, (*ring[1:], ring[0]), strict=True)]
+    # Rings that leave a host at the same time share its NIC.
     leaving = Counter(host_of[a] for a, b in hops if host_of[a] != host_of[b])
 
     def rate(a: int, b: int) -> float:

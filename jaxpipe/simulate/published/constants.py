@@ -1,4 +1,4 @@
-"""Fitted constants: what published runs got out of their hardware."""
+"""Fitted constants: the efficiency of published runs on their hardware."""
 
 import tomllib
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from topo.gpu import Precision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """The part of a GPU's peak that a stage reaches, by where its messages go."""
+    """The fraction of a GPU's peak that a stage reaches, with local or with remote neighbours."""
 
     local_fraction: float
     remote_fraction: float
@@ -20,7 +20,7 @@ class Speeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkConstants:
-    """What messages get of the network between hosts; `data/dtfm.toml` says what each one means."""
+    """Costs of messages between hosts; `data/dtfm.toml` explains each constant."""
 
     message_overhead_s: float
     flow_bytes_per_s: float
@@ -28,7 +28,7 @@ class NetworkConstants:
     nic_efficiency: float
 
     def messages(self, *, window: int | None) -> MessageCosts:
-        """Return how messages between stages travel, `window` of a link at once."""
+        """Return the costs of messages between stages, at most `window` on a link at once."""
         return MessageCosts(
             overhead_s=self.message_overhead_s,
             flow_bytes_per_s=self.flow_bytes_per_s,
@@ -39,14 +39,14 @@ class NetworkConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """All that was fitted: two speeds and four numbers of the network, and one speed in fp32."""
+    """All fitted constants: two speeds in fp16, four of the network, and one speed in fp32."""
 
     fp16: Speeds
     fp32: Speeds
     network: NetworkConstants
 
     def speeds(self, precision: Precision) -> Speeds:
-        """Return the speeds in a precision of 2 bytes, or of 4."""
+        """Return the speeds for a precision of 2 or of 4 bytes."""
         return self.fp32 if precision in (Precision.FP32, Precision.TF32) else self.fp16
 
 

@@ -1,14 +1,12 @@
-"""The sums of gradients over replicas: one collective to a stage.
-
-DT-FM as it ran: GPipe in steps of 64 microbatches, a barrier between forwards and backwards.
+"""DT-FM as published: GPipe in steps of 64 microbatches, with a barrier after the forwards.
 
 ::
 
     every pipeline     64 forwards │ 64 backwards   64 forwards │ 64 backwards   ...   reduce
     all ranks meet                 │                            │                      broadcast
 
-Replicas sum a stage's gradients as one flat buffer along a chain in rank order, which nothing
-overlaps, and rank r is stage r % 8 of pipeline r // 8.
+Replicas all-reduce a stage's gradients as one flat buffer along a chain in rank order, without
+overlap; rank r is stage r % 8 of pipeline r // 8.
 
 Source: Yuan et al., "Decentralized Training of Foundation Models in Heterogeneous Environments",
 NeurIPS 2022; the runtime that was published with it.
@@ -37,31 +35,32 @@ from jaxpipe.simulate.published.workload import Workload
 from topo import Cluster
 
 NUM_CHUNKS = 128
-"""In so many parts gradients follow each other; NCCL's are smaller, and cost more to simulate."""
+"""The number of chunks of gradients; NCCL's are smaller, and take longer to simulate."""
 
 
 Algorithm: TypeAlias = Callable[[Sequence[int], float], Collective]
-"""Given the ranks in order, and the bytes that each of them holds: the transfers."""
+"""From the ranks, in order, and the bytes of each of them, to the transfers of an all-reduce."""
 
 
 def along(kind: AllReduceKind) -> Algorithm:
-    """Return an all-reduce of the runtime, along a flat tree and in one chunk."""
+    """Return an all-reduce of the runtime, over a flat tree and in one chunk."""
     return lambda members, num_bytes: all_reduce_transfers(
         kind, tuple(members), num_bytes=num_bytes
     )
 
 
 def sequential_chain(members: Sequence[int], num_bytes: float) -> Collective:
-    """Reduce to the first replica along a chain, then broadcast: what DT-FM's runs did."""
+    """Reduce to the first replica along a chain, then broadcast, as DT-FM's runs did."""
     return reduce_then_broadcast(tuple(members), num_bytes)
 
 
 def reduce_then_broadcast(tree: SyncTree, num_bytes: float) -> Collective:
-    """Pass sums along the members of each island; when the last chunk has come, broadcast back.
+    """Reduce along the members of each island; broadcast once the last chunk is complete.
 
-    So the links are used in one direction at a time, which takes about twice as long as the
-    runtime's chain, in which each chunk turns round as soon as it is complete.
+    This uses links in one direction at a time, and takes about twice as long as the runtime's
+    chain, which broadcasts each chunk as soon as it is complete.
     """
+    # A chain inside islands as well: each replica receives from one other only.
     path = chained(tree)
     return in_sequence(
         reduce_transfers(path, num_bytes=num_bytes, num_chunks=NUM_CHUNKS),
@@ -90,9 +89,9 @@ Placement: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 def scheduled(cluster: Cluster, *, batch: int, num_stages: int = NUM_STAGES) -> Placement:
-    """Return the placement with DT-FM's scheduler: pipelines inside islands, in launch order.
+    """Return the placement of DT-FM's scheduler: pipelines inside islands, in launch order.
 
-    That is known for its cases 3 to 5; for 1 and 2 it is inferred from their times.
+    This is documented for its cases 3 to 5; for 1 and 2 it is inferred from their times.
     """
     return pipelines(cluster, launch_order(cluster), num_stages=num_stages, batch=batch)
 
@@ -115,7 +114,7 @@ def dtfm_step(
     constants: Constants,
     all_reduce: Algorithm = sequential_chain,
 ) -> StepModel:
-    """Return a step of DT-FM with this placement, and with this sum over the replicas."""
+    """Return a step of DT-FM with this placement and all-reduce over the replicas."""
     num_stages, num_replicas = len(placement[0]), len(placement)
     cut = even_partition(num_layers=workload.num_layers, num_stages=num_stages)
     speeds = constants.speeds(workload.precision)

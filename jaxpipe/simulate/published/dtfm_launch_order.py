@@ -1,4 +1,4 @@
-"""In which order the hosts of a published run came up, and which of them made pipelines."""
+"""The rank order of DT-FM's published runs, and the pipelines that result from it."""
 
 from collections import Counter, defaultdict
 from math import gcd
@@ -10,10 +10,10 @@ from topo import Cluster
 
 
 def launch_order(cluster: Cluster) -> tuple[int, ...]:
-    """Return the devices as DT-FM's launcher numbered them: sizes of hosts in turn, small first.
+    """Return the devices in the order of DT-FM's launcher: host sizes in turn, small ones first.
 
     Hosts of one size keep their order. In case 2 of DT-FM, 32 hosts of one device and 8 of four
-    came up as (1 1 1 1 4) x 8.
+    were ordered as (1 1 1 1 4) x 8.
 
     >>> import topo
     >>> launch_order(topo.load("case2-spot"))[:9]
@@ -57,9 +57,9 @@ def shuffled(order: tuple[int, ...], *, seed: int) -> tuple[int, ...]:
 def pipelines(
     cluster: Cluster, order: tuple[int, ...], *, num_stages: int, batch: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Cut the devices, in order, into as many pipelines as there are and as divide the batch.
+    """Divide the devices, in order, into the most pipelines that divide the batch.
 
-    Where some are left out, every region keeps its first ones.
+    If some are left out, every region keeps its first ones.
 
     Raises:
         PlanError: there are fewer devices than stages, or no sample.

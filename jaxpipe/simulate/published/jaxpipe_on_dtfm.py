@@ -1,17 +1,15 @@
-"""In which order a sum visits islands: along the path whose slowest link is fastest.
-
-jaxpipe's own plan for a cluster, as a job: what DT-FM's runtime left on the table.
+"""jaxpipe's plan for DT-FM's clusters: what its choices gain over DT-FM's runtime.
 
 ::
 
-    order      pipelines stay inside regions and hosts, and the sum over replicas visits the
+    order      pipelines stay inside regions and hosts, and the all-reduce over replicas visits the
                islands in the order whose slowest link is fastest
-    overlap    messages follow each other without waiting to arrive, no barrier separates forwards
-               from backwards, and each chunk of a sum turns round as soon as it is complete
+    overlap    messages do not wait for earlier ones to arrive, no barrier separates forwards from
+               backwards, and each chunk is broadcast as soon as it is reduced
     schedule   1F1B with a deeper warm-up over all microbatches of the step at once
-    cut        as many stages as make the step shortest
+    stages     the number of stages with the shortest step
 
-Each of the four can be left out, which is how they are weighed against each other.
+Each of the four can be left out, to compare their effects.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,10 +43,10 @@ from topo import Cluster
 
 
 def fastest_path(cost: np.ndarray) -> tuple[int, ...]:
-    """Return an order of all islands whose costliest step is as cheap as can be.
+    """Return a path through all islands whose costliest step is as cheap as possible.
 
-    `cost[a, b]` is what a step between islands a and b costs, the same both ways. Among such paths
-    one with the least sum that the search meets is taken. Exact in the costliest step.
+    `cost[a, b]` is the cost of a step between islands a and b, the same in both directions. Exact
+    in the costliest step; ties are broken by the least sum that the search finds.
 
     >>> fastest_path(np.array([[0, 9, 1], [9, 0, 2], [1, 2, 0]]))
     (0, 2, 1)
@@ -56,7 +54,7 @@ def fastest_path(cost: np.ndarray) -> tuple[int, ...]:
     Cost: 2^n n^2 for n islands.
 
     Source: Held and Karp, "A dynamic programming approach to sequencing problems", 1962, with the
-    maximum in the place of the sum.
+    maximum instead of the sum.
     """
     n = len(cost)
     best: dict[tuple[int, int], tuple[float, float, tuple[int, ...]]] = {
@@ -81,13 +79,13 @@ def fastest_path(cost: np.ndarray) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What the plan decides for itself; the rest is as in DT-FM's runtime with its scheduler."""
+    """The choices that the plan makes; the others are as in DT-FM's runtime with its scheduler."""
 
     order: bool = True
     overlap: bool = True
     schedule: bool = True
     num_stages: tuple[int, ...] = (4, 8, 16)
-    """The numbers of stages to choose among; DT-FM has 8."""
+    """The numbers of stages to choose from; DT-FM has 8."""
 
 
 EVERYTHING = Choices()
@@ -199,19 +197,20 @@ def _phases(
 def _islands(
     cluster: Cluster, placement: Placement, *, num_bytes: float
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the replicas of each region, regions in the order in which a sum visits them."""
+    """Return the replicas of each region, regions in the order of the all-reduce."""
     regions: dict[str, list[int]] = {}
     for replica, row in enumerate(placement):
         regions.setdefault(cluster.devices[row[0]].region, []).append(replica)
     islands = list(regions.values())
     leaders = [placement[island[0]][0] for island in islands]
+    # Both directions are used; the slower one of each pair counts.
     one_way = cluster.latency_s + num_bytes / cluster.bandwidth_bytes_per_s
     cost = np.maximum(one_way, one_way.T)[np.ix_(leaders, leaders)]
     return tuple(tuple(islands[index]) for index in fastest_path(cost))
 
 
 def _relabel(tree: tuple[tuple[int, ...], ...], members: Sequence[int]) -> SyncTree:
-    """Return the tree of replicas as one of the ranks that hold a stage of them."""
+    """Return the tree of replicas as a tree of the ranks that hold one stage of them."""
     return tuple(
         members[island[0]] if len(island) == 1 else tuple(members[replica] for replica in island)
         for island in tree

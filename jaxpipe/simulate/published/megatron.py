@@ -6,9 +6,9 @@ consecutive ranks, and replicas lie inside a block::
     P8           ranks 0-7: stage 0 of replicas 0 to 7, ranks 8-15: stage 1, ...
     P4 x T2      ranks 0-1: stage 0 of replica 0, ranks 2-3: of replica 1, ...; 16 ranks to a stage
 
-Each layer sums its activations over the T parts twice in a forward and, with recomputation, four
-times in a backward; nothing overlaps that. Sends are taken not to block, since P8's published times
-say so on shaped links.
+Each layer all-reduces its activations over the T devices twice in a forward and, with
+recomputation, four times in a backward, without overlap. Sends do not block here, in agreement with
+P8's published times on shaped links.
 
 Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
 Megatron-LM", SC 2021.
@@ -27,12 +27,12 @@ from jaxpipe.simulate.published.dtfm import along, stage_all_reduces
 from jaxpipe.simulate.published.workload import Workload
 from topo import Cluster
 
-_FORWARD_SUMS, _BACKWARD_SUMS = 2, 4
+_FORWARD_ALL_REDUCES, _BACKWARD_ALL_REDUCES = 2, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronLayout:
-    """How many stages, and over how many devices each of them is split."""
+    """The number of stages, and of devices over which each of them is split."""
 
     stages: int
     tensor: int
@@ -48,7 +48,7 @@ def megatron_step(
 ) -> StepModel:
     """Return a step of Megatron-LM in which rank r runs on device `order[r]`.
 
-    Of a stage's T devices the first stands for all: they compute and send alike.
+    The first of a stage's T devices stands for all: they compute and send the same.
 
     Raises:
         PlanError: devices, layers or batch do not fit the split.
@@ -62,7 +62,7 @@ def megatron_step(
     cut = even_partition(num_layers=workload.num_layers, num_stages=split.stages)
     speeds = constants.speeds(workload.precision)
     whole = durations(cluster, placement, cut, workload=workload, speeds=speeds)
-    sum_s = (
+    all_reduce_s = (
         2
         * (split.tensor - 1)
         * ring_step_s(
@@ -80,9 +80,11 @@ def megatron_step(
         cluster=cluster,
         placement=placement,
         phases=(Phase(schedule=lower(schedule, tied=False, num_replicas=num_replicas)),),
-        forward_s=_split(whole.forward_s, cut, split=split, gradient_sync_s=_FORWARD_SUMS * sum_s),
+        forward_s=_split(
+            whole.forward_s, cut, split=split, per_layer_s=_FORWARD_ALL_REDUCES * all_reduce_s
+        ),
         backward_s=_split(
-            whole.backward_s, cut, split=split, gradient_sync_s=_BACKWARD_SUMS * sum_s
+            whole.backward_s, cut, split=split, per_layer_s=_BACKWARD_ALL_REDUCES * all_reduce_s
         ),
         activation_bytes=workload.activation_bytes,
         collectives={Bucket.STAGE: collectives},
@@ -107,9 +109,9 @@ def _split(
     cut: tuple[int, ...],
     *,
     split: MegatronLayout,
-    gradient_sync_s: float,
+    per_layer_s: float,
 ) -> tuple[float, ...]:
     return tuple(
-        whole / split.tensor + cut[rank % split.stages] * gradient_sync_s
+        whole / split.tensor + cut[rank % split.stages] * per_layer_s
         for rank, whole in enumerate(seconds)
     )

@@ -1,4 +1,4 @@
-"""What a simulated step amounts to: seconds, PFLOPS, and where the ranks' time went."""
+"""The result of a simulated step: seconds, PFLOPS, and a breakdown of the ranks' time."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,12 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """How long a step takes, how fast that is, and its split.
+    """The seconds of a step, its PFLOPS, and their breakdown.
 
     `breakdown` has the mean seconds of a rank and adds up to `seconds`: computing, waiting for
-    messages with nothing else to do, in barriers, in the sums of gradients, updating, and idle (a
-    rank that is done before the others). It is one of jobs with one chunk to a rank: sums that go
-    on under the compute of another chunk would count twice.
+    messages, in barriers, in all-reduces of gradients, updating, and idle (after a rank's own end).
+    It is for steps with one chunk per rank: all-reduces that overlap with the compute of another
+    chunk would count twice.
     """
 
     seconds: float
@@ -28,7 +28,7 @@ class StepTime:
 
 
 def step_time(trace: Trace, workload: Workload) -> StepTime:
-    """Return what the trace of one step amounts to."""
+    """Return the step time and breakdown of the trace of one step."""
     seconds = max(span.end_s for span in trace.spans)
     split: dict[str, float] = dict.fromkeys(
         ("compute", "waiting_for_messages", "barriers", "gradients", "update"), 0.0
@@ -37,6 +37,7 @@ def step_time(trace: Trace, workload: Workload) -> StepTime:
         kind = _kind(span.lane, span.name)
         if kind is not None:
             split[kind] += (span.end_s - span.start_s) / len(trace.rank_names)
+    # Whatever is left: ranks that have ended before the slowest.
     split["idle"] = seconds - sum(split.values())
     return StepTime(seconds=seconds, pflops=workload.step_flop / seconds / 1e15, breakdown=split)
 

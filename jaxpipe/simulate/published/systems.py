@@ -1,4 +1,4 @@
-"""The systems by name: each of them turns a cluster and a workload into a job."""
+"""The published systems by name, each as a step of a workload on a cluster."""
 
 from enum import StrEnum
 
@@ -14,7 +14,7 @@ from topo import Cluster
 
 
 class System(StrEnum):
-    """Who trains, and how."""
+    """The systems that can be simulated."""
 
     DTFM = "dtfm"
     DTFM_UNSCHEDULED = "dtfm-unscheduled"

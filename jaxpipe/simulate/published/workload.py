@@ -1,4 +1,4 @@
-"""What is trained, as far as time is concerned: FLOPs, bytes, microbatches of one sample."""
+"""The trained model, as far as time is concerned: FLOPs, bytes, microbatches of one sample."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from topo.gpu import Precision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A GPT of `num_layers` layers, trained on `batch` samples a step, one to a microbatch.
+    """A GPT of `num_layers` layers, trained on `batch` samples per step, one per microbatch.
 
     Raises:
         ConfigError: there is no layer or no sample.
@@ -24,10 +24,7 @@ class Workload:
     def __post_init__(self) -> None:
         for field in ("num_layers", "batch"):
             if getattr(self, field) < 1:
-                raise ConfigError(
-                    f"there is something to train: `{field}` is {getattr(self, field)}; make it at "
-                    "least 1"
-                )
+                raise ConfigError(f"`{field}` must be at least 1, not {getattr(self, field)}")
 
     @property
     def bytes_per_value(self) -> int:
@@ -42,7 +39,7 @@ class Workload:
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes of what one stage sends to the next for one sample.
+        """Bytes of the activations that one stage sends to the next for one sample.
 
         >>> Workload(num_layers=24, batch=1).activation_bytes
         8388608

@@ -1,8 +1,8 @@
 """ZeRO-3 as DT-FM's authors ran it: data parallel over all devices, every parameter sharded.
 
-Each device computes all layers on its own samples. In each pass the parameters go round a ring of
-all devices for the forward and again for the backward, and then the gradients do. The rings of one
-layer overlap with the compute of another, so the slower of the two counts::
+Each device computes all layers on its own samples. Each pass all-gathers the parameters around a
+ring of all devices for the forward and again for the backward, and reduce-scatters the gradients.
+The rings of one layer overlap with the compute of another, so the slower of the two counts::
 
     forward     max(compute, one ring)
     backward    max(compute, two rings)
@@ -20,7 +20,7 @@ from jaxpipe.simulate.published.workload import Workload
 from topo import Cluster
 
 _SAMPLES = 4
-"""Samples of one device in one pass. It was not published; more would not fit with 40 layers."""
+"""Samples of a device per pass. Not published; more would not fit into memory with 40 layers."""
 
 
 def zero3_step(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jaxpipe.autoshard.graph import Graph, trace_step
 from jaxpipe.autoshard.intra_op import Machine, find_strategy
-from jaxpipe.autoshard.intra_op.build import space_of
+from jaxpipe.autoshard.intra_op.build_problem import space_of
 from jaxpipe.autoshard.strategy import AxisLink, MeshShape
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxpipe.comm.mpi.api import forget_names
+from jaxpipe.comm.mpi.api import unlink_shared_memory
 
 LINE = "7f00-7f01 rw-s 00000000 00:1a 77  {path}\n"
 
@@ -20,8 +20,8 @@ def test_only_names_of_mpich_go(tmp_path: Path, names: list[Path]) -> None:
     try:
         for path in names:
             path.touch()
-        forget_names(maps)
-        forget_names(maps)
+        unlink_shared_memory(maps)
+        unlink_shared_memory(maps)
         assert [path.exists() for path in names] == [False, True]
     finally:
         for path in names:
@@ -29,4 +29,4 @@ def test_only_names_of_mpich_go(tmp_path: Path, names: list[Path]) -> None:
 
 
 def test_systems_without_maps_are_left_alone(tmp_path: Path) -> None:
-    forget_names(tmp_path / "none")
+    unlink_shared_memory(tmp_path / "none")

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxpipe.comm.nccl import cupy, find_binding, nccl4py
-from jaxpipe.comm.nccl.binding import export
+from jaxpipe.comm.nccl import binding, cupy, find_binding, nccl4py
 from jaxpipe.comm.nccl.cupy import CupyBinding
 from jaxpipe.comm.nccl.nccl4py import Nccl4pyBinding
 
@@ -163,7 +162,7 @@ def test_an_array_is_exported_to_a_stream_with_its_address() -> None:
     array = MagicMock(spec=type(jnp.ones(3)), nbytes=12)
     array.unsafe_buffer_pointer.return_value = 4096
     array.__dlpack__ = MagicMock()
-    address, num_bytes, alive = export(array, stream=77)
+    address, num_bytes, alive = binding.export(array, stream=77)
     array.__dlpack__.assert_called_once_with(stream=77)
     assert (address, num_bytes) == (4096, 12)
     assert isinstance(alive, tuple)

@@ -123,5 +123,5 @@ def test_no_effort_is_refused(effort: dict[str, int]):
 
 
 def test_no_batch_is_refused():
-    with pytest.raises(PlanError, match="`batch` is 0; make it at least 1"):
+    with pytest.raises(PlanError, match="`batch` must be at least 1, not 0"):
         Task(cluster=cluster_of(1.0), profile=profile_of(1), batch=0)

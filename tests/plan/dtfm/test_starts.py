@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.plan.dtfm.islands import find_islands, packed_order, shuffled
+from jaxpipe.plan.dtfm.nested_islands import find_islands, packed_order, shuffled
 from jaxpipe.plan.dtfm.network import prepare
 from jaxpipe.plan.dtfm.offspring import mix, offspring, shake
 from jaxpipe.plan.dtfm.tiles import tilings

@@ -1,6 +1,8 @@
 """Gradient sums go on beside the computation, and are in the trace as long as they lasted."""
 
+import gc
 import time
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -79,3 +81,28 @@ def test_a_sum_that_ends_before_an_earlier_one_has_its_own_span():
         of = {span.name: span for span in spans}
         assert all(span.start_s < span.end_s for span in spans)
         assert of["reduce tied"].end_s < of["reduce stage"].end_s
+
+
+def test_a_reduced_array_is_released_with_its_last_reference():
+    """Without the garbage collector: each step would otherwise keep its buckets for some steps."""
+    plan = make_plan(
+        schedule=ScheduleKind.GPIPE, cut=(5,), num_replicas=1, num_microbatches=1, tied=False
+    )
+
+    def work(transport: Transport) -> bool:
+        recorder = SpanRecorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
+        reducer = AsyncAllReduce(transport)
+        gradient_sync = GradientSync(
+            plan=plan, reducer=reducer, wire=WireFormat(), recorder=recorder, timeout_s=TIMEOUT_S
+        )
+        gradient_sync.start(reduce(0, Bucket.STAGE), np.ones(3))
+        future = weakref.ref(gradient_sync.pending[0].handle.future)
+        assert [total.sum() for _, total in gradient_sync.wait_all()] == [3.0]
+        reducer.close(timeout_s=TIMEOUT_S)
+        return future() is None
+
+    gc.disable()
+    try:
+        assert run_ranks(1, work) == [True]
+    finally:
+        gc.enable()

@@ -110,19 +110,19 @@ def test_an_instruction_of_another_stage_is_refused(
         (((SCALARS,),), "`num_microbatches` is 0"),
         (
             ((forward(0, 0), forward(0, 0), SCALARS),),
-            "stage 0, position 1, `forward 0` comes again; remove it",
+            "stage 0, position 1, `forward 0` occurs again; remove it",
         ),
         (
             ((forward(0, 0), forward(1, 0), SCALARS), ()),
-            "stage 0, position 1, `forward 0` is not part of that; remove it",
+            "stage 0, position 1, `forward 0` does not belong to this one; remove it",
         ),
         (
             ((forward(0, 0), Instruction(op=Op.FORWARD, stage=0), SCALARS),),
-            "stage 0, position 1, `forward` is not part of that",
+            "stage 0, position 1, `forward` does not belong to this one",
         ),
         (
             ((forward(0, 0), reduce(0, Bucket.STAGE), SCALARS),),
-            "stage 0, position 1, `reduce stage` is not part of that",
+            "stage 0, position 1, `reduce stage` does not belong to this one",
         ),
         (((forward(0, 0),),), "stage 0 lacks `reduce scalars`; add it"),
         (((forward(0, 0), backward(0, 0), SCALARS),), "stage 0 lacks `update`; add it"),
@@ -131,7 +131,7 @@ def test_an_instruction_of_another_stage_is_refused(
                 (forward(0, 0), SCALARS),
                 (receive(1, 0, 0), forward(1, 0), reduce(1, Bucket.SCALARS)),
             ),
-            "every receive meets one send: stage 1, position 0, `receive 0 from stage 0` meets "
+            "every receive has its send: stage 1, position 0, `receive 0 from stage 0` has "
             "none; add `send 0 to stage 1` to stage 0",
         ),
         (
@@ -140,11 +140,11 @@ def test_an_instruction_of_another_stage_is_refused(
         ),
         (
             ((forward(0, 0), SCALARS, backward(0, 0), update(0)),),
-            "stage 0, position 1, `reduce scalars` comes before `backward 0`; move it behind",
+            "stage 0, position 1, `reduce scalars` precedes `backward 0`; move it after that",
         ),
         (
             ((forward(0, 0), backward(0, 0), update(0), SCALARS),),
-            "stage 0, position 2, `update` comes before `reduce scalars`; move it behind",
+            "stage 0, position 2, `update` precedes `reduce scalars`; move it after that",
         ),
     ],
 )
@@ -155,7 +155,9 @@ def test_the_first_fault_is_named(schedule: Schedule, words: str):
 
 def test_both_a_whole_and_a_split_backward_are_refused():
     program = (forward(0, 0), backward(0, 0), backward_input(0, 0), backward_weight(0, 0))
-    with pytest.raises(PlanError, match="position 2, `backward-input 0` is not part of that"):
+    with pytest.raises(
+        PlanError, match="position 2, `backward-input 0` does not belong to this one"
+    ):
         check(((*program, SCALARS, update(0)),))
 
 
@@ -166,7 +168,7 @@ def test_both_a_whole_and_a_split_backward_are_refused():
         ((backward_weight(0, 0),), "stage 0 lacks `backward-input 0`; add it"),
         (
             (backward_weight(0, 0), backward_input(0, 0)),
-            "position 1, `backward-weight 0` comes before `backward-input 0`; move it behind",
+            "position 1, `backward-weight 0` precedes `backward-input 0`; move it after that",
         ),
     ],
 )
@@ -178,9 +180,11 @@ def test_the_halves_of_a_backward_follow_each_other(halves: Program, words: str)
 def test_neighbours_on_one_rank_have_no_message():
     program = (forward(0, 0), forward(1, 0), SCALARS)
     check((program,))
-    with pytest.raises(PlanError, match="position 1, `send 0 to stage 1` is not part of that"):
+    with pytest.raises(
+        PlanError, match="position 1, `send 0 to stage 1` does not belong to this one"
+    ):
         check(((program[0], send(0, 1, 0), *program[1:]),))
-    with pytest.raises(PlanError, match="stage 1, position 0, `forward 0` comes before `forward 0"):
+    with pytest.raises(PlanError, match="stage 1, position 0, `forward 0` precedes `forward 0"):
         check(((program[1], program[0], SCALARS),))
 
 
@@ -195,5 +199,5 @@ def test_a_deadlock_of_well_ordered_programs_is_named():
     first, second = lower(one_f_one_b(num_stages=2, num_microbatches=2), tied=False, num_replicas=1)
     # The first stage now wants the gradient of 0 before it sends the activation of 0.
     late = (*(each for each in first if each != send(0, 1, 0)), send(0, 1, 0))
-    with pytest.raises(PlanError, match="stage 0, position 3, `receive 0 from stage 1` waits"):
+    with pytest.raises(PlanError, match="stage 0, position 3, `receive 0 from stage 1` never runs"):
         check((late, second))

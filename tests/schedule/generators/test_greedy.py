@@ -1,4 +1,4 @@
-"""Schedules made to measure: legal, within memory, and no worse than those made by hand."""
+"""Greedy schedules: legal, within memory, and no worse than the named ones."""
 
 from itertools import product
 

@@ -165,5 +165,5 @@ def test_what_does_not_fit_is_refused(system: System, cluster: str, batch: int, 
 
 
 def test_a_workload_has_layers_and_samples():
-    with pytest.raises(ConfigError, match=r"`batch` is 0; make it at least 1"):
+    with pytest.raises(ConfigError, match=r"`batch` must be at least 1, not 0"):
         Workload(num_layers=8, batch=0)

@@ -7,8 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import topo
+from topo.emulate.network_spec import (
+    HostSpec,
+    LinkSpec,
+    NetworkSpec,
+    from_json,
+    network_spec,
+    to_json,
+)
 from topo.emulate.packet_model import Network, network_of
-from topo.emulate.spec import HostSpec, LinkSpec, NetworkSpec, from_json, network_spec, to_json
 
 RATE, LATENCY_S = 1e6, 0.02
 sizes = st.lists(st.integers(1, 60000), min_size=1, max_size=40)

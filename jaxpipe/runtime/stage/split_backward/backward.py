@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import jax
 
 from jaxpipe.jaxpr import FlatJaxpr, Values, flatten, read
-from jaxpipe.runtime.stage.split_backward.partition import Halves, halve
+from jaxpipe.runtime.stage.split_backward.halves import Halves, halve
 from jaxpipe.runtime.stage.split_backward.scan import crossing_keys, run_first, run_second
 
 Crossing: TypeAlias = tuple[Any, ...]

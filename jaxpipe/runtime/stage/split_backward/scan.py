@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxpipe.jaxpr import Equation, FlatJaxpr, Scan, Values, compute, read, run_scan
-from jaxpipe.runtime.stage.split_backward.partition import Halves, Positions, ScanHalves
+from jaxpipe.runtime.stage.split_backward.halves import Halves, Positions, ScanHalves
 
 Arrays = Mapping[int, Any]
 """Arrays by their position among the inputs or outputs of an equation."""

@@ -1,0 +1,226 @@
+"""Build the search problem of a graph: a node for each tree, an edge where one reads another.
+
+The choices of a node are those of its root: the layouts of an argument, or the shardings of a
+deciding operator. They fix all operators that follow the root, whose collectives are added up. An
+array that is read in another layout than it is stored in is resharded: on an edge, or at the node
+if the same node makes and reads it. A result with the path of an argument is resharded to that.
+
+Source: Zheng et al., "Alpa", OSDI 2022, section 4.2.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jaxpipe.autoshard.graph import Graph, Operator
+from jaxpipe.autoshard.intra_op.layouts import LayoutBook
+from jaxpipe.autoshard.intra_op.machine import Machine
+from jaxpipe.autoshard.intra_op.operator_tree import Tree, tree_of
+from jaxpipe.autoshard.intra_op.peak_memory import Peak, live_at_peaks
+from jaxpipe.autoshard.intra_op.problem import Edge, Node, Problem
+from jaxpipe.autoshard.intra_op.tables import Combined, Table, TableBook, account, charge_s
+from jaxpipe.autoshard.strategy import MeshShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stored:
+    """The layout of an array, as its number, for each choice of a node."""
+
+    node: int
+    layout: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Space:
+    """All strategies for a graph on a mesh: the problem, and the meaning of its numbers.
+
+    `deciding[i]` is the node of operator i, if that decides; choices that are kept of each node are
+    in `kept`, by the numbers that its table has for them.
+    """
+
+    graph: Graph
+    tree: Tree
+    layouts: LayoutBook
+    tables: TableBook
+    problem: Problem
+    combined: tuple[Combined, ...]
+    stored: tuple[Stored, ...]
+    deciding: Mapping[int, int]
+    kept: tuple[np.ndarray, ...]
+
+    def table(self, operator: Operator) -> Table:
+        """Return the table of an operator."""
+        final = self.tree.final[operator.results[0]]
+        return self.tables.of(operator, followed=self.tree.followed[operator.index], final=final)
+
+
+def space_of(graph: Graph, mesh: MeshShape, machine: Machine) -> Space:
+    """Return all strategies for a graph on a mesh of such devices."""
+    tree = tree_of(graph)
+    layouts = LayoutBook(mesh=mesh, machine=machine)
+    draft = _Draft(
+        graph=graph,
+        tree=tree,
+        tables=TableBook(graph=graph, layouts=layouts),
+        live=live_at_peaks(graph, tree.final),
+    )
+    draft.settle()
+    draft.read_all()
+    return Space(
+        graph=graph,
+        tree=tree,
+        layouts=layouts,
+        tables=draft.tables,
+        problem=draft.problem(),
+        combined=tuple(draft.combined),
+        stored=tuple(draft.stored[array] for array in range(len(graph.arrays))),
+        deciding=draft.deciding,
+        kept=tuple(np.arange(len(seconds)) for seconds in draft.seconds),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Draft:
+    """The problem under construction: first nodes and their arrays, then the reads between them."""
+
+    graph: Graph
+    tree: Tree
+    tables: TableBook
+    live: np.ndarray
+    stored: dict[int, Stored] = field(default_factory=dict)
+    deciding: dict[int, int] = field(default_factory=dict)
+    seconds: list[np.ndarray] = field(default_factory=list)
+    memory: list[np.ndarray] = field(default_factory=list)
+    charges: list[dict[int, np.ndarray]] = field(default_factory=list)
+    edges: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
+    edge_charges: dict[tuple[int, int], dict[int, np.ndarray]] = field(default_factory=dict)
+    combined: dict[Combined, int] = field(default_factory=dict)
+    _reshard_charges: dict[int, dict[Combined, np.ndarray]] = field(default_factory=dict)
+
+    def settle(self) -> None:
+        """Assign each array to a node, the root of a node before its followers."""
+        states = self.tree.states
+        for array in self.graph.arguments.values():
+            if array not in states:
+                layouts = self.tables.layouts.of(self.graph.arrays[array])
+                self._store(array, self._node(np.zeros(len(layouts.shardings))), None)
+        waiting = {result: argument for argument, result in states.items()}
+        for index in self.tree.order:
+            operator = self.graph.operators[index]
+            self._settle_operator(operator)
+            for result in operator.results:
+                if result in waiting:
+                    same = self.stored[result]
+                    self._store(waiting[result], same.node, same.layout)
+
+    def _settle_operator(self, operator: Operator) -> None:
+        table, place = self._table(operator), self.tree.followed[operator.index]
+        if place is None:
+            node, chosen = self._node(np.zeros(len(table.choices))), None
+            self.deciding[operator.index] = node
+        else:
+            followed = operator.operands[place]
+            assert followed is not None, operator
+            node, chosen = self.stored[followed].node, self.stored[followed].layout
+        pick = np.arange(len(table.choices)) if chosen is None else chosen
+        self.seconds[node] += table.seconds[pick]
+        for combined, mask in table.charges.items():
+            self._charge(self.charges[node], combined, mask[pick])
+        for result, numbers in zip(operator.results, table.results, strict=True):
+            self._store(result, node, numbers[pick])
+
+    def read_all(self) -> None:
+        """Add the resharding of what each operator, and the next step, reads in another layout."""
+        for operator in self.graph.operators:
+            table, place = self._table(operator), self.tree.followed[operator.index]
+            stored = self.stored[operator.results[0]]
+            pick = np.arange(len(table.choices))
+            if place is not None:
+                followed = operator.operands[place]
+                assert followed is not None, operator
+                pick = self.stored[followed].layout
+            for position, (operand, numbers) in enumerate(
+                zip(operator.operands, table.operands, strict=True)
+            ):
+                if operand is not None and numbers is not None and position != place:
+                    self._read(operand, stored.node, numbers[pick])
+        for path, result in self.graph.results.items():
+            argument = self.graph.arguments.get(path)
+            if argument is not None and argument not in self.tree.states:
+                target = self.stored[argument]
+                self._read(result, target.node, target.layout)
+
+    def _read(self, array: int, node: int, layout: np.ndarray) -> None:
+        """Add that a node reads an array in this layout, for each of its choices."""
+        source, final = self.stored[array], self.tree.final[array]
+        layouts = self.tables.layouts.of(self.graph.arrays[array])
+        full = layouts.wire_s if final else layouts.wire_s + layouts.latency_s
+        if source.node == node:
+            pick: tuple[np.ndarray, ...] = (source.layout, layout)
+            self.seconds[node] += full[pick]
+            into = self.charges[node]
+        else:
+            pick = np.ix_(source.layout, layout)
+            ends = (source.node, node)
+            self.edges[ends] = self.edges.get(ends, 0.0) + full[pick]
+            into = self.edge_charges.setdefault(ends, {})
+        if final:
+            for combined, mask in self._resharding_charges(array).items():
+                self._charge(into, combined, mask[pick])
+
+    def _resharding_charges(self, array: int) -> dict[Combined, np.ndarray]:
+        """Return the charges of each pair of layouts of a final array."""
+        layouts = self.tables.layouts.of(self.graph.arrays[array])
+        if id(layouts) not in self._reshard_charges:
+            size = len(layouts.shardings)
+            paths = [list(layouts.path(a, b)) for a in range(size) for b in range(size)]
+            dtype = layouts.array.dtype
+            _, masks = account(paths, dtype, self.tables.layouts, final=True)
+            self._reshard_charges[id(layouts)] = {
+                key: mask.reshape(size, size) for key, mask in masks.items()
+            }
+        return self._reshard_charges[id(layouts)]
+
+    def problem(self) -> Problem:
+        """Return the problem; edges without a cost are left out."""
+        nodes = tuple(
+            Node(seconds=seconds, memory=memory, charges=charges)
+            for seconds, memory, charges in zip(
+                self.seconds, self.memory, self.charges, strict=True
+            )
+        )
+        edges = tuple(
+            Edge(
+                source=ends[0],
+                target=ends[1],
+                seconds=seconds,
+                charges=self.edge_charges.get(ends, {}),
+            )
+            for ends, seconds in self.edges.items()
+            if seconds.any() or self.edge_charges.get(ends)
+        )
+        charges = np.array([charge_s(each, self.tables.layouts) for each in self.combined])
+        return Problem(nodes=nodes, edges=edges, charge_s=charges)
+
+    def _node(self, seconds: np.ndarray) -> int:
+        self.seconds.append(seconds)
+        self.memory.append(np.zeros((len(Peak), len(seconds))))
+        self.charges.append({})
+        return len(self.seconds) - 1
+
+    def _store(self, array: int, node: int, layout: np.ndarray | None) -> None:
+        layouts = self.tables.layouts.of(self.graph.arrays[array])
+        numbers = np.arange(len(layouts.shardings)) if layout is None else layout
+        self.stored[array] = Stored(node=node, layout=numbers)
+        self.memory[node] += np.outer(self.live[:, array], layouts.num_bytes[numbers])
+
+    def _charge(self, into: dict[int, np.ndarray], combined: Combined, mask: np.ndarray) -> None:
+        if mask.any():
+            number = self.combined.setdefault(combined, len(self.combined))
+            into[number] = into.get(number, False) | mask
+
+    def _table(self, operator: Operator) -> Table:
+        place = self.tree.followed[operator.index]
+        final = self.tree.final[operator.results[0]]
+        return self.tables.of(operator, followed=place, final=final)

@@ -1,0 +1,121 @@
+"""A manifest of Kubeflow's MPIJob, version v2beta1: a launcher, and a worker per host.
+
+Hosts of the plan become workers, in the order of their first ranks; the rankfile refers to them by
+that order. A launcher that fails is restarted and resumes from the newest checkpoint; so is one
+whose pod is evicted: it saves and fails.
+
+Source: the reference and the controller of the Kubeflow MPI Operator, v2beta1; `prte-map(1)` for
+`+n0`.
+"""
+
+from collections.abc import Iterator
+
+from jaxpipe.errors import PlanError
+from jaxpipe.launch.launch_spec import Launch
+from jaxpipe.launch.shell import EXPORT, begin_lines, wait_lines
+
+_RETRIES = 10
+_TO_SAVE_S = 120
+"""Seconds that the launcher has to save when its pod is evicted."""
+_HOSTFILE = "/etc/mpi/hostfile"
+"""Where the operator puts it; Open MPI 5 ignores the variable that names it."""
+
+
+def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
+    """Return YAML for `kubectl apply`: `image` has jaxpipe and Open MPI, `claim` the shared files.
+
+    Raises:
+        PlanError: hosts have different numbers of ranks, which workers cannot have.
+    """
+    counts = launch.ranks_of_host
+    if len(set(counts.values())) > 1:
+        raise PlanError(
+            "the workers of an MPIJob are identical: hosts of the plan have "
+            f"{', '.join(f'{host} {count}' for host, count in counts.items())} ranks; plan the "
+            "same number for each, or use --target slurm or mpirun"
+        )
+    per_host = next(iter(counts.values()))
+    lines = [
+        "apiVersion: kubeflow.org/v2beta1",
+        "kind: MPIJob",
+        "metadata:",
+        f"  name: {launch.name}",
+        "spec:",
+        f"  slotsPerWorker: {per_host}",
+        "  runPolicy:",
+        "    cleanPodPolicy: Running",
+        f"    backoffLimit: {_RETRIES}",
+        "  mpiReplicaSpecs:",
+        "    Launcher:",
+        "      replicas: 1",
+        "      restartPolicy: OnFailure",
+        "      template:",
+        "        spec:",
+        f"          terminationGracePeriodSeconds: {_TO_SAVE_S}",
+        "          containers:",
+        *_container("launcher", image),
+        '              command: ["bash", "-c"]',
+        "              args:",
+        "                - |",
+        *(f"                  {line}".rstrip() for line in _script(launch)),
+        *_volume(claim),
+        "    Worker:",
+        f"      replicas: {len(counts)}",
+        "      restartPolicy: Never",
+        "      template:",
+        "        spec:",
+        "          containers:",
+        *_container("worker", image),
+        *_gpus(per_host * launch.gpus_each if launch.uses_gpus else 0),
+        *_volume(claim),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _script(launch: Launch) -> Iterator[str]:
+    workers = {host: number for number, host in enumerate(launch.ranks_of_host)}
+    taken = dict.fromkeys(workers, 0)
+    slots: list[int] = []
+    for device in launch.devices:
+        slots.append(taken[device.host])
+        taken[device.host] += 1
+    yield "set -uo pipefail"
+    yield "cat > /tmp/ranks <<'RANKS'"
+    for rank, (device, slot) in enumerate(zip(launch.devices, slots, strict=True)):
+        yield f"rank {rank}=+n{workers[device.host]} slot={slot}"
+    yield "RANKS"
+    yield from begin_lines(launch)
+    yield f"mpirun --allow-run-as-root {' '.join(launch.survival_options)}".rstrip() + " \\"
+    yield f"  --hostfile {_HOSTFILE} --map-by rankfile:FILE=/tmp/ranks --bind-to none \\"
+    yield f'  -n {launch.plan.num_ranks} {EXPORT} {launch.mpirun_command(slots)} "${{resume[@]}}" &'
+    yield from wait_lines()
+
+
+def _container(name: str, image: str) -> list[str]:
+    return [
+        f"            - name: {name}",
+        f"              image: {image}",
+        "              workingDir: /work",
+        "              volumeMounts:",
+        "                - name: work",
+        "                  mountPath: /work",
+    ]
+
+
+def _gpus(count: int) -> list[str]:
+    if not count:
+        return []
+    return [
+        "              resources:",
+        "                limits:",
+        f"                  nvidia.com/gpu: {count}",
+    ]
+
+
+def _volume(claim: str) -> list[str]:
+    return [
+        "          volumes:",
+        "            - name: work",
+        "              persistentVolumeClaim:",
+        f"                claimName: {claim}",
+    ]

@@ -1,0 +1,157 @@
+"""Seconds of collectives on alpha-beta links: of any from its transfers, of two in closed form.
+
+`transfers_s` prices the very messages that ranks send, whatever the algorithm. The planner ranks
+thousands of sync trees, and so prices all-reduces along them in closed form. On p equal links of
+latency a and b seconds per byte, n bytes take:
+
+    ============== ==================================== ============================================
+    ring           2 (p - 1) (a + n b / p)               reduce-scatter, then all-gather
+    tree           2 (a + (q - 1) n b / c) for each      islands of q members first, in c chunks,
+                   level, + (c - 1) (q - 1) n b / c      each of which turns round at once
+    ============== ==================================== ============================================
+
+Where links differ, the closed forms take the slowest message of each round. Adding takes no time.
+
+Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH",
+2005; Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014.
+"""
+
+from collections import defaultdict
+from enum import IntEnum
+from heapq import heappop, heappush
+from math import inf
+
+from jaxpipe.collective import AllReduceKind, Collective, SyncTree, leader, ranks, to_leaders
+from jaxpipe.collective.algorithms import num_chunks
+from jaxpipe.network.alpha_beta import Links, served_s
+
+
+def transfers_s(links: Links, collective: Collective) -> float:
+    """Return the seconds until the last transfer between the members of `links` has arrived.
+
+    A transfer leaves when all that it waits for has arrived. Each member has one port out and one
+    port in, which move one message at a time: out in the order in which messages become ready, in
+    in the order in which their first bytes arrive.
+
+    >>> from jaxpipe.collective import AllReduceKind, all_reduce_transfers
+    >>> from jaxpipe.network.alpha_beta import uniform_links
+    >>> links = uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0)
+    >>> tree = ((0, 1), (2, 3))
+    >>> transfers_s(links, all_reduce_transfers(AllReduceKind.HIERARCHICAL, tree, num_bytes=8.0))
+    15.0
+    """
+    waiting = [len(each.after) for each in collective]
+    users: defaultdict[int, list[int]] = defaultdict(list)
+    for position, each in enumerate(collective):
+        for need in each.after:
+            users[need].append(position)
+    events = [(0.0, _Event.READY, n) for n, count in enumerate(waiting) if not count]
+    out_free_s: defaultdict[int, float] = defaultdict(float)
+    in_free_s: defaultdict[int, float] = defaultdict(float)
+    now_s = 0.0
+    while events:
+        now_s, event, position = heappop(events)
+        each = collective[position]
+        wire_s = links.wire_s(each.source, each.destination, num_bytes=each.num_bytes)
+        if event is _Event.READY:
+            start_s = max(now_s, out_free_s[each.source])
+            out_free_s[each.source] = start_s + wire_s
+            latency_s = float(links.latency_s[each.source, each.destination])
+            heappush(events, (start_s + latency_s, _Event.FIRST_BYTE, position))
+        elif event is _Event.FIRST_BYTE:
+            end_s = max(now_s, in_free_s[each.destination]) + wire_s
+            in_free_s[each.destination] = end_s
+            heappush(events, (end_s, _Event.LAST_BYTE, position))
+        else:
+            for user in users[position]:
+                waiting[user] -= 1
+                if not waiting[user]:
+                    heappush(events, (now_s, _Event.READY, user))
+    return now_s
+
+
+class _Event(IntEnum):
+    """What happens to a transfer; at one time, ports become free before they are taken."""
+
+    LAST_BYTE = 0
+    READY = 1
+    FIRST_BYTE = 2
+
+
+def ring_s(links: Links, *, num_bytes: float) -> float:
+    """Return the seconds of 2 (p - 1) rounds, in each of which every member sends a p-th.
+
+    A round takes as long as its slowest message.
+
+    >>> from jaxpipe.network.alpha_beta import uniform_links
+    >>> ring_s(uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0), num_bytes=8)
+    18.0
+    """
+    size = len(links)
+    slowest = max(
+        links.message_s(member, (member + 1) % size, num_bytes=num_bytes / size)
+        for member in range(size)
+    )
+    return 2 * (size - 1) * slowest
+
+
+def tree_s(links: Links, tree: SyncTree, *, num_bytes: float, chunk_bytes: float = inf) -> float:
+    """Return the seconds of an all-reduce along a sync tree over the members.
+
+    The leaders of an island's members send to its leader as soon as they have their own sums; it
+    takes them one after the other, as they come, when its own island is done. Down again it serves
+    the last member first. Chunks of `chunk_bytes` follow each other up and down at once: of all but
+    one chunk only what the busiest member takes in, or gives out, counts.
+
+    >>> from jaxpipe.network.alpha_beta import uniform_links
+    >>> links = uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0)
+    >>> tree_s(links, ((0, 1), (2, 3)), num_bytes=2)
+    12.0
+    >>> tree_s(links, ((0, 1), (2, 3)), num_bytes=2, chunk_bytes=1)
+    10.0
+    """
+    chunks = num_chunks(
+        AllReduceKind.TREE, num_ranks=len(ranks(tree)), size=num_bytes, message_size=chunk_bytes
+    )
+    chunk = num_bytes / chunks
+    # The first chunk takes the whole path; each later one adds its time at the busiest port.
+    first_s = _ascent_s(links, tree, chunk) + _descent_s(links, tree, chunk)
+    return first_s + (chunks - 1) * _busiest_s(links, tree, chunk)
+
+
+def _busiest_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
+    """Return the seconds that the busiest member spends on a chunk, taking in or giving out."""
+    taken_s: dict[int, float] = defaultdict(float)
+    given_s: dict[int, float] = defaultdict(float)
+    for child, parent in to_leaders(tree):
+        taken_s[parent] += links.wire_s(child, parent, num_bytes=num_bytes)
+        given_s[parent] += links.wire_s(parent, child, num_bytes=num_bytes)
+    return max((*taken_s.values(), *given_s.values()), default=0.0)
+
+
+def _ascent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
+    """Return when the leader has the sum of the tree."""
+    if isinstance(tree, int):
+        return 0.0
+    end_s, first = _ascent_s(links, tree[0], num_bytes), leader(tree)
+    arriving = [
+        (
+            _ascent_s(links, member, num_bytes) + float(links.latency_s[leader(member), first]),
+            links.wire_s(leader(member), first, num_bytes=num_bytes),
+        )
+        for member in tree[1:]
+    ]
+    return served_s(arriving, start_s=end_s)
+
+
+def _descent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
+    """Return the seconds from when the leader has the sum until all ranks have it."""
+    if isinstance(tree, int):
+        return 0.0
+    sent_s, end_s, first = 0.0, 0.0, leader(tree)
+    # The last member first, as the executor sends.
+    for member in tree[:0:-1]:
+        sent_s += links.wire_s(first, leader(member), num_bytes=num_bytes)
+        there_s = sent_s + float(links.latency_s[first, leader(member)])
+        end_s = max(end_s, there_s + _descent_s(links, member, num_bytes))
+    return max(end_s, sent_s + _descent_s(links, tree[0], num_bytes))

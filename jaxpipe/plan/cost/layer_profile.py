@@ -1,0 +1,196 @@
+"""Profile of a model on one device: seconds, parameters and bytes, measured or from FLOPs.
+
+A measured profile is a JSON file::
+
+    {
+      "device": "V100-SXM2",            what it was measured on
+      "flops_per_s": 45e12,             its effective speed there; other devices scale by theirs
+      "microbatch": 1,                  samples per microbatch in these numbers
+      "activation_bytes": 8388608,      what a stage sends to the next
+      "embed": {"forward_s": 0.001, "backward_s": 0.002, "parameters": 63582208, "kept_bytes": 0},
+      "layers": [{...}, ...],           one for each layer, the same keys
+      "head": {...}
+    }
+
+`parameters` is a number, not bytes; `kept_bytes` are the residuals of one forward, under the
+rematerialisation policy of the measurement. `backward_weight_s` is optional: the seconds of the
+backward-weight if a schedule splits the backward, by default half. `update_s` is optional: the
+seconds of the optimizer for these parameters, once per step, by default 0.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from jaxpipe.errors import PlanError
+from jaxpipe.plan.partition import Cut, layers_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A layer, a stage, the embedding or the head, for one microbatch."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    parameters: int = 0
+    kept_bytes: int = 0
+    backward_weight_s: float | None = None
+    update_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (
+            self.backward_weight_s is not None
+            and not 0 <= self.backward_weight_s <= self.backward_s
+        ):
+            raise ValueError(
+                f"a part is no more than the whole: `backward_weight_s` is "
+                f"{self.backward_weight_s}, `backward_s` {self.backward_s}"
+            )
+        for field in ("forward_s", "backward_s", "parameters", "kept_bytes", "update_s"):
+            if not getattr(self, field) >= 0:
+                raise ValueError(f"`{field}` must not be negative, is {getattr(self, field)}")
+
+    def __add__(self, other: "Part") -> "Part":
+        # If only one part has a measured backward-weight, the other counts as half.
+        neither = self.backward_weight_s is None and other.backward_weight_s is None
+        return Part(
+            forward_s=self.forward_s + other.forward_s,
+            backward_s=self.backward_s + other.backward_s,
+            parameters=self.parameters + other.parameters,
+            kept_bytes=self.kept_bytes + other.kept_bytes,
+            backward_weight_s=None if neither else self.later_s + other.later_s,
+            update_s=self.update_s + other.update_s,
+        )
+
+    @property
+    def later_s(self) -> float:
+        """The seconds of the backward-weight."""
+        return self.backward_s / 2 if self.backward_weight_s is None else self.backward_weight_s
+
+    def scaled(self, factor: float) -> "Part":
+        """Return the part for `factor` times the samples; parameters and update are the same."""
+        return Part(
+            forward_s=self.forward_s * factor,
+            backward_s=self.backward_s * factor,
+            parameters=self.parameters,
+            kept_bytes=round(self.kept_bytes * factor),
+            backward_weight_s=None
+            if self.backward_weight_s is None
+            else self.backward_weight_s * factor,
+            update_s=self.update_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A model on one device; the docstring of the module describes the fields."""
+
+    device: str
+    flops_per_s: float
+    microbatch: int
+    activation_bytes: int
+    embed: Part
+    layers: tuple[Part, ...]
+    head: Part
+
+    def __post_init__(self) -> None:
+        if not self.flops_per_s > 0 or self.microbatch < 1 or not self.layers:
+            raise ValueError(
+                f"a profile has a speed, a microbatch and layers: `flops_per_s` is "
+                f"{self.flops_per_s}, `microbatch` {self.microbatch}, `layers` has "
+                f"{len(self.layers)}; give each"
+            )
+
+    def stage(self, cut: Cut, stage: int) -> Part:
+        """Return a stage of a partition; the first holds the embedding, the last the head."""
+        total = Part()
+        for layer in layers_of(cut, stage):
+            total += self.layers[layer]
+        if stage == 0:
+            total += self.embed
+        return total + self.head if stage == len(cut) - 1 else total
+
+    def update_s(self, cut: Cut, stage: int, *, tied: bool) -> float:
+        """Return the seconds of the optimizer of a stage; both ends update a tied embedding."""
+        twice = tied and 0 < stage == len(cut) - 1
+        return self.stage(cut, stage).update_s + (self.embed.update_s if twice else 0.0)
+
+    def scaled(self, *, microbatch: int) -> "Profile":
+        """Return the profile for another size of microbatches, at the same FLOPs per second."""
+        factor = microbatch / self.microbatch
+        return Profile(
+            device=self.device,
+            flops_per_s=self.flops_per_s,
+            microbatch=microbatch,
+            activation_bytes=round(self.activation_bytes * factor),
+            embed=self.embed.scaled(factor),
+            layers=tuple(layer.scaled(factor) for layer in self.layers),
+            head=self.head.scaled(factor),
+        )
+
+
+def read_profile(path: Path) -> Profile:
+    """Return the profile in a JSON file.
+
+    Raises:
+        PlanError: the file cannot be read, or is not a profile.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Profile)
+    except OSError as error:
+        raise PlanError(f"cannot read the profile {path}: {error.strerror}") from error
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise PlanError(
+            f"{path} is not a profile: {error}; `jaxpipe.plan.cost.layer_profile` shows the format"
+        ) from error
+
+
+def write_profile(profile: Profile, path: Path) -> None:
+    """Write a profile as JSON, for `read_profile`."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=2))
+
+
+def flop_profile(  # noqa: PLR0913 - the numbers that define a uniform model
+    *,
+    num_layers: int,
+    layer_flop: float,
+    layer_parameters: int,
+    layer_kept_bytes: int,
+    activation_bytes: int,
+    embed_parameters: int = 0,
+    head_parameters: int = 0,
+    head_flop: float = 0.0,
+    recomputes: bool = False,
+    flops_per_s: float,
+) -> Profile:
+    """Return the profile of a model of equal layers that computes at `flops_per_s`.
+
+    FLOPs are those of a forward on one sample. A backward takes two forwards, and one more where
+    it recomputes.
+
+    >>> profile = flop_profile(
+    ...     num_layers=2, layer_flop=6e9, layer_parameters=10, layer_kept_bytes=1,
+    ...     activation_bytes=1, flops_per_s=2e9, recomputes=True,
+    ... )
+    >>> whole = profile.stage((2,), 0)
+    >>> whole.forward_s, whole.backward_s, whole.parameters, whole.kept_bytes
+    (6.0, 18.0, 20, 2)
+    """
+    forwards = 3 if recomputes else 2
+    layer_s, head_s = layer_flop / flops_per_s, head_flop / flops_per_s
+    layer = Part(
+        forward_s=layer_s,
+        backward_s=forwards * layer_s,
+        parameters=layer_parameters,
+        kept_bytes=layer_kept_bytes,
+    )
+    return Profile(
+        device="computed",
+        flops_per_s=flops_per_s,
+        microbatch=1,
+        activation_bytes=activation_bytes,
+        embed=Part(parameters=embed_parameters),
+        layers=(layer,) * num_layers,
+        head=Part(forward_s=head_s, backward_s=2 * head_s, parameters=head_parameters),
+    )

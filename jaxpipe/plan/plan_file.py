@@ -1,0 +1,240 @@
+"""A plan as a TOML file: readable, and read back exactly as it was.
+
+::
+
+    format = 1
+    cluster = "two-region"
+    schedule = "1f1b"
+    all_reduce = "tree"
+    microbatch = 1
+    num_microbatches = 8
+    tied = true
+    cut = [3, 2]                         # layers of each stage
+    placement = [                        # devices of the cluster, a replica to a line
+        [0, 1],
+        [2, 3],
+    ]
+    devices = [                          # their names
+        ["ohio-0:0", "ohio-1:0"],
+        ["virginia-0:0", "virginia-1:0"],
+    ]
+    sync = [                             # a sync tree over ranks for each stage
+        [0, 2],
+        [1, 3],
+    ]
+    sync_shared = [[0, 1], [2, 3]]       # over the ranks of a tied embedding
+    sync_all = [[0, 1], [2, 3]]          # over all ranks
+
+Optional keys: `warmup`, `num_chunks`, and `devices`, which files of older versions lack. A custom
+schedule is an array of the rows of a schedule file (`jaxpipe.schedule.csv_file`). Sync trees are
+ranks, or arrays of trees.
+
+`jaxpipe plan` writes this file for `plan.file`. `jaxpipe train` writes it as `plan.toml` into the
+folder of each run: the launcher resolves the plan once, and its ranks read it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from jaxpipe.collective import AllReduceKind, SyncTree
+from jaxpipe.errors import PlanError
+from jaxpipe.plan.check import check_plan
+from jaxpipe.plan.partition import Cut
+from jaxpipe.plan.plan import Plan
+from jaxpipe.schedule import Schedule, ScheduleKind, parse_schedule, schedule_rows
+from topo import Cluster
+from topo.toml_text import parse_toml, toml_pair, toml_rows
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPlan:
+    """A plan with the names that it refers to: all that a rank needs to know of its cluster.
+
+    `devices` are named in the order of their ranks.
+    """
+
+    plan: Plan
+    cluster: str
+    devices: tuple[str, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, cluster: Cluster) -> "ResolvedPlan":
+        """Look up the names in the cluster that the plan is for."""
+        devices = tuple(cluster.devices[plan.device(rank)].name for rank in range(plan.num_ranks))
+        return cls(plan=plan, cluster=cluster.name, devices=devices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    format: int
+    cluster: str
+    schedule: ScheduleKind | tuple[str, ...]
+    microbatch: int
+    num_microbatches: int
+    tied: bool
+    cut: Cut
+    placement: tuple[tuple[int, ...], ...]
+    sync: tuple[Any, ...]
+    sync_shared: Any
+    sync_all: Any
+    devices: tuple[tuple[str, ...], ...] | None = None
+    num_chunks: int = 1
+    all_reduce: AllReduceKind = AllReduceKind.TREE
+    warmup: tuple[int, ...] | None = None
+
+
+def write_plan(plan: Plan, cluster: Cluster, path: Path, *, about: str = "") -> None:
+    """Write the file of a plan for this cluster; `about` becomes a comment at its top."""
+    path.write_text(plan_text(plan, cluster, about=about))
+
+
+def plan_text(plan: Plan, cluster: Cluster, *, about: str = "") -> str:
+    """Return the text of the file of a plan for this cluster."""
+    return resolved_plan_text(ResolvedPlan.of(plan, cluster), about=about)
+
+
+def resolved_plan_text(resolved: ResolvedPlan, *, about: str = "") -> str:
+    """Return the text of a plan file."""
+    plan, size = resolved.plan, resolved.plan.num_pipeline_ranks
+    devices = [resolved.devices[first : first + size] for first in range(0, plan.num_ranks, size)]
+    lines = [
+        *(f"# {line}" for line in about.splitlines()),
+        toml_pair("format", _FORMAT),
+        toml_pair("cluster", resolved.cluster),
+        *_schedule_lines(plan),
+        toml_pair("all_reduce", plan.all_reduce.value),
+        *([] if plan.num_chunks == 1 else [toml_pair("num_chunks", plan.num_chunks)]),
+        *([] if plan.warmup is None else [toml_pair("warmup", plan.warmup)]),
+        toml_pair("microbatch", plan.microbatch),
+        toml_pair("num_microbatches", plan.num_microbatches),
+        toml_pair("tied", plan.tied),
+        toml_pair("cut", plan.cut),
+        *toml_rows("placement", plan.placement),
+        *toml_rows("devices", devices),
+        *toml_rows("sync", plan.sync),
+        toml_pair("sync_shared", plan.sync_shared),
+        toml_pair("sync_all", plan.sync_all),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def read_plan(path: Path, cluster: Cluster) -> Plan:
+    """Return the plan in a file, and check that it is one for this cluster.
+
+    Raises:
+        PlanError: the file cannot be read, is not a plan, or is for another cluster.
+    """
+    file = _parse(_read(path), source=str(path))
+    if file.cluster != cluster.name:
+        raise PlanError(
+            f"a plan is for one cluster: {path} has `cluster` {file.cluster!r}, the configuration "
+            f"{cluster.name!r}; plan again, or name that cluster"
+        )
+    plan = _plan(file, source=str(path), num_devices=len(cluster))
+    named = ResolvedPlan.of(plan, cluster)
+    for rank, name in enumerate(_names(file) or named.devices):
+        if name != named.devices[rank]:
+            raise PlanError(
+                f"a plan names the devices of its cluster: {path} has {name!r} in `devices` for "
+                f"rank {rank}, cluster {cluster.name!r} has {named.devices[rank]!r} there; the "
+                "cluster has changed, plan again"
+            )
+    return plan
+
+
+def read_resolved_plan(path: Path) -> ResolvedPlan:
+    """Return the plan in a file with the names that it refers to; reads no cluster.
+
+    Raises:
+        PlanError: the file cannot be read, is not a plan, or lacks the names of its devices.
+    """
+    return parse_resolved_plan(_read(path), source=str(path))
+
+
+def parse_resolved_plan(text: str, *, source: str) -> ResolvedPlan:
+    """Return the plan in the text of a file; errors name the `source`.
+
+    Raises:
+        PlanError: it is not a plan, or lacks the names of its devices.
+    """
+    file = _parse(text, source=source)
+    names = _names(file)
+    # The resolver has checked that the devices exist in the cluster.
+    num_devices = 1 + max((device for row in file.placement for device in row), default=0)
+    plan = _plan(file, source=source, num_devices=num_devices)
+    if len(names) != plan.num_ranks:
+        raise PlanError(
+            f"a resolved plan names the device of each rank: {source} has {plan.num_ranks} ranks "
+            f"and {len(names)} names in `devices`; set `plan.file` to it instead"
+        )
+    return ResolvedPlan(plan=plan, cluster=file.cluster, devices=names)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise PlanError(f"cannot read the plan {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise PlanError(f"{path} is not a plan: {error}") from error
+
+
+def _parse(text: str, *, source: str) -> _File:
+    try:
+        file = msgspec.convert(parse_toml(text), _File)
+    except ValueError as error:
+        raise PlanError(f"{source} is not a plan: {error}") from error
+    if file.format != _FORMAT:
+        raise PlanError(
+            f"{source} has `format` {file.format}, this version of jaxpipe reads {_FORMAT}; plan "
+            "again"
+        )
+    return file
+
+
+def _plan(file: _File, *, source: str, num_devices: int) -> Plan:
+    plan = Plan(
+        placement=file.placement,
+        cut=file.cut,
+        schedule=_schedule(file, source),
+        all_reduce=file.all_reduce,
+        num_chunks=file.num_chunks,
+        warmup=file.warmup,
+        microbatch=file.microbatch,
+        num_microbatches=file.num_microbatches,
+        tied=file.tied,
+        sync=tuple(_tree(array) for array in file.sync),
+        sync_shared=_tree(file.sync_shared),
+        sync_all=_tree(file.sync_all),
+    )
+    check_plan(plan, num_devices=num_devices)
+    return plan
+
+
+def _names(file: _File) -> tuple[str, ...]:
+    return tuple(name for row in file.devices or () for name in row)
+
+
+def _schedule_lines(plan: Plan) -> list[str]:
+    if isinstance(plan.schedule, ScheduleKind):
+        return [toml_pair("schedule", plan.schedule.value)]
+    return toml_rows("schedule", schedule_rows(plan.schedule))
+
+
+def _schedule(file: _File, source: str) -> ScheduleKind | Schedule:
+    if isinstance(file.schedule, ScheduleKind):
+        return file.schedule
+    return parse_schedule(file.schedule, source=f"{source}, `schedule`", num_stages=len(file.cut))
+
+
+def _tree(array: Any) -> SyncTree:
+    if isinstance(array, list) and array:
+        return tuple(_tree(member) for member in array)
+    if not isinstance(array, int) or isinstance(array, bool):
+        raise PlanError(f"a sync tree is made of ranks: it has {array!r}; name a rank there")
+    return array

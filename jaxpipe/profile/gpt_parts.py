@@ -1,0 +1,217 @@
+"""Measured costs of a GPT by kind of layer and by stage, and its profile for the planner."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import jax
+import msgspec
+
+from jaxpipe.errors import ConfigError
+from jaxpipe.plan import Cut
+from jaxpipe.plan.cost import Part, Profile
+from jaxpipe.plan.partition import layers_of
+from jaxpipe.profile.measure_config import MeasureConfig
+from jaxpipe.profile.model_ends import Ends
+from jaxpipe.profile.part import PartCosts, measure_part
+from jaxpipe.profile.timing import Clock, matrix_peak_flops_per_s
+from jaxpipe.runtime.config import OptimizerConfig
+from jaxpipe.runtime.stage.functions import StageFunctions, Work
+from jaxpipe.runtime.stage.model import Model
+from jaxpipe.runtime.stage.stage import Stage
+from jaxpipe.schedule import Op
+from models import GptConfig
+from models import gpt_costs as costs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GptCosts:
+    """The costs of a GPT on one device.
+
+    `kinds` are the embedding, one block, and the head with its loss; `stages` those of the
+    partition that was measured. `device` is its name in `topo.gpu`, if it is listed there;
+    `peak_flops_per_s` is the speed of matrix products in the model's dtype.
+    """
+
+    config: GptConfig
+    settings: MeasureConfig
+    sequence: int
+    device: str
+    peak_flops_per_s: float
+    kinds: tuple[PartCosts, PartCosts, PartCosts]
+    stages: tuple[PartCosts, ...]
+
+
+def measure_gpt(
+    config: GptConfig,
+    *,
+    cut: Cut = (),
+    settings: MeasureConfig,
+    clock: Clock,
+    observe: Callable[[str], None],
+) -> GptCosts:
+    """Measure each kind of layer of a GPT, and optionally the stages of the partition `cut`.
+
+    The partition may have fewer layers than the model; of equal stages only the first is measured.
+    Only the layers of the partition are initialised, so that a few layers of a large model fit.
+
+    Raises:
+        ConfigError: the sequence is longer than the model's, or the partition has more layers.
+    """
+    from models.gpt import Gpt
+
+    sequence = settings.sequence or config.sequence
+    if sequence > config.sequence or sum(cut) > config.num_layers or min(cut, default=1) < 1:
+        raise ConfigError(
+            f"`sequence` must be at most {config.sequence}, not {sequence}, and `layers` at least "
+            f"1 each and {config.num_layers} together, not {','.join(map(str, cut))}"
+        )
+    measure = partial(_measured, config, settings=settings, clock=clock, observe=observe)
+    model = Gpt(config)
+    kinds = (
+        measure(Ends(model), (1, 1), 0, name="embedding", layers=0),
+        measure(model, (1, 1, 1), 1, name="block", layers=1),
+        measure(Ends(model), (1, 1), 1, name="head and loss", layers=0),
+    )
+    stages = tuple(
+        measure(model, cut, stage, name=_stage_name(cut, stage), layers=cut[stage])
+        for stage in _unlike(cut)
+    )
+    observe("matrix products")
+    return GptCosts(
+        config=config,
+        settings=settings,
+        sequence=sequence,
+        device=jax.local_devices()[0].device_kind.removeprefix("NVIDIA "),
+        peak_flops_per_s=matrix_peak_flops_per_s(dtype=config.compute_dtype, clock=clock),
+        kinds=kinds,
+        stages=stages,
+    )
+
+
+def as_profile(measured: GptCosts) -> Profile:
+    """Return the profile of the planner and the simulator: medians, for every layer of the model.
+
+    Raises:
+        ConfigError: a shorter sequence than the model's was measured.
+    """
+    config = measured.config
+    if measured.sequence != config.sequence:
+        raise ConfigError(
+            f"`sequence` must be that of the model for a profile, {config.sequence}, not "
+            f"{measured.sequence}; measure that, or a model with a shorter one"
+        )
+    embedding, block, head = measured.kinds
+    count = partial(costs.num_parameters, config)
+    embed = count(layers=0, embed=True, head=False)
+    microbatch = measured.settings.microbatch
+    return Profile(
+        device=measured.device,
+        flops_per_s=block.flops_per_s,
+        microbatch=microbatch,
+        activation_bytes=costs.activation_bytes(
+            config, batch=microbatch, sequence=measured.sequence
+        ),
+        embed=_part(embedding, parameters=embed),
+        layers=(_part(block, parameters=block.parameters),) * config.num_layers,
+        head=_part(head, parameters=count(layers=0, embed=True, head=True) - embed),
+    )
+
+
+def write_costs(measured: GptCosts, path: Path) -> None:
+    """Write measured costs as JSON, which `jaxpipe.plan.cost.read_profile` reads.
+
+    The fields are those of `jaxpipe.plan.cost.Profile`, which are medians; readers of profiles
+    skip the additional key `measured`, which has every part with its spread, memory and FLOPs.
+
+    Raises:
+        ConfigError: a shorter sequence than the model's was measured.
+    """
+    tree = msgspec.to_builtins(as_profile(measured)) | {"measured": msgspec.to_builtins(measured)}
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(tree), indent=2) + b"\n")
+
+
+def _part(measured: PartCosts, *, parameters: int) -> Part:
+    of_input_s, of_weights_s = (
+        measured.timings[op].median_s for op in (Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT)
+    )
+    # The halves one after the other may take longer than the whole backward, so scale them to it.
+    later = of_weights_s / (of_input_s + of_weights_s)
+    # A tied head is measured with the embedding table, and counted without it.
+    own = parameters / measured.parameters
+    return Part(
+        forward_s=measured.forward_s,
+        backward_s=measured.backward_s,
+        parameters=parameters,
+        kept_bytes=measured.kept_bytes,
+        backward_weight_s=later * measured.backward_s,
+        update_s=own * measured.timings[Op.UPDATE].median_s,
+    )
+
+
+def _measured(  # noqa: PLR0913 - which part of which model, and how
+    config: GptConfig,
+    model: Model,
+    cut: Cut,
+    stage: int,
+    *,
+    name: str,
+    layers: int,
+    settings: MeasureConfig,
+    clock: Clock,
+    observe: Callable[[str], None],
+) -> PartCosts:
+    sequence = settings.sequence or config.sequence
+    functions = StageFunctions(
+        stage=Stage(
+            model=model,
+            index=stage,
+            num_stages=len(cut),
+            layers=layers_of(cut, stage),
+            remat=settings.remat,
+            loop=settings.loop,
+        ),
+        work=Work(
+            microbatch=settings.microbatch,
+            sequence=sequence,
+            batch=settings.microbatch,
+            num_steps=1,
+            seed=settings.seed,
+        ),
+        optimizer=OptimizerConfig(),
+    )
+    sizes = {"batch": settings.microbatch, "sequence": sequence}
+    head = costs.head_forward_flops(config, **sizes) if functions.stage.is_last else 0
+    block = costs.layer_forward_flops(config, **sizes)
+    backward = getattr(costs.layer_backward_flops(config, **sizes), settings.remat)
+    return measure_part(
+        functions,
+        name=name,
+        forward_flops=layers * block + head,
+        backward_flops=layers * backward + 2 * head,
+        settings=settings,
+        clock=clock,
+        observe=observe,
+    )
+
+
+def _stage_name(cut: Cut, stage: int) -> str:
+    ends = [
+        name
+        for name, holds in (("embedding", stage == 0), ("head", stage == len(cut) - 1))
+        if holds
+    ]
+    with_ends = f" and {', '.join(ends)}" if ends else ""
+    return f"stage {stage}: {cut[stage]} layers{with_ends}"
+
+
+def _unlike(cut: Cut) -> list[int]:
+    """Return the stages that differ from all before them: by their ends, or their layers.
+
+    >>> _unlike((2, 2, 2, 3, 2))
+    [0, 1, 3, 4]
+    """
+    last = len(cut) - 1
+    middles = {cut[stage]: stage for stage in range(last - 1, 0, -1)}
+    return sorted({0, *middles.values(), last}) if cut else []

@@ -1,0 +1,107 @@
+"""Prepare a run: resolve its plan, check its inputs, create its folder.
+
+This happens once per run: in the launcher, or on rank 0 if the user's own MPI launcher has started
+the ranks. The plan is written to `plan.toml` in the run folder (`jaxpipe.plan.plan_file`).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxpipe.config import Config, check_paced, check_run, cluster_from, plan_from
+from jaxpipe.errors import ConfigError
+from jaxpipe.plan import Plan, ResolvedPlan, draw_plan, resolved_plan_text
+from jaxpipe.run.console import console
+from jaxpipe.runtime.checkpoint import Checkpoint
+from jaxpipe.runtime.config import ComputeKind, RunConfig, TransportKind
+from jaxpipe.runtime.watchdog import clear_cause, clear_ended
+from topo import Cluster
+
+PLAN_FILE = "plan.toml"
+"""The plan of a run, in its folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A run that may start: `checkpoint` is where it resumes, if it does."""
+
+    config: Config
+    plan: Plan
+    cluster: Cluster
+    checkpoint: Checkpoint | None
+
+    @property
+    def resolved(self) -> ResolvedPlan:
+        """The plan as ranks receive it."""
+        return ResolvedPlan.of(self.plan, self.cluster)
+
+
+def prepare(config: Config, *, resume: bool) -> Prepared:
+    """Resolve the plan and check the run; changes nothing.
+
+    Raises:
+        UserError: the input is wrong.
+    """
+    cluster = cluster_from(config)
+    plan = plan_from(config, cluster)
+    checkpoint = None
+    if config.run.compute is ComputeKind.PACED:
+        check_paced(config, resume=resume)
+    else:
+        checkpoint = check_run(config, resume=resume)
+    return Prepared(config=config, plan=plan, cluster=cluster, checkpoint=checkpoint)
+
+
+def begin_folder(prepared: Prepared) -> Path:
+    """Forget how the last run in the folder ended, and write the plan of this one; return its file.
+
+    Raises:
+        ConfigError: the folder cannot be made or written.
+    """
+    folder = Path(prepared.config.run.folder)
+    plan_file = write_resolved_plan(prepared.config, prepared.resolved)
+    clear_cause(folder)
+    clear_ended(folder)
+    return plan_file
+
+
+def write_resolved_plan(config: Config, resolved: ResolvedPlan) -> Path:
+    """Write the plan of a run into its folder, and return the file.
+
+    Raises:
+        ConfigError: the folder cannot be made or written.
+    """
+    folder = Path(config.run.folder)
+    text = resolved_plan_text(resolved, about="The plan of this run, as its ranks execute it.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / PLAN_FILE).write_text(text)
+    except OSError as error:
+        raise ConfigError(
+            f"`run.folder` must be a folder that can be written, is {str(folder)!r:.80}: "
+            f"{error.strerror}"
+        ) from error
+    return folder / PLAN_FILE
+
+
+def introduce(config: Config, plan: Plan, cluster: Cluster) -> None:
+    """Print the plan of a run that is about to start."""
+    if (line := emulation_notice(config.run, cluster)) is not None:
+        console.print(f"{line}\n", markup=False)
+    console.print(draw_plan(plan, cluster), markup=False)
+
+
+def emulation_notice(run: RunConfig, cluster: Cluster) -> str | None:
+    """Return the line that says that links are emulated; None where they are real.
+
+    >>> import topo
+    >>> shaped = RunConfig(folder="r", transport=TransportKind.SHAPED, link_scale=0.5)
+    >>> emulation_notice(shaped, topo.load("two-region"))
+    'links are emulated: each message takes 0.5 x what it takes on cluster two-region, or longer'
+    """
+    if run.transport is not TransportKind.SHAPED:
+        return None
+    times = "" if run.link_scale == 1 else f"{run.link_scale:g} x "
+    return (
+        f"links are emulated: each message takes {times}what it takes on cluster {cluster.name}, "
+        "or longer"
+    )

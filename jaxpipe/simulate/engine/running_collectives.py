@@ -1,0 +1,151 @@
+"""Collectives in the engine: their pending transfers, and the ranks that have joined them.
+
+Ranks join the reductions of a step and the barriers between its phases.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import pairwise
+from typing import TypeAlias
+
+from jaxpipe.collective import Collective, Transfer, barrier_transfers
+from jaxpipe.network import Link, MessageCosts, Pair
+from jaxpipe.schedule import Bucket, Instruction
+from jaxpipe.simulate.engine.step_model import StepModel
+
+Send = Callable[[Transfer, Callable[[], None]], None]
+"""Sends a transfer over the network, and calls back on its arrival."""
+
+
+class RunningCollective:
+    """One execution of a collective.
+
+    A transfer leaves when its source has joined, its destination too if the transfer is not empty
+    (it needs a posted receive), and when all transfers that it waits for have arrived. A rank is
+    done when all that it sends and receives has arrived.
+    """
+
+    def __init__(self, collective: Collective, *, send: Send, done: Callable[[int], None]) -> None:
+        self._transfers = collective
+        self._send = send
+        self._done = done
+        self._needs = [len(each.after) + 1 + (each.num_bytes > 0) for each in collective]
+        self._users: list[list[int]] = [[] for _ in collective]
+        self._waiting: dict[int, list[int]] = {}
+        self._open: dict[int, int] = {}
+        for position, each in enumerate(collective):
+            for need in each.after:
+                self._users[need].append(position)
+            for rank in (each.source, each.destination):
+                self._open[rank] = self._open.get(rank, 0) + 1
+            # An empty message needs no posted receive, and leaves without its destination.
+            for rank in (each.source, each.destination)[: 1 + (each.num_bytes > 0)]:
+                self._waiting.setdefault(rank, []).append(position)
+
+    def join(self, rank: int) -> None:
+        """Let a rank join the collective."""
+        assert rank in self._open, f"rank {rank} is not a member of this collective"
+        for position in self._waiting.pop(rank, ()):
+            self._satisfy(position)
+
+    def _satisfy(self, position: int) -> None:
+        self._needs[position] -= 1
+        if self._needs[position] == 0:
+            self._send(self._transfers[position], lambda: self._arrive(position))
+
+    def _arrive(self, position: int) -> None:
+        for user in self._users[position]:
+            self._satisfy(user)
+        transfer = self._transfers[position]
+        for rank in (transfer.source, transfer.destination):
+            self._open[rank] -= 1
+            if self._open[rank] == 0:
+                self._done(rank)
+
+
+CONTROL = MessageCosts()
+"""The costs of the empty messages of a barrier: latency alone."""
+
+_Group: TypeAlias = tuple[Bucket | None, int]
+"""A bucket, or None for the barrier of all ranks, and the index of one of its collectives."""
+
+
+class CollectiveTracker:
+    """The running collectives; each starts when its first rank joins."""
+
+    def __init__(
+        self,
+        job: StepModel,
+        *,
+        links: Mapping[MessageCosts, Mapping[Pair, Link]],
+        done: Callable[[int, str, int | None], None],
+    ) -> None:
+        """`done(rank, name, stage)` is called when a rank has completed a collective.
+
+        `stage` is None unless the collective is that of one stage.
+        """
+        self._job = job
+        self._links = links
+        self._done = done
+        self._barrier = barrier_transfers(range(job.num_ranks))
+        self._members = {
+            (bucket, number): frozenset(
+                rank for each in collective for rank in (each.source, each.destination)
+            )
+            for bucket, collectives in job.collectives.items()
+            for number, collective in enumerate(collectives)
+        }
+        self._running: dict[tuple[int, _Group], RunningCollective] = {}
+
+    def join(self, rank: int, phase: int, instruction: Instruction | None) -> None:
+        """Let a rank join the collective of an instruction, or the barrier of a phase."""
+        group = self._group(rank, instruction)
+        if (phase, group) not in self._running:
+            self._running[phase, group] = self._open(group)
+        self._running[phase, group].join(rank)
+
+    def _group(self, rank: int, instruction: Instruction | None) -> _Group:
+        if instruction is None:
+            return (None, 0)
+        bucket = instruction.bucket
+        assert bucket is not None, instruction
+        numbers = self._job.meant_by(instruction)
+        return next((bucket, each) for each in numbers if rank in self._members[bucket, each])
+
+    def _open(self, group: _Group) -> RunningCollective:
+        bucket, number = group
+        if bucket is None:
+            done = partial(self._leave, "barrier", None)
+            return RunningCollective(self._barrier, send=partial(self._send, CONTROL), done=done)
+        stage = number if bucket is Bucket.STAGE else None
+        done = partial(self._leave, f"reduce {bucket}", stage)
+        collective = self._job.collectives[bucket][number]
+        return RunningCollective(
+            collective, send=partial(self._send, self._job.gradients), done=done
+        )
+
+    def _leave(self, name: str, stage: int | None, rank: int) -> None:
+        self._done(rank, name, stage)
+
+    def _send(self, costs: MessageCosts, transfer: Transfer, arrived: Callable[[], None]) -> None:
+        pair = (self._job.device(transfer.source), self._job.device(transfer.destination))
+        self._links[costs][pair].send(transfer.num_bytes, arrived)
+
+
+def pairs(job: StepModel) -> dict[MessageCosts, set[Pair]]:
+    """Return the pairs of devices between which each kind of message travels."""
+    rounds = [row if job.num_chunks == 1 else (*row, row[0]) for row in job.placement]
+    hops = {(a, b) for row in rounds for a, b in pairwise(row) if a != b}
+    joined: dict[MessageCosts, set[Pair]] = {job.messages: hops | {(b, a) for a, b in hops}}
+    if any(phase.meets for phase in job.phases):
+        joined.setdefault(CONTROL, set()).update(
+            _ends(job, barrier_transfers(range(job.num_ranks)))
+        )
+    for collectives in job.collectives.values():
+        for collective in collectives:
+            joined.setdefault(job.gradients, set()).update(_ends(job, collective))
+    return joined
+
+
+def _ends(job: StepModel, collective: Collective) -> set[Pair]:
+    return {(job.device(each.source), job.device(each.destination)) for each in collective}

@@ -1,0 +1,42 @@
+"""The collectives of a step of a plan: gradients of stages, of a tied embedding, and scalars."""
+
+from collections.abc import Sequence
+
+from jaxpipe.collective import AllReduceKind, Collective, SyncTree, all_reduce_transfers
+from jaxpipe.plan import Plan
+from jaxpipe.schedule import Bucket
+
+_SCALARS_BYTES = 64
+"""Loss, gradient norm and counters."""
+
+
+def gradient_collectives(
+    plan: Plan, *, stage_bytes: Sequence[float], embed_bytes: float, chunk_bytes: float
+) -> dict[Bucket, tuple[Collective, ...]]:
+    """Return the collectives of one step, over ranks.
+
+    `stage_bytes` are the bytes of each stage's gradients, `embed_bytes` those of the token
+    embedding among them. A tied embedding is reduced with the last stage's copy, apart from the
+    first stage's gradients.
+
+    Raises:
+        PlanError: the plan uses the native all-reduce of a library, whose messages are not known.
+    """
+    is_shared = plan.tied and plan.num_stages > 1
+    own = [each - (embed_bytes if is_shared and not n else 0) for n, each in enumerate(stage_bytes)]
+
+    def all_reduce(tree: SyncTree, num_bytes: float) -> Collective:
+        return all_reduce_transfers(
+            plan.all_reduce, tree, num_bytes=num_bytes, chunk_bytes=chunk_bytes
+        )
+
+    # The runtime reduces scalars along the tree, whatever the all-reduce of gradients.
+    scalars = all_reduce_transfers(AllReduceKind.TREE, plan.sync_all, num_bytes=_SCALARS_BYTES)
+    collectives: dict[Bucket, tuple[Collective, ...]] = {Bucket.SCALARS: (scalars,)}
+    if plan.num_replicas > 1:
+        collectives[Bucket.STAGE] = tuple(
+            all_reduce(tree, num_bytes) for tree, num_bytes in zip(plan.sync, own, strict=True)
+        )
+    if is_shared:
+        collectives[Bucket.TIED] = (all_reduce(plan.sync_shared, embed_bytes),)
+    return collectives

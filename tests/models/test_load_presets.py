@@ -1,0 +1,72 @@
+"""The presets are the published sizes, and an unknown name gets a hint."""
+
+import msgspec
+import pytest
+
+from models.gpt_config import GptConfig
+from models.gpt_costs import activation_bytes, layer_forward_flops, num_parameters, parameter_bytes
+from models.load_presets import load_preset, presets
+
+
+def preset(name: str) -> GptConfig:
+    return msgspec.convert(load_preset(name), GptConfig, strict=True)
+
+
+def test_the_names_are_sorted() -> None:
+    assert presets() == [
+        "alpa-1.3b",
+        "alpa-125m",
+        "alpa-15b",
+        "alpa-2.6b",
+        "alpa-350m",
+        "alpa-6.7b",
+        "alpa-760m",
+        "gpt-xl-24",
+        "gpt-xl-32",
+        "gpt-xl-40",
+        "gpt2",
+        "gpt2-large",
+        "gpt2-medium",
+        "gpt2-xl",
+        "tiny",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("gpt2", 124_439_808),
+        ("gpt2-medium", 354_823_168),
+        ("gpt2-large", 774_030_080),
+        ("gpt2-xl", 1_557_611_200),
+        ("tiny", 842_496),
+    ],
+)
+def test_published_sizes(name: str, count: int) -> None:
+    config = preset(name)
+    assert num_parameters(config, layers=config.num_layers, embed=True, head=True) == count
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "batch", "petaflop"), [(24, 1024, 23.64), (40, 4096, 157.64)]
+)
+def test_gpt_xl_is_that_of_dtfm(num_layers: int, batch: int, petaflop: float) -> None:
+    config = preset(f"gpt-xl-{num_layers}")
+    assert activation_bytes(config, batch=1, sequence=2048) == 8_388_608
+    three_layers = parameter_bytes(config, layers=3, embed=False, head=False)
+    assert three_layers == pytest.approx(302e6, rel=1e-3)
+    first_stage = parameter_bytes(config, layers=3, embed=True, head=False)
+    assert first_stage == pytest.approx(429e6, rel=1e-3)
+    forward = num_layers * layer_forward_flops(config, batch=batch, sequence=2048)
+    assert 4 * forward / 1e15 == pytest.approx(petaflop, rel=2e-4)
+
+
+@pytest.mark.parametrize("name", ["gtp2", "gpt2 ", ""])
+def test_an_unknown_name_gets_the_nearest_and_the_choices(name: str) -> None:
+    with pytest.raises(ValueError, match=f"not '{name}'; the nearest is '.*', .* are alpa-1"):
+        load_preset(name)
+
+
+def test_the_nearest_is_near() -> None:
+    with pytest.raises(ValueError, match="the nearest is 'gpt2-medium'"):
+        load_preset("gpt2-medum")

@@ -1,0 +1,50 @@
+"""A run is prepared once: its plan is resolved, checked and written before any rank starts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import topo
+from jaxpipe.config import config_from
+from jaxpipe.errors import ConfigError
+from jaxpipe.plan import ResolvedPlan, read_plan, read_resolved_plan
+from jaxpipe.run.prepare_run import PLAN_FILE, begin_folder, emulation_notice, prepare
+from jaxpipe.runtime.config import RunConfig, TransportKind
+from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause, write_cause
+from tests.runtime.training import tiny_tree
+
+CLUSTER = topo.load("two-region")
+
+
+def test_the_folder_of_a_run_begins_with_its_plan(tmp_path: Path, dataset: Path) -> None:
+    folder = tmp_path / "run"
+    config = config_from(tiny_tree(folder, dataset, plan={"cluster": "two-region"}))
+    prepared = prepare(config, resume=False)
+    assert not folder.exists()  # checks change nothing
+    folder.mkdir()
+    write_cause(folder, Cause(kind=CauseKind.KILLED, message="the run before"))
+    assert begin_folder(prepared) == folder / PLAN_FILE
+    assert read_cause(folder) is None
+    assert read_plan(folder / PLAN_FILE, CLUSTER) == prepared.plan
+    assert read_resolved_plan(folder / PLAN_FILE) == ResolvedPlan.of(prepared.plan, CLUSTER)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, dataset: Path) -> None:
+    (tmp_path / "file").touch()
+    config = config_from(tiny_tree(tmp_path / "file" / "run", dataset))
+    with pytest.raises(ConfigError, match=r"`run\.folder` must be a folder that can be written"):
+        begin_folder(prepare(config, resume=False))
+
+
+def test_only_emulated_links_are_announced_and_scaled():
+    run = RunConfig(folder="runs/x")
+    assert emulation_notice(run, CLUSTER) is None
+    shaped = replace(run, transport=TransportKind.SHAPED)
+    assert emulation_notice(shaped, CLUSTER) == (
+        "links are emulated: each message takes what it takes on cluster two-region, or longer"
+    )
+    with pytest.raises(
+        ValueError, match=r"`link_scale` is 2\.0, `transport` nccl; set it to shaped"
+    ):
+        replace(run, transport=TransportKind.NCCL, link_scale=2.0)
