@@ -17,7 +17,12 @@ from docs.tools.record import FOLDER, output, recorded
 from jaxpipe.config import Config
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 ROOTS = "jaxpipe|topo|models|tests|experiments|docs"
 FILES = (".toml", ".json", ".safetensors")
 SECTIONS: dict[str, Any] = {each.name: each.type for each in dataclasses.fields(Config)}
@@ -29,6 +34,12 @@ pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relativ
 def test_every_path_that_a_page_names_exists(page: Path):
     named = re.findall(rf"(?<![\w./])((?:{ROOTS})/[\w./-]*\w)", page.read_text())
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_every_file_whose_source_is_noticed_exists():
+    named = re.findall(rf"(?:{ROOTS})/[\w./*-]*[\w*]", (ROOT / "NOTICE").read_text())
+    assert len(named) > 10
+    assert [pattern for pattern in named if not list(ROOT.glob(pattern))] == []
 
 
 @pages
