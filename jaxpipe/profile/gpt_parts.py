@@ -62,10 +62,14 @@ def measure_gpt(
     from models.gpt import Gpt
 
     sequence = settings.sequence or config.sequence
-    if sequence > config.sequence or sum(cut) > config.num_layers or min(cut, default=1) < 1:
+    if sequence > config.sequence:
         raise ConfigError(
-            f"`sequence` must be at most {config.sequence}, not {sequence}, and `layers` at least "
-            f"1 each and {config.num_layers} together, not {','.join(map(str, cut))}"
+            f"`sequence` must be at most the {config.sequence} of the model, not {sequence}"
+        )
+    if sum(cut) > config.num_layers or min(cut, default=1) < 1:
+        raise ConfigError(
+            f"`layers` must be at least 1 for each stage and {config.num_layers} together, "
+            f"not {','.join(map(str, cut))}"
         )
     measure = partial(_measured, config, settings=settings, clock=clock, observe=observe)
     model = Gpt(config)

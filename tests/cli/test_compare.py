@@ -68,7 +68,7 @@ def test_ranks_are_not_started_twice(
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     assert main(["compare", path]) == 2
-    assert "`compare` starts its own ranks" in capsys.readouterr().err
+    assert "`jaxpipe compare` starts its own ranks" in capsys.readouterr().err
 
 
 def test_the_pipeline_and_what_was_found_in_one_table(

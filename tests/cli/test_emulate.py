@@ -50,7 +50,7 @@ def test_ranks_run_on_their_hosts_and_their_bytes_cross_the_links(tmp_path: Path
     done = emulate("two-region", "--engine", "relay", "--", *job)
     assert done.returncode == 0, done.stderr
     assert places(tmp_path / "ranks") == {0: "ohio-0", 1: "ohio-1", 2: "virginia-0"}
-    assert "4 hosts of cluster two-region, a network namespace to each, joined by relay" in (
+    assert "4 hosts of cluster two-region, each a network namespace, joined by relay" in (
         done.stderr
     )
     table = [line.split() for line in done.stderr.splitlines()]

@@ -98,7 +98,7 @@ def test_a_measured_profile_takes_the_place_of_flops(
         (("--model", "huge"), "`--model`: `preset` must be a known name, not 'huge'"),
         (("--cluster", "case9"), "`--cluster`: no cluster 'case9'"),
         (("--batch", "0"), "`batch` must be at least 1, not 0"),
-        (("--budget", "0"), "`--budget` is 0.0; make it above 0"),
+        (("--budget", "0"), "`--budget` must be above 0, not 0.0"),
         (("--stages", "9"), "`stages` is 9 and `replicas` None for 4 devices, 4 layers"),
         (("--objective", "alpa", "--replicas", "3"), "`stages` None, `replicas` 3, `batch` 8, 4"),
         (("--profile", "none.json"), "cannot read the profile none.json"),

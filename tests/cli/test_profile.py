@@ -29,7 +29,10 @@ def test_it_measures_and_the_planner_plans_with_it(
     [
         (["--model", "tyni"], "`--model`: "),
         (["--model", "tiny", "--sequence", "4", "-o", "x.json"], "`--sequence` is 4"),
-        (["--model", "tiny", "--layers", "9"], "`layers` are 9 of 4"),
+        (
+            ["--model", "tiny", "--layers", "9"],
+            "4 together, not 9",
+        ),
         (["--model", "tiny", "--layers", "2;2"], "`--layers` must be numbers"),
         (["--model", "tiny", "--microbatch", "0"], "`microbatch` must be at least 1"),
     ],
