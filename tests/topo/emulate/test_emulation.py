@@ -68,7 +68,8 @@ def test_what_is_sent_crosses_the_link_and_nothing_is_left_over(kind: EngineKind
         round_trips_s = talk(emulation, number=2, num_bytes=200_000)
         traffic = emulation.traffic()
     if kind is EngineKind.RELAY:
-        assert min(round_trips_s) >= 2 * 0.022
+        # The relay releases a packet up to 50 us early rather than sleep for less than that.
+        assert min(round_trips_s) >= 2 * (0.022 - 50e-6)
     sent = {host.host: host.sent_bytes for host in traffic.hosts}
     assert sent["ohio-0"] > 200_000
     assert sent["virginia-0"] > 200_000
