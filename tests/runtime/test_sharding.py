@@ -181,5 +181,5 @@ def test_checkpoints_do_not_depend_on_it(
 
 def test_a_mesh_is_refused(tmp_path: Path, dataset: Path) -> None:
     tree = small(tmp_path, dataset, optimizer=SHARDED, mesh={"tensor": 2})
-    with pytest.raises(ConfigError, match=r"`optimizer.sharded` is true, and .* is 2; leave out"):
+    with pytest.raises(ConfigError, match=r"`optimizer.sharded` is true, and .* is 2; remove one"):
         plan_from(config_from(tree))
