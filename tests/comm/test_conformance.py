@@ -8,6 +8,8 @@ from jaxpipe.comm import Transport
 from tests.comm.checks import CHECKS
 from tests.helpers import IN_PROCESS_TRANSPORTS, RunRanks
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("run", IN_PROCESS_TRANSPORTS.values(), ids=IN_PROCESS_TRANSPORTS.keys())
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])

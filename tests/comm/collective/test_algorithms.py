@@ -15,6 +15,8 @@ from jaxpipe.comm.codec import Bfloat16Codec, Codec, Float8Codec, Int8Codec, Top
 from jaxpipe.comm.collective import WireFormat
 from tests.collective.strategies import sync_trees
 
+pytestmark = pytest.mark.slow
+
 ALGORITHMS = tuple(kind for kind in AllReduceKind if kind is not AllReduceKind.LIBRARY)
 SIZES = st.sampled_from([0, 1, 2, 7, 300, 1_001])
 SEEDS = st.integers(0, 2**32 - 1)

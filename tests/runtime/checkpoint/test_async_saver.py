@@ -17,6 +17,8 @@ from jaxpipe.runtime.checkpoint import async_saver as saver_module
 from jaxpipe.runtime.checkpoint.async_saver import Saver, Snapshot
 from tests.runtime.training import run_tree, tiny_tree
 
+pytestmark = pytest.mark.slow
+
 
 def snapshot(rank: int, *, step: int, size: int = 10) -> Snapshot:
     tensors = {f"of {rank}": np.full(size, step, np.float32)}

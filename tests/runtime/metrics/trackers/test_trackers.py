@@ -24,6 +24,8 @@ from jaxpipe.runtime.metrics.trackers import (
 from jaxpipe.runtime.metrics.trackers import trackers as installed
 from tests.runtime.training import run_tree, tiny_tree
 
+pytestmark = pytest.mark.slow
+
 ONE_RANK = {"stages": 1, "replicas": 1}
 
 
