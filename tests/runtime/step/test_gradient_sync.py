@@ -1,4 +1,4 @@
-"""Gradient sums go on beside the computation, and are in the trace as long as they lasted."""
+"""Gradient all-reduces overlap with computation, and the trace has their true durations."""
 
 import gc
 import time
