@@ -3,7 +3,7 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial
@@ -18,11 +18,6 @@ if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from topo import Cluster
     from topo.emulate import Emulation, Traffic
     from topo.emulate.watch import RankWatch
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from topo.emulate import Traffic
 
 _POLL_S = 0.2
 _SECONDS_TO_END = 5.0
@@ -71,7 +66,7 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
 
     if not command:
         raise ConfigError("`jaxpipe emulate CLUSTER` runs a command: add `-- COMMAND`")
-    with _ended_by_signals():
+    with ended_by_signals() as check_signals:
         try:
             described = _cluster(cluster, scale=scale)
             placed = _placement(cluster, command, plan)
@@ -85,7 +80,7 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
             with network as emulation:
                 _introduce(emulation, scale=scale)
                 words = (*(emulation.enter(inside) if inside else ()), *command)
-                return _run(emulation, words)
+                return _run(emulation, words, check_signals)
         except ValueError as error:
             raise ConfigError(str(error)) from error
         except EmulationError as error:
@@ -160,7 +155,7 @@ def _introduce(emulation: "Emulation", *, scale: float) -> None:
         errors.print(f"emulated: {what} NOT EMULATED by {choice.kind.value}", markup=False)
 
 
-def _run(emulation: "Emulation", words: Sequence[str]) -> int:
+def _run(emulation: "Emulation", words: Sequence[str], check_signals: Callable[[], None]) -> int:
     """Run the command, print the traffic, and return the exit code.
 
     Raises:
@@ -180,7 +175,7 @@ def _run(emulation: "Emulation", words: Sequence[str]) -> int:
         except OSError as error:
             raise ConfigError(f"`{words[0]}` cannot be run: {error.strerror}") from error
         try:
-            code = _wait(process, watch)
+            code = _wait(process, watch, check_signals)
         finally:
             _end(process)
     _check_places(emulation, watch)
@@ -190,8 +185,11 @@ def _run(emulation: "Emulation", words: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _wait(process: subprocess.Popen[bytes], watch: "RankWatch") -> int:
+def _wait(
+    process: subprocess.Popen[bytes], watch: "RankWatch", check_signals: Callable[[], None]
+) -> int:
     while True:
+        check_signals()
         try:
             return process.wait(_POLL_S)
         except subprocess.TimeoutExpired:
@@ -251,17 +249,30 @@ def _check_bytes(emulation: "Emulation", watch: "RankWatch", traffic: "Traffic")
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP end this process like Ctrl-C: all `finally` blocks run."""
+def ended_by_signals() -> Iterator[Callable[[], None]]:
+    """Make SIGINT, SIGTERM and SIGHUP raise `SystemExit`, so that all `finally` blocks run.
+
+    Yields a function that raises again for a signal whose exception was lost. Signals that this
+    process ignores stay ignored, as `nohup` and a shell's `&` expect.
+    """
+    received: list[int] = []
+
+    def check_signals() -> None:
+        if received:
+            raise SystemExit(128 + received[0])
 
     def stop(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
+        # Python discards an exception that is raised in a callback of `fork` or in a finalizer,
+        # and a signal can arrive there: a loop that waits has to call `check_signals`.
+        received.append(number)
+        check_signals()
 
-    previous = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    previous = {n: each for n, each in handlers.items() if each is not signal.SIG_IGN}
+    for number in previous:
+        signal.signal(number, stop)
     try:
-        yield
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        yield check_signals
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import topo
+from jaxpipe.cli.emulate import ended_by_signals
 from jaxpipe.cli.main import main
 from jaxpipe.plan import PlanConfig, default_plan, write_plan
 from tests.cli.conftest import WriteConfig
@@ -127,8 +128,37 @@ def test_a_signal_ends_the_command_and_removes_everything(number: signal.Signals
         assert process.stdout.readline() == "up\n"
         assert leftovers(process.pid)
         process.send_signal(number)
-        assert process.wait(30) == 128 + number
+        try:
+            assert process.wait(30) == 128 + number
+        finally:
+            process.kill()  # leaving `with` would wait without a deadline
     assert leftovers(process.pid) == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_counts_where_python_discards_exceptions(number: signal.Signals):
+    class Signals:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    before = signal.getsignal(number)
+    with ended_by_signals() as check_signals:
+        check_signals()
+        Signals()
+        with pytest.raises(SystemExit) as ended:
+            check_signals()
+    assert ended.value.code == 128 + number
+    assert signal.getsignal(number) is before
+
+
+def test_ignored_signals_stay_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ended_by_signals():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.root
