@@ -6,13 +6,17 @@ RUN ?= runs/$(shell date +%Y%m%d-%H%M%S)
 BIN := .venv/bin
 TWO := --numprocesses 2 --dist loadscope --no-loadscope-reorder
 
-.PHONY: train quick test docs venv lint format clean
+.PHONY: train quick fast test docs venv lint style types format clean
 
 train: venv
 	$(BIN)/jaxpipe data prepare --out data/topics --if-missing
 	$(BIN)/jaxpipe train $(CONFIG) --set run.folder=$(RUN)
 
-quick: venv lint
+# The type checker has one thread: it runs next to the tests instead of before them.
+quick: venv
+	@$(MAKE) --no-print-directory --jobs 3 style types fast
+
+fast: venv
 	$(BIN)/pytest $(TWO) -m 'not slow and not mpi and not root'
 
 test: venv lint
@@ -24,10 +28,14 @@ docs: venv
 	$(BIN)/python -m docs.tools.assemble
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-lint: venv
+lint: style types
+
+style: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
+
+types: venv
 	$(BIN)/pyright
 
 format: venv

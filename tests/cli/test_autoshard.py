@@ -7,8 +7,9 @@ import pytest
 
 from jaxpipe.cli.main import main
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_a_small_step(capsys: pytest.CaptureFixture[str]) -> None:
     words = "autoshard --model tiny --layers 1 --mesh 2 --batch 2 --dtype float32 --op 2 --json"
     assert main(words.split()) == 0
@@ -20,7 +21,6 @@ def test_a_small_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["predicted_s"] > 0
 
 
-@pytest.mark.slow
 def test_a_small_search(capsys: pytest.CaptureFixture[str]) -> None:
     words = "autoshard --model tiny --layers 1 --mesh 2 --batch 2 --dtype float32"
     assert main(words.split()) == 0

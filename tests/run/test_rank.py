@@ -52,6 +52,7 @@ def test_what_rank_0_refuses_ends_all_ranks_and_changes_nothing(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_rank_with_a_plan_neither_reads_the_cluster_nor_simulates(
     tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import config_from, job_from, plan_from
@@ -13,6 +14,8 @@ from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
 from jaxpipe.runtime.train import train
 from jaxpipe.schedule import Instruction, Op
 from tests.runtime.training import run_tree, tiny_tree
+
+pytestmark = pytest.mark.slow
 
 STEPS = 3
 

@@ -19,6 +19,8 @@ from jaxpipe.schedule import Op
 from tests.oracles.one_device import MICROBATCH, SEED, SEQUENCE, VOCABULARY, tiny_gpt
 from tests.runtime.compiled_once import compile_stage_once
 
+pytestmark = pytest.mark.slow
+
 
 def stage_functions(index: int, *, shard: OptimizerShard | None = None) -> StageFunctions:
     return StageFunctions(
