@@ -24,7 +24,8 @@ from jaxpipe.simulate import (
     simulate,
     system_step,
 )
-from jaxpipe.trace import Lane, Span, Trace
+from jaxpipe.simulate.published.step_time import barrier_ends_s, step_seconds
+from jaxpipe.trace import Trace
 from topo.gpu import Precision
 
 STEP = 512
@@ -85,7 +86,7 @@ def pipeline_seconds(cell: PipelineCell, constants: Constants) -> float:
         constants=constants,
         all_reduce=along(AllReduceKind.CENTRAL),
     )
-    return _seconds(simulate(job))
+    return step_seconds(simulate(job))
 
 
 def line(run: Run, *, constants: Constants) -> tuple[float, float]:
@@ -96,29 +97,22 @@ def line(run: Run, *, constants: Constants) -> tuple[float, float]:
     """
     if run.system not in _STEPPED:
         return line_between(
-            *(_seconds(_simulate(run, batch=n * STEP, constants=constants)) for n in (2, 4)),
+            *(step_seconds(_simulate(run, batch=n * STEP, constants=constants)) for n in (2, 4)),
             num_steps=2,
         )
     num_steps = 2
     trace = _simulate(run, batch=num_steps * STEP, constants=constants)
-    ends = [span.end_s for span in trace.spans if span.rank == 0 and _is_barrier(span)]
-    # Fewer than 8 pipelines accumulate over several barriers for as many samples.
+    # The first and the last barrier enclose the step. Fewer than 8 pipelines accumulate over
+    # several barriers for as many samples.
+    ends = barrier_ends_s(trace)[1:-1]
     step_s = ends[-1] - ends[-1 - len(ends) // num_steps]
-    return _seconds(trace) - num_steps * step_s, step_s
+    return step_seconds(trace) - num_steps * step_s, step_s
 
 
 def line_between(one_s: float, twice_s: float, *, num_steps: int) -> tuple[float, float]:
     """Return the line through the seconds of `num_steps` steps and of twice as many."""
     step_s = (twice_s - one_s) / num_steps
     return one_s - num_steps * step_s, step_s
-
-
-def _seconds(trace: Trace) -> float:
-    return max(span.end_s for span in trace.spans)
-
-
-def _is_barrier(span: Span) -> bool:
-    return span.lane is Lane.REDUCE and span.name == "barrier"
 
 
 def _simulate(run: Run, *, batch: int, constants: Constants) -> Trace:

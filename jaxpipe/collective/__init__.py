@@ -16,7 +16,7 @@ from jaxpipe.collective.algorithms import (
     broadcast_steps,
     reduce_scatter_steps,
 )
-from jaxpipe.collective.kinds import AllReduceKind, CodecKind
+from jaxpipe.collective.kinds import AllReduceKind, BarrierKind, CodecKind
 from jaxpipe.collective.step import Act, Step
 from jaxpipe.collective.sync_tree import SyncTree, leader, ranks, to_leaders
 from jaxpipe.collective.transfers import (
@@ -35,6 +35,7 @@ from jaxpipe.collective.transfers import (
 __all__ = [
     "Act",
     "AllReduceKind",
+    "BarrierKind",
     "CodecKind",
     "Collective",
     "Step",

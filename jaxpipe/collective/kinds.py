@@ -1,4 +1,4 @@
-"""Names for configurations and plans: the all-reduce algorithms and the codecs."""
+"""Names for configurations and plans: the algorithms of all-reduces and barriers, the codecs."""
 
 from enum import StrEnum
 
@@ -26,6 +26,20 @@ class AllReduceKind(StrEnum):
     SHARDED = "sharded"
     CENTRAL = "central"
     LIBRARY = "library"
+
+
+class BarrierKind(StrEnum):
+    """The algorithm of a barrier; both take log2 p rounds, rounded up.
+
+    ============== ================================================ ==============================
+    dissemination  send to one rank, wait for another               a latency per round
+    rendezvous     the same, but a receiver first requests its      a round trip per round, even
+                   message                                          for the rank that comes last
+    ============== ================================================ ==============================
+    """
+
+    DISSEMINATION = "dissemination"
+    RENDEZVOUS = "rendezvous"
 
 
 class CodecKind(StrEnum):

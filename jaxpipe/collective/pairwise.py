@@ -4,10 +4,12 @@
 
     all-to-all     rank r sends one block to each of r + 1, r + 2, ...: no port gets two at once
     barrier        in round k rank r signals r + 2**k, and waits for r - 2**k
+    rendezvous     the same, but r signals only once r + 2**k has requested it
 """
 
 from collections.abc import Sequence
 
+from jaxpipe.collective.kinds import BarrierKind
 from jaxpipe.collective.shards import Part, consecutive
 from jaxpipe.collective.step import Act, Phases, Step
 
@@ -48,11 +50,14 @@ def all_to_all_phases(
     )
 
 
-def barrier_phases(order: Sequence[int], rank: int) -> Phases:
+def barrier_phases(
+    order: Sequence[int], rank: int, kind: BarrierKind = BarrierKind.DISSEMINATION
+) -> Phases:
     """Return the steps after which every rank of `order` has begun them; messages are empty.
 
-    Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988, the
-    dissemination barrier.
+    Sources: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988, the
+    dissemination barrier. The rendezvous is the barrier of gloo, whose sends to unbound buffers
+    leave when the receiver has asked for them (`barrier.cc`, `transport/tcp/pair.cc`).
 
     >>> for phase in barrier_phases((0, 1, 2), 0):
     ...     print([(step.act.name, step.peer) for step in phase])
@@ -60,11 +65,15 @@ def barrier_phases(order: Sequence[int], rank: int) -> Phases:
     [('SEND', 2), ('TAKE', 1)]
     """
     num_ranks, mine = len(order), order.index(rank)
+    rounds: list[list[Step]] = []
+    for distance in (2**k for k in range((num_ranks - 1).bit_length())):
+        after, before = (order[(mine + far) % num_ranks] for far in (distance, -distance))
+        if kind is BarrierKind.RENDEZVOUS:
+            rounds.append(_signal(to=before, wait_for=after))  # the requests
+        rounds.append(_signal(to=after, wait_for=before))
+    return rounds
+
+
+def _signal(*, to: int, wait_for: int) -> list[Step]:
     nothing = Part(0, 0)
-    return [
-        [
-            Step(Act.SEND, nothing, order[(mine + distance) % num_ranks], is_own=True),
-            Step(Act.TAKE, nothing, order[(mine - distance) % num_ranks]),
-        ]
-        for distance in (2**k for k in range((num_ranks - 1).bit_length()))
-    ]
+    return [Step(Act.SEND, nothing, to, is_own=True), Step(Act.TAKE, nothing, wait_for)]

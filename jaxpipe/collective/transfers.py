@@ -16,7 +16,7 @@ from math import inf
 from typing import TypeAlias
 
 from jaxpipe.collective.algorithms import all_reduce_phases, all_to_all_steps, num_chunks
-from jaxpipe.collective.kinds import AllReduceKind
+from jaxpipe.collective.kinds import AllReduceKind, BarrierKind
 from jaxpipe.collective.pairwise import barrier_phases
 from jaxpipe.collective.ring import all_gather_phases, reduce_scatter_phases
 from jaxpipe.collective.shards import Part
@@ -245,7 +245,9 @@ def all_to_all_transfers(
     return transfers(steps, bytes_per_element=bytes_per_element)
 
 
-def barrier_transfers(members: Sequence[int]) -> Collective:
+def barrier_transfers(
+    members: Sequence[int], kind: BarrierKind = BarrierKind.DISSEMINATION
+) -> Collective:
     """Return the empty messages of a barrier.
 
     >>> [(t.source, t.destination, t.after) for t in barrier_transfers((0, 1))]
@@ -253,7 +255,7 @@ def barrier_transfers(members: Sequence[int]) -> Collective:
     """
     return transfers(
         {
-            rank: [step for phase in barrier_phases(members, rank) for step in phase]
+            rank: [step for phase in barrier_phases(members, rank, kind) for step in phase]
             for rank in members
         }
     )

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
+from jaxpipe.network.congestion_window import CongestionWindow
 from jaxpipe.network.event_queue import Clock
 from jaxpipe.network.message_costs import MessageCosts
 from jaxpipe.network.nic import Nic, SharedTransfer
@@ -31,12 +32,14 @@ def _ignore(_leaves_s: float, _arrives_s: float) -> None:
 class Link:
     """A link from one device to another under the costs of one kind of message.
 
-    `nics` are the limits that it shares with other links.
+    `nics` are the limits that it shares with other links, `rtt_s` its round trip for the congestion
+    window, which counts only if the costs have one: twice the latency by default.
     """
 
     __slots__ = (
         "_bytes_per_s",
         "_clock",
+        "_congestion",
         "_costs",
         "_free_s",
         "_in_flight",
@@ -55,6 +58,7 @@ class Link:
         latency_s: float,
         bytes_per_s: float,
         nics: tuple[Nic, ...] = (),
+        rtt_s: float | None = None,
     ) -> None:
         self._clock = clock
         self._costs = costs
@@ -66,6 +70,15 @@ class Link:
         self._unreceived = 0
         self._is_sending = False
         self._waiting: deque[tuple[float, OnArrival, OnTimed]] = deque()
+        self._congestion = (
+            None
+            if costs.restart_bytes is None
+            else CongestionWindow(
+                restart_bytes=costs.restart_bytes,
+                rtt_s=2 * latency_s if rtt_s is None else rtt_s,
+                bytes_per_s=bytes_per_s,
+            )
+        )
 
     def send(self, num_bytes: float, on_arrival: OnArrival, *, on_timed: OnTimed = _ignore) -> None:
         """Post a message at the clock's current time.
@@ -98,12 +111,22 @@ class Link:
             if self._nics:
                 self._is_sending = True
                 start_s = self._clock.now_s + self._costs.overhead_s
+                if self._congestion is not None:
+                    # Shared NICs decide the rate later, event by event: a slow start delays the
+                    # message by what it costs on NICs that nobody else uses.
+                    leaves_s = self._congestion.send(start_s, num_bytes)
+                    start_s = leaves_s - num_bytes / self._bytes_per_s
                 self._clock.at(start_s, self._share, num_bytes, on_arrival, on_timed)
             else:
                 # No event while the link is busy: its next free time says all, and is cheaper.
                 start_s = max(self._clock.now_s, self._free_s) + self._costs.overhead_s
-                self._free_s = start_s + num_bytes / self._bytes_per_s
+                self._free_s = self._leave_s(start_s, num_bytes)
                 self._leave(self._free_s, on_arrival, on_timed)
+
+    def _leave_s(self, start_s: float, num_bytes: float) -> float:
+        if self._congestion is None:
+            return start_s + num_bytes / self._bytes_per_s
+        return self._congestion.send(start_s, num_bytes)
 
     def _share(self, num_bytes: float, on_arrival: OnArrival, on_timed: OnTimed) -> None:
         SharedTransfer(

@@ -7,6 +7,9 @@ differently::
     window 1      ├ overhead ┼ bytes / rate ┼ latency ┤├ overhead ┼ ...     a rendezvous each
     window None   ├ overhead ┼ bytes / rate ┼ latency ┤
                              ├ overhead ┼ bytes / rate ┼ latency ┤          back to back
+
+With `restart_bytes` each link is a TCP connection, or several, that starts slowly after it was idle
+(`jaxpipe.network.congestion_window`).
 """
 
 from dataclasses import dataclass
@@ -22,7 +25,9 @@ class MessageCosts:
     A message occupies its link for `overhead_s` and then for its bytes, at the link's bandwidth but
     no faster than `flow_bytes_per_s`; it arrives one latency later. At most `window` messages of a
     link are in flight, and at most `num_buffers` are in flight or have arrived and are not yet
-    received (None: no limit). The messages of this kind that enter a host at the same time share
+    received (None: no limit). After an idle time the link sends `restart_bytes` in the first round
+    trip, twice as many in the next, until its bandwidth limits it (None: it is never idle). The
+    messages of this kind that enter a host at the same time share
     `host_bytes_per_s`, as do those that leave it, in addition to the limit of its NIC. Inside a
     host only the link's own latency and bandwidth count, and `num_buffers`.
 
@@ -35,6 +40,7 @@ class MessageCosts:
     host_bytes_per_s: float = inf
     window: int | None = None
     num_buffers: int | None = None
+    restart_bytes: float | None = None
 
     def __post_init__(self) -> None:
         if not self.overhead_s >= 0:
@@ -42,6 +48,8 @@ class MessageCosts:
         for field in ("flow_bytes_per_s", "host_bytes_per_s"):
             if not getattr(self, field) > 0:
                 raise PlanError(f"`{field}` must be above 0, not {getattr(self, field)}")
+        if self.restart_bytes is not None and not self.restart_bytes > 0:
+            raise PlanError(f"`restart_bytes` must be above 0, or None, not {self.restart_bytes}")
         for field in ("window", "num_buffers"):
             value = getattr(self, field)
             if value is not None and value < 1:

@@ -38,6 +38,7 @@ def open_links(
             clock,
             costs if crosses_hosts(cluster, pair) else MessageCosts(num_buffers=costs.num_buffers),
             latency_s=float(cluster.latency_s[pair]),
+            rtt_s=float(cluster.latency_s[pair] + cluster.latency_s[pair[::-1]]),
             bytes_per_s=rate,
             nics=nics.get((costs, pair), ()),
         )

@@ -81,8 +81,11 @@ class PacedRank:
         self.transport.close()
 
     def _barrier(self, phase: int) -> None:
-        if self.task.job.phases[phase].meets and self.task.job.num_ranks > 1:
-            barrier(self.transport, tag=BARRIER_TAG, timeout_s=self.task.timeout_s)
+        job = self.task.job
+        if job.phases[phase].meets and job.num_ranks > 1:
+            barrier(
+                self.transport, tag=BARRIER_TAG, timeout_s=self.task.timeout_s, kind=job.barrier
+            )
 
 
 def open_rank(

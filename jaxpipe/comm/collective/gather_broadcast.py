@@ -7,6 +7,7 @@ every rank itself.
 import jax
 import numpy as np
 
+from jaxpipe.collective.kinds import BarrierKind
 from jaxpipe.collective.pairwise import barrier_phases
 from jaxpipe.collective.step import weave
 from jaxpipe.comm.collective.execute_steps import Execution, Formats
@@ -74,7 +75,12 @@ def broadcast_bytes(
 
 
 def barrier(
-    transport: Transport, *, tag: int, timeout_s: float, members: tuple[int, ...] | None = None
+    transport: Transport,
+    *,
+    tag: int,
+    timeout_s: float,
+    members: tuple[int, ...] | None = None,
+    kind: BarrierKind = BarrierKind.DISSEMINATION,
 ) -> None:
     """Return once every member has called this; each of the log2(members) rounds has `timeout_s`.
 
@@ -88,7 +94,7 @@ def barrier(
     nothing = np.zeros(0, np.uint8)
     formats = Formats(near=ValueFormat(nothing.dtype), far=ValueFormat(nothing.dtype))
     execution = Execution(transport, nothing, formats, tag=tag, timeout_s=timeout_s)
-    execution.run(list(weave([barrier_phases(members, transport.rank)])))
+    execution.run(list(weave([barrier_phases(members, transport.rank, kind)])))
 
 
 def _send_bytes(

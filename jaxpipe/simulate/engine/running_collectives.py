@@ -22,7 +22,8 @@ class RunningCollective:
 
     A transfer leaves when its source has joined, its destination too if the transfer is not empty
     (it needs a posted receive), and when all transfers that it waits for have arrived. A rank is
-    done when all that it sends and receives has arrived.
+    done when all that it receives and sends has arrived; of empty messages only what it receives:
+    they are buffered, so that their sender does not wait for them.
     """
 
     def __init__(self, collective: Collective, *, send: Send, done: Callable[[int], None]) -> None:
@@ -36,7 +37,7 @@ class RunningCollective:
         for position, each in enumerate(collective):
             for need in each.after:
                 self._users[need].append(position)
-            for rank in (each.source, each.destination):
+            for rank in _waiting_ranks(each):
                 self._open[rank] = self._open.get(rank, 0) + 1
             # An empty message needs no posted receive, and leaves without its destination.
             for rank in (each.source, each.destination)[: 1 + (each.num_bytes > 0)]:
@@ -57,10 +58,16 @@ class RunningCollective:
         for user in self._users[position]:
             self._satisfy(user)
         transfer = self._transfers[position]
-        for rank in (transfer.source, transfer.destination):
+        for rank in _waiting_ranks(transfer):
             self._open[rank] -= 1
             if self._open[rank] == 0:
                 self._done(rank)
+
+
+def _waiting_ranks(transfer: Transfer) -> tuple[int, ...]:
+    """Return the ranks that are not done before a transfer has arrived."""
+    is_empty = transfer.num_bytes == 0
+    return (transfer.destination,) if is_empty else (transfer.source, transfer.destination)
 
 
 CONTROL = MessageCosts()
@@ -87,7 +94,7 @@ class CollectiveTracker:
         self._job = job
         self._links = links
         self._done = done
-        self._barrier = barrier_transfers(range(job.num_ranks))
+        self._barrier = barrier_transfers(range(job.num_ranks), job.barrier)
         self._members = {
             (bucket, number): frozenset(
                 rank for each in collective for rank in (each.source, each.destination)
@@ -139,7 +146,7 @@ def pairs(job: StepModel) -> dict[MessageCosts, set[Pair]]:
     joined: dict[MessageCosts, set[Pair]] = {job.messages: hops | {(b, a) for a, b in hops}}
     if any(phase.meets for phase in job.phases):
         joined.setdefault(CONTROL, set()).update(
-            _ends(job, barrier_transfers(range(job.num_ranks)))
+            _ends(job, barrier_transfers(range(job.num_ranks), job.barrier))
         )
     for collectives in job.collectives.values():
         for collective in collectives:

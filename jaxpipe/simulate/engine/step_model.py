@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from jaxpipe.collective import Collective
+from jaxpipe.collective import BarrierKind, Collective
 from jaxpipe.errors import PlanError
 from jaxpipe.network import MessageCosts
 from jaxpipe.schedule import Bucket, Instruction, Op, Schedule, count_stages
@@ -52,6 +52,7 @@ class StepModel:
     messages: MessageCosts = field(default_factory=MessageCosts)
     gradients: MessageCosts = field(default_factory=MessageCosts)
     nic_efficiency: float = 1.0
+    barrier: BarrierKind = BarrierKind.DISSEMINATION
     num_chunks: int = 1
     backward_weight_s: tuple[float, ...] | None = None
 

@@ -26,15 +26,20 @@ class NetworkConstants:
     flow_bytes_per_s: float
     host_bytes_per_s: float
     nic_efficiency: float
+    restart_bytes: float
 
-    def messages(self, *, window: int | None) -> MessageCosts:
-        """Return the costs of messages between stages, at most `window` on a link at once."""
+    def messages(self) -> MessageCosts:
+        """Return the costs of messages between stages."""
         return MessageCosts(
             overhead_s=self.message_overhead_s,
             flow_bytes_per_s=self.flow_bytes_per_s,
             host_bytes_per_s=self.host_bytes_per_s,
-            window=window,
+            restart_bytes=self.restart_bytes,
         )
+
+    def gradients(self) -> MessageCosts:
+        """Return the costs of the messages of an all-reduce of gradients, which stream."""
+        return MessageCosts(restart_bytes=self.restart_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from jaxpipe.collective import (
     AllReduceKind,
+    BarrierKind,
     Collective,
     SyncTree,
     all_reduce_transfers,
@@ -50,8 +51,17 @@ def along(kind: AllReduceKind) -> Algorithm:
 
 
 def sequential_chain(members: Sequence[int], num_bytes: float) -> Collective:
-    """Reduce to the first replica along a chain, then broadcast, as DT-FM's runs did."""
-    return reduce_then_broadcast(tuple(members), num_bytes)
+    """Reduce to the first replica along a chain, then broadcast, as DT-FM's runs did.
+
+    NCCL's chains follow a ring::
+
+        reduce       1 ──► 2 ──► ... ──► 7 ──► 0
+        broadcast    0 ──► 1 ──► 2 ──► ... ──► 7
+    """
+    first, *others = members
+    return _reduce_then_broadcast(
+        chained((first, *reversed(others))), chained((first, *others)), num_bytes
+    )
 
 
 def reduce_then_broadcast(tree: SyncTree, num_bytes: float) -> Collective:
@@ -62,9 +72,13 @@ def reduce_then_broadcast(tree: SyncTree, num_bytes: float) -> Collective:
     """
     # A chain inside islands as well: each replica receives from one other only.
     path = chained(tree)
+    return _reduce_then_broadcast(path, path, num_bytes)
+
+
+def _reduce_then_broadcast(up: SyncTree, down: SyncTree, num_bytes: float) -> Collective:
     return in_sequence(
-        reduce_transfers(path, num_bytes=num_bytes, num_chunks=NUM_CHUNKS),
-        broadcast_transfers(path, num_bytes=num_bytes, num_chunks=NUM_CHUNKS),
+        reduce_transfers(up, num_bytes=num_bytes, num_chunks=NUM_CHUNKS),
+        broadcast_transfers(down, num_bytes=num_bytes, num_chunks=NUM_CHUNKS),
     )
 
 
@@ -134,13 +148,18 @@ def dtfm_step(
         backward_s=seconds.backward_s,
         activation_bytes=workload.activation_bytes,
         collectives={Bucket.STAGE: collectives},
-        messages=constants.network.messages(window=1),
+        messages=constants.network.messages(),
+        gradients=constants.network.gradients(),
+        barrier=BarrierKind.RENDEZVOUS,
         nic_efficiency=constants.network.nic_efficiency,
     )
 
 
 def dtfm_phases(*, num_stages: int, num_replicas: int, num_microbatches: int) -> tuple[Phase, ...]:
-    """Return the forwards and the backwards of each 64 microbatches, and the end of the step."""
+    """Return the forwards and the backwards of each 64 microbatches, and the end of the step.
+
+    A barrier comes first and another one last: the published times lie between them.
+    """
     sizes = [
         min(_STEP_MICROBATCHES, num_microbatches - done)
         for done in range(0, num_microbatches, _STEP_MICROBATCHES)
@@ -161,7 +180,8 @@ def dtfm_phases(*, num_stages: int, num_replicas: int, num_microbatches: int) ->
             Phase(schedule=_where(lowered[size], _is_backward)),
         )
     ]
-    return (*passes, Phase(schedule=_where(lowered[sizes[0]], _is_end)))
+    nothing = Phase(schedule=((),) * num_stages, meets=True)
+    return (nothing, *passes, Phase(schedule=_where(lowered[sizes[0]], _is_end), meets=True))
 
 
 def _where(schedule: Schedule, holds: Callable[[Instruction], bool]) -> Schedule:

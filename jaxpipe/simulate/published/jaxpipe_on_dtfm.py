@@ -177,7 +177,8 @@ def _job(
                 cut, num_replicas=len(placement), workload=workload, all_reduce=all_reduce
             )
         },
-        messages=constants.network.messages(window=None if choices.overlap else 1),
+        messages=constants.network.messages(),
+        gradients=constants.network.gradients(),
         nic_efficiency=constants.network.nic_efficiency,
     )
 

@@ -88,7 +88,8 @@ def megatron_step(
         ),
         activation_bytes=workload.activation_bytes,
         collectives={Bucket.STAGE: collectives},
-        messages=constants.network.messages(window=1),
+        messages=constants.network.messages(),
+        gradients=constants.network.gradients(),
         nic_efficiency=constants.network.nic_efficiency,
     )
 

@@ -1,4 +1,8 @@
-"""The result of a simulated step: seconds, PFLOPS, and a breakdown of the ranks' time."""
+"""The result of a simulated step: seconds, PFLOPS, and a breakdown of the ranks' time.
+
+A step with barriers at its beginning and end takes what rank 0's clock shows between them, as
+DT-FM's runs were timed; any other step ends with its slowest rank.
+"""
 
 from dataclasses import dataclass
 
@@ -27,9 +31,24 @@ class StepTime:
     breakdown: dict[str, float]
 
 
+def barrier_ends_s(trace: Trace) -> list[float]:
+    """Return when rank 0 left each barrier of a step."""
+    return [
+        span.end_s
+        for span in trace.spans
+        if span.rank == 0 and _kind(span.lane, span.name) == "barriers"
+    ]
+
+
+def step_seconds(trace: Trace) -> float:
+    """Return the seconds of a step."""
+    ends_s = barrier_ends_s(trace)
+    return ends_s[-1] - ends_s[0] if ends_s else max(span.end_s for span in trace.spans)
+
+
 def step_time(trace: Trace, workload: Workload) -> StepTime:
     """Return the step time and breakdown of the trace of one step."""
-    seconds = max(span.end_s for span in trace.spans)
+    seconds = step_seconds(trace)
     split: dict[str, float] = dict.fromkeys(
         ("compute", "waiting_for_messages", "barriers", "gradients", "update"), 0.0
     )
