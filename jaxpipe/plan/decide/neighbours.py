@@ -17,7 +17,7 @@ _SCHEDULES = (
     ScheduleKind.GPIPE,
     ScheduleKind.ONE_F_ONE_B,
     ScheduleKind.EAGER_ONE_F_ONE_B,
-    ScheduleKind.EAGER_ONE_F_ONE_B,  # drawn twice as often: it has a depth to draw as well
+    ScheduleKind.EAGER_ONE_F_ONE_B,
 )
 _ALL_REDUCES = (
     AllReduceKind.TREE,

@@ -7,7 +7,7 @@ import numpy as np
 from jaxpipe.plan.decide.task import Shape, Task
 from jaxpipe.plan.dtfm import Budget, Weights, align, link_weights, prepare, search
 
-# Starts and the optima below them: this search runs once for each shape.
+# Starts and the optima below them: this search runs for each of the best shapes.
 _BUDGET = Budget(children=0, exhaustive=0)
 
 
