@@ -28,7 +28,7 @@ def together(
         case Bucket.STAGE:
             return (reduce(stage, bucket),)
         case Bucket.TIED:
-            # One rank holds one copy for both stages: it reduces it once.
+            # A rank that holds both stages reduces them once, at the first.
             edges = (0,) if num_ranks == 1 else (0, num_stages - 1)
             return tuple(reduce(edge, bucket) for edge in edges)
         case Bucket.SCALARS:
