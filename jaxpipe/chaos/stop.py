@@ -75,7 +75,7 @@ def _trial(
 def _limit_s(run: Started) -> float:
     """Return the limit: five of the longest waits; a wait ends within its step."""
     steps_s = [each.step_s for each in read_metrics(run.folder / "metrics.jsonl")]
-    # Without the first step.
+    # Without the first step, which need not be like the others.
     return max(_FOUND_WITHIN_S, _TIMES * float(np.percentile(steps_s[1:], 99)))
 
 

@@ -34,7 +34,7 @@ def flip_bit(folders: Folders, random: Random) -> Damage:
     first, stop = _part(path, data, random)
     byte, bit = random.randrange(first, stop), random.randrange(8)
     changed = bytearray(data)
-    changed[byte] ^= 1 << bit  # never without effect
+    changed[byte] ^= 1 << bit  # a flip is never without effect
     path.write_bytes(changed)
     return _in_newest(folders, f"flip bit {bit} of byte {byte} of {path.name}")
 
