@@ -66,6 +66,7 @@ def barrier_phases(
     """
     num_ranks, mine = len(order), order.index(rank)
     rounds: list[list[Step]] = []
+    # The least number of rounds in which a signal reaches all; a rank alone has none.
     for distance in (2**k for k in range((num_ranks - 1).bit_length())):
         after, before = (order[(mine + far) % num_ranks] for far in (distance, -distance))
         if kind is BarrierKind.RENDEZVOUS:

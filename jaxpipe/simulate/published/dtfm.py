@@ -180,6 +180,7 @@ def dtfm_phases(*, num_stages: int, num_replicas: int, num_microbatches: int) ->
             Phase(schedule=_where(lowered[size], _is_backward)),
         )
     ]
+    # Reductions and updates are the same for every number of microbatches.
     nothing = Phase(schedule=((),) * num_stages, meets=True)
     return (nothing, *passes, Phase(schedule=_where(lowered[sizes[0]], _is_end), meets=True))
 
@@ -195,6 +196,7 @@ def _is_end(instruction: Instruction) -> bool:
 def _is_forward(instruction: Instruction) -> bool:
     if instruction.peer is None:
         return instruction.op is Op.FORWARD
+    # Activations go to later stages: they are sent to one, or received from an earlier one.
     return (instruction.peer > instruction.stage) == (instruction.op is Op.SEND)
 
 
