@@ -11,7 +11,15 @@ from functools import cache, partial
 
 import topo
 from experiments.dtfm_iteration_time.prediction import STEP, Run, line, line_between
-from jaxpipe.simulate import Choices, Constants, System, Workload, jaxpipe_step, simulate
+from jaxpipe.simulate import (
+    Choices,
+    Constants,
+    System,
+    Workload,
+    jaxpipe_step,
+    simulate,
+    step_seconds,
+)
 
 CLUSTERS = (
     "case1-datacenter",
@@ -85,16 +93,15 @@ def _line(
     """
     num_steps = max(1, _THEIR_STAGES[0] // min(choices.num_stages))
     one_s, twice_s = (
-        max(
-            span.end_s
-            for span in simulate(
+        step_seconds(
+            simulate(
                 jaxpipe_step(
                     topo.load(cluster),
                     workload=Workload(num_layers=layers, batch=number * STEP),
                     constants=constants,
                     choices=choices,
                 )
-            ).spans
+            )
         )
         for number in (num_steps, 2 * num_steps)
     )

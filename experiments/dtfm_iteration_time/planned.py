@@ -32,6 +32,7 @@ from jaxpipe.simulate import (
     simulate,
     step_breakdown,
     step_objective,
+    step_seconds,
     system_step,
 )
 from topo import Cluster
@@ -94,7 +95,7 @@ def _search(name: str, *, constants: Constants) -> Planned:
         clock=time.process_time,  # other load on the machine does not change the result
     ).plan
     dtfm_s, by_rule_s = (
-        max(span.end_s for span in simulate(job).spans)
+        step_seconds(simulate(job))
         for job in (
             system_step(System.DTFM, cluster, workload=SIZE, constants=constants),
             jaxpipe_step(cluster, workload=SIZE, constants=constants),
@@ -136,7 +137,8 @@ def planner_input(
         chunk_bytes=CHUNK_BYTES,
     )
     overheads = Overheads(
-        messages=network.messages(window=None),
+        messages=network.messages(),
+        gradients=network.gradients(),
         nic_efficiency=network.nic_efficiency,
         chunk_bytes=CHUNK_BYTES,
         local_factor=speeds.remote_fraction / speeds.local_fraction,

@@ -22,9 +22,10 @@ from jaxpipe.simulate import (
     dtfm_step,
     scheduled,
     simulate,
+    step_seconds,
     system_step,
 )
-from jaxpipe.simulate.published.step_time import barrier_ends_s, step_seconds
+from jaxpipe.simulate.published.step_time import barrier_ends_s
 from jaxpipe.trace import Trace
 from topo.gpu import Precision
 

@@ -1,6 +1,6 @@
 """Costs of a model on a cluster: its profile, the speed of devices and the overheads of links."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxpipe.plan.cost import Profile, read_profile
@@ -31,7 +31,8 @@ class Costed:
             return Overheads(chunk_bytes=chunk_bytes, local_factor=self.local_factor)
         network = dtfm_constants().network
         return Overheads(
-            messages=network.messages(window=None),
+            # How jaxpipe's own connections restart after an idle time is not DT-FM's constant.
+            messages=replace(network.messages(), restart_bytes=None),
             nic_efficiency=network.nic_efficiency,
             local_factor=self.local_factor,
             chunk_bytes=chunk_bytes,

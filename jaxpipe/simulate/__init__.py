@@ -51,6 +51,7 @@ from jaxpipe.simulate.published.megatron import (
 )
 from jaxpipe.simulate.published.step_time import (
     StepTime,
+    step_seconds,
     step_time,
 )
 from jaxpipe.simulate.published.systems import (
@@ -110,6 +111,7 @@ __all__ = [
     "simulate",
     "step_breakdown",
     "step_objective",
+    "step_seconds",
     "step_time",
     "system_step",
     "unscheduled",

@@ -1,9 +1,12 @@
 """The engine against closed forms of pipelines, and against the ideal timetable."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxpipe.collective import BarrierKind
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule import (
     Schedule,
@@ -169,6 +172,10 @@ def test_phases_follow_each_other_and_meetings_make_ranks_wait():
     ]
     once = seconds(simulate(job))
     assert once == 7.0
-    # Stage 0 ends last and has to be there first, so its next forward starts at once; a meeting
-    # costs it the latency of one round.
-    assert [seconds(simulate(each)) for each in twice] == [2 * once, 2 * once + 0.5]
+    # Stage 0 ends last and has to be there first: its next forward starts at once, since the signal
+    # of stage 1 has arrived and nobody waits for its own.
+    assert [seconds(simulate(each)) for each in twice] == [2 * once, 2 * once]
+
+    # After a rendezvous it starts a round trip later: stage 1's request comes, then its message.
+    meeting = replace(twice[1], barrier=BarrierKind.RENDEZVOUS)
+    assert seconds(simulate(meeting)) == 2 * once + 2 * 0.5

@@ -22,7 +22,8 @@ class StepTime:
     """The seconds of a step, its PFLOPS, and their breakdown.
 
     `breakdown` has the mean seconds of a rank and adds up to `seconds`: computing, waiting for
-    messages, in barriers, in all-reduces of gradients, updating, and idle (after a rank's own end).
+    messages, in barriers, in all-reduces of gradients, updating, and idle (after a rank's own end),
+    all within the interval that `seconds` measures.
     It is for steps with one chunk per rank: all-reduces that overlap with the compute of another
     chunk would count twice.
     """
@@ -43,20 +44,27 @@ def barrier_ends_s(trace: Trace) -> list[float]:
 
 def step_seconds(trace: Trace) -> float:
     """Return the seconds of a step."""
+    begin_s, end_s = _interval(trace)
+    return end_s - begin_s
+
+
+def _interval(trace: Trace) -> tuple[float, float]:
     ends_s = barrier_ends_s(trace)
-    return ends_s[-1] - ends_s[0] if ends_s else max(span.end_s for span in trace.spans)
+    return (ends_s[0], ends_s[-1]) if ends_s else (0.0, max(span.end_s for span in trace.spans))
 
 
 def step_time(trace: Trace, workload: Workload) -> StepTime:
     """Return the step time and breakdown of the trace of one step."""
-    seconds = step_seconds(trace)
+    begin_s, end_s = _interval(trace)
+    seconds = end_s - begin_s
     split: dict[str, float] = dict.fromkeys(
         ("compute", "waiting_for_messages", "barriers", "gradients", "update"), 0.0
     )
     for span in trace.spans:
         kind = _kind(span.lane, span.name)
         if kind is not None:
-            split[kind] += (span.end_s - span.start_s) / len(trace.rank_names)
+            within_s = min(span.end_s, end_s) - max(span.start_s, begin_s)
+            split[kind] += max(0.0, within_s) / len(trace.rank_names)
     # Whatever is left: ranks that have ended before the slowest.
     split["idle"] = seconds - sum(split.values())
     return StepTime(seconds=seconds, pflops=workload.step_flop / seconds / 1e15, breakdown=split)

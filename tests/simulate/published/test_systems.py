@@ -43,7 +43,7 @@ def test_the_phases_of_dtfm_are_its_schedule_in_parts():
     whole = lower(gpipe(num_stages=3, num_microbatches=64), tied=False, num_replicas=2)
     joined = tuple(sum((phase.schedule[stage] for phase in phases), ()) for stage in range(3))
     assert joined == whole
-    assert [phase.meets for phase in phases] == [True, False, False]
+    assert [phase.meets for phase in phases] == [True, True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_breakdown_adds_up_to_the_step(system: System):
     assert sum(step.breakdown.values()) == pytest.approx(step.seconds)
     assert all(each >= -1e-9 for each in step.breakdown.values())
     assert step.pflops == pytest.approx(workload.step_flop / step.seconds / 1e15)
-    computes = [s for s in trace.spans if s.lane is Lane.COMPUTE]
+    computes = [s for s in trace.spans if s.lane is Lane.COMPUTE]  # all between the barriers
     assert step.breakdown["compute"] * len(trace.rank_names) == pytest.approx(
         sum(s.end_s - s.start_s for s in computes)
     )
@@ -140,7 +140,11 @@ def test_a_stage_whose_messages_stay_inside_its_host_is_faster():
         fp16=Speeds(local_fraction=0.5, remote_fraction=0.25),
         fp32=Speeds(local_fraction=0.5, remote_fraction=0.5),
         network=NetworkConstants(
-            message_overhead_s=0.0, flow_bytes_per_s=1e9, host_bytes_per_s=1e9, nic_efficiency=1.0
+            message_overhead_s=0.0,
+            flow_bytes_per_s=1e9,
+            host_bytes_per_s=1e9,
+            nic_efficiency=1.0,
+            restart_bytes=1e6,
         ),
     )
     cluster = topo.load("homogeneous:hosts=2,devices=4")
