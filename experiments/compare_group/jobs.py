@@ -16,9 +16,9 @@ from jaxpipe.simulate import (
     System,
     plan_step,
     simulate,
+    step_seconds,
     system_step,
 )
-from jaxpipe.simulate.plan_step import end_s
 from topo import Cluster
 
 MEGATRON = {
@@ -141,4 +141,4 @@ class Group:
 
 def step_s(job: StepModel) -> float:
     """Return the simulated seconds of a job."""
-    return end_s(simulate(job))
+    return step_seconds(simulate(job))

@@ -32,6 +32,7 @@ from jaxpipe.paced.switch import Switch
 from jaxpipe.paced.timing_error import NEVER_LATE, TimingError, added
 from jaxpipe.paced.virtual_clock import TimeBase, VirtualClock
 from jaxpipe.simulate.engine.step_model import StepModel
+from jaxpipe.simulate.published.step_time import step_seconds
 from jaxpipe.trace import Span, Trace, Truth
 
 _AHEAD_S = 0.3
@@ -42,10 +43,11 @@ _AHEAD_S = 0.3
 class Outcome:
     """One emulated step.
 
-    `step_s` is when the last rank is done, in emulated seconds, and `real_s` the time that this
-    machine took, divided by the scale of time: longer, and much longer if the machine cannot keep
-    up. `waits` is how late sleeps ended, in real seconds, and `network` how late messages reached
-    their links, in emulated seconds.
+    `step_s` is when the last rank is done, in emulated seconds; of a step between two barriers it
+    is what rank 0's clock shows between them. `real_s` is the time that this machine took, divided
+    by the scale of time: longer, and much longer if the machine cannot keep up. `waits` is how late
+    sleeps ended, in real seconds, and `network` how late messages reached their links, in emulated
+    seconds.
     """
 
     step_s: float
@@ -162,10 +164,15 @@ def _outcome(task: Task, reports: list[_Report], network: TimingError) -> Outcom
         for report in reports
         for span in report.spans
     )
+    trace = Trace(truth=Truth.EMULATED, rank_names=names, spans=spans)
     return Outcome(
-        step_s=max(report.end_s for report in reports),
+        step_s=(
+            step_seconds(trace)
+            if job.is_between_barriers
+            else max(report.end_s for report in reports)
+        ),
         real_s=max(report.real_s for report in reports),
         waits=added(report.waits for report in reports),
         network=network,
-        trace=Trace(truth=Truth.EMULATED, rank_names=names, spans=spans),
+        trace=trace,
     )

@@ -32,8 +32,9 @@ from jaxpipe.runtime.step.interpreter import Interpreter, StepBatch
 from jaxpipe.runtime.step.mailbox import Timeouts
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
 from jaxpipe.runtime.watchdog.of_job import no_watchdog
-from jaxpipe.schedule import Bucket, Program
+from jaxpipe.schedule import Bucket, Instruction, Op, Program
 from jaxpipe.simulate.engine.step_model import StepModel
+from jaxpipe.trace import Lane
 
 _GRADIENT = np.dtype(np.float32)
 _ONE_CHUNK_BYTES = 2**40
@@ -82,7 +83,12 @@ class PacedRank:
 
     def _barrier(self, phase: int) -> None:
         job = self.task.job
-        if job.phases[phase].meets and job.num_ranks > 1:
+        if not job.phases[phase].meets or job.num_ranks == 1:
+            return
+        stage = self.transport.rank % job.num_pipeline_ranks
+        with self.interpreter.recorder.span(
+            Lane.REDUCE, Instruction(op=Op.REDUCE, stage=stage), name="barrier"
+        ):
             barrier(
                 self.transport, tag=BARRIER_TAG, timeout_s=self.task.timeout_s, kind=job.barrier
             )

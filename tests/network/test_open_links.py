@@ -99,6 +99,8 @@ WIRES = {
     "with an overhead": (MessageCosts(overhead_s=0.5), [3.5, 5.0, 6.5]),
     "with a slow flow": (MessageCosts(flow_bytes_per_s=0.5), [4.0, 6.0, 8.0]),
     "with a slow host": (MessageCosts(host_bytes_per_s=0.5), [4.0, 6.0, 8.0]),
+    # Half a byte, and after a round trip of 4 s the rest; then the window is 1, later 2.
+    "after an idle time": (MessageCosts(restart_bytes=0.5), [6.5, 10.5, 11.5]),
 }
 
 
@@ -129,6 +131,7 @@ def test_sharing_keeps_order_and_never_beats_an_idle_network(sends: list[tuple[f
         ("overhead_s", -1.0, r"`overhead_s` must be 0 or more, not -1.0"),
         ("flow_bytes_per_s", 0.0, r"`flow_bytes_per_s` must be above 0, not 0.0"),
         ("host_bytes_per_s", -2.0, r"`host_bytes_per_s` must be above 0, not -2.0"),
+        ("restart_bytes", 0.0, r"`restart_bytes` must be above 0, or None, not 0.0"),
         ("window", 0, r"`window` must be at least 1, or None for no limit, not 0"),
         ("num_buffers", 0, r"`num_buffers` must be at least 1, or None for no limit, not 0"),
     ],

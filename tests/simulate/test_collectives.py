@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from jaxpipe.collective import (
     AllReduceKind,
+    BarrierKind,
     Collective,
     SyncTree,
     all_gather_transfers,
@@ -119,6 +120,14 @@ def test_a_barrier_takes_a_latency_for_each_doubling(n: int, a: float):
     assert duration(n, barrier_transfers(range(n)), latency_s=a) == pytest.approx(closed)
 
 
+@settings(deadline=None)
+@given(st.integers(2, 70), LATENCY)
+def test_a_rendezvous_barrier_takes_a_round_trip_for_each_doubling(n: int, a: float):
+    closed = math.ceil(math.log2(n)) * 2 * a
+    transfers = barrier_transfers(range(n), BarrierKind.RENDEZVOUS)
+    assert duration(n, transfers, latency_s=a) == pytest.approx(closed)
+
+
 GATHERING: dict[str, Callable[[int], Collective]] = {
     "one way at a time": lambda n: one_way_at_a_time(chain(range(n)), 1.0, num_chunks=3),
     "ring": lambda n: in_sequence(
@@ -129,6 +138,7 @@ GATHERING: dict[str, Callable[[int], Collective]] = {
     "reduce-scatter": lambda n: reduce_scatter_transfers(range(n), num_bytes=1.0),
     "all-to-all": lambda n: all_to_all_transfers(range(n), [[7] * n] * n, message_size=2),
     "barrier": lambda n: barrier_transfers(range(n)),
+    "rendezvous barrier": lambda n: barrier_transfers(range(n), BarrierKind.RENDEZVOUS),
 }
 
 

@@ -121,6 +121,12 @@ class StepModel:
         """The number of ranks of all replicas."""
         return len(self.placement) * self.num_pipeline_ranks
 
+    @property
+    def is_between_barriers(self) -> bool:
+        """Whether the step begins and ends with a barrier, and is timed between them."""
+        first, last = self.phases[0], self.phases[-1]
+        return first.meets and not any(first.schedule) and last.meets
+
     def device(self, rank: int) -> int:
         """Return the device of a rank."""
         return self.placement[rank // self.num_pipeline_ranks][rank % self.num_pipeline_ranks]

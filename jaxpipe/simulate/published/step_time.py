@@ -50,7 +50,9 @@ def step_seconds(trace: Trace) -> float:
 
 def _interval(trace: Trace) -> tuple[float, float]:
     ends_s = barrier_ends_s(trace)
-    return (ends_s[0], ends_s[-1]) if ends_s else (0.0, max(span.end_s for span in trace.spans))
+    if len(ends_s) < 2:
+        return 0.0, max(span.end_s for span in trace.spans)
+    return ends_s[0], ends_s[-1]
 
 
 def step_time(trace: Trace, workload: Workload) -> StepTime:

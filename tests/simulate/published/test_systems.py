@@ -89,9 +89,10 @@ def test_the_breakdown_adds_up_to_the_step(system: System):
     assert sum(step.breakdown.values()) == pytest.approx(step.seconds)
     assert all(each >= -1e-9 for each in step.breakdown.values())
     assert step.pflops == pytest.approx(workload.step_flop / step.seconds / 1e15)
-    computes = [s for s in trace.spans if s.lane is Lane.COMPUTE]  # all between the barriers
+    computes = [s for s in trace.spans if s.lane is Lane.COMPUTE]
     assert step.breakdown["compute"] * len(trace.rank_names) == pytest.approx(
-        sum(s.end_s - s.start_s for s in computes)
+        sum(s.end_s - s.start_s for s in computes),
+        rel=1e-3,  # some ranks leave the first barrier before rank 0, whose clock counts
     )
 
 
