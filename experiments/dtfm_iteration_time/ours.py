@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import topo
-from experiments.dtfm_iteration_time.prediction import STEP, Run, line, line_between
+from experiments.dtfm_iteration_time.prediction import (
+    BATCHES,
+    LAYERS,
+    STEP,
+    Run,
+    line,
+    line_between,
+)
 from jaxpipe.simulate import (
     Choices,
     Constants,
@@ -29,8 +36,6 @@ CLUSTERS = (
     "case5-worldwide",
     "fluidstack-2region",
 )
-LAYERS = (24, 32, 40)
-BATCHES = (1024, 2048, 4096)
 
 _THEIR_STAGES = (8,)
 

@@ -12,8 +12,9 @@ from functools import partial
 import numpy as np
 
 import topo
-from experiments.dtfm_iteration_time.published import CLUSTERS, Cell, PipelineCell
+from experiments.dtfm_iteration_time.published import ALL_CLUSTERS, CLUSTERS, Cell, PipelineCell
 from jaxpipe.collective import AllReduceKind
+from jaxpipe.errors import PlanError
 from jaxpipe.simulate import (
     Constants,
     System,
@@ -43,9 +44,10 @@ class Run:
     seed: int
 
 
-_SYSTEMS = {
+SYSTEMS = {
     "dtfm_scheduled": System.DTFM,
     "dtfm_unscheduled": System.DTFM_UNSCHEDULED,
+    "dtfm_fair": System.DTFM_FAIR,
     "megatron_p8": System.MEGATRON_P8,
     "megatron_p8_unscheduled": System.MEGATRON_P8_UNSCHEDULED,
     "megatron_t8": System.MEGATRON_T8,
@@ -53,15 +55,68 @@ _SYSTEMS = {
     "megatron_p2t4": System.MEGATRON_P2T4,
     "zero_s3": System.ZERO_S3,
 }
-_DRAWN = (System.DTFM_UNSCHEDULED, System.MEGATRON_P8_UNSCHEDULED)
-_STEPPED = (System.DTFM, System.DTFM_UNSCHEDULED)
+"""The name of each system in the published tables, and in the simulator."""
+LAYERS = (24, 32, 40)
+BATCHES = (1024, 2048, 4096)
+SEEDS = (2022, 2023, 2024)
+"""The seeds of the published runs with random placements."""
+_DRAWN = ("dtfm_unscheduled", "dtfm_fair", "megatron_p8_unscheduled")
+_STEPPED = (System.DTFM, System.DTFM_UNSCHEDULED, System.DTFM_FAIR)
 
 
 def run_of(cell: Cell) -> Run:
     """Return the run of a cell; the seed matters only for random placements."""
-    system = _SYSTEMS[cell.system]
-    seed = cell.seed if system in _DRAWN and cell.seed is not None else 0
-    return Run(cluster=CLUSTERS[cell.case], system=system, layers=cell.layers, seed=seed)
+    seed = cell.seed if cell.system in _DRAWN and cell.seed is not None else 0
+    return Run(
+        cluster=CLUSTERS[cell.case], system=SYSTEMS[cell.system], layers=cell.layers, seed=seed
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """The simulated seconds of a run with some batch; `seed` is None if nothing is drawn."""
+
+    cluster: str
+    system: str
+    layers: int
+    batch: int
+    seed: int | None
+    seconds: float
+
+
+def predict_all(constants: Constants, executor: Executor) -> list[Prediction]:
+    """Return all systems, sizes and seeds on all clusters of DT-FM, published or not.
+
+    Systems that do not fit a cluster, such as Megatron P8 on 48 devices, are left out.
+    """
+    named = [
+        (name, Run(cluster=cluster, system=system, layers=layers, seed=seed))
+        for cluster in ALL_CLUSTERS
+        for name, system in SYSTEMS.items()
+        for layers in LAYERS
+        for seed in (SEEDS if name in _DRAWN else (0,))
+    ]
+    lines = executor.map(partial(_line_if_any, constants=constants), [run for _, run in named])
+    return [
+        Prediction(
+            cluster=run.cluster,
+            system=name,
+            layers=run.layers,
+            batch=batch,
+            seed=run.seed or None,
+            seconds=float(np.dot(through, (1.0, batch / STEP))),
+        )
+        for (name, run), through in zip(named, lines, strict=True)
+        if through is not None
+        for batch in BATCHES
+    ]
+
+
+def _line_if_any(run: Run, *, constants: Constants) -> tuple[float, float] | None:
+    try:
+        return line(run, constants=constants)
+    except PlanError:
+        return None
 
 
 def predict(cells: Sequence[Cell], constants: Constants, executor: Executor) -> np.ndarray:

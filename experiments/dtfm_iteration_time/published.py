@@ -14,6 +14,17 @@ CLUSTERS = {
 }
 """The name in topo's catalogue of each published case."""
 
+FITTED_CASES = (1, 2, 3)
+"""The cases to which constants were fitted."""
+
+ALL_CLUSTERS = (
+    *CLUSTERS.values(),
+    "case5-worldwide",
+    "fluidstack-2region",
+    "fluidstack-3region",
+)
+"""The clusters on which DT-FM's authors ran, also those whose times are not here."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
@@ -38,7 +49,7 @@ class PipelineCell:
 
 
 def cells() -> tuple[Cell, ...]:
-    """Return the published iteration times of cases 1 to 4, which are %d."""
+    """Return the published iteration times of cases 1 to 4."""
     return tuple(
         Cell(
             case=int(row["case"]),

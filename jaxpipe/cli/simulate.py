@@ -25,7 +25,7 @@ def simulate(
     """Simulate a step of GPT-3 XL, with constants fitted to the runs of DT-FM.
 
     Args:
-        system: the training system: dtfm, dtfm-unscheduled, megatron-p8,
+        system: the training system: dtfm, dtfm-unscheduled, dtfm-fair, megatron-p8,
             megatron-p8-unscheduled, megatron-t8, megatron-p4t2, megatron-p2t4, zero-s3, or jaxpipe.
         cluster: one of the catalogue, such as `case5-worldwide`, or a TOML file.
         layers: number of layers; the published runs have 24, 32 and 40.

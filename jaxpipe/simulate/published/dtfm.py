@@ -15,6 +15,8 @@ NeurIPS 2022; the runtime that was published with it.
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import numpy as np
+
 from jaxpipe.collective import (
     AllReduceKind,
     BarrierKind,
@@ -118,6 +120,27 @@ def unscheduled(cluster: Cluster, *, batch: int, seed: int) -> Placement:
     used = tuple(d for row in scheduled(cluster, batch=batch) for d in row)
     order = shuffled(used, seed=seed)
     return tuple(order[i : i + NUM_STAGES] for i in range(0, len(order), NUM_STAGES))
+
+
+def shuffled_in_regions(cluster: Cluster, rows: Placement, *, seed: int) -> Placement:
+    """Return the placement with the devices of each region in a random order.
+
+    >>> import topo
+    >>> shuffled_in_regions(topo.load("two-region"), ((0, 1), (2, 3)), seed=3)
+    ((1, 0), (3, 2))
+    """
+    draw = np.random.RandomState(seed)
+    order = [device for row in rows for device in row]
+    regions: dict[str, list[int]] = {}
+    for position, device in enumerate(order):
+        regions.setdefault(cluster.devices[device].region, []).append(position)
+    for positions in regions.values():
+        for position, device in zip(
+            positions, draw.permutation([order[each] for each in positions]), strict=True
+        ):
+            order[position] = int(device)
+    size = len(rows[0])
+    return tuple(tuple(order[i : i + size]) for i in range(0, len(order), size))
 
 
 def dtfm_step(

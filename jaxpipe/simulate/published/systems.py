@@ -4,7 +4,13 @@ from enum import StrEnum
 
 from jaxpipe.simulate.engine.step_model import StepModel
 from jaxpipe.simulate.published.constants import Constants
-from jaxpipe.simulate.published.dtfm import dtfm_step, scheduled, unscheduled
+from jaxpipe.simulate.published.dtfm import (
+    Placement,
+    dtfm_step,
+    scheduled,
+    shuffled_in_regions,
+    unscheduled,
+)
 from jaxpipe.simulate.published.dtfm_launch_order import launch_order, shuffled
 from jaxpipe.simulate.published.jaxpipe_on_dtfm import jaxpipe_step
 from jaxpipe.simulate.published.megatron import MegatronLayout, megatron_step
@@ -18,6 +24,7 @@ class System(StrEnum):
 
     DTFM = "dtfm"
     DTFM_UNSCHEDULED = "dtfm-unscheduled"
+    DTFM_FAIR = "dtfm-fair"
     MEGATRON_P8 = "megatron-p8"
     MEGATRON_P8_UNSCHEDULED = "megatron-p8-unscheduled"
     MEGATRON_T8 = "megatron-t8"
@@ -26,6 +33,8 @@ class System(StrEnum):
     ZERO_S3 = "zero-s3"
     JAXPIPE = "jaxpipe"
 
+
+_DTFM = (System.DTFM, System.DTFM_UNSCHEDULED, System.DTFM_FAIR)
 
 _SPLITS = {
     System.MEGATRON_P8: MegatronLayout(stages=8, tensor=1),
@@ -46,17 +55,15 @@ def system_step(
 ) -> StepModel:
     """Return a step of a system; `seed` shuffles the ranks of those without a scheduler.
 
+    "Unscheduled" ranks are random over all devices, "fair" ones only inside each region.
+
     Raises:
         PlanError: the cluster or the batch does not fit the system.
     """
     if system is System.JAXPIPE:
         return jaxpipe_step(cluster, workload=workload, constants=constants)
-    if system in (System.DTFM, System.DTFM_UNSCHEDULED):
-        placement = (
-            scheduled(cluster, batch=workload.batch)
-            if system is System.DTFM
-            else unscheduled(cluster, batch=workload.batch, seed=seed)
-        )
+    if system in _DTFM:
+        placement = _dtfm_placement(system, cluster, batch=workload.batch, seed=seed)
         return dtfm_step(cluster, placement, workload=workload, constants=constants)
     order = launch_order(cluster)
     if system is System.ZERO_S3:
@@ -66,3 +73,10 @@ def system_step(
     return megatron_step(
         cluster, order, split=_SPLITS[system], workload=workload, constants=constants
     )
+
+
+def _dtfm_placement(system: System, cluster: Cluster, *, batch: int, seed: int) -> Placement:
+    if system is System.DTFM_UNSCHEDULED:
+        return unscheduled(cluster, batch=batch, seed=seed)
+    rows = scheduled(cluster, batch=batch)
+    return rows if system is System.DTFM else shuffled_in_regions(cluster, rows, seed=seed)
