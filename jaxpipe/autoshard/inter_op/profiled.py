@@ -42,7 +42,7 @@ class ProfiledCosts:
             # Equation 2 counts the stage once per microbatch: each gets its part of the all-reduce.
             seconds=compute_s + sum_s / self.num_microbatches,
             held_bytes=part.parameters * (each.parameter + each.gradient + optimizer),
-            # What the blocks keep, and the input of the stage.
+            # The residuals of the blocks, and the input of the stage.
             live_bytes=part.kept_bytes + round(task.profile.activation_bytes * factor),
         )
 

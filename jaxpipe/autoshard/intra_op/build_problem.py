@@ -116,7 +116,7 @@ class _Draft:
                     self._store(waiting[result], same.node, same.layout)
 
     def _settle_operator(self, operator: Operator) -> None:
-        # A follower has no node: its costs go to the root's, by the layout of what it follows.
+        # A follower has no node: its costs go to the root's, by the layout of its operand.
         table, place = self._table(operator), self.tree.followed[operator.index]
         if place is None:
             node, chosen = self._node(np.zeros(len(table.choices))), None
@@ -146,7 +146,7 @@ class _Draft:
             for position, (operand, numbers) in enumerate(
                 zip(operator.operands, table.operands, strict=True)
             ):
-                # What is followed is gathered in the table itself.
+                # The table itself gathers the followed operand.
                 if operand is not None and numbers is not None and position != place:
                     self._read(operand, stored.node, numbers[pick])
         for path, result in self.graph.results.items():

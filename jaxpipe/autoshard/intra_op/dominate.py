@@ -40,7 +40,7 @@ def undominated(problem: Problem, *, num_rounds: int = 4) -> Kept:
     for _ in range(num_rounds):
         known: dict[bytes, np.ndarray] = {}
         again: set[int] = set()
-        # In a fixed order: what a node keeps changes what its neighbours can lose.
+        # In a fixed order: pruning a node changes how much its neighbours can lose.
         for number in sorted(changed):
             best = _best(problem, number, touching[number], kept, known)
             if len(best) < len(kept[number]):

@@ -153,7 +153,7 @@ def _flows(draft: "_Rows", edge: Edge, starts: np.ndarray, known: Networks) -> n
     draft.num_variables += len(cells) + len(intermediates)
     for node, classes, side in ((edge.source, row_of, 0), (edge.target, column_of, 1)):
         for number in range(table.shape[side]):
-            # Out of a row flows what is chosen there and what intermediates bring; columns alike.
+            # Out of a row flow its chosen x and the flow from intermediates; columns alike.
             members = starts[node] + np.flatnonzero(classes == number)
             out = cells[network.cells[:, side] == number]
             back = intermediates[network.intermediates[:, 1 - side] == number]

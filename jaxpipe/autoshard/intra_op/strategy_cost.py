@@ -93,7 +93,7 @@ def _all_collectives(space: Space, chosen: Sequence[int]) -> Iterator[tuple[int,
             if operand is not None and numbers is not None:
                 why = f"{operator.primitive} {operator.index} reads otherwise"
                 followed = space.tree.followed[operator.index]
-                # The tables charge the gather of what is followed by what it makes: so does this.
+                # As in the tables: the gather of a followed operand is charged to the result.
                 made = operand
                 if followed is not None and operator.operands[followed] == operand:
                     made = operator.results[0]

@@ -121,7 +121,7 @@ def _table(kind: _Kind, book: LayoutBook) -> Table:
         followed = kind.operands[kind.followed]
         assert followed is not None, kind
         source = book.of(followed)
-        # A row per layout of what is followed, by number: `Stored.layout` picks rows.
+        # A row per layout of the followed operand, by number: `Stored.layout` picks rows.
         found = [following_candidate(kind.rule, kind.followed, s, mesh) for s in source.shardings]
         gathered = [
             list(source.path(place, source.number[each.choice.operands[kind.followed]]))

@@ -103,7 +103,7 @@ def _split_factors(operator: Operator, state: _State) -> dict[int, Axes]:
     """Let each axis split one factor of an array: the first candidate that divides evenly."""
     rule, mesh = operator.rule, state.mesh
     summed = frozenset(rule.summed)
-    # Greedy, best candidate first: what is split cannot be taken back.
+    # Greedy, best candidate first: no split is taken back.
     split: dict[int, Axes] = {}
     for factor, axes in _candidates(operator, state):
         had = split.get(factor, ())  # a factor may only gain inner axes: S0 may become S01, not S10
