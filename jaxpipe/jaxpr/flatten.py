@@ -227,7 +227,7 @@ def _unrolled(scan: ScanParameters, operands: Sequence[Variable]) -> ClosedJaxpr
 
 def _trimmed(barrier: Equation, needed: Set[Variable]) -> Equation:
     lanes = [
-        # A lane per operand: what nobody reads need not wait for the barrier.
+        # A lane per operand: an unread result need not wait for the barrier.
         (operand, result)
         for operand, result in zip(barrier.operands, barrier.results, strict=True)
         if result in needed
