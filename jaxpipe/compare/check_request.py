@@ -28,7 +28,7 @@ def check_comparison(
         )
     check_run(config, resume=False)
     sharded = [system for system in systems if system is not System.PIPELINE]
-    # The pipeline alone may use what SPMD steps lack.
+    # The pipeline supports more configurations than the SPMD steps.
     if sharded:
         _check_same(config)
     for system in sharded:

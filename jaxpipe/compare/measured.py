@@ -57,7 +57,7 @@ class Measured:
     @property
     def step_s(self) -> float:
         """The median over the steps after the first; the first if there is only one."""
-        # The first step includes what is compiled or allocated late.
+        # The first step includes late compilation and allocation.
         return median(step.step_s for step in self.steps[1:] or self.steps)
 
     @property

@@ -26,7 +26,7 @@ def run_pipeline(
     compile_s = time.perf_counter() - begin_s
     state, _ = restore_state(worker, None)
     counted = worker.interpreter.transport
-    # After the start: what ranks exchange before the first step is no part of it.
+    # After the start: messages before the first step do not count.
     before = counted.num_bytes_to()
     steps: list[Step] = []
     for number in range(job.train.steps):
