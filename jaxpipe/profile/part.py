@@ -94,7 +94,7 @@ def measure_part(
         budget_s=settings.budget_s,
         clock=clock,
     )
-    # Before timing: the update frees or donates what is counted here.
+    # Before timing: the update frees or donates these arrays.
     live_bytes = _live_bytes() - before
     parameters, kept_bytes = _size(held.params), _num_bytes(held.residuals)
     timings: dict[Op, Timing] = {}
