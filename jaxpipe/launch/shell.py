@@ -28,7 +28,7 @@ def begin_lines(launch: Launch) -> list[str]:
     hosts may differ: the command is a full path.
     """
     return [
-        # What the user has set already is kept.
+        # A setting of the user is kept.
         *(f"export {name}=${{{name}:-{value}}}" for name, value in MEMORY_SETTINGS.items()),
         "jaxpipe=$(command -v jaxpipe) || { echo 'no `jaxpipe` is on the path' >&2; exit 127; }",
         f"folder={shlex.quote(launch.folder)}",

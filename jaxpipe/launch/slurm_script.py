@@ -67,7 +67,7 @@ def slurm_script(
         "#!/usr/bin/env bash",
         *_requests(launch, time_limit=time_limit, notice_s=notice_s, mpi=mpi),
         launch.heading,
-        # Not -e: the script must go on when ranks fail, to decide what their exit code means.
+        # Not -e: the script continues when ranks fail, and judges their exit code.
         "set -uo pipefail",
         "",
         "files=$(mktemp -d)",
