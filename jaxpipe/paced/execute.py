@@ -128,7 +128,7 @@ def _step(rank: PacedRank, clock: VirtualClock) -> _Report:
     clock.sleep(0.0)
     rank.step(number=0)
     clock.sleep(0.0)
-    # `now` is when the rank is due, `base.now` what the clock says.
+    # `now` is the virtual time of the rank, `base.now` that of the real clock.
     end_s, real_s = clock.now(), clock.base.now()
     spans = rank.interpreter.recorder.kept(clock_offset_s=0.0)
     rank.close()
@@ -138,7 +138,7 @@ def _step(rank: PacedRank, clock: VirtualClock) -> _Report:
 @contextmanager
 def _switch(task: Task, transport: Transport) -> Iterator[tuple[Switch | None, Path]]:
     """Yield the switch on rank 0, None elsewhere, and on all ranks the path of its socket."""
-    # A path of a Unix socket has about 100 bytes at most: not the folder of the run.
+    # Not the folder of the run: a path of a Unix socket has about 100 bytes at most.
     with tempfile.TemporaryDirectory() as folder:
         switch, content = None, None
         if transport.rank == 0:
@@ -162,7 +162,7 @@ def _outcome(task: Task, reports: list[_Report], network: TimingError) -> Outcom
         for rank in range(job.num_ranks)
     )
     spans = tuple(
-        # Spans count what was sent: results are in bytes of the job.
+        # Spans count the bytes sent: results are in bytes of the job.
         replace(span, num_bytes=round(task.scale.meant(span.num_bytes)))
         for report in reports
         for span in report.spans
