@@ -180,7 +180,7 @@ class AlpaGpt:
 
     def _looked_up(self, table: Array, numbers: Array) -> Array:
         dtype = self.config.compute_dtype
-        # A position beyond the table equals no row: its vector is 0.
+        # A position beyond the table equals no row, and gets a vector of 0.
         one_hot = (numbers[..., None] == jnp.arange(len(table))).astype(dtype)
         return one_hot @ table.astype(dtype)
 
