@@ -91,7 +91,7 @@ class Network:
         if is_full or (self.loss and self.chance.random() < self.loss):
             wire.dropped_packets += 1
             return None
-        # Counted where it enters: what the receiving NIC drops has crossed the link.
+        # Counted where it enters: a packet that the receiving NIC drops has crossed the link.
         wire.sent_bytes += num_bytes
         out_s = nic.send(num_bytes=num_bytes, now_s=now_s)
         # `after_s`: the link cannot end before the NIC has.

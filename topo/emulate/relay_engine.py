@@ -65,7 +65,7 @@ class RelayEngine:
     def close(self) -> None:
         """End the relay."""
         process = self._process
-        # Closing its input is what ends it.
+        # It ends when its input closes.
         for pipe in (process.stdin, process.stdout, process.stderr):
             assert pipe is not None
             with suppress(OSError):

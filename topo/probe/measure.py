@@ -107,7 +107,7 @@ class _Probe:
         one, all_parts = (np.array(self._large_times(peer, count=count)) for count in (1, _PARTS))
         one_s = float(np.median(one))
         speed = _median_and_spread(_bytes_per_s(all_parts, one_s, self._part.size))
-        # What is left of a part's time once its bytes are taken out: latency and handshake.
+        # The time of a part without that of its bytes: latency and handshake.
         self._unmoving_s[peer] = max(0.0, one_s - self._part.size / speed[0])
         return (*_median_and_spread(latency), *speed)
 
