@@ -61,7 +61,6 @@ def _files(folder: Path) -> list[str]:
     if not (folder / _INDEX).exists():
         return [_WEIGHTS]
     index = _json(folder / _INDEX, CheckpointError)
-    # The index names the file of each tensor: each file once.
     return sorted(set(index.get("weight_map", {}).values()))
 
 

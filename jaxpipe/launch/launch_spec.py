@@ -105,4 +105,4 @@ def scheduler_name(folder: str) -> str:
     """
     last = re.sub(r"[^a-z0-9]+", "-", folder.rstrip("/").rpartition("/")[2].lower()).strip("-")
     name = last if last[:1].isalpha() else f"jaxpipe-{last}"
-    return name[:40].strip("-")  # again, as the cut may end at a dash
+    return name[:40].strip("-")
