@@ -54,6 +54,7 @@ def _fields(line: str) -> dict[str, str]:
     return {key.lower(): value for key, _, value in words}
 
 
+# Not inside of brackets: no "]" follows before the next "[".
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
