@@ -83,6 +83,11 @@ _LINE = re.compile(
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 _IOTA_GROUPS = re.compile(r"replica_groups=\[(\d+),(\d+)\]")
 _LISTED_GROUPS = re.compile(r"replica_groups=\{\{([\d,]*)\}")
+# A mesh and the axes that a group spans; of an axis that is split in two, `'op':(1)2`, the size is
+# that of the part. The compiler of jax 0.11 and newer writes groups in this form.
+_MESH_GROUPS = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
+_MESH_AXIS = re.compile(r"'?([\w.-]+)'?=(\d+)")
+_GROUP_AXIS = re.compile(r"'?([\w.-]+)'?(?::\(\d+\)(\d+))?")
 
 
 def collectives(text: str) -> tuple[HloCollective, ...]:
@@ -135,6 +140,10 @@ def _group(line: str) -> int:
         return int(found[2])
     if found := _LISTED_GROUPS.search(line):
         return len(found[1].split(","))
+    if found := _MESH_GROUPS.search(line):
+        sizes = dict(_MESH_AXIS.findall(found[1]))
+        axes = _GROUP_AXIS.findall(found[2])
+        return math.prod(int(part or sizes[axis]) for axis, part in axes)
     return 0
 
 
