@@ -53,7 +53,9 @@ def test_bytes_are_those_of_the_whole_arrays() -> None:
     ],
 )
 def test_groups_are_read_in_every_form(groups: str, size: int) -> None:
-    line = f"  %r = f32[2]{{0}} all-reduce(%a), channel_id=1, replica_groups={groups}, to_apply=%add"
+    line = (
+        f"  %r = f32[2]{{0}} all-reduce(%a), channel_id=1, replica_groups={groups}, to_apply=%add"
+    )
     assert [each.group for each in collectives(line)] == [size]
 
 
