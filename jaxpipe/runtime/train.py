@@ -15,6 +15,7 @@ from pathlib import Path
 
 from jaxpipe.comm import Transport
 from jaxpipe.errors import RunError
+from jaxpipe.jaxpr import warn_if_untested
 from jaxpipe.runtime.checkpoint import latest
 from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
@@ -82,6 +83,8 @@ def train(
     """
     watch = watch or start_watchdog(job, rank=transport.rank)
     last_state = last_state or LastState()
+    if transport.rank == 0:
+        warn_if_untested()
     # Compiled first: fresh parameters come from an executable, restored ones go to its layout.
     worker = start(job, transport, watch, hooks=hooks)
     state, first_step = restore_state(worker, checkpoint)

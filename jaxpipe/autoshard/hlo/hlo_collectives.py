@@ -86,6 +86,11 @@ _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 # [groups, devices of a group]<=[all devices]: XLA's short form of regular groups.
 _IOTA_GROUPS = re.compile(r"replica_groups=\[(\d+),(\d+)\]")
 _LISTED_GROUPS = re.compile(r"replica_groups=\{\{([\d,]*)\}")
+# A mesh and the axes that a group spans; of an axis that is split in two, `'op':(1)2`, the size is
+# that of the part. The compiler of jax 0.11 and newer writes groups in this form.
+_MESH_GROUPS = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
+_MESH_AXIS = re.compile(r"'?([\w.-]+)'?=(\d+)")
+_GROUP_AXIS = re.compile(r"'?([\w.-]+)'?(?::\(\d+\)(\d+))?")
 
 
 def collectives(text: str) -> tuple[HloCollective, ...]:
@@ -139,6 +144,10 @@ def _group(line: str) -> int:
         return int(found[2])
     if found := _LISTED_GROUPS.search(line):
         return len(found[1].split(","))
+    if found := _MESH_GROUPS.search(line):
+        sizes = dict(_MESH_AXIS.findall(found[1]))
+        axes = _GROUP_AXIS.findall(found[2])
+        return math.prod(int(part or sizes[axis]) for axis, part in axes)
     return 0
 
 

@@ -40,6 +40,25 @@ def test_bytes_are_those_of_the_whole_arrays() -> None:
     assert found[0].dtypes == ("f16", "f32")
 
 
+@pytest.mark.parametrize(
+    ("groups", "size"),
+    [
+        ("{{0,2},{1,3}}", 2),
+        ("[2,4]<=[8]", 4),
+        ("{}", 0),
+        # The compilers of jax 0.11 and 0.12 name the axes of a mesh.
+        ("mesh['dp'=2,'op'=4] {'dp'}", 2),
+        ("mesh['dp'=2,'op'=4] {'dp','op'}", 8),
+        ("mesh['dp'=2,'op'=4] {'op':(2)2}", 2),
+    ],
+)
+def test_groups_are_read_in_every_form(groups: str, size: int) -> None:
+    line = (
+        f"  %r = f32[2]{{0}} all-reduce(%a), channel_id=1, replica_groups={groups}, to_apply=%add"
+    )
+    assert [each.group for each in collectives(line)] == [size]
+
+
 @pytest.mark.parametrize("text", ["", "HloModule empty", "  %x = f32[2]{0} add(%a, %b)"])
 def test_no_collective(text: str) -> None:
     assert collectives(text) == ()
