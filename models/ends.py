@@ -38,6 +38,7 @@ class Embedding(nnx.Module):
                 "cut them, or configure a longer `sequence`"
             )
         found = jnp.take(self.tokens[...], tokens, axis=0, mode="fill")
+        # Added in the format of the parameters, rounded once.
         x = (found + self.positions[:seq]).astype(self.config.compute_dtype)
         return dropout(x, key, rate=self.config.dropout)
 
@@ -72,5 +73,6 @@ class Head(nnx.Module):
 
     def _operands(self, x: Array, tokens: Array | None) -> tuple[Array, Array]:
         rows = self.kernel[...] if tokens is None else tokens
+        # Keeps `x`, not the normalised `x` with its statistics.
         x = jax.checkpoint(self.norm)(x)
         return x, rows.astype(x.dtype)

@@ -64,6 +64,7 @@ def load(name_or_path: str) -> Cluster:
         ValueError: there is no such cluster, or the file cannot be read or is invalid.
     """
     name, settings = split_settings(name_or_path)
+    # The catalogue first: a file of that name in the current folder must not replace it.
     if name in names():
         folder = resources.files("topo") / "data"
         file = folder / f"{name}.toml"
@@ -78,6 +79,7 @@ def load(name_or_path: str) -> Cluster:
         check_settings(settings)
         text = _content(file, most_bytes=_MOST_TOML_BYTES).decode()
         parsed = parse(substitute(parse_toml(text), settings))
+        # With the settings, so that two variants of a cluster have different names.
         full_name = parsed.name + name_or_path.removeprefix(name)
         return build(parsed, name=full_name, read_beside=lambda beside: _read(folder, beside))
     except OSError as error:

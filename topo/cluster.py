@@ -37,7 +37,7 @@ class Device:
 
     def __post_init__(self) -> None:
         effective = self.effective_flops_per_s
-        if effective is not None and not effective > 0:
+        if effective is not None and not effective > 0:  # `not >`: nan is refused as well
             raise ValueError(f"`effective_flops_per_s` must be above 0, is {effective}")
 
     def flops_per_s(self, precision: Precision) -> float:
@@ -82,6 +82,7 @@ class Link:
 
 
 def _as_bandwidth() -> np.ndarray:
+    # Of no size: stands for the same matrix as the bandwidth, which no default can refer to.
     return np.empty((0, 0))
 
 
@@ -95,8 +96,9 @@ class Cluster:
     they are: `topo.names` has checked them.
 
     Raises:
-        ValueError: a name is not one; a matrix has the wrong shape, or holds a latency below 0 or a bandwidth that
-            is not above 0; two devices or hosts share a name; the host of a device is missing.
+        ValueError: a name is not one; a matrix has the wrong shape, or holds a latency below 0 or a
+            bandwidth that is not above 0; two devices or hosts share a name; the host of a device
+            is missing.
     """
 
     name: str
@@ -110,6 +112,7 @@ class Cluster:
         if not self.devices:
             raise ValueError("`hosts` must have at least one device: add a host")
         if not self.alone_bytes_per_s.size:
+            # A frozen dataclass can only be set like this. Both names then refer to one array.
             object.__setattr__(self, "alone_bytes_per_s", self.bandwidth_bytes_per_s)
         if not self.hosts:
             named = {device.host: device.region for device in self.devices}
@@ -141,6 +144,7 @@ class Cluster:
         for name in ("latency_s", "bandwidth_bytes_per_s", "alone_bytes_per_s"):
             if getattr(self, name).shape != shape:
                 raise ValueError(f"`{name}` is {getattr(self, name).shape}, must be {shape}")
+        # `not all`: nan compares as false, and is refused.
         if not (self.latency_s >= 0).all():
             raise ValueError(f"`latency_s` must not be negative, is {self.latency_s.min()}")
         for name in ("bandwidth_bytes_per_s", "alone_bytes_per_s"):

@@ -85,6 +85,7 @@ class Speed:
     """Bandwidth of a pair while nothing else communicates [Gbit/s]. Default: `bandwidth_gbps`."""
 
     def __post_init__(self) -> None:
+        # Chained, so that nan is refused as well.
         if not 0 <= self.latency_ms < inf:
             raise ValueError(f"`latency_ms` must be from 0 to below infinity, is {self.latency_ms}")
         if not self.bandwidth_gbps > 0:
@@ -186,6 +187,7 @@ class ClusterFile:
 
     def __post_init__(self) -> None:
         check_name(self.name, "name")
+        # `inside_host` has a default: its presence says nothing.
         by_region = bool(self.links or self.link_table or self.inside_region)
         if self.pairs is not None and by_region:
             raise ValueError("`pairs` tells all links: leave out `links`, `link_table` and so on")
@@ -210,6 +212,7 @@ def parse(file: dict[str, Value]) -> ClusterFile:
         part = file.get(name)
         for each in part if isinstance(part, list | tuple) else [part]:
             _refuse_unknown(each, kind, f"{name}.")
+    # After the names: msgspec ignores unknown fields, and a typo would be a default.
     return msgspec.convert(file, ClusterFile)
 
 

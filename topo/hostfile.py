@@ -110,7 +110,7 @@ def _slots(cluster: Cluster) -> dict[str, int]:
     for device in cluster.devices:
         slots[device.name] = seen.get(device.host, 0)
         seen[device.host] = slots[device.name] + 1
-    return slots
+    return slots  # devices of a host need not follow each other
 
 
 def _chosen(cluster: Cluster, devices: Sequence[int]) -> list[Device]:

@@ -55,6 +55,7 @@ def matrices_by_region(
     pairs = (region[:, None], region[None, :])
 
     def spread(of: Callable[[Speed], float], diagonal: float) -> np.ndarray:
+        # NaN: no link. After the check, only pairs inside one host have none.
         table = np.array([[np.nan if s is None else of(s) for s in row] for row in speeds])
         matrix = np.where(same_host, of(file.inside_host), table[pairs])
         np.fill_diagonal(matrix, diagonal)
@@ -66,6 +67,7 @@ def matrices_by_region(
     return Matrices(
         latency_s=spread(lambda s: seconds_from_ms(s.latency_ms), 0.0),
         bandwidth_bytes_per_s=bandwidth,
+        # One array for both bandwidths where no link has `alone_gbps`: half of the memory.
         alone_bytes_per_s=spread(_alone_bytes_per_s, np.inf) if has_alone else bandwidth,
     )
 

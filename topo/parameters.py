@@ -50,6 +50,7 @@ def substitute(file: Mapping[str, Value], settings: Mapping[str, str]) -> dict[s
 
 
 def _like(default: Value, key: str, text: str) -> Value:
+    # Before Sequence: a string is one, too.
     if isinstance(default, str):
         return text
     if isinstance(default, Sequence):
@@ -67,6 +68,7 @@ def _replace(part: Value, values: Mapping[str, Value]) -> Value:
         if part[1:] not in values:
             choices = ", ".join(values) or "none"
             raise ValueError(f"{part!r} must refer to one of the `parameters`: {choices}")
+        # The whole string: parameters are values, never parts of a text.
         return values[part[1:]]
     if isinstance(part, Mapping):
         return {key: _replace(inner, values) for key, inner in part.items()}

@@ -65,6 +65,7 @@ def _fields(line: str) -> dict[str, str]:
     return {key.lower(): value for key, _, value in words}
 
 
+# Not inside of brackets: no "]" follows before the next "[".
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
 _RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
@@ -84,15 +85,13 @@ def expand(text: str) -> tuple[str, ...]:
     names: list[str] = []
     for word in filter(None, _COMMA_OUTSIDE_BRACKETS.split(text.strip())):
         parts = _BRACKETS.split(word)  # text, inside of a bracket, text, ..., text
-        choices = [
-            _numbers(part, text) if inside % 2 else (part,) for inside, part in enumerate(parts)
-        ]
+        choices = [_numbers(part) if inside % 2 else (part,) for inside, part in enumerate(parts)]
         _check_count(len(names) + prod(map(len, choices)))
         names.extend("".join(chosen) for chosen in product(*choices))
     return tuple(names)
 
 
-def _numbers(ranges: str, text: str) -> tuple[str, ...]:
+def _numbers(ranges: str) -> tuple[str, ...]:
     numbers: list[str] = []
     for word in ranges.split(","):
         match = _RANGE.fullmatch(word.strip())

@@ -30,6 +30,7 @@ _PACKET_BYTES = 1500
 FIRST_PEER = 0x10
 """The minor number of the class of a host's first peer; its other peers follow."""
 _MAX_PEERS = 0xFFFF - FIRST_PEER
+# 15 characters: IFNAMSIZ less its final 0. None that a shell would interpret.
 _DEVICE = re.compile(r"[A-Za-z0-9_.@-]{1,15}")
 
 
@@ -134,6 +135,7 @@ def _shape(
     if nic < inf:
         parent = "1:1"
         yield f"tc class add dev {device} parent 1: classid {parent} htb {_pace(nic, nic)}"
+    # Hexadecimal, as tc reads minor numbers.
     for minor, peer in enumerate(peers, start=FIRST_PEER):
         # Children may borrow up to `ceil`; what they are promised must not add up to more than
         # the NIC has, or htb would exceed it.
@@ -154,6 +156,7 @@ def _shape(
 
 def _pace(rate: float, ceiling: float) -> str:
     """Return htb's words: a rate, and what may go at once, which is a millisecond of it."""
+    # At least ten packets: htb wakes up once per tick, and a smaller burst would lower the rate.
     burst = max(10 * _PACKET_BYTES, round(ceiling / 1e3))
     return (
         f"rate {round(rate * 8)}bit ceil {round(ceiling * 8)}bit "
@@ -163,6 +166,7 @@ def _pace(rate: float, ceiling: float) -> str:
 
 def _queue(peer: ShapedPeer) -> str:
     """Return what holds the packets of a class: all that are on their way, and as many to wait."""
+    # netem holds packets in flight in the same queue: a limit without them would drop at full rate.
     on_the_way = ceil(peer.latency_s * peer.bytes_per_s / _PACKET_BYTES)
     limit = 1000 + 2 * on_the_way
     if not (peer.latency_s or peer.jitter_s or peer.loss):

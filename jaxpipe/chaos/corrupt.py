@@ -64,6 +64,7 @@ def _trials(setup: Setup) -> Iterator[Trial]:
     assert tuple(contents) == _STEPS, tuple(contents)
     for seed in range(setup.seed, setup.seed + setup.num_trials):
         copy = shutil.copytree(saved, setup.folder / f"seed-{seed}")
+        # By seed: a trial that is repeated alone breaks the same file in the same way.
         trial = _trial(copy, BREAKS[seed % len(BREAKS)], Random(seed), contents)
         if trial.passed:
             shutil.rmtree(copy)
@@ -81,7 +82,7 @@ def _train(setup: Setup) -> Path:
         setup.dataset,
         model={"tied": False},
         train={"steps": steps, "eval_every": steps},
-        checkpoint={"keep": steps},
+        checkpoint={"keep": steps},  # all: a resume needs older ones to go back to
     )
     ended = subprocess.run(
         [sys.executable, "-m", "jaxpipe", "train", str(config)],
@@ -142,7 +143,7 @@ def _warnings() -> Iterator[list[str]]:
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("jaxpipe.runtime.checkpoint")
     logger.addHandler(handler)
-    propagates, logger.propagate = logger.propagate, False
+    propagates, logger.propagate = logger.propagate, False  # expected warnings are no output
     try:
         yield lines
     finally:

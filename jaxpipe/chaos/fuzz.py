@@ -31,7 +31,7 @@ from topo.cluster_file import ClusterFile, HostGroup, Pairs, RegionLink, Speed
 
 _REFUSED_WITHIN_S = 2.0
 _ENDS_WITHIN_S = 60.0
-_MEMORY_BYTES = 6 * 2**30
+_MEMORY_BYTES = 6 * 2**30  # of address space, of which a process maps far more than it uses
 _NUM_AT_ONCE = 2
 _ODD_PATHS = 0.04
 _LONG = 2000
@@ -109,6 +109,7 @@ class _Fuzzer:
         return Trial(name=given.name, passed=not why, why=why, figures=figures)
 
     def _input(self, number: int) -> Input:
+        # The number decides everything: a failed trial can be repeated alone.
         random = Random(number)
         command = _COMMANDS[number % len(_COMMANDS)]
         if random.random() < _ODD_PATHS:
@@ -119,6 +120,7 @@ class _Fuzzer:
             path, what = self._write(broken, number), broken.what
             surely_wrong = broken.surely_wrong
         arguments = tuple(path if each == _FILE else each for each in command)
+        # A valid file is planned: not into a `plan.toml` of the working folder.
         if command[0] == "plan":
             arguments += ("--out", str(self._folder / f"plan-{number}.toml"))
         return Input(name=f"{command[0]}: {what}", arguments=arguments, surely_wrong=surely_wrong)
@@ -160,19 +162,22 @@ def _judge_refusal(ending: Ending) -> str:
 def _run(given: Input, errors: Path) -> Ending:
     command = [sys.executable, "-m", "jaxpipe", *given.arguments]
     begin_s = time.perf_counter()
+    # A file and not a pipe, which would block a long traceback that nobody reads.
     with errors.open("wb") as file:
         process = subprocess.Popen(
             command,
-            cwd=errors.parent,
+            cwd=errors.parent,  # relative paths in mutated files end there
             stdout=subprocess.DEVNULL,
             stderr=file,
             preexec_fn=_limit_memory,  # noqa: PLW1509  it only calls setrlimit
         )
     too_long = Timer(_ENDS_WITHIN_S, process.kill)
     too_long.start()
+    # Of all waits, this alone returns the processor time of one child; but it has no timeout.
     _, status, usage = os.wait4(process.pid, 0)
-    has_ended = too_long.is_alive()
+    has_ended = too_long.is_alive()  # before `cancel`: it has not fired
     too_long.cancel()
+    # The process is reaped: `Popen` must not wait for its number, which may be used again.
     process.returncode = os.waitstatus_to_exitcode(status)
     return Ending(
         code=process.returncode if has_ended else None,

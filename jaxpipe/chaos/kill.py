@@ -36,9 +36,11 @@ GONE_WITHIN_S = 0.5
 _NUM_STEPS = 10
 _SECTIONS = {"train": {"steps": _NUM_STEPS}}
 _ENDS_WITHIN_S = 600.0
+# Seconds of a start and of a step, roughly: random kills fall into them.
 _START_S = 4.0
 _STEP_S = 0.3
 _ROUND = 100
+# Coprime to 100: consecutive seeds are far apart, and a hundred of them meet each place once.
 _STRIDE = 37
 
 
@@ -77,6 +79,7 @@ def target(seed: int) -> Target:
     if number < len(points):
         step = chance.randint(3, _NUM_STEPS - 1)
         return Target(victim=rank, point=points[number], step=step, after_s=0.0)
+    # From -3: the start, step 0, is drawn four times as often as any step.
     rank, step = chance.randrange(NUM_RANKS), max(0, chance.randint(-3, _NUM_STEPS - 1))
     after_s = chance.uniform(0.0, _STEP_S if step else _START_S)
     return Target(victim=rank, point=None, step=step, after_s=after_s)
@@ -132,8 +135,10 @@ def _kill(run: Started, aimed: Target) -> list[int]:
     wait_for_steps(run, steps=aimed.step)
     until_s = time.monotonic() + aimed.after_s
     wait_until(lambda: time.monotonic() >= until_s, run, what=what, timeout_s=_ENDS_WITHIN_S)
+    # Before the kill: without mpirun, its ranks are no descendants any more.
     job, process = run.job(), run.ranks().get(victim)
     if process is not None:
+        # Before the kill as well: `gone_s` counts from here.
         note_struck(run.config, Struck(victim=victim, doing="anything", at_s=time.monotonic()))
         os.kill(process.pid, signal.SIGKILL)
     return job

@@ -76,6 +76,7 @@ def _trials(setup: Setup) -> Iterator[Trial]:
         random = Random(number)
         match number % 5:
             case 0 | 3:
+                # 0, 3, 5, 8, 10, ... become 0, 1, 2, 3, 4, ...: each point in turn.
                 trial = _at_point(folder, points[(number * 2 // 5) % len(points)], random)
             case 1 | 4:
                 trial = _at_random_time(folder, random)
@@ -106,6 +107,7 @@ def _at_point(folder: Path, point: SavePoint, random: Random) -> Trial:
 
 def _fatal_saves(point: SavePoint) -> tuple[int, ...]:
     """Return saves that reach a point: only the second save of a step replaces an older one."""
+    # From save 4, the first of step 3: with two checkpoints kept, one is removed.
     both = range(4, 8)
     replacing = tuple(number for number in both if number % 2)
     return replacing if point is SavePoint.OLDER_OF_SAME_STEP_NOT_ASIDE else tuple(both)
@@ -121,6 +123,7 @@ def _at_random_time(folder: Path, random: Random) -> Trial:
     )
     after_s = random.uniform(0, _MOST_S)
     with _saving(loop) as process:
+        # After `saved 0`: without a first checkpoint there is nothing to resume from.
         begin = [_stdout(process).readline() for _ in range(2)]
         time.sleep(after_s)
         process.kill()
@@ -155,6 +158,7 @@ def _judge_killed(loop: Loop, progress: Progress, *, code: int) -> str:
         return f"the process was not killed, it ended with exit code {code}"
     if progress.saved < 0:
         return "it was killed before its first save was done"
+    # The save in flight may have been committed before it was reported.
     return _judge_found(loop, range(progress.saved, progress.began + 1)) or _judge_next(loop)
 
 
@@ -194,6 +198,7 @@ def _judge_next(loop: Loop) -> str:
     failure = run_ranks(NUM_RANKS, save)[0]
     if failure is not None:
         return f"the next save failed: {failure}"
+    # Suffixes are those of folders in between: `.partial` and `.replaced`.
     left = [path.name for path in (run / "checkpoints").iterdir() if path.suffix]
     if left:
         return f"{left[0]} is still there after the next save"

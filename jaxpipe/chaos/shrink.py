@@ -23,7 +23,7 @@ from jaxpipe.runtime.process.mpirun import launched_rank
 
 SIZES = (4, 3, 2)
 _STEPS_EACH = 5
-_RESTARTS = 12
+_RESTARTS = 12  # three failures for each smaller size, and some to spare
 
 
 def _trials(setup: Setup) -> Iterator[Trial]:
@@ -76,6 +76,7 @@ def _size(run: Started) -> int:
 
 def _lose_one(run: Started, chance: random.Random) -> None:
     """Kill a rank, and wait for the end of its attempt."""
+    # Before the kill: afterwards the ranks are no descendants of the run.
     ranks, job = run.ranks(), run.job()
     ranks[chance.choice(sorted(ranks))].kill()
     wait_for_ends(job, timeout_s=ENDS_WITHIN_S)

@@ -37,6 +37,7 @@ def _trials(setup: Setup) -> Iterator[Trial]:
     for seed in range(setup.seed, setup.seed + setup.num_trials):
         chance = random.Random(seed)
         victim, after_s = chance.randrange(NUM_RANKS), chance.uniform(0.0, 2.0)
+        # Without saves and evaluations, which would make single steps longer.
         endless = {"steps": _NEVER, "eval_every": _NEVER}
         folder = setup.folder / f"seed-{seed}"
         config = write_config(folder, setup.dataset, train=endless, checkpoint={"every": _NEVER})
@@ -52,6 +53,7 @@ def _trial(
         wait_for_steps(run, steps=_SETTLED_STEPS)
         time.sleep(after_s)
         run.ranks()  # notes the memory that they share
+        # The limit follows from the steps before the stop, as the watchdog's own does.
         job, limit_s = run.job(), _limit_s(run)
         ranks[victim].send_signal(signal.SIGSTOP)
         begin_s = time.monotonic()
@@ -73,6 +75,7 @@ def _trial(
 def _limit_s(run: Started) -> float:
     """Return the limit: five of the longest waits; a wait ends within its step."""
     steps_s = [each.step_s for each in read_metrics(run.folder / "metrics.jsonl")]
+    # Without the first step, which need not be like the others.
     return max(_FOUND_WITHIN_S, _TIMES * float(np.percentile(steps_s[1:], 99)))
 
 

@@ -90,6 +90,7 @@ def _trial(
             _wait_for_steps_of(run, size, steps=1)
             figures[f"to_{size}_ranks_s"] = time.monotonic() - begin_s
             _wait_for_steps_of(run, size, steps=_STEPS_EACH)
+        # Before the last strike: afterwards the ranks are no descendants of the run.
         job = run.job()
         begin_s = _strike_one(run, chance, case.by)
         figures["over_s"] = wait_for_ends(job, timeout_s=ENDS_WITHIN_S) - begin_s
@@ -119,6 +120,7 @@ def _wait_for_steps_of(run: Started, num_ranks: int, *, steps: int) -> None:
             return False
         plan = described["config"]["plan"]
         lines = path.read_text().splitlines()
+        # The steps of the latest plan: those after the last description in the file.
         since = next(n for n, line in enumerate(reversed(lines)) if line.startswith('{"run"'))
         return plan["stages"] * plan["replicas"] == num_ranks and since >= steps
 

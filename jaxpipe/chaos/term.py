@@ -69,6 +69,7 @@ def _trial(
 ) -> None:
     with started(config, dataset) as run:
         ranks = wait_for_ranks(run)
+        # Before the first step, a signal ends the run at once, without a checkpoint.
         wait_for_steps(run, steps=3)
         time.sleep(after_s)
         run.ranks()  # notes the memory that they share
@@ -88,7 +89,7 @@ def _trial(
 def _process(run: Started, target: Target) -> psutil.Process:
     """Return the process of `jaxpipe train`, or that of its `mpirun`."""
     parent = psutil.Process(run.process.pid)
-    return parent if target is Target.PARENT else parent.children()[0]
+    return parent if target is Target.PARENT else parent.children()[0]  # mpirun is its only child
 
 
 def _wait_for_checkpoint(run: Started) -> float:
@@ -101,6 +102,7 @@ def _wait_for_checkpoint(run: Started) -> float:
     begin_s = time.monotonic()
     while time.monotonic() - begin_s < _ENDS_WITHIN_S:
         has_ended = run.process.poll() is not None
+        # A digit at the end: folders that end in `.partial` are not committed.
         if any((run.folder / "checkpoints").glob("step-*[0-9]/manifest.json")) or has_ended:
             latest(run.folder)
             return time.monotonic() - begin_s

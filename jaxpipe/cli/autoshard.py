@@ -68,6 +68,7 @@ def autoshard(
     from jaxpipe.autoshard.hlo import run_python
     from jaxpipe.errors import PlanError
 
+    # A process of its own: JAX fixes the number of its host devices as it starts.
     answer = run_python("jaxpipe.cli.autoshard_worker", _asked(request), num_devices=request.mesh)
     if "error" in answer:
         raise PlanError(answer["error"])
@@ -115,7 +116,7 @@ def _axes(mesh: int, batch: int, dp: int | None, op: int | None) -> tuple[int | 
 
     if dp is None and op is None:
         return None, None
-    given = dp or op or 0
+    given = dp or op or 0  # 0 is refused below
     if mesh < 1 or given < 1 or mesh % given:
         raise ConfigError(f"`--dp` and `--op` must divide `--mesh` {mesh}, {given} does not")
     dp, op = dp or mesh // given, op or mesh // given

@@ -106,6 +106,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     config = GptConfig(**fields)
     gpt = AlpaGpt(config) if request["model"].startswith("alpa-") else Gpt(config)
     optimizer = optax.adam(1e-4)
+    # Shapes alone: billions of parameters would not fit here, and are never computed.
     state = jax.eval_shape(
         lambda key: initial_state(gpt, optimizer, key, dtype=config.compute_dtype),
         jax.random.key(0),
@@ -140,7 +141,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
 def _by_hand(problem: _Problem, *, split: Mapping[str, int]) -> Strategy:
     """Return Megatron's strategy on the mesh of the request."""
     request, (state, tokens, _) = problem.request, problem.arguments
-    zero = ZeroLevel.GRADIENTS if request["reduce_scatter"] else ZeroLevel.NONE
+    zero = ZeroLevel.GRADIENTS if request["reduce_scatter"] else ZeroLevel.NONE  # ZeRO-2
     mesh = _mesh(request["dp"], request["op"], problem.speeds)
     return baseline(state, tokens.shape, mesh=mesh, split=split, zero=zero)
 
@@ -154,6 +155,7 @@ def _read(problem: _Problem) -> tuple[Strategy, Priced | None]:
             f"`--mesh` must be the {read.mesh.dp} x {read.mesh.op} devices of the strategy {path}, "
             f"not {num_devices}"
         )
+    # With the links of this target, not of the one for which the file was written.
     strategy = replace(read, mesh=_mesh(read.mesh.dp, read.mesh.op, problem.speeds))
     if not strategy.operators:
         return strategy, None
@@ -174,7 +176,7 @@ def _searched(problem: _Problem) -> Priced:
     found: list[Priced] = []
     refused: UserError | None = None
     for dp in range(1, request["mesh"] + 1):
-        if request["mesh"] % dp or request["batch"] % dp:
+        if request["mesh"] % dp or request["batch"] % dp:  # axes divide devices and batch
             continue
         mesh = _mesh(dp, request["mesh"] // dp, problem.speeds)
         name = f"found on {mesh.dp} x {mesh.op}"
@@ -229,6 +231,7 @@ def _described(
         reduce_scatter=request["reduce_scatter"],
     )
     seconds = (
+        # Without overlap: compute, memory and collectives follow each other.
         flops / mesh.num_devices / speeds.products[config.compute_dtype]
         + memory_bytes / speeds.memory_bytes_per_s
         + speeds.on_rings_s(compiled.collectives, num_devices=mesh.num_devices)

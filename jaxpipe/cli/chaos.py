@@ -50,11 +50,13 @@ def chaos(
     dataset = write_dataset(folder / "data")
     scores: list[Score] = []
     for family in chosen:
+        # Families with 0 trials by default are for a full run, or for `--trials`.
         num_trials = trials or (family.num_trials_full if full else family.num_trials)
         if num_trials:
             scores.append(Score(family=family, seed=seed, trials=()))
         for trial in _try(family, folder, dataset, num_trials=num_trials, seed=seed):
             scores[-1] = replace(scores[-1], trials=(*scores[-1].trials, trial))
+            # After each trial: a full run takes hours, and may be ended.
             if report is not None:
                 write_scorecard(scores, report)
     _show(scores)

@@ -43,6 +43,7 @@ def compare(
     from jaxpipe.config import load_config, plan_from
 
     systems = systems_from(against)
+    # The last settings win: each system has these steps, and the pipeline a folder of its own.
     read = load_config(
         config, (*settings, f"train.steps={steps}", f"run.folder={out / 'pipeline'}")
     )
@@ -68,6 +69,7 @@ def _be_rank(name: str, config: "Config", out: Path) -> int:
         raise ConfigError(f"`--rank-of` names a system, is {name!r}; choose from {choices}")
     resolved = read_resolved_plan(Path(config.run.folder) / PLAN_FILE)
     check_launched_rank(here, num_ranks=resolved.plan.num_ranks)
+    # Before the import, which loads jax and MPI: XLA counts cores and GPUs only once.
     die_with_parent()
     pin(os.environ)
     take_devices(os.environ, each=1)
@@ -116,13 +118,15 @@ def _compare(
             "`jaxpipe compare` starts its own ranks, one system after the other: leave out mpirun"
         )
     everyone = (System.PIPELINE, *systems)
+    # All systems are checked before the first starts: no refusal after some have trained.
     check_comparison(config, plan, everyone, folder=out)
+    # The ranks of every system read it.
     write_resolved_plan(config, ResolvedPlan.of(plan, cluster_from(config)))
     all_measured = []
     for system in everyone:
         console.print(f"{system}: {plan.num_ranks} ranks, compiling ...", markup=False)
         code = launch([*command, "--rank-of", system.value], num_ranks=plan.num_ranks)
-        if code == 130:
+        if code == 130:  # 128 + SIGINT: the user has stopped it
             return code
         if code:
             raise RunError(

@@ -31,7 +31,7 @@ def prepare(
     from jaxpipe.run.console import console, counter
     from jaxpipe.runtime import data
 
-    if if_missing and (out / "dataset.json").exists():
+    if if_missing and (out / "dataset.json").exists():  # which is written last
         return 0
     if tokenizer is not None and vocabulary is not None:
         raise ConfigError(

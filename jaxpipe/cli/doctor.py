@@ -28,7 +28,7 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0) -> int:
         findings = say_hello(timeout_s=seconds)
     else:
         findings = _of_this_job(here, timeout_s=seconds)
-        if findings is None:
+        if findings is None:  # rank 0 prints
             return 0
     findings = (*findings, judge_disk(folder))
     for finding in findings:
@@ -59,6 +59,7 @@ def _of_this_job(here: "LaunchedRank", *, timeout_s: float) -> "tuple[Finding, .
     try:
         facts = gather_facts(transport, timeout_s=timeout_s)
     except BaseException as error:
+        # The other ranks wait in the same gather: they have to end, too.
         transport.close(error=error)
         raise
     transport.close()

@@ -31,7 +31,7 @@ def init(folder: tyro.conf.Positional[Path] = Path(".")) -> int:
     text = starter_text(run=folder / "run", data=data)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
+        with path.open("x", encoding="utf-8") as file:  # fails if it exists, however late that is
             file.write(text)
     except FileExistsError as error:
         raise ConfigError(
@@ -39,7 +39,7 @@ def init(folder: tyro.conf.Positional[Path] = Path(".")) -> int:
         ) from error
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"cannot write {path}: {error}") from error
-    config, dataset = shlex.quote(str(path)), shlex.quote(str(data))
+    config, dataset = shlex.quote(str(path)), shlex.quote(str(data))  # printed for a shell
     console.print(
         f"configuration -> {path}\n\n"
         f"next: jaxpipe data prepare --out {dataset}  # add --source for your own texts\n"
@@ -75,6 +75,7 @@ def starter_text(*, run: Path, data: Path) -> str:
         return _value(defaults, section, field)
 
     template = (files("jaxpipe.cli") / "starter.toml").read_text(encoding="utf-8")
+    # `{presets}` is no field of a section, so it goes first.
     text = _FIELD.sub(fill, template.replace("{presets}", _comment(", ".join(presets()))))
     return "\n\n".join(map(_align, text.split("\n\n")))
 

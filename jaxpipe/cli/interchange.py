@@ -34,6 +34,7 @@ def import_model(
 
     model, tensors = read_gpt2(folder)
     tree, path = _tree(model, run=out, data=data), out / "config.toml"
+    # First: it refuses a folder with checkpoints, before a file of it is overwritten.
     begin_run(out, tensors, describe(config_from(tree)))
     path.write_text(f"{_HEAD}\n\n{toml_text(tree)}")
     tokenizer = folder / "tokenizer.json"
@@ -79,7 +80,7 @@ def _tree(model: "GptConfig", *, run: Path, data: Path) -> dict[str, dict[str, A
     fields = {
         field.name: getattr(model, field.name)
         for field in dataclasses.fields(model)
-        if getattr(model, field.name) != field.default
+        if getattr(model, field.name) != field.default  # the file states what is special
     }
     return {
         "run": {"folder": str(run)},

@@ -91,7 +91,7 @@ COMMANDS: Mapping[str, Command] = {
 GROUPS: Mapping[str, Mapping[str, Command]] = {"data": _DATA, "topo": _TOPO}
 
 _DESCRIPTION = "Train large models in JAX on the GPUs you can get: pipelines of MPI ranks, placed."
-_SECONDS_TO_BE_ENDED = 10.0
+_SECONDS_TO_BE_ENDED = 10.0  # more than rank 0 needs to print, and the launcher to end the others
 _LONGEST_LINE = 1500
 """Characters; names and values in files may be of any length."""
 
@@ -106,6 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RunError as error:
         return _explain(error, code=1)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        # Else Python flushes standard output once more as it exits, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -120,6 +121,7 @@ def _run(words: list[str]) -> int:
     if words[0] not in COMMANDS:
         near = difflib.get_close_matches(words[0], COMMANDS, n=1, cutoff=0.0)
         raise ConfigError(
+            # `near` is never empty, as there is no cutoff.
             f"no command `{words[0]}`; did you mean `{near[0]}`? (`jaxpipe --help` lists them all)"
         )
     program, commands, description = "jaxpipe", COMMANDS, _DESCRIPTION
@@ -132,6 +134,7 @@ def _run(words: list[str]) -> int:
         prog=program,
         description=description,
         args=words,
+        # `--set` can be repeated, flags have no `--no-` twin, and enumerations read as in TOML.
         config=(
             tyro.conf.UseAppendAction,
             tyro.conf.FlagCreatePairsOff,
@@ -184,6 +187,7 @@ def _one_line(words: str) -> str:
     >>> _one_line("`a` is\n  wrong: \x1b[2J")
     '`a` is wrong: \\x1b[2J'
     """
+    # First, so that line breaks become blanks and not escapes.
     line = " ".join(words.split())
     shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
     return shown if len(shown) <= _LONGEST_LINE else f"{shown[:_LONGEST_LINE]} ..."

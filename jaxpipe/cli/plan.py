@@ -63,7 +63,7 @@ def _lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
         drawn = _summary(proposal)
     parts = {
         "compute": split.compute_s,
-        **({"update": split.update_s} if split.update_s else {}),
+        **({"update": split.update_s} if split.update_s else {}),  # 0 if it was not measured
         "bubble": split.bubble_s,
         "activations": split.activations_s,
         "gradients": split.gradients_s,
@@ -95,6 +95,7 @@ def _summary(proposal: "Proposal") -> list[str]:
     rows = [
         ", ".join(
             f"{region} x{len(list(members))}"
+            # Consecutive devices only: a pipeline that returns to a region shows it twice.
             for region, members in groupby(devices[device].region for device in row)
         )
         for row in plan.placement

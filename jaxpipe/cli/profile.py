@@ -98,6 +98,7 @@ def _table(measured: "GptCosts") -> "Table":
             part.name,
             *(_spread(part, op) for op in TIMED),
             *_speed(part, measured.peak_flops_per_s),
+            # MB, not MiB.
             *(f"{size / 1e6:,.1f}" for size in (part.kept_bytes, part.compiled_bytes)),
             f"{part.live_bytes / 1e6:,.1f}",
         )
@@ -106,7 +107,7 @@ def _table(measured: "GptCosts") -> "Table":
 
 def _spread(part: "PartCosts", op: "Op") -> str:
     timing = part.timings[op]
-    low, high = 1e3 * timing.p10_s, 1e3 * timing.p90_s
+    low, high = 1e3 * timing.p10_s, 1e3 * timing.p90_s  # ms
     return f"{1e3 * timing.median_s:.2f} ({low:.2f}-{high:.2f})"
 
 

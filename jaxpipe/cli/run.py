@@ -38,6 +38,7 @@ def run(
 
     def start(attempt: "Attempt") -> int:
         named = () if hooks is None else ("--hooks", hooks)
+        # A process per attempt: after a failure, nothing is known of the state of MPI and XLA.
         return run_child([sys.executable, "-m", "jaxpipe", *_arguments(config, attempt), *named])
 
     supervised = Run(

@@ -173,7 +173,7 @@ def probe(
             small_repeats=4 * repeats, large_bytes=large_mib * 2**20, large_repeats=repeats
         )
         measurements = measure(settings)
-        if measurements is None:
+        if measurements is None:  # all ranks but 0
             return 0
         cluster = cluster_of(measurements, name=name)
         spread = spread_of(measurements, settings)

@@ -50,7 +50,7 @@ def trace(
     traces, assumed = [one_step(measured, step=last)], ""
     if run.is_dir():
         simulated, assumed = _simulated(_config(run), measured, links)
-        traces.append(one_step(simulated, step=0, called=last))
+        traces.append(one_step(simulated, step=0, called=last))  # the same number, to lie over it
     steps = mean_account(account(measured))
     foreseen = [account(each)[0] for each in traces[1:]]
     if json_:
@@ -61,7 +61,7 @@ def trace(
     if png is not None:
         plot_beside(traces, png, step=last)
     if out is not None:
-        write_overlay(traces[::-1], out)
+        write_overlay(traces[::-1], out)  # the simulated rank above the measured one
     if not json_:
         written = {"picture": png, "overlay": out}
         ends = [f"{name} -> {file}" for name, file in written.items() if file is not None]
@@ -152,6 +152,7 @@ def _row(name: str, rank: "RankAccount", seconds: float) -> str:
 
 
 def _share(part_s: float, whole_s: float) -> str:
+    # A trace of instants has no length to share.
     return f"{part_s / whole_s if whole_s > 0 else 0.0:>13.1%}"
 
 

@@ -40,6 +40,7 @@ def train(  # noqa: PLR0913  each is an option of the command line
     from jaxpipe.run.start import TrainRequest, check_training, start_training
 
     replaced = {"run.compute": compute, "run.transport": transport}
+    # At the end, where they win over `--set`.
     settings += tuple(f"{key}={kind}" for key, kind in replaced.items() if kind is not None)
     request = TrainRequest(config=config, settings=settings, resume=resume, plan=plan, hooks=hooks)
     if check:

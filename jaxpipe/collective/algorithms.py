@@ -82,7 +82,7 @@ def broadcast_steps(tree: SyncTree, rank: int, *, size: int, message_size: int) 
     return _chunked(
         lambda chunk: broadcast_phases(tree, rank, chunk),
         size=size,
-        num_chunks=ceil(size / message_size),
+        num_chunks=ceil(size / message_size),  # of 0 elements: no chunk, no message
     )
 
 
@@ -119,6 +119,7 @@ def all_to_all_steps(
 def _chunked(phases_of: Callable[[Part], Phases], *, size: int, num_chunks: int) -> list[Step]:
     """Return the woven steps of all chunks; those of equal size differ by their offset alone."""
     chunks = Part(0, size).cut(num_chunks) if size else ()
+    # Derived once for each size, of which `cut` gives two at most: a chunk has many steps.
     by_size = {each: phases_of(Part(0, each)) for each in {chunk.size for chunk in chunks}}
     return list(weave([moved(by_size[chunk.size], chunk.start) for chunk in chunks]))
 
@@ -129,5 +130,6 @@ def _share_pieces(size: int, *, num_ranks: int, message_size: int) -> list[tuple
     Not the shares of pieces of the array: a rank's own share has to be one part of it.
     """
     shares = Part(0, size).cut(num_ranks)
+    # By the largest share: the n-th pieces of all shares have to exist.
     count = ceil(max(share.size for share in shares) / message_size)
     return list(zip(*(share.cut(count) for share in shares), strict=True)) if count else []

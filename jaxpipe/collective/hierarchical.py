@@ -32,6 +32,7 @@ def hierarchical_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
     [('ADD', (0, 4), 2), ('SETTLE', (0, 4), -1), ('SEND', (0, 4), 1)]
     [('TAKE', (4, 8), 1)]
     """
+    # An island of one member would be a level without messages.
     tree = pruned(tree)
     if isinstance(tree, int):
         return ([Step(Act.SETTLE, chunk, is_own=True)],)
@@ -56,6 +57,7 @@ def hierarchical_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
     for level in reversed(levels[:-1]):
         phases[-1] += _gather_sends(level, rank, is_far=False)
         phases.append(_gather_takes(level, rank, is_far=False))
+    # With more ranks than elements some shares are empty: they need no message.
     return [[step for step in phase if step.part.size] for phase in phases]
 
 
@@ -89,6 +91,7 @@ def _scatter_sends(level: list[ShareGroup], rank: int, *, is_own: bool, is_far: 
 def _scatter_adds(level: list[ShareGroup], rank: int, *, is_own: bool, is_far: bool) -> list[Step]:
     # In the order in which the others send to this rank; it fixes the order of the additions.
     return [
+        # The first addition reads the own array: nothing has been written to the total yet.
         Step(Act.ADD, mine, other, is_own and turn == 0, is_far)
         for mine, others in _shares(level, rank)
         for turn, (other, _) in enumerate(reversed(others))
@@ -116,6 +119,7 @@ def _gather_takes(level: list[ShareGroup], rank: int, *, is_far: bool) -> list[S
     return [
         step
         for _, others in _shares(level, rank)
+        # Reversed, as in `_scatter_adds`: the rank just before this one sends here first.
         for other, share in reversed(others)
         for step in (
             Step(Act.TAKE, share, other, is_far=is_far),

@@ -66,5 +66,6 @@ def barrier_phases(order: Sequence[int], rank: int) -> Phases:
             Step(Act.SEND, nothing, order[(mine + distance) % num_ranks], is_own=True),
             Step(Act.TAKE, nothing, order[(mine - distance) % num_ranks]),
         ]
+        # The least number of rounds in which a signal reaches all; a rank alone has none.
         for distance in (2**k for k in range((num_ranks - 1).bit_length()))
     ]

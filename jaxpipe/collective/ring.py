@@ -40,6 +40,7 @@ def reduce_scatter_phases(order: Sequence[int], rank: int, shares: Sequence[Part
     [('SEND', (4, 8))]
     [('ADD', (0, 4)), ('SETTLE', (0, 4))]
     """
+    # One back: the share that a rank adds to last is then its own.
     first = order.index(rank) - 1
     return _without_empty(_reduce_scatter(order, rank, shares, first=first))
 
@@ -68,6 +69,7 @@ def _reduce_scatter(
     for turn in range(1, size):
         share = shares[(first - turn) % size]
         phases.append([Step(Act.ADD, share, before, is_own=True), Step(Act.SEND, share, after)])
+    # The last share stays here: it is settled instead of sent.
     phases[-1][-1] = Step(Act.SETTLE, last)
     return phases
 

@@ -35,6 +35,7 @@ class Part(NamedTuple):
         >>> [(part.start, part.stop) for part in Part(2, 7).cut(2)]
         [(2, 4), (4, 7)]
         """
+        # In integers: all ranks compute the same edges, for arrays of any size.
         edges = [self.start + self.size * i // num_parts for i in range(num_parts + 1)]
         return tuple(Part(a, b) for a, b in pairwise(edges))
 

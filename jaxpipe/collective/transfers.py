@@ -87,6 +87,7 @@ class _Derivation:
             if step.act is Act.SEND:
                 self._send(rank, step)
             elif step.act in (Act.ADD, Act.TAKE):
+                # One queue per pair of ranks: the messages of a pair never overtake each other.
                 if not self.sent[step.peer, rank]:
                     return
                 self._latest[rank][step.peer] = self.sent[step.peer, rank].popleft()
@@ -128,6 +129,7 @@ def in_sequence(first: Collective, second: Collective) -> Collective:
             each.source,
             each.destination,
             each.num_bytes,
+            # Enough for a reduce and a broadcast: what a rank forwards has come from the leader.
             tuple(len(first) + need for need in each.after) or tuple(arrived[each.source]),
         )
         for each in second

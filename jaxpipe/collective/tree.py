@@ -24,6 +24,7 @@ def tree_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
     [('TAKE', 0)]
     """
     up, down = _reduce(tree, rank, chunk), _broadcast(tree, rank, chunk, is_own=False)
+    # The leader's sends are in its first phase: a chunk goes down without waiting for the others.
     return ([*up, *down], []) if rank == leader(tree) else (up, down)
 
 

@@ -24,7 +24,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     """
     num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(num_bytes + ALIGNMENT_BYTES, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT_BYTES
+    start = -memory.ctypes.data % ALIGNMENT_BYTES  # bytes to the next multiple
     return memory[start : start + num_bytes].view(dtype).reshape(shape)
 
 

@@ -44,6 +44,7 @@ def clock_offset(
             for _ in range(rounds):
                 _answer(transport, rank, timeout_s=timeout_s, clock=clock)
         return 0.0
+    # Tuples compare by round trip first: the shortest has the smallest error.
     _, offset_s = min(_ask(transport, timeout_s=timeout_s, clock=clock) for _ in range(rounds))
     return offset_s
 

@@ -133,5 +133,6 @@ class _EncodedReceiving:
 
 
 def _encode(codec: Codec, array: HostOrDeviceArray) -> np.ndarray:
+    # float16 and bfloat16 widen without loss; codecs take float32 only.
     values = np.ascontiguousarray(np.asarray(array), np.float32)
     return codec.encode(values.reshape(-1))

@@ -184,6 +184,7 @@ def run_ranks(num_ranks: int, work: Callable[[Transport], Result]) -> list[Resul
             transport.close()
 
     threads = [
+        # Daemons: a rank that hangs must not keep the process from ending.
         Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True)
         for rank in range(num_ranks)
     ]

@@ -57,6 +57,7 @@ class Measured:
     @property
     def step_s(self) -> float:
         """The median over the steps after the first; the first if there is only one."""
+        # The first step includes late compilation and allocation.
         return median(step.step_s for step in self.steps[1:] or self.steps)
 
     @property
@@ -87,11 +88,12 @@ class Measured:
 
 def peak_bytes() -> int:
     """Return the peak memory of this process so far."""
+    # VmHWM is that of this program; Linux keeps `ru_maxrss` over exec, so it may be the launcher's.
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():
             if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * _KIB
+                return int(line.split()[1]) * _KIB  # "kB" in /proc are KiB
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
 
 

@@ -44,6 +44,7 @@ def job_from(config: Config, plan: Plan, *, devices: Sequence[str] = ()) -> "Job
     return Job(
         model=Gpt(config.model),
         plan=plan,
+        # `check_run` has read it all, once.
         dataset=open_dataset(Path(config.data.folder), verify=False),
         run=config.run,
         train=config.train,
@@ -76,6 +77,7 @@ def model_from(checkpoint: Checkpoint) -> "tuple[Model, Parameters, Tokenizer]":
 
     config = config_from(checkpoint.metadata["config"])
     model = Gpt(config.model)
+    # Shapes alone: the values come from the checkpoint.
     template = jax.eval_shape(
         lambda: model.init(jax.random.key(0), layers=range(model.num_layers), embed=True, head=True)
     )

@@ -83,6 +83,7 @@ def _check_data(config: Config, *, sequence: int) -> None:
             f"every token has an embedding: `model.vocabulary` is {config.model.vocabulary}, the "
             f"dataset {config.data.folder} has {dataset.vocabulary} tokens; set it to that"
         )
+    # Refuses a split without a whole sample.
     sample(dataset.train, seed=0, step=0, batch=1, sequence=sequence)
     batches = num_eval_batches(dataset.eval, batch=config.train.batch, sequence=sequence)
     if config.train.eval_batches > batches:

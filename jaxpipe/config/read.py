@@ -66,7 +66,7 @@ def load_config(path: str | Path, settings: Sequence[str] = ()) -> Config:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
-    for setting in settings:
+    for setting in settings:  # in order: a later one wins
         _apply(tree, setting)
     return config_from(tree)
 
@@ -89,6 +89,7 @@ def config_from(tree: Mapping[str, Any]) -> Config:
 def to_tree(config: Config) -> dict[str, Any]:
     """Return the configuration as nested dictionaries: the inverse of `config_from`."""
     tree = msgspec.to_builtins(config)
+    # Its other fields have defaults, which `config_from` would refuse next to a file.
     if config.plan.file is not None:
         tree["plan"] = {key: tree["plan"][key] for key in _BESIDE_FILE}
     return tree
@@ -98,11 +99,12 @@ def _section(name: str, section: Any, values: Any) -> Any:
     if not isinstance(values, dict):
         raise ConfigError(f"`{name}` must be a section, is {values!r:.80}; write [{name}]")
     if section is GptConfig:
-        values = _with_preset(values)
+        values = _with_preset(values)  # first: `preset` is no field
     _refuse_unknown(values, section, f"{name}.")
     try:
         return msgspec.convert(values, section)
     except msgspec.ValidationError as error:
+        # msgspec says: MESSAGE - at `$.field`.
         message, _, where = str(error).partition(" - at `$")
         if not where:  # raised by the section itself, which names the field
             raise ConfigError(f"in [{name}]: {message}") from error
@@ -142,7 +144,7 @@ def _refuse_unknown(
     known = [*also, *(f.name for f in dataclasses.fields(section))]
     for key in values:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)  # always one
             raise ConfigError(
                 f"unknown key `{prefix}{key}`; did you mean `{prefix}{near[0]}`? "
                 f"(known: {', '.join(known)})"
@@ -161,6 +163,7 @@ def choices_of(section: Any, name: str) -> tuple[str, ...]:
     (('restart', 'shrink'), ())
     """
     kind = next(f.type for f in dataclasses.fields(section) if f.name == name)
+    # The type itself, or what an optional or a tuple is made of.
     return tuple(
         value.value
         for each in (kind, *get_args(kind))
@@ -184,6 +187,7 @@ def _apply(tree: dict[str, Any], setting: str) -> None:
         if not isinstance(tree, dict):
             raise ConfigError(f"`--set {setting}`: `{section}` is a value, not a section")
     try:
+        # TOML, or else a string without quotes: `run.folder=runs/a` needs none.
         tree[key] = parse_toml(f"value = {text}")["value"]
     except ValueError:
         tree[key] = text

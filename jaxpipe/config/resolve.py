@@ -71,7 +71,9 @@ def check_plan_fits(config: Config, plan: Plan, *, source: str = "the plan") -> 
 def _all_reduce(config: Config, plan: Plan, cluster: Cluster) -> AllReduceKind:
     """Return the all-reduce of gradients that is fastest over the cluster's links, simulated."""
     if config.comm.gradients is not CodecKind.NONE:
+        # The only one with far messages, which a codec compresses.
         return AllReduceKind.HIERARCHICAL
+    # A tied head counts with the embedding: the copy of the last stage has a bucket of its own.
     model, last = config.model, 0 if config.model.tied else plan.num_stages - 1
     stage_bytes = [
         _GRADIENT_BYTES * num_parameters(model, layers=n, embed=stage == 0, head=stage == last)

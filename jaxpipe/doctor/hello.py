@@ -42,12 +42,14 @@ def say_hello(*, num_ranks: int = 2, timeout_s: float) -> tuple[Finding, ...]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A session of its own: it can be killed with all that mpirun has started in it.
         start_new_session=True,
     )
     try:
         output, complaints = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
+        # Again: collects the killed process and closes its pipes.
         process.communicate()
         return (_silent(mpirun, num_ranks=num_ranks, timeout_s=timeout_s),)
     if process.returncode:
@@ -79,8 +81,10 @@ def _failed(mpirun: str, last: str, *, code: int) -> Finding:
 
 def _be_a_rank() -> None:
     die_with_parent()
+    # Before jax has a backend: XLA starts a thread per core, and takes all GPUs it sees.
     pin(os.environ)
     take_devices(os.environ, each=1)
+    # Importing it initialises MPI, which the process that runs mpirun must not do.
     from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 
     transport = MpiTransport()

@@ -16,6 +16,7 @@ def judge_job(ranks: Sequence[RankFacts], *, num_started: int) -> tuple[Finding,
 
     `ranks` are those that found each other: fewer, if mpi4py and the launcher use different MPIs.
     """
+    # Ranks of another MPI than the launcher's each believe to be alone: a job of 1.
     if len(ranks) != num_started:
         return (
             Finding(
@@ -124,6 +125,7 @@ def _links(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     if not linked:
         return
     bytes_per_s, latency_s, slowest = min(linked, key=lambda each: each[0])
+    # Gbps are bits: 8 times the bytes.
     message = (
         f"slowest link with rank 0: rank {slowest.rank} on {slowest.host}: "
         f"{1e3 * latency_s:.3g} ms, {8 * bytes_per_s / 1e9:.3g} Gbps"

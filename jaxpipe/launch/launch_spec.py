@@ -63,6 +63,7 @@ class Launch:
     @property
     def slots(self) -> tuple[int, ...]:
         """The index of each rank's device on its host."""
+        # All devices of the host count, used or not: the index is the number of the GPU.
         of_host: dict[str, list[str]] = {}
         for device in self.cluster.devices:
             of_host.setdefault(device.host, []).append(device.name)
@@ -91,6 +92,7 @@ class Launch:
         if not self.uses_gpus or self.gpus_each > 1:
             return self.command_line
         listed = " ".join(map(str, slots))
+        # Single quotes: the shell of the rank expands the variables. `rank` is $0 of that shell.
         chosen = f"slots=({listed}); CUDA_VISIBLE_DEVICES=${{slots[$OMPI_COMM_WORLD_RANK]}}"
         return f"bash -c '{chosen} exec \"$@\"' rank {self.command_line}"
 

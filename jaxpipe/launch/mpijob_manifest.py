@@ -80,11 +80,13 @@ def _script(launch: Launch) -> Iterator[str]:
         slots.append(taken[device.host])
         taken[device.host] += 1
     yield "set -uo pipefail"
+    # 'RANKS' in quotes: the shell expands nothing in these lines.
     yield "cat > /tmp/ranks <<'RANKS'"
     for rank, (device, slot) in enumerate(zip(launch.devices, slots, strict=True)):
         yield f"rank {rank}=+n{workers[device.host]} slot={slot}"
     yield "RANKS"
     yield from begin_lines(launch)
+    # Containers run as root, which mpirun refuses by default.
     yield f"mpirun --allow-run-as-root {' '.join(launch.survival_options)}".rstrip() + " \\"
     yield f"  --hostfile {_HOSTFILE} --map-by rankfile:FILE=/tmp/ranks --bind-to none \\"
     yield f'  -n {launch.plan.num_ranks} {EXPORT} {launch.mpirun_command(slots)} "${{resume[@]}}" &'

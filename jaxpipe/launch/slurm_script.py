@@ -67,11 +67,13 @@ def slurm_script(
         "#!/usr/bin/env bash",
         *_requests(launch, time_limit=time_limit, notice_s=notice_s, mpi=mpi),
         launch.heading,
+        # Not -e: the script continues when ranks fail, and judges their exit code.
         "set -uo pipefail",
         "",
         "files=$(mktemp -d)",
         "trap 'rm -rf \"$files\"' EXIT",
         *begin_lines(launch),
+        # Only a newer one is progress: without progress, requeueing would never end.
         "before=$newest",
         "",
         *(_mpirun(launch) if mpi is SlurmMpi.MPIRUN else _srun(launch, mpi=mpi)),
@@ -94,9 +96,9 @@ def _requests(launch: Launch, *, time_limit: str, notice_s: int, mpi: SlurmMpi) 
         f"--ntasks-per-node={fullest}",
         *([gpus] if launch.uses_gpus else []),
         f"--time={time_limit}",
-        f"--signal=B:USR1@{notice_s}",
+        f"--signal=B:USR1@{notice_s}",  # B: to the script alone, which passes it on
         "--requeue",
-        "--open-mode=append",
+        "--open-mode=append",  # a requeued job continues the output of the first
         f"--output={launch.name}-%j.out",
     ]
     return [f"#SBATCH {request}" for request in requests]
@@ -110,6 +112,7 @@ def _srun(launch: Launch, *, mpi: SlurmMpi) -> list[str]:
         "HOSTS",
         'export SLURM_HOSTFILE="$files/hosts"',
         f"srun --mpi={mpi} --distribution=arbitrary --ntasks={launch.plan.num_ranks} \\",
+        # One failed rank must end the others: they would wait for it until their deadline.
         "  --cpu-bind=cores --kill-on-bad-exit=1 \\",
         f'  {launch.command_line} "${{resume[@]}}" &',
     ]
@@ -132,6 +135,7 @@ def _end(*, wait_s: int) -> list[str]:
         "ranks=$!",
         "stopping=''",
         "trap 'stopping=yes; kill -USR1 \"$ranks\" 2> /dev/null' USR1",
+        # Returns early when a signal is trapped: hence the loop, which polls with a deadline.
         'wait "$ranks"',
         "# Either the ranks have ended, or they have just been signalled to save and stop.",
         f"for (( second = 0; second < {wait_s}; second++ )); do",

@@ -94,6 +94,7 @@ def served_s(messages: Iterable[tuple[float, float]], *, start_s: float = 0.0) -
     6.0
     """
     end_s = start_s
+    # First come, first served: no other order ends earlier.
     for latency_s, wire_s in sorted(messages):
         end_s = max(end_s, float(latency_s)) + wire_s
     return end_s

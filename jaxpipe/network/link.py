@@ -84,6 +84,7 @@ class Link:
 
     def _may_start(self) -> bool:
         window, num_buffers = self._costs.window, self._costs.num_buffers
+        # `_is_sending` is for shared NICs only: without them `_free_s` is the queue.
         return (
             not self._is_sending
             and (window is None or self._in_flight < window)
@@ -97,6 +98,7 @@ class Link:
             self._unreceived += 1
             if self._nics:
                 self._is_sending = True
+                # The overhead occupies the link, but not yet its share of the NICs.
                 start_s = self._clock.now_s + self._costs.overhead_s
                 self._clock.at(start_s, self._share, num_bytes, on_arrival, on_timed)
             else:
@@ -126,6 +128,7 @@ class Link:
         on_timed(leaves_s, arrives_s)
 
     def _arrive(self, on_arrival: OnArrival) -> None:
+        # Before the callback, which may post the next message to this link.
         self._in_flight -= 1
         on_arrival()
         if self._waiting:

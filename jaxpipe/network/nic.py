@@ -78,5 +78,6 @@ class SharedTransfer:
         self._rate = -1.0  # no pending event of this transfer can match any more
         for nic in self._nics:
             del nic.transfers[self]
+        # Before `done`, which may start the next transfer of the link.
         self._settle_neighbours()
         self._done()

@@ -12,8 +12,10 @@ def check_plan(plan: Plan, *, num_devices: int) -> None:
     Raises:
         PlanError: it does not.
     """
+    # First: `num_pipeline_ranks` rounds down where chunks do not divide the stages.
     check_chunks(num_stages=plan.num_stages, num_chunks=plan.num_chunks)
     devices = [device for row in plan.placement for device in row]
+    # A set of one length: an empty `placement` is refused here as well.
     if {len(row) for row in plan.placement} != {plan.num_pipeline_ranks}:
         raise PlanError(
             f"every replica holds all stages: the rows of `placement` have "
@@ -30,12 +32,14 @@ def check_plan(plan: Plan, *, num_devices: int) -> None:
         for stage in range(plan.num_stages)
     ]
     in_trees = [ranks(tree) for tree in plan.sync]
+    # Sorted: the order of ranks in a tree, and so its leader, is free.
     if [sorted(each) for each in in_trees] != stages:
         raise PlanError(
             f"gradients are all-reduced over the ranks of a stage: `sync` has {in_trees}, the "
             f"stages {stages}; name each rank once, at each stage that it holds"
         )
     all_ranks = sorted(ranks(plan.sync_all))
+    # A set: with one stage, both ends are the same ranks.
     shared = sorted({*stages[0], *stages[-1]})
     if all_ranks != list(range(plan.num_ranks)) or sorted(ranks(plan.sync_shared)) != shared:
         raise PlanError(

@@ -42,8 +42,9 @@ def default_plan(
     cut = config.cut or even_partition(num_layers=num_layers, num_stages=num_stages)
     check_partition(cut, num_layers=num_layers, num_stages=num_stages)
     devices = {r: cluster.devices[used[r]] for r in range(num_ranks)}
+    # The ranks that hold the same stages, one of each replica.
     columns = [{r: devices[r] for r in range(p, num_ranks, size)} for p in range(size)]
-    ends = (0, size - 1)
+    ends = (0, size - 1)  # the last stage is on the last rank, with any number of chunks
     plan = Plan(
         placement=tuple(used[first : first + size] for first in range(0, num_ranks, size)),
         cut=cut,
@@ -54,6 +55,7 @@ def default_plan(
         microbatch=config.microbatch,
         num_microbatches=_num_microbatches(config, batch=batch),
         tied=tied,
+        # Stage p + k * size is on the ranks of stage p.
         sync=config.chunks * tuple(island_tree(each) for each in columns),
         sync_shared=island_tree({r: each for r, each in devices.items() if r % size in ends}),
         sync_all=island_tree(devices),
@@ -99,6 +101,7 @@ def _schedule(config: PlanConfig) -> ScheduleKind | Schedule:
 def _num_microbatches(config: PlanConfig, *, batch: int) -> int:
     each = config.replicas * config.microbatch
     if batch % each:
+        # Rounded down and up; 0 is no batch.
         fitting = [n for n in (batch // each * each, -(-batch // each) * each) if n]
         raise PlanError(
             f"`train.batch` must be divisible by `plan.replicas` x `plan.microbatch` = "

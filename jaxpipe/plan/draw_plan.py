@@ -43,6 +43,7 @@ def draw_tree(tree: SyncTree) -> str:
 
 def ideal_bubble(plan: Plan) -> float:
     """Return the bubble for equal layers, backwards of two forwards, and instant messages."""
+    # A second per layer: a bubble depends on ratios alone.
     forward_s = tuple(map(float, plan.cut))
     backward_s = tuple(2 * seconds for seconds in forward_s)
     times = timetable(plan.compute_schedule(), forward_s=forward_s, backward_s=backward_s)
@@ -78,12 +79,14 @@ def _layers(plan: Plan, stage: int) -> str:
 
 
 def _links(plan: Plan, cluster: Cluster) -> Iterator[str]:
+    # With chunks, the last rank sends back to the first one.
     rounds = [row if plan.num_chunks == 1 else (*row, row[0]) for row in plan.placement]
     hops = [hop for row in rounds for hop in pairwise(row) if hop[0] != hop[1]]
     if hops:
         yield f"activations cross {_slowest(hops, cluster)}"
     if plan.num_replicas > 1:
         columns = list(zip(*plan.placement, strict=True))
+        # All pairs: which of them exchange gradients depends on the all-reduce.
         pairs = [(a, b) for column in columns for a in column for b in column if a != b]
         yield f"gradients cross {_slowest(pairs, cluster)}"
 

@@ -137,6 +137,7 @@ def read_plan(path: Path, cluster: Cluster) -> Plan:
         )
     plan = _plan(file, source=str(path), num_devices=len(cluster))
     named = ResolvedPlan.of(plan, cluster)
+    # Positions shift if the cluster file gains a device under the same `cluster` name; names tell.
     for rank, name in enumerate(_names(file) or named.devices):
         if name != named.devices[rank]:
             raise PlanError(
@@ -233,8 +234,8 @@ def _schedule(file: _File, source: str) -> ScheduleKind | Schedule:
 
 
 def _tree(array: Any) -> SyncTree:
-    if isinstance(array, list) and array:
+    if isinstance(array, list) and array:  # an empty array is refused below: it has no leader
         return tuple(_tree(member) for member in array)
-    if not isinstance(array, int) or isinstance(array, bool):
+    if not isinstance(array, int) or isinstance(array, bool):  # `true` is an int in Python
         raise PlanError(f"a sync tree is made of ranks: it has {array!r}; name a rank there")
     return array

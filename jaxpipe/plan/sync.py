@@ -28,6 +28,7 @@ def island_tree(devices: Mapping[int, Device]) -> SyncTree:
 def _islands(
     devices: Mapping[int, Device], name: Callable[[Device], str]
 ) -> list[dict[int, Device]]:
+    # A dict keeps the order of insertion: the first rank of an island is its leader.
     islands: dict[str, dict[int, Device]] = {}
     for rank, device in devices.items():
         islands.setdefault(name(device), {})[rank] = device

@@ -37,6 +37,7 @@ def _progress(*columns: ProgressColumn) -> Progress:
 
 def print_table(table: Table) -> None:
     """Print a table at its full width, also where the terminal is narrower."""
+    # A table is measured within the width of the options: by default, that of the terminal.
     unbounded = console.options.update(max_width=1000)
     width = Measurement.get(console, unbounded, table).maximum
     Console(highlight=False, width=max(width, console.width)).print(table)

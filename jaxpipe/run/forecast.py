@@ -68,6 +68,7 @@ def conditions_from(config: Config, cluster: Cluster | None = None) -> Condition
             tflops=paced.tflops,
         )
     except ConfigError as error:
+        # Commands share this error: here the option is a field of the configuration.
         words = str(error).replace("`--tflops`", "`paced.tflops`")
         raise ConfigError(words) from error
     return Conditions(
@@ -84,6 +85,7 @@ def _sizes(config: Config, cluster: Cluster) -> Conditions:
     model = config.model
     sequence = config.train.sequence or model.sequence
     profile = replace(
+        # Any speed: no seconds are used.
         gpt_profile(model, remat=config.train.remat, flops_per_s=1.0),
         activation_bytes=activation_bytes(model, batch=1, sequence=sequence),
     )

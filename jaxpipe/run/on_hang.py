@@ -68,6 +68,7 @@ class OnHang:
 def kill_rank(folder: Path, rank: int) -> Killed:
     """Kill a rank of the run in a folder, if it runs on this host."""
     heartbeat = read_heartbeats(folder, range(rank, rank + 1)).get(rank)
+    # A process number means nothing on another host.
     if heartbeat is None or heartbeat.host != socket.gethostname():
         return Killed.NOT
     try:

@@ -29,6 +29,7 @@ def run_paced(
     """
     try:
         steps = tuple(_steps(config, plan, transport, conditions_from(config, cluster)))
+    # Ctrl-C as well: the other ranks would wait for this one until their timeout.
     except BaseException as error:
         transport.close(error=error)
         raise
@@ -58,7 +59,7 @@ def _steps(
             all_reduces=all_reduces,
             timeout_s=config.run.startup_timeout_s,
         )
-        if outcome is None or file is None:
+        if outcome is None or file is None:  # all ranks but 0
             continue
         metrics = _metrics(config, outcome, step=step + 1)
         file.write(metrics)

@@ -58,6 +58,7 @@ def begin_folder(prepared: Prepared) -> Path:
         ConfigError: the folder cannot be made or written.
     """
     folder = Path(prepared.config.run.folder)
+    # First: it makes the folder, or refuses one that cannot be written.
     plan_file = write_resolved_plan(prepared.config, prepared.resolved)
     clear_cause(folder)
     clear_ended(folder)

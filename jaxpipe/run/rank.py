@@ -60,6 +60,7 @@ def run_rank(start: Start, *, is_launched: bool) -> int:
     if config.run.compute is ComputeKind.PACED:
         return run_paced(config, resolved.plan, transport, cluster=start.cluster)
     try:
+        # A launcher has checked the checkpoints, but passes none on to its ranks.
         if start.resume and start.checkpoint is None and transport.rank == 0:
             start = replace(start, checkpoint=newest_valid(Path(config.run.folder)))
         transport = _configured(start, resolved, base=transport)
@@ -96,6 +97,7 @@ def receive_plan(transport: Transport, start: Start) -> Start:
                 payload = resolved_plan_text(start.resolved).encode()
             except UserError as error:
                 refusal, payload = error, b""  # no plan is empty
+        # After a refusal too: the others wait for this message.
         text = broadcast_bytes(
             transport,
             payload,

@@ -32,14 +32,16 @@ def stop_on_signal(watch: Callable[[], Watchdog]) -> Iterator[None]:
     `watch` returns the current watchdog, which a recovery from a lost rank replaces.
     """
     receiver, sender = socket.socketpair()
-    sender.setblocking(False)
+    sender.setblocking(False)  # as `set_wakeup_fd` demands
     thread = Thread(target=_listen, args=(receiver, watch), name="stop on signal", daemon=True)
     thread.start()
     wakeup = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+    # Handlers that do nothing: without any, the default would end the process.
     previous = {number: signal.signal(number, _leave_to_thread) for number in _SIGNALS}
     try:
         yield
     finally:
+        # In this order: no signal may be written to a socket that is closed.
         for number, handler in previous.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(wakeup)
@@ -54,9 +56,10 @@ def _leave_to_thread(*_: object) -> None:
 
 def _listen(receiver: socket.socket, watch: Callable[[], Watchdog]) -> None:
     while numbers := receiver.recv(64):
-        if not set(numbers) & set(_SIGNALS):
+        if not set(numbers) & set(_SIGNALS):  # SIGINT comes here, too
             continue
         current = watch()
+        # SIGUSR1 never ends a rank at once: launchers send it ahead of a time limit.
         if signal.SIGTERM in numbers and (not current.is_watching or current.has_lost_a_rank()):
             os._exit(1)
         current.stop_requested = True

@@ -21,6 +21,7 @@ def smaller(config: Config, settings: Sequence[str]) -> tuple[str, ...] | None:
     found = within(config, num_ranks=plan.stages // plan.chunks * plan.replicas - 1)
     if found is None:
         return None
+    # Later settings would win, but each attempt would lengthen the command line.
     kept = [each for each in settings if each.split("=")[0] not in _SIZES]
     return (*kept, f"plan.stages={found.plan.stages}", f"plan.replicas={found.plan.replicas}")
 
@@ -37,7 +38,7 @@ def within(config: Config, *, num_ranks: int, devices: Sequence[str] = ()) -> Co
     cluster = cluster_from(config)
     lengths = range(1, num_ranks + 1)
     sizes = [(n * m, n, m) for n in lengths for m in lengths if n * m <= num_ranks]
-    for _, length, count in sorted(sizes, reverse=True):
+    for _, length, count in sorted(sizes, reverse=True):  # by ranks, then by stages
         sized = replace(plan, stages=length * plan.chunks, replicas=count)
         if _fits(found := replace(config, plan=sized), cluster):
             return found

@@ -123,7 +123,7 @@ def _be_rank(request: TrainRequest, config: Config, here: LaunchedRank) -> int:
     take_devices(os.environ, each=config.mesh.num_devices)
     hooks = load_hooks(request.hooks, request.config, rank=here.rank)
 
-    from jaxpipe.run.rank import Start, run_rank
+    from jaxpipe.run.rank import Start, run_rank  # loads jax and MPI
 
     start = Start(config=config, resume=request.resume, resolved=resolved, hooks=hooks)
     return run_rank(start, is_launched=True)
@@ -182,7 +182,7 @@ def _has_stopped(folder: Path, *, steps: int) -> bool:
 
 def _write_cause_if_killed(folder: Path, plan: Plan, *, code: int, output: str) -> None:
     """Write a cause where no rank could, because it was killed; its launcher may have named it."""
-    if code in (0, 2, *STOP_EXIT_CODES):
+    if code in (0, 2, *STOP_EXIT_CODES):  # ended as it should, or refused
         return
     message = f"mpirun ended with exit code {code}, and no rank has said why"
     rank = stage = None

@@ -144,6 +144,7 @@ def _following(run: Run, ending: Ending, decision: Decision) -> Attempt | None:
     if decision is Decision.STOP:
         return None
     settings: tuple[str, ...] | None = ending.attempt.settings
+    # From the settings of the last attempt, which may have been made smaller before.
     if decision is Decision.SHRINK:
         settings = smaller(load_config(run.config, settings), settings)
     if settings is None:

@@ -59,7 +59,7 @@ def train(
     if model is not None:
         _check_model(model, job.model)
         job = replace(job, model=model)
-    watch = start_watchdog(job, rank=0)
+    watch = start_watchdog(job, rank=0)  # one for the process
 
     def run_rank(base: Transport) -> Outcome | Stopped | None:
         transport = choose_transport(config.run, plan, cluster, base=base)

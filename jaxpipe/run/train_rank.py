@@ -95,10 +95,11 @@ def train_rank(
             begin = partial(_train_first, member, job, resolved, resume=resume, found=checkpoint)
             outcome = _train_to_the_end(member, begin)
     except BaseException as error:
+        # Before `close`, which ends the process.
         _keep_error(member, error)
         member.transport.close(error=error)
         raise
-    if not member.survives:
+    if not member.survives:  # else `_leave` has closed the current one
         transport.close()
     _report(config, resolved.plan, outcome)
     return 0
@@ -161,7 +162,7 @@ def _train_on(member: _Member, survivor: Survivor) -> Outcome | Stopped | None:
     member.transport, plan = resumed.transport, resumed.job.plan
     member.start_watchdog(resumed.job)
     if resumed.transport.rank == 0:
-        cluster = cluster_from(member.config)
+        cluster = cluster_from(member.config)  # others need no cluster file
         write_resolved_plan(member.config, ResolvedPlan.of(plan, cluster))
         console.print(f"\n{resumed}\n", markup=False)
         introduce(member.config, plan, cluster)
@@ -186,6 +187,7 @@ def _smaller_job(member: _Member, survivors: Sequence[int]) -> Job | None:
 
     Each survivor resolves the smaller plan itself: the same input gives the same plan.
     """
+    # `survivors` are ranks of the last plan, not of the first one.
     member.devices = tuple(member.devices[rank] for rank in survivors)
     found = within(member.config, num_ranks=len(survivors), devices=member.devices)
     return None if found is None else job_from(found, plan_from(found))

@@ -385,7 +385,7 @@ def _check(
     section: Any, *, above_zero: tuple[str, ...] = (), not_negative: tuple[str, ...] = ()
 ) -> None:
     for name in above_zero:
-        if not getattr(section, name) > 0:
+        if not getattr(section, name) > 0:  # refuses NaN, too
             raise ValueError(f"`{name}` must be above 0, is {getattr(section, name)}")
     for name in not_negative:
         if not getattr(section, name) >= 0:
@@ -401,6 +401,7 @@ def check_path(name: str, path: str) -> None:
     Raises:
         ValueError: it is empty, too long, or has a character that no path may have.
     """
+    # Arguments that are not UTF-8 arrive with surrogates in place of their bytes.
     parts = path.encode(errors="surrogateescape").split(b"/")
     if (
         not path

@@ -69,6 +69,7 @@ def pipeline_pairs(plan: Plan) -> tuple[tuple[int, int], ...]:
     >>> pipeline_pairs(plan)
     ((0, 1), (2, 3))
     """
+    # A set: ranks with several chunks exchange activations at several boundaries.
     pairs = {
         (plan.rank(replica=replica, stage=before), plan.rank(replica=replica, stage=after))
         for replica in range(plan.num_replicas)
@@ -109,5 +110,6 @@ def _missing_anywhere(base: Transport, binding: NcclBinding | str, *, timeout_s:
     """
     mine = f"rank {base.rank}: {binding}" if isinstance(binding, str) else ""
     all_missing = gather_bytes(base, mine.encode(), root=0, tag=GATHER_TAG, timeout_s=timeout_s)
+    # The first reason that is not empty; b"" if all ranks have NCCL.
     first = None if all_missing is None else next(filter(None, all_missing), b"")
     return broadcast_bytes(base, first, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s).decode()

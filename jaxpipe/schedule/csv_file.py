@@ -107,7 +107,7 @@ def parse_schedule(lines: Sequence[str], *, source: str, num_stages: int) -> Sch
     for cells, position in zip(rows, reach(compute), strict=True):
         if position < len(cells):
             raise cells[position].refusal("a schedule has no deadlock", "never runs; move it")
-    check(lower(compute, tied=False, num_replicas=1))
+    check(lower(compute, tied=False, num_replicas=1))  # reductions cannot be wrong in a file
     return compute
 
 
@@ -133,6 +133,7 @@ def _rows(lines: Iterable[str], source: str) -> Iterator[tuple[_Cell, ...]]:
             for column, text in enumerate(line.split(","), start=1)
             if text.strip()
         )
+        # A comment may contain commas: its first cell decides.
         if cells and not cells[0].text.startswith("#"):
             yield cells
 
@@ -145,6 +146,7 @@ def _instruction(cell: _Cell, rank: int, *, num_ranks: int, num_stages: int) -> 
             "a cell is an instruction", "is none; write F, B, I or W and a number, such as F3"
         )
     letter, microbatch, chunk = match.groups()
+    # Refuses F3.0 without chunks too: F3 and F3.0 would be one instruction twice.
     if (chunk is None) != (num_chunks == 1) or int(chunk or 0) >= num_chunks:
         wanted = "no chunk" if num_chunks == 1 else f"a chunk below {num_chunks}"
         raise cell.refusal(
@@ -164,6 +166,7 @@ def _check_once(row: tuple[_Cell, ...], program: Mapping[Instruction, _Cell]) ->
 def _check_whole(compute: Schedule, rows: list[tuple[_Cell, ...]], *, num_stages: int) -> None:
     """Refuse a schedule in which a microbatch does not pass a stage once in each direction."""
     num_ranks = len(compute)
+    # Microbatches count up to the highest: a gap below it is a missing instruction.
     last = max(each.microbatch or 0 for program in compute for each in program)
     for rank, (program, row) in enumerate(zip(compute, rows, strict=True)):
         present = frozenset(program)
@@ -189,6 +192,7 @@ def _lacking(
     for microbatch in range(num_microbatches):
         whole = backward(stage, microbatch)
         halves = _halves(whole)
+        # Half of a split backward demands the other half, not a whole one.
         is_split = any(half in present for half in halves)
         needed = (forward(stage, microbatch), *(halves if is_split else (whole,)))
         yield from (each for each in needed if each not in present)

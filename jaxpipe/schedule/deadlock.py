@@ -28,6 +28,7 @@ def together(
         case Bucket.STAGE:
             return (reduce(stage, bucket),)
         case Bucket.TIED:
+            # A rank that holds both stages reduces them once, at the first.
             edges = (0,) if num_ranks == 1 else (0, num_stages - 1)
             return tuple(reduce(edge, bucket) for edge in edges)
         case Bucket.SCALARS:
@@ -53,6 +54,7 @@ def check_progress(schedule: Schedule) -> None:
     positions = [0] * num_ranks
     reached: set[Instruction] = set()
     num_reached_before = -1
+    # Until nothing changes: every sweep but the last advances a rank.
     while num_reached_before < len(reached):
         num_reached_before = len(reached)
         for rank, program in enumerate(schedule):
@@ -131,6 +133,7 @@ def reach(compute: Schedule) -> tuple[int, ...]:
 
 def _advance_compute(program: Program, *, position: int, made: set[Value], num_stages: int) -> int:
     while position < len(program):
+        # A result is there as soon as it is computed: messages come with the lowering.
         if not made.issuperset(inputs(program[position], num_stages=num_stages)):
             break
         made.add(output(program[position]))

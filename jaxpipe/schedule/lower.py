@@ -62,6 +62,7 @@ reduce scalars; update
         )
     _check_compute(compute)
     num_ranks, num_stages = len(compute), count_stages(compute)
+    # An evaluation has no gradients to reduce, and nothing to update.
     trains = any(instruction.is_backward for program in compute for instruction in program)
     return tuple(
         (
@@ -103,7 +104,7 @@ def _end(
     if trains and tied and num_stages > 1:
         shared = together(Bucket.TIED, stage=0, num_ranks=num_ranks, num_stages=num_stages)
         yield from (each for each in shared if each.stage in own)
-    yield reduce(rank, Bucket.SCALARS)
+    yield reduce(rank, Bucket.SCALARS)  # after the gradients: it has their norm
     if trains:
         yield from (update(stage) for stage in own)
 

@@ -49,6 +49,7 @@ def render(schedule: Schedule, *, num_columns: int = 100) -> str:
     )
     chunk_size = None if num_ranks == num_stages else num_ranks
     num_slots = round(slots.makespan_s)
+    # A backward is the widest mark.
     cell = max(len(f"[{_number(each, chunk_size=chunk_size)}]") for each in computes)
     label = len(f"stage {num_ranks - 1}") + 1
     num_drawn = min(num_slots, (num_columns - label) // cell)
@@ -79,6 +80,7 @@ def _cells(
     cells = [". ".rjust(width)] * num_slots
     for timed in program:
         number = _number(timed.instruction, chunk_size=chunk_size)
+        # Durations are 1, 2 and half of 2: times are whole, and only their type is rounded.
         start, end = round(timed.start_s), round(timed.end_s)
         drawn = _MARKS[timed.instruction.op].format(number).rjust(width)
         cells[start:end] = [drawn] * (end - start)

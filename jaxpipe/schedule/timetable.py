@@ -27,6 +27,7 @@ class Timetable:
     @property
     def makespan_s(self) -> float:
         """The seconds from the first start to the last end."""
+        # Programs run in order: the last compute of a rank ends last.
         return max((program[-1].end_s for program in self.programs if program), default=0.0)
 
     @property
@@ -69,6 +70,7 @@ def timetable(
     """
     num_ranks, num_stages = len(schedule), count_stages(schedule)
     programs = tuple(tuple(each for each in program if each.is_compute) for program in schedule)
+    # Without computes there would be no makespan to divide by.
     check_size(
         num_stages=num_ranks,
         num_microbatches=len({each.microbatch for program in programs for each in program}),
@@ -135,6 +137,7 @@ class _Run:
 
     def _advance(self, row: list[TimedInstruction], program: Program) -> None:
         """Append the next instructions of a program to `row`, as far as their inputs exist."""
+        # Up to the first without its inputs: a rank never overtakes in its own program.
         for instruction in program[len(row) :]:
             needs = inputs(instruction, num_stages=len(self.durations[Op.FORWARD]))
             if not all(need in self.made_s for need in needs):

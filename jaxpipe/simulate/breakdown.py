@@ -40,14 +40,17 @@ def step_breakdown(plan: Plan, conditions: Conditions) -> StepBreakdown:
     """Return the breakdown of a step of a plan; simulates it three times."""
     job = plan_step(plan, conditions)
     trace = simulate(job)
+    # Reductions without a collective take no time.
     alone_s = end_s(simulate(replace(job, collectives={})))
     free = replace(conditions, cluster=without_network(conditions.cluster))
+    # Without the network's overheads too; the factor on compute has to stay.
     free = replace(free, overheads=Overheads(local_factor=conditions.overheads.local_factor))
     free_s = end_s(simulate(replace(plan_step(plan, free), collectives={})))
     compute_s, update_s = (
         sum(span.end_s - span.start_s for span in trace.spans if span.lane is lane) / plan.num_ranks
         for lane in (Lane.COMPUTE, Lane.UPDATE)
     )
+    # The differences telescope: all parts add up to the end of `trace`.
     return StepBreakdown(
         compute_s=compute_s,
         update_s=update_s,

@@ -71,6 +71,7 @@ def gradient_sync_s(
 
 def _short_step(plan: Plan) -> Schedule:
     """Return programs with few computes and all of the plan's reductions."""
+    # The fewest microbatches that interleaving accepts; a custom schedule would fix their number.
     short = replace(
         plan,
         schedule=ScheduleKind.GPIPE if plan.num_chunks == 1 else ScheduleKind.INTERLEAVED,

@@ -34,6 +34,7 @@ def extrapolated_step_s(plan: Plan, conditions: Conditions) -> float:
     def seconds(num_microbatches: int) -> float:
         return plan_step_s(replace(plan, num_microbatches=num_microbatches), conditions)
 
+    # At least 2 p - 1, the default warm-up of eager 1F1B, or the plan's own: the pipeline is full.
     short = max(2 * plan.num_stages, *(plan.warmup or ()), 1)
     return extrapolate(seconds, size=plan.num_microbatches, short=short)
 

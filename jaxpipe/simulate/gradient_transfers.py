@@ -23,6 +23,7 @@ def gradient_collectives(
         PlanError: the plan uses the native all-reduce of a library, whose messages are not known.
     """
     is_shared = plan.tied and plan.num_stages > 1
+    # Profiles count a tied embedding in the first stage only.
     own = [each - (embed_bytes if is_shared and not n else 0) for n, each in enumerate(stage_bytes)]
 
     def all_reduce(tree: SyncTree, num_bytes: float) -> Collective:

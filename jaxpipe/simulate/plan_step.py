@@ -102,7 +102,7 @@ def _weights_s(parts: Sequence[Part], factors: list[list[float]]) -> tuple[float
 
 def _updates_s(plan: Plan, conditions: Conditions) -> tuple[float, ...] | None:
     """Return the seconds of each stage's optimizer; None if the profile has none."""
-    profile = conditions.profile
+    profile = conditions.profile  # not scaled: an update takes as long for any microbatch
     each_s = [profile.update_s(plan.cut, s, tied=plan.tied) for s in range(plan.num_stages)]
     if not any(each_s):
         return None

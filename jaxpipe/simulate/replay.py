@@ -48,6 +48,7 @@ def replay_step(plan: Plan, conditions: Conditions, measured: Trace) -> StepMode
         plan_step(plan, conditions),
         forward_s=tuple(_seconds(took_s, slot, Op.FORWARD) for slot in slots),
         backward_s=tuple(_backward_s(took_s, slot) for slot in slots),
+        # Only if every stage has split its backward: 0 s is no duration, None means half.
         backward_weight_s=tuple(weights_s) if all(weights_s) else None,
         update_s=tuple(updates_s) if any(updates_s) else None,
     )
@@ -76,4 +77,5 @@ def _medians(trace: Trace) -> _Seconds:
     for span in trace.spans:
         if span.lane in (Lane.COMPUTE, Lane.UPDATE):
             took_s[span.rank, span.stage, span.name].append(span.end_s - span.start_s)
+    # A pause of the host in one step does not count.
     return {key: median(each) for key, each in took_s.items()}

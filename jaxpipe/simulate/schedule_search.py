@@ -92,7 +92,7 @@ def auto_schedule(search: Search, *, num_rounds: int = 4) -> Candidate:
     measured = _fastest(
         _greedy(search, costs, warmup=warmup, weights=weights)
         for weights in WeightPlacement
-        for warmup in dict.fromkeys(_slopes(search))
+        for warmup in dict.fromkeys(_slopes(search))  # limits of memory make some slopes equal
     )
     for _ in range(num_rounds):
         weights = measured.weights
@@ -100,17 +100,17 @@ def auto_schedule(search: Search, *, num_rounds: int = 4) -> Candidate:
         around = set(_around(measured.warmup, search)) - {measured.warmup}
         better = _fastest(
             (
-                measured,
+                measured,  # first: an equal neighbour is no improvement
                 *(
                     _greedy(search, costs, warmup=warmup, weights=weights)
-                    for warmup in sorted(around)
+                    for warmup in sorted(around)  # a set has no order, and the first of equals wins
                 ),
             )
         )
         if better is measured:
             break
         measured = better
-    return _fastest((*named_schedules(search), measured))
+    return _fastest((*named_schedules(search), measured))  # among equals, a name wins
 
 
 def named_schedules(search: Search) -> tuple[Candidate, ...]:
@@ -119,6 +119,7 @@ def named_schedules(search: Search) -> tuple[Candidate, ...]:
     The warm-up of eager 1F1B is limited to the memory, so there is always one.
     """
     size = search.job.num_pipeline_ranks
+    # Generators refuse a warm-up that increases from a rank to the next.
     fitting = tuple(accumulate(search.max_live, min))
     found = []
     for kind in ScheduleKind:
@@ -142,6 +143,7 @@ def named_schedules(search: Search) -> tuple[Candidate, ...]:
 
 def costs_of(job: StepModel) -> Costs:
     """Return the seconds of stages and of messages between them, of the slowest replica each."""
+    # Ranks are stages here: `Search` has refused several chunks.
     stages = range(job.num_stages)
     ranks = [range(stage, job.num_ranks, job.num_stages) for stage in stages]
 

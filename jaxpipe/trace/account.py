@@ -185,6 +185,7 @@ def _swept(
         changes += [(claim.start_s, 1, claim.cause), (claim.end_s, -1, claim.cause)]
     is_open: Counter[_Cause] = Counter()
     since_s = start_s
+    # By time alone: `None` does not compare with a cause.
     for at_s, change, cause in sorted(changes, key=lambda each: each[0]):
         yield min(is_open, default=None), at_s - since_s
         since_s = at_s
@@ -206,11 +207,12 @@ def _claims(
             yield _Claim(span.start_s, span.end_s, _Cause(1, Spent.UPDATE, _NOBODY))
         case Lane.RECEIVE:
             peer = _NOBODY if span.peer is None else span.peer
+            # Without its send, as in a part of a trace, all of the wait counts as one for the peer.
             posted = posted_s.get(span, span.end_s)
             yield from _waiting(span, until_s=posted, order=2, on=Spent.ACTIVATIONS, peer=peer)
         case Lane.REDUCE:
             last = joined[_all_reduce_of(span)]
-            peer = _NOBODY if last.rank == span.rank else last.rank
+            peer = _NOBODY if last.rank == span.rank else last.rank  # the last waits for nobody
             until_s = span.start_s if peer == _NOBODY else last.start_s
             yield from _waiting(span, until_s=until_s, order=4, on=Spent.GRADIENTS, peer=peer)
 
@@ -219,7 +221,9 @@ def _waiting(
     span: Span, *, until_s: float, order: int, on: Spent, peer: int
 ) -> tuple[_Claim, _Claim]:
     """Return the part of a wait that is for another rank, and the part that is for the network."""
+    # Clock offsets have an error: a send may seem to be posted outside of the wait.
     until_s = min(max(until_s, span.start_s), span.end_s)
+    # Where waits overlap, the lower order counts: of one kind, the network before the rank.
     return (
         _Claim(span.start_s, until_s, _Cause(order + 1, Spent.BUBBLE, peer)),
         _Claim(until_s, span.end_s, _Cause(order, on, _NOBODY)),

@@ -86,6 +86,7 @@ def read_chrome(path: Path) -> Trace:
         other = document["otherData"]
         if other["producer"] != _PRODUCER:
             raise KeyError("producer")
+        # Metadata and arrows follow from the spans.
         spans = [event["args"] for event in document["traceEvents"] if event["ph"] == "X"]
         fields = {"truth": other["truth"], "rank_names": other["rank_names"], "spans": spans}
         return msgspec.convert(fields, Trace)
@@ -109,6 +110,7 @@ def _threads(trace: Trace) -> dict[Span, _Thread]:
         for (_, lane), spans in lanes.items()
         for span, row in zip(spans, rows(spans), strict=True)
     }
+    # Over all ranks, so that a lane has the same number on each.
     numbers = {position: number for number, position in enumerate(sorted(set(positions.values())))}
     return {
         span: _Thread(number=numbers[lane, row], lane=_LANES[lane], row=row)

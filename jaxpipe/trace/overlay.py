@@ -60,6 +60,7 @@ def write_overlay(traces: Sequence[Trace], path: Path) -> None:
 def _events(trace: Trace, number: int, traces: Sequence[Trace]) -> Iterator[dict[str, Any]]:
     """Yield the events of one of the traces, with process and arrow numbers of its own."""
     for event in to_chrome(trace)["traceEvents"]:
+        # Interleaved: Perfetto shows processes in the order of their numbers.
         moved = {**event, "pid": event["pid"] * len(traces) + number}
         if "id" in event:
             moved["id"] = event["id"] * len(traces) + number

@@ -163,9 +163,9 @@ def _frame(axes: "Axes", trace: Trace, *, step: int, seconds: float) -> None:
     if bubble is not None:
         title.append(f"bubble {100 * bubble:.1f} %")
     axes.set_title(" · ".join(title), loc="left", fontweight="bold")
-    axes.set_xlim(0.0, seconds or 1.0)
+    axes.set_xlim(0.0, seconds or 1.0)  # a step of instants, too, needs an axis
     axes.set_xlabel("seconds since the step began")
-    axes.set_ylim(num_ranks, 0.0)
+    axes.set_ylim(num_ranks, 0.0)  # rank 0 on top
     axes.set_yticks(
         [rank + 0.31 for rank in range(num_ranks)],
         [f"rank {rank}\n{name}" for rank, name in enumerate(trace.rank_names)],
@@ -191,7 +191,7 @@ def _draw(axes: "Axes", box: _Box) -> None:
         edgecolor="white" if width_px > 3 else box.color,
         linewidth=0.5,
     )
-    character_px = 0.7 * _FONT_POINTS * _DPI / 72
+    character_px = 0.7 * _FONT_POINTS * _DPI / 72  # a digit is 0.7 of the size; 72 points an inch
     if box.number and width_px >= character_px * len(box.number):
         axes.text(
             box.left_s + box.width_s / 2,

@@ -69,6 +69,7 @@ def messages(trace: Trace) -> tuple[tuple[Span, Span], ...]:
             sends[span.step, span.rank, span.peer, span.microbatch].append(span)
         elif span.lane is Lane.RECEIVE and span.peer is not None:
             receives[span.step, span.peer, span.rank, span.microbatch].append(span)
+    # Not strict: a trace may have lost one end, with a killed rank for example.
     return tuple(
         pair for key in sends for pair in zip(sends[key], receives.get(key, ()), strict=False)
     )
@@ -91,6 +92,6 @@ def rows(spans: Sequence[Span]) -> tuple[int, ...]:
     for index in sorted(range(len(spans)), key=lambda i: (spans[i].start_s, spans[i].end_s)):
         free = (row for row, end_s in enumerate(ends_s) if end_s <= spans[index].start_s)
         row = next(free, len(ends_s))
-        ends_s[row : row + 1] = [spans[index].end_s]
+        ends_s[row : row + 1] = [spans[index].end_s]  # replaces an end, or appends a row
         placed[index] = row
     return tuple(placed)

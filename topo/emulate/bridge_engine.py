@@ -27,7 +27,7 @@ from topo.emulate.owner import Owner
 from topo.tc import FIRST_PEER, tc_scripts
 
 _HUB = "hub"
-_MTU = 9000
+_MTU = 9000  # jumbo frames: fewer packets for tc to sort
 _CLASS = re.compile(r"class htb 1:(\w+) [^\n]*\n Sent (\d+) bytes \d+ pkt \(dropped (\d+),")
 
 
@@ -69,6 +69,7 @@ class BridgeEngine:
             text = run("ip", "netns", "exec", self._owner.namespace(source), *words)
             counted = {found[1]: found for found in _CLASS.finditer(text)}
             peers = [link.destination for link in self._spec.links if link.source == source]
+            # tc prints minor numbers in hexadecimal.
             for minor, destination in enumerate(peers, start=FIRST_PEER):
                 found = counted[f"{minor:x}"]
                 yield LinkCount(
@@ -92,6 +93,7 @@ def shaping_scripts(cluster: Cluster, spec: NetworkSpec, *, kind: EngineKind) ->
         )
     if kind is EngineKind.UNSHAPED:
         return {}
+    # Without sch_netem, a kernel cannot delay: htb paces alone, as the engine's table says.
     if kind is EngineKind.HTB:
         cluster = replace(cluster, latency_s=np.zeros_like(cluster.latency_s))
     scripts = tc_scripts(
@@ -123,6 +125,8 @@ def _join(hub: str, namespace: str, number: int) -> None:
 
 
 def _bucket(number: int, bytes_per_s: float) -> tuple[str, ...]:
+    # A millisecond of traffic, but at least one packet of segmentation offload (64 KiB).
     burst = max(2**16, round(bytes_per_s / 1e3))
+    # tc's rates are in bits, its bursts in bytes.
     words = f"rate {round(8 * bytes_per_s)}bit burst {burst} latency 200ms"
     return ("tc", "qdisc", "add", "dev", f"to{number}", "root", "tbf", *words.split())

@@ -34,6 +34,7 @@ def ip_batch(lines: Iterable[str], *, namespace: str | None = None) -> None:
         EmulationError: one of them failed; those before it have taken effect.
     """
     where = () if namespace is None else ("-n", namespace)
+    # One process for all lines: a process each would be slow for thousands of links.
     run("ip", *where, "-batch", "-", text="".join(f"{line}\n" for line in lines))
 
 

@@ -105,6 +105,7 @@ def _missing(kind: EngineKind) -> str:
     """Return the error of an engine on this machine; empty if it can run."""
     match kind:
         case EngineKind.NETEM:
+            # Both: netem delays inside the classes of htb.
             return _refused("netem delay 1ms") or _refused("htb")
         case EngineKind.HTB:
             return _refused("htb")
@@ -116,6 +117,7 @@ def _missing(kind: EngineKind) -> str:
 
 def _refused(qdisc: str) -> str:
     """Try a queueing discipline in a temporary network namespace; return its error."""
+    # In a namespace of its own, which ends with the command: the machine's `lo` stays as it is.
     words = f"tc qdisc add dev lo root handle 1: {qdisc}"
     try:
         run("unshare", "--net", "sh", "-c", words)

@@ -69,6 +69,7 @@ def make(owner: Owner, hosts: Sequence[str]) -> int:
     """
     index = _free_network()
     owner.folder.mkdir(mode=0o700)
+    # Namespaces before links: a veth is created into its namespace.
     ip_batch(f"netns add {owner.namespace(host)}" for host in range(len(hosts)))
     bridge, machine = owner.bridge, addresses.control_address(index, None)
     ip_batch(
@@ -93,12 +94,14 @@ def _free_network() -> int:
         for address in device.get("addr_info", ())
     }
     for index in range(addresses.NUM_CONTROL_NETWORKS):
+        # "10.64.0.1" to "10.64": the first two numbers name the /16.
         if addresses.control_address(index, None).rpartition(".0.")[0] not in used:
             return index
     raise EmulationError("all networks from 10.64.0.0 on are in use; end other emulations")
 
 
 def _join_control(owner: Owner, number: int, address: str) -> None:
+    # At most 15 characters (IFNAMSIZ): "jp", 7 digits of a pid, ".", 5 digits of a host.
     here, there = f"{owner.bridge}.{number}", owner.namespace(number)
     ip_batch(
         (
@@ -124,12 +127,14 @@ def _write_files(namespace: str, name: str, hosts: Sequence[str]) -> None:
 def remove(owner: Owner) -> None:
     """Kill the processes in an owner's namespaces, and remove all that it owns. Needs the lock."""
     namespaces = [path.name for path in NAMESPACES.glob(f"{owner.name}-*")]
+    # Processes first: a namespace lives on while one is in it.
     _kill_all(namespaces)
     devices = [
         name
         for name in os.listdir("/sys/class/net")
         if name == owner.bridge or name.startswith(f"{owner.bridge}.")
     ]
+    # -force: one that is gone must not keep the others.
     with suppress(EmulationError):  # deleting namespaces removes them too, but later
         run("ip", "-force", "-batch", "-", text="".join(f"link del {d}\n" for d in devices))
     for namespace in namespaces:
@@ -141,6 +146,7 @@ def remove(owner: Owner) -> None:
 
 def _kill_all(namespaces: Sequence[str]) -> None:
     deadline_s = time.monotonic() + _SECONDS_TO_DIE
+    # Again and again: between a look and the kill, a process may fork.
     while (found := processes_in(namespaces)) and time.monotonic() < deadline_s:
         for pid in found:
             with suppress(ProcessLookupError):
@@ -152,11 +158,12 @@ def processes_in(namespaces: Sequence[str]) -> dict[int, int]:
     """Return for each process in one of the namespaces the index of that."""
     known = {}
     for index, namespace in enumerate(namespaces):
+        # A namespace is identified by its inode, which /proc/PID/ns/net states as well.
         with suppress(OSError):
             known[(NAMESPACES / namespace).stat().st_ino] = index
     found: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
+        with suppress(OSError):  # processes end while we look
             inode = int(os.readlink(path / "ns/net").removeprefix("net:[").removesuffix("]"))
             if inode in known:
                 found[int(path.name)] = known[inode]

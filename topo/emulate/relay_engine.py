@@ -36,6 +36,7 @@ class RelayEngine:
             cwd=_ROOT,
             start_new_session=True,  # Ctrl-C is for the command; the relay ends with its input
         )
+        # The answer is awaited: devices exist only after `ready`.
         if self._ask(to_json(spec)) != "ready":
             said = self._last_words()
             self.close()
@@ -64,6 +65,7 @@ class RelayEngine:
     def close(self) -> None:
         """End the relay."""
         process = self._process
+        # It ends when its input closes.
         for pipe in (process.stdin, process.stdout, process.stderr):
             assert pipe is not None
             with suppress(OSError):
@@ -77,6 +79,7 @@ class RelayEngine:
     def _ask(self, line: str) -> str:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        # A relay that has ended breaks the pipe: its answer is empty then, which callers check.
         with suppress(OSError):
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
@@ -84,6 +87,7 @@ class RelayEngine:
 
     def _last_words(self) -> str:
         assert self._process.stderr
+        # Killed first: reading to the end would wait for a relay that lives.
         self._process.kill()
         lines = self._process.stderr.read().strip().splitlines()
         return lines[-1] if lines else "it said nothing"
@@ -94,6 +98,7 @@ def _configure(namespace: str, number: int, spec: NetworkSpec) -> None:
     device = addresses.DEVICE
     ip_batch(
         (
+            # /32: without a route of its own, a host is unreachable.
             f"addr add {addresses.data_address(number)}/32 dev {device}",
             f"link set {device} mtu {addresses.MTU} txqueuelen 1000 up",
             *(_route(link) for link in spec.links if link.source == number),
@@ -104,6 +109,7 @@ def _configure(namespace: str, number: int, spec: NetworkSpec) -> None:
 
 def _route(link: LinkSpec) -> str:
     """Return a route on which TCP begins with as much on its way as the link holds."""
+    # Both ways: the window covers the round trip.
     held = 2 * link.latency_s * link.bytes_per_s / addresses.MTU
     window = max(_FEWEST_PACKETS, ceil(held))
     return (

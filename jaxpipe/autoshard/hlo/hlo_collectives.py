@@ -77,10 +77,13 @@ class HloCollective:
 
 
 _KINDS = "|".join(HloKind)
+# The type is matched lazily: that of a tuple contains spaces. `-done` does not match: its
+# `-start` has been counted.
 _LINE = re.compile(
     rf"^\s*(?:ROOT )?%?[\w.-]+ = (?P<type>.*?) (?P<kind>{_KINDS})(?P<start>-start)?\("
 )
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+# [groups, devices of a group]<=[all devices]: XLA's short form of regular groups.
 _IOTA_GROUPS = re.compile(r"replica_groups=\[(\d+),(\d+)\]")
 _LISTED_GROUPS = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 
@@ -121,6 +124,7 @@ def _collective(line: str, match: re.Match[str]) -> HloCollective:
     if match["start"] and kind in (HloKind.ALL_GATHER, HloKind.PERMUTE):
         arrays = arrays[len(arrays) // 2 :]  # what starts returns its operands too
     group = _group(line)
+    # Its result is one shard; `num_bytes` counts the input.
     scale = max(group, 1) if kind is HloKind.REDUCE_SCATTER else 1
     return HloCollective(
         kind=kind,

@@ -67,6 +67,7 @@ def _paired(text: str) -> Iterator[AsyncCollective]:
         if place is Place.START:
             under_way[match["name"]] = 0
         elif place is Place.COMPUTE:
+            # Every collective in flight overlaps it, not just the last one that started.
             under_way = {name: count + 1 for name, count in under_way.items()}
         elif started := next(
             (n for n in under_way if re.search(rf"%{re.escape(n)}\b", line)), None
@@ -77,6 +78,7 @@ def _paired(text: str) -> Iterator[AsyncCollective]:
 def _place(op: str, line: str) -> Place | None:
     if op in _COMPUTE:
         return Place.COMPUTE
+    # A kind without an instruction of its own is wrapped: `async-start(...), calls=%...`.
     is_collective = op.startswith(_KINDS) or (
         op.startswith("async-") and any(kind in line for kind in _KINDS)
     )

@@ -79,6 +79,7 @@ def run_python(module: str, request: Any, *, num_devices: int) -> Any:
     if process.returncode:
         told = process.stderr.strip().splitlines() or ["nothing on its error output"]
         raise RunError(f"`python -m {module}` ended with {process.returncode}: {told[-1]}")
+    # The last line alone: libraries may print before it.
     return json.loads(process.stdout.strip().splitlines()[-1])
 
 
@@ -101,7 +102,7 @@ def target_devices(target: Target, *, num_devices: int) -> list[Device]:
     topology = topologies.get_topology_desc(
         target.value,
         "cuda",
-        topology=f"1x1x{num_devices}",
+        topology=f"1x1x{num_devices}",  # partitions x hosts of each x GPUs of each
         target_config=described.read_text(encoding="utf-8"),
     )
     return list(topology.devices)

@@ -120,6 +120,7 @@ def sharded_step(
         mesh=jax_mesh(strategy.mesh, devices),
         in_specs=tuple(map(partition_spec, sharded.arguments)),
         out_specs=tuple(map(partition_spec, sharded.results)),
+        # Whether results are replicated follows from the choices: JAX's check cannot see it.
         check_vma=False,
     )
     structure = jax.tree.structure(jax.eval_shape(step.run, *arguments))

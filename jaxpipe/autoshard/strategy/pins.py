@@ -48,6 +48,7 @@ class Pins:
         """Return the pinned sharding of an argument, or None."""
         found = None
         for pattern, sharding in self.arguments.items():
+            # Equality first: in a pattern, "[" would start a set of characters.
             if pattern == path or fnmatchcase(path, pattern):
                 found = sharding
         return found
@@ -71,6 +72,7 @@ def read_pins(path: Path) -> Pins:
         tree = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise PlanError(f"cannot read the pins {path}: {error.strerror}") from error
+    # The errors of TOML, JSON and UTF-8 are all ValueErrors.
     except ValueError as error:
         raise PlanError(f"{path} is neither TOML nor JSON: {error}") from error
     return pins_from(tree)

@@ -140,6 +140,7 @@ def _parsed(
 
 
 def _to_file(link: AxisLink) -> _Link:
+    # JSON has no infinity: no limit is null.
     bandwidth = link.bandwidth_bytes_per_s
     return _Link(
         latency_s=link.latency_s, bandwidth_bytes_per_s=None if isinf(bandwidth) else bandwidth

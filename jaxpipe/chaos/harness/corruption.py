@@ -34,7 +34,7 @@ def flip_bit(folders: Folders, random: Random) -> Damage:
     first, stop = _part(path, data, random)
     byte, bit = random.randrange(first, stop), random.randrange(8)
     changed = bytearray(data)
-    changed[byte] ^= 1 << bit
+    changed[byte] ^= 1 << bit  # a flip is never without effect
     path.write_bytes(changed)
     return _in_newest(folders, f"flip bit {bit} of byte {byte} of {path.name}")
 
@@ -66,6 +66,7 @@ def zero_page(folders: Folders, random: Random) -> Damage:
     """Fill a page with zeros, as a file system does that lost a write."""
     path, data = _choose(folders, random)
     pages = range(0, len(data), _PAGE_BYTES)
+    # An empty page would stay as it is.
     page = random.choice([p for p in pages if any(data[p : p + _PAGE_BYTES])])
     length = len(data[page : page + _PAGE_BYTES])
     path.write_bytes(data[:page] + bytes(length) + data[page + length :])
@@ -112,6 +113,7 @@ BREAKS: tuple[Break, ...] = (
 
 
 def _choose(folders: Folders, random: Random) -> tuple[Path, bytes]:
+    # Sorted: a folder has no order, and a seed has to choose the same file each time.
     path = random.choice(sorted(folders[max(folders)].iterdir()))
     return path, path.read_bytes()
 
@@ -121,6 +123,7 @@ def _part(path: Path, data: bytes, random: Random) -> tuple[int, int]:
     if path.suffix != ".safetensors":
         return 0, len(data)
     header = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    # The header is a small part of the file: uniform bytes would hardly ever meet it.
     return random.choice([(0, header), (header, len(data))])
 
 

@@ -55,6 +55,7 @@ def read_fault_plan(config: Path) -> FaultPlan:
 
 def note_process(config: Path, *, rank: int) -> None:
     """Publish the process of this rank to the other ranks."""
+    # Renamed when it is complete: another rank may read it at any time.
     draft = config.with_name(f"rank-{rank}.pid.new")
     draft.write_text(str(os.getpid()))
     draft.replace(_process_file(config, rank))
@@ -80,7 +81,7 @@ def read_struck(config: Path) -> Struck | None:
     """Return what has happened, None if nothing has yet."""
     try:
         return msgspec.json.decode(_struck_file(config).read_bytes(), type=Struck)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, msgspec.DecodeError):  # created, but not written yet
         return None
 
 

@@ -42,6 +42,7 @@ _SAVE_PHASES = {
     SavePhase.PRUNE: Point.AFTER_COMMIT,
     SavePhase.REMOVE: Point.PRUNE,
 }
+# Seconds from the hook to the strike: inside of an instruction, and of a compilation.
 _INSIDE_S = 0.0005
 _COMPILING_S = 0.2
 
@@ -83,7 +84,7 @@ class Injector(Hooks):
         step: int,
     ) -> None:
         """Note that a training step begins."""
-        self._step, self._evaluates = step + 1, False
+        self._step, self._evaluates = step + 1, False  # hooks count from 0
 
     def before_evaluation(self) -> None:
         """Note that the held-out loss is computed, whose instructions are no points."""
@@ -118,6 +119,7 @@ class Injector(Hooks):
         """Strike from another thread, while this one reaches what it is to be struck in."""
         assert self._kill is not None, "nobody is to be killed"
         point = self._kill.point
+        # A compilation comes before all steps.
         if self._step >= self._kill.step or point is Point.COMPILE:
             threading.Timer(delay_s, self._do, args=(self._kill, point.value)).start()
 
@@ -127,6 +129,7 @@ class Injector(Hooks):
             self._do(self._kill, doing)
 
     def _do(self, kill: Kill, doing: str) -> None:
+        # Before the note: if the process is not known, the fault has not happened yet.
         process = process_of(self._config, rank=kill.victim)
         struck = Struck(victim=kill.victim, doing=doing, at_s=time.monotonic())
         if note_struck(self._config, struck):

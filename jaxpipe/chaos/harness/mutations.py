@@ -26,6 +26,7 @@ def awkward_values() -> tuple[Value, ...]:
     for _ in range(_DEEP):
         deep = [deep]
     return (
+        # 2**63 is no TOML integer, 10**400 no float.
         *(-1, 0, 1, 3, 7, 2**31, 2**63, 10**30, -(10**30), 10**400),
         *(0.0, -0.5, 0.5, 1e308, 1e-320, math.nan, math.inf, -math.inf),
         *("", " ", "x", "none", "1", "nan", "é\u202e\U0001f600", "a\nb", "\0", "$x", "x" * 10_000),
@@ -88,7 +89,7 @@ def add_unknown(file: File, random: Random) -> Broken:
     found = (holder[key] for holder, key, _ in _places(file.tree) if key != "parameters")
     holders = [file.tree, *(each for each in found if isinstance(each, dict))]
     key = random.choice(["x", "", "step", "Model", "a.b", "a b", "\u00fc", "0", "x" * 3000])
-    random.choice(holders)[f"{key}?"] = random.choice(awkward_values())
+    random.choice(holders)[f"{key}?"] = random.choice(awkward_values())  # no field ends in "?"
     return _of(file.tree, f"unknown key {key!r:.20}", surely_wrong=True)
 
 

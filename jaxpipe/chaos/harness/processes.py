@@ -36,6 +36,7 @@ __all__ = [
 def processes_of(config: Path) -> list[psutil.Process]:
     """Return all processes of a run, launchers included: the path is in their command lines."""
     everything = psutil.process_iter(["cmdline"])
+    # A whole argument; None where access is denied.
     return [p for p in everything if str(config) in (p.info["cmdline"] or ())]
 
 
@@ -76,6 +77,7 @@ def wait_for_ends(pids: Iterable[int], *, timeout_s: float) -> float:
     try:
         for pid in pids:
             with suppress(ProcessLookupError):
+                # A descriptor stays with its process; a number may be used again by another one.
                 descriptors.add(os.pidfd_open(pid))
         for descriptor in descriptors:
             poll.register(descriptor, select.POLLIN)
@@ -84,7 +86,7 @@ def wait_for_ends(pids: Iterable[int], *, timeout_s: float) -> float:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 raise RunError(f"{len(waiting)} processes do not end within {timeout_s:g} s")
-            for descriptor, _ in poll.poll(1000 * left_s):
+            for descriptor, _ in poll.poll(1000 * left_s):  # milliseconds
                 poll.unregister(descriptor)
                 waiting.discard(descriptor)
         return time.monotonic()
@@ -99,6 +101,7 @@ def remove(config: Path, *, within_s: float) -> list[str]:
     left: list[str] = []
     for process in alive:
         with suppress(psutil.Error):
+            # A zombie has ended; its parent has not looked.
             if process.status() != psutil.STATUS_ZOMBIE:
                 left.append(f"process {process.pid} ({process.name()})")
                 process.kill()

@@ -60,6 +60,7 @@ class SampleRecorder(Hooks):
         if tokens is None:
             return
         line = _fed(plan, tokens, rank=rank, step=step, attempt=self._attempt)
+        # Opened for each line: a rank that is killed leaves all earlier ones in the file.
         with self._path.open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
 
@@ -130,4 +131,5 @@ def _fed(plan: Plan, tokens: np.ndarray, *, rank: int, step: int, attempt: int) 
 
 
 def _checksum(row: Any) -> int:
+    # In one dtype, whatever the dataset has.
     return zlib.crc32(np.ascontiguousarray(row, np.int32).tobytes())

@@ -62,7 +62,7 @@ def step_of_save(number: int) -> int:
 def content(number: int, *, rank: int, shard_bytes: int) -> Mapping[str, np.ndarray]:
     """Return the tensors of a rank in the save of this number."""
     random = np.random.default_rng((number, rank))
-    size = shard_bytes // 8
+    size = shard_bytes // 8  # two float32 arrays
     return {f"{name} of {rank}": random.normal(size=size).astype(np.float32) for name in "ab"}
 
 
@@ -99,6 +99,7 @@ class _Rank:
 
     def _save(self, shot: Snapshot, number: int) -> Snapshot:
         """Save, and return the next snapshot, made during the save or afterwards."""
+        # One of the threads arms it: the audit hook is that of the process.
         if self._transport.rank == 0 and self._cutoff is not None and number == self._loop.fatal:
             self._cutoff.arm()
         self._print(f"began {number}")
@@ -113,7 +114,7 @@ class _Rank:
 
     def _print(self, line: str) -> None:
         if self._transport.rank == 0:
-            os.write(1, f"{line}\n".encode())
+            os.write(1, f"{line}\n".encode())  # without a buffer, which a kill would take along
 
     @contextmanager
     def _disk(self, number: int) -> Iterator[None]:
@@ -135,6 +136,7 @@ def _full(loop: Loop) -> Iterator[None]:
         Path(loop.filler).unlink()
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # The soft limit can be raised again. Python ignores SIGXFSZ: a longer write is an OSError.
     resource.setrlimit(resource.RLIMIT_FSIZE, (loop.shard_bytes // 2, hard))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -142,7 +144,7 @@ def _full(loop: Loop) -> Iterator[None]:
 
 def _fill(path: Path) -> None:
     """Write a file until the disk is full."""
-    with path.open("wb", buffering=0) as file:
+    with path.open("wb", buffering=0) as file:  # else `close` would write the rest, and raise
         try:
             while file.write(bytes(4096)):
                 pass

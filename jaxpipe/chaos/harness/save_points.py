@@ -37,6 +37,7 @@ class SavePoint(Enum):
     SHARD_NOT_FLUSHED = Call(event="open", path=r"stage-0\.safetensors")
     OTHER_SHARD_NOT_FLUSHED = Call(event="open", path=r"stage-1\.safetensors")
     BEFORE_MANIFEST = Call(event="open", path=r"manifest\.json\.partial")
+    # The second `open` is that of the flush.
     MANIFEST_NOT_FLUSHED = Call(event="open", path=r"manifest\.json\.partial", count=2)
     MANIFEST_NOT_NAMED = Call(event="os.rename", path=r"manifest\.json\.partial")
     BEFORE_MANIFEST_IS_READ_BACK = Call(event="open", path=r"manifest\.json")
@@ -55,7 +56,7 @@ class Cutoff:
         self._call: Call = point.value
         self._num_seen = 0
         self._is_armed = False
-        sys.addaudithook(self._audit)
+        sys.addaudithook(self._audit)  # which can never be removed
 
     def arm(self) -> None:
         """Make the next save that reaches the point the last one."""
@@ -63,10 +64,11 @@ class Cutoff:
         self._is_armed = True
 
     def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
+        # Called for every audited event of the process: the cheap tests come first.
         if not self._is_armed or event != self._call.event:
             return
         path = arguments[0]
-        if not isinstance(path, str | os.PathLike):
+        if not isinstance(path, str | os.PathLike):  # `open` of a descriptor
             return
         if self._call.matches(event, os.fsdecode(path)):
             self._num_seen += 1

@@ -58,7 +58,7 @@ def tree(run: Path, dataset: Path, /, **sections: Mapping[str, Any]) -> dict[str
             "stages": 2,
             "replicas": 2,
             "microbatch": 1,
-            "schedule": "zb-h1",
+            "schedule": "zb-h1",  # has every instruction of the kill points
         },
         "train": {"steps": 10, "batch": 8, "eval_every": 2, "eval_batches": 1},
         "optimizer": {"learning_rate": 1e-2, "warmup_steps": 1},
@@ -91,9 +91,10 @@ def environment(dataset: Path) -> dict[str, str]:
     """Return the environment of runs; the compilation cache is next to the dataset."""
     ours = {
         "JAX_COMPILATION_CACHE_DIR": str(dataset.parent / "compiled"),
+        # Tiny stages compile faster than JAX's threshold, and would not be cached.
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
+        "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",  # MPICH: more ranks than cores
     }
     return {**ours, **os.environ}
 
@@ -178,6 +179,7 @@ def started(
     finally:
         process.kill()
         process.wait()
+        # Processes first: those that are left still map the memory.
         left = [*remove(config, within_s=_GONE_WITHIN_S), *_remove_memory(run)]
     if left:
         raise RunError(f"left behind: {', '.join(left)}")

@@ -165,6 +165,7 @@ class AsyncAllReduce:
         Raises:
             DeadlineError: a thread has not ended after `timeout_s`.
         """
+        # Each has the whole timeout: only in the worst case does this take their sum.
         for thread in self._threads.values():
             thread.close(timeout_s=timeout_s)
 

@@ -54,7 +54,7 @@ def sum_dtype(dtype: np.dtype) -> np.dtype:
     >>> [str(sum_dtype(np.dtype(name))) for name in ("float16", "float64", "int8")]
     ['float32', 'float64', 'int8']
     """
-    is_small = is_floating(dtype) and dtype.itemsize < 4
+    is_small = is_floating(dtype) and dtype.itemsize < 4  # sums of many would lose digits
     return np.dtype(np.float32) if is_small else dtype
 
 

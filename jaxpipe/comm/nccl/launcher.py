@@ -80,6 +80,7 @@ class Launcher:
 
     def add(self, message: NcclMessage) -> None:
         """Queue a message to or from a peer, and return at once."""
+        # Before `put`: the thread may complete a message, and remove it, at once.
         self._unfinished[message] = None
         self._new.put(message)
         self._woken.set()
@@ -163,6 +164,7 @@ class Launcher:
 
     def _notify(self, peer: Peer, control: _Control, tag: int, num_bytes: int) -> None:
         content = np.array([control, tag, num_bytes], np.int64)
+        # Not waited for: messages of one tag keep their order, and this thread must not block.
         self._transport.send(content, to=peer.rank, tag=NCCL_TAG)
 
     def _read_controls(self, peer: Peer) -> bool:
@@ -173,6 +175,7 @@ class Launcher:
                     _LIKE_CONTROL, source=peer.rank, tag=NCCL_TAG
                 )
             try:
+                # A timeout of 0 polls: nothing may block this thread.
                 control, tag, num_bytes = map(int, np.asarray(peer.control.wait(timeout_s=0.0)))
             except DeadlineError:
                 break
@@ -189,7 +192,7 @@ class Launcher:
         envelope = message.envelope
         # Announced before the launch: the receiver has to launch too before either can run.
         self._notify(peer, _Control.LAUNCHED, envelope.tag, envelope.num_bytes)
-        if envelope.num_bytes > 0:
+        if envelope.num_bytes > 0:  # an empty message is done without a kernel
             with translated(f"send {envelope}"):
                 message.done = peer.to.send(message.array)
         self._launched.append(message)

@@ -31,7 +31,7 @@ class NcclMessage:
 
     def end(self, error: TransportError | None = None) -> None:
         """Complete the message, with this error if there is one, and wake its waiters."""
-        self.error = self.error or error
+        self.error = self.error or error  # the first one tells more
         self.over_s = time.perf_counter()
         self.over.set()
 

@@ -84,6 +84,7 @@ class NcclTransport:
         if not self._is_ours(source, tag):
             return self._transport.receive(like, source=source, tag=tag)
         envelope = Envelope(source, self.rank, tag, num_bytes_of(like))
+        # By default jax has no 64-bit types: such an array travels as bytes, and stays on the host.
         has_dtype = jax.dtypes.canonicalize_dtype(like.dtype) == like.dtype
         memory = (
             jnp.empty(like.shape, like.dtype)
@@ -102,6 +103,7 @@ class NcclTransport:
             TransportError: a send failed.
         """
         if error is None:
+            # Before `leave`: a peer that has left launches no more receives.
             self._drain()
             # Peers announce their close before anyone destroys a communicator that they still use.
             self._launcher.leave(timeout_s=self._timeout_s)
@@ -110,6 +112,7 @@ class NcclTransport:
                 with translated("destroy a communicator"):
                     channel.close()
         else:
+            # Before `abort`: one thread at a time may call NCCL.
             self._launcher.stop(timeout_s=_ABORT_TIMEOUT_S)
             self._abort_channels()
         self._transport.close(error=error)

@@ -100,6 +100,7 @@ class ShapedTransport:
         with self._lock:
             uncomputed = self._uncomputed[message.envelope.channel]
             uncomputed.append(message)
+            # Otherwise earlier messages of the channel wait, and a poll for them is pending.
             if len(uncomputed) == 1:
                 self._depart_computed(uncomputed)
                 if uncomputed:
@@ -121,7 +122,7 @@ class ShapedTransport:
                 the constructor.
         """
         if error is None:
-            self._timer.close(timeout_s=self._close_timeout_s)
+            self._timer.close(timeout_s=self._close_timeout_s)  # first: it still sends the tokens
         self._transport.close(error=error)
         self._timer.end()
 
@@ -135,6 +136,7 @@ class ShapedTransport:
 
     def _poll_again(self, channel: _Channel, *, since_s: float) -> None:
         now_s = time.perf_counter()
+        # Pauses grow with the wait: a message is late by an eighth of it at most.
         pause_s = min(max((now_s - since_s) / 8, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
         poll = partial(self._poll, channel, since_s=since_s)
         self._timer.at(now_s + pause_s, poll)
@@ -217,7 +219,7 @@ class _ShapedReceiving:
         start_s = time.perf_counter()
         if self._array is None:  # the payload can be received only once
             self._array = self._payload.wait(timeout_s=timeout_s)
-        left_s = max(0.0, timeout_s - (time.perf_counter() - start_s))
+        left_s = max(0.0, timeout_s - (time.perf_counter() - start_s))  # one deadline for both
         try:
             self._token.wait(timeout_s=left_s)
         except DeadlineError as error:

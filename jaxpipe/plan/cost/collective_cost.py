@@ -50,15 +50,17 @@ def transfers_s(links: Links, collective: Collective) -> float:
     in_free_s: defaultdict[int, float] = defaultdict(float)
     now_s = 0.0
     while events:
+        # Of equal times and events the lower position is first: results are the same in every run.
         now_s, event, position = heappop(events)
         each = collective[position]
         wire_s = links.wire_s(each.source, each.destination, num_bytes=each.num_bytes)
         if event is _Event.READY:
             start_s = max(now_s, out_free_s[each.source])
-            out_free_s[each.source] = start_s + wire_s
+            out_free_s[each.source] = start_s + wire_s  # the latency does not occupy the port
             latency_s = float(links.latency_s[each.source, each.destination])
             heappush(events, (start_s + latency_s, _Event.FIRST_BYTE, position))
         elif event is _Event.FIRST_BYTE:
+            # Cut-through: bytes enter as fast as they left, so the wire counts once for both ports.
             end_s = max(now_s, in_free_s[each.destination]) + wire_s
             in_free_s[each.destination] = end_s
             heappush(events, (end_s, _Event.LAST_BYTE, position))
@@ -67,7 +69,7 @@ def transfers_s(links: Links, collective: Collective) -> float:
                 waiting[user] -= 1
                 if not waiting[user]:
                     heappush(events, (now_s, _Event.READY, user))
-    return now_s
+    return now_s  # of an arrival: any other event pushes a later one
 
 
 class _Event(IntEnum):

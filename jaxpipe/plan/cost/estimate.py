@@ -63,6 +63,7 @@ def estimate(
     since it ignores the waits of a shallow warm-up and shared NICs.
     """
     profile = profile.scaled(microbatch=plan.microbatch)
+    # Arrays are replicas x stages, or replicas x boundaries: the planner has one chunk per rank.
     placement = np.array(plan.placement)
     parts = [profile.stage(plan.cut, stage) for stage in range(plan.num_stages)]
     compute = slow[placement] * np.array([part.forward_s + part.backward_s for part in parts])
@@ -76,6 +77,7 @@ def estimate(
     # In the steady state each microbatch adds the time of the slowest stage or link.
     slowest = np.concatenate((compute, *wires), axis=1).max(axis=1)
     steady = (plan.num_microbatches - 1) * slowest
+    # Of one replica: a long fill and a long steady state of two pipelines do not add up.
     worst = int((fill + steady).argmax())
     devices = tuple(plan.device(rank) for rank in range(plan.num_ranks))
     links = links_between(cluster, devices)

@@ -48,7 +48,7 @@ class Part:
                 f"{self.backward_weight_s}, `backward_s` {self.backward_s}"
             )
         for field in ("forward_s", "backward_s", "parameters", "kept_bytes", "update_s"):
-            if not getattr(self, field) >= 0:
+            if not getattr(self, field) >= 0:  # refuses NaN too, as `< 0` would not
                 raise ValueError(f"`{field}` must not be negative, is {getattr(self, field)}")
 
     def __add__(self, other: "Part") -> "Part":
@@ -113,6 +113,7 @@ class Profile:
 
     def update_s(self, cut: Cut, stage: int, *, tied: bool) -> float:
         """Return the seconds of the optimizer of a stage; both ends update a tied embedding."""
+        # With one stage, embedding and head are one array, updated once.
         twice = tied and 0 < stage == len(cut) - 1
         return self.stage(cut, stage).update_s + (self.embed.update_s if twice else 0.0)
 

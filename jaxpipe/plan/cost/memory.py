@@ -87,6 +87,7 @@ def live_limits(
         one = part.kept_bytes + profile.scaled(microbatch=plan.microbatch).activation_bytes
         gpus = [cluster.devices[row[stage]].gpu for row in plan.placement]
         rooms = [
+            # A profile may keep 0 bytes.
             (gpu.memory_bytes - memory.total + memory.activations) // max(1, one)
             for gpu in gpus
             if gpu is not None

@@ -39,8 +39,9 @@ def balanced_cut(profile: Profile, slow: np.ndarray) -> Cut:
     # Dynamic program over (stages, layers): the best prefix is part of the best partition.
     best = {0: (0.0, 0.0, ())}  # layers so far: slowest stage, sum of squares, cut
     for stage in range(num_stages):
-        left = num_stages - stage - 1
+        left = num_stages - stage - 1  # stages to come, each of which needs a layer
         best = {
+            # Tuples compare from the left; the cut decides last: ties are the same in every run.
             stop: min(
                 _extended(best[start], slow[stage] * (ends[stop] - ends[start] + extra[stage]), n)
                 for start in best

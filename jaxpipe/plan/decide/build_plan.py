@@ -59,6 +59,8 @@ def build(
             tree(devices, task.profile.stage(cut, stage).parameters)
             for stage, devices in enumerate(stages)
         ),
+        # Sorted: candidate trees follow the order of the ranks.
         sync_shared=tree(dict(sorted(ends.items())), task.profile.embed.parameters),
+        # Scalars are some bytes: there is no bandwidth to search a tree for.
         sync_all=island_tree({r: task.cluster.devices[d] for r, d in device_of.items()}),
     )

@@ -87,7 +87,7 @@ def decide(
     start = clock()
 
     def spent() -> float:
-        return (clock() - start) / effort.seconds
+        return (clock() - start) / effort.seconds  # 0 without a limit, which is infinity
 
     first, *others = _candidates(task, effort=effort, seed=seed, spent=spent)[: effort.num_valued]
     best = _Best(objective=objective, plan=first)
@@ -95,6 +95,7 @@ def decide(
         if spent() > 1:
             break
         best.offer(plan)
+    # Lazy: a change starts from the best plan at its time, which `offer` may have replaced.
     for changed in _changes(task, best, effort=effort, seed=seed):
         if spent() > 1:
             break
@@ -189,12 +190,14 @@ def _fastest(
         for plan in built
         for size in fitting
     ]
+    # The index breaks ties: plans have no order.
     order = sorted((_estimated_s(task, plan), index) for index, plan in enumerate(sized))
     variants = (
         (seconds, replace(sized[index], schedule=kind))
         for seconds, index in order
         for kind in _SCHEDULES
     )
+    # Lazy: memory is checked in this order, and only until a plan fits.
     return list(islice((each for each in variants if _fits(task, each[1])), 1))
 
 

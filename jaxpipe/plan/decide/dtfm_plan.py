@@ -12,6 +12,7 @@ from jaxpipe.schedule import ScheduleKind
 STAGES = 8
 """The stages of DT-FM's runs, the default if the task does not set them."""
 
+# From the most live microbatches to the fewest: all, 2 (p - s) - 1, p - s.
 _SCHEDULES = (ScheduleKind.GPIPE, ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
 
 
@@ -33,6 +34,7 @@ def dtfm_plan(task: Task, *, seed: int, seconds: float) -> Plan:
     )
     placement = grouped(weights, shape, seed=seed, budget=Budget(seconds=seconds))
     for schedule in _SCHEDULES:
+        # One sample per microbatch, as in the runs of DT-FM.
         plan = build(task, placement, microbatch=1, schedule=schedule)
         if not overfull(plan, task.profile, task.cluster, each=task.bytes_each):
             return plan

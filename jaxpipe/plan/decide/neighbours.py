@@ -49,6 +49,7 @@ def _move_layer(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
     """Move a layer to another stage; the stages between shift by one layer."""
     source, destination = random.integers(plan.num_stages, size=2)
     cut = list(plan.cut)
+    # A stage keeps a layer. An unchanged plan is not evaluated.
     if cut[source] > 1:
         cut[source] -= 1
         cut[destination] += 1
@@ -112,6 +113,7 @@ def _change_microbatch(task: Task, plan: Plan, random: np.random.Generator) -> P
     size = 2 * plan.microbatch if random.integers(2) else plan.microbatch // 2
     if size < 1 or each % size:
         return plan
+    # Larger microbatches are fewer: no warm-up may be deeper than their number.
     warmup = plan.warmup and tuple(min(each // size, depth) for depth in plan.warmup)
     return replace(plan, microbatch=size, num_microbatches=each // size, warmup=warmup)
 
@@ -122,7 +124,7 @@ def _change_all_reduce(task: Task, plan: Plan, random: np.random.Generator) -> P
 
 
 _CHANGES: tuple[Callable[[Task, Plan, np.random.Generator], Plan], ...] = (
-    _swap_devices,
+    _swap_devices,  # twice: there are far more placements than other choices
     _swap_devices,
     _move_layer,
     _change_schedule,

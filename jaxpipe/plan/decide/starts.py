@@ -7,6 +7,7 @@ import numpy as np
 from jaxpipe.plan.decide.task import Shape, Task
 from jaxpipe.plan.dtfm import Budget, Weights, align, link_weights, prepare, search
 
+# Starts and the optima below them: this search runs for each of the best shapes.
 _BUDGET = Budget(children=0, exhaustive=0)
 
 
@@ -17,6 +18,7 @@ def orders(task: Task, shape: Shape) -> Iterator[np.ndarray]:
     yield np.arange(size).reshape(cells)
     near = sorted(range(len(devices)), key=lambda i: (devices[i].region, devices[i].host))
     yield np.array(near[:size]).reshape(cells)
+    # Devices of like speed hold a stage together: its slowest replica sets the pace.
     by_speed = np.argsort(task.slow, kind="stable")[:size]
     yield by_speed.reshape(shape.stages, shape.replicas).T
 
@@ -46,7 +48,7 @@ def grouped(weights: Weights, shape: Shape, *, seed: int, budget: Budget) -> np.
         seed=seed,
         budget=budget,
     )
-    return align(network, found.stages).T
+    return align(network, found.stages).T  # the search has groups in rows, placements have replicas
 
 
 def _gradient_bytes(task: Task) -> int:

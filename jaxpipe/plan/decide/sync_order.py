@@ -35,7 +35,7 @@ def fastest_tree(
     """
     ranks = tuple(devices)
     links = links_between(cluster, tuple(devices.values()))
-    members = {rank: index for index, rank in enumerate(ranks)}
+    members = {rank: index for index, rank in enumerate(ranks)}  # links number their members from 0
     # `min` keeps the first of equal trees: islands, the least surprising shape.
     return min(
         _trees(cluster, devices, num_bytes=num_bytes),

@@ -14,7 +14,7 @@ from topo import Cluster
 from topo.gpu import Precision
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: `cached_property` needs a `__dict__`
 class Task:
     """A model to train on a cluster, `batch` samples a step.
 

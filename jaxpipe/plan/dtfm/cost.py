@@ -122,7 +122,7 @@ def check_groups(groups: Groups, *, num_devices: int) -> np.ndarray:
 
 def sync_seconds(weights: Weights, members: np.ndarray) -> np.ndarray:
     """Return the sync seconds of each member in its group; shapes are groups x members."""
-    return weights.sync[members[:, :, None], members[:, None, :]].sum(axis=2)
+    return weights.sync[members[:, :, None], members[:, None, :]].sum(axis=2)  # the diagonal is 0
 
 
 def cross_hops(hop: np.ndarray, members: np.ndarray, *, symmetric: bool) -> np.ndarray:

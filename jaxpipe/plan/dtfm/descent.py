@@ -16,7 +16,7 @@ _LARGEST_NEIGHBOURHOOD = 4096
 """The largest number of swaps to evaluate; of more, this many are drawn at random."""
 _NUM_FOLLOWED = 32
 """The number of best swaps to evaluate again after the best one is made."""
-_TOLERANCE = 1e-9
+_TOLERANCE = 1e-9  # seconds: above the rounding of sums, below any gain that matters
 
 
 def ordered(network: Network, members: np.ndarray) -> np.ndarray:
@@ -90,7 +90,7 @@ def _best_swaps(network: Network, table: Table, *, stage: int, random: np.random
     improved = False
     while len(swaps):
         totals, spreads = value(network, table, swaps)
-        order = np.lexsort((spreads, totals))[:_NUM_FOLLOWED]
+        order = np.lexsort((spreads, totals))[:_NUM_FOLLOWED]  # the last key sorts first
         if not _is_better(float(totals[order[0]]), float(spreads[order[0]]), table):
             break
         best = int(order[0])

@@ -173,6 +173,7 @@ def _optima(
     starts: list[Table] = []
     for members in tilings(network, num_groups=num_groups, group_size=group_size):
         starts.append(tabulate(network, ordered(network, members)))
+        # Yield before `stop`: a search without time returns a start, not nothing.
         yield starts[-1]
         if stop():
             return
@@ -195,6 +196,7 @@ def _distinct(tables: list[Table]) -> list[Table]:
     """Return the best tables, best first, one of each cost."""
     best: list[Table] = []
     for table in sorted(tables, key=lambda table: (table.total, table.spread)):
+        # Equal costs are mostly the same grouping with twins swapped: copies leave nothing to mix.
         if len(best) < _POPULATION and (not best or table.total > best[-1].total + _TOLERANCE):
             best.append(table)
     return best

@@ -109,7 +109,7 @@ def _subset_values(weights: np.ndarray) -> np.ndarray:
     # The batch is the last axis: NumPy then works on long contiguous runs.
     rows = np.ascontiguousarray(weights.transpose(1, 2, 0))
     best = np.empty((1 << size, len(weights)), dtype=weights.dtype)
-    best[0] = weights.min()
+    best[0] = weights.min()  # neutral for the maximum
     for row, (sets, without, columns) in zip(rows, _layers(size), strict=True):
         joined = best[without]
         np.maximum(joined, row[columns], out=joined)

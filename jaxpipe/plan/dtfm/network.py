@@ -57,6 +57,7 @@ def _twins(weights: Weights) -> np.ndarray:
     firsts: dict[int, list[int]] = {}
     for device in range(len(twins)):
         # Equal sorted weights are necessary for twins; the exact test follows for candidates only.
+        # Hashes of bytes differ between processes, twins do not: collisions only cost time.
         signature = hash(tuple(np.sort(side[device]).tobytes() for side in sides))
         alike = firsts.setdefault(signature, [])
         first = next((other for other in alike if _swappable(weights, other, device)), device)

@@ -32,6 +32,7 @@ def mix(first: np.ndarray, second: np.ndarray, *, random: np.random.Generator) -
     """
     kept = first[random.random(len(first)) < random.random()]
     left = second[~np.isin(second, kept)]
+    # Parents that leave out different devices: the second may not fill what is free.
     missing = first[~np.isin(first, kept) & ~np.isin(first, left)]
     devices = np.concatenate((kept.ravel(), left, missing))
     return devices[: first.size].reshape(first.shape)
@@ -41,6 +42,7 @@ def shake(parent: np.ndarray, *, num_devices: int, random: np.random.Generator) 
     """Return the parent with a few of all devices shuffled, those left out among them."""
     outside = np.setdiff1d(np.arange(num_devices), parent)
     devices = np.concatenate((parent.ravel(), outside))
+    # At least two: one device alone has no other place.
     count = min(num_devices, 2 + int(random.geometric(1 / _MEAN_SHAKEN)))
     places = random.choice(num_devices, count, replace=False)
     devices[places] = devices[random.permutation(places)]

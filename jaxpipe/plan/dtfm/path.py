@@ -49,6 +49,7 @@ def _held_karp(hops: np.ndarray) -> np.ndarray:
     costs[1 << np.arange(size), np.arange(size)] = 0.0
     sets = np.arange(1 << size)
     counts = np.array([int(s).bit_count() for s in sets])
+    # By size: all paths that a set extends are known. `inf` rules out a last group outside the set.
     for count in range(2, size + 1):
         layer = sets[counts == count]
         for last in range(size):
@@ -85,6 +86,7 @@ def _improve(hops: np.ndarray, order: np.ndarray) -> np.ndarray:
             for length in range(1, min(_LARGEST_SEGMENT, len(order) - 1) + 1)
         ]
         best = min(candidates, key=lambda candidate: path_cost(padded, candidate))
+        # Without the tolerance, two paths of equal cost could replace each other forever.
         if path_cost(padded, best) > path_cost(padded, path) - _TOLERANCE:
             return path[1:-1]
         path = best
@@ -116,10 +118,11 @@ def _best_move(hops: np.ndarray, path: np.ndarray, *, length: int) -> np.ndarray
         + hops[np.ix_(path[last], path[1:])]
         - hops[path[:-1], path[1:]]
     )
-    inside = (gap >= first[:, None] - 1) & (gap <= last[:, None])
+    inside = (gap >= first[:, None] - 1) & (gap <= last[:, None])  # moves into or next to itself
     change = np.where(inside, np.inf, spent - saved[:, None])
     start, into = (int(index) for index in np.unravel_index(change.argmin(), change.shape))
     stretch = path[first[start] : last[start] + 1]
     rest = np.delete(path, np.s_[first[start] : last[start] + 1])
+    # Gaps behind the stretch have moved by its length.
     place = into + 1 if into < first[start] else into + 1 - length
     return np.insert(rest, place, stretch)

@@ -101,6 +101,7 @@ def swaps_of(network: Network, table: Table, *, stage: int) -> Swaps:
         slots = _critical_slots(network, table, stage)
     else:
         slots = np.unique(network.twins[members], return_index=True)[1]
+        # One number for a pair: `group` is -1 .. n - 1, so steps of n + 1 keep twins apart.
         kinds = network.twins[others] * (len(table.stages) + 1) + table.group[others]
         others = others[np.unique(kinds, return_index=True)[1]]
     slot, entering = np.repeat(slots, len(others)), np.tile(others, len(slots))
@@ -131,6 +132,7 @@ def value(network: Network, table: Table, swaps: Swaps) -> tuple[np.ndarray, np.
     total, spread = np.full((2, len(swaps)), np.inf)
     slowest, new_spread = _sync_after(network, table, swaps)
     touched = _touched_hops(table, swaps)
+    # Index -1, for no hop, reads the appended 0.
     kept = table.hops.sum() - np.append(table.hops, 0.0)[touched].sum(axis=1)
     # Only swaps whose lower bound is not above the present total need the slow matchings.
     open_ = np.flatnonzero(slowest + 2 * kept <= table.total)
@@ -163,7 +165,7 @@ def _sync_after(network: Network, table: Table, swaps: Swaps) -> tuple[np.ndarra
     there, slot = table.group[swaps.entering], table.slot[swaps.entering]
     mine = _group_after(network, table, here, swaps.slot, swaps.leaving, swaps.entering)
     theirs = _group_after(network, table, there, slot, swaps.entering, swaps.leaving)
-    theirs = np.where(there == NOWHERE, 0.0, theirs)
+    theirs = np.where(there == NOWHERE, 0.0, theirs)  # there, -1 has read the last group
     slowest = table.slowest_syncs
     lost = slowest[swaps.stage] + np.where(there == NOWHERE, 0.0, slowest[there])
     return (
@@ -175,6 +177,7 @@ def _sync_after(network: Network, table: Table, swaps: Swaps) -> tuple[np.ndarra
 def _slowest_without(slowest: np.ndarray, stage: int) -> np.ndarray:
     """Return the slowest group but for `stage` and each group; the last entry only for `stage`."""
     rest = np.delete(slowest, stage)
+    # The zeros: there may be fewer than two other groups.
     top, second = np.sort(np.concatenate((rest, [0.0, 0.0])))[:-3:-1]
     without = np.where(slowest == top, np.where((rest == top).sum() > 1, top, second), top)
     return np.append(without, top)
@@ -192,6 +195,7 @@ def _group_after(
     sync, members = network.weights.sync, table.stages[group]
     spent = sync[entering[:, None], members]
     after = table.syncs[group] - sync[members, leaving[:, None]] + sync[members, entering[:, None]]
+    # `members` still has `leaving`.
     after[np.arange(len(group)), slot] = spent.sum(axis=1) - sync[entering, leaving]
     return after.max(axis=1)
 
@@ -223,7 +227,7 @@ def _hops_after(network: Network, table: Table, swaps: Swaps, touched: np.ndarra
 
 def _members_after(table: Table, swaps: Swaps, stage: np.ndarray) -> np.ndarray:
     """Return the members of `stage[i]` after swap `i`, swaps x members."""
-    members = table.stages[stage]
+    members = table.stages[stage]  # a copy, as indices are an array
     here = np.flatnonzero(stage == swaps.stage)
     members[here, swaps.slot[here]] = swaps.entering[here]
     there = np.flatnonzero(stage == table.group[swaps.entering])

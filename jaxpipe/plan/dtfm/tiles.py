@@ -59,7 +59,7 @@ def tilings(network: Network, *, num_groups: int, group_size: int) -> Iterator[n
                 width=width,
                 down=down,
             )
-            key = np.sort(members, axis=1).tobytes()
+            key = np.sort(members, axis=1).tobytes()  # the cost ignores the order in a group
             if key not in seen:
                 seen.add(key)
                 yield members

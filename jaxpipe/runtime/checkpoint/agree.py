@@ -20,6 +20,6 @@ def agree_on_checkpoint(
     """
     name = None
     if transport.rank == 0:
-        name = b"" if found is None else str(found.folder).encode()
+        name = b"" if found is None else str(found.folder).encode()  # a broadcast has a payload
     folder = broadcast_bytes(transport, name, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s)
     return open_checkpoint(Path(folder.decode())) if folder else None

@@ -24,7 +24,7 @@ def newest_valid(run_folder: Path) -> Checkpoint:
     for folder in newest_first(run_folder):
         try:
             checkpoint = open_checkpoint(folder)
-            _check_step(checkpoint)
+            _check_step(checkpoint)  # costs nothing; `verify` reads all
             verify(checkpoint)
         except CheckpointError as error:
             _log.warning("the checkpoint %s is broken, trying an older one: %s", folder, error)

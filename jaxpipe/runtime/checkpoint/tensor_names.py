@@ -121,7 +121,7 @@ def _leaves(
 ) -> Iterator[tuple[tuple[str, ...], ShapeDtype]]:
     for key, value in tree.items():
         assert isinstance(key, str), key
-        assert "." not in key, key
+        assert "." not in key, key  # it separates the keys of a name
         if isinstance(value, Mapping):
             yield from _leaves(value, (*path, key))
         else:

@@ -68,4 +68,5 @@ class Bytes:
         """Return the text of bytes, every one of which is below 256."""
         values: np.ndarray = np.asarray(tokens)
         assert values.size == 0 or (values.min() >= 0 and values.max() < 256), values.max()
+        # `replace`: sampled text may end inside of a character.
         return values.astype(np.uint8).tobytes().decode(errors="replace")

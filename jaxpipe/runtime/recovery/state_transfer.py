@@ -136,6 +136,7 @@ def moves(offers: Sequence[Offer], *, step: int) -> tuple[Move, ...]:
             if name in holders[to]:
                 continue
             sources = (rank for rank, tensors in enumerate(holders) if name in tensors)
+            # The rank breaks ties: all ranks have to choose alike.
             source = min(sources, key=lambda rank: (num_sent[rank], rank))
             num_sent[source] += 1
             found.append(Move(name=name, source=source, to=to))
@@ -170,6 +171,7 @@ def _move(
     Receives are posted first, so that no send waits for memory on the other side. All messages have
     one tag: MPI delivers those between two ranks in the order in which they were sent.
     """
+    # Each rank plans all moves from the same offers: they need no further message.
     rank, planned = transport.rank, moves(offers, step=step)
     receivings = {
         move.name: transport.receive(

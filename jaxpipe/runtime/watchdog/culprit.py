@@ -65,4 +65,5 @@ def _next(here: Heartbeat, heartbeats: Mapping[int, Heartbeat], stale: Set[int])
         there = heartbeats.get(rank)
         return there is not None and (there.step, there.doing) == (here.step, here.doing)
 
+    # False sorts first: stale ranks, then those that have not reached it.
     return min(here.waits_for, key=lambda rank: (rank not in stale, has_reached_it(rank), rank))

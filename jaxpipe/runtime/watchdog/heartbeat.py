@@ -47,7 +47,7 @@ def is_gone(heartbeat: Heartbeat) -> bool:
     if heartbeat.host != socket.gethostname():
         return False
     try:
-        os.kill(heartbeat.process, 0)
+        os.kill(heartbeat.process, 0)  # signal 0 only asks whether it exists
     except ProcessLookupError:
         return True
     except PermissionError:  # it exists, and belongs to another user

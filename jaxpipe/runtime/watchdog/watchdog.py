@@ -180,6 +180,7 @@ class Watchdog:
         before_s = time.monotonic()
         while not self._stopped.wait(INTERVAL_S):
             now_s = time.monotonic()
+            # Bounded: a process that was stopped itself must not count that time as a wait.
             self._tick(min(now_s - before_s, 2 * INTERVAL_S))
             before_s = now_s
 

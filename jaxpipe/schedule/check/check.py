@@ -36,6 +36,7 @@ def check(schedule: Schedule) -> None:
     Raises:
         PlanError: the first rule that is broken, with stage, position and instruction.
     """
+    # In this order: both later checks take for granted that no instruction is missing.
     check_content(schedule)
     check_order(schedule)
     check_progress(schedule)

@@ -53,6 +53,7 @@ def _contents(schedule: Schedule) -> Schedule:
     )
     check_size(num_stages=len(schedule), num_microbatches=num_microbatches)
     trains = any(each.is_backward or each.op is Op.UPDATE for each in instructions)
+    # A schedule does not say whether there are replicas and a tied embedding; its buckets do.
     gradients = {each.bucket for each in instructions if each.bucket is not None and trains}
     buckets = tuple(bucket for bucket in Bucket if bucket in gradients | {Bucket.SCALARS})
     num_stages = count_stages(schedule)
@@ -119,6 +120,7 @@ def _check_members(rank: int, program: Program, *, content: Program, num_ranks: 
     members = frozenset(content)
     seen: set[Instruction] = set()
     for position, instruction in enumerate(program):
+        # An instruction of another rank's stage is reported where it stands.
         is_held = holder(instruction.stage, num_ranks=num_ranks) == rank
         stage = instruction.stage if is_held else rank
         if instruction in seen:

@@ -56,6 +56,7 @@ def _needs(
     match instruction.op:
         case Op.FORWARD | Op.BACKWARD | Op.BACKWARD_INPUT | Op.BACKWARD_WEIGHT:
             for value in inputs(instruction, num_stages=num_stages):
+                # What no compute of this program makes has to come in a message.
                 at_home = makers.get(value)
                 yield at_home or receive(stage, value.stage, value.microbatch)
         case Op.SEND:
@@ -77,6 +78,7 @@ def _contributes(each: Instruction, reduction: Instruction) -> bool:
         case Bucket.STAGE:
             return each.is_compute and each.stage == reduction.stage
         case Bucket.SCALARS:
+            # The scalars have the gradient norm: all other reductions precede them.
             return each.is_compute or (each.op is Op.REDUCE and each != reduction)
         case _:
             return each.is_compute

@@ -80,7 +80,8 @@ def greedy(
         _Rank(stage=stage, num_microbatches=num_microbatches, warmup=depth, max_live=live)
         for stage, (depth, live) in enumerate(zip(warmup, max_live, strict=True))
     ]
-    ranks[0].activations_s = [0.0] * num_microbatches
+    ranks[0].activations_s = [0.0] * num_microbatches  # tokens: there from the start
+    # Equal times go by stage: the same costs give the same schedule in every run.
     wakes = [(0.0, stage) for stage in range(costs.num_stages)]
     while wakes:
         now_s, stage = heapq.heappop(wakes)
@@ -112,6 +113,7 @@ class _Rank:
 
     def choose(self, now_s: float, *, weight_s: float, weights: WeightPlacement) -> Op | None:
         """Return the operation to start now, or None."""
+        # Messages arrive in the order of microbatches: a position in the list is a microbatch.
         input_s = _next(self.gradients_s, self.num_inputs)
         forward_s = _next(self.activations_s, self.num_forwards)
         if self.num_forwards - self.num_inputs >= self.warmup:
@@ -148,6 +150,7 @@ def _execute(
             rank.program.append(forward(stage, rank.num_forwards))
             rank.num_forwards += 1
             rank.free_s = now_s + costs.forward_s[stage]
+            # The last stage computes the loss: its own forward is what its backward waits for.
             if rank is ranks[-1]:
                 rank.gradients_s.append(rank.free_s)
                 return [(rank.free_s, stage)]

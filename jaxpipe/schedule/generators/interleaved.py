@@ -51,7 +51,7 @@ def interleaved(*, num_stages: int, num_microbatches: int, num_chunks: int) -> S
             ),
             _pass(
                 backward,
-                range(rank, num_stages, num_ranks)[::-1],
+                range(rank, num_stages, num_ranks)[::-1],  # gradients reach the last chunk first
                 num_ranks=num_ranks,
                 num_microbatches=num_microbatches,
             ),

@@ -102,6 +102,7 @@ def alternate(forwards: Program, backwards: Program, *, warmup: int) -> Program:
     """
     program = list(forwards[:warmup])
     for position, each in enumerate(backwards):
+        # Backward first: it frees the residuals for which the forward needs the room.
         program.append(each)
         program += forwards[warmup + position : warmup + position + 1]
     return tuple(program)

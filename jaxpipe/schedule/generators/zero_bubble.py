@@ -89,8 +89,10 @@ def _of_stage(stage: int, *, warmup: int, num_postponed: int, num_microbatches: 
         # The weight gradient of an earlier microbatch: later stages postpone it longer.
         if microbatch >= num_postponed:
             program.append(backward_weight(stage, microbatch - num_postponed))
+        # After the weight gradient, which frees the memory that the forward takes.
         if warmup + microbatch < num_microbatches:
             program.append(forward(stage, warmup + microbatch))
+    # The flush; with fewer microbatches than postponed ones, all weight gradients are here.
     first_left = max(0, num_microbatches - num_postponed)
     program += (backward_weight(stage, left) for left in range(first_left, num_microbatches))
     return tuple(program)

@@ -54,6 +54,7 @@ class RunningCollective:
             self._send(self._transfers[position], lambda: self._arrive(position))
 
     def _arrive(self, position: int) -> None:
+        # Before `_done`: what the rank sends next queues behind its part in the collective.
         for user in self._users[position]:
             self._satisfy(user)
         transfer = self._transfers[position]
@@ -110,6 +111,7 @@ class CollectiveTracker:
         bucket = instruction.bucket
         assert bucket is not None, instruction
         numbers = self._job.meant_by(instruction)
+        # At most one has the rank: outside `Bucket.STAGE` the collectives of a bucket are disjoint.
         return next((bucket, each) for each in numbers if rank in self._members[bucket, each])
 
     def _open(self, group: _Group) -> RunningCollective:
@@ -136,6 +138,7 @@ def pairs(job: StepModel) -> dict[MessageCosts, set[Pair]]:
     """Return the pairs of devices between which each kind of message travels."""
     rounds = [row if job.num_chunks == 1 else (*row, row[0]) for row in job.placement]
     hops = {(a, b) for row in rounds for a, b in pairwise(row) if a != b}
+    # Equal costs are one key: such messages share a link, and queue behind each other.
     joined: dict[MessageCosts, set[Pair]] = {job.messages: hops | {(b, a) for a, b in hops}}
     if any(phase.meets for phase in job.phases):
         joined.setdefault(CONTROL, set()).update(

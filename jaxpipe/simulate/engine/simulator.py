@@ -115,6 +115,7 @@ class _Run:
         for rank in self._ranks:
             self._advance(rank)
         self._queue.run()
+        # A rank that waits has no event of its own: whatever is left now waits forever.
         for rank in self._ranks:
             assert not rank.begun_s or rank.position < len(rank.steps), rank.begun_s
             if rank.position < len(rank.steps):
@@ -130,7 +131,7 @@ class _Run:
         while rank.position < len(rank.steps):
             phase, instruction = rank.steps[rank.position]
             if rank.begun_s and _needs_reductions(instruction):
-                return
+                return  # the `_leave` of the last of them continues here
             if instruction is None:
                 self._join(rank, None, phase)
                 return
@@ -182,7 +183,7 @@ class _Run:
         assert instruction.peer is not None, instruction
         source = self._holder(rank, instruction.peer).index
         message = (source, phase, instruction.peer, instruction.stage, instruction.microbatch)
-        rank.since_s = self._queue.now_s
+        rank.since_s = self._queue.now_s  # also if the message is there: a span without length
         if message in rank.arrived:
             self._take(rank, message)
             return True
@@ -200,7 +201,7 @@ class _Run:
     def _take(self, rank: _Rank, message: _Message) -> None:
         source = self._ranks[message[0]]
         rank.arrived.remove(message)
-        self._link(source, rank).receive()
+        self._link(source, rank).receive()  # frees a buffer, for which the next message may wait
         self._note_message(rank, Lane.RECEIVE, rank.since_s, message, peer=source)
 
     def _holder(self, rank: _Rank, stage: int) -> _Rank:
@@ -244,6 +245,7 @@ class _Run:
         self._note(rank, Lane.REDUCE, name, since_s=since_s, until_s=now_s, stage=stage)
         if stage is None:
             self._continue(rank)
+        # A rank that computes continues by its own event; only one that waits here is resumed.
         elif rank.position < len(rank.steps) and _needs_reductions(
             rank.steps[rank.position].instruction
         ):

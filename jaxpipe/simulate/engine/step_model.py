@@ -91,6 +91,7 @@ class StepModel:
             seconds = getattr(self, name)
             if seconds is None:
                 continue
+            # The smallest float above 0, so that `>=` refuses 0, negative numbers and NaN.
             least = 0.0 if name == "update_s" else 5e-324  # an optimizer may take no time
             if len(seconds) != num_durations or not all(each >= least for each in seconds):
                 raise PlanError(
@@ -98,7 +99,7 @@ class StepModel:
                     f"all replicas; it has {len(seconds)}"
                 )
         parts = zip(self.backward_weight_s or (), self.backward_s, strict=False)
-        if any(part >= whole for part, whole in parts):
+        if any(part >= whole for part, whole in parts):  # the rest is the backward-input
             raise PlanError(
                 "`backward_weight_s` must be less than `backward_s`, which includes it: "
                 f"{self.backward_weight_s} and {self.backward_s}"
@@ -175,6 +176,7 @@ def _steps(job: StepModel, number: int) -> Iterator[Step]:
 
 
 def _joins(job: StepModel, number: int, reduction: Instruction) -> bool:
+    # Replicas share the program of a number: all of them join, or none.
     return any(
         rank % job.num_pipeline_ranks == number
         for collective in job.meant_by(reduction).values()

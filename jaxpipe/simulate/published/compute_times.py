@@ -53,6 +53,7 @@ def durations(
 
 def is_remote(cluster: Cluster, row: tuple[int, ...], stage: int) -> bool:
     """Return whether a stage, on the device `row[stage]`, has a neighbour on another host."""
+    # From 0 at least: a slice from -1 would start at the last stage.
     hosts = [cluster.devices[device].host for device in row[max(0, stage - 1) : stage + 2]]
     return any(a != b for a, b in pairwise(hosts))
 

@@ -134,6 +134,7 @@ def dtfm_step(
         backward_s=seconds.backward_s,
         activation_bytes=workload.activation_bytes,
         collectives={Bucket.STAGE: collectives},
+        # A message leaves once the one before it has arrived.
         messages=constants.network.messages(window=1),
         nic_efficiency=constants.network.nic_efficiency,
     )
@@ -161,6 +162,7 @@ def dtfm_phases(*, num_stages: int, num_replicas: int, num_microbatches: int) ->
             Phase(schedule=_where(lowered[size], _is_backward)),
         )
     ]
+    # Reductions and updates are the same for every number of microbatches.
     return (*passes, Phase(schedule=_where(lowered[sizes[0]], _is_end)))
 
 
@@ -175,6 +177,7 @@ def _is_end(instruction: Instruction) -> bool:
 def _is_forward(instruction: Instruction) -> bool:
     if instruction.peer is None:
         return instruction.op is Op.FORWARD
+    # Activations go to later stages: they are sent to one, or received from an earlier one.
     return (instruction.peer > instruction.stage) == (instruction.op is Op.SEND)
 
 

@@ -25,6 +25,7 @@ def launch_order(cluster: Cluster) -> tuple[int, ...]:
     kinds: dict[int, list[list[int]]] = defaultdict(list)
     for members in devices.values():
         kinds[len(members)].append(members)
+    # The most rounds that share out the hosts of every size evenly.
     num_rounds = gcd(*(len(hosts) for hosts in kinds.values()))
     return tuple(
         device
@@ -73,8 +74,10 @@ def pipelines(
     num_used = max(n for n in range(1, len(rows) + 1) if batch % n == 0)
     seen: Counter[str] = Counter()
     turns: list[tuple[int, int]] = []
+    # The n-th row of each region before the (n + 1)-th of any.
     for index, row in enumerate(rows):
         region = cluster.devices[row[0]].region
         turns.append((seen[region], index))
         seen[region] += 1
+    # Sorted again: the rows that are left keep the launch order.
     return tuple(rows[index] for index in sorted(i for _, i in sorted(turns)[:num_used]))

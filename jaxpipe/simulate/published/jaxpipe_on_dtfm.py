@@ -69,6 +69,7 @@ def fastest_path(cost: np.ndarray) -> tuple[int, ...]:
                     if visited & 1 << after:
                         continue
                     step = float(cost[last, after])
+                    # Tuples compare from the left: worst step, then sum, then path.
                     found = (max(worst, step), total + step, (*path, after))
                     key = (visited | 1 << after, after)
                     if key not in best or found < best[key]:
@@ -129,6 +130,7 @@ def _extrapolated_s(job: Callable[..., StepModel], num_stages: int, *, workload:
         return end_s(simulate(job(num_stages, workload=replace(workload, batch=batch))))
 
     num_replicas = len(job(num_stages, workload=workload).placement)
+    # A multiple of the replicas, so that short steps have as many of them.
     short = num_replicas * _SHORT_PER_STAGE * num_stages
     return extrapolate(seconds, size=workload.batch, short=short)
 
@@ -147,6 +149,7 @@ def _job(
     cut = even_partition(num_layers=workload.num_layers, num_stages=num_stages)
     speeds = constants.speeds(workload.precision)
     seconds = durations(cluster, placement, cut, workload=workload, speeds=speeds)
+    # The bytes of the first stage, which has the embeddings and so the most.
     tree = _islands(cluster, placement, num_bytes=workload.gradient_bytes(cut[0], is_first=True))
 
     def all_reduce(members: Sequence[int], num_bytes: float) -> Collective:

@@ -62,6 +62,7 @@ def megatron_step(
     cut = even_partition(num_layers=workload.num_layers, num_stages=split.stages)
     speeds = constants.speeds(workload.precision)
     whole = durations(cluster, placement, cut, workload=workload, speeds=speeds)
+    # A ring all-reduce over T devices: 2 (T - 1) rounds, a T-th of the activations in each.
     all_reduce_s = (
         2
         * (split.tensor - 1)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from jaxpipe.simulate.published.workload import Workload
 from jaxpipe.trace import Lane, Trace
 
+# Without sends, which run while their rank computes.
 _KINDS = {
     Lane.COMPUTE: "compute",
     Lane.RECEIVE: "waiting_for_messages",

@@ -46,14 +46,16 @@ def zero3_step(
         workload=workload,
         speeds=constants.speeds(workload.precision),
     )
+    # Parameters have as many bytes as their gradients.
     parameters = workload.gradient_bytes(workload.num_layers, is_first=True)
-    ring_s = (size - 1) * ring_step_s(
+    ring_s = (size - 1) * ring_step_s(  # rounds of an all-gather
         cluster, [order], parameters / size, nic_efficiency=constants.network.nic_efficiency
     )
     passes = gpipe(num_stages=1, num_microbatches=workload.batch // (size * _SAMPLES))
     return StepModel(
         cluster=cluster,
         placement=placement,
+        # One replica: the rings are part of the durations, and nothing else is reduced.
         phases=(Phase(schedule=lower(passes, tied=False, num_replicas=1)),),
         forward_s=tuple(max(_SAMPLES * each, ring_s) for each in compute.forward_s),
         backward_s=tuple(max(_SAMPLES * each, 2 * ring_s) for each in compute.backward_s),

@@ -17,6 +17,7 @@ class TensorBoardFile:
     def __init__(self, tracked: TrackedRun) -> None:
         self._writer: Any = import_module("tensorboardX").SummaryWriter(
             str(tracked.folder / "tensorboard"),
+            # The first step that is repeated: steps count from 1.
             purge_step=tracked.first_step + 1,
             # File names are seconds and the host: two attempts within a second would share one.
             filename_suffix=f".{tracked.first_step:08d}",

@@ -44,7 +44,7 @@ class Trackers:
     def close(self) -> None:
         """Wait for all trackers to finish, each for a limited time."""
         for each in self._all:
-            each.close(timeout_s=_CLOSE_TIMEOUT_S)
+            each.close(timeout_s=_CLOSE_TIMEOUT_S)  # each has its own: one may hang
 
 
 _MODULES = {

@@ -45,7 +45,7 @@ class SplitBackward:
         """Return what the weight part reads: nothing is copied, all other residuals may go."""
         leaves = jax.tree.leaves(residuals)
         inputs = dict(enumerate(leaves))
-        inputs[len(self.flat.arguments) - 1] = cotangent
+        inputs[len(self.flat.arguments) - 1] = cotangent  # the last argument
         # The weights are among the inputs too: `weight_part` receives them again, instead of here.
         kept = {p: inputs[p] for p in sorted(self.halves.second_inputs & inputs.keys())}
         return Carried(kept=kept, crossing=crossing, split=self)
@@ -53,6 +53,7 @@ class SplitBackward:
     def weight_part(self, carried: "Carried", weights: Any) -> Any:
         """Return the gradients of the weights."""
         known = jax.tree.leaves(weights)
+        # Arguments are residuals, weights, cotangent: the weights end before the last.
         first = len(self.flat.arguments) - 1 - len(known)
         values = self._values(carried.kept | {first + n: leaf for n, leaf in enumerate(known)})
         values.update(zip(crossing_keys(self.halves), carried.crossing, strict=True))

@@ -91,6 +91,7 @@ def halve(flat: FlatJaxpr, *, first: Positions, second: Positions) -> Halves:
         first=chosen,
         second=rest,
         scans=scans,
+        # In the order of the equations, as sets have none: both halves count on it.
         crossing=tuple(v for v in _made_in_order(flat) if v in made and v in needed),
         first_inputs=first_inputs,
         second_inputs=_among(flat.arguments, needed),

@@ -92,6 +92,7 @@ class _HalvedScan:
             own, (crossed, before) = xs
             inside = self._inside(constants, carry, own)
             inside.update(zip(keys, crossed, strict=True))
+            # As they were before this iteration: the first half has run through all of them.
             for number, array in zip(self.halves.crossing_carries, before, strict=True):
                 inside[body.arguments[self.scan.num_consts + number]] = array
             run_second(body, self.halves.body, inside)
