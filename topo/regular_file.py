@@ -1,7 +1,7 @@
-"""Read files that may come from strangers: regular ones only, and no more of them than is sensible.
+"""Files in folders that may come from strangers: only regular ones, inside their folder, bounded.
 
-A pipe in the place of a file would be waited for, a device read for ever, and a file of any size
-taken into memory.
+A pipe in the place of a file would be waited for, a device read for ever, a file of any size taken
+into memory, and a link written through to where it leads.
 """
 
 import errno
@@ -54,3 +54,23 @@ def check_inside(file: str, folder: Path) -> Path:
     if file in ("", ".", "..") or "/" in file or "\0" in file:
         raise OSError(errno.EINVAL, "it is not the name of a file in this folder", f"{file:.80}")
     return folder / file
+
+
+def write_inside(folder: Path, file: str, text: str, *, mode: int = 0o666) -> Path:
+    """Write a file of this name into a folder, but through no link; return its path.
+
+    Raises:
+        OSError: the name leads elsewhere, or the folder has something else than a file there.
+    """
+    path = check_inside(file, folder)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, mode)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(error.errno, "it is a link: remove it", str(path)) from None
+    with open(descriptor, "w", encoding="utf-8") as opened:
+        check_regular(os.fstat(descriptor), path)
+        opened.write(text)
+    return path

@@ -4,6 +4,7 @@ import io
 import os
 import re
 import string
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +111,7 @@ def test_settings_become_part_of_the_name(settings: str):
     ],
 )
 @pytest.mark.parametrize("bad", BAD, ids=ascii)
-def test_no_cluster_has_other_names(make, bad: str):
+def test_no_cluster_has_other_names(make: Callable[[str], object], bad: str):
     with pytest.raises(ValueError, match="must be"):
         make(bad)
 
