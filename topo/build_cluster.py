@@ -6,7 +6,7 @@ from pathlib import PurePath
 import numpy as np
 
 from topo.cluster import Cluster, Device
-from topo.cluster_file import ClusterFile, Pairs, Rows
+from topo.cluster_file import MAX_DEVICES, ClusterFile, Pairs, Rows
 from topo.gpu import gpu
 from topo.host_groups import HostOfGroup, ReadBeside, hosts_of
 from topo.links import Matrices, matrices_by_region
@@ -24,6 +24,12 @@ def build(file: ClusterFile, *, name: str, read_beside: ReadBeside) -> Cluster:
         ValueError: two hosts of the cluster have no link, or the cluster is not a valid one.
     """
     hosts = tuple(hosts_of(file.hosts, read_beside))
+    num_devices = sum(each.num_devices for each in hosts)
+    if num_devices > MAX_DEVICES:
+        raise ValueError(
+            f"a cluster has at most {MAX_DEVICES:,} devices, its hosts have {num_devices:,}: lower "
+            "`devices`, or the slots in `hostfile`"
+        )
     devices = tuple(device for each in hosts for device in _devices(each))
     if not devices:
         raise ValueError("`hosts` must have at least one device: add a host")

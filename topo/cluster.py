@@ -19,6 +19,7 @@ from math import inf
 import numpy as np
 
 from topo.gpu import Gpu, Precision
+from topo.names import check_cluster, check_device, check_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,8 @@ class Host:
     ingress_bytes_per_s: float = inf
 
     def __post_init__(self) -> None:
+        check_name(self.name, "hosts")
+        check_name(self.region, "region")
         for name in ("egress_bytes_per_s", "ingress_bytes_per_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"`{name}` must be above 0, is {getattr(self, name)}")
@@ -89,11 +92,13 @@ class Cluster:
 
     `latency_s[a, b]` and `bandwidth_bytes_per_s[a, b]` are those of the link from `a` to `b`; the
     diagonals are 0 and infinity. By default, `alone_bytes_per_s` is the same bandwidth, and `hosts`
-    are those that the devices name, without a limit.
+    are those that the devices name, without a limit. Scripts, files and terminals take all names as
+    they are: `topo.names` has checked them.
 
     Raises:
-        ValueError: a matrix has the wrong shape, or holds a latency below 0 or a bandwidth that
-            is not above 0; two devices or hosts share a name; the host of a device is missing.
+        ValueError: a name is not one; a matrix has the wrong shape, or holds a latency below 0 or a
+            bandwidth that is not above 0; two devices or hosts share a name; the host of a device
+            is missing.
     """
 
     name: str
@@ -117,6 +122,9 @@ class Cluster:
         self._check_matrices()
 
     def _check_names(self) -> None:
+        check_cluster(self.name, "name")
+        for device in self.devices:
+            check_device(device.name, "devices")
         for what, members in (("devices", self.devices), ("hosts", self.hosts)):
             name, count = Counter(member.name for member in members).most_common(1)[0]
             if count > 1:

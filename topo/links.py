@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import nan
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from topo.cluster import Device
 from topo.cluster_file import ClusterFile, Speed
 from topo.csv_table import csv_rows
 from topo.host_groups import ReadBeside
+from topo.names import is_name
 from topo.nvidia import gpu_link_speed
 from topo.units import bytes_per_s_from_gbps, seconds_from_ms
 
@@ -109,12 +111,19 @@ def _check_joined(speeds: list[list[Speed | None]], regions: list[str], lonely: 
 def _link_table(text: str) -> dict[tuple[str, str], Speed]:
     """Parse region_a, region_b, latency_ms, bandwidth_gbps: both directions are equal."""
     known: dict[tuple[str, str], Speed] = {}
-    for row in csv_rows(text):
+    for number, row in enumerate(csv_rows(text), start=1):
         if missing := _LINK_COLUMNS - row.keys():
             raise ValueError(f"`link_table` must have a column `{min(missing)}`")
-        speed = Speed(
-            latency_ms=float(row["latency_ms"]), bandwidth_gbps=float(row["bandwidth_gbps"])
-        )
+        try:
+            latency_ms, gbps = float(row["latency_ms"]), float(row["bandwidth_gbps"])
+        except ValueError:
+            latency_ms = gbps = nan
+        if not (is_name(row["region_a"]) and is_name(row["region_b"]) and gbps > 0):
+            raise ValueError(
+                f"`link_table` must have the names of two regions and two numbers in a row: row "
+                f"{number} has something else"
+            )
+        speed = Speed(latency_ms=latency_ms, bandwidth_gbps=gbps)
         known[row["region_a"], row["region_b"]] = speed
         known[row["region_b"], row["region_a"]] = speed
     return known

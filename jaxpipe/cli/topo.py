@@ -1,5 +1,6 @@
 """`jaxpipe topo`: the catalogue of clusters, scripts that emulate them, network measurement."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,6 +79,7 @@ def write_tc(
     """
     import topo
     from jaxpipe.run.console import console
+    from topo.regular_file import write_inside
     from topo.tc import parse_addresses, tc_scripts
 
     with _users_mistakes():
@@ -86,12 +88,11 @@ def write_tc(
         out.mkdir(parents=True, exist_ok=True)
         for host, script in scripts.items():
             for kind, text in (("setup", script.setup), ("undo", script.undo)):
-                path = out / f"{host}.{kind}.sh"
-                path.write_text(text)
-                path.chmod(0o755)
+                write_inside(out, f"{host}.{kind}.sh", text).chmod(0o755)
     first = next(iter(scripts))
     console.print(f"{2 * len(scripts)} scripts -> {out}", markup=False)
-    console.print(f"\nnext, as root on {first}: {out / first}.setup.sh", markup=False)
+    script = shlex.quote(str(out / f"{first}.setup.sh"))
+    console.print(f"\nnext, as root on {first}: {script}", markup=False)
     return 0
 
 
@@ -113,18 +114,20 @@ def write_hosts(
     import topo
     from jaxpipe.run.console import console
     from topo.hostfile import mpich_hostfile, openmpi_hostfile, openmpi_rankfile
+    from topo.regular_file import write_inside
 
     with _users_mistakes():
         cluster = topo.load(name)
         chosen = _chosen(cluster, devices=devices, plan=plan)
         out.mkdir(parents=True, exist_ok=True)
-        (out / "openmpi.hosts").write_text(openmpi_hostfile(cluster))
-        (out / "openmpi.ranks").write_text(openmpi_rankfile(cluster, chosen))
-        (out / "mpich.hosts").write_text(mpich_hostfile(cluster, chosen))
+        hosts = write_inside(out, "openmpi.hosts", openmpi_hostfile(cluster))
+        ranks = write_inside(out, "openmpi.ranks", openmpi_rankfile(cluster, chosen))
+        mpich = write_inside(out, "mpich.hosts", mpich_hostfile(cluster, chosen))
+    mapping = ("--map-by", f"rankfile:FILE={ranks}", "--bind-to", "none")
+    openmpi = shlex.join(("mpirun", "--hostfile", str(hosts), *mapping, "-n", str(len(chosen))))
     console.print(
-        f"Open MPI: mpirun --hostfile {out / 'openmpi.hosts'} --map-by "
-        f"rankfile:FILE={out / 'openmpi.ranks'} --bind-to none -n {len(chosen)} ...\n"
-        f"MPICH:    mpiexec -f {out / 'mpich.hosts'} -n {len(chosen)} ...",
+        f"Open MPI: {openmpi} ...\n"
+        f"MPICH:    {shlex.join(('mpiexec', '-f', str(mpich), '-n', str(len(chosen))))} ...",
         markup=False,
     )
     return 0
@@ -180,5 +183,7 @@ def probe(
         about = "Measured by `jaxpipe topo probe`: medians; latency is half of a round trip."
         out.write_text(cluster_toml(cluster, measured=spread, about=about))
     console.print(draw_cluster(cluster), markup=False)
-    console.print(f"\nmeasured -> {out}\nnext: jaxpipe topo show {out}", markup=False)
+    console.print(
+        f"\nmeasured -> {out}\nnext: jaxpipe topo show {shlex.quote(str(out))}", markup=False
+    )
     return 0

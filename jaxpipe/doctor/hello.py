@@ -36,7 +36,7 @@ def say_hello(*, num_ranks: int = 2, timeout_s: float) -> tuple[Finding, ...]:
                 about="MPI", health=Health.BROKEN, message="there is no `mpirun`", fix=_INSTALL
             ),
         )
-    command = (*launch_command(mpirun, num_ranks=num_ranks), sys.executable, "-m", __name__)
+    command = (*launch_command(mpirun, num_ranks=num_ranks), sys.executable, "-P", "-m", __name__)
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

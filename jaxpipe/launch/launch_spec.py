@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS
 
 if TYPE_CHECKING:  # they import numpy, which `--help` can do without
@@ -20,6 +21,9 @@ class Launch:
 
     The run ends after `steps` steps. With `survives`, the others continue when ranks are lost,
     which takes Open MPI's own launcher. A rank has `gpus_each` GPUs, if the cluster has any.
+
+    Raises:
+        ConfigError: the folder or an argument holds a control character, such as a newline.
     """
 
     plan: "Plan"
@@ -29,6 +33,16 @@ class Launch:
     steps: int
     survives: bool = False
     gpus_each: int = 1
+
+    def __post_init__(self) -> None:
+        words = (("run.folder", self.folder), *(("command", word) for word in self.arguments))
+        for field, word in words:
+            if not word.isprintable():
+                raise ConfigError(
+                    "a script has words without control characters: one in the "
+                    f"`{field}` is {word!r:.80}; leave them out, or put the setting into the "
+                    "configuration"
+                )
 
     @property
     def name(self) -> str:

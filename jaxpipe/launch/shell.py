@@ -10,6 +10,7 @@ killed. The checkpoint of the last step decides.
 """
 
 import shlex
+from collections.abc import Iterable
 
 from jaxpipe.launch.launch_spec import Launch
 from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS
@@ -19,6 +20,18 @@ STOPPED = 143
 
 EXPORT = "-x GLIBC_TUNABLES"
 """Makes mpirun export to other hosts what `begin_lines` has set, as srun does by itself."""
+
+
+def file_lines(target: str, lines: Iterable[str], *, word: str) -> list[str]:
+    """Return the lines that write a file; `word` ends them, with `_` behind it if it is a line.
+
+    >>> file_lines("/tmp/hosts", ["HOSTS", "reboot"], word="HOSTS")
+    ["cat > /tmp/hosts <<'HOSTS_'", 'HOSTS', 'reboot', 'HOSTS_']
+    """
+    lines = list(lines)
+    while word in lines:
+        word += "_"
+    return [f"cat > {target} <<'{word}'", *lines, word]
 
 
 def begin_lines(launch: Launch) -> list[str]:

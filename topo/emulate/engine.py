@@ -106,7 +106,7 @@ def _missing(kind: EngineKind) -> str:
     match kind:
         case EngineKind.NETEM:
             # Both: netem delays inside the classes of htb.
-            return _refused("netem delay 1ms") or _refused("htb")
+            return _refused("netem", "delay", "1ms") or _refused("htb")
         case EngineKind.HTB:
             return _refused("htb")
         case EngineKind.RELAY:
@@ -115,14 +115,13 @@ def _missing(kind: EngineKind) -> str:
             return ""
 
 
-def _refused(qdisc: str) -> str:
+def _refused(*qdisc: str) -> str:
     """Try a queueing discipline in a temporary network namespace; return its error."""
     # In a namespace of its own, which ends with the command: the machine's `lo` stays as it is.
-    words = f"tc qdisc add dev lo root handle 1: {qdisc}"
     try:
-        run("unshare", "--net", "sh", "-c", words)
+        run("unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "handle", "1:", *qdisc)
     except EmulationError as error:
-        return f"tc says {str(error).rpartition(': ')[2]!r} of {qdisc.partition(' ')[0]}"
+        return f"tc says {str(error).rpartition(': ')[2]!r} of {qdisc[0]}"
     return ""
 
 

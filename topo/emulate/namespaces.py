@@ -19,25 +19,27 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from topo.emulate import addresses
-from topo.emulate.commands import EmulationError, in_namespace, ip_batch, run
+from topo.emulate.commands import EmulationError, ip_batch, run, write_kernel
 from topo.emulate.owner import NAMESPACES, Owner, owned
 
 _LOCK = Path("/run/jaxpipe-emulate.lock")
 _FILES = Path("/etc/netns")
 _SECONDS_TO_DIE = 5.0
 
-_SETTINGS = """
-put() { if [ -e "/proc/sys/net/$1" ]; then echo "$2" > "/proc/sys/net/$1"; fi; }
-put ipv6/conf/all/disable_ipv6 1
-put ipv6/conf/default/disable_ipv6 1
-put ipv4/tcp_rmem '4096 16777216 134217728'
-put ipv4/tcp_wmem '4096 1048576 134217728'
-put ipv4/tcp_slow_start_after_idle 0
-put ipv4/tcp_no_metrics_save 1
-put ipv4/tcp_congestion_control reno
-"""
+_SETTINGS = MappingProxyType(
+    {
+        "ipv6/conf/all/disable_ipv6": "1",
+        "ipv6/conf/default/disable_ipv6": "1",
+        "ipv4/tcp_rmem": "4096 16777216 134217728",
+        "ipv4/tcp_wmem": "4096 1048576 134217728",
+        "ipv4/tcp_slow_start_after_idle": "0",
+        "ipv4/tcp_no_metrics_save": "1",
+        "ipv4/tcp_congestion_control": "reno",
+    }
+)
 """TCP windows as large as a long link needs, and no slow start after idling: a cluster's tables
 state the steady rate of links. Reno is the only congestion control that all kernels allow in a
 namespace; it fills a link whose queue is as large as its bandwidth-delay product."""
@@ -82,7 +84,7 @@ def make(owner: Owner, hosts: Sequence[str]) -> int:
     for number, name in enumerate(hosts):
         _join_control(owner, number, addresses.control_address(index, number))
         _write_files(owner.namespace(number), name, hosts)
-        in_namespace(owner.namespace(number), _SETTINGS)
+        write_kernel(owner.namespace(number), _SETTINGS)
     return index
 
 

@@ -28,7 +28,7 @@ class RelayEngine:
             EmulationError: it did not start.
         """
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "topo.emulate.relay", owner.namespace("")],
+            [sys.executable, "-P", "-m", "topo.emulate.relay", owner.namespace("")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

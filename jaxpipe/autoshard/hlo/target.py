@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from importlib.resources import files
 from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -62,19 +63,23 @@ def target_environment(num_devices: int) -> Mapping[str, str]:
     }
 
 
-def run_python(module: str, request: Any, *, num_devices: int) -> Any:
-    """Run `python -m module`, `request` as JSON on its input; return its last line, parsed.
+def run_python(module: str, request: Any, *, num_devices: int, path: Path | None = None) -> Any:
+    """Run `python -P -m module`, `request` as JSON on its input; return its last line, parsed.
+
+    The module is an installed one, or one in the folder `path`: Python does not search the working
+    directory.
 
     Raises:
         RunError: the process failed; the message ends with the last line of its error output.
     """
+    searched = {} if path is None else {"PYTHONPATH": str(path)}
     process = subprocess.run(
-        [sys.executable, "-m", module],
+        [sys.executable, "-P", "-m", module],
         input=json.dumps(request),
         capture_output=True,
         text=True,
         check=False,
-        env=dict(target_environment(num_devices)),
+        env={**target_environment(num_devices), **searched},
     )
     if process.returncode:
         told = process.stderr.strip().splitlines() or ["nothing on its error output"]

@@ -97,7 +97,7 @@ def launch(
     mpirun = find_mpirun()
     command = [
         *launch_command(mpirun, num_ranks=num_ranks, survives=survives),
-        *(sys.executable, "-m", module),
+        *(sys.executable, "-P", "-m", module),
         *arguments,
     ]
     blocks = is_supported() and _is_open_mpi(mpirun) and not survives
