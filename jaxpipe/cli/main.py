@@ -11,6 +11,7 @@ import difflib
 import os
 import platform
 import shutil
+import signal
 import sys
 import textwrap
 import time
@@ -108,6 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        sys.stderr.write("jaxpipe: interrupted\n")
+        return 128 + signal.SIGINT
 
 
 def _run(words: list[str]) -> int:

@@ -1,5 +1,6 @@
-"""The terminal: one console for all commands, and progress of long operations."""
+"""The terminal: one console for all commands, progress of long operations, the next command."""
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,15 @@ from rich.table import Table
 
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def next_line(*words: object) -> str:
+    """Return the line that names the next command, quoted for a shell.
+
+    >>> next_line("generate", "my runs/a", "--prompt", "A list is")
+    "next: jaxpipe generate 'my runs/a' --prompt 'A list is'"
+    """
+    return f"next: {shlex.join(['jaxpipe', *map(str, words)])}"
 
 
 @contextmanager

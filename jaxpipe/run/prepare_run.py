@@ -13,7 +13,7 @@ from jaxpipe.plan import Plan, ResolvedPlan, draw_plan, resolved_plan_text
 from jaxpipe.run.console import console
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.config import ComputeKind, RunConfig, TransportKind
-from jaxpipe.runtime.watchdog import clear_cause, clear_ended
+from jaxpipe.runtime.watchdog import clear_cause, clear_ended, clear_heartbeats
 from topo import Cluster
 
 PLAN_FILE = "plan.toml"
@@ -61,6 +61,7 @@ def begin_folder(prepared: Prepared) -> Path:
     plan_file = write_resolved_plan(prepared.config, prepared.resolved)
     clear_cause(folder)
     clear_ended(folder)
+    clear_heartbeats(folder)
     return plan_file
 
 

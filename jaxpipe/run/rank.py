@@ -16,7 +16,7 @@ from jaxpipe.errors import UserError
 from jaxpipe.plan import ResolvedPlan, parse_resolved_plan, resolved_plan_text
 from jaxpipe.run.paced import run_paced
 from jaxpipe.run.prepare_run import begin_folder, introduce, prepare
-from jaxpipe.run.train_rank import train_rank
+from jaxpipe.run.train_rank import Member, train_rank
 from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid
 from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
@@ -30,7 +30,8 @@ class Start:
     """With what a rank starts.
 
     `resolved` is None on ranks of the user's own launcher: rank 0 then resolves the plan. Rank 0
-    of a run that resumes has the `checkpoint`, or finds it.
+    of a run that resumes has the `checkpoint`, or finds it. `resume_line` names the command that
+    continues the run.
     """
 
     config: Config
@@ -39,6 +40,7 @@ class Start:
     checkpoint: Checkpoint | None = None
     cluster: Cluster | None = None
     hooks: Hooks = NO_HOOKS
+    resume_line: str = "next: the same command with --resume"
 
 
 def run_rank(start: Start, *, is_launched: bool) -> int:
@@ -66,14 +68,15 @@ def run_rank(start: Start, *, is_launched: bool) -> int:
     except BaseException as error:
         transport.close(error=error)
         raise
-    return train_rank(
-        config,
-        resolved,
-        transport,
-        resume=start.resume,
-        checkpoint=start.checkpoint,
+    member = Member(
+        config=config,
+        transport=transport,
+        devices=resolved.devices,
         hooks=start.hooks,
+        resume_line=start.resume_line,
+        is_launched=is_launched,
     )
+    return train_rank(member, resolved, resume=start.resume, checkpoint=start.checkpoint)
 
 
 def receive_plan(transport: Transport, start: Start) -> Start:

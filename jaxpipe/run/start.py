@@ -12,7 +12,6 @@ user's own launcher receive the plan from rank 0 over the transport, and may hav
 
 import os
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +19,7 @@ from pathlib import Path
 from jaxpipe.config import Config, check_paced, check_plan_fits, load_config
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.plan import Plan, read_resolved_plan
-from jaxpipe.run.console import console
+from jaxpipe.run.console import console, next_line
 from jaxpipe.run.prepare_run import Prepared, begin_folder, introduce, prepare
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.config import ComputeKind, Survival
@@ -38,7 +37,7 @@ from jaxpipe.runtime.process.mpirun import (
     launched_rank,
 )
 from jaxpipe.runtime.process.ulfm_support import check_survival
-from jaxpipe.runtime.watchdog import Cause, CauseKind, has_ended, write_cause
+from jaxpipe.runtime.watchdog import Cause, CauseKind, has_ended, have_begun, write_cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +56,22 @@ class TrainRequest:
 
     def rank_arguments(self, plan_file: Path) -> list[str]:
         """Return the command line with which a launcher starts each rank."""
-        changes = [word for setting in self.settings for word in ("--set", setting)]
         resume = ["--resume"] if self.resume else []
         hooks = [] if self.hooks is None else ["--hooks", self.hooks]
-        return ["train", str(self.config), *changes, *resume, "--plan", str(plan_file), *hooks]
+        return [*self._arguments(), *resume, "--plan", str(plan_file), *hooks]
+
+    @property
+    def resume_line(self) -> str:
+        """The line that names the command with which the run continues.
+
+        >>> TrainRequest(config=Path("my.toml"), settings=("run.folder=a b",)).resume_line
+        "next: jaxpipe train my.toml --set 'run.folder=a b' --resume"
+        """
+        return next_line(*self._arguments(), "--resume")
+
+    def _arguments(self) -> list[str]:
+        changes = [word for setting in self.settings for word in ("--set", setting)]
+        return ["train", str(self.config), *changes]
 
 
 def start_training(request: TrainRequest) -> int:
@@ -83,7 +94,10 @@ def check_training(request: TrainRequest) -> None:
     """
     prepared = prepare(load_config(request.config, request.settings), resume=request.resume)
     introduce(prepared.config, prepared.plan, prepared.cluster)
-    console.print(f"\nchecked; next: jaxpipe train {request.config}", markup=False)
+    changes = (word for setting in request.settings for word in ("--set", setting))
+    resume = ("--resume",) if request.resume else ()
+    line = next_line("train", request.config, *changes, *resume)
+    console.print(f"\nchecked; {line}", markup=False)
 
 
 def load_hooks(reference: str | None, config: Path, *, rank: int) -> Hooks:
@@ -125,7 +139,13 @@ def _be_rank(request: TrainRequest, config: Config, here: LaunchedRank) -> int:
 
     from jaxpipe.run.rank import Start, run_rank
 
-    start = Start(config=config, resume=request.resume, resolved=resolved, hooks=hooks)
+    start = Start(
+        config=config,
+        resume=request.resume,
+        resolved=resolved,
+        hooks=hooks,
+        resume_line=request.resume_line,
+    )
     return run_rank(start, is_launched=True)
 
 
@@ -139,7 +159,7 @@ def _launch(request: TrainRequest, config: Config) -> int:
     if config.run.compute is ComputeKind.REAL:
         introduce(config, prepared.plan, prepared.cluster)
     if num_ranks > 1:
-        return _start_ranks(prepared, request.rank_arguments(plan_file))
+        return _start_ranks(prepared, request, plan_file)
     hooks = load_hooks(request.hooks, request.config, rank=0)
 
     from jaxpipe.run.rank import Start, run_rank
@@ -150,16 +170,34 @@ def _launch(request: TrainRequest, config: Config) -> int:
         resolved=prepared.resolved,
         checkpoint=prepared.checkpoint,
         hooks=hooks,
+        resume_line=request.resume_line,
     )
     return run_rank(start, is_launched=False)
 
 
-def _start_ranks(prepared: Prepared, arguments: Sequence[str]) -> int:
+def _start_ranks(prepared: Prepared, request: TrainRequest, plan_file: Path) -> int:
     """Run all ranks, and return the exit code; keep why they ended where none of them could."""
     config, plan = prepared.config, prepared.plan
     folder, survives = Path(config.run.folder), config.run.survive is Survival.SHRINK
     output: list[str] = []
-    code = launch(arguments, num_ranks=plan.num_ranks, hear=output.append, survives=survives)
+    begun: list[bool] = []
+
+    def can_stop() -> bool:
+        begun.append(have_begun(folder))
+        return begun[-1]
+
+    code = launch(
+        request.rank_arguments(plan_file),
+        num_ranks=plan.num_ranks,
+        hear=output.append,
+        survives=survives,
+        can_stop=can_stop,
+    )
+    if code in STOP_EXIT_CODES and begun == [False]:
+        saved = "" if prepared.checkpoint is None else f"; {prepared.checkpoint.folder} is kept"
+        text = f"\nstopped on request before the first step{saved}\n\n"
+        resume = request.resume_line if request.resume else "next: the same command"
+        console.print(f"{text}{resume}", markup=False)
     if code == 0 and survives and not has_ended(folder):
         code = 1  # the survivors have gone, too
     _write_cause_if_killed(folder, plan, code=code, output="".join(output))
