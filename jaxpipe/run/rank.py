@@ -7,6 +7,7 @@
                     └► refused ──► all ranks end with exit code 2, rank 0 says why
 """
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from jaxpipe.comm import BROADCAST_TAG, Transport, broadcast_bytes
 from jaxpipe.config import Config, cluster_from
 from jaxpipe.errors import UserError
 from jaxpipe.plan import ResolvedPlan, parse_resolved_plan, resolved_plan_text
+from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.paced import run_paced
 from jaxpipe.run.prepare_run import begin_folder, introduce, prepare
 from jaxpipe.run.train_rank import Member, train_rank
@@ -52,11 +54,17 @@ def run_rank(start: Start, *, is_launched: bool) -> int:
         UserError: the input is wrong.
         RunError: the run has failed.
     """
-    config = start.config
-    survives = config.run.survive is Survival.SHRINK
+    survives = start.config.run.survive is Survival.SHRINK
     transport = open_base(is_launched=is_launched, survives=survives)
-    if start.resolved is None:
-        start = receive_plan(transport, start)
+    with ExitStack() as held:
+        if start.resolved is None:
+            start = receive_plan(transport, start, held)
+        return _run(start, transport, is_launched=is_launched)
+
+
+def _run(start: Start, transport: Transport, *, is_launched: bool) -> int:
+    """Train or pace as a rank that has the plan."""
+    config = start.config
     resolved = start.resolved
     assert resolved is not None, "the plan has been received"
     if config.run.compute is ComputeKind.PACED:
@@ -79,11 +87,12 @@ def run_rank(start: Start, *, is_launched: bool) -> int:
     return train_rank(member, resolved, resume=start.resume, checkpoint=start.checkpoint)
 
 
-def receive_plan(transport: Transport, start: Start) -> Start:
+def receive_plan(transport: Transport, start: Start, held: ExitStack) -> Start:
     """Return `start` with the plan that rank 0 has resolved; all ranks call this.
 
-    Where the input is wrong, all ranks close the transport in order and raise: rank 0 what it has
-    found, which is printed once, the others after it.
+    Rank 0 holds the lock of the run's folder until `held` is closed. Where the input is wrong, all
+    ranks close the transport in order and raise: rank 0 what it has found, which is printed once,
+    the others after it.
 
     Raises:
         UserError: the input is wrong.
@@ -94,7 +103,7 @@ def receive_plan(transport: Transport, start: Start) -> Start:
     try:
         if transport.rank == 0:
             try:
-                start = _prepared(start, num_started=transport.num_ranks)
+                start = _prepared(start, held, num_started=transport.num_ranks)
                 assert start.resolved is not None, "the plan has been resolved"
                 payload = resolved_plan_text(start.resolved).encode()
             except UserError as error:
@@ -117,8 +126,9 @@ def receive_plan(transport: Transport, start: Start) -> Start:
     return replace(start, resolved=parse_resolved_plan(text.decode(), source="the plan of rank 0"))
 
 
-def _prepared(start: Start, *, num_started: int) -> Start:
-    """Return `start` with what a launcher would have prepared."""
+def _prepared(start: Start, held: ExitStack, *, num_started: int) -> Start:
+    """Return `start` with what a launcher would have prepared, in the locked folder."""
+    held.enter_context(locked(Path(start.config.run.folder)))
     prepared = prepare(start.config, resume=start.resume)
     here = LaunchedRank(rank=0, num_ranks=num_started)
     check_launched_rank(here, num_ranks=prepared.plan.num_ranks)

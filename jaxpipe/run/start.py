@@ -12,6 +12,7 @@ user's own launcher receive the plan from rank 0 over the transport, and may hav
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +21,7 @@ from jaxpipe.config import Config, check_paced, check_plan_fits, load_config
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.plan import Plan, read_resolved_plan
 from jaxpipe.run.console import console, next_line
+from jaxpipe.run.folder_lock import beating, locked
 from jaxpipe.run.prepare_run import Prepared, begin_folder, introduce, prepare
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.config import ComputeKind, Survival
@@ -150,22 +152,30 @@ def _be_rank(request: TrainRequest, config: Config, here: LaunchedRank) -> int:
 
 
 def _launch(request: TrainRequest, config: Config) -> int:
-    """Prepare the run, and start its ranks; a plan of one rank needs no MPI."""
-    prepared = prepare(config, resume=request.resume)
-    num_ranks, survives = prepared.plan.num_ranks, config.run.survive is Survival.SHRINK
-    if num_ranks > 1:
-        launch_command(find_mpirun(), num_ranks=num_ranks, survives=survives)  # or says what lacks
-    plan_file = begin_folder(prepared)
-    if config.run.compute is ComputeKind.REAL:
-        introduce(config, prepared.plan, prepared.cluster)
-    if num_ranks > 1:
-        return _start_ranks(prepared, request, plan_file)
+    """Prepare the run in its locked folder, and start its ranks; one rank needs no MPI."""
+    # No thread touches the lock: this process has to fork.
+    with locked(Path(config.run.folder), beats=False) as lock:
+        prepared = prepare(config, resume=request.resume)
+        num_ranks, survives = prepared.plan.num_ranks, config.run.survive is Survival.SHRINK
+        if num_ranks > 1:  # or says what lacks
+            launch_command(find_mpirun(), num_ranks=num_ranks, survives=survives)
+        plan_file = begin_folder(prepared)
+        if config.run.compute is ComputeKind.REAL:
+            introduce(config, prepared.plan, prepared.cluster)
+        if num_ranks > 1:
+            return _start_ranks(prepared, request, plan_file, poll=lock.beat)
+        with beating(lock):
+            return _be_only_rank(request, prepared)
+
+
+def _be_only_rank(request: TrainRequest, prepared: Prepared) -> int:
+    """Train in this process, without MPI."""
     hooks = load_hooks(request.hooks, request.config, rank=0)
 
     from jaxpipe.run.rank import Start, run_rank
 
     start = Start(
-        config=config,
+        config=prepared.config,
         resume=request.resume,
         resolved=prepared.resolved,
         checkpoint=prepared.checkpoint,
@@ -175,7 +185,9 @@ def _launch(request: TrainRequest, config: Config) -> int:
     return run_rank(start, is_launched=False)
 
 
-def _start_ranks(prepared: Prepared, request: TrainRequest, plan_file: Path) -> int:
+def _start_ranks(
+    prepared: Prepared, request: TrainRequest, plan_file: Path, *, poll: Callable[[], object]
+) -> int:
     """Run all ranks, and return the exit code; keep why they ended where none of them could."""
     config, plan = prepared.config, prepared.plan
     folder, survives = Path(config.run.folder), config.run.survive is Survival.SHRINK
@@ -192,6 +204,7 @@ def _start_ranks(prepared: Prepared, request: TrainRequest, plan_file: Path) -> 
         hear=output.append,
         survives=survives,
         can_stop=can_stop,
+        poll=poll,
     )
     if code in STOP_EXIT_CODES and begun == [False]:
         saved = "" if prepared.checkpoint is None else f"; {prepared.checkpoint.folder} is kept"

@@ -14,10 +14,12 @@ compute threads of XLA are shared by all ranks, so this is for small models and 
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import Config, check_run, cluster_from, job_from, plan_from
 from jaxpipe.errors import ConfigError
+from jaxpipe.run.folder_lock import locked
 from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
 from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.open_transport import choose_transport
@@ -57,6 +59,18 @@ def train(
         RunError: the run failed.
     """
     _check_threads(config)
+    with locked(Path(config.run.folder)):
+        return _train(config, model=model, resume=resume, observe=observe)
+
+
+def _train(
+    config: Config,
+    *,
+    model: Model | None,
+    resume: bool,
+    observe: Callable[[StepMetrics], None],
+) -> Outcome:
+    """Train in the locked folder."""
     checkpoint = check_run(config, resume=resume)
     plan, cluster = plan_from(config), cluster_from(config)
     job = job_from(config, plan)

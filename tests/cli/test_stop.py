@@ -48,6 +48,10 @@ def test_ctrl_c_saves_after_the_step_and_names_the_next_command(
     config = write_config(plan={"replicas": 1}, train={"steps": 100_000, "eval_every": 100_000})
     job = started(command, str(config))
     wait_for_step(tmp_path / "run", 2)
+    second = started("train", str(config), "--resume")
+    _, refusal = second.communicate(timeout=60)
+    assert second.returncode == 2
+    assert refusal.startswith("jaxpipe: a folder has one run at a time: `run.folder`")
     os.killpg(job.pid, signal.SIGINT)
     output, errors = job.communicate(timeout=60)
     assert job.returncode == 130, errors
@@ -57,6 +61,7 @@ def test_ctrl_c_saves_after_the_step_and_names_the_next_command(
     assert f"next: jaxpipe train {config} --resume" in output
     assert f"next: jaxpipe {command} {config} --resume" in output
     assert not list((tmp_path / "run" / "watch").iterdir())
+    assert not (tmp_path / "run" / "lock").exists()
 
 
 def test_sigterm_during_start_up_ends_the_run_with_143(

@@ -79,6 +79,10 @@ def _always() -> bool:
     return True
 
 
+def _nothing() -> None:
+    """Do nothing while a child runs."""
+
+
 def launch(
     arguments: Sequence[str],
     *,
@@ -87,6 +91,7 @@ def launch(
     hear: Callable[[str], object] | None = None,
     survives: bool = False,
     can_stop: Callable[[], bool] = _always,
+    poll: Callable[[], object] = _nothing,
 ) -> int:
     """Run a module with these arguments on `num_ranks` ranks of this host; return the exit code.
 
@@ -96,9 +101,9 @@ def launch(
     the exit code is 128 plus the signal. A second signal ends them, and so does the first as long
     as `can_stop` returns False: ranks that are starting have nothing to save. A SIGTERM to Open
     MPI's `mpirun` is blocked there, and treated as one to this process. The callback `hear`
-    receives the end of the output of `mpirun`, after it has ended. With `survives`, ranks may
-    continue after the loss of others; then `mpirun` does receive its SIGTERM, since that is how a
-    rank ends the others.
+    receives the end of the output of `mpirun`, after it has ended; `poll` is called ten times a
+    second until then. With `survives`, ranks may continue after the loss of others; then `mpirun`
+    does receive its SIGTERM, since that is how a rank ends the others.
 
     Raises:
         ConfigError: there is no `mpirun`, or it cannot let ranks survive.
@@ -116,6 +121,7 @@ def launch(
         hear=hear,
         blocks_sigterm=blocks,
         can_stop=can_stop,
+        poll=poll,
     )
 
 
@@ -139,6 +145,7 @@ def run_child(
     hear: Callable[[str], object] | None = None,
     blocks_sigterm: bool = False,
     can_stop: Callable[[], bool] = _always,
+    poll: Callable[[], object] = _nothing,
 ) -> int:
     """Run a command that ends with this process, and return its exit code.
 
@@ -147,7 +154,8 @@ def run_child(
     ends the child. If the child then exits with 0, or is ended, the exit code is 128 plus the first
     signal. The callback `hear` receives the end of the child's output, after it has ended. With
     `blocks_sigterm` the child never receives a SIGTERM: one that is pending for it counts as one to
-    this process, and SIGINT ends the child instead. The child reads no input.
+    this process, and SIGINT ends the child instead. The child reads no input. The callback `poll`
+    is called ten times a second.
     """
     deadly = signal.SIGINT if blocks_sigterm else signal.SIGTERM
     pipe = None if hear is None else subprocess.PIPE
@@ -170,6 +178,7 @@ def run_child(
             if blocks_sigterm and not received and is_pending(process.pid, signal.SIGTERM):
                 received.append((signal.SIGTERM, time.monotonic()))
             forwarding.update(received)
+            poll()
     if hear is not None:
         hear(tee.tail())
     if received and (code == 0 or forwarding.ended_s is not None):
