@@ -67,7 +67,9 @@ def autoshard(
     """
     from jaxpipe.autoshard.hlo import run_python
     from jaxpipe.errors import PlanError
+    from jaxpipe.run.output_files import check_output
 
+    check_output("--out", out)
     answer = run_python("jaxpipe.cli.autoshard_worker", _asked(request), num_devices=request.mesh)
     if "error" in answer:
         raise PlanError(answer["error"])

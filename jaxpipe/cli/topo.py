@@ -1,5 +1,6 @@
 """`jaxpipe topo`: the catalogue of clusters, scripts that emulate them, network measurement."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,9 +50,11 @@ def show_cluster(
     """
     import topo
     from jaxpipe.run.console import console
+    from jaxpipe.run.output_files import check_picture
     from topo.cluster_picture import draw_picture
     from topo.draw_cluster import draw_cluster
 
+    check_picture("--picture", picture)
     with _users_mistakes():
         cluster = topo.load(name)
         console.print(draw_cluster(cluster), markup=False)
@@ -78,17 +81,23 @@ def write_tc(
     """
     import topo
     from jaxpipe.run.console import console
+    from jaxpipe.run.output_files import check_output_folder
     from topo.tc import parse_addresses, tc_scripts
 
     with _users_mistakes():
         known = parse_addresses(addresses.read_text())
         scripts = tc_scripts(topo.load(name), known, device=device)
+        texts = {
+            f"{host}.{kind}.sh": text
+            for host, script in scripts.items()
+            for kind, text in (("setup", script.setup), ("undo", script.undo))
+        }
+        check_output_folder("--out", out, texts)
         out.mkdir(parents=True, exist_ok=True)
-        for host, script in scripts.items():
-            for kind, text in (("setup", script.setup), ("undo", script.undo)):
-                path = out / f"{host}.{kind}.sh"
-                path.write_text(text)
-                path.chmod(0o755)
+        for file, text in texts.items():
+            path = out / file
+            path.write_text(text)
+            path.chmod(0o755)
     first = next(iter(scripts))
     console.print(f"{2 * len(scripts)} scripts -> {out}", markup=False)
     console.print(f"\nnext, as root on {first}: {out / first}.setup.sh", markup=False)
@@ -112,11 +121,13 @@ def write_hosts(
     """
     import topo
     from jaxpipe.run.console import console
+    from jaxpipe.run.output_files import check_output_folder
     from topo.hostfile import mpich_hostfile, openmpi_hostfile, openmpi_rankfile
 
     with _users_mistakes():
         cluster = topo.load(name)
         chosen = _chosen(cluster, devices=devices, plan=plan)
+        check_output_folder("--out", out, ("openmpi.hosts", "openmpi.ranks", "mpich.hosts"))
         out.mkdir(parents=True, exist_ok=True)
         (out / "openmpi.hosts").write_text(openmpi_hostfile(cluster))
         (out / "openmpi.ranks").write_text(openmpi_rankfile(cluster, chosen))
@@ -163,11 +174,16 @@ def probe(
         large_mib: the size of a large message in MiB.
     """
     from jaxpipe.run.console import console
+    from jaxpipe.run.output_files import check_output
+    from jaxpipe.runtime.process.mpirun import launched_rank
     from topo.draw_cluster import draw_cluster
     from topo.probe.measure import measure
     from topo.probe.measurements import ProbeSettings, cluster_of, spread_of
     from topo.write import cluster_toml
 
+    here = launched_rank(os.environ)
+    if here is None or here.rank == 0:  # only rank 0 writes
+        check_output("--out", out)
     with _users_mistakes():
         settings = ProbeSettings(
             small_repeats=4 * repeats, large_bytes=large_mib * 2**20, large_repeats=repeats

@@ -17,7 +17,7 @@ from jaxpipe.errors import UserError
 from jaxpipe.plan import ResolvedPlan, parse_resolved_plan, resolved_plan_text
 from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.paced import run_paced
-from jaxpipe.run.prepare_run import begin_folder, introduce, prepare
+from jaxpipe.run.prepare_run import begin_folder, introduce_run, prepare, report_complete
 from jaxpipe.run.train_rank import Member, train_rank
 from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid
 from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
@@ -57,9 +57,10 @@ def run_rank(start: Start, *, is_launched: bool) -> int:
     survives = start.config.run.survive is Survival.SHRINK
     transport = open_base(is_launched=is_launched, survives=survives)
     with ExitStack() as held:
-        if start.resolved is None:
-            start = receive_plan(transport, start, held)
-        return _run(start, transport, is_launched=is_launched)
+        if start.resolved is not None:
+            return _run(start, transport, is_launched=is_launched)
+        received = receive_plan(transport, start, held)
+        return 0 if received is None else _run(received, transport, is_launched=is_launched)
 
 
 def _run(start: Start, transport: Transport, *, is_launched: bool) -> int:
@@ -87,8 +88,14 @@ def _run(start: Start, transport: Transport, *, is_launched: bool) -> int:
     return train_rank(member, resolved, resume=start.resume, checkpoint=start.checkpoint)
 
 
-def receive_plan(transport: Transport, start: Start, held: ExitStack) -> Start:
+_REFUSED, _COMPLETE = b"", b"complete"
+"""What rank 0 broadcasts in place of a plan."""
+
+
+def receive_plan(transport: Transport, start: Start, held: ExitStack) -> Start | None:
     """Return `start` with the plan that rank 0 has resolved; all ranks call this.
+
+    Return None, with the transport closed, if the run that should resume is complete.
 
     Rank 0 holds the lock of the run's folder until `held` is closed. Where the input is wrong, all
     ranks close the transport in order and raise: rank 0 what it has found, which is printed once,
@@ -104,10 +111,10 @@ def receive_plan(transport: Transport, start: Start, held: ExitStack) -> Start:
         if transport.rank == 0:
             try:
                 start = _prepared(start, held, num_started=transport.num_ranks)
-                assert start.resolved is not None, "the plan has been resolved"
-                payload = resolved_plan_text(start.resolved).encode()
+                resolved = start.resolved
+                payload = _COMPLETE if resolved is None else resolved_plan_text(resolved).encode()
             except UserError as error:
-                refusal, payload = error, b""  # no plan is empty
+                refusal, payload = error, _REFUSED
         text = broadcast_bytes(
             transport,
             payload,
@@ -118,23 +125,32 @@ def receive_plan(transport: Transport, start: Start, held: ExitStack) -> Start:
     except BaseException as error:
         transport.close(error=error)
         raise
-    if not text:
+    if text == _REFUSED:
         transport.close()
         raise refusal or UserError("rank 0 has refused the input")
+    if text == _COMPLETE:
+        transport.close()
+        return None
     if start.resolved is not None:
         return start
     return replace(start, resolved=parse_resolved_plan(text.decode(), source="the plan of rank 0"))
 
 
 def _prepared(start: Start, held: ExitStack, *, num_started: int) -> Start:
-    """Return `start` with what a launcher would have prepared, in the locked folder."""
+    """Return `start` with what a launcher would have prepared, in the locked folder.
+
+    A run that is complete has no plan.
+    """
     held.enter_context(locked(Path(start.config.run.folder)))
     prepared = prepare(start.config, resume=start.resume)
     here = LaunchedRank(rank=0, num_ranks=num_started)
     check_launched_rank(here, num_ranks=prepared.plan.num_ranks)
+    if prepared.is_complete:
+        report_complete(prepared)
+        return start
     begin_folder(prepared)
     if start.config.run.compute is ComputeKind.REAL:
-        introduce(start.config, prepared.plan, prepared.cluster)
+        introduce_run(prepared)
     return replace(
         start,
         resolved=prepared.resolved,

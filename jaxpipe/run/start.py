@@ -22,7 +22,13 @@ from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.plan import Plan, read_resolved_plan
 from jaxpipe.run.console import console, next_line
 from jaxpipe.run.folder_lock import beating, locked
-from jaxpipe.run.prepare_run import Prepared, begin_folder, introduce, prepare
+from jaxpipe.run.prepare_run import (
+    Prepared,
+    begin_folder,
+    introduce_run,
+    prepare,
+    report_complete,
+)
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.config import ComputeKind, Survival
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
@@ -95,7 +101,7 @@ def check_training(request: TrainRequest) -> None:
         UserError: the input is wrong.
     """
     prepared = prepare(load_config(request.config, request.settings), resume=request.resume)
-    introduce(prepared.config, prepared.plan, prepared.cluster)
+    introduce_run(prepared)
     changes = (word for setting in request.settings for word in ("--set", setting))
     resume = ("--resume",) if request.resume else ()
     line = next_line("train", request.config, *changes, *resume)
@@ -156,12 +162,15 @@ def _launch(request: TrainRequest, config: Config) -> int:
     # No thread touches the lock: this process has to fork.
     with locked(Path(config.run.folder), beats=False) as lock:
         prepared = prepare(config, resume=request.resume)
+        if prepared.is_complete:
+            report_complete(prepared)
+            return 0
         num_ranks, survives = prepared.plan.num_ranks, config.run.survive is Survival.SHRINK
         if num_ranks > 1:  # or says what lacks
             launch_command(find_mpirun(), num_ranks=num_ranks, survives=survives)
         plan_file = begin_folder(prepared)
         if config.run.compute is ComputeKind.REAL:
-            introduce(config, prepared.plan, prepared.cluster)
+            introduce_run(prepared)
         if num_ranks > 1:
             return _start_ranks(prepared, request, plan_file, poll=lock.beat)
         with beating(lock):

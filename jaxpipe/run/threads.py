@@ -20,11 +20,12 @@ from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import Config, check_run, cluster_from, job_from, plan_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.run.folder_lock import locked
+from jaxpipe.run.prepare_run import resume_notice
 from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
 from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.open_transport import choose_transport
 from jaxpipe.runtime.stage.model import Model
-from jaxpipe.runtime.train import Outcome, Stopped
+from jaxpipe.runtime.train import Outcome, Stopped, outcome_in
 from jaxpipe.runtime.train import train as train_rank
 from jaxpipe.runtime.watchdog.of_job import start_watchdog
 
@@ -72,6 +73,10 @@ def _train(
 ) -> Outcome:
     """Train in the locked folder."""
     checkpoint = check_run(config, resume=resume)
+    if checkpoint is not None:
+        logger.info("%s", resume_notice(checkpoint, config))
+        if checkpoint.step >= config.train.steps:
+            return outcome_in(Path(config.run.folder))
     plan, cluster = plan_from(config), cluster_from(config)
     job = job_from(config, plan)
     if model is not None:

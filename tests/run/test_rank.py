@@ -21,7 +21,9 @@ def test_all_ranks_receive_the_plan_of_rank_0(tmp_path: Path, dataset: Path) -> 
 
     def receive(transport: Transport) -> Start:
         with ExitStack() as held:
-            return receive_plan(transport, Start(config=config), held)
+            received = receive_plan(transport, Start(config=config), held)
+        assert received is not None
+        return received
 
     first, *others = run_ranks(4, receive)
     assert isinstance(first.resolved, ResolvedPlan)
