@@ -12,6 +12,7 @@ import logging
 import os
 import platform
 import shutil
+import signal
 import sys
 import textwrap
 import time
@@ -113,6 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Else Python flushes standard output once more as it exits, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        sys.stderr.write("jaxpipe: interrupted\n")
+        return 128 + signal.SIGINT
 
 
 def _run(words: list[str]) -> int:
