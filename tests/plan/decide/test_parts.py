@@ -15,6 +15,7 @@ from jaxpipe.plan.decide import Task, balanced_cut, build, fastest_tree, shapes
 from jaxpipe.plan.decide.neighbours import neighbour
 from jaxpipe.schedule import ScheduleKind
 from tests.plan.models import cluster_of, profile_of
+from topo.toml_text import parse_toml, toml_pair
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -56,6 +57,15 @@ def test_the_fastest_tree_holds_all_and_is_no_slower_than_the_plain_ones(count: 
     links = links_between(cluster, tuple(range(count)))
     flat = tuple(range(count)) if count > 1 else 0
     assert tree_s(links, tree, num_bytes=1e5) <= tree_s(links, flat, num_bytes=1e5)
+
+
+def test_the_tree_of_many_ranks_is_one_that_a_plan_file_can_hold():
+    cluster = cluster_of(*[1.0] * 600)
+    devices = {index: index for index in range(600)}
+    # Many chunks favour a chain, whose arrays would be nested deeper than TOML readers follow.
+    tree = fastest_tree(cluster, devices, num_bytes=1e9, chunk_bytes=1e6)
+    assert sorted(ranks(tree)) == list(range(600))
+    assert parse_toml(toml_pair("sync", tree))
 
 
 @pytest.mark.parametrize(
