@@ -57,10 +57,11 @@ def _host_and_slots(words: list[str], number: int) -> tuple[str, int]:
     settings = dict(word.split("=", 1) for word in words[1:] if "=" in word)
     host, colon, count = words[0].partition(":")
     given = settings.get("slots", count if colon else "1")
-    if not (host and given.isdecimal() and int(given) > 0):
+    # Bounded: Python refuses to convert 4,300 digits.
+    if not (host and given.isdecimal() and len(given) <= 9 and int(given) > 0):
         raise ValueError(
             f"line {number} of a hostfile must be `host slots=N` or `host:N`, N at least 1, not "
-            f"{' '.join(words)!r}"
+            f"{' '.join(words)[:80]!r}"
         )
     return host, int(given)
 

@@ -14,6 +14,7 @@ SLURM's lists of names: `gpu[01-03,7],login` is gpu01, gpu02, gpu03, gpu7 and lo
 
 import re
 from itertools import product
+from math import prod
 
 
 def parse_topology(text: str) -> dict[str, str]:
@@ -56,7 +57,8 @@ def _fields(line: str) -> dict[str, str]:
 
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_MOST_NAMES = 100_000
 
 
 def expand(text: str) -> tuple[str, ...]:
@@ -68,7 +70,8 @@ def expand(text: str) -> tuple[str, ...]:
     ('r1n3', 'r1n5', 'r2n3', 'r2n5')
 
     Raises:
-        ValueError: a bracket holds something else than numbers and ranges.
+        ValueError: a bracket holds something else than numbers and ranges, or the list has more
+            than 100,000 names.
     """
     names: list[str] = []
     for word in filter(None, _COMMA_OUTSIDE_BRACKETS.split(text.strip())):
@@ -76,6 +79,9 @@ def expand(text: str) -> tuple[str, ...]:
         choices = [
             _numbers(part, text) if inside % 2 else (part,) for inside, part in enumerate(parts)
         ]
+        # Before they exist: a text of some characters may stand for more names than memory holds.
+        if len(names) + prod(map(len, choices)) > _MOST_NAMES:
+            raise ValueError(_too_many(text))
         names.extend("".join(chosen) for chosen in product(*choices))
     return tuple(names)
 
@@ -85,9 +91,15 @@ def _numbers(ranges: str, text: str) -> tuple[str, ...]:
     for word in ranges.split(","):
         match = _RANGE.fullmatch(word.strip())
         if match is None:
-            raise ValueError(f"{text!r} must hold ranges such as [01-04,7] in its brackets")
+            raise ValueError(f"{text[:80]!r} must hold ranges such as [01-04,7] in its brackets")
         first, last = match[1], match[2] or match[1]
         if int(last) < int(first):
             raise ValueError(f"{text!r}: the range {word.strip()} runs backwards")
+        if len(numbers) + int(last) - int(first) >= _MOST_NAMES:
+            raise ValueError(_too_many(text))
         numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
     return tuple(numbers)
+
+
+def _too_many(text: str) -> str:
+    return f"{text[:80]!r} must stand for at most {_MOST_NAMES:,} names; name fewer hosts"

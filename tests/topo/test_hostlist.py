@@ -36,6 +36,9 @@ def test_a_range_has_all_its_numbers(first: int, count: int, width: int):
         ("n[a-b]", r"'n\[a-b\]' must hold ranges such as"),
         ("n[]", "must hold ranges"),
         ("n[3-1]", "the range 3-1 runs backwards"),
+        (f"n[1-{'9' * 5000}]", "must hold ranges"),
+        ("n[1-999999999]", "must stand for at most 100,000 names"),
+        ("n[1-999][1-999]", "must stand for at most 100,000 names"),
     ],
 )
 def test_wrong_lists_are_refused(text: str, words: str):
