@@ -1,10 +1,11 @@
 """The parts of a decision against trying all: cuts, sync trees, shapes, changes."""
 
-from itertools import combinations, pairwise
+from dataclasses import replace
+from itertools import accumulate, combinations, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.collective import ranks
@@ -35,6 +36,33 @@ def test_a_balanced_cut_is_the_best(stages: int, spare: int, seed: int):
     ]
     assert sum(cut) == stages + spare
     assert slowest(cut) == pytest.approx(min(map(slowest, cuts)))
+
+
+@given(st.integers(1, 4), st.lists(st.integers(1, 9), min_size=4, max_size=8), st.integers(0, 15))
+@example(num_stages=4, layers=[5, 1, 5, 4, 8, 5, 5], head=12)
+def test_of_equally_slow_cuts_the_one_with_the_least_squares_is_taken(
+    num_stages: int, layers: list[int], head: int
+):
+    profile = profile_of(len(layers))
+    timed = [replace(profile.layers[0], forward_s=float(each), backward_s=0.0) for each in layers]
+    profile = replace(
+        profile,
+        layers=tuple(timed),
+        embed=replace(profile.embed, forward_s=0.0, backward_s=0.0),
+        head=replace(profile.head, forward_s=float(head), backward_s=0.0),
+    )
+
+    def value(cut: tuple[int, ...]) -> tuple[int, int]:
+        edges = pairwise((0, *accumulate(cut)))
+        seconds = [sum(layers[start:stop]) for start, stop in edges]
+        seconds[-1] += head
+        return max(seconds), sum(each**2 for each in seconds)
+
+    cuts = [
+        tuple(b - a for a, b in pairwise((0, *inner, len(layers))))
+        for inner in combinations(range(1, len(layers)), num_stages - 1)
+    ]
+    assert value(balanced_cut(profile, np.ones(num_stages))) == min(map(value, cuts))
 
 
 @given(st.integers(1, 6), st.integers(0, 9))
