@@ -92,9 +92,10 @@ def pins_from(tree: Mapping[str, Any]) -> Pins:
             raise PlanError(f"pins have `arguments` and `operators`, not {key!r}; remove it")
     arguments, operators = tree.get("arguments", {}), tree.get("operators", {})
     for number in operators:
-        if not str(number).isdecimal():
+        # Bounded: Python refuses to convert 4,300 digits.
+        if not str(number).isdecimal() or len(str(number)) > 9:
             raise PlanError(
-                f"`operators` are named by their equations' indices, not {number!r}; "
+                f"`operators` are named by their equations' indices, not {str(number)[:40]!r}; "
                 "look one up in a printed strategy"
             )
     return Pins(

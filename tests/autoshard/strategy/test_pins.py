@@ -36,6 +36,7 @@ def test_later_pins_count() -> None:
         ({"arguments": {"up": 3}}, r"`arguments\.up` must be a text such as 'S0R', is 3"),
         ({"arguments": {"up": "X"}}, r"`arguments\.up`: a `sharding` is"),
         ({"operators": {"dot": "RR"}}, "indices, not 'dot'; look one up"),
+        ({"operators": {"9" * 5000: "RR"}}, "indices, not '9{40}'; look one up"),
     ],
 )
 def test_what_is_wrong_in_pins_is_named(tree: dict[str, dict[str, object]], words: str) -> None:
