@@ -60,3 +60,16 @@ def test_what_is_issued_before_the_end_is_beside_a_collective() -> None:
 """
     found = [(each.name, each.num_beside) for each in async_collectives(text)]
     assert found == [("s10", 1), ("s1", 2), ("s2", 0)]
+
+
+def test_an_end_belongs_to_the_start_of_its_whole_name() -> None:
+    text = """
+  %all-reduce-start = f32[2] all-reduce-start(%a)
+  %all-reduce-start.1 = f32[2] all-reduce-start(%b)
+  %f = f32[2] fusion(%c), kind=kLoop
+  %all-reduce-start.1-done = f32[2] all-reduce-done(%all-reduce-start.1)
+  %g = f32[2] fusion(%c), kind=kLoop
+  %done = f32[2] all-reduce-done(%all-reduce-start)
+"""
+    found = [(each.name, each.num_beside) for each in async_collectives(text)]
+    assert found == [("all-reduce-start.1", 1), ("all-reduce-start", 2)]
