@@ -1,6 +1,7 @@
 """The clusters that come with jaxpipe, against the published tables, and files of users."""
 
 import csv
+import json
 from importlib import resources
 from pathlib import Path
 
@@ -145,6 +146,12 @@ def test_wrong_names_are_refused(name: str, words: str):
 
 
 HOSTS = 'name = "mine"\n[[hosts]]\nregion = "lab"\ncount = 2\n'
+OTHER = '[[hosts]]\nregion = "moon"\n'
+
+
+def linked(**regions: object) -> str:
+    named = "".join(f"{key} = {json.dumps(value)}\n" for key, value in regions.items())
+    return f"[[links]]\n{named}latency_ms = 1\nbandwidth_gbps = 1\n"
 
 
 @pytest.mark.parametrize(
@@ -176,7 +183,28 @@ HOSTS = 'name = "mine"\n[[hosts]]\nregion = "lab"\ncount = 2\n'
         (
             HOSTS + "[pairs]\nlatency_s = [[0]]\nbandwidth_bytes_per_s = [[1]]\n"
             "[inside_region]\nlatency_ms = 1\nbandwidth_gbps = 1",
-            "`pairs` tells all links",
+            "`pairs` has all links: leave out `inside_region`",
+        ),
+        (
+            HOSTS + "[pairs]\nlatency_s = [[0]]\nbandwidth_bytes_per_s = [[1]]\n"
+            "[across_regions]\nlatency_ms = 1\nbandwidth_gbps = 1",
+            "`pairs` has all links: leave out `across_regions`",
+        ),
+        (
+            HOSTS + linked(between=["lab", "lba"]),
+            "no host is in 'lba'; did you mean 'lab'. choose from lab",
+        ),
+        (
+            HOSTS + linked(source="moon", destination="lab"),
+            "`links` must name regions of `hosts`: no host is in 'moon'; choose from lab",
+        ),
+        (
+            HOSTS + linked(between=["lab", "lab"]) + linked(source="lab", destination="lab"),
+            "one entry for each direction: 'lab' to 'lab' has two; remove one",
+        ),
+        (
+            HOSTS + OTHER + linked(between=["lab", "moon"]) + linked(between=["moon", "lab"]),
+            "one entry for each direction: 'moon' to 'lab' has two; remove one",
         ),
         ("name = [", "mine.toml"),
     ],
