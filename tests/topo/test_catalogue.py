@@ -10,6 +10,7 @@ import pytest
 
 import topo
 from topo.csv_table import csv_rows
+from topo.parameters import Value, substitute
 from topo.units import gbps_from_bytes_per_s, ms_from_seconds
 
 
@@ -121,6 +122,16 @@ def test_parameters_set_sizes(num_hosts: int):
 def test_the_name_says_the_parameters_and_loads_again():
     name = "homogeneous:hosts=3,delay_ms=7"
     assert topo.load(topo.load(name).name).name == name
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False)])
+@pytest.mark.parametrize("default", [True, False])
+def test_a_parameter_may_be_a_flag(default: bool, text: str, value: bool):
+    file: dict[str, Value] = {"parameters": {"flag": default}, "given": "$flag"}
+    assert substitute(file, {}) == {"given": default}
+    assert substitute(file, {"flag": text})["given"] is value
+    with pytest.raises(ValueError, match="`flag` must be true or false, not '1'"):
+        substitute(file, {"flag": "1"})
 
 
 @pytest.mark.parametrize(
