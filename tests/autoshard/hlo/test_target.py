@@ -3,6 +3,7 @@
 import pytest
 
 from jaxpipe.autoshard.hlo import Target, has_gpu_compiler, run_python, target_devices
+from jaxpipe.autoshard.hlo import target as hlo_target
 from jaxpipe.errors import ConfigError, RunError
 
 
@@ -36,3 +37,9 @@ def test_too_few_host_devices() -> None:
 def test_what_a_process_says_last_is_told() -> None:
     with pytest.raises(RunError, match=r"compile_product` ended with 1: ValueError: .abacus."):
         run_python("tests.programs.compile_product", ["abacus"], num_devices=1)
+
+
+def test_a_process_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hlo_target, "TIMEOUT_S", 0.05)
+    with pytest.raises(RunError, match=r"compile_product` did not end within 0\.05 s"):
+        run_python("tests.programs.compile_product", [Target.CPU.value], num_devices=1)
