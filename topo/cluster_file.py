@@ -188,9 +188,10 @@ class ClusterFile:
     def __post_init__(self) -> None:
         check_name(self.name, "name")
         # `inside_host` has a default: its presence says nothing.
-        by_region = bool(self.links or self.link_table or self.inside_region)
-        if self.pairs is not None and by_region:
-            raise ValueError("`pairs` tells all links: leave out `links`, `link_table` and so on")
+        by_region = ("links", "link_table", "inside_region", "across_regions")
+        given = [name for name in by_region if getattr(self, name)]
+        if self.pairs is not None and given:
+            raise ValueError(f"`pairs` has all links: leave out `{given[0]}`, or `pairs`")
         num_devices = sum(len(g.regions) * g.count * g.devices for g in self.hosts)
         if num_devices > MAX_DEVICES:
             raise ValueError(

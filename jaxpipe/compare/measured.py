@@ -1,6 +1,7 @@
 """Measurements of one system of a comparison, and their files."""
 
 import resource
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -94,7 +95,16 @@ def peak_bytes() -> int:
         for line in status.read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * _KIB  # "kB" in /proc are KiB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+    return maxrss_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, sys.platform)
+
+
+def maxrss_bytes(maxrss: int, platform: str) -> int:
+    """Return the `ru_maxrss` of getrusage(2) in bytes: macOS counts bytes, all others KiB.
+
+    >>> maxrss_bytes(3, "linux"), maxrss_bytes(3, "darwin")
+    (3072, 3)
+    """
+    return maxrss if platform == "darwin" else maxrss * _KIB
 
 
 def write_measured(measured: Measured, folder: Path) -> None:
