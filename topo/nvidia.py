@@ -18,7 +18,7 @@ from importlib import resources
 from topo.cluster_file import Speed
 from topo.csv_table import csv_rows
 
-_NVLINKS = re.compile(r"NV(\d+)")
+_NVLINKS = re.compile(r"NV(\d{1,4})")
 _GPU = re.compile(r"GPU\d+")
 _TERMINAL_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -36,7 +36,9 @@ def parse_gpu_links(text: str) -> tuple[tuple[str, ...], ...]:
     Raises:
         ValueError: the text has no such matrix, or a row of it is too short.
     """
+    # nvidia-smi underlines its heading, also in a pipe.
     lines = (line.split() for line in _TERMINAL_COLOURS.sub("", text).splitlines())
+    # Rows of NICs and the legend begin with other words.
     head, *rows = [cells for cells in lines if cells and _GPU.fullmatch(cells[0])] or [[]]
     num_gpus = sum(1 for cell in head if _GPU.fullmatch(cell))
     if not rows or len(rows) != num_gpus or any(len(row) <= num_gpus for row in rows):
@@ -60,7 +62,7 @@ def gpu_link_speed(kind: str) -> Speed:
     if row is None:
         choices = ", ".join(k for k in _kinds() if k != "NV")
         raise ValueError(
-            f"{kind!r} is not a link between GPUs: choose from NV1, NV2, ..., {choices}"
+            f"{kind[:40]!r} is not a link between GPUs: choose from NV1, NV2, ..., {choices}"
         )
     links = int(match[1]) if match else 1
     return Speed(latency_ms=row.latency_ms, bandwidth_gbps=links * row.bandwidth_gbps)
