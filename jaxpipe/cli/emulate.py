@@ -33,6 +33,13 @@ class Engine(Enum):
     UNSHAPED = "unshaped"
 
 
+class TcpStart(Enum):
+    """How TCP begins on a link, and after the link was idle."""
+
+    STEADY = "steady"
+    KERNEL = "kernel"
+
+
 def emulate(  # noqa: PLR0913  each is an option of the command line
     cluster: tyro.conf.Positional[str],
     command: tyro.conf.Positional[tuple[str, ...]],
@@ -41,6 +48,7 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
     engine: Engine = Engine.AUTO,
     jitter_ms: float = 0.0,
     loss: float = 0.0,
+    tcp: TcpStart = TcpStart.STEADY,
     plan: Path | None = None,
     inside: Annotated[str | None, tyro.conf.arg(name="in", metavar="HOST")] = None,
 ) -> int:
@@ -57,12 +65,13 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
         engine: tc netem; htb (bandwidth only); a relay over TUN devices; or unshaped links.
         jitter_ms: maximum deviation of the latency of a packet.
         loss: the fraction of packets that are lost, such as 0.001.
+        tcp: steady, always at the full rate; or kernel, which starts slowly after a link was idle.
         plan: a plan file with the placement of ranks. By default that of the configuration in a
             `jaxpipe train` or `compare` command, or else rank r on the host of device r.
         inside: the host that runs the command itself, by default the machine.
     """
     from jaxpipe.errors import ConfigError, RunError
-    from topo.emulate import EmulationError, EngineKind, emulated
+    from topo.emulate import EmulationError, EngineKind, Tcp, emulated
 
     if not command:
         raise ConfigError("`jaxpipe emulate CLUSTER` runs a command: add `-- COMMAND`")
@@ -75,6 +84,7 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
                 kind=EngineKind(engine.value),
                 jitter_s=jitter_ms / 1e3,
                 loss=loss,
+                tcp=Tcp(tcp.value),
                 devices=placed,
             )
             with network as emulation:

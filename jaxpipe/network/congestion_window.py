@@ -1,7 +1,7 @@
 """Congestion window: how a TCP connection accelerates again after it was idle.
 
 A connection may have one window of bytes in flight per round trip. The window doubles each round
-trip until it fills the link; after an idle time it has shrunk, and the next messages start slowly::
+trip that uses it; after an idle time it has shrunk, and the next message starts slowly::
 
     bytes/s                ┌──────── link           8 kB window, link of 4 windows per round trip
                    ┌──┐    │
@@ -9,7 +9,10 @@ trip until it fills the link; after an idle time it has shrunk, and the next mes
           ┘└───────┘  └────┘
           │   RTT  │  RTT  │
 
-Sources: RFC 6928 (initial window), RFC 9293 and RFC 2861 (restart after idle); Linux,
+A window that has grown beyond what the link holds keeps a queue in front of it, and survives some
+halvings without effect.
+
+Sources: RFC 6928 (initial window), RFC 2861 (restart after idle), RFC 6298 (timeout); Linux,
 `tcp_cwnd_restart`: the window halves once for each retransmission timeout of idleness.
 """
 
@@ -22,30 +25,42 @@ MIN_TIMEOUT_S = 0.2
 class CongestionWindow:
     """The window of one direction of one or more parallel connections that share a link.
 
-    `restart_bytes` is the window after a long idle time, of all connections together. The window
-    never exceeds what fills the link, `bytes_per_s * rtt_s`.
+    `restart_bytes` is the window after a long idle time, of all connections together, and
+    `largest_bytes` what it grows to at most: the receiver's buffers, or less where the link's queue
+    overflows before they are full.
     """
 
     __slots__ = (
+        "_burst",
         "_bytes_per_s",
         "_full",
+        "_largest",
         "_last_s",
         "_restart",
         "_round_s",
         "_rtt_s",
         "_sent",
-        "_timeout_s",
         "_window",
     )
 
-    def __init__(self, *, restart_bytes: float, rtt_s: float, bytes_per_s: float) -> None:
-        self._bytes_per_s = bytes_per_s
+    def __init__(
+        self,
+        *,
+        restart_bytes: float,
+        rtt_s: float,
+        bytes_per_s: float,
+        largest_bytes: float = inf,
+    ) -> None:
+        # One window per round trip is the rate of a link that holds more.
+        rate = bytes_per_s if rtt_s == 0 else min(bytes_per_s, largest_bytes / rtt_s)
+        self._bytes_per_s = rate
         self._rtt_s = rtt_s
-        self._timeout_s = rtt_s + MIN_TIMEOUT_S
-        self._full = bytes_per_s * rtt_s
-        self._restart = min(restart_bytes, self._full)
+        self._full = rate * rtt_s
+        self._largest = largest_bytes
+        self._restart = min(restart_bytes, largest_bytes)
         self._window = self._restart
         self._last_s = -inf  # when the last byte was sent
+        self._burst = 0.0  # the bytes sent without a pause up to then
         self._round_s = -inf  # when the current round trip began, and its bytes so far
         self._sent = 0.0
 
@@ -58,31 +73,39 @@ class CongestionWindow:
         >>> window.send(0.0, 8e6)  # 1 MB, 2 MB, then at the rate of the link
         1.625
         """
-        self._shrink(start_s)
-        now_s = start_s
+        self._pause(start_s)
+        now_s, left = start_s, num_bytes
         while self._window < self._full:
             if now_s >= self._round_s + self._rtt_s:
                 self._begin_round(now_s)
                 continue
-            part = min(num_bytes, self._window - self._sent)
+            part = min(left, self._window - self._sent)
             self._sent += part
-            num_bytes -= part
+            left -= part
             now_s += part / self._bytes_per_s
-            if num_bytes <= 0:
+            if left <= 0:
                 break
             # The window is in flight: the first acknowledgement arrives a round trip after its
             # byte, and releases two windows' worth in the next round.
             now_s = max(now_s, self._round_s + self._rtt_s)
         else:
-            now_s += num_bytes / self._bytes_per_s
+            now_s += left / self._bytes_per_s
+            self._grow(left)
         self._last_s = now_s
         return now_s
 
-    def _shrink(self, now_s: float) -> None:
-        idle_s = now_s - self._last_s
-        if idle_s <= self._timeout_s or self._window <= self._restart:
+    def _pause(self, now_s: float) -> None:
+        if now_s <= self._last_s:
             return
-        halvings = ceil(idle_s / self._timeout_s) - 1
+        # What stands in the queue of the link lengthens the round trip, and thus the timeout; the
+        # kernel counts idleness from when the last byte entered the queue.
+        queue_s = max(0.0, min(self._window, self._burst) / self._bytes_per_s - self._rtt_s)
+        timeout_s = self._rtt_s + queue_s + MIN_TIMEOUT_S
+        idle_s = now_s - self._last_s + queue_s
+        self._burst = 0.0
+        if idle_s <= timeout_s or self._window <= self._restart:
+            return
+        halvings = ceil(idle_s / timeout_s) - 1
         # Far more halvings than the window has bits would overflow the float.
         self._window = max(self._restart, self._window / 2.0 ** min(halvings, 64))
         self._round_s, self._sent = -inf, 0.0
@@ -90,5 +113,11 @@ class CongestionWindow:
     def _begin_round(self, now_s: float) -> None:
         # Linux lets the window grow only where at least half of it was used.
         if 2 * self._sent >= self._window:
-            self._window = min(self._full, self._window + self._sent)
+            self._window = min(self._largest, self._window + self._sent)
         self._round_s, self._sent = now_s, 0.0
+
+    def _grow(self, num_bytes: float) -> None:
+        """Let the window grow by what a full link acknowledges, to twice what is in flight."""
+        self._burst += num_bytes
+        grown = min(self._window + num_bytes, 2 * self._burst, self._largest)
+        self._window = max(self._window, grown)

@@ -77,6 +77,7 @@ class Link:
                 restart_bytes=costs.restart_bytes,
                 rtt_s=2 * latency_s if rtt_s is None else rtt_s,
                 bytes_per_s=bytes_per_s,
+                largest_bytes=costs.largest_window_bytes,
             )
         )
 

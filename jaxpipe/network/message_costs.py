@@ -25,9 +25,9 @@ class MessageCosts:
     A message occupies its link for `overhead_s` and then for its bytes, at the link's bandwidth but
     no faster than `flow_bytes_per_s`; it arrives one latency later. At most `window` messages of a
     link are in flight, and at most `num_buffers` are in flight or have arrived and are not yet
-    received (None: no limit). After an idle time the link sends `restart_bytes` in the first round
-    trip, twice as many in the next, until its bandwidth limits it (None: it is never idle). The
-    messages of this kind that enter a host at the same time share
+    received (None: no limit). After a long idle time the link sends `restart_bytes` in the first
+    round trip, twice as many in the next, and never more than `largest_window_bytes` (None: it is
+    never idle). The messages of this kind that enter a host at the same time share
     `host_bytes_per_s`, as do those that leave it, in addition to the limit of its NIC. Inside a
     host only the link's own latency and bandwidth count, and `num_buffers`.
 
@@ -41,11 +41,12 @@ class MessageCosts:
     window: int | None = None
     num_buffers: int | None = None
     restart_bytes: float | None = None
+    largest_window_bytes: float = inf
 
     def __post_init__(self) -> None:
         if not self.overhead_s >= 0:
             raise PlanError(f"`overhead_s` must be 0 or more, not {self.overhead_s}")
-        for field in ("flow_bytes_per_s", "host_bytes_per_s"):
+        for field in ("flow_bytes_per_s", "host_bytes_per_s", "largest_window_bytes"):
             if not getattr(self, field) > 0:
                 raise PlanError(f"`{field}` must be above 0, not {getattr(self, field)}")
         if self.restart_bytes is not None and not self.restart_bytes > 0:

@@ -14,8 +14,13 @@ TIMEOUT_S = RTT_S + MIN_TIMEOUT_S
 SIZES = st.floats(1.0, 2e7)
 
 
-def window(restart_bytes: float) -> CongestionWindow:
-    return CongestionWindow(restart_bytes=restart_bytes, rtt_s=RTT_S, bytes_per_s=BYTES_PER_S)
+def window(restart_bytes: float, *, largest_bytes: float = inf) -> CongestionWindow:
+    return CongestionWindow(
+        restart_bytes=restart_bytes,
+        rtt_s=RTT_S,
+        bytes_per_s=BYTES_PER_S,
+        largest_bytes=largest_bytes,
+    )
 
 
 def slow_start_s(num_bytes: float, *, first: float) -> float:
@@ -55,12 +60,33 @@ def test_without_a_pause_the_link_is_the_limit():
 
 @pytest.mark.parametrize(("timeouts", "halvings"), [(1.5, 1), (2.5, 2), (3.5, 3), (1e6, inf)])
 def test_the_window_halves_for_each_timeout_of_silence(timeouts: float, halvings: float):
-    connection = window(FULL / 64)
+    connection = window(FULL / 64, largest_bytes=FULL)
     end_s = connection.send(0.0, 50e6)
     begin_s = end_s + timeouts * TIMEOUT_S
     first = max(FULL / 64, FULL / 2**halvings)
     took_s = connection.send(begin_s, 8e6) - begin_s
     assert took_s == pytest.approx(slow_start_s(8e6, first=first))
+
+
+def test_a_window_beyond_the_link_survives_halvings_and_its_queue_lengthens_the_timeout():
+    connection = window(FULL / 64, largest_bytes=4 * FULL)
+    end_s = connection.send(0.0, 50e6)
+    # A queue of three round trips: the kernel has sent the last byte so much earlier.
+    queue_s, timeout_s = 3 * RTT_S, TIMEOUT_S + 3 * RTT_S
+    begin_s = end_s - queue_s + 2.9 * timeout_s  # two halvings: what is left fills the link
+    end_s = connection.send(begin_s, 50e6)
+    assert end_s - begin_s == pytest.approx(50e6 / BYTES_PER_S)
+    begin_s = end_s - queue_s + 3.9 * timeout_s  # three
+    assert connection.send(begin_s, 8e6) - begin_s == pytest.approx(
+        slow_start_s(8e6, first=FULL / 2)
+    )
+
+
+def test_a_small_largest_window_limits_the_rate_of_a_long_link():
+    connection = window(FULL / 4, largest_bytes=FULL / 2)
+    connection.send(0.0, 50e6)
+    end_s = connection.send(100.0, 50e6)
+    assert connection.send(end_s, 8e6) - end_s == pytest.approx(2 * 8e6 / BYTES_PER_S)
 
 
 def test_a_window_that_messages_do_not_use_does_not_grow():

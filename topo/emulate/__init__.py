@@ -3,6 +3,7 @@
 from topo.emulate.commands import EmulationError
 from topo.emulate.emulation import Emulation, HostCount, Traffic, emulated
 from topo.emulate.engine import Choice, EngineKind, LinkCount
+from topo.emulate.network_spec import Tcp
 
 __all__ = [
     "Choice",
@@ -11,6 +12,7 @@ __all__ = [
     "EngineKind",
     "HostCount",
     "LinkCount",
+    "Tcp",
     "Traffic",
     "emulated",
 ]

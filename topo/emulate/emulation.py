@@ -21,7 +21,7 @@ from topo.emulate.commands import run
 from topo.emulate.engine import Choice, Engine, EngineKind, LinkCount, check_machine, choose
 from topo.emulate.mpi import available_cores, mpi_settings
 from topo.emulate.namespaces import locked, make, remove, sweep
-from topo.emulate.network_spec import NetworkSpec, network_spec
+from topo.emulate.network_spec import NetworkSpec, Tcp, network_spec
 from topo.emulate.owner import Owner, this_process
 from topo.emulate.relay_engine import RelayEngine
 from topo.emulate.watch import RankWatch
@@ -105,6 +105,7 @@ def emulated(
     kind: EngineKind = EngineKind.AUTO,
     jitter_s: float = 0.0,
     loss: float = 0.0,
+    tcp: Tcp = Tcp.STEADY,
     devices: Sequence[int] | None = None,
 ) -> Iterator[Emulation]:
     """Create the network of a cluster's hosts; remove it at the end, with all processes in it.
@@ -117,7 +118,7 @@ def emulated(
         EmulationError: a step failed.
     """
     check_machine()
-    spec = network_spec(cluster, jitter_s=jitter_s, loss=loss)
+    spec = network_spec(cluster, jitter_s=jitter_s, loss=loss, tcp=tcp)
     if len(spec.hosts) > addresses.MAX_HOSTS:
         raise ValueError(f"at most {addresses.MAX_HOSTS} hosts; the cluster has {len(spec.hosts)}")
     choice = choose(kind)
@@ -132,7 +133,7 @@ def emulated(
         # One lock for all of it: two emulations must not take the same control network.
         with locked():
             sweep()
-            control = make(owner, [host.name for host in spec.hosts])
+            control = make(owner, [host.name for host in spec.hosts], tcp=spec.tcp)
         settings = mpi_settings(owner, cluster, placed, control=control, cores=available_cores())
         engine = _open(choice.kind, owner, cluster, spec)
         yield Emulation(

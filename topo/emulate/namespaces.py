@@ -23,6 +23,7 @@ from types import MappingProxyType
 
 from topo.emulate import addresses
 from topo.emulate.commands import EmulationError, ip_batch, run, write_kernel
+from topo.emulate.network_spec import Tcp
 from topo.emulate.owner import NAMESPACES, Owner, owned
 
 _LOCK = Path("/run/jaxpipe-emulate.lock")
@@ -35,14 +36,13 @@ _SETTINGS = MappingProxyType(
         "ipv6/conf/default/disable_ipv6": "1",
         "ipv4/tcp_rmem": "4096 16777216 134217728",
         "ipv4/tcp_wmem": "4096 1048576 134217728",
-        "ipv4/tcp_slow_start_after_idle": "0",
         "ipv4/tcp_no_metrics_save": "1",
         "ipv4/tcp_congestion_control": "reno",
     }
 )
-"""TCP windows as large as a long link needs, and no slow start after idling: a cluster's tables
-state the steady rate of links. Reno is the only congestion control that all kernels allow in a
-namespace; it fills a link whose queue is as large as its bandwidth-delay product."""
+"""TCP buffers as large as a long link needs: a cluster's tables state the steady rate of links.
+Reno is the only congestion control that all kernels allow in a namespace; it fills a link whose
+queue is as large as its bandwidth-delay product."""
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def sweep() -> list[Owner]:
     return dead
 
 
-def make(owner: Owner, hosts: Sequence[str]) -> int:
+def make(owner: Owner, hosts: Sequence[str], *, tcp: Tcp = Tcp.STEADY) -> int:
     """Create a namespace for each host and the control network; return the number of the latter.
 
     Needs the lock.
@@ -84,7 +84,9 @@ def make(owner: Owner, hosts: Sequence[str]) -> int:
     for number, name in enumerate(hosts):
         _join_control(owner, number, addresses.control_address(index, number))
         _write_files(owner.namespace(number), name, hosts)
-        write_kernel(owner.namespace(number), _SETTINGS)
+        restarts = "1" if tcp is Tcp.KERNEL else "0"
+        settings = {**_SETTINGS, "ipv4/tcp_slow_start_after_idle": restarts}
+        write_kernel(owner.namespace(number), settings)
     return index
 
 

@@ -5,10 +5,24 @@ In seconds, bytes per second and numbers of hosts; as JSON for the relay process
 
 import json
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from math import inf
 
 from topo.cluster import Cluster
 from topo.shaping import shaped_peers
+
+
+class Tcp(StrEnum):
+    """How TCP begins on an emulated link, and after the link was idle.
+
+    ======= ======================================================================================
+    steady  at the full rate: a window as large as the link holds, and no slow start after idling
+    kernel  as Linux does by default: a window of ten packets, halved for each timeout of idleness
+    ======= ======================================================================================
+    """
+
+    STEADY = "steady"
+    KERNEL = "kernel"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +56,7 @@ class NetworkSpec:
     links: tuple[LinkSpec, ...]
     jitter_s: float = 0.0
     loss: float = 0.0
+    tcp: Tcp = Tcp.STEADY
 
     def __post_init__(self) -> None:
         if not 0 <= self.jitter_s < inf:
@@ -50,7 +65,9 @@ class NetworkSpec:
             raise ValueError(f"`loss` must be a part of the packets below 1, is {self.loss:g}")
 
 
-def network_spec(cluster: Cluster, *, jitter_s: float = 0.0, loss: float = 0.0) -> NetworkSpec:
+def network_spec(
+    cluster: Cluster, *, jitter_s: float = 0.0, loss: float = 0.0, tcp: Tcp = Tcp.STEADY
+) -> NetworkSpec:
     """Return the links between the hosts of a cluster, as `topo.shaping` reads them.
 
     Raises:
@@ -78,6 +95,7 @@ def network_spec(cluster: Cluster, *, jitter_s: float = 0.0, loss: float = 0.0) 
         ),
         jitter_s=jitter_s,
         loss=loss,
+        tcp=tcp,
     )
 
 
@@ -100,4 +118,5 @@ def from_json(text: str) -> NetworkSpec:
         links=tuple(LinkSpec(**link) for link in tree["links"]),
         jitter_s=tree["jitter_s"],
         loss=tree["loss"],
+        tcp=Tcp(tree["tcp"]),
     )

@@ -28,7 +28,7 @@ from math import inf
 from topo.emulate.network_spec import LinkSpec, NetworkSpec
 
 Pair = tuple[int, int]
-_QUEUE_BYTES = 16 * 2**20
+QUEUE_BYTES = 16 * 2**20
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,8 +135,8 @@ def network_of(spec: NetworkSpec) -> Network:
 
 def _server(link: LinkSpec) -> Server:
     round_trip_bytes = 2 * link.latency_s * link.bytes_per_s
-    return Server(bytes_per_s=link.bytes_per_s, limit_bytes=round_trip_bytes + _QUEUE_BYTES)
+    return Server(bytes_per_s=link.bytes_per_s, limit_bytes=round_trip_bytes + QUEUE_BYTES)
 
 
 def _nic(bytes_per_s: float) -> Server:
-    return Server(bytes_per_s=bytes_per_s, limit_bytes=2 * _QUEUE_BYTES)
+    return Server(bytes_per_s=bytes_per_s, limit_bytes=2 * QUEUE_BYTES)

@@ -11,7 +11,7 @@ from threading import Timer
 from topo.emulate import addresses
 from topo.emulate.commands import TIMEOUT_S, EmulationError, ip_batch
 from topo.emulate.engine import LinkCount
-from topo.emulate.network_spec import LinkSpec, NetworkSpec, to_json
+from topo.emulate.network_spec import LinkSpec, NetworkSpec, Tcp, to_json
 from topo.emulate.owner import Owner
 
 _SECONDS_TO_END = 5.0
@@ -115,18 +115,21 @@ def _configure(namespace: str, number: int, spec: NetworkSpec) -> None:
             # /32: without a route of its own, a host is unreachable.
             f"addr add {addresses.data_address(number)}/32 dev {device}",
             f"link set {device} mtu {addresses.MTU} txqueuelen 1000 up",
-            *(_route(link) for link in spec.links if link.source == number),
+            *(_route(link, spec.tcp) for link in spec.links if link.source == number),
         ),
         namespace=namespace,
     )
 
 
-def _route(link: LinkSpec) -> str:
-    """Return a route on which TCP begins with as much on its way as the link holds."""
+def _route(link: LinkSpec, tcp: Tcp) -> str:
+    """Return a route on which TCP begins with as much in flight as the link holds, or as usual."""
+    route = (
+        f"route add {addresses.data_address(link.destination)}/32 dev {addresses.DEVICE} "
+        f"src {addresses.data_address(link.source)}"
+    )
+    if tcp is Tcp.KERNEL:
+        return route
     # Both ways: the window covers the round trip.
     held = 2 * link.latency_s * link.bytes_per_s / addresses.MTU
     window = max(_FEWEST_PACKETS, ceil(held))
-    return (
-        f"route add {addresses.data_address(link.destination)}/32 dev {addresses.DEVICE} "
-        f"src {addresses.data_address(link.source)} initcwnd {window} initrwnd {window}"
-    )
+    return f"{route} initcwnd {window} initrwnd {window}"

@@ -27,6 +27,7 @@ class NetworkConstants:
     host_bytes_per_s: float
     nic_efficiency: float
     restart_bytes: float
+    largest_window_bytes: float
 
     def messages(self) -> MessageCosts:
         """Return the costs of messages between stages."""
@@ -35,11 +36,14 @@ class NetworkConstants:
             flow_bytes_per_s=self.flow_bytes_per_s,
             host_bytes_per_s=self.host_bytes_per_s,
             restart_bytes=self.restart_bytes,
+            largest_window_bytes=self.largest_window_bytes,
         )
 
     def gradients(self) -> MessageCosts:
         """Return the costs of the messages of an all-reduce of gradients, which stream."""
-        return MessageCosts(restart_bytes=self.restart_bytes)
+        return MessageCosts(
+            restart_bytes=self.restart_bytes, largest_window_bytes=self.largest_window_bytes
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,6 +146,7 @@ def test_a_stage_whose_messages_stay_inside_its_host_is_faster():
             host_bytes_per_s=1e9,
             nic_efficiency=1.0,
             restart_bytes=1e6,
+            largest_window_bytes=1e8,
         ),
     )
     cluster = topo.load("homogeneous:hosts=2,devices=4")

@@ -12,7 +12,7 @@ import pytest
 import topo
 from tests.topo.emulate.machine import leftovers, needs_namespaces
 from topo import with_slower_links
-from topo.emulate import Emulation, EmulationError, EngineKind, emulated
+from topo.emulate import Emulation, EmulationError, EngineKind, Tcp, emulated
 from topo.emulate.engine import check_machine, choose
 from topo.emulate.namespaces import processes_in
 
@@ -177,3 +177,21 @@ def test_an_engine_without_jitter_refuses_it(kind: EngineKind):
     ):
         raise AssertionError("this was refused")
     assert leftovers(os.getpid()) == []
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("tcp", "restarts", "is_wide"), [(Tcp.STEADY, 0, True), (Tcp.KERNEL, 1, False)]
+)
+def test_links_restart_after_silences_if_they_should(tcp: Tcp, restarts: int, is_wide: bool):
+    needs_namespaces(EngineKind.RELAY)
+    look = "cat /proc/sys/net/ipv4/tcp_slow_start_after_idle; ip route"
+    with emulated(topo.load("two-region"), kind=EngineKind.RELAY, tcp=tcp) as emulation:
+        printed = subprocess.run(
+            [*emulation.enter("ohio-0"), "sh", "-c", look],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    assert printed.startswith(f"{restarts}\n")
+    assert ("initcwnd" in printed) == is_wide
