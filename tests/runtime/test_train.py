@@ -38,7 +38,7 @@ def test_a_jax_that_nothing_was_tested_with_is_warned_of_once(
     monkeypatch.setattr(jax, "__version__", "0.13.0")
     assert len(run_tree(tiny_tree(tmp_path, dataset, train={"steps": 1}))) == 1
     assert caplog.messages == [
-        "jaxpipe is tested with jax 0.10 to 0.12, and this is jax 0.13.0: if anything fails, "
+        "jaxpipe is tested with jax 0.10.2 to 0.12, and this is jax 0.13.0: if anything fails, "
         "install one of those versions"
     ]
 
