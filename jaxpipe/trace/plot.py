@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxpipe.errors import UserError
+from jaxpipe.errors import UserError, printable
 from jaxpipe.trace.span import Lane, Span, Trace, rows
 from jaxpipe.trace.summary import summarise
 
@@ -168,8 +168,9 @@ def _frame(axes: "Axes", trace: Trace, *, step: int, seconds: float) -> None:
     axes.set_ylim(num_ranks, 0.0)  # rank 0 on top
     axes.set_yticks(
         [rank + 0.31 for rank in range(num_ranks)],
-        [f"rank {rank}\n{name}" for rank, name in enumerate(trace.rank_names)],
+        [f"rank {rank}\n{printable(name)}" for rank, name in enumerate(trace.rank_names)],
         fontsize=_FONT_POINTS,
+        parse_math=False,  # a `$` in a name begins no formula
     )
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
