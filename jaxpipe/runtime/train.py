@@ -7,6 +7,7 @@
 """
 
 import logging
+import os
 import secrets
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from jaxpipe.runtime.metrics.records import (
 from jaxpipe.runtime.metrics.step_result import StepEnd
 from jaxpipe.runtime.metrics.trace_file import gather_trace, write_trace
 from jaxpipe.runtime.metrics.trackers import TrackedRun, Trackers
+from jaxpipe.runtime.process.compile_cache import publish
 from jaxpipe.runtime.recovery.last_state import LastState, Trained
 from jaxpipe.runtime.stage.optimizer import learning_rate
 from jaxpipe.runtime.stage.train_state import TrainState
@@ -111,6 +113,7 @@ def train(
     )
     trained = Trained(worker=worker, state=state, step=first_step, ended=unfinished)
     last_state.start_from(trained, watch=watch, saver=saver)
+    publish(os.environ)
     # Only now: compiling and restoring take longer than any deadline of an instruction.
     watch.start()
     last_step = training.run(state, first_step=first_step)
