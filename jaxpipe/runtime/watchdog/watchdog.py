@@ -4,6 +4,7 @@ A thread ticks five times a second. Time is counted in ticks, none longer than t
 overloaded host, where all threads starve, a rank appears to wait no longer than its watchdog runs.
 """
 
+import logging
 import os
 import socket
 import time
@@ -23,6 +24,8 @@ from jaxpipe.runtime.watchdog.heartbeat import (
     write_heartbeat,
 )
 from jaxpipe.schedule import Instruction, describe
+
+logger = logging.getLogger(__name__)
 
 INTERVAL_S = 0.2
 _LOOKS_AFTER_S = 0.4
@@ -180,8 +183,12 @@ class Watchdog:
         before_s = time.monotonic()
         while not self._stopped.wait(INTERVAL_S):
             now_s = time.monotonic()
-            # Bounded: a process that was stopped itself must not count that time as a wait.
-            self._tick(min(now_s - before_s, 2 * INTERVAL_S))
+            try:
+                # Bounded: a process that was stopped itself must not count that time as a wait.
+                self._tick(min(now_s - before_s, 2 * INTERVAL_S))
+            except Exception:
+                # A watchdog that ends without a word leaves the run to wait for its timeouts.
+                logger.exception("the watchdog of rank %d continues after", self._seen.rank)
             before_s = now_s
 
     def _tick(self, elapsed_s: float) -> None:
@@ -230,7 +237,8 @@ class Watchdog:
             )
         if not mine.overdue:
             return
-        stale = {rank for rank, (_, silent_s) in self._beats.items() if silent_s >= _STALE_S}
+        # Only of ranks with a heartbeat: a rank that ends in order removes its own.
+        stale = {rank for rank in heartbeats if self._beats[rank][1] >= _STALE_S}
         heartbeats[mine.rank] = mine
         found = find_culprit(heartbeats, start=mine.rank, stale=stale - {mine.rank})
         if found is not None and found == self._suspect and self._end is not None:
