@@ -6,6 +6,7 @@ returns 0 even if all ranks were killed.
 
 import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -65,7 +66,8 @@ class Cause:
 def write_cause(folder: Path, cause: Cause) -> bool:
     """Write `cause.json`, unless there is one, and return whether it was written.
 
-    Later errors, such as a message that never arrives, are consequences of the first.
+    Later errors, such as a message that never arrives, are consequences of the first. A folder that
+    cannot be written costs a warning with the cause in it.
     """
     draft = folder / f"{_CAUSE_FILE}.{os.getpid()}"
     try:
@@ -76,9 +78,13 @@ def write_cause(folder: Path, cause: Cause) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
+        # The cause is part of the warning: there may be no other trace of it.
         logger.warning("cannot write the cause to %s: %s: %s", folder, error, cause)
+        return False
     finally:
-        draft.unlink(missing_ok=True)
+        # A folder that refuses writes refuses this as well, and its error would hide the first.
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
     return True
 
 
