@@ -86,6 +86,13 @@ if not TYPE_CHECKING:  # type checkers would take it to offer any name
             return metadata.version("jaxpipe")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from jaxpipe.errors import ConfigError
+        from jaxpipe.own_packages import check_own_packages
+
+        try:
+            check_own_packages()
+        except ConfigError as error:
+            raise ImportError(str(error)) from None
         module, _, attribute = _HOMES[name].partition(":")
         return getattr(import_module(module), attribute)
 

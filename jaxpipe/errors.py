@@ -59,12 +59,30 @@ class RankLostError(TransportError):
     """A message could not be moved because a rank is lost; the others may continue."""
 
 
+_SHOWN = frozenset("\n\t\u00a0\u200c\u200d\u202f\u3000")
+"""What terminals only lay out, and `str.isprintable` excludes: breaks, blanks and joiners."""
+
+
+def printable(text: str) -> str:
+    r"""Return text that a terminal shows and does not obey: escapes as their code.
+
+    Names and values may come from files of strangers. All that jaxpipe prints passes here.
+
+    >>> printable("loss\t1.5\n\x1b[2J\u202e")
+    'loss\t1.5\n\\x1b[2J\\u202e'
+    """
+    if text.isprintable():
+        return text
+    shown = (each if each.isprintable() or each in _SHOWN else repr(each)[1:-1] for each in text)
+    return "".join(shown)
+
+
 def one_line(rank: int, error: BaseException) -> str:
     r"""Return the rank, the kind of error and its message, on one line.
 
     >>> one_line(3, ValueError("stage 1 is\n  too big"))
     'rank 3: ValueError: stage 1 is too big'
     """
-    message = " ".join(str(error).split())
+    message = printable(" ".join(str(error).split()))
     kind = type(error).__name__
     return f"rank {rank}: {kind}: {message}" if message else f"rank {rank}: {kind}"

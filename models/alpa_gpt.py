@@ -155,6 +155,7 @@ class AlpaGpt:
     ) -> Float[Array, ""]:
         """Return the cross-entropy in nats, summed over the targets that are not negative."""
         logits = self.head(params, x)
+        # A comparison, not a look-up: where the vocabulary is split, each device compares its part.
         is_target = targets[..., None] == jnp.arange(self.vocabulary)
         of_target = jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
         lost = jax.nn.logsumexp(logits, axis=-1) - of_target
@@ -165,8 +166,10 @@ class AlpaGpt:
         heads = self.config.num_heads
         qkv = self._times(params["qkv"], x).reshape(batch, seq, heads, 3, dim // heads)
         q, k, v = (qkv[:, :, :, place] for place in range(3))
+        # Queries are scaled first: in float16, unscaled scores may overflow.
         scores = jnp.einsum("bqhd,bkhd->bhqk", q * (1 / math.sqrt(dim // heads)), k)
         before = jnp.arange(seq)[:, None] >= jnp.arange(seq)
+        # -1e4, not -1e9: float16 ends at 65504.
         weights = jax.nn.softmax(jnp.where(before, scores, -1e4), axis=-1)
         mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
         return self._times(params["project"], mixed.reshape(batch, seq, dim))
@@ -177,10 +180,12 @@ class AlpaGpt:
 
     def _looked_up(self, table: Array, numbers: Array) -> Array:
         dtype = self.config.compute_dtype
+        # A position beyond the table equals no row, and gets a vector of 0.
         one_hot = (numbers[..., None] == jnp.arange(len(table))).astype(dtype)
         return one_hot @ table.astype(dtype)
 
     def _normed(self, params: Parameters, x: Array) -> Array:
+        # Statistics in float32: squares of float16 overflow above 255.
         wide = x.astype(jnp.float32)
         centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
         inverse = jax.lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + EPSILON)
@@ -228,6 +233,7 @@ def num_parameters(config: GptConfig) -> int:
     dim = config.dim
     tables = 2 * config.vocabulary * dim + config.vocabulary
     ends = tables + num_positions(config) * dim + 2 * dim
+    # Kernels 3 + 1 + 4 + 4, biases 3 + 1 + 4 + 1, two norms of 2 each.
     return config.num_layers * (12 * dim + 13) * dim + ends
 
 
@@ -241,7 +247,9 @@ def step_flops(config: GptConfig, *, batch: int, remat: bool) -> float:
     229.9 TFLOPS
     """
     tokens = batch * config.sequence
+    # Narayanan et al. 2021: 24 forward, x 3 with the backward, x 4 with recomputation.
     layers = config.num_layers * config.dim**2 * (1 + config.sequence / (6 * config.dim))
+    # The head, 2 x 3, is not recomputed.
     return tokens * ((72 + 24 * remat) * layers + 6 * config.dim * config.vocabulary)
 
 

@@ -66,6 +66,7 @@ def parts(sequence: int) -> list[tuple[int, int]]:
     >>> parts(7), parts(300), parts(2048)[-1]
     ([(0, 7)], [(0, 150), (150, 300)], (1536, 2048))
     """
+    # Rounded up twice: parts are as equal as can be, and at most MAX_PARTS.
     size = -(-sequence // max(1, min(MAX_PARTS, sequence // MIN_PART)))
     return [(begin, min(begin + size, sequence)) for begin in range(0, sequence, size)]
 
@@ -89,13 +90,17 @@ def _forward(q: Heads, k: Heads, v: Heads) -> tuple[Array, tuple[Array, ...]]:
     mixed, statistics = [], []
     for begin, end in parts(q.shape[2]):
         scores = _dot("bhqd,bhkd->bhqk", q[:, :, begin:end], k[:, :, :end]) * _scale(q)
+        # Every query reads itself: no row is all -inf, so the peak is finite.
         scores = jnp.where(_reads(begin, end)[:, :end], scores, -jnp.inf)
         peak = jnp.max(scores, axis=-1, keepdims=True)
         weights = jnp.exp(scores - peak)
         total = jnp.sum(weights, axis=-1, keepdims=True)
+        # Weights are at most 1, safe in float16. The output is divided: fewer divisions than for
+        # weights, `width` of them per query.
         gathered = _dot("bhqk,bhkd->bhqd", weights.astype(v.dtype), v[:, :, :end])
         mixed.append((gathered / total).astype(v.dtype))
         statistics.append((peak + jnp.log(total))[..., 0])
+    # Both under one name: a policy that keeps the output must keep the statistic with it.
     output = checkpoint_name(_merge(jnp.concatenate(mixed, axis=2)), "attention")
     statistic = checkpoint_name(jnp.concatenate(statistics, axis=2), "attention")
     return output, (q, k, v, output, statistic)
@@ -104,18 +109,22 @@ def _forward(q: Heads, k: Heads, v: Heads) -> tuple[Array, tuple[Array, ...]]:
 def _backward(residuals: tuple[Array, ...], of_output: Array) -> tuple[Heads, Heads, Heads]:
     q, k, v, output, statistic = residuals
     of_mixed = _split(of_output, q)
+    # The sum over keys of dP * P equals dO . O (FlashAttention, appendix B): no second pass.
     dots = jnp.sum((of_mixed * _split(output, q)).astype(jnp.float32), axis=-1)
+    # Accumulated in float32: parts of the keys add to the same queries.
     of_q = jnp.zeros(q.shape, jnp.float32)
     of_k, of_v = [], []
     for begin, end in parts(q.shape[2]):
         keys, later, of_later = k[:, :, begin:end], q[:, :, begin:], of_mixed[:, :, begin:]
         scores = _dot("bhkd,bhqd->bhkq", keys, later) * _scale(q)
+        # exp(score - logsumexp) is the softmax: no maximum and no sum again.
         weights = jnp.exp(
             jnp.where(_reads(begin, q.shape[2])[:, begin:end].T, scores, -jnp.inf)
             - statistic[:, :, None, begin:]
         )
         of_v.append(_dot("bhkq,bhqd->bhkd", weights.astype(v.dtype), of_later))
         of_weights = _dot("bhkd,bhqd->bhkq", v[:, :, begin:end], of_later)
+        # The derivative of a softmax: P * (dP - sum of dP * P).
         of_scores = weights * (of_weights - dots[:, :, None, begin:])
         of_scores = (of_scores * _scale(q)).astype(q.dtype)
         of_k.append(_dot("bhkq,bhqd->bhkd", of_scores, later))

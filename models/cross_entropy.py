@@ -56,7 +56,7 @@ def chunk_tokens(tokens: int, vocabulary: int, *, logits_bytes: int) -> int:
     >>> chunk_tokens(2048, 50257, logits_bytes=2**26), chunk_tokens(100, 256, logits_bytes=2**26)
     (293, 100)
     """
-    at_most = max(1, logits_bytes // (4 * vocabulary))
+    at_most = max(1, logits_bytes // (4 * vocabulary))  # 4: logits are float32
     return math.ceil(tokens / math.ceil(tokens / at_most))
 
 
@@ -68,6 +68,7 @@ def _cross_entropy(x: Array, rows: Array, targets: Array, chunk: int) -> Array:
 def _forward(x: Array, rows: Array, targets: Array, chunk: int) -> tuple[Array, _Residuals]:
     def add(total: Array, part: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         lost, logsumexp, _ = _lost(part[0], rows, part[1])
+        # The padding of the last chunk has targets, too: only real tokens count.
         return total + jnp.sum(jnp.where(part[2], lost, 0)), logsumexp
 
     if chunk == len(x):
@@ -91,6 +92,7 @@ def _backward(chunk: int, kept: _Residuals, of_loss: Array) -> tuple[Array, Arra
         of_logits = _of_logits(logits, logsumexp, targets, jnp.broadcast_to(of_loss, len(x)))
         of_x, of_rows = _gradients(x, rows, of_logits)
     else:
+        # float32: the table's gradient is a sum over all chunks.
         zeros = jnp.zeros(rows.shape, jnp.float32)
         of_rows, of_x = jax.lax.scan(add, zeros, (_chunks(chunk, x, targets), logsumexp))
         of_x = of_x.reshape(-1, x.shape[1])[: len(x)]
@@ -104,8 +106,12 @@ def _lost(x: Array, rows: Array, targets: Array) -> tuple[Array, Array, Array]:
     """Return -log p of each target, the logsumexp and the logits."""
     logits = _logits(x, rows)
     logsumexp = jax.nn.logsumexp(logits, axis=1)
-    chosen = jnp.take_along_axis(logits, targets[:, None], axis=1, mode="fill")
-    return logsumexp - chosen[:, 0], logsumexp, logits
+    return logsumexp - jax.vmap(_chosen)(logits, targets), logsumexp, logits
+
+
+def _chosen(logits: Array, target: Array) -> Array:
+    # Unlike `jnp.take_along_axis`, which would count a negative target from the end.
+    return logits.at[target].get(mode="fill", wrap_negative_indices=False)
 
 
 def _logits(x: Array, rows: Array) -> Array:
@@ -119,6 +125,7 @@ def _of_logits(logits: Array, logsumexp: Array, targets: Array, of_lost: Array) 
 
 
 def _gradients(x: Array, rows: Array, of_logits: Array) -> tuple[Array, Array]:
+    # In the format of the operands: a mixed product would be computed in float32.
     of_logits = of_logits.astype(x.dtype)
     dot = partial(jnp.einsum, preferred_element_type=jnp.float32)
     return dot("tv,vd->td", of_logits, rows), dot("tv,td->vd", of_logits, x)

@@ -24,6 +24,7 @@ def dropout(
     if key is None or rate == 0:
         return x
     kept = jax.random.bernoulli(key, 1 - rate, x.shape)
+    # The mask is drawn outside of `_drop`: recomputing it would draw it again.
     return _drop(x, kept, rate)
 
 

@@ -37,7 +37,9 @@ class Embedding(nnx.Module):
                 f"tokens must not be more than `sequence`: {seq} is above {self.config.sequence}; "
                 "cut them, or configure a longer `sequence`"
             )
-        found = jnp.take(self.tokens[...], tokens, axis=0, mode="fill")
+        # Unlike `jnp.take`, which would count a negative token from the end.
+        found = self.tokens[...].at[tokens].get(mode="fill", wrap_negative_indices=False)
+        # Added in the format of the parameters, rounded once.
         x = (found + self.positions[:seq]).astype(self.config.compute_dtype)
         return dropout(x, key, rate=self.config.dropout)
 
@@ -72,5 +74,6 @@ class Head(nnx.Module):
 
     def _operands(self, x: Array, tokens: Array | None) -> tuple[Array, Array]:
         rows = self.kernel[...] if tokens is None else tokens
+        # Keeps `x`, not the normalised `x` with its statistics.
         x = jax.checkpoint(self.norm)(x)
         return x, rows.astype(x.dtype)

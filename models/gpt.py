@@ -70,6 +70,7 @@ class Gpt:
     """
 
     config: GptConfig
+    # Derived from `config`: no part of equality or of the hash, which `jit` needs.
     _embedding: nnx.GraphDef[Embedding] = field(init=False, repr=False, compare=False)
     _block: nnx.GraphDef[Block] = field(init=False, repr=False, compare=False)
     _head: nnx.GraphDef[Head] = field(init=False, repr=False, compare=False)
@@ -124,6 +125,7 @@ class Gpt:
         params: Parameters = {}
         if embed or (head and self.tied):
             params["embed"] = _draw_end(Embedding, self.config, jax.random.fold_in(key, EMBED))
+            # Drawn whole, then cut: the tied table equals that of the first stage bit by bit.
             if not embed:
                 del params["embed"]["positions"]
         if layers:
@@ -175,6 +177,7 @@ class Gpt:
 
 
 def _graph(part: Part, config: GptConfig) -> nnx.GraphDef[Any]:
+    # Shapes alone: no array is allocated.
     return nnx.graphdef(nnx.eval_shape(lambda: part(config, rngs=nnx.Rngs(0))))
 
 

@@ -51,6 +51,7 @@ def layer_backward_flops(config: GptConfig, *, batch: int, sequence: int) -> ByR
     the last product of the MLP, whose result no gradient needs.
     """
     forward = layer_forward_flops(config, batch=batch, sequence=sequence)
+    # Scores are computed again from the statistic: one product of sequence x sequence.
     scores = 2 * batch * sequence**2 * config.dim
     down = 8 * batch * sequence * config.dim**2
     kept = 2 * forward + scores
@@ -73,6 +74,7 @@ def train_flops_per_token(config: GptConfig, *, sequence: int) -> int:
     """
     layer = layer_forward_flops(config, batch=1, sequence=sequence)
     head = head_forward_flops(config, batch=1, sequence=sequence)
+    # 3: the backward is two products for each of the forward.
     return 3 * (config.num_layers * layer + head) // sequence
 
 

@@ -34,6 +34,7 @@ INIT_STD = 0.02
 
 def norm(config: GptConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
     """Return a LayerNorm over the width, with epsilon 1e-5 and float32 statistics."""
+    # The fast variance, E[x^2] - E[x]^2, cancels where the mean is large.
     return nnx.LayerNorm(
         config.dim, epsilon=1e-5, dtype=config.compute_dtype, use_fast_variance=False, rngs=rngs
     )
@@ -131,6 +132,7 @@ class Block(nnx.Module):
         self, x: Float[Array, "batch seq dim"], key: Key[Array, ""] | None
     ) -> Float[Array, "batch seq dim"]:
         """Return the input of the next layer; dropout is off where `key` is None."""
+        # Two keys: equal masks after attention and MLP would drop the same elements.
         first, second = (None, None) if key is None else jax.random.split(key)
         mixed = self.attention(jax.checkpoint(self.norm1)(x))
         x = x + dropout(mixed, first, rate=self.dropout)

@@ -33,6 +33,7 @@ def load_preset(name: str) -> dict[str, Any]:
             f"`preset` must be a known name, not {name!r}; the nearest is {nearest!r}, "
             f"the choices are {', '.join(choices)}"
         )
+    # A listed name: no path leaves the folder.
     return tomllib.loads((_folder() / f"{name}.toml").read_text(encoding="utf-8"))
 
 

@@ -6,7 +6,7 @@ from pathlib import PurePath
 import numpy as np
 
 from topo.cluster import Cluster, Device
-from topo.cluster_file import ClusterFile, Pairs, Rows
+from topo.cluster_file import MAX_DEVICES, ClusterFile, Pairs, Rows
 from topo.gpu import gpu
 from topo.host_groups import HostOfGroup, ReadBeside, hosts_of
 from topo.links import Matrices, matrices_by_region
@@ -24,11 +24,19 @@ def build(file: ClusterFile, *, name: str, read_beside: ReadBeside) -> Cluster:
         ValueError: two hosts of the cluster have no link, or the cluster is not a valid one.
     """
     hosts = tuple(hosts_of(file.hosts, read_beside))
+    num_devices = sum(each.num_devices for each in hosts)
+    if num_devices > MAX_DEVICES:
+        raise ValueError(
+            f"a cluster has at most {MAX_DEVICES:,} devices, its hosts have {num_devices:,}: lower "
+            "`devices`, or the slots in `hostfile`"
+        )
     devices = tuple(device for each in hosts for device in _devices(each))
     if not devices:
         raise ValueError("`hosts` must have at least one device: add a host")
+    # `pairs` states all links, those between GPUs of a host included.
     if file.pairs is None:
         matrices = matrices_by_region(file, devices, read_beside)
+        # After the regions: nvidia-smi is more specific than `inside_host`.
         _join_gpus(matrices, hosts, read_beside)
     else:
         matrices = _given(file.pairs, read_beside)
@@ -61,6 +69,7 @@ def _join_gpus(matrices: Matrices, hosts: tuple[HostOfGroup, ...], read_beside: 
         stop = start + each.num_devices
         if each.group.nvidia_topology is not None:
             kinds = parse_gpu_links(read_beside(each.group.nvidia_topology).decode())
+            # More GPUs than devices are fine: a job may use the first of them.
             if len(kinds) < each.num_devices:
                 raise ValueError(
                     f"`nvidia_topology` {each.group.nvidia_topology!r} has {len(kinds)} GPUs, "
@@ -83,6 +92,7 @@ def _given(pairs: Pairs, read_beside: ReadBeside) -> Matrices:
 def _matrix(given: str | Rows, read_beside: ReadBeside) -> np.ndarray:
     if isinstance(given, str):
         return parse_matrix(read_beside(given), suffix=PurePath(given).suffix)
+    # NumPy would make an array of objects of uneven rows.
     if len({len(row) for row in given}) != 1:
         raise ValueError(f"`pairs`: rows must be equally long, not {[len(row) for row in given]}")
     return np.array(given, float)

@@ -38,8 +38,14 @@ from pathlib import Path
 from topo.build_cluster import build
 from topo.cluster import Cluster
 from topo.cluster_file import parse
+from topo.names import check_settings
 from topo.parameters import split_settings, substitute
+from topo.regular_file import read_regular
 from topo.toml_text import parse_toml
+
+_MOST_TOML_BYTES = 2**28
+_MOST_BYTES = 2**31
+"""Of a file that a cluster file names; matrices of 8192 devices take 0.5 GiB as NPY."""
 
 
 def names() -> tuple[str, ...]:
@@ -58,6 +64,7 @@ def load(name_or_path: str) -> Cluster:
         ValueError: there is no such cluster, or the file cannot be read or is invalid.
     """
     name, settings = split_settings(name_or_path)
+    # The catalogue first: a file of that name in the current folder must not replace it.
     if name in names():
         folder = resources.files("topo") / "data"
         file = folder / f"{name}.toml"
@@ -69,7 +76,10 @@ def load(name_or_path: str) -> Cluster:
         choices = ", ".join(names())
         raise ValueError(f"no cluster {name!r}: {hint}give a TOML file or one of {choices}")
     try:
-        parsed = parse(substitute(parse_toml(file.read_text()), settings))
+        check_settings(settings)
+        text = _content(file, most_bytes=_MOST_TOML_BYTES).decode()
+        parsed = parse(substitute(parse_toml(text), settings))
+        # With the settings, so that two variants of a cluster have different names.
         full_name = parsed.name + name_or_path.removeprefix(name)
         return build(parsed, name=full_name, read_beside=lambda beside: _read(folder, beside))
     except OSError as error:
@@ -89,4 +99,10 @@ def _read(folder: Traversable, beside: str) -> bytes:
     file = folder / beside
     if not file.is_file():
         raise ValueError(f"there is no file {beside!r} in the folder of the cluster file")
-    return file.read_bytes()
+    return _content(file, most_bytes=_MOST_BYTES)
+
+
+def _content(file: Traversable, *, most_bytes: int) -> bytes:
+    if isinstance(file, Path):
+        return read_regular(file, most_bytes=most_bytes)
+    return file.read_bytes()  # of this package, in an archive

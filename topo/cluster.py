@@ -19,6 +19,7 @@ from math import inf
 import numpy as np
 
 from topo.gpu import Gpu, Precision
+from topo.names import check_cluster, check_device, check_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Device:
 
     def __post_init__(self) -> None:
         effective = self.effective_flops_per_s
-        if effective is not None and not effective > 0:
+        if effective is not None and not effective > 0:  # `not >`: nan is refused as well
             raise ValueError(f"`effective_flops_per_s` must be above 0, is {effective}")
 
     def flops_per_s(self, precision: Precision) -> float:
@@ -65,6 +66,8 @@ class Host:
     ingress_bytes_per_s: float = inf
 
     def __post_init__(self) -> None:
+        check_name(self.name, "hosts")
+        check_name(self.region, "region")
         for name in ("egress_bytes_per_s", "ingress_bytes_per_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"`{name}` must be above 0, is {getattr(self, name)}")
@@ -79,6 +82,7 @@ class Link:
 
 
 def _as_bandwidth() -> np.ndarray:
+    # Of no size: stands for the same matrix as the bandwidth, which no default can refer to.
     return np.empty((0, 0))
 
 
@@ -88,11 +92,13 @@ class Cluster:
 
     `latency_s[a, b]` and `bandwidth_bytes_per_s[a, b]` are those of the link from `a` to `b`; the
     diagonals are 0 and infinity. By default, `alone_bytes_per_s` is the same bandwidth, and `hosts`
-    are those that the devices name, without a limit.
+    are those that the devices name, without a limit. Scripts, files and terminals take all names as
+    they are: `topo.names` has checked them.
 
     Raises:
-        ValueError: a matrix has the wrong shape, or holds a latency below 0 or a bandwidth that
-            is not above 0; two devices or hosts share a name; the host of a device is missing.
+        ValueError: a name is not one; a matrix has the wrong shape, or holds a latency below 0 or a
+            bandwidth that is not above 0; two devices or hosts share a name; the host of a device
+            is missing.
     """
 
     name: str
@@ -106,6 +112,7 @@ class Cluster:
         if not self.devices:
             raise ValueError("`hosts` must have at least one device: add a host")
         if not self.alone_bytes_per_s.size:
+            # A frozen dataclass can only be set like this. Both names then refer to one array.
             object.__setattr__(self, "alone_bytes_per_s", self.bandwidth_bytes_per_s)
         if not self.hosts:
             named = {device.host: device.region for device in self.devices}
@@ -115,6 +122,9 @@ class Cluster:
         self._check_matrices()
 
     def _check_names(self) -> None:
+        check_cluster(self.name, "name")
+        for device in self.devices:
+            check_device(device.name, "devices")
         for what, members in (("devices", self.devices), ("hosts", self.hosts)):
             name, count = Counter(member.name for member in members).most_common(1)[0]
             if count > 1:
@@ -134,6 +144,7 @@ class Cluster:
         for name in ("latency_s", "bandwidth_bytes_per_s", "alone_bytes_per_s"):
             if getattr(self, name).shape != shape:
                 raise ValueError(f"`{name}` is {getattr(self, name).shape}, must be {shape}")
+        # `not all`: nan compares as false, and is refused.
         if not (self.latency_s >= 0).all():
             raise ValueError(f"`latency_s` must not be negative, is {self.latency_s.min()}")
         for name in ("bandwidth_bytes_per_s", "alone_bytes_per_s"):

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from topo.names import check_name
 from topo.parameters import Value
 
 MAX_DEVICES = 2**13
@@ -47,6 +48,10 @@ class HostGroup:
         for name in ("count", "devices"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, is {getattr(self, name)}")
+        for region in self.regions:
+            check_name(region, "hosts.region")
+        if self.name is not None:
+            check_name(self.name, "hosts.name")
         if self.name is not None and (self.count > 1 or len(self.regions) != 1):
             raise ValueError(f"`name` is for one host; {self.name!r} stands for more: leave it out")
         if self.hostfile or self.slurm_topology:
@@ -80,6 +85,7 @@ class Speed:
     """Bandwidth of a pair while nothing else communicates [Gbit/s]. Default: `bandwidth_gbps`."""
 
     def __post_init__(self) -> None:
+        # Chained, so that nan is refused as well.
         if not 0 <= self.latency_ms < inf:
             raise ValueError(f"`latency_ms` must be from 0 to below infinity, is {self.latency_ms}")
         if not self.bandwidth_gbps > 0:
@@ -101,6 +107,13 @@ class RegionLink(Speed):
     """Region of the sender; sets one direction."""
     destination: str | None = None
     """Region of the receiver."""
+
+    def __post_init__(self) -> None:
+        Speed.__post_init__(self)  # `super()` does not work in a dataclass with slots
+        for field_name in ("between", "source", "destination"):
+            given = getattr(self, field_name)
+            for region in (given,) if isinstance(given, str) else given or ():
+                check_name(region, f"links.{field_name}")
 
     def directions(self) -> tuple[tuple[str, str], ...]:
         """Return the ordered pairs of regions."""
@@ -173,9 +186,12 @@ class ClusterFile:
     """How `pairs` was measured; written by `jaxpipe topo probe`."""
 
     def __post_init__(self) -> None:
-        by_region = bool(self.links or self.link_table or self.inside_region)
-        if self.pairs is not None and by_region:
-            raise ValueError("`pairs` tells all links: leave out `links`, `link_table` and so on")
+        check_name(self.name, "name")
+        # `inside_host` has a default: its presence says nothing.
+        by_region = ("links", "link_table", "inside_region", "across_regions")
+        given = [name for name in by_region if getattr(self, name)]
+        if self.pairs is not None and given:
+            raise ValueError(f"`pairs` has all links: leave out `{given[0]}`, or `pairs`")
         num_devices = sum(len(g.regions) * g.count * g.devices for g in self.hosts)
         if num_devices > MAX_DEVICES:
             raise ValueError(
@@ -197,6 +213,7 @@ def parse(file: dict[str, Value]) -> ClusterFile:
         part = file.get(name)
         for each in part if isinstance(part, list | tuple) else [part]:
             _refuse_unknown(each, kind, f"{name}.")
+    # After the names: msgspec ignores unknown fields, and a typo would be a default.
     return msgspec.convert(file, ClusterFile)
 
 

@@ -59,14 +59,17 @@ def _panel(
     from matplotlib.colors import LogNorm, Normalize
 
     shown = values.astype(float)
+    # The diagonal, 0 s and infinite bandwidth, would take the whole scale.
     np.fill_diagonal(shown, np.nan)
     told = shown[np.isfinite(shown)]
     low, high = (float(told.min()), float(told.max())) if told.size else (1.0, 1.0)
+    # Logarithmic from a factor of 10 on, but a logarithm has no 0.
     scale = LogNorm if low > 0 and high > 10 * low else Normalize
     image = axes.imshow(shown, cmap=look.colors, norm=scale(vmin=low, vmax=high))
     axes.set_title(look.title)
     ends = _ends(cluster)
     for _, stop in ends[:-1]:
+        # Cells are centred on whole numbers: their borders are halves.
         axes.axhline(stop - 0.5, color="white", linewidth=0.8)
         axes.axvline(stop - 0.5, color="white", linewidth=0.8)
     starts = [0, *(stop for _, stop in ends[:-1])]

@@ -17,9 +17,7 @@ def csv_rows(text: str) -> list[dict[str, str]]:
         rows = list(csv.DictReader(lines))
     except csv.Error as error:
         raise ValueError(f"it is not CSV: {error}") from None
-    for row in rows:
+    for number, row in enumerate(rows, start=1):
         if None in row or None in row.values():
-            raise ValueError(
-                f"a row must have as many cells as the header: {list(row.values())!r:.80}"
-            )
+            raise ValueError(f"a row must have as many cells as the header: row {number} has not")
     return rows

@@ -48,6 +48,7 @@ def with_slower_links(cluster: Cluster, *, scale: float) -> Cluster:
     return replace(
         cluster,
         latency_s=cluster.latency_s * scale,
+        # `scale` times the seconds per byte is 1 / scale of the rate.
         bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s / scale,
         alone_bytes_per_s=cluster.alone_bytes_per_s / scale,
         hosts=tuple(

@@ -31,6 +31,7 @@ def draw_cluster(cluster: Cluster) -> str:
         _between_regions("latency in ms", cluster, latency_ms),
         _between_regions("bandwidth in Gbps", cluster, bandwidth_gbps),
     ]
+    # Mostly the same array: a table of its own would repeat the one above.
     if not np.array_equal(cluster.alone_bytes_per_s, cluster.bandwidth_bytes_per_s):
         alone_gbps = gbps_from_bytes_per_s(1) * cluster.alone_bytes_per_s
         sections.append(_between_regions("Gbps of a pair alone", cluster, alone_gbps))
@@ -51,6 +52,7 @@ def _hosts(cluster: Cluster) -> Iterator[str]:
         for host in cluster.hosts
     ]
     for line, run in groupby(lines):
+        # "#" stands for the count, so that equal lines are one group.
         yield "  " + line.replace("#", _count(len(list(run)), "host"), 1)
 
 

@@ -65,6 +65,7 @@ def _table() -> dict[str, Gpu]:
 
 
 def _gpu(row: dict[str, str]) -> Gpu:
+    # An empty cell: the type does not support that precision.
     stated = [(precision, row[precision]) for precision in Precision if row[precision]]
     return Gpu(
         name=row["name"],

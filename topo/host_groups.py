@@ -46,6 +46,7 @@ def hosts_of(groups: tuple[HostGroup, ...], read_beside: ReadBeside) -> Iterator
 def _counted(group: HostGroup, seen: dict[str, int]) -> Iterator[tuple[str, str, int]]:
     for region in group.regions:
         for _ in range(group.count):
+            # Over all groups: two groups in a region must not both have ohio-0.
             index = seen.get(region, 0)
             seen[region] = index + 1
             yield group.name or f"{region}-{index}", region, group.devices
@@ -58,6 +59,7 @@ def _listed(group: HostGroup, read_beside: ReadBeside) -> Iterator[tuple[str, st
     slots = dict.fromkeys(switches, group.devices)
     if group.hostfile is not None:
         listed = parse_hostfile(read_beside(group.hostfile).decode())
+        # The hostfile decides which hosts take part, SLURM's topology where they are.
         slots = {entry.host: entry.num_slots for entry in listed}
     for host, num_devices in slots.items():
         if switches and host not in switches:

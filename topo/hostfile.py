@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from topo.cluster import Cluster, Device
+from topo.names import is_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +58,11 @@ def _host_and_slots(words: list[str], number: int) -> tuple[str, int]:
     settings = dict(word.split("=", 1) for word in words[1:] if "=" in word)
     host, colon, count = words[0].partition(":")
     given = settings.get("slots", count if colon else "1")
-    # Bounded: Python refuses to convert 4,300 digits.
-    if not (host and given.isdecimal() and len(given) <= 9 and int(given) > 0):
+    # The file may be another one than its author says, such as /etc/shadow: name only the line.
+    if not (is_name(host) and given.isdecimal() and len(given) < 10 and int(given) > 0):
         raise ValueError(
-            f"line {number} of a hostfile must be `host slots=N` or `host:N`, N at least 1, not "
-            f"{' '.join(words)[:80]!r}"
+            f"line {number} of a hostfile must be `host slots=N` or `host:N`, with the name of a "
+            "host and N at least 1; it is something else"
         )
     return host, int(given)
 
@@ -109,7 +110,7 @@ def _slots(cluster: Cluster) -> dict[str, int]:
     for device in cluster.devices:
         slots[device.name] = seen.get(device.host, 0)
         seen[device.host] = slots[device.name] + 1
-    return slots
+    return slots  # devices of a host need not follow each other
 
 
 def _chosen(cluster: Cluster, devices: Sequence[int]) -> list[Device]:

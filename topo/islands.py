@@ -65,6 +65,7 @@ def find_islands(distance: np.ndarray, *, gap: float = 1.5) -> tuple[Island, ...
     islands = _Islands(len(distance))
     reached = 0.0
     for edge in edges:
+        # `>`, too: distances of 0 are no gap.
         if edge.distance > reached and edge.distance >= gap * reached:
             islands.close()
         islands.join(edge.a, edge.b)
@@ -80,8 +81,10 @@ def _spanning_tree(distance: np.ndarray) -> list[_Edge]:
     nearest = np.zeros(num, int)  # for each device outside: the one inside that is nearest
     to_inside = np.full(num, np.inf)
     newest = 0
+    # One device per pass: O(n) each, no heap, which is best where all pairs have an edge.
     for _ in range(num - 1):
         inside[newest] = True
+        # Strict: of equal distances the first device stays nearest, on every machine.
         closer = ~inside & (distance[newest] < to_inside)
         to_inside[closer], nearest[closer] = distance[newest][closer], newest
         newest = int(np.argmin(np.where(inside, np.inf, to_inside)))
@@ -110,6 +113,7 @@ class _Islands:
 
     def join(self, a: int, b: int) -> None:
         """Merge the islands of two devices."""
+        # Each merge relabels one side: O(n^2) in all at worst.
         stays, goes = self._home[a], self._home[b]
         for device in self._devices[goes]:
             self._home[device] = stays

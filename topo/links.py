@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from math import nan
 
 import numpy as np
 
 from topo.cluster import Device
-from topo.cluster_file import ClusterFile, Speed
+from topo.cluster_file import ClusterFile, RegionLink, Speed
 from topo.csv_table import csv_rows
 from topo.host_groups import ReadBeside
+from topo.names import is_name
 from topo.nvidia import gpu_link_speed
 from topo.units import bytes_per_s_from_gbps, seconds_from_ms
 
@@ -53,6 +56,7 @@ def matrices_by_region(
     pairs = (region[:, None], region[None, :])
 
     def spread(of: Callable[[Speed], float], diagonal: float) -> np.ndarray:
+        # NaN: no link. After the check, only pairs inside one host have none.
         table = np.array([[np.nan if s is None else of(s) for s in row] for row in speeds])
         matrix = np.where(same_host, of(file.inside_host), table[pairs])
         np.fill_diagonal(matrix, diagonal)
@@ -64,6 +68,7 @@ def matrices_by_region(
     return Matrices(
         latency_s=spread(lambda s: seconds_from_ms(s.latency_ms), 0.0),
         bandwidth_bytes_per_s=bandwidth,
+        # One array for both bandwidths where no link has `alone_gbps`: half of the memory.
         alone_bytes_per_s=spread(_alone_bytes_per_s, np.inf) if has_alone else bandwidth,
     )
 
@@ -89,8 +94,35 @@ def _region_speeds(
                 known[a, b] = default
     if file.link_table is not None:
         known |= _link_table(read_beside(file.link_table).decode())
-    known |= {pair: link for link in file.links for pair in link.directions()}
+    known |= _stated(file.links, regions)
     return [[known.get((a, b)) for b in regions] for a in regions]
+
+
+def _stated(links: Sequence[RegionLink], regions: list[str]) -> dict[tuple[str, str], Speed]:
+    """Return the links of `[[links]]`; unlike a table for many clusters, all of them are meant."""
+    stated: dict[tuple[str, str], Speed] = {}
+    for link in links:
+        # Once each: `between` names a region twice for the links inside it.
+        for pair in dict.fromkeys(link.directions()):
+            _check_regions(pair, regions)
+            if pair in stated:
+                raise ValueError(
+                    f"`links` must have one entry for each direction: {pair[0]!r} to {pair[1]!r} "
+                    "has two; remove one"
+                )
+            stated[pair] = link
+    return stated
+
+
+def _check_regions(pair: tuple[str, str], regions: list[str]) -> None:
+    for region in pair:
+        if region not in regions:
+            near = get_close_matches(region, regions, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(
+                f"`links` must name regions of `hosts`: no host is in {region!r}; {hint}"
+                f"choose from {', '.join(regions)}"
+            )
 
 
 def _check_joined(speeds: list[list[Speed | None]], regions: list[str], lonely: list[bool]) -> None:
@@ -107,12 +139,19 @@ def _check_joined(speeds: list[list[Speed | None]], regions: list[str], lonely: 
 def _link_table(text: str) -> dict[tuple[str, str], Speed]:
     """Parse region_a, region_b, latency_ms, bandwidth_gbps: both directions are equal."""
     known: dict[tuple[str, str], Speed] = {}
-    for row in csv_rows(text):
+    for number, row in enumerate(csv_rows(text), start=1):
         if missing := _LINK_COLUMNS - row.keys():
             raise ValueError(f"`link_table` must have a column `{min(missing)}`")
-        speed = Speed(
-            latency_ms=float(row["latency_ms"]), bandwidth_gbps=float(row["bandwidth_gbps"])
-        )
+        try:
+            latency_ms, gbps = float(row["latency_ms"]), float(row["bandwidth_gbps"])
+        except ValueError:
+            latency_ms = gbps = nan
+        if not (is_name(row["region_a"]) and is_name(row["region_b"]) and gbps > 0):
+            raise ValueError(
+                f"`link_table` must have the names of two regions and two numbers in a row: row "
+                f"{number} has something else"
+            )
+        speed = Speed(latency_ms=latency_ms, bandwidth_gbps=gbps)
         known[row["region_a"], row["region_b"]] = speed
         known[row["region_b"], row["region_a"]] = speed
     return known

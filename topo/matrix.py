@@ -1,8 +1,17 @@
 """Matrices over devices in .csv and .npy files."""
 
 import io
+from math import prod
+from types import MappingProxyType
 
 import numpy as np
+
+_NPY_HEADERS = MappingProxyType(
+    {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+)
 
 
 def parse_matrix(content: bytes, *, suffix: str) -> np.ndarray:
@@ -16,10 +25,29 @@ def parse_matrix(content: bytes, *, suffix: str) -> np.ndarray:
         ValueError: the content is neither CSV nor NPY, or has values that are not numbers.
     """
     if suffix == ".npy":
-        try:
-            return np.asarray(np.load(io.BytesIO(content), allow_pickle=False), float)
-        except (EOFError, OSError, TypeError) as error:
-            raise ValueError(f"the file is not a matrix in NPY: {error}") from None
+        return _parse_npy(content)
     if suffix == ".csv":
-        return np.loadtxt(io.StringIO(content.decode()), delimiter=",", ndmin=2)
+        try:
+            return np.loadtxt(io.StringIO(content.decode()), delimiter=",", ndmin=2)
+        except ValueError:  # its message would show what the file holds
+            raise ValueError("the file is not CSV with rows of equally many numbers") from None
     raise ValueError(f"a matrix must be a .csv or .npy file, not {suffix!r}")
+
+
+def _parse_npy(content: bytes) -> np.ndarray:
+    """Return the matrix; its header may claim any size, so that is compared with the file's."""
+    file = io.BytesIO(content)
+    try:
+        read_header = _NPY_HEADERS[np.lib.format.read_magic(file)]
+        shape, _, dtype = read_header(file)
+    except (KeyError, ValueError, EOFError, TypeError) as error:
+        raise ValueError(f"the file is not a matrix in NPY: {error}") from None
+    num_bytes = prod(shape) * dtype.itemsize
+    if dtype.hasobject or dtype.kind not in "fiu" or num_bytes != len(content) - file.tell():
+        raise ValueError(
+            f"the file is not a matrix in NPY: it says {dtype} {shape}, {num_bytes:,} bytes, and "
+            f"has {len(content) - file.tell():,}"
+        )
+    file.seek(0)
+    # No pickle: it could run code.
+    return np.asarray(np.load(file, allow_pickle=False), float)

@@ -36,7 +36,9 @@ def parse_gpu_links(text: str) -> tuple[tuple[str, ...], ...]:
     Raises:
         ValueError: the text has no such matrix, or a row of it is too short.
     """
+    # nvidia-smi underlines its heading, also in a pipe.
     lines = (line.split() for line in _TERMINAL_COLOURS.sub("", text).splitlines())
+    # Rows of NICs and the legend begin with other words.
     head, *rows = [cells for cells in lines if cells and _GPU.fullmatch(cells[0])] or [[]]
     num_gpus = sum(1 for cell in head if _GPU.fullmatch(cell))
     if not rows or len(rows) != num_gpus or any(len(row) <= num_gpus for row in rows):

@@ -16,6 +16,11 @@ import re
 from itertools import product
 from math import prod
 
+from topo.names import is_name
+
+MAX_NODES = 2**13
+"""As many hosts as a cluster file may have; a range can claim any number in a few characters."""
+
 
 def parse_topology(text: str) -> dict[str, str]:
     r"""Return the leaf switch of every node, in the order of the file.
@@ -35,9 +40,14 @@ def parse_topology(text: str) -> dict[str, str]:
         if "switchname" not in fields or not fields.keys() & {"nodes", "switches"}:
             raise ValueError(
                 f"line {number} of the topology must be `SwitchName=... Nodes=...` or "
-                f"`SwitchName=... Switches=...`, is {line.strip()!r}"
+                "`SwitchName=... Switches=...`; it is something else"
             )
         for node in expand(fields.get("nodes", "")):
+            if not (is_name(node) and is_name(fields["switchname"])):
+                raise ValueError(
+                    f"line {number} of the topology must name a switch and nodes with letters, "
+                    "digits, `.`, `_` and `-`"
+                )
             if node in switch_of:
                 raise ValueError(
                     f"node {node!r} hangs on {switch_of[node]!r} and on {fields['switchname']!r}: "
@@ -55,10 +65,10 @@ def _fields(line: str) -> dict[str, str]:
     return {key.lower(): value for key, _, value in words}
 
 
+# Not inside of brackets: no "]" follows before the next "[".
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
-_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
-_MOST_NAMES = 100_000
+_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 
 
 def expand(text: str) -> tuple[str, ...]:
@@ -70,36 +80,31 @@ def expand(text: str) -> tuple[str, ...]:
     ('r1n3', 'r1n5', 'r2n3', 'r2n5')
 
     Raises:
-        ValueError: a bracket holds something else than numbers and ranges, or the list has more
-            than 100,000 names.
+        ValueError: a bracket holds something else than numbers and ranges.
     """
     names: list[str] = []
     for word in filter(None, _COMMA_OUTSIDE_BRACKETS.split(text.strip())):
         parts = _BRACKETS.split(word)  # text, inside of a bracket, text, ..., text
-        choices = [
-            _numbers(part, text) if inside % 2 else (part,) for inside, part in enumerate(parts)
-        ]
-        # Before they exist: a text of some characters may stand for more names than memory holds.
-        if len(names) + prod(map(len, choices)) > _MOST_NAMES:
-            raise ValueError(_too_many(text))
+        choices = [_numbers(part) if inside % 2 else (part,) for inside, part in enumerate(parts)]
+        _check_count(len(names) + prod(map(len, choices)))
         names.extend("".join(chosen) for chosen in product(*choices))
     return tuple(names)
 
 
-def _numbers(ranges: str, text: str) -> tuple[str, ...]:
+def _numbers(ranges: str) -> tuple[str, ...]:
     numbers: list[str] = []
     for word in ranges.split(","):
         match = _RANGE.fullmatch(word.strip())
         if match is None:
-            raise ValueError(f"{text[:80]!r} must hold ranges such as [01-04,7] in its brackets")
+            raise ValueError("nodes must have ranges such as [01-04,7] in their brackets")
         first, last = match[1], match[2] or match[1]
         if int(last) < int(first):
-            raise ValueError(f"{text!r}: the range {word.strip()} runs backwards")
-        if len(numbers) + int(last) - int(first) >= _MOST_NAMES:
-            raise ValueError(_too_many(text))
+            raise ValueError(f"a range of nodes runs forwards: {word.strip()} does not")
+        _check_count(int(last) - int(first) + 1)
         numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
     return tuple(numbers)
 
 
-def _too_many(text: str) -> str:
-    return f"{text[:80]!r} must stand for at most {_MOST_NAMES:,} names; name fewer hosts"
+def _check_count(count: int) -> None:
+    if count > MAX_NODES:
+        raise ValueError(f"a list of nodes has at most {MAX_NODES:,} names, not {count:,}")

@@ -1,4 +1,4 @@
-"""A cluster as scripts for `tc`: run on each host, they make a fast network behave like it.
+"""A cluster as commands for `tc`: run on each host, they make a fast network behave like it.
 
 On each host, what leaves is sorted by the peer's address into a class of its own, paced by htb and
 then delayed by netem; a NIC that is shared is the parent of all of them::
@@ -11,10 +11,14 @@ then delayed by netem; a NIC that is shared is the parent of all of them::
 Only outgoing packets are shaped: the sender decides each direction, so links may be asymmetric. A
 host that limits what enters it (`Host.ingress_bytes_per_s`) is not emulated.
 
+A command is a list of words. An emulation hands them to `tc` itself; scripts, for other hosts, hold
+the same words, quoted.
+
 Sources: tc-htb(8), tc-netem(8), tc-u32(8).
 """
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -25,12 +29,15 @@ from topo.shaping import ShapedPeer, shaped_peers
 from topo.units import ms_from_seconds
 
 Address = IPv4Address | IPv6Address
+Command = tuple[str, ...]
+"""The words of a command of `tc`, without its own name."""
 
 _PACKET_BYTES = 1500
 FIRST_PEER = 0x10
 """The minor number of the class of a host's first peer; its other peers follow."""
 _MAX_PEERS = 0xFFFF - FIRST_PEER
-_DEVICE = re.compile(r"[A-Za-z0-9_.@-]{1,15}")
+# 15 characters: IFNAMSIZ less its final 0. None that a shell would interpret.
+_DEVICE = re.compile(r"(?!-)[A-Za-z0-9_.@-]{1,15}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +49,35 @@ class TcScripts:
 
 
 def tc_scripts(
+    cluster: Cluster, addresses: Mapping[str, Address], *, device: str
+) -> dict[str, TcScripts]:
+    """Return the scripts of each host; `device` is the network interface to shape, such as eth0.
+
+    Raises:
+        ValueError: as `tc_commands`.
+    """
+    undo = f"{_line(('qdisc', 'del', 'dev', device, 'root'))} 2>/dev/null || true"
+    scripts: dict[str, TcScripts] = {}
+    for host, commands in tc_commands(cluster, addresses, device=device).items():
+        about = f"{host} ({addresses[host]}) of cluster {cluster.name}"
+        peers = [peer.host for peer in shaped_peers(cluster, host)]
+        lines = list(_explained(commands, peers))
+        scripts[host] = TcScripts(
+            setup=_script(f"Shape what leaves {about}.", "set -eu", undo, *lines),
+            undo=_script(f"Stop shaping what leaves {about}.", undo),
+        )
+    return scripts
+
+
+def tc_commands(
     cluster: Cluster,
     addresses: Mapping[str, Address],
     *,
     device: str,
     jitter_s: float = 0.0,
     loss: float = 0.0,
-) -> dict[str, TcScripts]:
-    """Return the scripts of each host; `device` is the network interface to shape, such as eth0.
+) -> dict[str, tuple[Command, ...]]:
+    """Return the commands that shape the idle `device` of each host, the same one on all of them.
 
     Each packet comes up to `jitter_s` earlier or later, and of all packets the part `loss` is lost.
 
@@ -60,19 +88,13 @@ def tc_scripts(
     if not _DEVICE.fullmatch(device):
         raise ValueError(f"`device` must be a network interface such as eth0, is {device!r}")
     _check_addresses(cluster, addresses)
-    scripts: dict[str, TcScripts] = {}
+    commands: dict[str, tuple[Command, ...]] = {}
     for host in cluster.hosts:
-        about = f"{host.name} ({addresses[host.name]}) of cluster {cluster.name}"
-        undo = f"tc qdisc del dev {device} root 2>/dev/null || true"
         peers = [
             replace(peer, jitter_s=jitter_s, loss=loss) for peer in shaped_peers(cluster, host.name)
         ]
-        lines = _shape(peers, addresses, device, host.egress_bytes_per_s)
-        scripts[host.name] = TcScripts(
-            setup=_script(f"Shape what leaves {about}.", "set -eu", undo, *lines),
-            undo=_script(f"Stop shaping what leaves {about}.", undo),
-        )
-    return scripts
+        commands[host.name] = tuple(_shape(peers, addresses, device, host.egress_bytes_per_s))
+    return commands
 
 
 def parse_addresses(text: str) -> dict[str, Address]:
@@ -90,16 +112,24 @@ def parse_addresses(text: str) -> dict[str, Address]:
         if not words:
             continue
         if len(words) != 2:
-            raise ValueError(
-                f"line {number} of the addresses must be a host and an address, is {line!r}"
-            )
+            raise ValueError(f"line {number} of the addresses must be a host and an address")
         if words[0] in addresses:
-            raise ValueError(f"line {number} of the addresses: {words[0]!r} has one already")
+            raise ValueError(f"line {number} of the addresses: {words[0]!r:.80} has one already")
         try:
-            addresses[words[0]] = ip_address(words[1])
-        except ValueError as error:
-            raise ValueError(f"line {number} of the addresses: {error}") from error
+            addresses[words[0]] = _address(words[1])
+        except ValueError:
+            raise ValueError(
+                f"line {number} of the addresses must be a host and an address such as 10.0.0.1 or "
+                "fd00::1; its second word is none"
+            ) from None
     return addresses
+
+
+def _address(text: str) -> Address:
+    address = ip_address(text)
+    if address.version == 6 and address.scope_id is not None:
+        raise ValueError  # a scope may hold any character, and the filter cannot match it
+    return address
 
 
 def _check_addresses(cluster: Cluster, addresses: Mapping[str, Address]) -> None:
@@ -126,47 +156,59 @@ def _script(title: str, *lines: str) -> str:
     return "\n".join(("#!/bin/sh", f"# {title} Needs root.", *lines, ""))
 
 
+def _explained(commands: Sequence[Command], peers: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a script, the three of a peer (class, queue, filter) below its name."""
+    first = len(commands) - 3 * len(peers)
+    for number, command in enumerate(commands):
+        peer, part = divmod(number - first, 3)
+        if peer >= 0 and part == 0:
+            yield f"# to {peers[peer]}"
+        yield _line(command)
+
+
+def _line(command: Command) -> str:
+    return shlex.join(("tc", *command))
+
+
 def _shape(
     peers: Sequence[ShapedPeer], addresses: Mapping[str, Address], device: str, nic: float
-) -> Iterator[str]:
-    yield f"tc qdisc add dev {device} root handle 1: htb"
+) -> Iterator[Command]:
+    on = ("add", "dev", device)
+    yield ("qdisc", *on, "root", "handle", "1:", "htb")
     parent = "1:"
     if nic < inf:
         parent = "1:1"
-        yield f"tc class add dev {device} parent 1: classid {parent} htb {_pace(nic, nic)}"
+        yield ("class", *on, "parent", "1:", "classid", parent, "htb", *_pace(nic, nic))
+    # Hexadecimal, as tc reads minor numbers.
     for minor, peer in enumerate(peers, start=FIRST_PEER):
         # Children may borrow up to `ceil`; what they are promised must not add up to more than
         # the NIC has, or htb would exceed it.
         promised = min(peer.bytes_per_s, nic / len(peers))
-        address = addresses[peer.host]
+        address, own = addresses[peer.host], f"1:{minor:x}"
         protocol, match = ("ip", "ip") if address.version == 4 else ("ipv6", "ip6")
-        yield f"# to {peer.host}"
-        yield (
-            f"tc class add dev {device} parent {parent} classid 1:{minor:x} htb "
-            f"{_pace(promised, peer.bytes_per_s)}"
-        )
-        yield f"tc qdisc add dev {device} parent 1:{minor:x} {_queue(peer)}"
-        yield (
-            f"tc filter add dev {device} parent 1: protocol {protocol} prio {address.version} "
-            f"u32 match {match} dst {address}/{address.max_prefixlen} flowid 1:{minor:x}"
-        )
+        pace = _pace(promised, peer.bytes_per_s)
+        yield ("class", *on, "parent", parent, "classid", own, "htb", *pace)
+        yield ("qdisc", *on, "parent", own, *_queue(peer))
+        which = ("protocol", protocol, "prio", str(address.version), "u32", "match", match)
+        there = f"{address}/{address.max_prefixlen}"
+        yield ("filter", *on, "parent", "1:", *which, "dst", there, "flowid", own)
 
 
-def _pace(rate: float, ceiling: float) -> str:
+def _pace(rate: float, ceiling: float) -> Command:
     """Return htb's words: a rate, and what may go at once, which is a millisecond of it."""
+    # At least ten packets: htb wakes up once per tick, and a smaller burst would lower the rate.
     burst = max(10 * _PACKET_BYTES, round(ceiling / 1e3))
-    return (
-        f"rate {round(rate * 8)}bit ceil {round(ceiling * 8)}bit "
-        f"burst {burst}b cburst {burst}b quantum {40 * _PACKET_BYTES}"
-    )
+    rates = ("rate", f"{round(rate * 8)}bit", "ceil", f"{round(ceiling * 8)}bit")
+    return (*rates, "burst", f"{burst}b", "cburst", f"{burst}b", "quantum", f"{40 * _PACKET_BYTES}")
 
 
-def _queue(peer: ShapedPeer) -> str:
+def _queue(peer: ShapedPeer) -> Command:
     """Return what holds the packets of a class: all that are on their way, and as many to wait."""
+    # netem holds packets in flight in the same queue: a limit without them would drop at full rate.
     on_the_way = ceil(peer.latency_s * peer.bytes_per_s / _PACKET_BYTES)
-    limit = 1000 + 2 * on_the_way
+    limit = ("limit", str(1000 + 2 * on_the_way))
     if not (peer.latency_s or peer.jitter_s or peer.loss):
-        return f"pfifo limit {limit}"
-    jitter = f" {ms_from_seconds(peer.jitter_s):.6g}ms" if peer.jitter_s else ""
-    loss = f" loss {100 * peer.loss:.6g}%" if peer.loss else ""
-    return f"netem delay {ms_from_seconds(peer.latency_s):.6g}ms{jitter}{loss} limit {limit}"
+        return ("pfifo", *limit)
+    jitter = (f"{ms_from_seconds(peer.jitter_s):.6g}ms",) if peer.jitter_s else ()
+    loss = ("loss", f"{100 * peer.loss:.6g}%") if peer.loss else ()
+    return ("netem", "delay", f"{ms_from_seconds(peer.latency_s):.6g}ms", *jitter, *loss, *limit)

@@ -12,6 +12,7 @@ from typing import Any
 
 _LARGEST = 2**63 - 1
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+# Possessive (`++`): a long key without a dot must not make the search quadratic as well.
 _LONG_KEY = re.compile(r"(?<![\w-])(?:[\w-]++\s*+\.\s*+){100}")
 """A key of a hundred parts: nobody writes it, and `tomllib` takes the square of its length."""
 

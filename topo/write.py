@@ -25,6 +25,7 @@ def _head(cluster: Cluster, about: str) -> Iterator[str]:
     yield from (f"# {line}" for line in about.splitlines())
     yield toml_pair("name", cluster.name)
     by_host = [(name, list(group)) for name, group in groupby(cluster.devices, lambda d: d.host)]
+    # Hosts without devices, and hosts whose devices are apart, differ here.
     if [name for name, _ in by_host] != [host.name for host in cluster.hosts]:
         raise ValueError("a cluster file lists devices host by host; these stand in another order")
     for host, (_, devices) in zip(cluster.hosts, by_host, strict=True):
@@ -55,6 +56,7 @@ def _links(cluster: Cluster) -> Iterator[str]:
     yield "\n[pairs]  # row: from, column: to"
     yield from _matrix("latency_s", cluster.latency_s)
     yield from _matrix("bandwidth_bytes_per_s", cluster.bandwidth_bytes_per_s)
+    # By value: a cluster that was read back may have two equal arrays.
     if not np.array_equal(cluster.alone_bytes_per_s, cluster.bandwidth_bytes_per_s):
         yield from _matrix("alone_bytes_per_s", cluster.alone_bytes_per_s)
 

@@ -128,7 +128,8 @@ def _worked(cases: Sequence[Case]) -> tuple[list[Work], list[dict[str, Any]]]:
 def _compiled(cases: Sequence[Case], target: Target, *, by_layout: bool) -> list[dict[str, Any]]:
     request = [{**asdict(case), "target": target.value, "by_layout": by_layout} for case in cases]
     devices = max(case.dp * case.op for case in cases)
-    return run_python("experiments.alpa_gpt.compiled", request, num_devices=devices)
+    module = "experiments.alpa_gpt.compiled"
+    return run_python(module, request, num_devices=devices, path=_HERE.parents[1])
 
 
 def _in_format(fitted: Fitted, case: Case) -> Fitted:

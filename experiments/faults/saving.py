@@ -1,6 +1,7 @@
 """Overhead of asynchronous checkpointing: `python -m experiments.faults.saving [--rounds N]`."""
 
 import argparse
+import os
 import tomllib
 from pathlib import Path
 from statistics import median
@@ -51,6 +52,8 @@ def measure(rounds: int) -> list[Block]:
         task = Task(config=config, intervals=INTERVALS, rounds=rounds, out=str(folder / "out.json"))
         num_ranks = plan_from(config_from(config)).num_ranks
         arguments = [msgspec.json.encode(task).decode()]
+        # Ranks do not search the working directory, and experiments are not installed.
+        os.environ["PYTHONPATH"] = str(HERE.parents[1])
         code = launch(arguments, num_ranks=num_ranks, module="experiments.faults.saving_rank")
         assert code == 0, code
         return msgspec.json.decode(Path(task.out).read_bytes(), type=list[Block])

@@ -70,7 +70,7 @@ def emulated_cluster(task: Mapping[str, Any]) -> Cluster:
     slower = task["time_scale"] * task["activation_bytes"] / sent
     both = np.ix_(task["devices"], task["devices"])
     return Cluster(
-        name=f"{whole.name}, emulated",
+        name=f"{whole.name}-emulated",
         devices=tuple(whole.devices[device] for device in task["devices"]),
         latency_s=task["time_scale"] * whole.latency_s[both],
         bandwidth_bytes_per_s=whole.bandwidth_bytes_per_s[both] / slower,

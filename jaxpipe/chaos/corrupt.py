@@ -85,7 +85,7 @@ def _train(setup: Setup) -> Path:
         checkpoint={"keep": steps},  # all: a resume needs older ones to go back to
     )
     ended = subprocess.run(
-        [sys.executable, "-m", "jaxpipe", "train", str(config)],
+        [sys.executable, "-P", "-m", "jaxpipe", "train", str(config)],
         env=environment(setup.dataset),
         capture_output=True,
         text=True,

@@ -160,7 +160,7 @@ def _judge_refusal(ending: Ending) -> str:
 
 
 def _run(given: Input, errors: Path) -> Ending:
-    command = [sys.executable, "-m", "jaxpipe", *given.arguments]
+    command = [sys.executable, "-P", "-m", "jaxpipe", *given.arguments]
     begin_s = time.perf_counter()
     # A file and not a pipe, which would block a long traceback that nobody reads.
     with errors.open("wb") as file:

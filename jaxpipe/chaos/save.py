@@ -223,6 +223,7 @@ def _how(loop: Loop) -> str:
 def _saving(loop: Loop) -> Iterator[subprocess.Popen[str]]:
     command = [
         sys.executable,
+        "-P",
         "-m",
         "jaxpipe.chaos.harness.save_loop",
         msgspec.json.encode(loop).decode(),

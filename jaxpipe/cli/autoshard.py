@@ -69,7 +69,11 @@ def autoshard(
     """
     from jaxpipe.autoshard.hlo import run_python
     from jaxpipe.errors import PlanError
+    from jaxpipe.jaxpr import warn_if_untested
+    from jaxpipe.run.output_files import check_output
 
+    check_output("--out", out)
+    warn_if_untested()
     # A process of its own: JAX fixes the number of its host devices as it starts.
     answer = run_python("jaxpipe.cli.autoshard_worker", _asked(request), num_devices=request.mesh)
     if "error" in answer:

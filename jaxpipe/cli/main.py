@@ -8,9 +8,11 @@
 """
 
 import difflib
+import logging
 import os
 import platform
 import shutil
+import signal
 import sys
 import textwrap
 import time
@@ -38,7 +40,8 @@ from jaxpipe.cli.simulate import simulate
 from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, write_tc
 from jaxpipe.cli.trace import trace
 from jaxpipe.cli.train import train
-from jaxpipe.errors import ConfigError, RunError, UserError
+from jaxpipe.errors import ConfigError, RunError, UserError, printable
+from jaxpipe.own_packages import check_own_packages
 from jaxpipe.runtime.process.mpirun import launched_rank
 
 Command: TypeAlias = Callable[..., int]
@@ -99,6 +102,8 @@ _LONGEST_LINE = 1500
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if logging.lastResort is not None:  # the handler of programs that configure no other
+        logging.lastResort.setFormatter(_PrintableFormatter())
     try:
         return _run(words)
     except UserError as error:
@@ -109,6 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Else Python flushes standard output once more as it exits, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        sys.stderr.write("jaxpipe: interrupted\n")
+        return 128 + signal.SIGINT
 
 
 def _run(words: list[str]) -> int:
@@ -124,6 +132,7 @@ def _run(words: list[str]) -> int:
             # `near` is never empty, as there is no cutoff.
             f"no command `{words[0]}`; did you mean `{near[0]}`? (`jaxpipe --help` lists them all)"
         )
+    check_own_packages()
     program, commands, description = "jaxpipe", COMMANDS, _DESCRIPTION
     if words[0] in GROUPS:
         group = words.pop(0)
@@ -181,6 +190,14 @@ def _explain(error: Exception, *, code: int) -> int:
     return code
 
 
+class _PrintableFormatter(logging.Formatter):
+    """Format records for a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record, without escapes that a terminal would obey."""
+        return printable(super().format(record))
+
+
 def _one_line(words: str) -> str:
     r"""Return words that a terminal shows on one line, and people read to the end.
 
@@ -188,6 +205,5 @@ def _one_line(words: str) -> str:
     '`a` is wrong: \\x1b[2J'
     """
     # First, so that line breaks become blanks and not escapes.
-    line = " ".join(words.split())
-    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
+    shown = printable(" ".join(words.split()))
     return shown if len(shown) <= _LONGEST_LINE else f"{shown[:_LONGEST_LINE]} ..."

@@ -33,7 +33,9 @@ def plan(
     from jaxpipe.plan import write_plan
     from jaxpipe.propose.proposal import propose
     from jaxpipe.run.console import console, counter
+    from jaxpipe.run.output_files import check_output
 
+    check_output("--out", out)
     with counter("plans simulated") as observe:
         proposal = propose(request, observe=observe)
     about = (

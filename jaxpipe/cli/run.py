@@ -39,7 +39,9 @@ def run(
     def start(attempt: "Attempt") -> int:
         named = () if hooks is None else ("--hooks", hooks)
         # A process per attempt: after a failure, nothing is known of the state of MPI and XLA.
-        return run_child([sys.executable, "-m", "jaxpipe", *_arguments(config, attempt), *named])
+        return run_child(
+            [sys.executable, "-P", "-m", "jaxpipe", *_arguments(config, attempt), *named]
+        )
 
     supervised = Run(
         config=config, settings=settings, max_restarts=restarts, start=start, show=_show

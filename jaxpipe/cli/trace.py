@@ -42,8 +42,11 @@ def trace(
         json_: print one JSON object and nothing else.
     """
     from jaxpipe.run.console import console
+    from jaxpipe.run.output_files import check_output, check_picture
     from jaxpipe.trace import account, mean_account, one_step, plot_beside, write_overlay
 
+    check_picture("--png", png)
+    check_output("--out", out)
     path = run / "trace.json" if run.is_dir() else run
     measured = _chosen(path, step)
     last = max(span.step for span in measured.spans)

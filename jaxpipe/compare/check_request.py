@@ -28,6 +28,7 @@ def check_comparison(
         )
     check_run(config, resume=False)
     sharded = [system for system in systems if system is not System.PIPELINE]
+    # The pipeline supports more configurations than the SPMD steps.
     if sharded:
         _check_same(config)
     for system in sharded:
@@ -36,6 +37,7 @@ def check_comparison(
 
 def _check_same(config: Config) -> None:
     model = config.model
+    # The sharded step has float32 parameters, no loss scaling and no dropout.
     refused = {
         "model.dropout": (model.dropout, model.dropout == 0, "0"),
         "model.param_dtype": (model.param_dtype, model.param_dtype == "float32", "float32"),
@@ -61,6 +63,7 @@ def _check_same(config: Config) -> None:
 
 
 def _check_divides(system: System, *, batch: int, num_ranks: int) -> None:
+    # Alpa may choose a mesh that divides, Megatron does not split the batch.
     if system in (System.DDP, System.ZERO3) and batch % num_ranks:
         raise ConfigError(
             f"`train.batch` must be a multiple of the ranks for {system}, which gives each rank as "

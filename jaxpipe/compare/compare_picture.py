@@ -39,6 +39,7 @@ def draw(all_measured: Sequence[Measured], path: Path) -> None:
         "peak memory of a rank, MiB (measured)": [each.peak_bytes / _MIB for each in all_measured],
     }
     names = [each.system.value for each in all_measured]
+    # `Figure`, not pyplot: that has a global state, and may look for a display.
     figure = Figure(figsize=(12, 1.6 + 0.4 * len(names)), dpi=100, layout="constrained")
     for number, (label, values) in enumerate(panels.items()):
         axes = figure.add_subplot(1, len(panels), number + 1)
@@ -46,7 +47,9 @@ def draw(all_measured: Sequence[Measured], path: Path) -> None:
         bars = axes.barh(names, values, color=colors)
         axes.bar_label(bars, [f"{value:.3g}" for value in values], padding=3)
         axes.set_xlabel(label)
+        # Room for the labels behind the bars.
         axes.margins(x=0.2)
+        # `barh` begins at the bottom.
         axes.invert_yaxis()
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)

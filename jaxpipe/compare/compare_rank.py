@@ -41,6 +41,7 @@ def run_system(
     try:
         job = job_from(config, resolved.plan, devices=resolved.devices)
         _run(system, job, transport, cluster, folder=folder, observe=observe)
+    # BaseException: an interrupted rank must end the others as well, or they wait for it.
     except BaseException as error:
         transport.close(error=error)
         raise
@@ -64,6 +65,7 @@ def _run(
         devices = join(transport, timeout_s=job.run.startup_timeout_s)
         ranks = Ranks(transport=transport, devices=devices, cluster=cluster)
         chosen, steps, part = run_sharded(system, job, ranks, observe=callback)
+        # On all ranks together: JAX takes a process that just ends for a lost one.
         leave()
     parts = _gathered(transport, part, timeout_s=job.run.timeout_s)
     if parts is None:

@@ -1,6 +1,7 @@
 """Measurements of one system of a comparison, and their files."""
 
 import resource
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -57,6 +58,7 @@ class Measured:
     @property
     def step_s(self) -> float:
         """The median over the steps after the first; the first if there is only one."""
+        # The first step includes late compilation and allocation.
         return median(step.step_s for step in self.steps[1:] or self.steps)
 
     @property
@@ -87,12 +89,22 @@ class Measured:
 
 def peak_bytes() -> int:
     """Return the peak memory of this process so far."""
+    # VmHWM is that of this program; Linux keeps `ru_maxrss` over exec, so it may be the launcher's.
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():
             if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * _KIB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+                return int(line.split()[1]) * _KIB  # "kB" in /proc are KiB
+    return maxrss_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, sys.platform)
+
+
+def maxrss_bytes(maxrss: int, platform: str) -> int:
+    """Return the `ru_maxrss` of getrusage(2) in bytes: macOS counts bytes, all others KiB.
+
+    >>> maxrss_bytes(3, "linux"), maxrss_bytes(3, "darwin")
+    (3072, 3)
+    """
+    return maxrss if platform == "darwin" else maxrss * _KIB
 
 
 def write_measured(measured: Measured, folder: Path) -> None:

@@ -26,12 +26,14 @@ def run_pipeline(
     compile_s = time.perf_counter() - begin_s
     state, _ = restore_state(worker, None)
     counted = worker.interpreter.transport
+    # After the start: messages before the first step do not count.
     before = counted.num_bytes_to()
     steps: list[Step] = []
     for number in range(job.train.steps):
         begin_s = time.perf_counter()
         state, totals = worker.train_step(state, step=number)
         step_s = time.perf_counter() - begin_s
+        # `totals.loss` is the sum over the tokens of all replicas.
         done = Step(step=number + 1, loss=totals.loss / job.tokens_per_step, step_s=step_s)
         steps.append(done)
         observe(done)

@@ -57,6 +57,7 @@ def run_sharded(
     jitted: Any = sharded_step(named, arguments, strategy, devices=ranks.devices)
     mesh = jax_mesh(strategy.mesh, ranks.devices)
     shardings = placed(arguments, strategy.arguments, mesh, names=NAMES)
+    # From abstract arrays: the state need not exist yet.
     compiled = jitted.lower(*abstract_arrays(arguments, shardings)).compile()
     compile_s = time.perf_counter() - begin_s
     sent, slow = sent_in_rings(
@@ -75,6 +76,7 @@ def _chosen_by_rank_0(
 ) -> Chosen:
     """Let rank 0 choose for all ranks: timed searches may end differently on each."""
     mine = None
+    # On rank 0 alone: the others wait in the broadcast meanwhile, up to `timeout_s`.
     if transport.rank == 0:
         here = choose_here()
         fields = (strategy_text(here.strategy), here.description, here.search_s)
@@ -87,6 +89,7 @@ def _chosen_by_rank_0(
 def _train(
     job: Job, compiled: Any, shardings: Any, observe: Callable[[Step], None]
 ) -> tuple[Step, ...]:
+    # The pipeline's key and samples: its losses are compared with these.
     key = jax.random.key(job.run.seed)
     state = initial_pieces(job.model, optimizer_of(job), key, shardings[0])
     steps: list[Step] = []
@@ -100,7 +103,9 @@ def _train(
             sequence=job.sequence,
         )
         batch = placed_pieces((rows[:, :-1], rows[:, 1:]), shardings[1:])
+        # `state` is donated: the old one must not be used again.
         state, loss = compiled(state, *batch)
+        # The loss alone may be ready before the update: the whole step counts.
         jax.block_until_ready(state)
         done = Step(step=number + 1, loss=float(loss), step_s=time.perf_counter() - begin_s)
         steps.append(done)

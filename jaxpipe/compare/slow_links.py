@@ -66,6 +66,7 @@ def _ring(mesh: MeshShape, size: int, rank: int) -> list[int]:
     if size == mesh.num_devices:
         return list(range(mesh.num_devices))
     if size == mesh.dp:
+        # dp is the outer axis: its neighbours are `op` devices apart.
         return list(range(rank % mesh.op, mesh.num_devices, mesh.op))
     if size == mesh.op:
         first = rank - rank % mesh.op

@@ -21,7 +21,7 @@ from topo import Cluster, subcluster
 NAMES = ("state", "tokens", "targets")
 RESULT_NAMES = ("state", "loss")
 
-_PRODUCT = 768
+_PRODUCT = 768  # 0.9 GFLOP a product: long enough to time, short enough on one core
 _PRODUCTS = 9
 
 
@@ -71,6 +71,7 @@ def _found(
     ranks = in_order_of_ranks(cluster, job.plan)
     size = job.plan.num_ranks
     all_found = [
+        # Every factorisation of the ranks: the search itself takes the mesh as given.
         find_strategy(graph, mesh_on(ranks, dp=dp, op=size // dp), machine)
         for dp in range(1, size + 1)
         if size % dp == 0
@@ -92,6 +93,7 @@ def _product_flops_per_s() -> float:
     """Measure how fast this rank's device multiplies matrices of float32."""
     multiply = jax.jit(jnp.matmul)
     matrix = jnp.ones((_PRODUCT, _PRODUCT), jnp.float32)
+    # The first call compiles.
     multiply(matrix, matrix).block_until_ready()
     seconds: list[float] = []
     for _ in range(_PRODUCTS):

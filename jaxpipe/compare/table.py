@@ -44,6 +44,7 @@ def write_table(
     all_measured: Sequence[Measured], description: Mapping[str, Any], folder: Path, *, notes: str
 ) -> tuple[Path, ...]:
     """Write `compare.md`, `compare.csv` and `compare.jsonl`; return their paths."""
+    # The table last: `check_comparison` takes its presence for a finished comparison.
     paths = (folder / "compare.md", folder / "compare.jsonl", folder / TABLE)
     paths[0].write_text(f"{markdown(all_measured)}\n\n{notes}\n")
     lines = [{"run": description}, *(msgspec.to_builtins(each) for each in all_measured)]

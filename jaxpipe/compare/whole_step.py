@@ -26,6 +26,7 @@ def whole_step(job: Job) -> tuple[Callable[..., Any], tuple[Any, Any, Any]]:
 
 def optimizer_of(job: Job) -> optax.GradientTransformation:
     """Return the optimizer of the pipeline: clipping by the global norm, then AdamW."""
+    # By leaf, as in the pipeline: layers are not stacked here, so kernels have two dims or more.
     decayed = jax.tree.map(lambda leaf: leaf.ndim >= 2, _shapes(job))
     return optax.chain(
         _clipped(job.optimizer),
@@ -44,6 +45,7 @@ def _shapes(job: Job) -> Parameters:
 
 def _clipped(config: OptimizerConfig) -> optax.GradientTransformation:
     def clip(gradients: Any, _params: Any = None) -> Any:
+        # Not optax's clipping: with the pipeline's own factor, losses can be equal.
         square_norm = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradients))
         factor = clip_factor(config, jnp.asarray(square_norm))
         return jax.tree.map(lambda leaf: leaf * factor, gradients)

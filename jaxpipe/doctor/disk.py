@@ -18,6 +18,7 @@ def judge_disk(folder: Path, *, room_bytes: int = _ROOM_BYTES) -> Finding:
         with NamedTemporaryFile(dir=folder, prefix=".jaxpipe-doctor-") as file:
             file.write(content)
             file.flush()
+            # A full or failing disk may report its error at fsync only, not at the write.
             os.fsync(file.fileno())
             same = Path(file.name).read_bytes() == content
         free = shutil.disk_usage(folder).free

@@ -15,7 +15,7 @@ from jaxpipe.comm import GATHER_TAG, Transport, gather_bytes
 from jaxpipe.runtime.process.gpu_assignment import gpu_name
 
 _PACKAGES = ("jaxpipe", "jax", "jaxlib", "flax", "optax", "numpy", "mpi4py")
-_SMALL_BYTES, _LARGE_BYTES = 8, 4 * 2**20
+_SMALL_BYTES, _LARGE_BYTES = 8, 4 * 2**20  # latency, bandwidth
 _SMALL_REPEATS, _LARGE_REPEATS = 20, 5
 _TAG = 0
 
@@ -80,10 +80,12 @@ def _cores() -> tuple[int, ...]:
 def _link(transport: Transport, *, timeout_s: float) -> tuple[float | None, float | None]:
     """Measure ping-pong with rank 0, one rank at a time: half of a round trip, and bytes/s."""
     if transport.rank == 0:
+        # One rank at a time: together, they would share the links of rank 0.
         for other in range(1, transport.num_ranks):
             _rounds(transport, other, timeout_s=timeout_s)
         return None, None
     small_s, large_s = _rounds(transport, 0, timeout_s=timeout_s)
+    # The latency is in both; 1e-9: on a fast host, the difference may be below the clock's noise.
     return small_s, _LARGE_BYTES / max(large_s - small_s, 1e-9)
 
 
@@ -96,6 +98,7 @@ def _rounds(transport: Transport, other: int, *, timeout_s: float) -> tuple[floa
         for _ in range(repeats):
             start_s = time.perf_counter()
             _exchange(transport, array, other=other, timeout_s=timeout_s)
+            # Medians, not means: the first exchange of a rank waits until rank 0 has come to it.
             taken_s.append((time.perf_counter() - start_s) / 2)
         medians.append(median(taken_s))
     return medians[0], medians[1]
@@ -104,6 +107,7 @@ def _rounds(transport: Transport, other: int, *, timeout_s: float) -> tuple[floa
 def _exchange(transport: Transport, array: np.ndarray, *, other: int, timeout_s: float) -> None:
     """Send and wait for the echo; rank 0 is the one that echoes."""
     like = jax.ShapeDtypeStruct(array.shape, array.dtype)
+    # Posted before the send, so that a large echo need not wait in MPI's own memory.
     receiving = transport.receive(like, source=other, tag=_TAG)
     if transport.rank == 0:
         receiving.wait(timeout_s=timeout_s)

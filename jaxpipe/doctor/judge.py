@@ -6,6 +6,7 @@ from itertools import combinations
 
 from jaxpipe.doctor.facts import RankFacts
 from jaxpipe.doctor.finding import Finding, Health
+from jaxpipe.jaxpr import TESTED, is_tested
 
 _SLOW_BYTES_PER_S = 100e6
 """Within one host even an old machine copies faster than this."""
@@ -16,6 +17,7 @@ def judge_job(ranks: Sequence[RankFacts], *, num_started: int) -> tuple[Finding,
 
     `ranks` are those that found each other: fewer, if mpi4py and the launcher use different MPIs.
     """
+    # Ranks of another MPI than the launcher's each believe to be alone: a job of 1.
     if len(ranks) != num_started:
         return (
             Finding(
@@ -50,6 +52,13 @@ def _versions(ranks: Sequence[RankFacts]) -> Finding:
                     "on a disk that all hosts share",
                 )
     message = ", ".join(f"{name} {version}" for name, version in expected.items())
+    if not is_tested(expected["jax"]):
+        return Finding(
+            about="versions",
+            health=Health.SLOW,
+            message=f"jaxpipe is tested with {TESTED}, and all ranks have {message}",
+            fix="if anything fails, install one of the tested versions of jax",
+        )
     return Finding(about="versions", health=Health.OK, message=f"the same on all ranks: {message}")
 
 
@@ -124,6 +133,7 @@ def _links(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     if not linked:
         return
     bytes_per_s, latency_s, slowest = min(linked, key=lambda each: each[0])
+    # Gbps are bits: 8 times the bytes.
     message = (
         f"slowest link with rank 0: rank {slowest.rank} on {slowest.host}: "
         f"{1e3 * latency_s:.3g} ms, {8 * bytes_per_s / 1e9:.3g} Gbps"

@@ -25,6 +25,7 @@ def judge_survival(mpirun: str) -> Finding:
         return _finding(f"{_ENDS}: only Open MPI has ULFM, {mpirun} is another MPI")
     try:
         options = subprocess.run(
+            # The program next to mpirun: another one on the path may belong to another MPI.
             [str(Path(mpirun).with_name("ompi_info")), "--parsable"],
             capture_output=True,
             text=True,

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy, for which safetensors asks by name
 import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -26,6 +27,7 @@ def read_gpt2(folder: Path) -> tuple[GptConfig, dict[str, np.ndarray]]:
     """
     config = config_of_gpt2(_json(folder / _CONFIG, ConfigError))
     tensors: dict[str, np.ndarray] = {}
+    # Shards of a large model are one dictionary: their names do not overlap.
     for file in _files(folder):
         tensors |= _read(folder / file)
     return config, tensors_of_gpt2(tensors, config)
@@ -37,12 +39,14 @@ def write_gpt2(folder: Path, config: GptConfig, tensors: dict[str, np.ndarray]) 
     Raises:
         CheckpointError: the folder cannot be written.
     """
+    # safetensors writes memory as it lies, whatever the strides of a view.
     theirs = {
         name: np.ascontiguousarray(tensor)
         for name, tensor in to_gpt2_tensors(tensors, config).items()
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # "pt": `transformers` refuses files without it.
         save_file(theirs, folder / _WEIGHTS, metadata={"format": "pt"})
         (folder / _CONFIG).write_bytes(
             msgspec.json.format(msgspec.json.encode(gpt2_config_of(config)), indent=2) + b"\n"
@@ -65,7 +69,8 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         with safe_open(path, framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, AttributeError) as error:
+    # NumPy has no such dtype: AttributeError or TypeError, as safetensors looks for it.
+    except (OSError, SafetensorError, AttributeError, TypeError) as error:
         raise CheckpointError(
             f"tensors come as safetensors: {path} cannot be read ({error}); save the model with "
             "`save_pretrained`, which writes that"

@@ -47,6 +47,7 @@ def config_of_gpt2(fields: Mapping[str, Any]) -> GptConfig:
         raise ConfigError(
             "a `config.json` names its `model_type`, and this one does not; give gpt2"
         )
+    # Missing fields have GPT-2's default, as in `transformers`: old files leave many out.
     for name, values in _ONLY.items():
         _check(name, fields.get(name, values[0]), values)
     sizes: dict[str, Any] = {}
@@ -77,6 +78,7 @@ def gpt2_config_of(config: GptConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.tied,
         "embd_pdrop": config.dropout,
         "resid_pdrop": config.dropout,
+        # `models.gpt` drops no attention probabilities.
         "attn_pdrop": 0.0,
         "initializer_range": 0.02,
         "use_cache": True,

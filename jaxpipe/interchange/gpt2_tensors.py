@@ -53,6 +53,7 @@ def tensors_of_gpt2(tensors: Mapping[str, np.ndarray], config: GptConfig) -> dic
     plain = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items()}
     known = dict(_names(config))
     ignored = {name for name in plain if name.endswith(_BUFFERS)}
+    # Tied, some files hold the table twice.
     if config.tied:
         ignored.add(_HEAD)
     unknown = sorted(plain.keys() - known.keys() - ignored)
@@ -79,6 +80,7 @@ def to_gpt2_tensors(tensors: Mapping[str, np.ndarray], config: GptConfig) -> dic
     (2, 6)
     """
     return {
+        # `lm_head.weight` is outside of the "transformer." part.
         (theirs if theirs == _HEAD else _PREFIX + theirs): _flat(tensors[ours], ours)
         for theirs, ours in _names(config)
     }
@@ -100,6 +102,7 @@ def _names(config: GptConfig) -> Iterator[tuple[str, str]]:
 
 def _shape(name: str, config: GptConfig) -> tuple[int, ...]:
     dim, hidden = config.dim, config.hidden
+    # Without the layer's number: all layers have the same shapes.
     last = name.removeprefix("blocks.").partition(".")[2] if name.startswith("blocks.") else name
     shapes: dict[str, tuple[int, ...]] = {
         "embed.tokens": (config.vocabulary, dim),
@@ -112,7 +115,7 @@ def _shape(name: str, config: GptConfig) -> tuple[int, ...]:
         "mlp.up.bias": (hidden,),
         "mlp.down.kernel": (hidden, dim),
     }
-    return shapes.get(last, (dim,))
+    return shapes.get(last, (dim,))  # every other tensor is a vector of the width
 
 
 def _shaped(tensor: np.ndarray, shape: tuple[int, ...], *, name: str) -> np.ndarray:
@@ -127,4 +130,5 @@ def _shaped(tensor: np.ndarray, shape: tuple[int, ...], *, name: str) -> np.ndar
 
 def _flat(tensor: np.ndarray, name: str) -> np.ndarray:
     values = np.asarray(tensor, np.float32)
+    # (dim, 3, dim) is (dim, 3 * dim) in memory: queries, keys, values side by side.
     return values.reshape(len(values), -1) if name.endswith("qkv.kernel") else values

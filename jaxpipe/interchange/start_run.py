@@ -18,9 +18,11 @@ def begin_run(folder: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping
     """
     try:
         existing = latest(folder)
+    # The normal case: there is no checkpoint to return.
     except CheckpointError:
         partial = begin_checkpoint(folder, step=0)
         entries = list(write_shard(partial, "parameters", tensors))
+        # AdamW at step 0: a resumed run expects moments, and its bias correction starts with zeros.
         for moment in ("mu", "nu"):
             zeros = {f"{moment}.{name}": np.zeros_like(each) for name, each in tensors.items()}
             entries += write_shard(partial, moment, zeros)

@@ -25,10 +25,11 @@ def compute(equation: Equation, operands: Sequence[Any]) -> Sequence[Any]:
     """
     source = equation.source
     assert source is not None, equation
+    # A dictionary: an array that is read twice, as in x * x, is one input of the jaxpr.
     inputs = {
         atom: array
         for atom, array in zip(source.invars, operands, strict=True)
-        if not isinstance(atom, Literal)
+        if not isinstance(atom, Literal)  # literals stay in the equation
     }
     info = DebugInfo(
         "equation",

@@ -35,7 +35,7 @@ class Variable:
     @property
     def is_constant(self) -> bool:
         """Whether the value is part of the traced function."""
-        return self.value is not None
+        return self.value is not None  # no array is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,6 +103,7 @@ def flatten(closed: ClosedJaxpr, *, unroll: bool, barriers: bool = False) -> Fla
 
 def live(flat: FlatJaxpr) -> FlatJaxpr:
     """Return the function without what no result needs, neither equations nor lanes of barriers."""
+    # Backwards: all readers of a result have been seen when its equation is reached.
     needed = set(flat.results)
     kept: list[Equation] = []
     for equation in reversed(flat.equations):
@@ -136,6 +137,7 @@ class _Flattener:
     ) -> tuple[Variable, ...]:
         """Append the equations of a jaxpr with these arguments, and return its results."""
         jaxpr = closed.jaxpr
+        # New variables at each call: a jaxpr that is called twice has different arrays in each.
         known: dict[Any, Variable] = dict(zip(jaxpr.invars, arguments, strict=True))
         for var, value in zip(jaxpr.constvars, closed.consts, strict=True):
             known[var] = Variable(var.aval, value)
@@ -150,10 +152,12 @@ class _Flattener:
     ) -> tuple[Variable, ...]:
         scan = scan_of(equation)
         if scan is not None and self.unroll:
+            # Inlined in turn: the iterations are calls of the body, which may contain scans.
             return self.inline(_unrolled(scan, operands), operands, remat=remat)
         inner = called(equation)
         if inner is not None:
             if self.barriers and recomputes(equation):
+                # The part reads the results of the barrier: to XLA, they differ from its operands.
                 operands = self._append(None, operands, inner.in_avals, remat=remat)
             return self.inline(inner, operands, remat=remat or is_remat(equation))
         body = None if scan is None else self._scan(scan, remat=remat)
@@ -216,6 +220,9 @@ def _unrolled(scan: ScanParameters, operands: Sequence[Variable]) -> ClosedJaxpr
         for step in order:
             results = body(*consts, *carry, *(each[step] for each in stacked))
             carry, kept[step] = results[: scan.num_carry], results[scan.num_carry :]
+        if not kept:  # no iteration, so nothing to stack
+            sliced = scan.body.out_avals[scan.num_carry :]
+            return [*carry, *(jnp.zeros((0, *each.shape), each.dtype) for each in sliced)]
         return [*carry, *(jnp.stack(each) for each in zip(*kept, strict=True))]
 
     return jax.make_jaxpr(run)(*(operand.aval for operand in operands))
@@ -223,6 +230,7 @@ def _unrolled(scan: ScanParameters, operands: Sequence[Variable]) -> ClosedJaxpr
 
 def _trimmed(barrier: Equation, needed: Set[Variable]) -> Equation:
     lanes = [
+        # A lane per operand: an unread result need not wait for the barrier.
         (operand, result)
         for operand, result in zip(barrier.operands, barrier.results, strict=True)
         if result in needed

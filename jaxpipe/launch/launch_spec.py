@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS
 
 if TYPE_CHECKING:  # they import numpy, which `--help` can do without
@@ -20,6 +21,9 @@ class Launch:
 
     The run ends after `steps` steps. With `survives`, the others continue when ranks are lost,
     which takes Open MPI's own launcher. A rank has `gpus_each` GPUs, if the cluster has any.
+
+    Raises:
+        ConfigError: the folder or an argument holds a control character, such as a newline.
     """
 
     plan: "Plan"
@@ -29,6 +33,16 @@ class Launch:
     steps: int
     survives: bool = False
     gpus_each: int = 1
+
+    def __post_init__(self) -> None:
+        words = (("run.folder", self.folder), *(("command", word) for word in self.arguments))
+        for field, word in words:
+            if not word.isprintable():
+                raise ConfigError(
+                    "a script has words without control characters: one in the "
+                    f"`{field}` is {word!r:.80}; leave them out, or put the setting into the "
+                    "configuration"
+                )
 
     @property
     def name(self) -> str:
@@ -63,6 +77,7 @@ class Launch:
     @property
     def slots(self) -> tuple[int, ...]:
         """The index of each rank's device on its host."""
+        # All devices of the host count, used or not: the index is the number of the GPU.
         of_host: dict[str, list[str]] = {}
         for device in self.cluster.devices:
             of_host.setdefault(device.host, []).append(device.name)
@@ -91,6 +106,7 @@ class Launch:
         if not self.uses_gpus or self.gpus_each > 1:
             return self.command_line
         listed = " ".join(map(str, slots))
+        # Single quotes: the shell of the rank expands the variables. `rank` is $0 of that shell.
         chosen = f"slots=({listed}); CUDA_VISIBLE_DEVICES=${{slots[$OMPI_COMM_WORLD_RANK]}}"
         return f"bash -c '{chosen} exec \"$@\"' rank {self.command_line}"
 

@@ -8,25 +8,42 @@ Source: the reference and the controller of the Kubeflow MPI Operator, v2beta1; 
 `+n0`.
 """
 
+import re
 from collections.abc import Iterator
 
-from jaxpipe.errors import PlanError
+from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.launch.launch_spec import Launch
-from jaxpipe.launch.shell import EXPORT, begin_lines, wait_lines
+from jaxpipe.launch.shell import EXPORT, begin_lines, file_lines, wait_lines
 
 _RETRIES = 10
 _TO_SAVE_S = 120
 """Seconds that the launcher has to save when its pod is evicted."""
 _HOSTFILE = "/etc/mpi/hostfile"
 """Where the operator puts it; Open MPI 5 ignores the variable that names it."""
+_IMAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/:@-]{0,510}[A-Za-z0-9_])?")
+_CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_NO_STRINGS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
+"""Words that YAML 1.1 reads as something else than a string."""
 
 
 def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
     """Return YAML for `kubectl apply`: `image` has jaxpipe and Open MPI, `claim` the shared files.
 
     Raises:
+        ConfigError: the image or the claim is not a name of one.
         PlanError: hosts have different numbers of ranks, which workers cannot have.
     """
+    if not _IMAGE.fullmatch(image):
+        raise ConfigError(
+            "a container image has a name such as registry.example/jaxpipe:1: `--image` is "
+            f"{image!r:.80}"
+        )
+    if not _CLAIM.fullmatch(claim):
+        raise ConfigError(
+            "a volume claim is named in small letters, digits, `-` and `.`: `--claim` is "
+            f"{claim!r:.80}"
+        )
+    image, claim = _scalar(image), _scalar(claim)
     counts = launch.ranks_of_host
     if len(set(counts.values())) > 1:
         raise PlanError(
@@ -39,7 +56,7 @@ def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
         "apiVersion: kubeflow.org/v2beta1",
         "kind: MPIJob",
         "metadata:",
-        f"  name: {launch.name}",
+        f"  name: {_scalar(launch.name)}",
         "spec:",
         f"  slotsPerWorker: {per_host}",
         "  runPolicy:",
@@ -72,6 +89,16 @@ def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _scalar(name: str) -> str:
+    """Return the YAML of a name: in quotes where it would be read as a number, a date or a truth.
+
+    >>> _scalar("jaxpipe:1"), _scalar("on"), _scalar("1.5")
+    ('jaxpipe:1', '"on"', '"1.5"')
+    """
+    is_plain = name[0].isalpha() and name.lower() not in _NO_STRINGS
+    return name if is_plain else f'"{name}"'
+
+
 def _script(launch: Launch) -> Iterator[str]:
     workers = {host: number for number, host in enumerate(launch.ranks_of_host)}
     taken = dict.fromkeys(workers, 0)
@@ -80,11 +107,15 @@ def _script(launch: Launch) -> Iterator[str]:
         slots.append(taken[device.host])
         taken[device.host] += 1
     yield "set -uo pipefail"
-    yield "cat > /tmp/ranks <<'RANKS'"
-    for rank, (device, slot) in enumerate(zip(launch.devices, slots, strict=True)):
-        yield f"rank {rank}=+n{workers[device.host]} slot={slot}"
-    yield "RANKS"
+    # 'RANKS' in quotes: the shell expands nothing in these lines.
+    ranks = enumerate(zip(launch.devices, slots, strict=True))
+    yield from file_lines(
+        "/tmp/ranks",
+        (f"rank {rank}=+n{workers[device.host]} slot={slot}" for rank, (device, slot) in ranks),
+        word="RANKS",
+    )
     yield from begin_lines(launch)
+    # Containers run as root, which mpirun refuses by default.
     yield f"mpirun --allow-run-as-root {' '.join(launch.survival_options)}".rstrip() + " \\"
     yield f"  --hostfile {_HOSTFILE} --map-by rankfile:FILE=/tmp/ranks --bind-to none \\"
     yield f'  -n {launch.plan.num_ranks} {EXPORT} {launch.mpirun_command(slots)} "${{resume[@]}}" &'

@@ -5,12 +5,13 @@ so the file lists only the hosts of the plan.
 """
 
 from jaxpipe.launch.launch_spec import Launch
-from jaxpipe.launch.shell import EXPORT, STOPPED, begin_lines, wait_lines
+from jaxpipe.launch.shell import EXPORT, STOPPED, begin_lines, file_lines, wait_lines
 
 
 def mpirun_script(launch: Launch) -> str:
     """Return a script to run on one host of the cluster, in a folder that all hosts share."""
     command = launch.mpirun_command(launch.slots)
+    hosts = [f"{host} slots={count}" for host, count in launch.slots_of_host.items()]
     lines = [
         "#!/usr/bin/env bash",
         launch.heading,
@@ -20,12 +21,8 @@ def mpirun_script(launch: Launch) -> str:
         "",
         "files=$(mktemp -d)",
         "trap 'rm -rf \"$files\"' EXIT",
-        "cat > \"$files/hosts\" <<'HOSTS'",
-        *(f"{host} slots={count}" for host, count in launch.slots_of_host.items()),
-        "HOSTS",
-        "cat > \"$files/ranks\" <<'RANKS'",
-        *rank_lines(launch),
-        "RANKS",
+        *file_lines('"$files/hosts"', hosts, word="HOSTS"),
+        *file_lines('"$files/ranks"', rank_lines(launch), word="RANKS"),
         "",
         *begin_lines(launch),
         "",

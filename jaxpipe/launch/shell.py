@@ -10,6 +10,7 @@ killed. The checkpoint of the last step decides.
 """
 
 import shlex
+from collections.abc import Iterable
 
 from jaxpipe.launch.launch_spec import Launch
 from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS
@@ -21,6 +22,18 @@ EXPORT = "-x GLIBC_TUNABLES"
 """Makes mpirun export to other hosts what `begin_lines` has set, as srun does by itself."""
 
 
+def file_lines(target: str, lines: Iterable[str], *, word: str) -> list[str]:
+    """Return the lines that write a file; `word` ends them, with `_` behind it if it is a line.
+
+    >>> file_lines("/tmp/hosts", ["HOSTS", "reboot"], word="HOSTS")
+    ["cat > /tmp/hosts <<'HOSTS_'", 'HOSTS', 'reboot', 'HOSTS_']
+    """
+    lines = list(lines)
+    while word in lines:
+        word += "_"
+    return [f"cat > {target} <<'{word}'", *lines, word]
+
+
 def begin_lines(launch: Launch) -> list[str]:
     """Return lines that set `jaxpipe`, the `last` checkpoint, the `newest`, and `resume`, its flag.
 
@@ -28,17 +41,20 @@ def begin_lines(launch: Launch) -> list[str]:
     hosts may differ: the command is a full path.
     """
     return [
+        # A setting of the user is kept.
         *(f"export {name}=${{{name}:-{value}}}" for name, value in MEMORY_SETTINGS.items()),
         "jaxpipe=$(command -v jaxpipe) || { echo 'no `jaxpipe` is on the path' >&2; exit 127; }",
         f"folder={shlex.quote(launch.folder)}",
         f"last=$folder/checkpoints/step-{launch.steps:08d}/manifest.json",
         "find_newest() {",
+        # Eight digits each: the last name is the newest. A pattern without a match stays as it is.
         "  newest=''",
         '  for manifest in "$folder"/checkpoints/step-????????/manifest.json; do',
         '    if [[ -e "$manifest" ]]; then newest=$manifest; fi',
         "  done",
         "}",
         "find_newest",
+        # An array: empty, it adds no argument, not an empty one.
         'if [[ -n "$newest" ]]; then resume=(--resume); else resume=(); fi',
     ]
 
@@ -48,10 +64,13 @@ def wait_lines() -> list[str]:
     return [
         "ranks=$!",
         "stopping=''",
+        # USR1, not TERM: mpirun passes it on, and ends the job on TERM.
         "# The ranks save after their step, and stop.",
         "trap 'stopping=yes; kill -USR1 \"$ranks\" 2> /dev/null' TERM USR1",
         "trap 'kill -TERM \"$ranks\" 2> /dev/null' INT HUP",
+        # A trapped signal ends `wait` before the ranks end.
         'while kill -0 "$ranks" 2> /dev/null; do wait "$ranks"; done',
+        # Once more: bash keeps the exit code of a job that has ended.
         'wait "$ranks"',
         "code=$?",
         *verdict_lines(),

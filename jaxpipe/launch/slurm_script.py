@@ -18,15 +18,20 @@ Source: the manuals of sbatch (--signal, --requeue), srun (--distribution=arbitr
 (PreemptTime); each was tried with SLURM 22.05, see `experiments/faults/launch.md`.
 """
 
+import re
 from enum import StrEnum
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.launch.launch_spec import Launch
 from jaxpipe.launch.mpirun_script import rank_lines
-from jaxpipe.launch.shell import EXPORT, begin_lines, verdict_lines
+from jaxpipe.launch.shell import EXPORT, begin_lines, file_lines, verdict_lines
 
 _TO_REQUEUE_S = 30
 """Seconds of the notice that are left for SLURM to end the job before its time limit."""
+
+_TIME_LIMIT = re.compile(
+    r"[0-9]{1,9}(:[0-9]{1,3}){0,2}|[0-9]{1,9}-[0-9]{1,3}(:[0-9]{1,3}){0,2}|UNLIMITED|INFINITE"
+)
 
 
 class SlurmMpi(StrEnum):
@@ -51,8 +56,14 @@ def slurm_script(
     Ranks are signalled to save `notice_s` seconds before it; SLURM may be a minute early.
 
     Raises:
-        ConfigError: the notice leaves no time to save, or ranks are to survive others under srun.
+        ConfigError: the time limit is not in that form, the notice leaves no time to save, or ranks
+            are to survive others under srun.
     """
+    if not _TIME_LIMIT.fullmatch(time_limit):
+        raise ConfigError(
+            "a time limit is in SLURM's form: `--time` must be minutes, 12:00:00, 2-12:00 or "
+            f"UNLIMITED, not {time_limit!r:.80}"
+        )
     if notice_s <= _TO_REQUEUE_S:
         raise ConfigError(
             f"ranks need time to save before SLURM ends them: `--notice` is {notice_s} s; set it "
@@ -67,11 +78,13 @@ def slurm_script(
         "#!/usr/bin/env bash",
         *_requests(launch, time_limit=time_limit, notice_s=notice_s, mpi=mpi),
         launch.heading,
+        # Not -e: the script continues when ranks fail, and judges their exit code.
         "set -uo pipefail",
         "",
         "files=$(mktemp -d)",
         "trap 'rm -rf \"$files\"' EXIT",
         *begin_lines(launch),
+        # Only a newer one is progress: without progress, requeueing would never end.
         "before=$newest",
         "",
         *(_mpirun(launch) if mpi is SlurmMpi.MPIRUN else _srun(launch, mpi=mpi)),
@@ -94,9 +107,9 @@ def _requests(launch: Launch, *, time_limit: str, notice_s: int, mpi: SlurmMpi) 
         f"--ntasks-per-node={fullest}",
         *([gpus] if launch.uses_gpus else []),
         f"--time={time_limit}",
-        f"--signal=B:USR1@{notice_s}",
+        f"--signal=B:USR1@{notice_s}",  # B: to the script alone, which passes it on
         "--requeue",
-        "--open-mode=append",
+        "--open-mode=append",  # a requeued job continues the output of the first
         f"--output={launch.name}-%j.out",
     ]
     return [f"#SBATCH {request}" for request in requests]
@@ -105,11 +118,10 @@ def _requests(launch: Launch, *, time_limit: str, notice_s: int, mpi: SlurmMpi) 
 def _srun(launch: Launch, *, mpi: SlurmMpi) -> list[str]:
     return [
         "# The host of each rank, in rank order: the placement of the plan.",
-        "cat > \"$files/hosts\" <<'HOSTS'",
-        *(device.host for device in launch.devices),
-        "HOSTS",
+        *file_lines('"$files/hosts"', (device.host for device in launch.devices), word="HOSTS"),
         'export SLURM_HOSTFILE="$files/hosts"',
         f"srun --mpi={mpi} --distribution=arbitrary --ntasks={launch.plan.num_ranks} \\",
+        # One failed rank must end the others: they would wait for it until their deadline.
         "  --cpu-bind=cores --kill-on-bad-exit=1 \\",
         f'  {launch.command_line} "${{resume[@]}}" &',
     ]
@@ -118,9 +130,7 @@ def _srun(launch: Launch, *, mpi: SlurmMpi) -> list[str]:
 def _mpirun(launch: Launch) -> list[str]:
     """Each rank uses the GPU of its local rank, among those that SLURM allocates to the job."""
     return [
-        "cat > \"$files/ranks\" <<'RANKS'",
-        *rank_lines(launch),
-        "RANKS",
+        *file_lines('"$files/ranks"', rank_lines(launch), word="RANKS"),
         f"{' '.join(('mpirun', *launch.survival_options))} \\",
         '  --map-by "rankfile:FILE=$files/ranks" --bind-to none \\',
         f'  -n {launch.plan.num_ranks} {EXPORT} {launch.command_line} "${{resume[@]}}" &',
@@ -132,6 +142,7 @@ def _end(*, wait_s: int) -> list[str]:
         "ranks=$!",
         "stopping=''",
         "trap 'stopping=yes; kill -USR1 \"$ranks\" 2> /dev/null' USR1",
+        # Returns early when a signal is trapped: hence the loop, which polls with a deadline.
         'wait "$ranks"',
         "# Either the ranks have ended, or they have just been signalled to save and stop.",
         f"for (( second = 0; second < {wait_s}; second++ )); do",

@@ -40,6 +40,7 @@ class RuntimeAllReduces:
     ) -> AllReduceHandle[ArrayT]:
         """Begin the all-reduce of `array` over the ranks of `tree`, and return at once."""
         pending = _Pending[ArrayT](pace=self._pace, tag=tag)
+        # Taken here: the thread has a virtual time of its own.
         begun_s = self._pace.now()
 
         def work() -> None:
@@ -56,6 +57,7 @@ class RuntimeAllReduces:
                     algorithm=algorithm,
                     wire=wire,
                 )
+            # For the waiter; raised again, it also stops the all-reduces that follow.
             except BaseException as error:
                 pending.future.set_exception(error)
                 raise
@@ -129,6 +131,7 @@ class _Pending(Generic[ArrayT]):
     def end(self, total: ArrayT, end_s: float) -> None:
         """Complete it at virtual time `end_s`."""
         self.end_s = end_s
+        # Callbacks of the future act at the time of the end, not at that of this thread.
         with self.pace.at(end_s):
             self.future.set_result(total)
 

@@ -54,7 +54,7 @@ class Exchange:
         assert sends or receives, f"rank {rank} is not a member of this collective"
         for number in sends:
             after = self.collective[number].after
-            self._needs[number] = 1 + len(after)
+            self._needs[number] = 1 + len(after)  # 1 for joining itself
             for need in after:
                 self._users[need].append(number)
         self._num_open = len(sends) + len(receives)
@@ -87,12 +87,14 @@ class Exchange:
         """Send a transfer if this was the last condition that it waited for."""
         with self._lock:
             self._needs[number] -= 1
+            # The latest condition counts: threads may meet them in another order than virtual time.
             ready_s = max(due_s, self._ready_s.get(number, 0.0))
             self._ready_s[number] = ready_s
             if self._needs[number]:
                 return
         transfer = self.collective[number]
         payload = np.zeros(self.scale.num_bytes(transfer.num_bytes), np.uint8)
+        # Outside of the lock: sending may block, and other threads satisfy transfers meanwhile.
         with self.pace.at(ready_s):
             self.transport.send(payload, to=transfer.destination, tag=self.tag)
         self._close_one(due_s=ready_s)
@@ -102,5 +104,6 @@ class Exchange:
             self._num_open -= 1
             self._due_s = max(self._due_s, due_s)
             is_over = not self._num_open
+        # Outside of the lock, and by the one thread that has counted to 0: `done` is called once.
         if is_over:
             self.done(self._due_s)

@@ -92,6 +92,7 @@ def execute(
         if transport.rank < job.num_ranks:
             connection = connect(path, rank=transport.rank)
             rank = open_rank(task, transport, connection, clock=clock)
+        # All ranks have connected by then: the switch accepts them without waiting.
         barrier(transport, tag=BARRIER_TAG, timeout_s=timeout_s)
         clock.start(_agree_on_origin(task, transport, switch))
         if rank is not None:
@@ -123,9 +124,11 @@ def _agree_on_origin(task: Task, transport: Transport, switch: Switch | None) ->
 
 
 def _step(rank: PacedRank, clock: VirtualClock) -> _Report:
+    # Until the origin, and at the end until real time has reached the virtual one.
     clock.sleep(0.0)
     rank.step(number=0)
     clock.sleep(0.0)
+    # `now` is the virtual time of the rank, `base.now` that of the real clock.
     end_s, real_s = clock.now(), clock.base.now()
     spans = rank.interpreter.recorder.kept(clock_offset_s=0.0)
     rank.close()
@@ -135,6 +138,7 @@ def _step(rank: PacedRank, clock: VirtualClock) -> _Report:
 @contextmanager
 def _switch(task: Task, transport: Transport) -> Iterator[tuple[Switch | None, Path]]:
     """Yield the switch on rank 0, None elsewhere, and on all ranks the path of its socket."""
+    # Not the folder of the run: a path of a Unix socket has about 100 bytes at most.
     with tempfile.TemporaryDirectory() as folder:
         switch, content = None, None
         if transport.rank == 0:
@@ -158,6 +162,7 @@ def _outcome(task: Task, reports: list[_Report], network: TimingError) -> Outcom
         for rank in range(job.num_ranks)
     )
     spans = tuple(
+        # Spans count the bytes sent: results are in bytes of the job.
         replace(span, num_bytes=round(task.scale.meant(span.num_bytes)))
         for report in reports
         for span in report.spans

@@ -36,7 +36,7 @@ from jaxpipe.schedule import Bucket, Program
 from jaxpipe.simulate.engine.step_model import StepModel
 
 _GRADIENT = np.dtype(np.float32)
-_ONE_CHUNK_BYTES = 2**40
+_ONE_CHUNK_BYTES = 2**40  # more than any message: no chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +95,7 @@ def open_rank(
     )
     counted = CountingTransport(paced)
     collectives = collectives_of(job, rank)
+    # Without the runtime's all-reduces, a plan is asked only where ranks are.
     plan = _placement_only(job, rank=rank) if task.all_reduces is None else task.all_reduces.plan
     reducer: AllReducer = (
         RuntimeAllReduces(counted, paced, clock)

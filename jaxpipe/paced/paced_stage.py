@@ -88,6 +88,7 @@ class PacedStage:
         return {}
 
     def _of_input(self) -> np.ndarray | None:
+        # Nobody waits for the gradient of the tokens.
         return None if self.spec.is_first else self.message
 
     def _sleep(self, op: Op) -> None:

@@ -73,7 +73,9 @@ class PacedTransport:
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
         """Start to send `array` to the rank `to`, at the time when the calling thread is due."""
+        # The payload first: when the switch reports it, it must be on its way.
         sending = self._transport.send(array, to=to, tag=tag)
+        # The sender's virtual time: Python's own delay is no part of the emulation.
         due_s, num_bytes = self._clock.now(), self._scale.meant(num_bytes_of(array))
         self._write(Packet(Kind.POSTED, self.rank, to, tag, num_bytes, due_s))
         return _PacedSending(sending, due_s)
@@ -99,6 +101,7 @@ class PacedTransport:
 
     def close(self, *, error: BaseException | None = None) -> None:
         """Disconnect after the last message; with an `error`, end the whole job at once."""
+        # Wakes the listening thread: `close` alone would leave it in `recv`.
         self._connection.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._connection.close()
@@ -124,6 +127,7 @@ class PacedTransport:
             if not self._arrived[source, tag]:
                 self._awaited[source, tag].append(arrival)
                 return arrival
+            # Arrived before it was asked for, as in MPI's queue of unexpected messages.
             due_s = self._arrived[source, tag].popleft()
         arrival.arrive(due_s)
         return arrival

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-_FORMAT = struct.Struct("<iiiidd")
+_FORMAT = struct.Struct("<iiiidd")  # "<": no padding, so every packet has the same 32 bytes
 PACKET_BYTES = _FORMAT.size
 
 

@@ -34,6 +34,7 @@ def planned_all_reduces(plan: Plan, conditions: Conditions) -> PlannedAllReduces
     embed_bytes = float(profile.embed.parameters * each)
     is_shared = plan.tied and plan.num_stages > 1
     stage_bytes = (
+        # The tied table is a bucket of its own: stage 0 reduces it with the last stage.
         profile.stage(plan.cut, stage).parameters * each
         - (embed_bytes if is_shared and not stage else 0)
         for stage in range(plan.num_stages)
@@ -60,6 +61,7 @@ def gathered_tags(job: StepModel) -> frozenset[int]:
     """Return the tags of the reductions whose ranks must all join before messages to them leave."""
     return frozenset(
         reduction_tag(each)
+        # Ranks of one pipeline: those of other replicas have the same programs.
         for rank in range(job.num_pipeline_ranks)
         for each in _reductions(job, rank)
         if each.bucket is not Bucket.SCALARS

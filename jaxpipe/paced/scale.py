@@ -36,6 +36,7 @@ class Scale:
             return self
         collectives = (each for group in job.collectives.values() for each in group)
         parts = (transfer.num_bytes for each in collectives for transfer in each)
+        # At least that: small messages need no scale, and none may grow.
         largest = max(job.activation_bytes, *parts, _FITTING_BYTES)
         return replace(self, message=_FITTING_BYTES / largest)
 

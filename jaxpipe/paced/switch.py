@@ -52,6 +52,7 @@ class Switch:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
         self._listener.listen(job.num_ranks)
+        # A pair whose closing wakes `select`: threads cannot interrupt it otherwise.
         self._stop, self._stopped = socket.socketpair()
         self._peers: dict[int, _Peer] = {}
         self._joined: dict[tuple[int, int], float] = {}
@@ -75,6 +76,7 @@ class Switch:
 
     def close(self) -> None:
         """End the thread at once, also with messages in flight."""
+        # Reads as an end of file on the other end.
         self._stop.close()
         if self._thread is not None:
             self._thread.join()
@@ -94,7 +96,9 @@ class Switch:
                         return
                     if not self._read(key.data):
                         selector.unregister(key.fileobj)
+                # `_BEHIND_S` is real, the queue's time emulated.
                 self._queue.run(until_s=base.now() - _BEHIND_S / base.stretch)
+                # After the events: one write for all packets to a rank.
                 for peer in self._peers.values():
                     peer.flush()
 
@@ -110,6 +114,7 @@ class Switch:
         if packets is None:
             return False
         for packet in packets:
+            # The queue's time cannot go back: a late packet is served now.
             due_s = max(packet.due_s, self._queue.now_s)
             self._late.add(due_s - packet.due_s)
             self._queue.at(due_s, self._join if packet.kind == Kind.JOINED else self._post, packet)
@@ -117,6 +122,7 @@ class Switch:
 
     def _post(self, packet: Packet) -> None:
         receiver = (packet.to, packet.tag)
+        # A rank that has not joined has posted no receive: messages to it wait.
         if packet.tag in self._gathers and receiver not in self._joined:
             self._early[receiver].append(packet)
             return
@@ -152,6 +158,7 @@ class _Peer:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self._reader, self._outgoing = PacketReader(), bytearray()
+        # MSG_WAITALL: this first read must not end inside the packet.
         (hello,) = self._reader.feed(connection.recv(PACKET_BYTES, socket.MSG_WAITALL))
         assert hello.kind == Kind.HELLO, hello
         self.rank = hello.source

@@ -54,7 +54,7 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self._base: TimeBase | None = None
-        self._thread = local()
+        self._thread = local()  # thread-local: every thread of a rank is due at a time of its own
         self._late = TimingErrors()
 
     @property

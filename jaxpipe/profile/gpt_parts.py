@@ -75,6 +75,7 @@ def measure_gpt(
     model = Gpt(config)
     kinds = (
         measure(Ends(model), (1, 1), 0, name="embedding", layers=0),
+        # Stage 1 of (1, 1, 1) has neither end, so that a block is measured alone.
         measure(model, (1, 1, 1), 1, name="block", layers=1),
         measure(Ends(model), (1, 1), 1, name="head and loss", layers=0),
     )
@@ -87,6 +88,7 @@ def measure_gpt(
         config=config,
         settings=settings,
         sequence=sequence,
+        # "NVIDIA H200" is H200 in `topo.gpu`.
         device=jax.local_devices()[0].device_kind.removeprefix("NVIDIA "),
         peak_flops_per_s=matrix_peak_flops_per_s(dtype=config.compute_dtype, clock=clock),
         kinds=kinds,
@@ -119,6 +121,7 @@ def as_profile(measured: GptCosts) -> Profile:
         ),
         embed=_part(embedding, parameters=embed),
         layers=(_part(block, parameters=block.parameters),) * config.num_layers,
+        # head - embed: of a tied head, the table counts with the embedding.
         head=_part(head, parameters=count(layers=0, embed=True, head=True) - embed),
     )
 
@@ -188,11 +191,13 @@ def _measured(  # noqa: PLR0913 - which part of which model, and how
     sizes = {"batch": settings.microbatch, "sequence": sequence}
     head = costs.head_forward_flops(config, **sizes) if functions.stage.is_last else 0
     block = costs.layer_forward_flops(config, **sizes)
+    # By the name of the policy: `Remat` and `ByRemat` agree.
     backward = getattr(costs.layer_backward_flops(config, **sizes), settings.remat)
     return measure_part(
         functions,
         name=name,
         forward_flops=layers * block + head,
+        # The head's backward is two products as large as its forward's.
         backward_flops=layers * backward + 2 * head,
         settings=settings,
         clock=clock,
@@ -217,5 +222,6 @@ def _unlike(cut: Cut) -> list[int]:
     [0, 1, 3, 4]
     """
     last = len(cut) - 1
+    # Downwards: of equal middles, the first stage stays in the dictionary.
     middles = {cut[stage]: stage for stage in range(last - 1, 0, -1)}
     return sorted({0, *middles.values(), last}) if cut else []

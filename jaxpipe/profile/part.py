@@ -94,6 +94,7 @@ def measure_part(
         budget_s=settings.budget_s,
         clock=clock,
     )
+    # Before timing: the update frees or donates these arrays.
     live_bytes = _live_bytes() - before
     parameters, kept_bytes = _size(held.params), _num_bytes(held.residuals)
     timings: dict[Op, Timing] = {}
@@ -150,6 +151,7 @@ def _hold(functions: StageFunctions, compiled: CompiledStage, *, seed: int) -> _
         compute=compute,
         given=given,
         residuals=residuals,
+        # An output has the shape and dtype of its own gradient.
         cotangent=compiled.spec.loss_cotangent if stage.is_last else output,
         gradients=compiled.zeros(),
     )
@@ -161,6 +163,7 @@ def _forward(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
 
 def _backward(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
     def call() -> Any:
+        # `gradients` are donated: each call must continue with the result of the last.
         of_input, held.gradients = compiled.backward(
             held.compute, held.residuals, held.cotangent, held.gradients
         )
@@ -187,6 +190,7 @@ def _update(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
     """Return the call of the update, which must be last: it donates the parameters."""
     buckets = compiled.pack(held.gradients)
     square_norm = np.float32(compiled.square_norm(buckets))
+    # As on a rank: neither outlives the backwards, and both would add to the peak.
     held.compute = held.residuals = None
 
     def call() -> Any:
@@ -216,6 +220,7 @@ def _needed_bytes(function: Any) -> int:
         analysis.argument_size_in_bytes
         + analysis.output_size_in_bytes
         + analysis.temp_size_in_bytes
+        # Aliased outputs lie in arguments, which are counted.
         - analysis.alias_size_in_bytes
     )
 

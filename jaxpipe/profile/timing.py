@@ -40,8 +40,10 @@ def time_calls(
     Timing(median_s=1.0, p10_s=1.0, p90_s=1.8, repeats=3)
     """
     for _ in range(warmup):
+        # JAX returns before a result is computed.
         jax.block_until_ready(call())
     taken_s: list[float] = []
+    # The budget counts the calls alone, not the warm-up, which may compile.
     while len(taken_s) < repeats and (len(taken_s) < _MIN_CALLS or sum(taken_s) < budget_s):
         start_s = clock()
         jax.block_until_ready(call())

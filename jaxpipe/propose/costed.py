@@ -55,12 +55,13 @@ def costed(
     """
     precision = precision_of(model, cluster)
     speeds = dtfm_constants().speeds(precision)
-    unknown = None if tflops is None else tflops * 1e12
+    unknown = None if tflops is None else tflops * 1e12  # TFLOP/s to FLOP/s
     if profile is not None:
         measured = read_profile(profile)
         known = with_speeds(
             cluster,
             precision,
+            # The part of its peak that the profiled device reached holds for other types, too.
             fraction=_fraction(measured, precision),
             unknown_flops_per_s=unknown or measured.flops_per_s,
         )
@@ -68,11 +69,13 @@ def costed(
     known = with_speeds(
         cluster, precision, fraction=speeds.remote_fraction, unknown_flops_per_s=unknown
     )
+    # The profile is that of the fastest device: `Task.slow` says how much longer others take.
     fastest = max(device.flops_per_s(precision) for device in known.devices)
     return Costed(
         cluster=known,
         profile=gpt_profile(model, remat=remat, flops_per_s=fastest),
         precision=precision,
+        # Below 1: DT-FM's stages inside one host were faster than those over a network.
         local_factor=speeds.remote_fraction / speeds.local_fraction,
     )
 

@@ -21,6 +21,7 @@ def precision_of(config: GptConfig, cluster: Cluster) -> Precision:
     if DTYPE_BYTES[config.compute_dtype] > 2:
         return Precision.FP32
     known = [device.gpu for device in cluster.devices if device.gpu is not None]
+    # bfloat16 first: it needs no loss scaling.
     everywhere = all(Precision.BF16 in dict(gpu.peaks) for gpu in known)
     return Precision.BF16 if known and everywhere else Precision.FP16
 

@@ -33,10 +33,12 @@ def gpt_profile(config: GptConfig, *, remat: Remat, flops_per_s: float) -> Profi
         flops_per_s=flops_per_s,
         microbatch=1,
         activation_bytes=costs.activation_bytes(config, **sizes),
+        # An embedding is a look-up: no FLOPs, and little time.
         embed=Part(parameters=embed),
         layers=(layer,) * config.num_layers,
         head=Part(
             forward_s=head / flops_per_s,
+            # Two products, for inputs and weights, of the forward's size.
             backward_s=2 * head / flops_per_s,
             parameters=both - embed,
         ),

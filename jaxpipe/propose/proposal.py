@@ -87,10 +87,12 @@ def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal
         alpa = alpa_plan(task)
         plan = alpa.plan
     else:
+        # The time decides: a million changes are never reached.
         effort = Effort(seconds=request.budget, num_changes=10**6)
         decision = decide(task, seconds, seed=request.seed, effort=effort)
         plan, by_shape = _as_listed_if_faster(decision.plan, task, conditions), decision.by_shape
     if request.measure:
+        # After the search: a schedule is made for one plan, too slowly to be made for each.
         plan = _made_to_measure(plan, task, conditions)
     used = {device for row in plan.placement for device in row}
     random = np.random.default_rng(request.seed)
@@ -98,6 +100,7 @@ def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal
         plan=plan,
         cluster=task.cluster,
         split=step_breakdown(plan, conditions),
+        # Placements below share plan, schedule and partition: they differ in devices alone.
         dtfm_s=_dtfm_cost_s(plan, task.cluster),
         identity_s=exact_s(_placed(task, plan, np.arange(len(task.cluster)))),
         random_s=tuple(
@@ -105,6 +108,7 @@ def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal
             for _ in range(NUM_RANDOM)
         ),
         left_out=tuple(device for device in range(len(task.cluster)) if device not in used),
+        # By predicted time, best first: the first larger one is the best larger one.
         larger=next((each for each in by_shape if each[0].num_ranks > plan.num_ranks), None),
         num_valued=valued,
         alpa=alpa,
@@ -113,6 +117,7 @@ def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal
 
 def _as_listed_if_faster(plan: Plan, task: Task, conditions: Conditions) -> Plan:
     """Return the plan on the first devices in their order if that is faster and fits."""
+    # With other devices, stages may not fit that fitted before.
     as_listed = _placed(task, plan, np.arange(len(task.cluster)))
     if overfull(as_listed, task.profile, task.cluster, each=task.bytes_each):
         return plan
@@ -128,10 +133,12 @@ def _made_to_measure(plan: Plan, task: Task, conditions: Conditions) -> Plan:
         tied=plan.tied,
     )
     found = auto_schedule(search)
+    # A named schedule is stored by its name; one that fits no name as its instructions.
     if found.kind is None:
         better = replace(plan, schedule=found.compute, warmup=None)
     else:
         better = replace(plan, schedule=found.kind, warmup=found.warmup)
+    # The search may end with a schedule that is no better: plans do not get worse.
     faster = found.step_s < plan_step_s(plan, conditions)
     return better if faster else plan
 
@@ -190,5 +197,6 @@ def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
 
 
 def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float:
+    # DT-FM's groups are stages: the transposed placement.
     groups = np.array(plan.placement).T.tolist()
     return dtfm_cost(cluster.latency_s, cluster.bandwidth_bytes_per_s, groups).total

@@ -1,15 +1,43 @@
-"""The terminal: one console for all commands, and progress of long operations."""
+"""The terminal: one console for all commands, progress of long operations, the next command."""
 
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.table import Table
 
-console = Console(highlight=False, soft_wrap=True)
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+from jaxpipe.errors import printable
+
+
+class PrintableConsole(Console):
+    """A console whose text cannot command the terminal; rich's own colours and cursor can."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield the segments of a renderable, their text made printable."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(printable(segment.text), segment.style)
+
+
+console = PrintableConsole(highlight=False, soft_wrap=True)
+errors = PrintableConsole(stderr=True, highlight=False, soft_wrap=True)
+
+
+def next_line(*words: object) -> str:
+    """Return the line that names the next command, quoted for a shell.
+
+    >>> next_line("generate", "my runs/a", "--prompt", "A list is")
+    "next: jaxpipe generate 'my runs/a' --prompt 'A list is'"
+    """
+    return f"next: {shlex.join(['jaxpipe', *map(str, words)])}"
 
 
 @contextmanager
@@ -40,4 +68,4 @@ def print_table(table: Table) -> None:
     # A table is measured within the width of the options: by default, that of the terminal.
     unbounded = console.options.update(max_width=1000)
     width = Measurement.get(console, unbounded, table).maximum
-    Console(highlight=False, width=max(width, console.width)).print(table)
+    PrintableConsole(highlight=False, width=max(width, console.width)).print(table)

@@ -17,6 +17,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from jaxpipe.comm.mpi.abort_job import end_launcher
+from jaxpipe.errors import printable
 from jaxpipe.runtime.watchdog import Cause, CauseKind, read_heartbeats, write_cause
 
 _PATIENCE_S = 5.0
@@ -90,5 +91,5 @@ def end_job(folder: Path, cause: Cause, *, survives: bool) -> None:
 
 
 def _write_line(message: str) -> None:
-    sys.stderr.write(f"jaxpipe: {message}\n")
+    sys.stderr.write(f"jaxpipe: {printable(message)}\n")
     sys.stderr.flush()

@@ -10,7 +10,13 @@ from jaxpipe.paced import Outcome, Scale, execute, planned_all_reduces
 from jaxpipe.plan import Plan, draw_plan, ideal_bubble
 from jaxpipe.run.console import console
 from jaxpipe.run.forecast import conditions_from
-from jaxpipe.runtime.metrics.records import MetricsFile, PacedMetrics
+from jaxpipe.runtime.metrics.records import (
+    METRICS_FILE,
+    PICTURE_FILE,
+    TRACE_FILE,
+    MetricsFile,
+    PacedMetrics,
+)
 from jaxpipe.runtime.metrics.trace_file import write_trace
 from jaxpipe.simulate import Conditions, plan_step
 from jaxpipe.trace import summarise
@@ -50,7 +56,7 @@ def _steps(
     is_first, file = transport.rank == 0, None
     if is_first:
         console.print(f"{draw_plan(plan, conditions.cluster)}\n\n{_notice(config)}\n", markup=False)
-        file = MetricsFile(folder / "metrics.jsonl", describe(config), first_step=0)
+        file = MetricsFile(folder / METRICS_FILE, describe(config), first_step=0)
     for step in range(config.train.steps):
         outcome = execute(
             step_model,
@@ -66,7 +72,7 @@ def _steps(
         console.print(_line(config, metrics), markup=False)
         yield metrics
         if step + 1 == config.train.steps:
-            write_trace(outcome.trace, path=folder / "trace.json", picture=folder / "timeline.png")
+            write_trace(outcome.trace, path=folder / TRACE_FILE, picture=folder / PICTURE_FILE)
 
 
 def _notice(config: Config) -> str:
@@ -114,8 +120,8 @@ def _report(config: Config, plan: Plan, steps: Sequence[PacedMetrics]) -> None:
         f"timing error on this machine, mean of the worst step: waits end {late_ms:.2g} ms late, "
         f"messages enter the emulated network {network_late_ms:.2g} ms late",
         "",
-        f"{'metrics':<12}{folder / 'metrics.jsonl'}",
-        f"{'trace':<12}{folder / 'trace.json'}",
-        f"{'picture':<12}{folder / 'timeline.png'}",
+        f"{'metrics':<12}{folder / METRICS_FILE}",
+        f"{'trace':<12}{folder / TRACE_FILE}",
+        f"{'picture':<12}{folder / PICTURE_FILE}",
     )
     console.print("\n" + "\n".join(lines), markup=False)

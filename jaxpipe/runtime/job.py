@@ -17,6 +17,7 @@ from jaxpipe.runtime.config import (
     TrainConfig,
 )
 from jaxpipe.runtime.data import Dataset
+from jaxpipe.runtime.metrics.records import METRICS_FILE
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.mesh import Device, Layout, layout_over
 from jaxpipe.runtime.stage.model import Model
@@ -56,7 +57,7 @@ class Job:
     @property
     def metrics_file(self) -> Path:
         """The file of the metrics, in JSON lines."""
-        return self.folder / "metrics.jsonl"
+        return self.folder / METRICS_FILE
 
     @property
     def sequence(self) -> int:

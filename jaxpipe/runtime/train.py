@@ -10,16 +10,23 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxpipe.comm import Transport
 from jaxpipe.errors import RunError
+from jaxpipe.jaxpr import warn_if_untested
 from jaxpipe.runtime.checkpoint import latest
 from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.metrics.records import MetricsFile, StepMetrics
+from jaxpipe.runtime.metrics.records import (
+    METRICS_FILE,
+    PICTURE_FILE,
+    TRACE_FILE,
+    MetricsFile,
+    StepMetrics,
+)
 from jaxpipe.runtime.metrics.step_result import StepEnd
 from jaxpipe.runtime.metrics.trace_file import gather_trace, write_trace
 from jaxpipe.runtime.metrics.trackers import TrackedRun, Trackers
@@ -82,6 +89,8 @@ def train(
     """
     watch = watch or start_watchdog(job, rank=transport.rank)
     last_state = last_state or LastState()
+    if transport.rank == 0:
+        warn_if_untested()
     # Compiled first: fresh parameters come from an executable, restored ones go to its layout.
     worker = start(job, transport, watch, hooks=hooks)
     state, first_step = restore_state(worker, checkpoint)
@@ -202,12 +211,19 @@ def _warn_of_lost_feedback(job: Job, *, first_step: int) -> None:
 
 
 def _outcome(job: Job, trace: Trace) -> Outcome:
-    path = job.folder / "trace.json"
+    folder = job.folder
+    picture = write_trace(trace, path=folder / TRACE_FILE, picture=folder / PICTURE_FILE)
+    return replace(outcome_in(folder), picture=picture)
+
+
+def outcome_in(folder: Path) -> Outcome:
+    """Return the files of a completed run in its folder."""
+    picture = folder / PICTURE_FILE
     return Outcome(
-        checkpoint=latest(job.folder),
-        metrics=job.metrics_file,
-        trace=path,
-        picture=write_trace(trace, path=path, picture=job.folder / "timeline.png"),
+        checkpoint=latest(folder),
+        metrics=folder / METRICS_FILE,
+        trace=folder / TRACE_FILE,
+        picture=picture if picture.exists() else None,
     )
 
 

@@ -1,6 +1,7 @@
 """`jaxpipe topo`, called as from a terminal."""
 
 import os
+import shlex
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -92,3 +93,25 @@ def test_probe_measures_the_ranks_of_a_job(tmp_path: Path, num_ranks: int):
     assert (cluster.latency_s[others] > 0).all()
     assert np.isfinite(cluster.bandwidth_bytes_per_s[others]).all()
     assert cluster.regions == ("island-0",)
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    addresses, out, outside = tmp_path / "addresses", tmp_path / "out", tmp_path / "outside"
+    addresses.write_text("here-0 10.0.0.1\n")
+    outside.write_text("precious")
+    out.mkdir()
+    (out / "here-0.undo.sh").symlink_to(outside)
+    (out / "mpich.hosts").symlink_to(outside)
+    tc = ["topo", "tc", "laptop", "--device", "eth0", "--addresses", str(addresses)]
+    for command in (tc, ["topo", "hosts", "laptop"]):
+        assert main([*command, "--out", str(out)]) == 2
+        assert "it is a link: remove it" in capsys.readouterr().err
+    assert outside.read_text() == "precious"
+
+
+def test_the_next_command_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "a b; c"
+    assert main(["topo", "hosts", "laptop", "--out", str(out)]) == 0
+    openmpi, mpich = capsys.readouterr().out.splitlines()
+    assert shlex.split(openmpi)[4] == str(out / "openmpi.hosts")
+    assert shlex.split(mpich)[3] == str(out / "mpich.hosts")

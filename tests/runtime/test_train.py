@@ -29,6 +29,20 @@ def losses(metrics: list[StepMetrics]) -> list[float]:
     return [m.loss for m in metrics]
 
 
+def test_a_jax_that_nothing_was_tested_with_is_warned_of_once(
+    tmp_path: Path,
+    dataset: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(jax, "__version__", "0.13.0")
+    assert len(run_tree(tiny_tree(tmp_path, dataset, train={"steps": 1}))) == 1
+    assert caplog.messages == [
+        "jaxpipe is tested with jax 0.10 to 0.12, and this is jax 0.13.0: if anything fails, "
+        "install one of those versions"
+    ]
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
     """Return the folder of a run of four steps, with checkpoints after two and four."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from topo import Cluster, load
 from topo.draw_cluster import draw_cluster
 from topo.emulate import EngineKind
-from topo.emulate.bridge_engine import shaping_scripts
+from topo.emulate.bridge_engine import shaping_commands
 from topo.emulate.network_spec import network_spec
 from topo.tc import Address, TcScripts, tc_scripts
 
@@ -31,10 +31,11 @@ def scripts(name: str, host: str, *, prefix: str = "10.0.0.") -> TcScripts:
 
 
 def emulated(kind: EngineKind, *, jitter_s: float = 0.0, loss: float = 0.0) -> str:
-    """Return what shapes one host in its namespace."""
+    """Return the commands of tc that shape one host in its namespace."""
     cluster = load("two-region")
     spec = network_spec(cluster, jitter_s=jitter_s, loss=loss)
-    return shaping_scripts(cluster, spec, kind=kind)["ohio-0"]
+    commands = shaping_commands(cluster, spec, kind=kind)["ohio-0"]
+    return "".join(f"{' '.join(command)}\n" for command in commands)
 
 
 def texts() -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The clusters that come with jaxpipe, against the published tables, and files of users."""
 
 import csv
+import json
 from importlib import resources
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 import topo
 from topo.csv_table import csv_rows
+from topo.parameters import Value, substitute
 from topo.units import gbps_from_bytes_per_s, ms_from_seconds
 
 
@@ -122,6 +124,16 @@ def test_the_name_says_the_parameters_and_loads_again():
     assert topo.load(topo.load(name).name).name == name
 
 
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False)])
+@pytest.mark.parametrize("default", [True, False])
+def test_a_parameter_may_be_a_flag(default: bool, text: str, value: bool):
+    file: dict[str, Value] = {"parameters": {"flag": default}, "given": "$flag"}
+    assert substitute(file, {}) == {"given": default}
+    assert substitute(file, {"flag": text})["given"] is value
+    with pytest.raises(ValueError, match="`flag` must be true or false, not '1'"):
+        substitute(file, {"flag": "1"})
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -145,6 +157,12 @@ def test_wrong_names_are_refused(name: str, words: str):
 
 
 HOSTS = 'name = "mine"\n[[hosts]]\nregion = "lab"\ncount = 2\n'
+OTHER = '[[hosts]]\nregion = "moon"\n'
+
+
+def linked(**regions: object) -> str:
+    named = "".join(f"{key} = {json.dumps(value)}\n" for key, value in regions.items())
+    return f"[[links]]\n{named}latency_ms = 1\nbandwidth_gbps = 1\n"
 
 
 @pytest.mark.parametrize(
@@ -176,7 +194,28 @@ HOSTS = 'name = "mine"\n[[hosts]]\nregion = "lab"\ncount = 2\n'
         (
             HOSTS + "[pairs]\nlatency_s = [[0]]\nbandwidth_bytes_per_s = [[1]]\n"
             "[inside_region]\nlatency_ms = 1\nbandwidth_gbps = 1",
-            "`pairs` tells all links",
+            "`pairs` has all links: leave out `inside_region`",
+        ),
+        (
+            HOSTS + "[pairs]\nlatency_s = [[0]]\nbandwidth_bytes_per_s = [[1]]\n"
+            "[across_regions]\nlatency_ms = 1\nbandwidth_gbps = 1",
+            "`pairs` has all links: leave out `across_regions`",
+        ),
+        (
+            HOSTS + linked(between=["lab", "lba"]),
+            "no host is in 'lba'; did you mean 'lab'. choose from lab",
+        ),
+        (
+            HOSTS + linked(source="moon", destination="lab"),
+            "`links` must name regions of `hosts`: no host is in 'moon'; choose from lab",
+        ),
+        (
+            HOSTS + linked(between=["lab", "lab"]) + linked(source="lab", destination="lab"),
+            "one entry for each direction: 'lab' to 'lab' has two; remove one",
+        ),
+        (
+            HOSTS + OTHER + linked(between=["lab", "moon"]) + linked(between=["moon", "lab"]),
+            "one entry for each direction: 'moon' to 'lab' has two; remove one",
         ),
         ("name = [", "mine.toml"),
     ],

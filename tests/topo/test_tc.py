@@ -70,10 +70,11 @@ def test_addresses_are_read():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("n1", "line 1 of the addresses must be a host and an address, is 'n1'"),
+        ("n1", "line 1 of the addresses must be a host and an address"),
         ("n1 10.0.0.1\nn1 10.0.0.2", "line 2 of the addresses: 'n1' has one already"),
         ("n1 10.0.0.1; reboot", "line 1 of the addresses must be"),
-        ("n1 10.0.0.256", "line 1 of the addresses: '10.0.0.256' does not appear"),
+        ("n1 10.0.0.256", "line 1 of the addresses must be a host and an address such as"),
+        ("n1 fd00::1%$(reboot)", "line 1 of the addresses must be a host and an address such as"),
     ],
 )
 def test_wrong_addresses_are_refused(text: str, words: str):
@@ -92,6 +93,7 @@ def test_wrong_addresses_are_refused(text: str, words: str):
             "eth0; reboot",
             "`device` must be a network interface",
         ),
+        ("here-0 10.0.0.1\nhere-1 10.0.0.2", "-force", "`device` must be a network interface"),
     ],
 )
 def test_hosts_and_addresses_must_match(text: str, device: str, words: str):

@@ -13,12 +13,12 @@ each emulation has a /16 of its own, from 10.64.0.0 upwards.
 DEVICE = "link0"
 """The interface of the emulated network in each namespace."""
 
-MTU = 60000
+MTU = 60000  # the largest packets, so that the relay, in Python, has few of them
 DATA_NETWORK = "10.63.0.0/16"
-MAX_HOSTS = 2**16 - 3
+MAX_HOSTS = 2**16 - 3  # of 2**16: the network, the machine and the broadcast address are none
 NUM_CONTROL_NETWORKS = 128
 _FIRST_CONTROL = 64
-_DESTINATION = 16
+_DESTINATION = 16  # the byte in an IPv4 header (RFC 791)
 
 
 def data_address(host: int) -> str:
@@ -44,6 +44,7 @@ def host_of_packet(packet: bytes, start: int) -> int:
     >>> host_of_packet(b"", 0)
     -1
     """
+    # 4 is the version: IPv6 is switched off, but other packets may come.
     if len(packet) < start + 20 or packet[start] >> 4 != 4:
         return -1
     a, b, c, d = packet[start + _DESTINATION : start + _DESTINATION + 4]

@@ -6,7 +6,7 @@
     namespace of host 1 ─ link0 ═ to1 ─┼─ bridge, in a namespace of its own
     namespace of host 2 ─ link0 ═ to2 ─┘
 
-The scripts of `topo.tc` on `link0` shape the packets that leave a host; a token bucket on the
+The commands of `topo.tc` on `link0` shape the packets that leave a host; a token bucket on the
 bridge's end limits those that enter a host with a limited NIC. Sources: tc-htb(8), tc-tbf(8).
 """
 
@@ -20,14 +20,14 @@ import numpy as np
 
 from topo.cluster import Cluster
 from topo.emulate import addresses
-from topo.emulate.commands import in_namespace, ip_batch, run
+from topo.emulate.commands import ip_batch, run, tc_batch
 from topo.emulate.engine import EngineKind, LinkCount
 from topo.emulate.network_spec import NetworkSpec
 from topo.emulate.owner import Owner
-from topo.tc import FIRST_PEER, tc_scripts
+from topo.tc import FIRST_PEER, Command, tc_commands
 
 _HUB = "hub"
-_MTU = 9000
+_MTU = 9000  # jumbo frames: fewer packets for tc to sort
 _CLASS = re.compile(r"class htb 1:(\w+) [^\n]*\n Sent (\d+) bytes \d+ pkt \(dropped (\d+),")
 
 
@@ -43,17 +43,17 @@ class BridgeEngine:
             ValueError: jitter or loss is given for an engine that does not support it.
             EmulationError: a step failed.
         """
-        scripts = shaping_scripts(cluster, spec, kind=kind)
+        commands = shaping_commands(cluster, spec, kind=kind)
         self._owner, self._spec = owner, spec
-        self._is_counted = bool(scripts)
+        self._is_counted = bool(commands)
         hub = owner.namespace(_HUB)
         ip_batch((f"netns add {hub}",))
         ip_batch(("link add br0 type bridge", "link set br0 up"), namespace=hub)
         for number, host in enumerate(spec.hosts):
             _join(hub, owner.namespace(number), number)
-            if scripts:
-                in_namespace(owner.namespace(number), scripts[host.name])
-            if scripts and host.ingress_bytes_per_s < inf:
+            if commands:
+                tc_batch(commands[host.name], namespace=owner.namespace(number))
+            if commands and host.ingress_bytes_per_s < inf:
                 run("ip", "netns", "exec", hub, *_bucket(number, host.ingress_bytes_per_s))
 
     def passed(self) -> tuple[LinkCount, ...]:
@@ -69,6 +69,7 @@ class BridgeEngine:
             text = run("ip", "netns", "exec", self._owner.namespace(source), *words)
             counted = {found[1]: found for found in _CLASS.finditer(text)}
             peers = [link.destination for link in self._spec.links if link.source == source]
+            # tc prints minor numbers in hexadecimal.
             for minor, destination in enumerate(peers, start=FIRST_PEER):
                 found = counted[f"{minor:x}"]
                 yield LinkCount(
@@ -79,8 +80,10 @@ class BridgeEngine:
                 )
 
 
-def shaping_scripts(cluster: Cluster, spec: NetworkSpec, *, kind: EngineKind) -> dict[str, str]:
-    """Return the script that shapes the egress of each host; none for the unshaped engine.
+def shaping_commands(
+    cluster: Cluster, spec: NetworkSpec, *, kind: EngineKind
+) -> dict[str, tuple[Command, ...]]:
+    """Return the commands that shape the egress of each host; none for the unshaped engine.
 
     Raises:
         ValueError: jitter or loss is given for an engine that does not support it.
@@ -92,16 +95,16 @@ def shaping_scripts(cluster: Cluster, spec: NetworkSpec, *, kind: EngineKind) ->
         )
     if kind is EngineKind.UNSHAPED:
         return {}
+    # Without sch_netem, a kernel cannot delay: htb paces alone, as the engine's table says.
     if kind is EngineKind.HTB:
         cluster = replace(cluster, latency_s=np.zeros_like(cluster.latency_s))
-    scripts = tc_scripts(
+    return tc_commands(
         cluster,
         {host.name: ip_address(addresses.data_address(i)) for i, host in enumerate(spec.hosts)},
         device=addresses.DEVICE,
         jitter_s=spec.jitter_s,
         loss=spec.loss,
     )
-    return {host: script.setup for host, script in scripts.items()}
 
 
 def _join(hub: str, namespace: str, number: int) -> None:
@@ -123,6 +126,8 @@ def _join(hub: str, namespace: str, number: int) -> None:
 
 
 def _bucket(number: int, bytes_per_s: float) -> tuple[str, ...]:
+    # A millisecond of traffic, but at least one packet of segmentation offload (64 KiB).
     burst = max(2**16, round(bytes_per_s / 1e3))
+    # tc's rates are in bits, its bursts in bytes.
     words = f"rate {round(8 * bytes_per_s)}bit burst {burst} latency 200ms"
     return ("tc", "qdisc", "add", "dev", f"to{number}", "root", "tbf", *words.split())

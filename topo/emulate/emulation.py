@@ -129,6 +129,7 @@ def emulated(
     placed = tuple(range(len(cluster)) if devices is None else devices)
     engine = None
     try:
+        # One lock for all of it: two emulations must not take the same control network.
         with locked():
             sweep()
             control = make(owner, [host.name for host in spec.hosts])
@@ -143,7 +144,9 @@ def emulated(
             devices=placed,
         )
     finally:
+        # A second Ctrl-C here would leave namespaces behind.
         with _undisturbed():
+            # The relay first: it holds devices in the namespaces.
             if engine is not None:
                 engine.close()
             with locked():
@@ -159,6 +162,7 @@ def _open(kind: EngineKind, owner: Owner, cluster: Cluster, spec: NetworkSpec) -
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Block signals that would end this process until the block has finished."""
+    # Only the main thread receives signals in Python.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -172,6 +176,7 @@ def _undisturbed() -> Iterator[None]:
 
 def _named(host: str) -> tuple[str, ...]:
     """Return the prefix of a command that sets the name of its host."""
+    # $0 and $@: the name is data, never part of the shell's text.
     return ("sh", "-c", 'hostname "$0" && exec "$@"', host)
 
 

@@ -105,7 +105,8 @@ def _missing(kind: EngineKind) -> str:
     """Return the error of an engine on this machine; empty if it can run."""
     match kind:
         case EngineKind.NETEM:
-            return _refused("netem delay 1ms") or _refused("htb")
+            # Both: netem delays inside the classes of htb.
+            return _refused("netem", "delay", "1ms") or _refused("htb")
         case EngineKind.HTB:
             return _refused("htb")
         case EngineKind.RELAY:
@@ -114,13 +115,13 @@ def _missing(kind: EngineKind) -> str:
             return ""
 
 
-def _refused(qdisc: str) -> str:
+def _refused(*qdisc: str) -> str:
     """Try a queueing discipline in a temporary network namespace; return its error."""
-    words = f"tc qdisc add dev lo root handle 1: {qdisc}"
+    # In a namespace of its own, which ends with the command: the machine's `lo` stays as it is.
     try:
-        run("unshare", "--net", "sh", "-c", words)
+        run("unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "handle", "1:", *qdisc)
     except EmulationError as error:
-        return f"tc says {str(error).rpartition(': ')[2]!r} of {qdisc.partition(' ')[0]}"
+        return f"tc says {str(error).rpartition(': ')[2]!r} of {qdisc[0]}"
     return ""
 
 

@@ -20,6 +20,7 @@ from topo.hostfile import mpich_hostfile
 MARK = "JAXPIPE_EMULATION"
 """Environment variable of every process of the command: the name of the emulation."""
 
+# `eval`: mpirun has quoted the command for a remote shell, as it would for ssh.
 _AGENT = """#!/bin/sh
 # Called by mpirun as: agent [OPTION ...] HOST COMMAND. Runs the command on the emulated host.
 while :; do case "$1" in -*) shift ;; *) break ;; esac; done
@@ -72,15 +73,19 @@ def mpi_settings(
         "PRTE_MCA_plm_ssh_agent": str(agent),
         "PRTE_MCA_prte_if_include": addresses.control_network(control),
         "PRTE_MCA_prte_default_hostfile": str(folder / "openmpi.hosts"),
+        # Rank by rank, line by line of the hostfile; more ranks than cores are intended.
         "PRTE_MCA_rmaps_default_mapping_policy": "seq:oversubscribe",
+        # ob1 over tcp: UCX and shared memory would leave the emulated network.
         "OMPI_MCA_pml": "ob1",
         "OMPI_MCA_btl": "self,tcp",
         "OMPI_MCA_btl_tcp_if_include": addresses.DATA_NETWORK,
+        # Ranks share cores: one that spins while it waits would delay the others.
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "HYDRA_LAUNCHER": "ssh",
         "HYDRA_LAUNCHER_EXEC": str(agent),
         "HYDRA_HOST_FILE": str(folder / "mpich.hosts"),
         "HYDRA_IFACE": owner.bridge,
+        # Ranks of one machine are local to MPICH, and would use shared memory.
         "MPIR_CVAR_NOLOCAL": "1",
         "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
         "UCX_TLS": "tcp,self",
@@ -107,6 +112,7 @@ def divided(
     >>> divided([0, 1], ["a", "b"], ["a", "b", "a"])
     [[0, 1], [0]]
     """
+    # In the order of the hosts: ranks of one host get neighbouring cores.
     each = max(1, len(cores) // len(hosts_of_ranks))
     chosen: dict[str, set[int]] = {}
     for rank, host in enumerate(sorted(hosts_of_ranks, key=list(hosts).index)):

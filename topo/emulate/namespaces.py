@@ -19,25 +19,27 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from topo.emulate import addresses
-from topo.emulate.commands import EmulationError, in_namespace, ip_batch, run
+from topo.emulate.commands import EmulationError, ip_batch, run, write_kernel
 from topo.emulate.owner import NAMESPACES, Owner, owned
 
 _LOCK = Path("/run/jaxpipe-emulate.lock")
 _FILES = Path("/etc/netns")
 _SECONDS_TO_DIE = 5.0
 
-_SETTINGS = """
-put() { if [ -e "/proc/sys/net/$1" ]; then echo "$2" > "/proc/sys/net/$1"; fi; }
-put ipv6/conf/all/disable_ipv6 1
-put ipv6/conf/default/disable_ipv6 1
-put ipv4/tcp_rmem '4096 16777216 134217728'
-put ipv4/tcp_wmem '4096 1048576 134217728'
-put ipv4/tcp_slow_start_after_idle 0
-put ipv4/tcp_no_metrics_save 1
-put ipv4/tcp_congestion_control reno
-"""
+_SETTINGS = MappingProxyType(
+    {
+        "ipv6/conf/all/disable_ipv6": "1",
+        "ipv6/conf/default/disable_ipv6": "1",
+        "ipv4/tcp_rmem": "4096 16777216 134217728",
+        "ipv4/tcp_wmem": "4096 1048576 134217728",
+        "ipv4/tcp_slow_start_after_idle": "0",
+        "ipv4/tcp_no_metrics_save": "1",
+        "ipv4/tcp_congestion_control": "reno",
+    }
+)
 """TCP windows as large as a long link needs, and no slow start after idling: a cluster's tables
 state the steady rate of links. Reno is the only congestion control that all kernels allow in a
 namespace; it fills a link whose queue is as large as its bandwidth-delay product."""
@@ -69,6 +71,7 @@ def make(owner: Owner, hosts: Sequence[str]) -> int:
     """
     index = _free_network()
     owner.folder.mkdir(mode=0o700)
+    # Namespaces before links: a veth is created into its namespace.
     ip_batch(f"netns add {owner.namespace(host)}" for host in range(len(hosts)))
     bridge, machine = owner.bridge, addresses.control_address(index, None)
     ip_batch(
@@ -81,7 +84,7 @@ def make(owner: Owner, hosts: Sequence[str]) -> int:
     for number, name in enumerate(hosts):
         _join_control(owner, number, addresses.control_address(index, number))
         _write_files(owner.namespace(number), name, hosts)
-        in_namespace(owner.namespace(number), _SETTINGS)
+        write_kernel(owner.namespace(number), _SETTINGS)
     return index
 
 
@@ -93,12 +96,14 @@ def _free_network() -> int:
         for address in device.get("addr_info", ())
     }
     for index in range(addresses.NUM_CONTROL_NETWORKS):
+        # "10.64.0.1" to "10.64": the first two numbers name the /16.
         if addresses.control_address(index, None).rpartition(".0.")[0] not in used:
             return index
     raise EmulationError("all networks from 10.64.0.0 on are in use; end other emulations")
 
 
 def _join_control(owner: Owner, number: int, address: str) -> None:
+    # At most 15 characters (IFNAMSIZ): "jp", 7 digits of a pid, ".", 5 digits of a host.
     here, there = f"{owner.bridge}.{number}", owner.namespace(number)
     ip_batch(
         (
@@ -124,12 +129,14 @@ def _write_files(namespace: str, name: str, hosts: Sequence[str]) -> None:
 def remove(owner: Owner) -> None:
     """Kill the processes in an owner's namespaces, and remove all that it owns. Needs the lock."""
     namespaces = [path.name for path in NAMESPACES.glob(f"{owner.name}-*")]
+    # Processes first: a namespace lives on while one is in it.
     _kill_all(namespaces)
     devices = [
         name
         for name in os.listdir("/sys/class/net")
         if name == owner.bridge or name.startswith(f"{owner.bridge}.")
     ]
+    # -force: one that is gone must not keep the others.
     with suppress(EmulationError):  # deleting namespaces removes them too, but later
         run("ip", "-force", "-batch", "-", text="".join(f"link del {d}\n" for d in devices))
     for namespace in namespaces:
@@ -141,6 +148,7 @@ def remove(owner: Owner) -> None:
 
 def _kill_all(namespaces: Sequence[str]) -> None:
     deadline_s = time.monotonic() + _SECONDS_TO_DIE
+    # Again and again: between a look and the kill, a process may fork.
     while (found := processes_in(namespaces)) and time.monotonic() < deadline_s:
         for pid in found:
             with suppress(ProcessLookupError):
@@ -152,11 +160,12 @@ def processes_in(namespaces: Sequence[str]) -> dict[int, int]:
     """Return for each process in one of the namespaces the index of that."""
     known = {}
     for index, namespace in enumerate(namespaces):
+        # A namespace is identified by its inode, which /proc/PID/ns/net states as well.
         with suppress(OSError):
             known[(NAMESPACES / namespace).stat().st_ino] = index
     found: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
+        with suppress(OSError):  # processes end while we look
             inode = int(os.readlink(path / "ns/net").removeprefix("net:[").removesuffix("]"))
             if inode in known:
                 found[int(path.name)] = known[inode]

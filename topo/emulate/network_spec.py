@@ -83,6 +83,7 @@ def network_spec(cluster: Cluster, *, jitter_s: float = 0.0, loss: float = 0.0) 
 
 def to_json(spec: NetworkSpec) -> str:
     """Return the description on one line."""
+    # Infinity becomes `Infinity`, which is no JSON; Python reads it back.
     return json.dumps(asdict(spec))
 
 

@@ -89,8 +89,10 @@ def owned() -> dict[Owner, list[str]]:
 
 def _started(pid: int) -> int | None:
     """Return when a process began, in ticks since the machine did; None if it has ended."""
+    # The name, in brackets, may itself contain blanks and brackets: cut after the last one.
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
+    # A zombie (Z) or dead (X) process has ended.
     return None if state in "ZX" else int(fields[_START_FIELD - 1])

@@ -79,6 +79,7 @@ class Network:
     ingress: Sequence[Server]
     jitter_s: float = 0.0
     loss: float = 0.0
+    # Seeded: two emulations of one network lose the same packets of the same traffic.
     chance: random.Random = field(default_factory=lambda: random.Random(0))
 
     def enter(self, pair: Pair, *, num_bytes: int, now_s: float) -> float | None:
@@ -90,10 +91,13 @@ class Network:
         if is_full or (self.loss and self.chance.random() < self.loss):
             wire.dropped_packets += 1
             return None
+        # Counted where it enters: a packet that the receiving NIC drops has crossed the link.
         wire.sent_bytes += num_bytes
         out_s = nic.send(num_bytes=num_bytes, now_s=now_s)
+        # `after_s`: the link cannot end before the NIC has.
         out_s = wire.server.send(num_bytes=num_bytes, now_s=now_s, after_s=out_s)
         late_s = self.chance.uniform(-self.jitter_s, self.jitter_s) if self.jitter_s else 0.0
+        # Never before the packet in front: jitter must not reorder, which TCP takes for loss.
         wire.last_s = max(wire.last_s, out_s + max(0.0, wire.latency_s + late_s))
         return wire.last_s
 
@@ -109,6 +113,7 @@ class Network:
         if nic.waiting_bytes(now_s=now_s) > nic.limit_bytes:
             wire.dropped_packets += 1
             return None
+        # Its first byte arrived that much earlier.
         began_s = now_s - num_bytes / wire.server.bytes_per_s
         return nic.send(num_bytes=num_bytes, now_s=began_s, after_s=now_s)
 

@@ -27,13 +27,15 @@ from topo.emulate.addresses import DEVICE, host_of_packet
 from topo.emulate.network_spec import NetworkSpec, from_json
 from topo.emulate.packet_model import Network, Pair, network_of
 
+# Numbers of <linux/if_tun.h> and <linux/sched.h>, which Python has no names for.
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 _TUN_F_CSUM = 0x01
 _CLONE_NEWNET = 0x40000000
-_OFFLOAD_BYTES = 10
+_OFFLOAD_BYTES = 10  # struct virtio_net_hdr, in front of every packet
 _MOST_BYTES = 65535 + _OFFLOAD_BYTES
 _BATCH = 32
+# `select` wakes up about this much late: it wakes earlier, and packets leave at most 50 us early.
 _SPIN_S = 50e-6
 _PRIORITY = 10
 
@@ -52,6 +54,7 @@ class Relay:
         """Wait for packets or for the next due one; return whether `control` is readable."""
         now_s = time.monotonic()
         timeout_s = max(0.0, self._due[0][0] - now_s - _SPIN_S) if self._due else None
+        # Devices are always ready to be written to: only reading is waited for.
         ready, _, _ = select.select([control, *self._devices], [], [], timeout_s)
         is_requested = False
         for device in ready:
@@ -64,6 +67,7 @@ class Relay:
 
     def _read(self, device: int) -> None:
         source = self._host[device]
+        # Bounded: one busy host must not keep the packets of others waiting.
         for _ in range(_BATCH):
             try:
                 packet = os.read(device, _MOST_BYTES)
@@ -71,9 +75,11 @@ class Relay:
                 return
             destination = host_of_packet(packet, _OFFLOAD_BYTES)
             pair = (source, destination)
+            # IPv6, multicast, or an address of no host.
             if pair not in self.network.wires:
                 continue
             num_bytes = len(packet) - _OFFLOAD_BYTES
+            # Now, for each: packets of a batch have not arrived together.
             due_s = self.network.enter(pair, num_bytes=num_bytes, now_s=time.monotonic())
             self._push(due_s, pair, packet, is_in=False)
 
@@ -87,6 +93,7 @@ class Relay:
             due_s, _, is_in, pair, packet = heappop(self._due)
             if not is_in:
                 num_bytes = len(packet) - _OFFLOAD_BYTES
+                # `due_s`, not now: a late delivery must not occupy the NIC later.
                 in_s = self.network.arrive(pair, num_bytes=num_bytes, now_s=due_s)
                 if in_s is None or in_s > until_s:
                     self._push(in_s, pair, packet, is_in=True)
@@ -109,6 +116,7 @@ def open_tun(namespace: str) -> int:
         OSError: the process lacks privileges, or there is no TUN or no such namespace.
     """
     libc = CDLL(None, use_errno=True)
+    # Opened before entering: then, /proc/self names the other namespace.
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
     there = os.open(Path("/run/netns", namespace), os.O_RDONLY)
     try:
@@ -118,6 +126,7 @@ def open_tun(namespace: str) -> int:
         fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), flags))
         fcntl.ioctl(device, _TUNSETOFFLOAD, _TUN_F_CSUM)
     finally:
+        # Even after an error: the process must not stay in a host's namespace.
         _enter(libc, home)
         os.close(there)
         os.close(home)
@@ -146,6 +155,8 @@ def _print(line: str) -> None:
 def main() -> None:
     """Run until the input ends."""
     prefix = sys.argv[1]
+    # The parent sends nothing more before `ready`: Python's buffer is empty, and `os.read` below
+    # misses nothing.
     spec: NetworkSpec = from_json(sys.stdin.readline())
     devices = [open_tun(f"{prefix}{number}") for number in range(len(spec.hosts))]
     relay = Relay(network_of(spec), devices)

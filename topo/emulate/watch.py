@@ -55,12 +55,14 @@ class RankWatch:
         """The ranks that were seen on another host than theirs, or on none."""
         return {
             rank: host
+            # A copy: the thread adds ranks meanwhile.
             for rank, host in dict(self.seen).items()
             if rank >= len(self._expected) or host != self._expected[rank]
         }
 
     def _run(self) -> None:
         while True:
+            # At least once, also for a job that ended at once.
             self.look()
             if self._over.wait(_PERIOD_S):
                 return
@@ -68,6 +70,7 @@ class RankWatch:
     def look(self) -> None:
         """Look once at all processes that are not known yet."""
         alive = _processes()
+        # Ids of ended processes may come again.
         self._settled &= alive
         for pid in alive - self._settled:
             with suppress(OSError):
@@ -85,6 +88,7 @@ class RankWatch:
             return  # it may still become one: a daemon's child, before it runs its program
         inode = int(os.readlink(f"/proc/{pid}/ns/net").removeprefix("net:[").removesuffix("]"))
         host = self._host.get(inode)
+        # A rank that was seen astray stays: a restart elsewhere does not excuse it.
         if rank not in self.astray:
             self.seen[rank] = host
         self._settled.add(pid)

@@ -14,6 +14,7 @@ import numpy as np
 from topo.probe.measurements import Measurements, NicSample, ProbeSettings
 from topo.probe.rounds import Round, nic_rounds, rounds
 
+# Before `MPI` is imported, which initialises MPI otherwise.
 mpi4py.rc(initialize=False, finalize=False)
 from mpi4py import MPI  # noqa: E402  the line above must come first
 
@@ -31,6 +32,7 @@ def measure(settings: ProbeSettings) -> Measurements | None:
     ours = not MPI.Is_initialized()
     if ours:
         MPI.Init()
+    # A communicator of its own: no message of the program can match those of the probe.
     comm = MPI.COMM_WORLD.Dup()
     try:
         return _Probe(comm, settings).run()
@@ -84,6 +86,7 @@ class _Probe:
 
     def _meet(self) -> None:
         """Wait for all ranks, and leave the processor to those that still measure."""
+        # Not `Barrier`, which spins: ranks may share a core with one that still measures.
         request = self._comm.Ibarrier()
         while not request.Test():
             time.sleep(_REST_S)
@@ -104,6 +107,7 @@ class _Probe:
         one, all_parts = (np.array(self._large_times(peer, count=count)) for count in (1, _PARTS))
         one_s = float(np.median(one))
         speed = _median_and_spread(_bytes_per_s(all_parts, one_s, self._part.size))
+        # The time of a part without that of its bytes: latency and handshake.
         self._unmoving_s[peer] = max(0.0, one_s - self._part.size / speed[0])
         return (*_median_and_spread(latency), *speed)
 
@@ -117,6 +121,7 @@ class _Probe:
     ) -> list[float]:
         """Return the seconds of `count` messages at once and their answer, without the warm-up."""
         times: list[float] = []
+        # Received into a copy: `answer` may be the array that is being sent.
         answer = answer.copy()
         for _ in range(self._settings.warmup + repeats):
             start_s = time.perf_counter()
@@ -151,10 +156,12 @@ class _Probe:
                 times = self._large_times(destination, count=_PARTS)
                 mean_s = sum(times) / len(times)
                 moving_s = mean_s - self._unmoving_s[destination]
+                # In noise, the difference may vanish or be negative.
                 moved[0] = _PARTS * self._part.size / (moving_s if moving_s > 0 else mean_s)
             if self._rank == destination:
                 self._receive_large(source, count=_PARTS)
         self._meet()
+        # A sum: every rank but the sources adds 0.
         self._comm.Allreduce(MPI.IN_PLACE, moved)
         return NicSample(host=host, pairs=pairs, bytes_per_s=float(moved[0]))
 

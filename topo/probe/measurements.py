@@ -79,6 +79,7 @@ def cluster_of(measurements: Measurements, *, name: str) -> Cluster:
         )
         for host in names
     )
+    # Quadratic in the ranks, as the matrices are.
     slots = [host_of_rank[:i].count(host) for i, host in enumerate(host_of_rank)]
     return Cluster(
         name=name,
@@ -88,6 +89,7 @@ def cluster_of(measurements: Measurements, *, name: str) -> Cluster:
         ),
         hosts=hosts,
         latency_s=latency,
+        # A pair has its own link and its part of both NICs: the smaller one.
         bandwidth_bytes_per_s=np.minimum(alone, _parts(host_of_rank, egress, ingress)),
         alone_bytes_per_s=alone,
     )
@@ -154,9 +156,11 @@ def _regions(latency: np.ndarray, alone: np.ndarray, host_of: list[str]) -> dict
     names = list(dict.fromkeys(host_of))
     number = np.array([names.index(host) for host in host_of])
     distance = np.full((len(names), len(names)), inf)
+    # `minimum.at`: many pairs of devices belong to one pair of hosts, whose nearest counts.
     np.minimum.at(distance, (number[:, None], number[None, :]), message_seconds(latency, alone))
     np.fill_diagonal(distance, 0.0)
     islands = find_islands(distance)
+    # Single hosts everywhere: one region, not a region each.
     if all(isinstance(island, int) for island in islands):
         islands = (islands,)
     return {

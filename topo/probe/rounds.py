@@ -66,6 +66,7 @@ def _tournament(players: list[int]) -> Iterator[list[Pair]]:
     """Yield rounds in which every two players meet once; with an odd number, one rests."""
     circle: list[int | None] = [*players, *([None] if len(players) % 2 else [])]
     half = len(circle) // 2
+    # n - 1 rounds meet all pairs; the first player stays, all others move on by one.
     for _ in range(len(circle) - 1):
         opposite = zip(circle[:half], reversed(circle[half:]), strict=True)
         yield [(a, b) for a, b in opposite if a is not None and b is not None]

@@ -32,6 +32,7 @@ def roles_of(graph: Graph) -> Roles:
 def final_arrays(graph: Graph) -> tuple[bool, ...]:
     """Return for each array whether no deciding operator depends on it, as for gradients."""
     final = [True] * len(graph.arrays)
+    # One pass is enough: backwards, all readers of an array come before the operator that makes it.
     for operator in reversed(graph.operators):
         if operator.deciding or not all(final[result] for result in operator.results):
             for operand in operator.operands:
@@ -50,6 +51,7 @@ def batch_dims(graph: Graph) -> tuple[int | None, ...]:
         array = graph.arguments[path]
         if graph.arrays[array].shape:
             dims[array] = 0
+    # In the order of the jaxpr: the dims of an operator's operands are known when it is reached.
     for operator in graph.operators:
         factor = batch_factor(operator.operands, operator.rule.operands, dims)
         if factor is not None:
@@ -65,6 +67,7 @@ def batch_factor(
     dims: list[int | None] | tuple[int | None, ...],
 ) -> int | None:
     """Return the factor of an operator's rule that is the batch dim, given those of the arrays."""
+    # The first operand with a batch dim decides; in a step, operands agree on which dim that is.
     for operand, names in zip(operands, rules, strict=True):
         dim = None if operand is None else dims[operand]
         if dim is not None and names[dim] is not None:

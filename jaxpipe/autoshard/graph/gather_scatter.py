@@ -45,6 +45,7 @@ def scatter_rule(form: Form) -> Rule:
         for dim in range(len(form.operands[0]))
         if dim not in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
     ]
+    # A scatter has no `slice_sizes`: its windows are as large as those dims of the updates.
     sizes_of = {
         dim: form.operands[2][place]
         for dim, place in zip(windows_of, numbers.update_window_dims, strict=True)
@@ -72,7 +73,7 @@ def _table(
             names[dim] = ("batch", batching.index(dim))
         elif dim in collapsed:
             names[dim] = ("row", dim)
-        elif whole[dim] == size:
+        elif whole[dim] == size:  # a window that moves within its dim would cross shards
             names[dim] = ("column", dim)
     return names
 

@@ -36,6 +36,7 @@ def _elementwise(form: Form) -> Rule:
         return named_rule(names, names, sizes=sizes)
     (shape,) = form.results
     names = tuple(range(len(shape)))
+    # clamp and select_n may take scalars together with arrays: of another rank, without names.
     operands = tuple(
         tuple(dim if each[dim] == shape[dim] else None for dim in names if len(each) == len(shape))
         for each in form.operands
@@ -79,7 +80,7 @@ def _broadcast(form: Form) -> Rule:
         place if form.operands[0][dim] == shape[place] else None
         for dim, place in enumerate(form.params["broadcast_dimensions"])
     )
-    others = ((),) * (len(form.operands) - 1)
+    others = ((),) * (len(form.operands) - 1)  # a dynamic shape comes as further, scalar operands
     return named_rule((names, *others), (tuple(range(len(shape))),), sizes=dict(enumerate(shape)))
 
 
@@ -130,6 +131,14 @@ def _stack(form: Form) -> Rule:
     )
 
 
+def _unstack(form: Form) -> Rule:
+    rank = len(form.operands[0])
+    axis = form.params["axis"] % rank
+    names = tuple(dim for dim in range(rank) if dim != axis)
+    sizes = {dim: form.operands[0][dim] for dim in names}
+    return named_rule((tuple(range(rank)),), (names,) * len(form.results), sizes=sizes)
+
+
 def _along(key: str) -> MakeRule:
     """Return what makes the rule of a primitive that needs the dims in `params[key]` whole."""
 
@@ -151,9 +160,11 @@ _RULES: Final[Mapping[str, MakeRule]] = MappingProxyType(
         "reshape": _reshape,
         "squeeze": _reshape,
         "expand_dims": _reshape,
+        # Partial maxima and minima are joined by an all-reduce of the same bytes as partial sums.
         **dict.fromkeys(
             ("reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or"), _reduce
         ),
+        # argmax of a shard is a local index, and JAX has no product over devices.
         **dict.fromkeys(("argmax", "argmin", "reduce_prod"), _reduce_whole),
         **dict.fromkeys(
             (
@@ -169,6 +180,7 @@ _RULES: Final[Mapping[str, MakeRule]] = MappingProxyType(
         ),
         **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), _along("axis")),
         "stack": _stack,
+        "unstack": _unstack,
         "rev": _along("dimensions"),
         "sort": _along("dimension"),
         "gather": gather_rule,

@@ -37,7 +37,9 @@ def trace_step(
     outputs = (shapes,) if len(result_names) == 1 else shapes
     argument_paths = _paths(arguments, names, "names")
     result_paths = _paths(outputs, result_names, "result_names")
+    # Unrolled: operators of each iteration of a scan may be sharded in their own way.
     flat = live(flatten(closed, unroll=True))
+    # Equations without arguments (iota, constants) cost each device the same: no choice to search.
     depends = varying(flat)
     equations = [each for each in flat.equations if not depends.isdisjoint(each.operands)]
     number: dict[Variable, int] = {}

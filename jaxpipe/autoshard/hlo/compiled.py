@@ -31,6 +31,7 @@ class StepMemory:
     @property
     def peak(self) -> int:
         """All that is allocated: arguments, temporaries, and outputs that were not donated."""
+        # An aliased output lies in an argument, and is counted there.
         return self.arguments + self.temporaries + self.outputs - self.aliased
 
 
@@ -61,6 +62,7 @@ def compile_step(
     Collectives are combined without bound, and recomputation is kept, as in the
     published tables. Nothing runs and no array is allocated: any size can be compiled.
     """
+    # Tracing counts too: it is Python, and may take seconds for an unrolled model.
     start = time.perf_counter()
     traced = step.trace(*arguments)  # type: ignore[attr-defined]
     if target is Target.CPU:

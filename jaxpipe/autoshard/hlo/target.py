@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from importlib.resources import files
 from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -36,6 +37,9 @@ COMBINE_ALL: Final = MappingProxyType(
 
 KEEP_RECOMPUTED: Final = MappingProxyType({"xla_disable_hlo_passes": "cse_barrier_expander"})
 """Keep XLA's CPU compiler from merging recomputation with the forward."""
+
+TIMEOUT_S = 4 * 3600.0
+"""Of a process that searches and compiles [s]: ends one that hangs, not one of a large model."""
 
 
 class Target(StrEnum):
@@ -62,23 +66,33 @@ def target_environment(num_devices: int) -> Mapping[str, str]:
     }
 
 
-def run_python(module: str, request: Any, *, num_devices: int) -> Any:
-    """Run `python -m module`, `request` as JSON on its input; return its last line, parsed.
+def run_python(module: str, request: Any, *, num_devices: int, path: Path | None = None) -> Any:
+    """Run `python -P -m module`, `request` as JSON on its input; return its last line, parsed.
+
+    The module is an installed one, or one in the folder `path`: Python does not search the working
+    directory.
 
     Raises:
-        RunError: the process failed; the message ends with the last line of its error output.
+        RunError: the process failed, and the message ends with the last line of its error output;
+            or it did not end within `TIMEOUT_S`, and was killed.
     """
-    process = subprocess.run(
-        [sys.executable, "-m", module],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        check=False,
-        env=dict(target_environment(num_devices)),
-    )
+    searched = {} if path is None else {"PYTHONPATH": str(path)}
+    try:
+        process = subprocess.run(
+            [sys.executable, "-P", "-m", module],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**target_environment(num_devices), **searched},
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RunError(f"`python -m {module}` did not end within {TIMEOUT_S:g} s") from error
     if process.returncode:
         told = process.stderr.strip().splitlines() or ["nothing on its error output"]
         raise RunError(f"`python -m {module}` ended with {process.returncode}: {told[-1]}")
+    # The last line alone: libraries may print before it.
     return json.loads(process.stdout.strip().splitlines()[-1])
 
 
@@ -101,7 +115,7 @@ def target_devices(target: Target, *, num_devices: int) -> list[Device]:
     topology = topologies.get_topology_desc(
         target.value,
         "cuda",
-        topology=f"1x1x{num_devices}",
+        topology=f"1x1x{num_devices}",  # partitions x hosts of each x GPUs of each
         target_config=described.read_text(encoding="utf-8"),
     )
     return list(topology.devices)

@@ -39,6 +39,7 @@ class TargetSpeeds:
         """
         if group == 1:
             return math.inf
+        # A size that is not listed counts as the whole machine: all links of a device.
         return self.link_bytes_per_s * self.num_links.get(group, max(self.num_links.values()))
 
     def on_rings_s(self, collectives: Iterable[HloCollective], *, num_devices: int) -> float:

@@ -26,19 +26,23 @@ class ProfiledCosts:
     def __call__(self, layers: range, devices: range) -> StageCost | None:
         """Return the cost of a stage, or None if its devices do not divide a microbatch."""
         size = len(devices)
-        if self.microbatch % size:
+        if self.microbatch % size:  # the runtime gives each device whole samples
             return None
         task, each = self.task, self.task.bytes_each
+        # From the profile's microbatch to the samples of one device: costs are linear in samples.
         factor = self.microbatch / size / task.profile.microbatch
         part = _stage(task, layers).scaled(factor)
         optimizer = each.optimizer / (size if each.shards_optimizer else 1)
+        # All devices of the stage wait for the slowest.
         compute_s = (part.forward_s + part.backward_s) * float(task.slow[list(devices)].max())
         links = links_between(task.cluster, tuple(devices))
         num_bytes = part.parameters * each.gradient
         sum_s = ring_s(links, num_bytes=num_bytes) if size > 1 else 0.0
         return StageCost(
+            # Equation 2 counts the stage once per microbatch: each gets its part of the all-reduce.
             seconds=compute_s + sum_s / self.num_microbatches,
             held_bytes=part.parameters * (each.parameter + each.gradient + optimizer),
+            # The residuals of the blocks, and the input of the stage.
             live_bytes=part.kept_bytes + round(task.profile.activation_bytes * factor),
         )
 
@@ -51,6 +55,7 @@ def submesh_space(task: Task, *, microbatch: int, equal: int | None = None) -> S
     cluster, profile = task.cluster, task.profile.scaled(microbatch=microbatch)
     ranges = submeshes(cluster) if equal is None else _blocks(cluster, equal)
 
+    # From the last device of the previous stage to the first of this one: submeshes are neighbours.
     def hop_s(device: int) -> float:
         there, back = (device - 1, device), (device, device - 1)
         return sum(

@@ -62,12 +62,15 @@ def assign_stages(
     """
     table = _tabulate(costs, space, num_layers=num_layers)
     counts = (
+        # A stage has a layer and a device at least, so neither can be fewer than the stages.
         range(1, min(num_layers, len(space.memory_bytes)) + 1)
         if num_stages is None
         else range(num_stages, num_stages + 1)
     )
     best: tuple[float, list[tuple[int, int, int]]] = (inf, [])
     for bound_s in _bounds(table.seconds, tolerance):
+        # The slowest stage takes at least bound_s / (1 + tolerance), and later bounds are larger:
+        # none of them can win (Alpa's early pruning of t_max).
         if (num_microbatches - 1) * bound_s / (1 + tolerance) >= best[0]:
             break
         once_s, path = _quickest(table, bound_s, counts=counts, num_microbatches=num_microbatches)
@@ -84,6 +87,7 @@ def assign_stages(
         Stage(layers=range(k, i), devices=space.submeshes[m], cost=table.costs[m, k, i])
         for m, k, i in best[1]
     )
+    # Again, by the slowest stage itself: the bound may exceed it by the tolerance.
     seconds = step_s(stages, num_microbatches=num_microbatches, hop_s=space.hop_s)
     return StagedModel(stages=stages, step_s=seconds)
 
@@ -112,11 +116,13 @@ def _tabulate(costs: StageCosts, space: SubmeshSpace, *, num_layers: int) -> _Ta
         room = min(space.memory_bytes[device] for device in devices)
         for k in range(num_layers):
             for i in range(k + 1, num_layers + 1):
+                # Called about submeshes x layers ** 2 / 2 times.
                 cost = costs(range(k, i), devices)
                 if cost is not None and cost.held_bytes <= room:
                     known[m, k, i] = cost
                     seconds[m, k, i] = cost.seconds
                     left = room - cost.held_bytes
+                    # Microbatches in flight that fit; a fraction below 1 allows none.
                     most_live[m, k, i] = left / cost.live_bytes if cost.live_bytes else inf
     return _Table(
         costs=known,
@@ -124,6 +130,7 @@ def _tabulate(costs: StageCosts, space: SubmeshSpace, *, num_layers: int) -> _Ta
         most_live=most_live,
         starts=np.array([devices.start for devices in space.submeshes]),
         stops=np.array([devices.stop for devices in space.submeshes]),
+        # No hop into device 0: only the first stage can start there.
         hop_s=np.array([space.hop_s(d.start) if d.start else 0.0 for d in space.submeshes]),
         num_devices=len(space.memory_bytes),
     )
@@ -135,6 +142,7 @@ def _bounds(seconds: np.ndarray, tolerance: float) -> list[float]:
     bounds: list[float] = []
     while len(left):
         alike = int(np.searchsorted(left, left[0] * (1 + tolerance), side="right"))
+        # Of a group the largest: a stage that is slower than the bound would be refused.
         bounds.append(float(left[alike - 1]))
         left = left[alike:]
     return bounds
@@ -148,20 +156,24 @@ def _quickest(
     allowed = np.where(table.seconds <= bound_s, table.seconds, inf)
     left = np.full((num_layers + 1, table.num_devices + 1), inf)
     left[num_layers] = 0.0  # all layers are assigned; devices may remain
+    # Last stage first. Each holds submesh and end of the layers, by first layer and device.
     ways: list[np.ndarray] = []
     best_s, best_count = inf, 0
     for count in range(1, counts.stop):
+        # The count-th stage from the end holds count microbatches under 1F1B, all of them at most.
         fitting = np.where(table.most_live >= min(count, num_microbatches), allowed, inf)
         behind = left[:, table.stops].T[:, None, :]  # submesh, 1, layer
         whole = fitting + behind + table.hop_s[:, None, None]
         through, chosen = whole.min(axis=2), whole.argmin(axis=2)  # submesh, layer
         left = np.full_like(left, inf)
         way = np.zeros((*left.shape, 2), dtype=int)
+        # `<`: of equal submeshes the first one stays, so the plan is deterministic.
         for m, start in enumerate(table.starts):
             better = through[m] < left[:, start]
             left[better, start] = through[m, better]
             way[better, start, 0], way[better, start, 1] = m, chosen[m, better]
         ways.append(way)
+        # [0, 0]: all layers assigned, from device 0 on.
         if count in counts and left[0, 0] < best_s:
             best_s, best_count = float(left[0, 0]), count
     return best_s, _retrace(table, ways[:best_count])

@@ -71,9 +71,10 @@ def submeshes(cluster: Cluster) -> tuple[range, ...]:
     Source: Zheng et al., "Alpa", OSDI 2022, section 5.2.
     """
     found = set(_inside_hosts(cluster))
-    edges = [0]
+    edges = [0]  # the first device of each host, and the end
     for _, members in groupby(cluster.devices, key=lambda device: device.host):
         edges.append(edges[-1] + len(list(members)))
+    # The paper's shapes, (1, 2 ** m) and (n, M): they always tile the cluster.
     found |= {range(a, b) for i, a in enumerate(edges) for b in edges[i + 1 :]}
     return tuple(sorted(found, key=lambda devices: (devices.start, devices.stop)))
 
@@ -82,7 +83,7 @@ def _inside_hosts(cluster: Cluster) -> Iterator[range]:
     first = 0
     for _, members in groupby(cluster.devices, key=lambda device: device.host):
         size = len(list(members))
-        for power in range(size.bit_length()):
+        for power in range(size.bit_length()):  # every power of two <= size
             starts = range(first, first + size - 2**power + 1)
             yield from (range(start, start + 2**power) for start in starts)
         first += size
@@ -99,6 +100,7 @@ def step_s(
     Source: Zheng et al., "Alpa", OSDI 2022, section 5.2, equation 2.
     """
     once_s = sum(stage.cost.seconds for stage in stages)
+    # `pairwise` leaves out the first stage: nothing is sent to it.
     hops_s = sum(hop_s(behind.devices.start) for _, behind in pairwise(stages))
     slowest_s = max(stage.cost.seconds for stage in stages)
     return once_s + hops_s + (num_microbatches - 1) * slowest_s

@@ -93,6 +93,7 @@ def plan_of(staged: StagedModel, task: Task, *, microbatch: int) -> Plan:
         )
     return build(
         task,
+        # Rows are replicas, columns stages.
         np.array([list(stage.devices) for stage in staged.stages]).T,
         microbatch=microbatch // sizes[0],
         schedule=ScheduleKind.ONE_F_ONE_B,
@@ -102,6 +103,7 @@ def plan_of(staged: StagedModel, task: Task, *, microbatch: int) -> Plan:
 
 def _sizes(task: Task) -> Iterator[tuple[int, int]]:
     """Yield sizes of equal submeshes, each with the microbatches that it divides."""
+    # Larger submeshes would leave too few devices for the stages.
     most = len(task.cluster) // (task.stages or 1)
     for size in range(1, most + 1) if task.replicas is None else (task.replicas,):
         for each in _MICROBATCHES:

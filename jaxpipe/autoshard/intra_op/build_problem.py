@@ -105,6 +105,7 @@ class _Draft:
             if array not in states:
                 layouts = self.tables.layouts.of(self.graph.arrays[array])
                 self._store(array, self._node(np.zeros(len(layouts.shardings))), None)
+        # States have no node: they are stored as the result that replaces them.
         waiting = {result: argument for argument, result in states.items()}
         for index in self.tree.order:
             operator = self.graph.operators[index]
@@ -115,6 +116,7 @@ class _Draft:
                     self._store(waiting[result], same.node, same.layout)
 
     def _settle_operator(self, operator: Operator) -> None:
+        # A follower has no node: its costs go to the root's, by the layout of its operand.
         table, place = self._table(operator), self.tree.followed[operator.index]
         if place is None:
             node, chosen = self._node(np.zeros(len(table.choices))), None
@@ -123,6 +125,7 @@ class _Draft:
             followed = operator.operands[place]
             assert followed is not None, operator
             node, chosen = self.stored[followed].node, self.stored[followed].layout
+        # A row of the table for each choice of the node: `layout` maps one to the other.
         pick = np.arange(len(table.choices)) if chosen is None else chosen
         self.seconds[node] += table.seconds[pick]
         for combined, mask in table.charges.items():
@@ -143,10 +146,12 @@ class _Draft:
             for position, (operand, numbers) in enumerate(
                 zip(operator.operands, table.operands, strict=True)
             ):
+                # The table itself gathers the followed operand.
                 if operand is not None and numbers is not None and position != place:
                     self._read(operand, stored.node, numbers[pick])
         for path, result in self.graph.results.items():
             argument = self.graph.arguments.get(path)
+            # A state is stored as its result: nothing to reshard.
             if argument is not None and argument not in self.tree.states:
                 target = self.stored[argument]
                 self._read(result, target.node, target.layout)
@@ -155,12 +160,15 @@ class _Draft:
         """Add that a node reads an array in this layout, for each of its choices."""
         source, final = self.stored[array], self.tree.final[array]
         layouts = self.tables.layouts.of(self.graph.arrays[array])
+        # Final arrays start together: their latency is a charge, paid once by all.
         full = layouts.wire_s if final else layouts.wire_s + layouts.latency_s
         if source.node == node:
             pick: tuple[np.ndarray, ...] = (source.layout, layout)
+            # The same choice decides both layouts: one number for each, no edge.
             self.seconds[node] += full[pick]
             into = self.charges[node]
         else:
+            # Alpa's R(v, u): every choice of the source against every choice of the reader.
             pick = np.ix_(source.layout, layout)
             ends = (source.node, node)
             self.edges[ends] = self.edges.get(ends, 0.0) + full[pick]
@@ -172,6 +180,7 @@ class _Draft:
     def _resharding_charges(self, array: int) -> dict[Combined, np.ndarray]:
         """Return the charges of each pair of layouts of a final array."""
         layouts = self.tables.layouts.of(self.graph.arrays[array])
+        # `id` is safe as a key: the book keeps all layouts alive.
         if id(layouts) not in self._reshard_charges:
             size = len(layouts.shardings)
             paths = [list(layouts.path(a, b)) for a in range(size) for b in range(size)]
@@ -190,6 +199,7 @@ class _Draft:
                 self.seconds, self.memory, self.charges, strict=True
             )
         )
+        # An edge of zeros would only add rows and flows to the program.
         edges = tuple(
             Edge(
                 source=ends[0],
@@ -216,6 +226,7 @@ class _Draft:
         self.memory[node] += np.outer(self.live[:, array], layouts.num_bytes[numbers])
 
     def _charge(self, into: dict[int, np.ndarray], combined: Combined, mask: np.ndarray) -> None:
+        # Joined by or: any part of the node has the charge, and it is paid once.
         if mask.any():
             number = self.combined.setdefault(combined, len(self.combined))
             into[number] = into.get(number, False) | mask

@@ -25,6 +25,7 @@ def strategy_of(space: Space, chosen: Sequence[int], *, name: str) -> Strategy:
             path: stored_as(space, array, chosen) for path, array in graph.arguments.items()
         },
         results={
+            # A result is resharded to its argument's layout: the next step must be able to read it.
             path: stored_as(space, graph.arguments.get(path, array), chosen)
             for path, array in graph.results.items()
         },
@@ -55,6 +56,7 @@ def table_row(space: Space, operator: Operator, chosen: Sequence[int]) -> int:
     place = space.tree.followed[operator.index]
     if place is None:
         node = space.deciding[operator.index]
+        # Tables number all choices, nodes those that pruning kept.
         return int(space.kept[node][chosen[node]])
     followed = operator.operands[place]
     assert followed is not None, operator
@@ -75,6 +77,7 @@ def choices_in(space: Space, strategy: Strategy) -> tuple[int, ...]:
         )
     chosen = [0] * len(space.problem.nodes)
     for path, array in space.graph.arguments.items():
+        # A state follows the choice of the result that replaces it.
         if array not in space.tree.states:
             layouts = space.layouts.of(space.graph.arrays[array])
             number = layouts.number.get(_given(strategy, path), -1)
@@ -101,6 +104,7 @@ def _choose(same: np.ndarray, chosen: list[int], node: int, what: str) -> None:
         raise PlanError(
             f"a strategy is for one step: what it says of `{what}` cannot be here; search again"
         )
+    # Choices that agree on all that is asked are equal: the first will do.
     chosen[node] = int(np.argmax(same))
 
 

@@ -40,10 +40,12 @@ def undominated(problem: Problem, *, num_rounds: int = 4) -> Kept:
     for _ in range(num_rounds):
         known: dict[bytes, np.ndarray] = {}
         again: set[int] = set()
+        # In a fixed order: pruning a node changes how much its neighbours can lose.
         for number in sorted(changed):
             best = _best(problem, number, touching[number], kept, known)
             if len(best) < len(kept[number]):
                 kept[number] = kept[number][best]
+                # Only neighbours of a node that lost choices have less to lose than before.
                 again |= {e.target if is_source else e.source for e, is_source in touching[number]}
         changed = again
     return tuple(kept)
@@ -58,16 +60,19 @@ def _best(
 ) -> np.ndarray:
     """Return which of the choices kept of a node are not dominated."""
     node, at = problem.nodes[number], kept[number]
+    # Without a limit, less memory must not keep a choice.
     memory = node.memory[:, at] if np.isfinite(problem.memory_limit) else node.memory[:0, at]
     masks = {charge: mask[at, None] for charge, mask in node.charges.items()}
+    # The node itself is a table with one column: its neighbour has no choice.
     tables = [_Table(seconds=node.seconds[at, None], charges=masks)]
     for edge, is_source in touching:
         other = kept[edge.target if is_source else edge.source]
         tables.append(_table(edge, at, other, is_source=is_source))
+    # Equal layers have equal tables: the key replaces a comparison of n ** 2 pairs of choices.
     key = b"".join([memory.tobytes(), *(table.key() for table in tables)])
     if key not in known:
         regret = np.sum([table.regret(problem.charge_s) for table in tables], axis=0)
-        needs_more = (memory[:, None, :] > memory[:, :, None]).any(axis=0)
+        needs_more = (memory[:, None, :] > memory[:, :, None]).any(axis=0)  # at any peak
         known[key] = _survivors((regret <= 0) & ~needs_more)
     return known[key]
 
@@ -88,8 +93,10 @@ class _Table:
 
     def regret(self, charge_s: np.ndarray) -> np.ndarray:
         """Return the most that choice k' takes more than choice k, as `[k, k']`."""
+        # [k, k', j]: choices ** 2 x choices of the neighbour, small once that is pruned.
         more = self.seconds[None, :, :] - self.seconds[:, None, :]
         for charge, mask in self.charges.items():
+            # Pessimistic, as another node may pay the charge anyway: pruning may keep too much.
             more = more + charge_s[charge] * (mask[None, :, :] & ~mask[:, None, :])
         return more.max(axis=2)
 

@@ -49,11 +49,13 @@ def candidates(rule: Rule, shape: tuple[int, ...], mesh: MeshShape) -> Iterator[
     RS1,S1R->RS1 +1>1
     """
     axes = mesh.real_axes
+    # (factors + 1) ** axes candidates: small only because a mesh has two axes.
     for factors in product((None, *range(len(rule.sizes))), repeat=len(axes)):
         split: dict[int, Axes] = {}
         for axis, factor in zip(axes, factors, strict=True):
             if factor is not None:
                 split[factor] = (*split.get(factor, ()), axis)
+        # `shard_map` runs one program: shards must be equal.
         if any(rule.sizes[factor] % mesh.size(group) for factor, group in split.items()):
             continue
         operands = tuple(_sharded(dims, split) for dims in rule.operands)
@@ -124,6 +126,7 @@ def reduction_collectives(
     before = after
     for each in reversed(partial):
         before = _gathered(before, each)
+    # Each counts its input: after a scatter, less is left to the next.
     for each in partial:
         scatter = each.scatter_dim is not None
         yield Collective(
@@ -136,6 +139,7 @@ def reduction_collectives(
 
 def _passed(size: int, axes: Axes, mesh: MeshShape) -> int:
     """Return how many of the axes, from the outermost, can split a factor of this size."""
+    # Prefixes alone: an inner axis without the outer one puts other rows on each device.
     return max(n for n in range(len(axes) + 1) if size % mesh.size(axes[:n]) == 0)
 
 

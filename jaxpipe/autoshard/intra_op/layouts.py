@@ -83,6 +83,7 @@ def shardings_of(shape: tuple[int, ...], mesh: MeshShape) -> tuple[Sharding, ...
     found: dict[Sharding, None] = {}
     axes = mesh.real_axes
     for places in product((None, *range(len(shape))), repeat=len(axes)):
+        # S01 and S10 place different rows on a device: an order of axes is a layout of its own.
         for order in permutations(range(len(axes))):
             dims: list[Axes] = [()] * len(shape)
             for turn in order:
@@ -92,6 +93,7 @@ def shardings_of(shape: tuple[int, ...], mesh: MeshShape) -> tuple[Sharding, ...
             sharding = Sharding(tuple(dims))
             if sharding.fits(shape, mesh):
                 found[sharding] = None
+    # The replicated one, without axes, becomes number 0.
     return tuple(sorted(found, key=lambda each: (len(each.axes), each.axes)))
 
 
@@ -105,19 +107,22 @@ def _layouts(array: ArrayType, mesh: MeshShape, machine: Machine) -> Layouts:
     np.fill_diagonal(latency, 0.0)
     for place, sharding in enumerate(shardings):
         for other in _neighbours(sharding):
-            if other not in number:
+            if other not in number:  # it does not divide, or the axis has one device
                 continue
             step = _step(sharding, other, array, mesh)
             target = number[other]
+            # As for a slice; a collective adds its cost below.
             wire[place, target] = latency[place, target] = 0.0
             if step is not None:
                 wire[place, target] = wire_s(step.kind, step.axes, mesh, num_bytes=step.num_bytes)
                 latency[place, target] = latency_s(
                     step.kind, step.axes, mesh, launch_s=machine.launch_s
                 )
+    # Floyd: `middle` must be the outer loop, so that paths through earlier ones are final.
     for middle in range(size):
         through_wire = wire[:, middle, None] + wire[None, middle]
         through_latency = latency[:, middle, None] + latency[None, middle]
+        # 1e-15 s: sums that differ by rounding alone must not replace a path.
         better = through_wire + through_latency < wire + latency - 1e-15
         wire = np.where(better, through_wire, wire)
         latency = np.where(better, through_latency, latency)
@@ -137,12 +142,13 @@ def _layouts(array: ArrayType, mesh: MeshShape, machine: Machine) -> Layouts:
 def _neighbours(sharding: Sharding) -> Iterator[Sharding]:
     """Yield the layouts one step away."""
     rank = len(sharding.dims)
-    for axis in Axis:
+    for axis in Axis:  # also axes with one device: `number` refuses those
         if axis not in sharding.axes:
             for dim in range(rank):
                 yield _with(sharding, {dim: (*sharding.dims[dim], axis)})
     for dim, axes in enumerate(sharding.dims):
         for kept in range(len(axes)):
+            # The innermost `len(axes) - kept` together: one gather over both axes, not one each.
             yield _with(sharding, {dim: axes[:kept]})
         for other in range(rank):
             if axes and other != dim:
@@ -166,6 +172,7 @@ def _step(
     if not lost:
         return None
     ((_, axes),) = lost
+    # As many axes before and after: one has changed its dim.
     moved = len(source.axes) == len(target.axes)
     return Collective(
         kind=CollectiveKind.ALL_TO_ALL if moved else CollectiveKind.ALL_GATHER,

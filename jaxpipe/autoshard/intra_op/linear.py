@@ -16,6 +16,7 @@ the paper's equation 1, with flows between classes of choices for its products o
 Source: Zheng et al., "Alpa", OSDI 2022, section 4.2; HiGHS (Huangfu and Hall 2018).
 """
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +30,7 @@ from jaxpipe.autoshard.intra_op.reshard_pruning import Network, network_of
 
 Networks = dict[tuple[tuple[int, ...], bytes], Network]
 
-_WHOLE = 1e-6
+_WHOLE = 1e-6  # HiGHS' own tolerance for integers (`mip_feasibility_tolerance`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,6 +61,7 @@ def program_of(problem: Problem) -> Program:
     """Return the integer program of a problem."""
     draft = _Rows()
     sizes = [len(node) for node in problem.nodes]
+    # Variables: choices of all nodes, then charges, then the flows of each edge.
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
     num_charges = len(problem.charge_s)
     costs = [*(node.seconds for node in problem.nodes), problem.charge_s]
@@ -73,6 +75,7 @@ def program_of(problem: Problem) -> Program:
     costs += [_flows(draft, edge, starts, known) for edge in problem.edges]
     if np.isfinite(problem.memory_limit):
         for memory in np.concatenate([node.memory for node in problem.nodes], axis=1):
+            # In parts of the limit: bytes (1e10) next to coefficients of 1 would be badly scaled.
             scale = problem.memory_limit or 1.0
             draft.add(np.arange(starts[-1]), memory / scale, -np.inf, problem.memory_limit / scale)
     return Program(
@@ -88,15 +91,19 @@ def program_of(problem: Problem) -> Program:
 def solve(problem: Problem, *, time_limit_s: float) -> Answer:
     """Return the best choices found within the time limit, and the bound.
 
+    The limit holds for the relaxation and branch and bound together.
+
     >>> from jaxpipe.autoshard.intra_op.problem import Node
     >>> node = Node(seconds=np.array([2.0, 1.0]), memory=np.zeros((1, 2)))
     >>> solve(Problem(nodes=(node,), edges=()), time_limit_s=1.0)
     Answer(chosen=(1,), bound_s=1.0, relaxed=True)
     """
+    # Pruning first: the number of flows grows with the product of choices at both ends.
     kept = undominated(problem)
     program = program_of(restricted(problem, kept))
     # Costs are microseconds: unscaled, they are below the absolute tolerances of HiGHS.
     scale = float(np.abs(program.seconds).max()) or 1.0
+    start_s = time.perf_counter()
     relaxed = _run(program, scale, time_limit_s=time_limit_s, whole=False)
     if relaxed.x is not None and relaxed.status == 0:
         values = relaxed.x[: program.num_integers]
@@ -104,7 +111,9 @@ def solve(problem: Problem, *, time_limit_s: float) -> Answer:
             return Answer(
                 chosen=_chosen(program, relaxed.x, kept), bound_s=relaxed.fun * scale, relaxed=True
             )
-    mixed = _run(program, scale, time_limit_s=time_limit_s, whole=True)
+    # Not below 0: HiGHS would ignore it, and have no limit.
+    left_s = max(0.0, time_limit_s - (time.perf_counter() - start_s))
+    mixed = _run(program, scale, time_limit_s=left_s, whole=True)
     bound = mixed.mip_dual_bound
     return Answer(
         chosen=None if mixed.x is None else _chosen(program, mixed.x, kept),
@@ -123,12 +132,14 @@ def _run(program: Program, scale: float, *, time_limit_s: float, whole: bool) ->
         constraints=(program.matrix, program.lower, program.upper),
         bounds=Bounds(0, 1),
         integrality=integers,
+        # HiGHS stops at a gap of 1e-4 by default: the bound would prove less.
         options={"time_limit": time_limit_s, "mip_rel_gap": 1e-9},
     )
 
 
 def _chosen(program: Program, values: np.ndarray, kept: Kept) -> tuple[int, ...]:
     ends = zip(program.starts[:-1], program.starts[1:], kept, strict=True)
+    # argmax, not == 1: a chosen variable may be 1 - 1e-9.
     return tuple(int(at[np.argmax(values[start:end])]) for start, end, at in ends)
 
 
@@ -141,12 +152,14 @@ def _flows(draft: "_Rows", edge: Edge, starts: np.ndarray, known: Networks) -> n
     row_of, rows = _classes(layers.transpose(1, 0, 2))
     column_of, columns = _classes(layers.transpose(2, 0, 1))
     table = edge.seconds[np.ix_(rows, columns)]
+    # A charge belongs to a cell: a path through intermediates would avoid the cell and its charge.
     network = _network(table, known) if not edge.charges else _dense(table)
     cells = draft.num_variables + np.arange(len(network.cells))
     intermediates = cells[-1] + 1 + np.arange(len(network.intermediates))
     draft.num_variables += len(cells) + len(intermediates)
     for node, classes, side in ((edge.source, row_of, 0), (edge.target, column_of, 1)):
         for number in range(table.shape[side]):
+            # Out of a row flow its chosen x and the flow from intermediates; columns alike.
             members = starts[node] + np.flatnonzero(classes == number)
             out = cells[network.cells[:, side] == number]
             back = intermediates[network.intermediates[:, 1 - side] == number]
@@ -183,6 +196,7 @@ def _classes(lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     number: dict[bytes, int] = {}
     texts = [line.tobytes() for line in lines]
     classes = np.array([number.setdefault(text, len(number)) for text in texts])
+    # The first member stands for its class: all its lines are equal.
     _, members = np.unique(classes, return_index=True)
     return classes, members
 

@@ -20,7 +20,7 @@ class Machine:
 
     flops_per_s: float
     memory_bytes_per_s: float = inf
-    launch_s: float = 5e-6
+    launch_s: float = 5e-6  # seconds: about one kernel launch
 
     def __post_init__(self) -> None:
         for name in ("flops_per_s", "memory_bytes_per_s"):

@@ -43,10 +43,14 @@ def tree_of(graph: Graph) -> Tree:
         for path, argument in graph.arguments.items()
         if final[argument]
         and path in graph.results
+        # Its own root already: following that result would be a cycle.
         and root[graph.results[path]] != argument
+        # In another shape, the layout of the result means nothing.
         and graph.arrays[graph.results[path]].shape == graph.arrays[argument].shape
     }
+    # One level only: a state whose result hangs on another state keeps its own layout.
     settled_by_state = _rooted_in(states, root)
+    # Trees that start at a state come last: its layout is known once its result has settled.
     first = [op.index for op in graph.operators if op.results[0] not in settled_by_state]
     later = [op.index for op in graph.operators if op.results[0] in settled_by_state]
     states = {a: r for a, r in states.items() if r not in settled_by_state}

@@ -32,12 +32,16 @@ def live_at_peaks(graph: Graph, final: tuple[bool, ...]) -> np.ndarray:
     arguments[list(graph.arguments.values())] = True
     in_place = np.zeros(len(graph.arrays), dtype=bool)
     in_place[[array for path, array in graph.results.items() if path in graph.arguments]] = True
+    # Arguments stay for the whole step, and their new values take their place (donation).
     result = np.tile(arguments, (len(Peak), 1))
     for peak, kind in ((Peak.ACTIVATIONS, ~is_final), (Peak.GRADIENTS, is_final)):
         counted = kind & ~arguments & ~in_place
+        # Two more places: results live past the last operator, and are freed after that.
         change = np.zeros(len(graph.operators) + 2)
+        # `add.at`: an index may repeat, and `change[made] += sizes` would count it once.
         np.add.at(change, made[counted], sizes[counted])
         np.add.at(change, used[counted] + 1, -sizes[counted])
+        # With a fixed moment, memory is linear in the choices, as the integer program needs it.
         when = int(np.argmax(np.cumsum(change)))
         result[peak] |= (made <= when) & (when <= used) & ~arguments & ~in_place
     return result
@@ -53,5 +57,5 @@ def _lifetimes(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
         for operand in operator.operands:
             if operand is not None:
                 used[operand] = operator.index
-    used[list(graph.results.values())] = len(graph.operators)
+    used[list(graph.results.values())] = len(graph.operators)  # results live to the end
     return made, used

@@ -59,7 +59,7 @@ class Problem:
         """Return what a choice at each node takes."""
         total = sum(float(node.seconds[c]) for node, c in zip(self.nodes, chosen, strict=True))
         total += sum(float(e.seconds[chosen[e.source], chosen[e.target]]) for e in self.edges)
-        paid = {
+        paid = {  # a set: each charge once, whatever the number of parts
             number
             for node, choice in zip(self.nodes, chosen, strict=True)
             for number, mask in node.charges.items()

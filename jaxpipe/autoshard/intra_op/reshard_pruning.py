@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_EXACT = 1e-12
+_EXACT = 1e-12  # of the largest entry: equal sums differ by rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,12 +42,15 @@ def network_of(table: np.ndarray) -> Network:
     there = np.ones(table.shape, dtype=bool)
     used = np.zeros(len(intermediates), dtype=bool)
     into, out_of = intermediates[:, 0], intermediates[:, 1]
-    slack = _EXACT * max(float(table.max()), 1e-300)
+    slack = _EXACT * max(float(table.max()), 1e-300)  # 1e-300: a table of zeros has no scale
+    # Largest first: compositions cost more than their parts, which must still be present.
     for row, column in sorted(np.ndindex(*table.shape), key=lambda cell: -table[cell]):
         through = table[row, into] + table[out_of, column] <= table[row, column] + slack
+        # An intermediate at the cell itself would replace the cell by the cell.
         through &= there[row, into] & there[out_of, column] & (into != column) & (out_of != row)
         if through.any():
             there[row, column] = False
+            # One that is used already costs no variable.
             again = through & used
             used[np.argmax(again if again.any() else through)] = True
     return Network(cells=np.argwhere(there), intermediates=intermediates[used])
@@ -59,6 +62,7 @@ def _admissible(table: np.ndarray) -> np.ndarray:
     found = []
     for column in range(table.shape[1]):
         through = table[:, column, None, None] + table[None, :, :]
+        # For all rows and columns: cheaper for a single pair, it would change the optimum.
         fine = (through >= table[:, None, :] - slack).all(axis=(0, 2))
         found += [(column, row) for row in np.flatnonzero(fine)]
     return np.array(found, dtype=int).reshape(-1, 2)

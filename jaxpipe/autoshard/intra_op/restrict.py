@@ -55,6 +55,7 @@ def pinned(space: Space, pins: Pins) -> Space:
         sharding = pins.argument(path)
         if sharding is not None:
             wanted[array] = (f"arguments.{path}", sharding)
+    # A pattern with a typo would otherwise fix nothing, silently.
     _refuse_unused(space, pins)
     for index, sharding in pins.operators.items():
         wanted[space.graph.operators[index].results[0]] = (f"operators.{index}", sharding)
@@ -72,6 +73,7 @@ def pinned(space: Space, pins: Pins) -> Space:
 
 def _refuse_unused(space: Space, pins: Pins) -> None:
     for pattern in pins.arguments:
+        # Only whether the pattern matches counts, not the sharding.
         one = Pins(arguments={pattern: Sharding(())})
         if all(one.argument(path) is None for path in space.graph.arguments):
             raise PlanError(
@@ -94,6 +96,7 @@ def _stored_as(space: Space, array: int, sharding: Sharding, name: str) -> Mask:
             f"shape {layouts.array.shape} on {space.layouts.mesh.dp} x {space.layouts.mesh.op} "
             f"devices; pin it to one of {', '.join(map(str, layouts.shardings))}"
         )
+    # A following array has its root's choices: all those that leave it in this layout remain.
     stored = space.stored[array]
     return stored.node, stored.layout == layouts.number[sharding]
 
@@ -152,6 +155,7 @@ def _ends_so(choices: list[OperatorChoice], *, scatter: bool) -> np.ndarray:
     good = np.array(
         [all((p.scatter_dim is not None) == scatter for p in c.partial) for c in choices]
     )
+    # Choices that read the same shards and sum over the same axes differ in their ending alone.
     group: dict[object, list[int]] = defaultdict(list)
     for place, choice in enumerate(choices):
         group[choice.operands, choice.partial_axes].append(place)

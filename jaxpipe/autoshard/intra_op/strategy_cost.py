@@ -56,6 +56,7 @@ def collectives_of(space: Space, chosen: Sequence[int]) -> tuple[Collective, ...
         )
         for (kind, axes, dtype), members in combined.items()
     ]
+    # Combined ones last, as in the step: no product needs them.
     return (*single, *together)
 
 
@@ -77,6 +78,7 @@ def memory_of(space: Space, chosen: Sequence[int]) -> Memory:
         parameters=parameters,
         optimizer=optimizer,
         batch=batch,
+        # Peaks include the arguments, which live throughout.
         activations=round(held[Peak.ACTIVATIONS]) - arguments,
         gradients=round(held[Peak.GRADIENTS]) - arguments,
     )
@@ -91,6 +93,7 @@ def _all_collectives(space: Space, chosen: Sequence[int]) -> Iterator[tuple[int,
             if operand is not None and numbers is not None:
                 why = f"{operator.primitive} {operator.index} reads otherwise"
                 followed = space.tree.followed[operator.index]
+                # As in the tables: the gather of a followed operand is charged to the result.
                 made = operand
                 if followed is not None and operator.operands[followed] == operand:
                     made = operator.results[0]

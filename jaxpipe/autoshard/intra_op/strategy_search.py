@@ -100,9 +100,10 @@ def find_strategy(
         )
     found = strategy_of(space, answer.chosen, name=name)
     seconds = space.problem.seconds(answer.chosen)
-    bound_s = min(answer.bound_s, seconds)
+    bound_s = min(answer.bound_s, seconds)  # HiGHS' bound may exceed the optimum by its tolerance
     return Found(
         priced=_priced(space, answer.chosen, replace(found, bound_s=bound_s)),
+        # 1e-30: a step that costs nothing has no relative gap.
         gap=(seconds - bound_s) / max(abs(bound_s), 1e-30),
         relaxed=answer.relaxed,
         num_choices=sum(map(len, limited.nodes)),

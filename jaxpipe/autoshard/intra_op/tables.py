@@ -93,7 +93,9 @@ def account(
     charges: dict[Combined, np.ndarray] = {}
     for place, listed in enumerate(collectives):
         for each in listed:
+            # By each part: a combined collective moves the bytes of all.
             seconds[place] += wire_s(each.kind, each.axes, book.mesh, num_bytes=each.num_bytes)
+            # The latency of combined collectives is a charge of the problem, paid once.
             if final:
                 masks = charges.setdefault(
                     (each.kind, each.axes, dtype), np.zeros(len(collectives), dtype=bool)
@@ -119,6 +121,7 @@ def _table(kind: _Kind, book: LayoutBook) -> Table:
         followed = kind.operands[kind.followed]
         assert followed is not None, kind
         source = book.of(followed)
+        # A row per layout of the followed operand, by number: `Stored.layout` picks rows.
         found = [following_candidate(kind.rule, kind.followed, s, mesh) for s in source.shardings]
         gathered = [
             list(source.path(place, source.number[each.choice.operands[kind.followed]]))
@@ -130,6 +133,7 @@ def _table(kind: _Kind, book: LayoutBook) -> Table:
         for before, choice in zip(gathered, choices, strict=True)
     ]
     seconds, charges = account(collectives, kind.results[0].dtype, book, final=kind.final)
+    # Devices along axes that split nothing compute the same, and save no time.
     devices = np.array([mesh.size(_axes(each.split)) for each in found], dtype=float)
     results = tuple(
         _numbers([choice.results[place] for choice in choices], array, book)
@@ -140,6 +144,7 @@ def _table(kind: _Kind, book: LayoutBook) -> Table:
         for array, numbers in zip(kind.results, results, strict=True)
     )
     seconds = seconds + kind.flops / machine.flops_per_s / devices
+    # Products are bound by FLOP, light operators by memory: an operator pays for one of them.
     seconds = seconds + (0.0 if kind.flops else moved / machine.memory_bytes_per_s)
     return Table(
         choices=choices,

@@ -34,6 +34,7 @@ def baseline(
         split: dims by the parameters' names without the layer's number, "blocks.mlp.up.kernel".
         zero: what the devices of axis dp shard.
     """
+    # Else the batch would be replicated, and every rank compute all of it.
     assert batch[0] % mesh.dp == 0, (batch, mesh)
     leaves = jax.tree_util.tree_leaves_with_path(state)
     shapes = {path_name(_STATE, keys): tuple(leaf.shape) for keys, leaf in leaves}

@@ -36,6 +36,7 @@ def reduce_scatter_all(
     parts = mesh.size(axes)
     if len(pieces) == 1:
         return [jax.lax.psum_scatter(pieces[0], names(axes), scatter_dimension=dims[0], tiled=True)]
+    # The split dim first: `psum_scatter` gives device i row i.
     rows = [
         jnp.moveaxis(_parted(piece, dim, parts), dim, 0).reshape(parts, -1)
         for piece, dim in zip(pieces, dims, strict=True)
@@ -54,12 +55,14 @@ def gather_all(pieces: Sequence[Array], dims: Sequence[int], axes: Axes) -> list
     """Return the arrays whose shards along `dims` lie on the devices along the axes."""
     if len(pieces) == 1:
         return [jax.lax.all_gather(pieces[0], names(axes), axis=dims[0], tiled=True)]
+    # Untiled: tiled, the flat buffers of the devices would follow each other.
     gathered = jax.lax.all_gather(_flat(pieces), names(axes), axis=0, tiled=False)
     found: list[Array] = []
     start = 0
     for piece, dim in zip(pieces, dims, strict=True):
         parts = gathered[:, start : start + piece.size].reshape(-1, *piece.shape)
         start += piece.size
+        # Devices in front of the dim that they split: the reshape then joins shards in their order.
         side_by_side = jnp.moveaxis(parts, 0, dim)
         shape = list(piece.shape)
         shape[dim] *= len(parts)

@@ -46,13 +46,15 @@ def join(transport: Transport, *, timeout_s: float) -> tuple[Device, ...]:
     address = broadcast_bytes(
         transport, mine, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s
     ).decode()
+    # Before the first use of a device: a CPU backend that exists keeps its collectives.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    seconds = max(1, round(timeout_s))
+    seconds = max(1, round(timeout_s))  # JAX takes whole seconds, and 0 is no time at all
     try:
         jax.distributed.initialize(
             coordinator_address=address,
             num_processes=transport.num_ranks,
             process_id=transport.rank,
+            # Else JAX reads the local devices from variables of Slurm or mpirun.
             cluster_detection_method="deactivate",
             initialization_timeout=seconds,
             heartbeat_timeout_seconds=seconds,
@@ -62,6 +64,7 @@ def join(transport: Transport, *, timeout_s: float) -> tuple[Device, ...]:
         raise TransportError(
             f"rank {transport.rank} cannot join the JAX of rank 0 at {address}: {error}"
         ) from error
+    # A host may show several devices to each process: a rank computes on its first.
     firsts: dict[int, Device] = {}
     for device in jax.devices():
         firsts.setdefault(device.process_index, device)
@@ -87,7 +90,9 @@ def coordinator_address() -> str:
         host = socket.gethostbyname(socket.gethostname())
     except OSError:  # a host without a name that others know is alone
         host = _LOOPBACK
+    # Random: jobs that start together on one host would try the same ports in the same order.
     for port in random.SystemRandom().sample(_PORTS, _MAX_TRIALS):
+        # Free now, but not held: if another process binds it before JAX does, `join` fails.
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("", port))
             return f"{host}:{port}"
@@ -101,6 +106,7 @@ def placed_pieces(tree: Any, shardings: Any) -> Any:
 
     def place(leaf: Any, sharding: Any) -> Array:
         whole = np.asarray(leaf)
+        # Called for the shards of this process alone.
         return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
     return jax.tree.map(place, tree, shardings)
@@ -129,6 +135,7 @@ def initial_pieces(
         str(layer): placed_pieces(_layer(model.init, key, layer), wanted["blocks"][str(layer)])
         for layer in range(model.num_layers)
     }
+    # Jitted with shardings: moments are made as shards, not whole and then cut.
     start = jax.jit(optimizer.init, out_shardings=shardings["optimizer"])
     return {"params": params, "optimizer": start(params)}
 

@@ -48,6 +48,7 @@ def run_locally(
     if special is not None:
         return (special(operator, choice, operands, shapes[0], mesh),)
     adapt = _ADAPT.get(operator.name)
+    # The parameters that hold sizes of the global arrays.
     params = dict(operator.params) | ({} if adapt is None else adapt(operator, operands, shapes[0]))
     results = primitive.bind(*operands, **params)
     return tuple(results) if primitive.multiple_results else (results,)
@@ -73,6 +74,7 @@ def _slice(operator: Operator, operands: Sequence[Array], _shape: Any) -> dict[s
     """A dim that is split is not sliced."""
     limits = operator.params["limit_indices"]
     return {
+        # A whole slice of a split dim ends with the shard.
         "limit_indices": tuple(map(min, limits, operands[0].shape)),
     }
 
@@ -99,6 +101,7 @@ def _gather(
     params["slice_sizes"] = tuple(sizes)
     own, is_split = _own_indices(numbers.start_index_map, choice.operands[0], table, indices, mesh)
     if is_split:
+        # Zeros: the all-reduce adds the row of the one device that has it.
         params |= {"mode": jax.lax.GatherScatterMode.FILL_OR_DROP, "fill_value": 0}
     assert operator.primitive is not None
     return operator.primitive.bind(table, own, **params)
@@ -115,6 +118,7 @@ def _scatter_add(
     table, indices, updates = operands
     numbers = operator.params["dimension_numbers"]
     params = dict(operator.params)
+    # Otherwise the reduction would add the table once for each device.
     if choice.partial_axes:
         is_first = index_along(choice.partial_axes, mesh) == 0
         table = jnp.where(is_first, table, jnp.zeros_like(table))
@@ -134,7 +138,9 @@ def _own_indices(
     is_split = any(sharding.dims[dim] for dim in coordinates)
     if not is_split:
         return indices, False
+    # Local rows: device i has those from i * rows on.
     firsts = [index_along(sharding.dims[dim], mesh) * table.shape[dim] for dim in coordinates]
+    # int32: tables have fewer than 2**31 rows.
     signed = indices.astype(jnp.int32) - jnp.stack(firsts)
     # A negative index is not one from the end here, but one of another device.
     return jnp.where(signed < 0, jnp.int32(2**31 - 1), signed), True

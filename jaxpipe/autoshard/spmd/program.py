@@ -66,8 +66,10 @@ def trace_program(step: Callable[..., Any], *arguments: Any) -> Program:
     ['add', 'mul']
     """
     flat = live(flatten(jax.make_jaxpr(step)(*arguments), unroll=True, barriers=True))
+    # Numbers in the order of the jaxpr: equal on all processes that trace the step.
     number = {variable: n for n, variable in enumerate(_variables(flat))}
     depends = varying(flat)
+    # Must count as `trace_step` does: strategies name operators by these indices.
     indices = count()
     return Program(
         operators=tuple(

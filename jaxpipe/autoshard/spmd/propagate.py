@@ -56,6 +56,7 @@ def propagate(
     state.stored.update(arguments)
     state.light.update(arguments)
     state.wanted.update(_wanted(program, results))
+    # Constants are whole everywhere: they may be sliced for free, and must not decide.
     for number in program.constants:
         state.stored[number] = replicated(len(program.arrays[number].shape))
         state.light.add(number)
@@ -80,6 +81,7 @@ def _decided(
     choice = given.get(operator.index) if operator.index is not None else None
     choice = _choose(operator, state) if choice is None else choice
     state.stored.update(zip(operator.outputs, choice.results, strict=True))
+    # Casts and transposes of stored arrays are as light.
     if state.light.issuperset(operator.inputs):
         state.light.update(operator.outputs)
     return choice
@@ -101,11 +103,13 @@ def _split_factors(operator: Operator, state: _State) -> dict[int, Axes]:
     """Let each axis split one factor of an array: the first candidate that divides evenly."""
     rule, mesh = operator.rule, state.mesh
     summed = frozenset(rule.summed)
+    # Greedy, best candidate first: no split is taken back.
     split: dict[int, Axes] = {}
     for factor, axes in _candidates(operator, state):
-        had = split.get(factor, ())
+        had = split.get(factor, ())  # a factor may only gain inner axes: S0 may become S01, not S10
         if axes[: len(had)] != had or (factor in summed and operator.name not in JOINABLE):
             continue
+        # An axis splits one dim of an array.
         taken = {axis for other in _beside(operator, factor) for axis in split.get(other, ())}
         if taken.isdisjoint(axes) and rule.sizes[factor] % mesh.size(axes) == 0:
             split[factor] = axes
@@ -115,6 +119,7 @@ def _split_factors(operator: Operator, state: _State) -> dict[int, Axes]:
 def _beside(operator: Operator, factor: int) -> set[int]:
     """Return the other factors of an operator, or of that array of a barrier."""
     arrays = (*operator.rule.operands, *operator.rule.results)
+    # A barrier passes several arrays on: an axis may split each of them.
     if len(operator.outputs) > 1:
         arrays = tuple(dims for dims in arrays if factor in dims)
     return {other for dims in arrays for other in dims if other is not None} - {factor}
@@ -129,6 +134,7 @@ def _candidates(operator: Operator, state: _State) -> Iterable[tuple[int, Axes]]
         for number, dims in zip(operator.inputs, rule.operands, strict=True)
         for factor, axes in _split_dims(dims, state.stored[number])
     ]
+    # Stable, by two keys: of equal candidates that of the earlier operand goes first.
     for _, _, factor, axes in sorted(found, key=lambda each: each[:2]):
         yield factor, axes
     for number, dims in zip(operator.outputs, rule.results, strict=True):
@@ -154,15 +160,18 @@ def _ended(operator: Operator, state: _State, choice: OperatorChoice, axes: Axes
     wanted = state.wanted.get(number)
     whole: list[Axis] = []
     ends: list[PartialSum] = []
+    # One by one: an axis that cannot be scattered must not keep the other from it.
     for axis in axes:
         dim = None if wanted is None or not state.scatter else wanted.split_dim(axis)
         grown = None if dim is None else _grown(result, dim, axis)
         shape = state.program.arrays[number].shape
+        # `psum_scatter` adds: there is none for extremes.
         if operator.name in _EXTREMES or grown is None or not grown.fits(shape, state.mesh):
             whole.append(axis)
         else:
             result = grown
             ends.append(PartialSum(axes=(axis,), scatter_dim=dim))
+    # Last, so that it has the bytes of the scattered result.
     if whole:
         ends.append(PartialSum(axes=tuple(whole)))
     return OperatorChoice(operands=choice.operands, results=(result,), partial=tuple(ends))
@@ -178,10 +187,12 @@ def _wanted(program: Program, results: Mapping[int, Sharding]) -> dict[int, Shar
     """Propagate the shardings of the results backwards through elementwise operators."""
     wanted = {number: sharding for number, sharding in results.items() if sharding.axes}
     for operator in reversed(program.operators):
+        # Not past a sum: it is where the scatter will happen, its operands need not be split.
         if any(operator.rule.sizes[factor] > 1 for factor in operator.rule.summed):
             continue
         for number, dims in zip(operator.inputs, operator.rule.operands, strict=True):
             found = _carried(operator, wanted, dims)
+            # Of several readers, the one that splits most.
             if found.axes and len(found.axes) > len(wanted.get(number, replicated(0)).axes):
                 wanted[number] = found
     return wanted

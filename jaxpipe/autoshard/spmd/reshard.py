@@ -35,7 +35,7 @@ def cuts(stored: Sharding, needed: Sharding) -> list[tuple[int, Axes]] | None:
     """
     found: list[tuple[int, Axes]] = []
     for dim, (have, need) in enumerate(zip(stored.dims, needed.dims, strict=True)):
-        if need[: len(have)] != have:
+        if need[: len(have)] != have:  # an outer axis that differs: no slice removes it
             return None
         if len(need) > len(have):
             found.append((dim, need[len(have) :]))
@@ -51,6 +51,7 @@ def next_move(stored: Sharding, needed: Sharding) -> Move:
     """
     for dim, (have, need) in enumerate(zip(stored.dims, needed.dims, strict=True)):
         common = _common(have, need)
+        # From the first wrong axis on: an outer one cannot leave from under the inner ones.
         gone = have[common:]
         if not gone:
             continue
@@ -73,6 +74,7 @@ def _common(have: Axes, need: Axes) -> int:
 def _moved_to(stored: Sharding, needed: Sharding, dim: int, gone: Axes) -> int | None:
     """Return the dim which the axes split afterwards, if an all-to-all takes them there."""
     for to_dim, (have, need) in enumerate(zip(stored.dims, needed.dims, strict=True)):
+        # Innermost there, in the same order: an all-to-all cannot do more.
         if to_dim != dim and need == (*have, *gone):
             return to_dim
     return None

@@ -97,19 +97,23 @@ def train_step(model: LossModel, optimizer: optax.GradientTransformation, *, rem
 
     def mean_loss(params: Tree, tokens: Array, targets: Array) -> Array:
         x = model.embed(params, tokens, None)
+        # Unrolled, not scanned: a strategy may shard every layer in its own way.
         for layer in range(model.num_layers):
             x = block(params["blocks"][str(layer)], x)
+        # `loss` is a sum: the mean needs the number of targets, which padding lowers.
         num_targets = jnp.sum((targets >= 0).astype(jnp.float32))
         return model.loss(params, x, targets) / num_targets
 
     def step(state: Tree, tokens: Array, targets: Array) -> tuple[Tree, Array]:
         loss, grads = jax.value_and_grad(mean_loss)(state["params"], tokens, targets)
+        # Moments and updates are float32: small updates would vanish in a shorter format.
         grads = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), grads)
         master = state.get("master", state["params"])
         updates, kept = optimizer.update(grads, state["optimizer"], master)
         new = optax.apply_updates(master, updates)
         if "master" not in state:
             return {"params": new, "optimizer": kept}, loss
+        # Cast from the master each step: rounding does not accumulate.
         cast = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), new, state["params"])
         return {"params": cast, "optimizer": kept, "master": new}, loss
 

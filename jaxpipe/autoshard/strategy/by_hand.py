@@ -76,6 +76,7 @@ def _tensor_parallel(
 def _split_dim(path: str, split: Mapping[str, int]) -> int | None:
     """Match an array by the end of its path."""
     words = [word for word in path.split(".") if not word.isdecimal()]
+    # Longest first: "mlp.up.kernel" goes before "kernel".
     names = (".".join(words[start:]) for start in range(len(words)))
     return next((split[name] for name in names if name in split), None)
 
@@ -84,8 +85,10 @@ def _scattered(sharding: Sharding, shape: tuple[int, ...], mesh: MeshShape) -> S
     """Split one more dim over dp, if one divides evenly."""
     if mesh.dp == 1:
         return sharding
+    # Stable: dims that op leaves whole first, each in order (False sorts before True).
     for dim in sorted(range(len(shape)), key=lambda dim: bool(sharding.dims[dim])):
         axes = list(sharding.dims)
+        # Innermost: gathered over dp, op's shards are whole again.
         axes[dim] = (*axes[dim], Axis.DP)
         grown = Sharding(tuple(axes))
         if grown.fits(shape, mesh):

@@ -82,6 +82,7 @@ def _listed(text: str) -> tuple[Sharding, ...]:
 
 def _parse_end(text: str) -> PartialSum:
     axes, scattered, dim = text.removeprefix("+").partition(">")
+    # A closed set: `Axis(int(...))` of anything else would raise an error without advice.
     known = axes in ("0", "1", "01", "10") and text.startswith("+")
     # A dim has one digit or two; Python refuses to convert 4,300 digits.
     if not known or (scattered and not (dim.isdecimal() and len(dim) <= 2)):

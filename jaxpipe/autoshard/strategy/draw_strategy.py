@@ -79,6 +79,7 @@ def _total_s(members: Sequence[Collective], mesh: MeshShape, launch_s: float) ->
 
 
 def _pattern(path: str) -> str:
+    # Lookarounds: in "0.1", both numbers need the one dot.
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", path)
 
 

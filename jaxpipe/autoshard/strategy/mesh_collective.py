@@ -58,13 +58,14 @@ def latency_s(kind: CollectiveKind, axes: Axes, mesh: MeshShape, *, launch_s: fl
     """
     num_devices = mesh.size(axes)
     if num_devices == 1:
-        return 0.0
+        return 0.0  # no other device: nothing is launched
     return launch_s + rounds(kind, num_devices=num_devices) * mesh.link(axes).latency_s
 
 
 def wire_s(kind: CollectiveKind, axes: Axes, mesh: MeshShape, *, num_bytes: float) -> float:
     """Return the seconds of a collective that grow with its bytes."""
     num_devices = mesh.size(axes)
+    # Per round, a p-th of the bytes; with one device there are no rounds.
     share = num_bytes / num_devices
     bandwidth = mesh.link(axes).bandwidth_bytes_per_s
     return rounds(kind, num_devices=num_devices) * share / bandwidth

@@ -32,7 +32,7 @@ class AxisLink:
     bandwidth_bytes_per_s: float = inf
 
     def __post_init__(self) -> None:
-        if not self.latency_s >= 0:
+        if not self.latency_s >= 0:  # negated, so that nan is refused as well
             raise PlanError(f"`latency_s` must not be negative, is {self.latency_s}; give seconds")
         if not self.bandwidth_bytes_per_s > 0:
             raise PlanError(
@@ -87,6 +87,7 @@ class MeshShape:
 
     def link(self, axes: Axes) -> AxisLink:
         """Return the link of a ring along these axes: the slowest that it passes."""
+        # A ring along both axes has hops of either kind, and is as slow as the slowest.
         links = [(self.dp_link, self.op_link)[axis] for axis in axes if self.sizes[axis] > 1]
         return AxisLink(
             latency_s=max((link.latency_s for link in links), default=0.0),
@@ -112,6 +113,7 @@ def mesh_on(cluster: Cluster, *, dp: int, op: int) -> MeshShape:
             f"a mesh needs a device at each place: `dp` x `op` is {dp} x {op}, the cluster "
             f"{cluster.name!r} has {len(cluster)} devices; make an axis shorter"
         )
+    # Devices are numbered row by row: neighbours along dp are op devices apart.
     along_dp = [[i * op + j for i in range(dp)] for j in range(op)]
     along_op = [[i * op + j for j in range(op)] for i in range(dp)]
     return MeshShape(
@@ -124,7 +126,7 @@ def _slowest(cluster: Cluster, rings: list[list[int]]) -> AxisLink:
         cluster.link(ring[place], ring[(place + 1) % len(ring)])
         for ring in rings
         if len(ring) > 1
-        for place in range(len(ring))
+        for place in range(len(ring))  # the ring closes: its last hop may be the slowest
     ]
     return AxisLink(
         latency_s=max((hop.latency_s for hop in hops), default=0.0),

@@ -36,6 +36,7 @@ class Sharding:
 
     def __post_init__(self) -> None:
         axes = [axis for dim in self.dims for axis in dim]
+        # A device would then hold the diagonal blocks alone, and the rest would be on none.
         if len(set(axes)) != len(axes):
             raise PlanError(
                 f"an axis splits one dim: the `sharding` {self} has one twice; make one of them R"

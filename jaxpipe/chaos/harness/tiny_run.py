@@ -166,7 +166,7 @@ def started(
     out, err = config.with_name("stdout.txt"), config.with_name("stderr.txt")
     with out.open("wb") as stdout, err.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "jaxpipe", command, str(config), *arguments],
+            [sys.executable, "-P", "-m", "jaxpipe", command, str(config), *arguments],
             env=environment(dataset),
             stdin=subprocess.DEVNULL,
             stdout=stdout,

@@ -63,7 +63,7 @@ def _view_of_rank(cluster: Cluster, devices: Sequence[int], *, rank: int) -> Clu
     num_sharers = Counter(host.name for host in hosts)
     shares = [
         Host(
-            name=host.name if host is hosts[rank] else f"{host.name}, rank {number}",
+            name="own" if host is hosts[rank] else f"rank-{number}",
             region=host.region,
             egress_bytes_per_s=host.egress_bytes_per_s / num_sharers[host.name],
             ingress_bytes_per_s=host.ingress_bytes_per_s / num_sharers[host.name],
@@ -74,7 +74,7 @@ def _view_of_rank(cluster: Cluster, devices: Sequence[int], *, rank: int) -> Clu
     return Cluster(
         name=cluster.name,
         devices=tuple(
-            Device(name=f"rank {number}", host=share.name, region=share.region)
+            Device(name=f"rank-{number}", host=share.name, region=share.region)
             for number, share in enumerate(shares)
         ),
         hosts=tuple(dict.fromkeys(shares)),

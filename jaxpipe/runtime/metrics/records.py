@@ -10,6 +10,9 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
+METRICS_FILE, TRACE_FILE, PICTURE_FILE = "metrics.jsonl", "trace.json", "timeline.png"
+"""The files of rank 0 in the folder of a run: metrics, trace of the last steps, its picture."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMetrics:

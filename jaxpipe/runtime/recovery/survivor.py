@@ -28,7 +28,7 @@ import numpy as np
 
 from jaxpipe.comm import SurvivingTransport, Transport
 from jaxpipe.comm.mpi.abort_job import end_launcher
-from jaxpipe.errors import CheckpointError, RunError
+from jaxpipe.errors import CheckpointError, RunError, printable
 from jaxpipe.runtime.checkpoint import newest_valid
 from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
 from jaxpipe.runtime.config import RunConfig
@@ -215,6 +215,6 @@ def _too_late(run: RunConfig) -> None:
     message = f"a rank was lost, and the others did not resume training within {run.recover_s:g} s"
     cause = Cause(kind=CauseKind.KILLED, message=message)
     if write_cause(Path(run.folder), cause):
-        sys.stderr.write(f"jaxpipe: {cause}; raise `run.recover_s`\n")
+        sys.stderr.write(f"jaxpipe: {printable(str(cause))}; raise `run.recover_s`\n")
         sys.stderr.flush()
     end_launcher()  # the main thread may block in MPI, where no exception reaches it

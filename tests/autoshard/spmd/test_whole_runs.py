@@ -1,5 +1,6 @@
 """A sharded step computes what the step on one device computes, with the collectives foreseen."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,10 +22,12 @@ CASES: dict[str, dict[str, Any]] = {
     "found": {"model": "alpa", "dp": 2, "op": 2, "found": True},
 }
 
+ROOT = Path(__file__).parents[3]
+
 
 @pytest.fixture(scope="module")
 def runs() -> dict[str, dict[str, Any]]:
-    found = run_python("tests.programs.whole_runs", [*CASES.values()], num_devices=4)
+    found = run_python("tests.programs.whole_runs", [*CASES.values()], num_devices=4, path=ROOT)
     return dict(zip(CASES, found, strict=True))
 
 

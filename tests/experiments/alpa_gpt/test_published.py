@@ -1,6 +1,7 @@
 """Alpa's closed forms give the published figures."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,7 @@ def test_counts_of_the_smallest_row() -> None:
         "experiments.alpa_gpt.compiled",
         [{**request, "target": "cpu", "by_layout": True}],
         num_devices=4,
+        path=Path(__file__).parents[3],
     )
     assert found["counts"] == row.counts  # of data parallelism they do not depend on the layers
     assert found["arguments"] == pytest.approx(

@@ -1,0 +1,99 @@
+r"""The rule for names in files: clusters, hosts, regions, devices, switches and GPUs.
+
+Names end up in scripts that root runs, in paths, in SLURM's and MPI's files and on terminals, and
+their files may come from strangers. So a name is a plain word::
+
+    name      ohio-0, gpu01.lab, H100-SXM5        letters, digits, `.`, `_`, `-`; at most 64
+    device    ohio-0:1                            a name, a colon, a number
+    cluster   homogeneous:hosts=2,delay_ms=60     a name, and the settings of its parameters
+
+64 is the length of a host name in Linux. Nothing in a name is special to a shell, to YAML or to a
+path: no blank, quote, slash or control character, no hyphen or dot at the beginning.
+
+>>> check_name("ohio-0", "name")
+'ohio-0'
+>>> check_name("a\nreboot", "name")
+Traceback (most recent call last):
+ValueError: `name` must be letters, digits, `.`, `_` and `-`, the first a letter or a digit, ...
+"""
+
+import re
+from collections.abc import Mapping
+
+LONGEST = 64
+"""Characters of a name; of the settings behind the name of a cluster it is 16 times that."""
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_IS_NAME = re.compile(_NAME)
+_IS_DEVICE = re.compile(rf"{_NAME}(:[0-9]{{1,9}})?")
+_IS_CLUSTER = re.compile(rf"{_NAME}(:[A-Za-z0-9._+=,/-]{{0,1024}})?")
+_RULE = (
+    f"letters, digits, `.`, `_` and `-`, the first a letter or a digit, at most {LONGEST} of them"
+)
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text is the name of a host, a region, a switch or a GPU.
+
+    For files of other formats, whose errors name the line and keep its content to themselves.
+    """
+    return _IS_NAME.fullmatch(text) is not None
+
+
+def check_name(name: str, field: str) -> str:
+    """Return the name of a host, a region, a switch or a GPU, if it is one.
+
+    Raises:
+        ValueError: it is not; the message names the `field`.
+    """
+    if not is_name(name):
+        raise ValueError(f"`{field}` must be {_RULE}, not {_shown(name)}")
+    return name
+
+
+def check_device(name: str, field: str) -> str:
+    """Return the name of a device, such as `ohio-0:1`, if it is one.
+
+    Raises:
+        ValueError: it is not; the message names the `field`.
+    """
+    if not _IS_DEVICE.fullmatch(name):
+        raise ValueError(
+            f"`{field}` must be the names of devices, such as ohio-0:1, not {_shown(name)}"
+        )
+    return name
+
+
+def check_cluster(name: str, field: str) -> str:
+    """Return the name of a cluster, with or without settings, if it is one.
+
+    >>> check_cluster("aws:regions=ohio+tokyo,hosts=4", "cluster")
+    'aws:regions=ohio+tokyo,hosts=4'
+
+    Raises:
+        ValueError: it is not; the message names the `field`.
+    """
+    if not _IS_CLUSTER.fullmatch(name):
+        raise ValueError(
+            f"`{field}` must be {_RULE}, or such a name with settings, as in "
+            f"`homogeneous:hosts=8,delay_ms=20`, not {_shown(name)}"
+        )
+    return name
+
+
+def check_settings(settings: Mapping[str, str]) -> None:
+    """Check the settings that follow the name of a cluster.
+
+    Raises:
+        ValueError: one holds a character that a name of a cluster cannot hold.
+    """
+    for key, value in settings.items():
+        if not _IS_CLUSTER.fullmatch(f"x:{key}={value}"):
+            raise ValueError(
+                f"settings of a cluster must be letters, digits and `._+/-`: `{key:.40}` is "
+                f"{_shown(value)}"
+            )
+
+
+def _shown(name: str) -> str:
+    return f"{name!r:.80}"
