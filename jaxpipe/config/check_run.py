@@ -1,6 +1,11 @@
 """Checks of a run before any rank computes: data, checkpoints, and what excludes each other."""
 
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from jaxpipe.collective import CodecKind
 from jaxpipe.config.read import Config, to_tree
@@ -9,6 +14,7 @@ from jaxpipe.runtime.checkpoint import Checkpoint, latest, newest_valid
 from jaxpipe.runtime.config import Survival, TransportKind
 from jaxpipe.runtime.data import num_eval_batches, open_dataset, sample
 from jaxpipe.runtime.metrics.trackers import check_installed
+from models import GptConfig
 
 _MAY_CHANGE = frozenset({"dropout", "compute_dtype"})
 """Fields that may differ between a checkpoint's model and the run that resumes from it."""
@@ -103,10 +109,28 @@ def _has_checkpoint(folder: Path) -> bool:
 
 
 def _check_model(config: Config, checkpoint: Checkpoint) -> None:
-    saved, wanted = checkpoint.metadata["config"]["model"], to_tree(config)["model"]
-    for field in set(wanted) - _MAY_CHANGE:
+    saved, wanted = _saved_model(checkpoint), to_tree(config)["model"]
+    for field in sorted(set(wanted) - _MAY_CHANGE):
+        if field not in saved:
+            raise CheckpointError(
+                f"a run continues with its own model: the checkpoint {checkpoint.folder} does not "
+                f"have `model.{field}`; resume from another one"
+            )
         if saved[field] != wanted[field]:
             raise CheckpointError(
                 f"a run continues with its own model: `model.{field}` is {wanted[field]!r}, the "
                 f"checkpoint {checkpoint.folder} has {saved[field]!r}; set it to that"
             )
+
+
+def _saved_model(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    config = checkpoint.metadata.get("config")
+    model = config.get("model") if isinstance(config, dict) else None
+    if not isinstance(model, dict):
+        raise CheckpointError(
+            f"a checkpoint names its model: {checkpoint.folder} has no `config.model`; resume from "
+            "another one"
+        )
+    defaults = {f.name: f.default for f in fields(GptConfig) if f.default is not MISSING}
+    # A field that is younger than the checkpoint: until then, its default was what was computed.
+    return msgspec.to_builtins(defaults) | model
