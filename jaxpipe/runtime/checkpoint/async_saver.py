@@ -6,8 +6,8 @@
     thread             └ write, read back ─ gather ─ commit ─ prune ┘
 
 Training stops for the copy, and for a save that is still under way when the next one begins. If
-a checkpoint cannot be saved, for example because a disk is full, a warning says so and training
-continues.
+a checkpoint cannot be saved, a warning says so and training continues. On a disk without room for
+one more than `keep`, the oldest is removed before the next is written.
 """
 
 import logging
@@ -31,6 +31,7 @@ from jaxpipe.runtime.checkpoint import (
     prune,
     write_shard,
 )
+from jaxpipe.runtime.checkpoint.make_room import error_number, make_room, most_with_room
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
 
 logger = logging.getLogger(__name__)
@@ -50,10 +51,16 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Written:
-    """The report of a rank to rank 0: the entries that it wrote, or why it could not."""
+    """The report of a rank to rank 0: the entries that it wrote, or why not, with its `errno`."""
 
     entries: tuple[TensorEntry, ...] = ()
     failure: str = ""
+    number: int | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> "_Written":
+        """Return the report of a rank that could not write."""
+        return cls(failure=str(error), number=error_number(error))
 
 
 class Saver:
@@ -74,6 +81,7 @@ class Saver:
         self._transport = transport
         self._folder = folder
         self._keep = keep
+        self._most: int | None = None
         self._timeout_s = timeout_s
         self._hooks = hooks
         self._thread: Thread | None = None
@@ -134,6 +142,7 @@ class Saver:
     def _make_folder(self, step: int) -> str:
         """Return an empty string, or why there is no folder."""
         try:
+            make_room(self._folder, most=self._most)
             begin_checkpoint(self._folder, step=step)
         except OSError as error:
             return str(error)
@@ -146,12 +155,12 @@ class Saver:
             for name, tensors in snapshot.shards.items():
                 entries += write_shard(folder, name, tensors)
         except (OSError, CheckpointError) as error:
-            return _Written(failure=str(error))
+            return _Written.of(error)
         return _Written(entries=entries)
 
     def _commit(self, written: list[_Written], snapshot: Snapshot) -> str | None:
         folder = partial_folder(self._folder, step=snapshot.step)
-        failures = [each.failure for each in written if each.failure]
+        failures = [each for each in written if each.failure]
         try:
             if not failures:
                 entries = [entry for each in written for entry in each.entries]
@@ -160,9 +169,10 @@ class Saver:
                 self._hooks.before_save_phase(SavePhase.PRUNE)
                 prune(self._folder, keep=self._keep, newest=snapshot.step, hooks=self._hooks)
         except (OSError, CheckpointError) as error:
-            failures.append(str(error))
-        if failures:
-            # A partial checkpoint would take the space that the next save needs.
-            discard(folder)
-            return failures[0]
-        return None
+            failures.append(_Written.of(error))
+        if not failures:
+            return None
+        # A partial checkpoint would take the space that the next save needs.
+        discard(folder)
+        self._most = most_with_room(self._folder, failures[0].number) or self._most
+        return failures[0].failure
