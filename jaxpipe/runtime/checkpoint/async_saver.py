@@ -12,15 +12,17 @@ one more than `keep`, the oldest is removed before the next is written.
 
 import logging
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from jaxpipe.comm import SAVE_TAG, Transport, broadcast_bytes, gather_bytes
+from jaxpipe.comm.serial_executor import SerialExecutor
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import (
     TensorEntry,
@@ -84,9 +86,9 @@ class Saver:
         self._most: int | None = None
         self._timeout_s = timeout_s
         self._hooks = hooks
-        self._thread: Thread | None = None
+        self._thread: SerialExecutor | None = None
+        self._under_way: Future[str | None] | None = None
         self._failure: str | None = None
-        self._error: BaseException | None = None
 
     def begin(self, snapshot: Snapshot) -> None:
         """Start to save, once the previous save has ended.
@@ -95,9 +97,11 @@ class Saver:
             RunError: a message of the previous save could not be moved in time.
         """
         self.finish()  # one save at a time: both would use the same tags, and twice the memory
-        name = f"save of rank {self._transport.rank}"
-        self._thread = Thread(target=self._run, args=(snapshot,), name=name, daemon=True)
-        self._thread.start()
+        # One thread for all saves: the GNU C library gives each new thread another pool of memory,
+        # up to eight for a core, and every pool keeps the most that a save has needed.
+        if self._thread is None:
+            self._thread = SerialExecutor(name=f"save of rank {self._transport.rank}")
+        self._under_way = self._thread.begin(partial(self._run, snapshot))
 
     def finish(self) -> str | None:
         """Wait for the save under way; on rank 0, return why it failed, None if it did not.
@@ -105,21 +109,28 @@ class Saver:
         Raises:
             RunError: a message of the save could not be moved in time.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._error is not None:
-            raise self._error
+        if self._under_way is not None:
+            self._failure = self._under_way.result()
         return self._failure
 
-    def _run(self, snapshot: Snapshot) -> None:
+    def close(self) -> str | None:
+        """Wait as `finish` does, and end the thread.
+
+        Raises:
+            RunError: as by `finish`.
+        """
         try:
-            self._failure = self._save(snapshot)
-        except BaseException as error:  # `finish` raises it in the thread that trains
-            self._error = error
-        if self._failure is not None:
-            step, failure = snapshot.step, self._failure
+            return self.finish()
+        finally:
+            if self._thread is not None:
+                self._thread.close(timeout_s=self._timeout_s)
+
+    def _run(self, snapshot: Snapshot) -> str | None:
+        failure = self._save(snapshot)
+        if failure is not None:
+            step = snapshot.step
             logger.warning("no checkpoint of step %d, training continues: %s", step, failure)
+        return failure
 
     def _save(self, snapshot: Snapshot) -> str | None:
         """Save, together with all other ranks; on rank 0, return what failed."""

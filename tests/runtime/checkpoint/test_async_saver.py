@@ -5,7 +5,7 @@ import logging
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread, current_thread
 
 import numpy as np
 import pytest
@@ -47,6 +47,28 @@ def test_ranks_save_one_checkpoint_after_the_other(tmp_path: Path, num_ranks: in
     newest = newest_valid(tmp_path)
     assert sorted(newest.tensors) == [f"of {rank}" for rank in range(num_ranks)]
     assert all((tensor == 3).all() for tensor in newest.read(newest.tensors).values())
+
+
+def test_all_saves_run_in_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # With a thread for each, a rank of 0.8 M parameters grew from 384 to 484 MB in 17 saves.
+    threads: set[Thread] = set()
+
+    def write(
+        folder: Path, name: str, tensors: Mapping[str, np.ndarray]
+    ) -> tuple[TensorEntry, ...]:
+        threads.add(current_thread())
+        return write_shard(folder, name, tensors)
+
+    def work(transport: Transport) -> None:
+        saver = saver_of(transport, tmp_path)
+        for step in range(1, 6):
+            saver.begin(snapshot(0, step=step))
+        assert saver.close() is None
+
+    monkeypatch.setattr(saver_module, "write_shard", write)
+    run_ranks(1, work)
+    (thread,) = threads
+    assert not thread.is_alive()
 
 
 def test_it_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
