@@ -98,7 +98,9 @@ def decide(endings: tuple[Ending, ...], *, max_restarts: int) -> Decision:
 
 
 def _lost_the_same(before: Ending, last: Ending) -> bool:
-    """Return whether two attempts lost the same rank, or none that is known."""
+    """Return whether two attempts lost the same rank, or none that is known; a link is no rank."""
+    if any(each.cause is not None and each.cause.kind is CauseKind.LINK for each in (before, last)):
+        return False
     # The ranks of plans of different sizes are different devices.
     return before.attempt.settings == last.attempt.settings and before.lost_rank == last.lost_rank
 

@@ -120,6 +120,12 @@ def test_ranks_that_are_lost_in_turn_come_back(tmp_path: Path) -> None:
     assert {attempt.settings for attempt in theatre.attempts} == {()}
 
 
+def test_a_link_that_is_cut_costs_no_ranks(tmp_path: Path) -> None:
+    cut = Script(1, cause=Cause(kind=CauseKind.LINK, message="messages do not arrive"))
+    theatre = play(tmp_path, [cut, cut, cut, Script(0)])
+    assert {attempt.settings for attempt in theatre.attempts} == {()}
+
+
 def test_a_rank_that_stays_away_is_left_out_once(tmp_path: Path) -> None:
     # After the smaller plan, rank 2 is another device: its loss is the first one.
     theatre = play(tmp_path, [*[killed(2)] * 3, Script(0)])

@@ -28,8 +28,8 @@ class CauseKind(StrEnum):
     """A rank exceeded the deadline of an instruction, and waited for no other rank."""
     STOPPED = "stopped"
     """A rank sent no heartbeat: its process was stopped, or its host is gone."""
-    DEADLOCK = "deadlock"
-    """Ranks waited for each other, in a cycle."""
+    LINK = "link"
+    """Messages between running ranks did not arrive: they waited for each other, in a cycle."""
     KILLED = "killed"
     """The launcher ended, and no rank reported an error."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from jaxpipe.runtime.watchdog.cause import Cause, CauseKind
-from jaxpipe.runtime.watchdog.culprit import Verdict, find_culprit
+from jaxpipe.runtime.watchdog.culprit import Verdict, explain, find_culprit
 from jaxpipe.runtime.watchdog.heartbeat import (
     Heartbeat,
     heartbeat_file,
@@ -242,21 +242,16 @@ class Watchdog:
         heartbeats[mine.rank] = mine
         found = find_culprit(heartbeats, start=mine.rank, stale=stale - {mine.rank})
         if found is not None and found == self._suspect and self._end is not None:
-            self._end(self._judge(found, heartbeats[found.rank]))
+            message = explain(found, heartbeats, stale=stale - {mine.rank})
+            self._end(self._judge(found, heartbeats[found.rank], message))
         self._suspect = found
 
-    def _judge(self, found: Verdict, there: Heartbeat) -> Cause:
-        chain = " waits for ".join(f"rank {rank}" for rank in found.chain)
-        problem = {
-            CauseKind.HANG: "has exceeded its deadline",
-            CauseKind.STOPPED: "sends no heartbeat",
-            CauseKind.DEADLOCK: "waits in a cycle",
-        }[found.kind]
-        message = f"it {problem}; {chain}" if len(found.chain) > 1 else problem
+    def _judge(self, found: Verdict, there: Heartbeat, message: str) -> Cause:
+        is_link = found.kind is CauseKind.LINK  # no rank is to blame, and none counts as lost
         return replace(
             self.cause(found.kind, message),
-            rank=there.rank,
-            stage=there.stage,
+            rank=None if is_link else there.rank,
+            stage=None if is_link else there.stage,
             step=there.step,
             last_instruction=there.doing,
         )

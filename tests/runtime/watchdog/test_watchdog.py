@@ -80,6 +80,13 @@ def test_a_process_that_is_stopped_is_named(tmp_path: Path) -> None:
     assert "sends no heartbeat" in cause.message
 
 
+def test_a_link_that_is_cut_is_no_fault_of_a_rank(tmp_path: Path) -> None:
+    with watching(tmp_path, {0: (1,), 1: (0,)}) as (_, causes):
+        cause = causes.get(timeout=PATIENCE_S)
+    assert (cause.kind, cause.rank, cause.step) == (CauseKind.LINK, None, 7)
+    assert cause.message.startswith("messages do not arrive between rank 0 on ")
+
+
 def test_a_heartbeat_may_disappear_between_two_ticks(tmp_path: Path) -> None:
     causes: Queue[Cause] = Queue()
     seen = Seen(rank=1, stage=1, num_ranks=2, folder=tmp_path, waits_for=always((0,)))
