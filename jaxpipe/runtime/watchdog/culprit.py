@@ -81,7 +81,7 @@ def explain(found: Verdict, heartbeats: Mapping[int, Heartbeat], *, stale: Set[i
     there = sorted(rank for rank, each in heartbeats.items() if each.host == host)
     if found.kind is CauseKind.HANG:
         problem = "it has exceeded its deadline"
-    elif len(there) > 1 and stale.issuperset(there):
+    elif len(there) > 1 and set(there) <= stale:
         ranks = ", ".join(map(str, there))
         problem = f"its host {host} is gone or cut off: none of its ranks {ranks} sends a heartbeat"
     else:
