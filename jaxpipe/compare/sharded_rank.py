@@ -58,7 +58,8 @@ def run_sharded(
     mesh = jax_mesh(strategy.mesh, ranks.devices)
     shardings = placed(arguments, strategy.arguments, mesh, names=NAMES)
     # From abstract arrays: the state need not exist yet.
-    compiled = jitted.lower(*abstract_arrays(arguments, shardings)).compile()
+    with jax.default_matmul_precision(job.run.matmul_precision.jax_name):
+        compiled = jitted.lower(*abstract_arrays(arguments, shardings)).compile()
     compile_s = time.perf_counter() - begin_s
     sent, slow = sent_in_rings(
         collectives(compiled.as_text()),
