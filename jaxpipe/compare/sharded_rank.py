@@ -59,7 +59,8 @@ def run_sharded(
     mesh = jax_mesh(strategy.mesh, ranks.devices)
     shardings = placed(arguments, strategy.arguments, mesh, names=NAMES)
     # From abstract arrays: the state need not exist yet.
-    with counted_compiles() as count:
+    precision = jax.default_matmul_precision(job.run.matmul_precision.jax_name)
+    with counted_compiles() as count, precision:
         compiled = jitted.lower(*abstract_arrays(arguments, shardings)).compile()
     compile_s = time.perf_counter() - begin_s
     sent, slow = sent_in_rings(
