@@ -59,13 +59,13 @@ def export(
         run: the folder of a run.
         out: the folder to write: config.json and model.safetensors.
     """
-    from jaxpipe.config import config_from
+    from jaxpipe.config import saved_model
     from jaxpipe.interchange import our_names, write_gpt2
     from jaxpipe.run.console import console
     from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 
     checkpoint = open_checkpoint(latest(run))
-    model = config_from(checkpoint.metadata["config"]).model
+    model = saved_model(checkpoint)
     write_gpt2(out, model, checkpoint.read(our_names(model)))
     console.print(
         f"step {checkpoint.step} of {run} -> {out}\n"

@@ -149,8 +149,7 @@ def in_sequence(first: Collective, second: Collective) -> Collective:
             each.source,
             each.destination,
             each.num_bytes,
-            # Enough for a reduce and a broadcast: what a rank forwards has come from the leader.
-            tuple(len(first) + need for need in each.after) or tuple(arrived[each.source]),
+            (*arrived[each.source], *(len(first) + need for need in each.after)),
         )
         for each in second
     ]

@@ -4,6 +4,7 @@ from jaxpipe.config.build_job import describe, job_from, model_from
 from jaxpipe.config.check_run import check_paced, check_run
 from jaxpipe.config.read import Config, choices_of, config_from, load_config, to_tree
 from jaxpipe.config.resolve import check_plan_fits, cluster_from, plan_from
+from jaxpipe.config.saved_config import saved_config, saved_model
 
 __all__ = [
     "Config",
@@ -18,5 +19,7 @@ __all__ = [
     "load_config",
     "model_from",
     "plan_from",
+    "saved_config",
+    "saved_model",
     "to_tree",
 ]

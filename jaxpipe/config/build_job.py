@@ -7,8 +7,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxpipe.config.read import Config, config_from, to_tree
+from jaxpipe.config.read import Config, to_tree
 from jaxpipe.config.resolve import cluster_from
+from jaxpipe.config.saved_config import saved_config
 from jaxpipe.plan import Plan, ResolvedPlan
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.data import Tokenizer, open_dataset
@@ -67,7 +68,7 @@ def model_from(checkpoint: Checkpoint) -> "tuple[Model, Parameters, Tokenizer]":
     """Return the whole model of a checkpoint, its parameters, and its tokenizer. Imports jax.
 
     Raises:
-        CheckpointError: a tensor is missing or corrupt.
+        CheckpointError: a tensor is missing or corrupt, or the model is not that of the tensors.
         DataError: the dataset of the run, which holds the tokenizer, is missing.
     """
     import jax
@@ -75,7 +76,7 @@ def model_from(checkpoint: Checkpoint) -> "tuple[Model, Parameters, Tokenizer]":
     from jaxpipe.runtime.train_snapshot import restore_params
     from models.gpt import Gpt
 
-    config = config_from(checkpoint.metadata["config"])
+    config = saved_config(checkpoint)
     model = Gpt(config.model)
     # Shapes alone: the values come from the checkpoint.
     template = jax.eval_shape(

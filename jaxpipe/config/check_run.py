@@ -1,9 +1,11 @@
 """Checks of a run before any rank computes: data, checkpoints, and what excludes each other."""
 
+from dataclasses import fields
 from pathlib import Path
 
 from jaxpipe.collective import CodecKind
-from jaxpipe.config.read import Config, to_tree
+from jaxpipe.config.read import Config
+from jaxpipe.config.saved_config import saved_model
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.runtime.checkpoint import Checkpoint, latest, newest_valid
 from jaxpipe.runtime.config import Survival, TransportKind
@@ -103,10 +105,11 @@ def _has_checkpoint(folder: Path) -> bool:
 
 
 def _check_model(config: Config, checkpoint: Checkpoint) -> None:
-    saved, wanted = checkpoint.metadata["config"]["model"], to_tree(config)["model"]
-    for field in set(wanted) - _MAY_CHANGE:
-        if saved[field] != wanted[field]:
+    saved = saved_model(checkpoint)
+    for field in sorted({each.name for each in fields(saved)} - _MAY_CHANGE):
+        old, new = getattr(saved, field), getattr(config.model, field)
+        if old != new:
             raise CheckpointError(
-                f"a run continues with its own model: `model.{field}` is {wanted[field]!r}, the "
-                f"checkpoint {checkpoint.folder} has {saved[field]!r}; set it to that"
+                f"a run continues with its own model: `model.{field}` is {new!r}, the checkpoint "
+                f"{checkpoint.folder} has {old!r}; set it to that"
             )

@@ -86,6 +86,15 @@ def config_from(tree: Mapping[str, Any]) -> Config:
     return Config(**{name: _section(name, sections[name], tree[name]) for name in tree})
 
 
+def model_from_tree(values: Any) -> GptConfig:
+    """Return the model of the section `model`, with or without a preset.
+
+    Raises:
+        ConfigError: a key or a value is wrong.
+    """
+    return _section("model", GptConfig, values)
+
+
 def to_tree(config: Config) -> dict[str, Any]:
     """Return the configuration as nested dictionaries: the inverse of `config_from`."""
     tree = msgspec.to_builtins(config)

@@ -169,7 +169,12 @@ def _outcome(task: Task, reports: list[_Report], network: TimingError) -> Outcom
         for report in reports
         for span in report.spans
     )
-    trace = Trace(truth=Truth.EMULATED, rank_names=names, spans=spans)
+    trace = Trace(
+        truth=Truth.EMULATED,
+        about=f"paced compute over links of cluster {job.cluster.name}",
+        rank_names=names,
+        spans=spans,
+    )
     return Outcome(
         step_s=(
             step_seconds(trace)

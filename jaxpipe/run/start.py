@@ -33,6 +33,7 @@ from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.config import ComputeKind, Survival
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.process.affinity import die_with_parent, pin
+from jaxpipe.runtime.process.compile_cache import use_compile_cache
 from jaxpipe.runtime.process.exit_cause import find_exit_cause
 from jaxpipe.runtime.process.gpu_assignment import take_devices
 from jaxpipe.runtime.process.mpirun import (
@@ -143,6 +144,7 @@ def _be_rank(request: TrainRequest, config: Config, here: LaunchedRank) -> int:
     die_with_parent()
     pin(os.environ)
     take_devices(os.environ, each=config.mesh.num_devices)
+    use_compile_cache(os.environ)
     hooks = load_hooks(request.hooks, request.config, rank=here.rank)
 
     from jaxpipe.run.rank import Start, run_rank  # loads jax and MPI
@@ -179,6 +181,7 @@ def _launch(request: TrainRequest, config: Config) -> int:
 
 def _be_only_rank(request: TrainRequest, prepared: Prepared) -> int:
     """Train in this process, without MPI."""
+    use_compile_cache(os.environ)
     hooks = load_hooks(request.hooks, request.config, rank=0)
 
     from jaxpipe.run.rank import Start, run_rank

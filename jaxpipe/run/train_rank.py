@@ -1,5 +1,6 @@
 """The training of one rank, from its first step to the last, or to a stop; survivors shrink."""
 
+import logging
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ from jaxpipe.runtime.train import Outcome, Stopped, train
 from jaxpipe.runtime.train_snapshot import Saved
 from jaxpipe.runtime.watchdog import CauseKind, Watchdog, has_ended, mark_ended, write_cause
 from jaxpipe.runtime.watchdog.of_job import start_watchdog
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,5 +212,9 @@ def _keep_error(member: Member, error: BaseException) -> None:
     if member.watchdog is not None:
         message = one_line(rank, error).partition(": ")[2]
         write_cause(folder, member.watchdog.cause(CauseKind.ERROR, message))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"rank-{rank}-error.txt").write_text(traceback.format_exc())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"rank-{rank}-error.txt").write_text(traceback.format_exc())
+    except OSError as failure:
+        # Not raised: it would take the place of the error that ends the job.
+        logger.warning("cannot write the traceback to %s: %s", folder, failure)

@@ -22,7 +22,7 @@ from jaxpipe.runtime.watchdog.cause import (
     read_cause,
     write_cause,
 )
-from jaxpipe.runtime.watchdog.culprit import Verdict, find_culprit
+from jaxpipe.runtime.watchdog.culprit import Verdict, explain, find_culprit
 from jaxpipe.runtime.watchdog.heartbeat import (
     Heartbeat,
     clear_heartbeats,
@@ -42,6 +42,7 @@ __all__ = [
     "clear_cause",
     "clear_ended",
     "clear_heartbeats",
+    "explain",
     "find_culprit",
     "has_ended",
     "have_begun",
