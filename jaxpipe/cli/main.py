@@ -8,6 +8,7 @@
 """
 
 import difflib
+import errno
 import logging
 import os
 import platform
@@ -113,6 +114,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Else Python flushes standard output once more as it exits, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.filename is None:  # a fault of ours, or of the machine
+            raise
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+        message = f"cannot use {os.fsdecode(error.filename)}: {error.strerror}"
+        return _explain(RunError(message), code=1 if is_full else 2)
 
 
 def _run(words: list[str]) -> int:
