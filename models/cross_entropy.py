@@ -106,8 +106,12 @@ def _lost(x: Array, rows: Array, targets: Array) -> tuple[Array, Array, Array]:
     """Return -log p of each target, the logsumexp and the logits."""
     logits = _logits(x, rows)
     logsumexp = jax.nn.logsumexp(logits, axis=1)
-    chosen = jnp.take_along_axis(logits, targets[:, None], axis=1, mode="fill")
-    return logsumexp - chosen[:, 0], logsumexp, logits
+    return logsumexp - jax.vmap(_chosen)(logits, targets), logsumexp, logits
+
+
+def _chosen(logits: Array, target: Array) -> Array:
+    # Unlike `jnp.take_along_axis`, which would count a negative target from the end.
+    return logits.at[target].get(mode="fill", wrap_negative_indices=False)
 
 
 def _logits(x: Array, rows: Array) -> Array:

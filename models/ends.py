@@ -37,7 +37,8 @@ class Embedding(nnx.Module):
                 f"tokens must not be more than `sequence`: {seq} is above {self.config.sequence}; "
                 "cut them, or configure a longer `sequence`"
             )
-        found = jnp.take(self.tokens[...], tokens, axis=0, mode="fill")
+        # Unlike `jnp.take`, which would count a negative token from the end.
+        found = self.tokens[...].at[tokens].get(mode="fill", wrap_negative_indices=False)
         # Added in the format of the parameters, rounded once.
         x = (found + self.positions[:seq]).astype(self.config.compute_dtype)
         return dropout(x, key, rate=self.config.dropout)

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from math import nan
 
 import numpy as np
 
 from topo.cluster import Device
-from topo.cluster_file import ClusterFile, Speed
+from topo.cluster_file import ClusterFile, RegionLink, Speed
 from topo.csv_table import csv_rows
 from topo.host_groups import ReadBeside
 from topo.names import is_name
@@ -93,8 +94,35 @@ def _region_speeds(
                 known[a, b] = default
     if file.link_table is not None:
         known |= _link_table(read_beside(file.link_table).decode())
-    known |= {pair: link for link in file.links for pair in link.directions()}
+    known |= _stated(file.links, regions)
     return [[known.get((a, b)) for b in regions] for a in regions]
+
+
+def _stated(links: Sequence[RegionLink], regions: list[str]) -> dict[tuple[str, str], Speed]:
+    """Return the links of `[[links]]`; unlike a table for many clusters, all of them are meant."""
+    stated: dict[tuple[str, str], Speed] = {}
+    for link in links:
+        # Once each: `between` names a region twice for the links inside it.
+        for pair in dict.fromkeys(link.directions()):
+            _check_regions(pair, regions)
+            if pair in stated:
+                raise ValueError(
+                    f"`links` must have one entry for each direction: {pair[0]!r} to {pair[1]!r} "
+                    "has two; remove one"
+                )
+            stated[pair] = link
+    return stated
+
+
+def _check_regions(pair: tuple[str, str], regions: list[str]) -> None:
+    for region in pair:
+        if region not in regions:
+            near = get_close_matches(region, regions, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(
+                f"`links` must name regions of `hosts`: no host is in {region!r}; {hint}"
+                f"choose from {', '.join(regions)}"
+            )
 
 
 def _check_joined(speeds: list[list[Speed | None]], regions: list[str], lonely: list[bool]) -> None:

@@ -18,7 +18,7 @@ from importlib import resources
 from topo.cluster_file import Speed
 from topo.csv_table import csv_rows
 
-_NVLINKS = re.compile(r"NV(\d+)")
+_NVLINKS = re.compile(r"NV(\d{1,4})")
 _GPU = re.compile(r"GPU\d+")
 _TERMINAL_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -62,7 +62,7 @@ def gpu_link_speed(kind: str) -> Speed:
     if row is None:
         choices = ", ".join(k for k in _kinds() if k != "NV")
         raise ValueError(
-            f"{kind!r} is not a link between GPUs: choose from NV1, NV2, ..., {choices}"
+            f"{kind[:40]!r} is not a link between GPUs: choose from NV1, NV2, ..., {choices}"
         )
     links = int(match[1]) if match else 1
     return Speed(latency_ms=row.latency_ms, bandwidth_gbps=links * row.bandwidth_gbps)

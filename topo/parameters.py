@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 Value: TypeAlias = "str | int | float | bool | Sequence[Value] | Mapping[str, Value]"
 
+_BOOLS = {"true": True, "false": False}
+
 
 def split_settings(text: str) -> tuple[str, dict[str, str]]:
     """Return the name or path, and the settings after its colon.
@@ -28,7 +30,8 @@ def split_settings(text: str) -> tuple[str, dict[str, str]]:
 def substitute(file: Mapping[str, Value], settings: Mapping[str, str]) -> dict[str, Value]:
     """Return the file without `parameters`, each `"$name"` in it replaced by the parameter.
 
-    A setting has the type of its default: a number, a string, or a list (`ohio+tokyo`).
+    A setting has the type of its default: a number, a string, `true` or `false`, or a list
+    (`ohio+tokyo`).
 
     >>> file = {"parameters": {"hosts": 2}, "hosts": [{"count": "$hosts"}]}
     >>> substitute(file, {}), substitute(file, {"hosts": "3"})
@@ -55,6 +58,11 @@ def _like(default: Value, key: str, text: str) -> Value:
         return text
     if isinstance(default, Sequence):
         return text.split("+")
+    # Before int: a bool is one, too.
+    if isinstance(default, bool):
+        if text not in _BOOLS:
+            raise ValueError(f"`{key}` must be true or false, not {text!r}")
+        return _BOOLS[text]
     try:
         return int(text) if isinstance(default, int) else float(text)
     except ValueError:

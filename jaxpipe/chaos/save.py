@@ -81,7 +81,7 @@ def _trials(setup: Setup) -> Iterator[Trial]:
             case 1 | 4:
                 trial = _at_random_time(folder, random)
             case _:
-                trial = _full_disk(folder, mounted=number % 2 == 0)
+                trial = _disk_trial(folder, number // 5)
         if trial.passed:
             shutil.rmtree(folder)
         yield trial
@@ -133,23 +133,56 @@ def _at_random_time(folder: Path, random: Random) -> Trial:
     return Trial(name=name, passed=not why, why=why, figures={"saves": progress.began + 1})
 
 
-def _full_disk(folder: Path, *, mounted: bool) -> Trial:
-    """Fill the disk for some saves: a disk of its own if that is allowed, else by a file limit."""
-    with _small_disk(folder / "disk") as disk:
-        own = mounted and disk is not None
-        loop = Loop(
-            folder=str((disk if own and disk else folder) / "run"),
-            num_saves=_NUM_WITH_FULL,
-            shard_bytes=_PER_SHARD_BYTES,
-            full_from=_FULL_SAVES.start,
-            full_until=_FULL_SAVES.stop,
-            filler=str(disk / "filler") if own and disk else None,
-        )
-        with _saving(loop) as process:
-            progress = Progress.of(_rest(process))
-        why = _judge_full(loop, progress, code=process.returncode)
-    place = "a disk of its own" if own else "a limit on files"
-    return Trial(name=f"full disk, by {place}", passed=not why, why=why)
+def _disk_trial(folder: Path, turn: int) -> Trial:
+    """Return the trials of disks in turn; without the right to mount one, a limit on files."""
+    mounted = (_full_disk, None, _tight_disk)[turn % 3]
+    trial = None if mounted is None else mounted(folder)
+    return trial or _limited_files(folder)
+
+
+def _limited_files(folder: Path) -> Trial:
+    """Limit the size of files for some saves: no removed checkpoint makes room."""
+    why = _saved_on(folder, full=_FULL_SAVES, failing=tuple(_FULL_SAVES))
+    return Trial(name="full disk, by a limit on files", passed=not why, why=why)
+
+
+def _full_disk(folder: Path) -> Trial | None:
+    """Fill a disk by a file for some saves: an older checkpoint makes room for the first of them.
+
+    The file then takes that room as well, and the last checkpoint is not removed.
+    """
+    with _small_disk(folder / "disk", num_checkpoints=6) as disk:
+        if disk is None:
+            return None
+        failing = tuple(_FULL_SAVES)[1:]
+        why = _saved_on(disk, full=_FULL_SAVES, failing=failing, filler=disk / "filler")
+    return Trial(name="full disk, by a disk of its own", passed=not why, why=why)
+
+
+def _tight_disk(folder: Path) -> Trial | None:
+    """Save on a disk with room for the checkpoints that are kept, and not for one more."""
+    with _small_disk(folder / "disk", num_checkpoints=KEEP) as disk:
+        if disk is None:
+            return None
+        why = _saved_on(disk, full=range(0), failing=())
+    return Trial(name=f"a disk with room for {KEEP} checkpoints", passed=not why, why=why)
+
+
+def _saved_on(
+    folder: Path, *, full: range, failing: tuple[int, ...], filler: Path | None = None
+) -> str:
+    """Save on a disk that is `full` for some saves; return what is wrong with what it leaves."""
+    loop = Loop(
+        folder=str(folder / "run"),
+        num_saves=_NUM_WITH_FULL,
+        shard_bytes=_PER_SHARD_BYTES,
+        full_from=full.start,
+        full_until=full.stop,
+        filler=None if filler is None else str(filler),
+    )
+    with _saving(loop) as process:
+        progress = Progress.of(_rest(process))
+    return _judge_full(loop, progress, failing, code=process.returncode)
 
 
 def _judge_killed(loop: Loop, progress: Progress, *, code: int) -> str:
@@ -162,11 +195,11 @@ def _judge_killed(loop: Loop, progress: Progress, *, code: int) -> str:
     return _judge_found(loop, range(progress.saved, progress.began + 1)) or _judge_next(loop)
 
 
-def _judge_full(loop: Loop, progress: Progress, *, code: int) -> str:
+def _judge_full(loop: Loop, progress: Progress, failing: tuple[int, ...], *, code: int) -> str:
     if code != 0:
         return f"the process did not continue, it ended with exit code {code}"
-    if progress.failed != tuple(_FULL_SAVES):
-        return f"the disk was full in saves {tuple(_FULL_SAVES)}, {progress.failed} failed"
+    if progress.failed != failing:
+        return f"saves {failing or 'none'} should fail, {progress.failed or 'none'} failed"
     last = _NUM_WITH_FULL - 1
     return _judge_found(loop, range(last, last + 1))
 
@@ -250,10 +283,10 @@ def _stdout(process: subprocess.Popen[str]) -> IO[str]:
 
 
 @contextmanager
-def _small_disk(folder: Path) -> Iterator[Path | None]:
-    """Mount a disk with space for a few checkpoints; None if that is not allowed."""
-    folder.mkdir()
-    size = 6 * NUM_RANKS * _PER_SHARD_BYTES
+def _small_disk(folder: Path, *, num_checkpoints: int) -> Iterator[Path | None]:
+    """Mount a disk with space for some checkpoints, and half of one; None if not allowed."""
+    folder.mkdir(exist_ok=True)
+    size = (2 * num_checkpoints + 1) * NUM_RANKS * _PER_SHARD_BYTES // 2
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     try:
         mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0

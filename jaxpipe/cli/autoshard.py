@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 GIB = 2**30
+_LARGEST_MESH = 1024
+"""Each device is emulated by threads of one process, which compiles for all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,11 @@ def autoshard(
     """
     from jaxpipe.autoshard.hlo import run_python
     from jaxpipe.errors import PlanError
+    from jaxpipe.jaxpr import warn_if_untested
+    from jaxpipe.run.output_files import check_output
 
+    check_output("--out", out)
+    warn_if_untested()
     # A process of its own: JAX fixes the number of its host devices as it starts.
     answer = run_python("jaxpipe.cli.autoshard_worker", _asked(request), num_devices=request.mesh)
     if "error" in answer:
@@ -98,6 +104,8 @@ def _asked(request: AutoshardRequest) -> dict[str, Any]:
         )
     if request.strategy and request.pins:
         raise ConfigError("`--pins` are for a search, `--strategy` needs none; leave one out")
+    if not 1 <= request.mesh <= _LARGEST_MESH:
+        raise ConfigError(f"`--mesh` must be from 1 to {_LARGEST_MESH} devices, not {request.mesh}")
     dp, op = _axes(request.mesh, request.batch, request.dp, request.op)
     files = {
         name: None if path is None else str(path)
@@ -117,7 +125,7 @@ def _axes(mesh: int, batch: int, dp: int | None, op: int | None) -> tuple[int | 
     if dp is None and op is None:
         return None, None
     given = dp or op or 0  # 0 is refused below
-    if mesh < 1 or given < 1 or mesh % given:
+    if given < 1 or mesh % given:
         raise ConfigError(f"`--dp` and `--op` must divide `--mesh` {mesh}, {given} does not")
     dp, op = dp or mesh // given, op or mesh // given
     if dp * op != mesh:

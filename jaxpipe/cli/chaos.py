@@ -42,9 +42,12 @@ def chaos(
     from jaxpipe.chaos.harness.tiny_run import write_dataset
     from jaxpipe.errors import ConfigError
     from jaxpipe.run.console import console
+    from jaxpipe.run.output_files import check_output_folder
 
     if trials is not None and trials < 1:
         raise ConfigError(f"`--trials` must be at least 1, is {trials}; leave it out for a few")
+    if report is not None:
+        check_output_folder("--report", report, ("scorecard.md", "trials.csv"))
     chosen = families_named(families)
     folder = Path(mkdtemp(prefix="jaxpipe-chaos-"))
     dataset = write_dataset(folder / "data")

@@ -13,6 +13,7 @@ import logging
 import os
 import platform
 import shutil
+import signal
 import sys
 import textwrap
 import time
@@ -115,11 +116,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.filename is None:  # a fault of ours, or of the machine
+        # Without a path it is a fault of ours; a rank's is another than that of all the others.
+        if error.filename is None or launched_rank(os.environ) is not None:
             raise
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
         message = f"cannot use {os.fsdecode(error.filename)}: {error.strerror}"
         return _explain(RunError(message), code=1 if is_full else 2)
+    except KeyboardInterrupt:
+        sys.stderr.write("jaxpipe: interrupted\n")
+        return 128 + signal.SIGINT
 
 
 def _run(words: list[str]) -> int:

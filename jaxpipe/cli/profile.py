@@ -40,6 +40,7 @@ def profile(
     from jaxpipe.errors import ConfigError
     from jaxpipe.profile import MeasureConfig, measure_gpt, write_costs
     from jaxpipe.run.console import console, print_table, under_way
+    from jaxpipe.run.output_files import check_output
     from models import GptConfig, load_preset
 
     try:
@@ -51,6 +52,7 @@ def profile(
             f"a profile has the sequence of the model, {config.sequence}: `--sequence` is "
             f"{sequence}; leave it out, or leave out `--out`"
         )
+    check_output("--out", out)
     settings = MeasureConfig(
         microbatch=microbatch,
         sequence=sequence,

@@ -20,7 +20,8 @@ def run(
 ) -> int:
     """Train a model on this host, and restart from the newest intact checkpoint after a failure.
 
-    If ranks are lost twice from the same checkpoint, the next attempt has a plan with fewer ranks.
+    If the same rank is lost twice from the same checkpoint, the next attempt has a plan with fewer
+    ranks.
 
     Args:
         config: a TOML file.

@@ -22,17 +22,19 @@ def show(
     """
     from jaxpipe.config import cluster_from, load_config, plan_from
     from jaxpipe.plan import draw_plan
-    from jaxpipe.run.console import console
+    from jaxpipe.run.console import console, next_line
+    from jaxpipe.run.output_files import check_output
     from jaxpipe.schedule import write_schedule
 
     read = load_config(config, settings)
     cluster = cluster_from(read)
     plan = plan_from(read, cluster)
     console.print(draw_plan(plan, cluster), markup=False)
-    following = f"next: jaxpipe train {config}"
+    changes = [word for setting in settings for word in ("--set", setting)]
     if schedule_csv is not None:
+        check_output("--schedule-csv", schedule_csv)
         write_schedule(plan.compute_schedule(), schedule_csv)
         console.print(f"\nschedule -> {schedule_csv}", markup=False)
-        following += f" --set plan.schedule_file={schedule_csv}"
-    console.print(f"\n{following}", markup=False)
+        changes += ["--set", f"plan.schedule_file={schedule_csv}"]
+    console.print(f"\n{next_line('train', config, *changes)}", markup=False)
     return 0

@@ -37,10 +37,12 @@ def simulate(
     import topo
     from jaxpipe.errors import ConfigError
     from jaxpipe.run.console import console
+    from jaxpipe.run.output_files import check_output
     from jaxpipe.simulate import Workload, dtfm_constants, step_time, system_step
     from jaxpipe.simulate import simulate as run
     from jaxpipe.trace import write_chrome
 
+    check_output("--trace", trace)
     chosen = _system(system)
     try:
         where = topo.load(cluster)

@@ -1,5 +1,6 @@
 """`jaxpipe topo`: the catalogue of clusters, scripts that emulate them, network measurement."""
 
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -50,9 +51,11 @@ def show_cluster(
     """
     import topo
     from jaxpipe.run.console import console
+    from jaxpipe.run.output_files import check_picture
     from topo.cluster_picture import draw_picture
     from topo.draw_cluster import draw_cluster
 
+    check_picture("--picture", picture)
     with _users_mistakes():
         cluster = topo.load(name)
         console.print(draw_cluster(cluster), markup=False)
@@ -79,16 +82,22 @@ def write_tc(
     """
     import topo
     from jaxpipe.run.console import console
+    from jaxpipe.run.output_files import check_output_folder
     from topo.regular_file import write_inside
     from topo.tc import parse_addresses, tc_scripts
 
     with _users_mistakes():
         known = parse_addresses(addresses.read_text())
         scripts = tc_scripts(topo.load(name), known, device=device)
+        texts = {
+            f"{host}.{kind}.sh": text
+            for host, script in scripts.items()
+            for kind, text in (("setup", script.setup), ("undo", script.undo))
+        }
+        check_output_folder("--out", out, texts)
         out.mkdir(parents=True, exist_ok=True)
-        for host, script in scripts.items():
-            for kind, text in (("setup", script.setup), ("undo", script.undo)):
-                write_inside(out, f"{host}.{kind}.sh", text).chmod(0o755)
+        for file, text in texts.items():
+            write_inside(out, file, text).chmod(0o755)
     first = next(iter(scripts))
     console.print(f"{2 * len(scripts)} scripts -> {out}", markup=False)
     script = shlex.quote(str(out / f"{first}.setup.sh"))
@@ -113,12 +122,14 @@ def write_hosts(
     """
     import topo
     from jaxpipe.run.console import console
+    from jaxpipe.run.output_files import check_output_folder
     from topo.hostfile import mpich_hostfile, openmpi_hostfile, openmpi_rankfile
     from topo.regular_file import write_inside
 
     with _users_mistakes():
         cluster = topo.load(name)
         chosen = _chosen(cluster, devices=devices, plan=plan)
+        check_output_folder("--out", out, ("openmpi.hosts", "openmpi.ranks", "mpich.hosts"))
         out.mkdir(parents=True, exist_ok=True)
         hosts = write_inside(out, "openmpi.hosts", openmpi_hostfile(cluster))
         ranks = write_inside(out, "openmpi.ranks", openmpi_rankfile(cluster, chosen))
@@ -166,11 +177,16 @@ def probe(
         large_mib: the size of a large message in MiB.
     """
     from jaxpipe.run.console import console
+    from jaxpipe.run.output_files import check_output
+    from jaxpipe.runtime.process.mpirun import launched_rank
     from topo.draw_cluster import draw_cluster
     from topo.probe.measure import measure
     from topo.probe.measurements import ProbeSettings, cluster_of, spread_of
     from topo.write import cluster_toml
 
+    here = launched_rank(os.environ)
+    if here is None or here.rank == 0:  # only rank 0 writes
+        check_output("--out", out)
     with _users_mistakes():
         settings = ProbeSettings(
             small_repeats=4 * repeats, large_bytes=large_mib * 2**20, large_repeats=repeats

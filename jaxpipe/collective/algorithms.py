@@ -10,6 +10,7 @@ Arrays are flat and travel in messages of about `message_size` elements, which f
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import ceil
 
 from jaxpipe.collective.hierarchical import hierarchical_phases
@@ -17,31 +18,30 @@ from jaxpipe.collective.kinds import AllReduceKind
 from jaxpipe.collective.pairwise import all_to_all_phases
 from jaxpipe.collective.ring import all_gather_phases, reduce_scatter_phases, ring_phases
 from jaxpipe.collective.shards import Part
-from jaxpipe.collective.step import Phases, Step, moved, weave
+from jaxpipe.collective.step import Phases, PhasesOf, Step, moved, weave
 from jaxpipe.collective.sync_tree import SyncTree, chain, flat, halves, ranks
 from jaxpipe.collective.tree import broadcast_phases, tree_phases
 
-_PHASES: dict[AllReduceKind, Callable[[SyncTree, int, Part], Phases]] = {
+_PHASES: dict[AllReduceKind, Callable[[SyncTree], PhasesOf]] = {
     AllReduceKind.TREE: tree_phases,
     AllReduceKind.HIERARCHICAL: hierarchical_phases,
-    AllReduceKind.RING: lambda tree, rank, chunk: ring_phases(ranks(tree), rank, chunk),
-    AllReduceKind.HALVING: lambda tree, rank, chunk: hierarchical_phases(
-        halves(ranks(tree)), rank, chunk
-    ),
-    AllReduceKind.CHAIN: lambda tree, rank, chunk: tree_phases(chain(ranks(tree)), rank, chunk),
-    AllReduceKind.SHARDED: lambda tree, rank, chunk: hierarchical_phases(
-        flat(ranks(tree)), rank, chunk
-    ),
-    AllReduceKind.CENTRAL: lambda tree, rank, chunk: tree_phases(flat(ranks(tree)), rank, chunk),
+    AllReduceKind.RING: lambda tree: partial(ring_phases, ranks(tree)),
+    AllReduceKind.HALVING: lambda tree: hierarchical_phases(halves(ranks(tree))),
+    AllReduceKind.CHAIN: lambda tree: tree_phases(chain(ranks(tree))),
+    AllReduceKind.SHARDED: lambda tree: hierarchical_phases(flat(ranks(tree))),
+    AllReduceKind.CENTRAL: lambda tree: tree_phases(flat(ranks(tree))),
 }
 
 _WHOLE = {AllReduceKind.TREE, AllReduceKind.CHAIN, AllReduceKind.CENTRAL}
 """Algorithms that send whole chunks; the others send shares of them."""
 
 
-def all_reduce_phases(algorithm: AllReduceKind, tree: SyncTree, rank: int, chunk: Part) -> Phases:
-    """Return the steps of `rank` in an all-reduce of one chunk; `algorithm` is not `LIBRARY`."""
-    return _PHASES[algorithm](tree, rank, chunk)
+def all_reduce_phases(algorithm: AllReduceKind, tree: SyncTree) -> PhasesOf:
+    """Return the steps of each rank in an all-reduce of one chunk; `algorithm` is not `LIBRARY`.
+
+    What all ranks share is derived here, once, and not at each rank.
+    """
+    return _PHASES[algorithm](tree)
 
 
 def num_chunks(
@@ -72,15 +72,15 @@ def all_reduce_steps(
     SEND (4, 8)
     """
     count = num_chunks(algorithm, num_ranks=len(ranks(tree)), size=size, message_size=message_size)
-    return _chunked(
-        lambda chunk: all_reduce_phases(algorithm, tree, rank, chunk), size=size, num_chunks=count
-    )
+    phases_of = all_reduce_phases(algorithm, tree)
+    return _chunked(lambda chunk: phases_of(rank, chunk), size=size, num_chunks=count)
 
 
 def broadcast_steps(tree: SyncTree, rank: int, *, size: int, message_size: int) -> list[Step]:
     """Return the steps after which every rank has the `size` elements of the tree's leader."""
+    phases_of = broadcast_phases(tree)
     return _chunked(
-        lambda chunk: broadcast_phases(tree, rank, chunk),
+        lambda chunk: phases_of(rank, chunk),
         size=size,
         num_chunks=ceil(size / message_size),  # of 0 elements: no chunk, no message
     )

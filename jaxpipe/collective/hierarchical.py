@@ -15,17 +15,18 @@ Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication O
 2005, section 4.4; Cho et al., "BlueConnect", SysML 2019.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 
-from jaxpipe.collective.shards import Part, ShareGroup, share_groups
-from jaxpipe.collective.step import Act, Phases, Step
-from jaxpipe.collective.sync_tree import SyncTree, pruned, ranks
+from jaxpipe.collective.shards import Part, ShareGroup, groups_by_rank
+from jaxpipe.collective.step import Act, Phases, PhasesOf, Step
+from jaxpipe.collective.sync_tree import SyncTree, pruned
 
 
-def hierarchical_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
-    """Return the steps of `rank` on one chunk.
+def hierarchical_phases(tree: SyncTree) -> PhasesOf:
+    """Return the steps of each rank on one chunk.
 
-    >>> for phase in hierarchical_phases(((0, 1), (2, 3)), 0, Part(0, 8)):
+    >>> for phase in hierarchical_phases(((0, 1), (2, 3)))(0, Part(0, 8)):
     ...     print([(step.act.name, tuple(step.part), step.peer) for step in phase])
     [('SEND', (4, 8), 1)]
     [('ADD', (0, 4), 1), ('SETTLE', (0, 4), -1), ('SEND', (0, 4), 2)]
@@ -33,14 +34,16 @@ def hierarchical_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
     [('TAKE', (4, 8), 1)]
     """
     # An island of one member would be a level without messages.
-    tree = pruned(tree)
-    if isinstance(tree, int):
-        return ([Step(Act.SETTLE, chunk, is_own=True)],)
-    levels = [
-        [group for group in share_groups(island, chunk) if rank in group.ranks]
-        for island in _islands(tree, rank)
-    ]
-    swaps = len(tree) == 2
+    root = pruned(tree)
+    if isinstance(root, int):
+        return lambda _, chunk: ([Step(Act.SETTLE, chunk, is_own=True)],)
+    # Once for all ranks: the groups of one rank follow from the shares of all others.
+    levels_of = cache(lambda chunk: groups_by_rank(root, chunk))
+    swaps = len(root) == 2
+    return lambda rank, chunk: _phases(levels_of(chunk)[rank], rank, swaps=swaps)
+
+
+def _phases(levels: Sequence[list[ShareGroup]], rank: int, *, swaps: bool) -> Phases:
     phases: list[list[Step]] = [[]]
     for height, level in enumerate(levels):
         is_own, is_far = height == 0, height == len(levels) - 1
@@ -59,14 +62,6 @@ def hierarchical_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
         phases.append(_gather_takes(level, rank, is_far=False))
     # With more ranks than elements some shares are empty: they need no message.
     return [[step for step in phase if step.part.size] for phase in phases]
-
-
-def _islands(tree: SyncTree, rank: int) -> Iterator[SyncTree]:
-    """Return the islands around a rank, innermost first."""
-    if isinstance(tree, int):
-        return
-    yield from _islands(next(member for member in tree if rank in ranks(member)), rank)
-    yield tree
 
 
 def _shares(level: list[ShareGroup], rank: int) -> Iterator[tuple[Part, list[tuple[int, Part]]]]:

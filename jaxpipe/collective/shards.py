@@ -13,9 +13,9 @@ exchange the intersections of their shares::
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import ceil
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from jaxpipe.collective.sync_tree import SyncTree
+from jaxpipe.collective.sync_tree import SyncTree, folded
 
 
 class Part(NamedTuple):
@@ -71,7 +71,42 @@ def share_groups(island: SyncTree, whole: Part) -> tuple[ShareGroup, ...]:
     [((0, 4), (0, 2)), ((4, 8), (1, 2))]
     """
     assert not isinstance(island, int), island
-    members = [_shares(member, whole) for member in island]
+    return _groups([_shares(member, whole) for member in island])
+
+
+def groups_by_rank(tree: SyncTree, whole: Part) -> dict[int, list[list[ShareGroup]]]:
+    """Return the groups of each rank, in each of the islands around it, innermost first.
+
+    >>> for groups in groups_by_rank(((0, 1), 2), Part(0, 8))[1]:
+    ...     print([(tuple(part), ranks) for part, ranks in groups])
+    [((0, 8), (0, 1))]
+    [((4, 8), (1, 2))]
+    """
+    levels: dict[int, list[list[ShareGroup]]] = {}
+
+    def at_rank(rank: int) -> tuple[list[int], _Shares]:
+        levels[rank] = []
+        return [rank], [(whole, rank)]
+
+    def at_island(members: list[tuple[list[int], _Shares]]) -> tuple[list[int], _Shares]:
+        inside = [rank for ranks, _ in members for rank in ranks]
+        groups = _groups([shares for _, shares in members])
+        for rank in inside:
+            levels[rank].append([])  # also of a rank without a share: levels count the islands
+        for group in groups:
+            for rank in group.ranks:
+                levels[rank][-1].append(group)
+        return inside, _shares_of(groups)
+
+    folded(tree, at_rank=at_rank, at_island=at_island)
+    return levels
+
+
+_Shares: TypeAlias = list[tuple[Part, int]]
+"""The shares of the sum of a tree, none of them empty, each with the rank that holds it."""
+
+
+def _groups(members: Sequence[_Shares]) -> tuple[ShareGroup, ...]:
     edges = sorted({edge for shares in members for part, _ in shares for edge in part})
     positions = [0] * len(members)
     groups: list[ShareGroup] = []
@@ -84,13 +119,18 @@ def share_groups(island: SyncTree, whole: Part) -> tuple[ShareGroup, ...]:
     return tuple(groups)
 
 
-def _shares(tree: SyncTree, whole: Part) -> list[tuple[Part, int]]:
-    """Return the shares of the tree's sum, none of them empty, each with the rank that holds it."""
-    if isinstance(tree, int):
-        return [(whole, tree)]
+def _shares(tree: SyncTree, whole: Part) -> _Shares:
+    return folded(
+        tree,
+        at_rank=lambda rank: [(whole, rank)],
+        at_island=lambda members: _shares_of(_groups(members)),
+    )
+
+
+def _shares_of(groups: Sequence[ShareGroup]) -> _Shares:
     return [
         (share, rank)
-        for part, ranks in share_groups(tree, whole)
+        for part, ranks in groups
         for share, rank in zip(part.cut(len(ranks)), ranks, strict=True)
         if share.size
     ]

@@ -9,10 +9,10 @@ to the total, takes messages into it unchanged, and settles a part whose sum is 
 Steps of equal sender and receiver are in the same order on both sides.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from jaxpipe.collective.shards import Part
 
@@ -49,6 +49,9 @@ class Step(NamedTuple):
 
 Phases = Sequence[Sequence[Step]]
 """The steps of a rank on one chunk; each phase first receives, then sends."""
+
+PhasesOf: TypeAlias = Callable[[int, Part], Phases]
+"""The steps of each rank on one chunk, by rank and chunk."""
 
 
 def moved(phases: Phases, offset: int) -> Phases:

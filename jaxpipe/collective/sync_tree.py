@@ -18,8 +18,8 @@ Common shapes::
     flat (0, 1, 2, 3)       chain (0, (1, (2, 3)))       halves ((0, 1), (2, 3))
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     SyncTree: TypeAlias = int | tuple["SyncTree", ...]
@@ -27,16 +27,53 @@ else:
     SyncTree: TypeAlias = int | tuple  # run-time type checkers reject a recursive alias
 
 
+_T = TypeVar("_T")
+
+
+def folded(
+    tree: SyncTree, *, at_rank: Callable[[int], _T], at_island: Callable[[list[_T]], _T]
+) -> _T:
+    """Return what `at_island` makes of the results of an island's members, up to the whole tree.
+
+    Members come before their island, and in their order. The tree may be as deep as memory allows.
+
+    >>> folded(((0, 2), (5, 7)), at_rank=lambda rank: 1, at_island=sum)
+    4
+    """
+    # A stack of its own: a chain is as deep as it has ranks, Python's stack is 1,000 calls deep.
+    pending: list[tuple[SyncTree, bool]] = [(tree, False)]
+    results: list[_T] = []
+    while pending:
+        node, are_members_done = pending.pop()
+        if isinstance(node, int):
+            results.append(at_rank(node))
+        elif are_members_done:
+            first = len(results) - len(node)
+            results[first:] = [at_island(results[first:])]
+        else:
+            pending.append((node, True))
+            pending += [(member, False) for member in reversed(node)]
+    return results[0]
+
+
 def ranks(tree: SyncTree) -> tuple[int, ...]:
     """Return the ranks of the tree, in order."""
-    if isinstance(tree, int):
-        return (tree,)
-    return tuple(rank for member in tree for rank in ranks(member))
+    found: list[int] = []
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, int):
+            found.append(node)
+        else:
+            pending += reversed(node)
+    return tuple(found)
 
 
 def leader(tree: SyncTree) -> int:
     """Return the first rank of the tree."""
-    return tree if isinstance(tree, int) else leader(tree[0])
+    while not isinstance(tree, int):
+        tree = tree[0]
+    return tree
 
 
 def to_leaders(tree: SyncTree) -> tuple[tuple[int, int], ...]:
@@ -45,10 +82,14 @@ def to_leaders(tree: SyncTree) -> tuple[tuple[int, int], ...]:
     >>> to_leaders(((0, 2), (5, 7)))
     ((2, 0), (7, 5), (5, 0))
     """
-    if isinstance(tree, int):
-        return ()
-    inside = tuple(hop for member in tree for hop in to_leaders(member))
-    return inside + tuple((leader(member), leader(tree)) for member in tree[1:])
+    edges: list[tuple[int, int]] = []
+
+    def join(leaders: list[int]) -> int:
+        edges.extend((each, leaders[0]) for each in leaders[1:])
+        return leaders[0]
+
+    folded(tree, at_rank=int, at_island=join)
+    return tuple(edges)
 
 
 def flat(order: Sequence[int]) -> SyncTree:
@@ -78,7 +119,7 @@ def chained(tree: SyncTree) -> SyncTree:
     >>> chained(((3, 4, 5), 1, 2))
     ((3, (4, 5)), (1, 2))
     """
-    return tree if isinstance(tree, int) else chain([chained(member) for member in tree])
+    return folded(tree, at_rank=_itself, at_island=chain)
 
 
 def halves(order: Sequence[int]) -> SyncTree:
@@ -99,7 +140,21 @@ def pruned(tree: SyncTree) -> SyncTree:
     >>> pruned((((4,), 1), (2,)))
     ((4, 1), 2)
     """
-    if isinstance(tree, int):
-        return tree
-    members = tuple(pruned(member) for member in tree)
-    return members[0] if len(members) == 1 else members
+    return folded(
+        tree,
+        at_rank=_itself,
+        at_island=lambda members: members[0] if len(members) == 1 else tuple(members),
+    )
+
+
+def relabelled(tree: SyncTree, labels: Mapping[int, int]) -> SyncTree:
+    """Return the tree with each rank replaced by its label.
+
+    >>> relabelled(((0, 2), 5), {0: 1, 2: 3, 5: 4})
+    ((1, 3), 4)
+    """
+    return folded(tree, at_rank=lambda rank: labels[rank], at_island=tuple)
+
+
+def _itself(rank: int) -> SyncTree:
+    return rank

@@ -10,8 +10,9 @@ wait for each other: their receives are posted ahead, and links carry them one a
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TypeAlias
 
@@ -20,7 +21,7 @@ from jaxpipe.collective.kinds import AllReduceKind
 from jaxpipe.collective.pairwise import barrier_phases
 from jaxpipe.collective.ring import all_gather_phases, reduce_scatter_phases
 from jaxpipe.collective.shards import Part
-from jaxpipe.collective.step import Act, Phases, Step, weave
+from jaxpipe.collective.step import Act, PhasesOf, Step, weave
 from jaxpipe.collective.sync_tree import SyncTree, ranks
 from jaxpipe.collective.tree import broadcast_phases, reduce_phases
 from jaxpipe.errors import PlanError
@@ -58,15 +59,20 @@ def transfers(
     [(3, 5, 1.0, ()), (5, 3, 1.0, ()), (5, 3, 1.0, (0,)), (3, 5, 1.0, (1,))]
     """
     derivation = _Derivation(bytes_per_element)
-    unfinished = {rank: deque(steps) for rank, steps in programs.items()}
-    # Steps that can run stay able to run, so that any order of the ranks gives the same transfers.
-    while unfinished:
-        num_left = sum(map(len, unfinished.values()))
-        for rank, steps in unfinished.items():
-            derivation.advance(rank, steps)
-        unfinished = {rank: steps for rank, steps in unfinished.items() if steps}
-        stuck = unfinished and num_left == sum(map(len, unfinished.values()))
-        assert not stuck, f"ranks {sorted(unfinished)} wait for messages that no step sends"
+    left = {rank: deque(steps) for rank, steps in programs.items()}
+    position = {rank: index for index, rank in enumerate(programs)}
+    order = list(programs)
+    # Rounds over the ranks in their order, which skip those whose message has not been sent: of a
+    # chain of p ranks only one can run in each of p rounds.
+    turns = [(0, index) for index in range(len(order))]
+    heapify(turns)
+    while turns:
+        turn, index = heappop(turns)
+        for other in derivation.advance(order[index], left[order[index]]):
+            later = position[other] > index
+            heappush(turns, (turn if later else turn + 1, position[other]))
+    stuck = sorted(rank for rank, steps in left.items() if steps)
+    assert not stuck, f"ranks {stuck} wait for messages that no step sends"
     assert not any(derivation.sent.values()), "messages are sent that no step receives"
     return tuple(derivation.moved)
 
@@ -78,26 +84,40 @@ class _Derivation:
         self.moved: list[Transfer] = []
         self.sent: defaultdict[tuple[int, int], deque[int]] = defaultdict(deque)
         self._latest: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        self._after: dict[int, tuple[int, ...]] = {}
+        self._waits_for: dict[int, int] = {}
         self._bytes_per_element = bytes_per_element
 
-    def advance(self, rank: int, steps: deque[Step]) -> None:
-        """Execute the steps of a rank up to the first receive whose message has not been sent."""
+    def advance(self, rank: int, steps: deque[Step]) -> list[int]:
+        """Execute the steps of a rank up to the first receive whose message has not been sent.
+
+        Returns the ranks that waited for one of the messages that it has sent.
+        """
+        woken: list[int] = []
         while steps:
             step = steps[0]
             if step.act is Act.SEND:
                 self._send(rank, step)
+                if self._waits_for.get(step.peer) == rank:
+                    del self._waits_for[step.peer]
+                    woken.append(step.peer)
             elif step.act in (Act.ADD, Act.TAKE):
                 # One queue per pair of ranks: the messages of a pair never overtake each other.
                 if not self.sent[step.peer, rank]:
-                    return
+                    self._waits_for[rank] = step.peer
+                    break
                 self._latest[rank][step.peer] = self.sent[step.peer, rank].popleft()
+                self._after.pop(rank, None)
             steps.popleft()
+        return woken
 
     def _send(self, rank: int, step: Step) -> None:
         self.sent[rank, step.peer].append(len(self.moved))
         num_bytes = step.part.size * self._bytes_per_element
-        after = tuple(sorted(self._latest[rank].values()))
-        self.moved.append(Transfer(rank, step.peer, num_bytes, after))
+        # One tuple for all sends between two receives: a leader of p ranks sends p after p.
+        if rank not in self._after:
+            self._after[rank] = tuple(sorted(self._latest[rank].values()))
+        self.moved.append(Transfer(rank, step.peer, num_bytes, self._after[rank]))
 
 
 def side_by_side(collective: Collective, *, times: int) -> Collective:
@@ -129,8 +149,7 @@ def in_sequence(first: Collective, second: Collective) -> Collective:
             each.source,
             each.destination,
             each.num_bytes,
-            # Enough for a reduce and a broadcast: what a rank forwards has come from the leader.
-            tuple(len(first) + need for need in each.after) or tuple(arrived[each.source]),
+            (*arrived[each.source], *(len(first) + need for need in each.after)),
         )
         for each in second
     ]
@@ -138,7 +157,7 @@ def in_sequence(first: Collective, second: Collective) -> Collective:
 
 
 def chunked_transfers(
-    phases_of: Callable[[int, Part], Phases],
+    phases_of: PhasesOf,
     members: Sequence[int],
     *,
     num_bytes: float,
@@ -179,7 +198,7 @@ def all_reduce_transfers(
     members = ranks(tree)
     message_size = inf if kind is AllReduceKind.RING else chunk_bytes
     return chunked_transfers(
-        lambda rank, chunk: all_reduce_phases(kind, tree, rank, chunk),
+        all_reduce_phases(kind, tree),
         members,
         num_bytes=num_bytes,
         num_chunks=num_chunks(
@@ -191,7 +210,7 @@ def all_reduce_transfers(
 def reduce_transfers(tree: SyncTree, *, num_bytes: float, num_chunks: int = 1) -> Collective:
     """Return the messages of a reduce to the leader of a tree."""
     return chunked_transfers(
-        lambda rank, chunk: reduce_phases(tree, rank, chunk),
+        reduce_phases(tree),
         ranks(tree),
         num_bytes=num_bytes,
         num_chunks=num_chunks,
@@ -201,7 +220,7 @@ def reduce_transfers(tree: SyncTree, *, num_bytes: float, num_chunks: int = 1) -
 def broadcast_transfers(tree: SyncTree, *, num_bytes: float, num_chunks: int = 1) -> Collective:
     """Return the messages of a broadcast from the leader of a tree."""
     return chunked_transfers(
-        lambda rank, chunk: broadcast_phases(tree, rank, chunk),
+        broadcast_phases(tree),
         ranks(tree),
         num_bytes=num_bytes,
         num_chunks=num_chunks,

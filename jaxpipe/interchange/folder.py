@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy, for which safetensors asks by name
 import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -80,7 +81,8 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         check_regular(path.stat(), path)  # links are: caches of downloads consist of them
         with safe_open(path, framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, AttributeError) as error:
+    # NumPy has no such dtype: AttributeError or TypeError, as safetensors looks for it.
+    except (OSError, SafetensorError, AttributeError, TypeError) as error:
         raise CheckpointError(
             f"tensors come as safetensors: {path} cannot be read ({error}); save the model with "
             "`save_pretrained`, which writes that"

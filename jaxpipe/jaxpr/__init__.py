@@ -1,4 +1,4 @@
-"""Flat jaxprs, and the one place that reads the parameters of JAX's equations."""
+"""Flat jaxprs, the one place that reads the parameters of JAX's equations, and tested versions."""
 
 from jaxpipe.jaxpr.evaluate import Values, compute, read, run_scan
 from jaxpipe.jaxpr.flatten import (
@@ -10,8 +10,10 @@ from jaxpipe.jaxpr.flatten import (
     live,
     varying,
 )
+from jaxpipe.jaxpr.tested_jax import TESTED, is_tested, warn_if_untested
 
 __all__ = [
+    "TESTED",
     "Equation",
     "FlatJaxpr",
     "Scan",
@@ -19,8 +21,10 @@ __all__ = [
     "Variable",
     "compute",
     "flatten",
+    "is_tested",
     "live",
     "read",
     "run_scan",
     "varying",
+    "warn_if_untested",
 ]

@@ -20,6 +20,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.jaxpr.tested_jax import TESTED
 
 _REMAT: Final = frozenset(("checkpoint", "remat", "remat2"))
 
@@ -115,7 +116,7 @@ def _closed(jaxpr: Any) -> ClosedJaxpr:
 def _parameter(equation: JaxprEqn, name: str) -> Any:
     if name not in equation.params:
         raise ConfigError(
-            f"jaxpipe reads the equations of jax 0.10 to 0.12: `{equation.primitive.name}` of jax "
+            f"jaxpipe reads the equations of {TESTED}: `{equation.primitive.name}` of jax "
             f"{jax.__version__} has no parameter `{name}`, only {', '.join(equation.params)}; "
             "install one of those versions"
         )

@@ -220,6 +220,9 @@ def _unrolled(scan: ScanParameters, operands: Sequence[Variable]) -> ClosedJaxpr
         for step in order:
             results = body(*consts, *carry, *(each[step] for each in stacked))
             carry, kept[step] = results[: scan.num_carry], results[scan.num_carry :]
+        if not kept:  # no iteration, so nothing to stack
+            sliced = scan.body.out_avals[scan.num_carry :]
+            return [*carry, *(jnp.zeros((0, *each.shape), each.dtype) for each in sliced)]
         return [*carry, *(jnp.stack(each) for each in zip(*kept, strict=True))]
 
     return jax.make_jaxpr(run)(*(operand.aval for operand in operands))

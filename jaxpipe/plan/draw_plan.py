@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from jaxpipe.collective import SyncTree
+from jaxpipe.collective.sync_tree import folded
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import peak_live, render, timetable
 from topo import Cluster
@@ -38,7 +39,7 @@ def draw_tree(tree: SyncTree) -> str:
     >>> draw_tree(((0, 2), 5))
     '((0 2) 5)'
     """
-    return str(tree) if isinstance(tree, int) else f"({' '.join(map(draw_tree, tree))})"
+    return folded(tree, at_rank=str, at_island=lambda members: f"({' '.join(members)})")
 
 
 def ideal_bubble(plan: Plan) -> float:

@@ -1,5 +1,6 @@
-"""The terminal: one console for all commands, and progress of long operations."""
+"""The terminal: one console for all commands, progress of long operations, the next command."""
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -28,6 +29,15 @@ class PrintableConsole(Console):
 
 console = PrintableConsole(highlight=False, soft_wrap=True)
 errors = PrintableConsole(stderr=True, highlight=False, soft_wrap=True)
+
+
+def next_line(*words: object) -> str:
+    """Return the line that names the next command, quoted for a shell.
+
+    >>> next_line("generate", "my runs/a", "--prompt", "A list is")
+    "next: jaxpipe generate 'my runs/a' --prompt 'A list is'"
+    """
+    return f"next: {shlex.join(['jaxpipe', *map(str, words)])}"
 
 
 @contextmanager

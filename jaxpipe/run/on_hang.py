@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jaxpipe.comm.mpi.abort_job import end_launcher
 from jaxpipe.errors import printable
-from jaxpipe.runtime.watchdog import Cause, CauseKind, read_heartbeats, write_cause
+from jaxpipe.runtime.watchdog import Cause, read_heartbeats, write_cause
 
 _PATIENCE_S = 5.0
 
@@ -36,8 +36,8 @@ class Killed(Enum):
 class OnHang:
     """Callback for the causes that a watchdog finds, for jobs that survive lost ranks.
 
-    Ranks on the same host kill the culprit. If the job still hangs five seconds later, or if ranks
-    wait for each other in a cycle, the job ends.
+    Ranks on the same host kill the culprit. If the job still hangs five seconds later, or if a link
+    is cut, which is no rank's fault, the job ends.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class OnHang:
         if found != self._found:  # a new culprit, or the last one has moved on: wait again
             self._found, self._since_s = found, now_s
         is_late = now_s - self._since_s > _PATIENCE_S
-        if is_late or cause.rank is None or cause.kind is CauseKind.DEADLOCK:
+        if is_late or cause.rank is None:
             self._end(cause)
         elif kill_rank(self._folder, cause.rank) is Killed.NOW:
             _write_line(f"{cause}; killed so that the others continue")

@@ -10,10 +10,16 @@ from jaxpipe.paced import Outcome, Scale, execute, planned_all_reduces
 from jaxpipe.plan import Plan, draw_plan, ideal_bubble
 from jaxpipe.run.console import console
 from jaxpipe.run.forecast import conditions_from
-from jaxpipe.runtime.metrics.records import MetricsFile, PacedMetrics
+from jaxpipe.runtime.metrics.records import (
+    METRICS_FILE,
+    PICTURE_FILE,
+    TRACE_FILE,
+    MetricsFile,
+    PacedMetrics,
+)
 from jaxpipe.runtime.metrics.trace_file import write_trace
 from jaxpipe.simulate import Conditions, plan_step
-from jaxpipe.trace import summarise
+from jaxpipe.trace import one_step, summarise
 from models import train_flops_per_token
 from topo import Cluster
 
@@ -50,7 +56,7 @@ def _steps(
     is_first, file = transport.rank == 0, None
     if is_first:
         console.print(f"{draw_plan(plan, conditions.cluster)}\n\n{_notice(config)}\n", markup=False)
-        file = MetricsFile(folder / "metrics.jsonl", describe(config), first_step=0)
+        file = MetricsFile(folder / METRICS_FILE, describe(config), first_step=0, truth=_TRUTH)
     for step in range(config.train.steps):
         outcome = execute(
             step_model,
@@ -66,7 +72,8 @@ def _steps(
         console.print(_line(config, metrics), markup=False)
         yield metrics
         if step + 1 == config.train.steps:
-            write_trace(outcome.trace, path=folder / "trace.json", picture=folder / "timeline.png")
+            last = one_step(outcome.trace, step=1, called=step + 1)
+            write_trace(last, path=folder / TRACE_FILE, picture=folder / PICTURE_FILE)
 
 
 def _notice(config: Config) -> str:
@@ -88,7 +95,7 @@ def _metrics(config: Config, outcome: Outcome, *, step: int) -> PacedMetrics:
         real_s=outcome.real_s,
         tokens_per_s=tokens_per_s,
         flops_per_s=train_flops_per_token(config.model, sequence=sequence) * tokens_per_s,
-        bubble=summary.bubble_fraction or 0.0,
+        bubble=summary.bubble or 0.0,
         late_s=outcome.waits.mean_s,
         network_late_s=outcome.network.mean_s,
     )
@@ -114,8 +121,8 @@ def _report(config: Config, plan: Plan, steps: Sequence[PacedMetrics]) -> None:
         f"timing error on this machine, mean of the worst step: waits end {late_ms:.2g} ms late, "
         f"messages enter the emulated network {network_late_ms:.2g} ms late",
         "",
-        f"{'metrics':<12}{folder / 'metrics.jsonl'}",
-        f"{'trace':<12}{folder / 'trace.json'}",
-        f"{'picture':<12}{folder / 'timeline.png'}",
+        f"{'metrics':<12}{folder / METRICS_FILE}",
+        f"{'trace':<12}{folder / TRACE_FILE}",
+        f"{'picture':<12}{folder / PICTURE_FILE}",
     )
     console.print("\n" + "\n".join(lines), markup=False)

@@ -10,10 +10,12 @@ from pathlib import Path
 from jaxpipe.config import Config, check_paced, check_run, cluster_from, plan_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan, ResolvedPlan, draw_plan, resolved_plan_text
-from jaxpipe.run.console import console
+from jaxpipe.run.console import console, next_line
+from jaxpipe.run.output_files import announce_replaced
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.config import ComputeKind, RunConfig, TransportKind
-from jaxpipe.runtime.watchdog import clear_cause, clear_ended
+from jaxpipe.runtime.metrics.records import METRICS_FILE, TRACE_FILE
+from jaxpipe.runtime.watchdog import clear_cause, clear_ended, clear_heartbeats
 from topo import Cluster
 
 PLAN_FILE = "plan.toml"
@@ -33,6 +35,11 @@ class Prepared:
     def resolved(self) -> ResolvedPlan:
         """The plan as ranks receive it."""
         return ResolvedPlan.of(self.plan, self.cluster)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run has no step left: it resumes after its last."""
+        return self.checkpoint is not None and self.checkpoint.step >= self.config.train.steps
 
 
 def prepare(config: Config, *, resume: bool) -> Prepared:
@@ -58,10 +65,13 @@ def begin_folder(prepared: Prepared) -> Path:
         ConfigError: the folder cannot be made or written.
     """
     folder = Path(prepared.config.run.folder)
+    if prepared.checkpoint is None:
+        announce_replaced(folder / name for name in (PLAN_FILE, METRICS_FILE, TRACE_FILE))
     # First: it makes the folder, or refuses one that cannot be written.
     plan_file = write_resolved_plan(prepared.config, prepared.resolved)
     clear_cause(folder)
     clear_ended(folder)
+    clear_heartbeats(folder)
     return plan_file
 
 
@@ -89,6 +99,32 @@ def introduce(config: Config, plan: Plan, cluster: Cluster) -> None:
     if (line := emulation_notice(config.run, cluster)) is not None:
         console.print(f"{line}\n", markup=False)
     console.print(draw_plan(plan, cluster), markup=False)
+
+
+def introduce_run(prepared: Prepared) -> None:
+    """Print the plan of a run that is about to start, and the step from which it resumes."""
+    introduce(prepared.config, prepared.plan, prepared.cluster)
+    if prepared.checkpoint is not None:
+        console.print(f"\n{resume_notice(prepared.checkpoint, prepared.config)}", markup=False)
+
+
+def resume_notice(checkpoint: Checkpoint, config: Config) -> str:
+    """Return the line that says where a run resumes, or that it is complete."""
+    step, steps = checkpoint.step, config.train.steps
+    if step < steps:
+        return f"resuming after step {step}/{steps}, from {checkpoint.folder}"
+    return (
+        f"the run is complete: {checkpoint.folder} is that of step {step}, and `train.steps` is "
+        f"{steps}; raise it to train on"
+    )
+
+
+def report_complete(prepared: Prepared) -> None:
+    """Say that a run has no step left, and what to do with it."""
+    assert prepared.checkpoint is not None, "a new run has all its steps left"
+    line = resume_notice(prepared.checkpoint, prepared.config)
+    following = next_line("generate", prepared.config.run.folder)
+    console.print(f"{line}\n\n{following}", markup=False)
 
 
 def emulation_notice(run: RunConfig, cluster: Cluster) -> str | None:

@@ -7,6 +7,7 @@
                     └► refused ──► all ranks end with exit code 2, rank 0 says why
 """
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from jaxpipe.comm import BROADCAST_TAG, Transport, broadcast_bytes
 from jaxpipe.config import Config, cluster_from
 from jaxpipe.errors import UserError
 from jaxpipe.plan import ResolvedPlan, parse_resolved_plan, resolved_plan_text
+from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.paced import run_paced
-from jaxpipe.run.prepare_run import begin_folder, introduce, prepare
-from jaxpipe.run.train_rank import train_rank
+from jaxpipe.run.prepare_run import begin_folder, introduce_run, prepare, report_complete
+from jaxpipe.run.train_rank import Member, train_rank
 from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid
 from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
@@ -30,7 +32,8 @@ class Start:
     """With what a rank starts.
 
     `resolved` is None on ranks of the user's own launcher: rank 0 then resolves the plan. Rank 0
-    of a run that resumes has the `checkpoint`, or finds it.
+    of a run that resumes has the `checkpoint`, or finds it. `resume_line` names the command that
+    continues the run.
     """
 
     config: Config
@@ -39,6 +42,7 @@ class Start:
     checkpoint: Checkpoint | None = None
     cluster: Cluster | None = None
     hooks: Hooks = NO_HOOKS
+    resume_line: str = "next: the same command with --resume"
 
 
 def run_rank(start: Start, *, is_launched: bool) -> int:
@@ -50,11 +54,18 @@ def run_rank(start: Start, *, is_launched: bool) -> int:
         UserError: the input is wrong.
         RunError: the run has failed.
     """
-    config = start.config
-    survives = config.run.survive is Survival.SHRINK
+    survives = start.config.run.survive is Survival.SHRINK
     transport = open_base(is_launched=is_launched, survives=survives)
-    if start.resolved is None:
-        start = receive_plan(transport, start)
+    with ExitStack() as held:
+        if start.resolved is not None:
+            return _run(start, transport, is_launched=is_launched)
+        received = receive_plan(transport, start, held)
+        return 0 if received is None else _run(received, transport, is_launched=is_launched)
+
+
+def _run(start: Start, transport: Transport, *, is_launched: bool) -> int:
+    """Train or pace as a rank that has the plan."""
+    config = start.config
     resolved = start.resolved
     assert resolved is not None, "the plan has been received"
     if config.run.compute is ComputeKind.PACED:
@@ -67,21 +78,29 @@ def run_rank(start: Start, *, is_launched: bool) -> int:
     except BaseException as error:
         transport.close(error=error)
         raise
-    return train_rank(
-        config,
-        resolved,
-        transport,
-        resume=start.resume,
-        checkpoint=start.checkpoint,
+    member = Member(
+        config=config,
+        transport=transport,
+        devices=resolved.devices,
         hooks=start.hooks,
+        resume_line=start.resume_line,
+        is_launched=is_launched,
     )
+    return train_rank(member, resolved, resume=start.resume, checkpoint=start.checkpoint)
 
 
-def receive_plan(transport: Transport, start: Start) -> Start:
+_REFUSED, _COMPLETE = b"", b"complete"
+"""What rank 0 broadcasts in place of a plan."""
+
+
+def receive_plan(transport: Transport, start: Start, held: ExitStack) -> Start | None:
     """Return `start` with the plan that rank 0 has resolved; all ranks call this.
 
-    Where the input is wrong, all ranks close the transport in order and raise: rank 0 what it has
-    found, which is printed once, the others after it.
+    Return None, with the transport closed, if the run that should resume is complete.
+
+    Rank 0 holds the lock of the run's folder until `held` is closed. Where the input is wrong, all
+    ranks close the transport in order and raise: rank 0 what it has found, which is printed once,
+    the others after it.
 
     Raises:
         UserError: the input is wrong.
@@ -92,11 +111,11 @@ def receive_plan(transport: Transport, start: Start) -> Start:
     try:
         if transport.rank == 0:
             try:
-                start = _prepared(start, num_started=transport.num_ranks)
-                assert start.resolved is not None, "the plan has been resolved"
-                payload = resolved_plan_text(start.resolved).encode()
+                start = _prepared(start, held, num_started=transport.num_ranks)
+                resolved = start.resolved
+                payload = _COMPLETE if resolved is None else resolved_plan_text(resolved).encode()
             except UserError as error:
-                refusal, payload = error, b""  # no plan is empty
+                refusal, payload = error, _REFUSED
         # After a refusal too: the others wait for this message.
         text = broadcast_bytes(
             transport,
@@ -108,22 +127,32 @@ def receive_plan(transport: Transport, start: Start) -> Start:
     except BaseException as error:
         transport.close(error=error)
         raise
-    if not text:
+    if text == _REFUSED:
         transport.close()
         raise refusal or UserError("rank 0 has refused the input")
+    if text == _COMPLETE:
+        transport.close()
+        return None
     if start.resolved is not None:
         return start
     return replace(start, resolved=parse_resolved_plan(text.decode(), source="the plan of rank 0"))
 
 
-def _prepared(start: Start, *, num_started: int) -> Start:
-    """Return `start` with what a launcher would have prepared."""
+def _prepared(start: Start, held: ExitStack, *, num_started: int) -> Start:
+    """Return `start` with what a launcher would have prepared, in the locked folder.
+
+    A run that is complete has no plan.
+    """
+    held.enter_context(locked(Path(start.config.run.folder)))
     prepared = prepare(start.config, resume=start.resume)
     here = LaunchedRank(rank=0, num_ranks=num_started)
     check_launched_rank(here, num_ranks=prepared.plan.num_ranks)
+    if prepared.is_complete:
+        report_complete(prepared)
+        return start
     begin_folder(prepared)
     if start.config.run.compute is ComputeKind.REAL:
-        introduce(start.config, prepared.plan, prepared.cluster)
+        introduce_run(prepared)
     return replace(
         start,
         resolved=prepared.resolved,

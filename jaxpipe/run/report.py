@@ -10,7 +10,7 @@ from jaxpipe.plan import Plan, ideal_bubble
 from jaxpipe.run.prepare_run import PLAN_FILE
 from jaxpipe.run.sample import sample_text
 from jaxpipe.runtime.config import TrainConfig
-from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
+from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics, read_truth
 from jaxpipe.runtime.train import Outcome
 
 
@@ -31,7 +31,7 @@ class StepReport:
         self._console.print(
             f"step {metrics.step:>5}/{self._train.steps}   loss {metrics.loss:.3f}   "
             f"{metrics.tokens_per_s:>7,.0f} tokens/s   {metrics.flops_per_s / 1e9:.1f} GFLOP/s   "
-            f"bubble {metrics.bubble:.0%} (theory {self._ideal_bubble:.0%})   "
+            f"bubble {metrics.bubble:.1%} (theory {self._ideal_bubble:.1%})   "
             f"{left_s:.0f} s left{_scaling(metrics)}{held_out}"
         )
 
@@ -48,11 +48,12 @@ def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -
     evals = [m.eval_loss for m in metrics if m.eval_loss is not None]
     speed = median(m.tokens_per_s for m in metrics)
     bubble = median(m.bubble for m in metrics)
+    truth = read_truth(outcome.metrics)
     lines = (
         f"training loss {metrics[0].loss:.3f} -> {metrics[-1].loss:.3f}",
         f"held-out loss {evals[0]:.3f} -> {evals[-1]:.3f}, in nats per token",
-        f"{speed:,.0f} tokens/s, median of {len(metrics)} steps (measured on this machine)",
-        f"bubble {bubble:.1%}, median (measured); {ideal_bubble(plan):.1%} in theory",
+        f"{speed:,.0f} tokens/s, median of {len(metrics)} steps ({truth})",
+        f"bubble {bubble:.1%}, median ({truth}); {ideal_bubble(plan):.1%} in theory",
     )
     console.print("\n" + "\n".join(lines) + "\n", markup=False)
     sample = config.sample

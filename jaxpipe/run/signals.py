@@ -1,9 +1,10 @@
-"""On SIGTERM or SIGUSR1, stop after the current step and save a checkpoint.
+"""On SIGTERM, SIGUSR1 or Ctrl-C, stop after the current step and save a checkpoint.
 
 ::
 
-    SIGTERM, SIGUSR1 ──► socket ──► thread ──┬─ nothing is trained yet, or a rank is lost: exit now
-                                             └─ else: stop after the step, with a checkpoint
+    SIGTERM, SIGUSR1, SIGINT ─► socket ─► thread ─┬─ nothing is trained yet, a rank is lost, or a
+                                                  │  second Ctrl-C: exit now
+                                                  └─ else: stop after the step, with a checkpoint
 
 The main thread may be inside MPI or XLA, where Python runs no signal handler: the wake-up socket
 reaches another thread at once.
@@ -16,30 +17,39 @@ MPI.
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Thread
 
 from jaxpipe.runtime.watchdog import Watchdog
 
-_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+_ONE_REQUEST_S = 0.2
 
 
 @contextmanager
-def stop_on_signal(watch: Callable[[], Watchdog]) -> Iterator[None]:
+def stop_on_signal(
+    watch: Callable[[], Watchdog], *, is_launched: bool = True
+) -> Iterator[list[int]]:
     """Let a signal stop the run after the step, with a checkpoint; for the main thread.
 
-    `watch` returns the current watchdog, which a recovery from a lost rank replaces.
+    `watch` returns the current watchdog, which a recovery from a lost rank replaces. Yields the
+    list of the signals received. A rank that is ended at once exits with 1 if it `is_launched`,
+    since its launcher reports the signal; else with 128 plus the signal.
     """
+    received: list[int] = []
     receiver, sender = socket.socketpair()
     sender.setblocking(False)  # as `set_wakeup_fd` demands
-    thread = Thread(target=_listen, args=(receiver, watch), name="stop on signal", daemon=True)
+    listener = _Listener(watch=watch, received=received, is_launched=is_launched)
+    thread = Thread(target=listener.run, args=(receiver,), name="stop on signal", daemon=True)
     thread.start()
     wakeup = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
     # Handlers that do nothing: without any, the default would end the process.
     previous = {number: signal.signal(number, _leave_to_thread) for number in _SIGNALS}
     try:
-        yield
+        yield received
     finally:
         # In this order: no signal may be written to a socket that is closed.
         for number, handler in previous.items():
@@ -54,12 +64,35 @@ def _leave_to_thread(*_: object) -> None:
     """Do nothing: the wake-up socket has reached the thread."""
 
 
-def _listen(receiver: socket.socket, watch: Callable[[], Watchdog]) -> None:
-    while numbers := receiver.recv(64):
-        if not set(numbers) & set(_SIGNALS):  # SIGINT comes here, too
-            continue
-        current = watch()
-        # SIGUSR1 never ends a rank at once: launchers send it ahead of a time limit.
-        if signal.SIGTERM in numbers and (not current.is_watching or current.has_lost_a_rank()):
-            os._exit(1)
-        current.stop_requested = True
+@dataclass(slots=True, kw_only=True)
+class _Listener:
+    """Acts on the signals of a rank, in a thread of its own."""
+
+    watch: Callable[[], Watchdog]
+    received: list[int]
+    is_launched: bool
+    _first_interrupt_s: float | None = None
+
+    def run(self, receiver: socket.socket) -> None:
+        """Act on the signals whose numbers the socket delivers, until it is closed."""
+        while numbers := receiver.recv(64):
+            for number in filter(_SIGNALS.__contains__, numbers):
+                self._act(number)
+
+    def _act(self, number: int) -> None:
+        self.received.append(number)
+        watch = self.watch()
+        is_hopeless = not watch.is_watching or watch.has_lost_a_rank()
+        # A SIGUSR1 may come early: it asks for a checkpoint, and is answered after one step.
+        if (is_hopeless and number != signal.SIGUSR1) or self._is_repeated(number):
+            os._exit(1 if self.is_launched else 128 + number)
+        watch.stop_requested = True
+
+    def _is_repeated(self, number: int) -> bool:
+        """Return whether this is a second Ctrl-C."""
+        if number != signal.SIGINT:
+            return False
+        now_s = time.monotonic()
+        if self._first_interrupt_s is None:
+            self._first_interrupt_s = now_s
+        return now_s - self._first_interrupt_s >= _ONE_REQUEST_S

@@ -12,7 +12,7 @@ user's own launcher receive the plan from rank 0 over the transport, and may hav
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -20,12 +20,20 @@ from pathlib import Path
 from jaxpipe.config import Config, check_paced, check_plan_fits, load_config
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.plan import Plan, read_resolved_plan
-from jaxpipe.run.console import console
-from jaxpipe.run.prepare_run import Prepared, begin_folder, introduce, prepare
+from jaxpipe.run.console import console, next_line
+from jaxpipe.run.folder_lock import beating, locked
+from jaxpipe.run.prepare_run import (
+    Prepared,
+    begin_folder,
+    introduce_run,
+    prepare,
+    report_complete,
+)
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.config import ComputeKind, Survival
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.process.affinity import die_with_parent, pin
+from jaxpipe.runtime.process.compile_cache import use_compile_cache
 from jaxpipe.runtime.process.exit_cause import find_exit_cause
 from jaxpipe.runtime.process.gpu_assignment import take_devices
 from jaxpipe.runtime.process.mpirun import (
@@ -38,7 +46,7 @@ from jaxpipe.runtime.process.mpirun import (
     launched_rank,
 )
 from jaxpipe.runtime.process.ulfm_support import check_survival
-from jaxpipe.runtime.watchdog import Cause, CauseKind, has_ended, write_cause
+from jaxpipe.runtime.watchdog import Cause, CauseKind, has_ended, have_begun, write_cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +65,22 @@ class TrainRequest:
 
     def rank_arguments(self, plan_file: Path) -> list[str]:
         """Return the command line with which a launcher starts each rank."""
-        changes = [word for setting in self.settings for word in ("--set", setting)]
         resume = ["--resume"] if self.resume else []
         hooks = [] if self.hooks is None else ["--hooks", self.hooks]
-        return ["train", str(self.config), *changes, *resume, "--plan", str(plan_file), *hooks]
+        return [*self._arguments(), *resume, "--plan", str(plan_file), *hooks]
+
+    @property
+    def resume_line(self) -> str:
+        """The line that names the command with which the run continues.
+
+        >>> TrainRequest(config=Path("my.toml"), settings=("run.folder=a b",)).resume_line
+        "next: jaxpipe train my.toml --set 'run.folder=a b' --resume"
+        """
+        return next_line(*self._arguments(), "--resume")
+
+    def _arguments(self) -> list[str]:
+        changes = [word for setting in self.settings for word in ("--set", setting)]
+        return ["train", str(self.config), *changes]
 
 
 def start_training(request: TrainRequest) -> int:
@@ -82,8 +102,11 @@ def check_training(request: TrainRequest) -> None:
         UserError: the input is wrong.
     """
     prepared = prepare(load_config(request.config, request.settings), resume=request.resume)
-    introduce(prepared.config, prepared.plan, prepared.cluster)
-    console.print(f"\nchecked; next: jaxpipe train {request.config}", markup=False)
+    introduce_run(prepared)
+    changes = (word for setting in request.settings for word in ("--set", setting))
+    resume = ("--resume",) if request.resume else ()
+    line = next_line("train", request.config, *changes, *resume)
+    console.print(f"\nchecked; {line}", markup=False)
 
 
 def load_hooks(reference: str | None, config: Path, *, rank: int) -> Hooks:
@@ -121,45 +144,85 @@ def _be_rank(request: TrainRequest, config: Config, here: LaunchedRank) -> int:
     die_with_parent()
     pin(os.environ)
     take_devices(os.environ, each=config.mesh.num_devices)
+    use_compile_cache(os.environ)
     hooks = load_hooks(request.hooks, request.config, rank=here.rank)
 
     from jaxpipe.run.rank import Start, run_rank  # loads jax and MPI
 
-    start = Start(config=config, resume=request.resume, resolved=resolved, hooks=hooks)
+    start = Start(
+        config=config,
+        resume=request.resume,
+        resolved=resolved,
+        hooks=hooks,
+        resume_line=request.resume_line,
+    )
     return run_rank(start, is_launched=True)
 
 
 def _launch(request: TrainRequest, config: Config) -> int:
-    """Prepare the run, and start its ranks; a plan of one rank needs no MPI."""
-    prepared = prepare(config, resume=request.resume)
-    num_ranks, survives = prepared.plan.num_ranks, config.run.survive is Survival.SHRINK
-    if num_ranks > 1:
-        launch_command(find_mpirun(), num_ranks=num_ranks, survives=survives)  # or says what lacks
-    plan_file = begin_folder(prepared)
-    if config.run.compute is ComputeKind.REAL:
-        introduce(config, prepared.plan, prepared.cluster)
-    if num_ranks > 1:
-        return _start_ranks(prepared, request.rank_arguments(plan_file))
+    """Prepare the run in its locked folder, and start its ranks; one rank needs no MPI."""
+    # No thread touches the lock: this process has to fork.
+    with locked(Path(config.run.folder), beats=False) as lock:
+        prepared = prepare(config, resume=request.resume)
+        if prepared.is_complete:
+            report_complete(prepared)
+            return 0
+        num_ranks, survives = prepared.plan.num_ranks, config.run.survive is Survival.SHRINK
+        if num_ranks > 1:  # or says what lacks
+            launch_command(find_mpirun(), num_ranks=num_ranks, survives=survives)
+        plan_file = begin_folder(prepared)
+        if config.run.compute is ComputeKind.REAL:
+            introduce_run(prepared)
+        if num_ranks > 1:
+            return _start_ranks(prepared, request, plan_file, poll=lock.beat)
+        with beating(lock):
+            return _be_only_rank(request, prepared)
+
+
+def _be_only_rank(request: TrainRequest, prepared: Prepared) -> int:
+    """Train in this process, without MPI."""
+    use_compile_cache(os.environ)
     hooks = load_hooks(request.hooks, request.config, rank=0)
 
     from jaxpipe.run.rank import Start, run_rank
 
     start = Start(
-        config=config,
+        config=prepared.config,
         resume=request.resume,
         resolved=prepared.resolved,
         checkpoint=prepared.checkpoint,
         hooks=hooks,
+        resume_line=request.resume_line,
     )
     return run_rank(start, is_launched=False)
 
 
-def _start_ranks(prepared: Prepared, arguments: Sequence[str]) -> int:
+def _start_ranks(
+    prepared: Prepared, request: TrainRequest, plan_file: Path, *, poll: Callable[[], object]
+) -> int:
     """Run all ranks, and return the exit code; keep why they ended where none of them could."""
     config, plan = prepared.config, prepared.plan
     folder, survives = Path(config.run.folder), config.run.survive is Survival.SHRINK
     output: list[str] = []
-    code = launch(arguments, num_ranks=plan.num_ranks, hear=output.append, survives=survives)
+    begun: list[bool] = []
+
+    def can_stop() -> bool:
+        begun.append(have_begun(folder))
+        return begun[-1]
+
+    code = launch(
+        request.rank_arguments(plan_file),
+        num_ranks=plan.num_ranks,
+        hear=output.append,
+        survives=survives,
+        can_stop=can_stop,
+        poll=poll,
+    )
+    if code in STOP_EXIT_CODES and begun == [False]:
+        saved = "" if prepared.checkpoint is None else f"; {prepared.checkpoint.folder} is kept"
+        text = f"\nstopped on request before the first step{saved}\n\n"
+        resume = request.resume_line if request.resume else "next: the same command"
+        console.print(f"{text}{resume}", markup=False)
     if code == 0 and survives and not has_ended(folder):
         code = 1  # the survivors have gone, too
     _write_cause_if_killed(folder, plan, code=code, output="".join(output))

@@ -4,7 +4,7 @@
 
     attempt ──► ended? ──► done, stopped on request, or the input is wrong    stop
                   └──► failed ──► from the newest intact checkpoint ──► attempt
-                            └──► twice at the same step ──► fewer ranks, a new plan
+                            └──► the same rank, twice at the same step ──► fewer ranks, a new plan
 """
 
 from collections.abc import Callable
@@ -58,6 +58,11 @@ class Ending:
     next_step: int | None
 
     @property
+    def lost_rank(self) -> int | None:
+        """The rank that the cause names, if any."""
+        return None if self.cause is None else self.cause.rank
+
+    @property
     def made_progress(self) -> bool:
         """Whether the attempt has left a new checkpoint."""
         return self.next_step != self.attempt.from_step
@@ -77,17 +82,27 @@ class Decision(Enum):
 def decide(endings: tuple[Ending, ...], *, max_restarts: int) -> Decision:
     """Return what follows these attempts, of which the last one has just ended.
 
-    One failure may be chance; two in a row from the same checkpoint are not. If ranks were lost
-    (killed, stopped, hung), the next attempt has fewer. An error that a rank raised would recur
-    with any number of ranks.
+    One failure may be chance; two in a row from the same checkpoint are not. If the same rank was
+    lost both times (killed, stopped, hung), or no cause names one, the next attempt has fewer.
+    Losses of different ranks are usual on spot machines, which come back. An error that a rank
+    raised would recur with any number of ranks.
     """
     last = endings[-1]
     if EndKind.of(last.code) is not EndKind.FAILED or len(endings) > max_restarts:
         return Decision.STOP
     if len(endings) == 1 or last.made_progress or endings[-2].made_progress:
         return Decision.RESTART
-    is_error = last.cause is not None and last.cause.kind is CauseKind.ERROR
-    return Decision.STOP if is_error else Decision.SHRINK
+    if last.cause is not None and last.cause.kind is CauseKind.ERROR:
+        return Decision.STOP
+    return Decision.SHRINK if _lost_the_same(endings[-2], last) else Decision.RESTART
+
+
+def _lost_the_same(before: Ending, last: Ending) -> bool:
+    """Return whether two attempts lost the same rank, or none that is known; a link is no rank."""
+    if any(each.cause is not None and each.cause.kind is CauseKind.LINK for each in (before, last)):
+        return False
+    # The ranks of plans of different sizes are different devices.
+    return before.attempt.settings == last.attempt.settings and before.lost_rank == last.lost_rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,19 +11,25 @@ process instead of crossing MPI, and no launcher is needed. Python's interpreter
 compute threads of XLA are shared by all ranks, so this is for small models and for notebooks.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import Config, check_run, cluster_from, job_from, plan_from
 from jaxpipe.errors import ConfigError
+from jaxpipe.run.folder_lock import locked
+from jaxpipe.run.prepare_run import resume_notice
 from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
 from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.open_transport import choose_transport
 from jaxpipe.runtime.stage.model import Model
-from jaxpipe.runtime.train import Outcome, Stopped
+from jaxpipe.runtime.train import Outcome, Stopped, outcome_in
 from jaxpipe.runtime.train import train as train_rank
 from jaxpipe.runtime.watchdog.of_job import start_watchdog
+
+logger = logging.getLogger(__name__)
 
 
 def _ignore(_: StepMetrics) -> None:
@@ -42,7 +48,8 @@ def train(
     `observe` is called with the metrics of each step, in the thread of rank 0. A `model` of your
     own takes the place of the GPT that the section `model` describes; that section still has to
     state its `num_layers`, `sequence`, `vocabulary` and `tied`. Interrupting the call (Ctrl-C, or
-    a notebook's stop button) lets the threads save a checkpoint after the current step and end.
+    a notebook's stop button) saves a checkpoint after the current step, then raises
+    `KeyboardInterrupt`; a second interrupt raises it at once.
 
     Raises:
         ConfigError: the configuration asks for what only processes can do, or for what
@@ -53,7 +60,23 @@ def train(
         RunError: the run failed.
     """
     _check_threads(config)
+    with locked(Path(config.run.folder)):
+        return _train(config, model=model, resume=resume, observe=observe)
+
+
+def _train(
+    config: Config,
+    *,
+    model: Model | None,
+    resume: bool,
+    observe: Callable[[StepMetrics], None],
+) -> Outcome:
+    """Train in the locked folder."""
     checkpoint = check_run(config, resume=resume)
+    if checkpoint is not None:
+        logger.info("%s", resume_notice(checkpoint, config))
+        if checkpoint.step >= config.train.steps:
+            return outcome_in(Path(config.run.folder))
     plan, cluster = plan_from(config), cluster_from(config)
     job = job_from(config, plan)
     if model is not None:
@@ -75,14 +98,19 @@ def train(
             transport.close(error=error)
             raise
         transport.close()
+        if isinstance(outcome, Stopped):
+            logger.warning(
+                "stopped on request after step %d/%d: %s; next: the same call with resume=True",
+                outcome.step,
+                config.train.steps,
+                outcome.checkpoint,
+            )
         return outcome
 
-    try:
-        outcome, *_ = run_ranks(plan.num_ranks, run_rank)
-    except KeyboardInterrupt:
-        # Threads cannot be killed: without this they would train on, unseen, to the last step.
+    def stop() -> None:
         watch.stop_requested = True
-        raise
+
+    outcome, *_ = run_ranks(plan.num_ranks, run_rank, on_interrupt=stop)
     assert isinstance(outcome, Outcome), outcome  # only an interrupted run stops early
     return outcome
 

@@ -1,5 +1,6 @@
 """The training of one rank, from its first step to the last, or to a stop; survivors shrink."""
 
+import logging
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,19 +30,23 @@ from jaxpipe.runtime.train_snapshot import Saved
 from jaxpipe.runtime.watchdog import CauseKind, Watchdog, has_ended, mark_ended, write_cause
 from jaxpipe.runtime.watchdog.of_job import start_watchdog
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(slots=True, kw_only=True)
-class _Member:
+class Member:
     """This process as a member of its job: all of it changes when the job shrinks.
 
     `devices` are the names of those of the ranks of `transport`. A rank that a smaller plan has no
-    use for is `spare`.
+    use for is `spare`. `resume_line` names the command that continues the run.
     """
 
     config: Config
     transport: Transport
     devices: tuple[str, ...]
     hooks: Hooks
+    resume_line: str
+    is_launched: bool
     watchdog: Watchdog | None = None
     last_state: LastState = field(default_factory=LastState)
     is_spare: bool = False
@@ -70,28 +75,23 @@ class _Member:
 
 
 def train_rank(
-    config: Config,
-    resolved: ResolvedPlan,
-    transport: Transport,
-    *,
-    resume: bool,
-    checkpoint: Checkpoint | None,
-    hooks: Hooks,
+    member: Member, resolved: ResolvedPlan, *, resume: bool, checkpoint: Checkpoint | None
 ) -> int:
     """Train as one rank, and return the exit code; an error ends all ranks.
 
-    With `resume`, rank 0 has the `checkpoint` at which all begin.
+    With `resume`, rank 0 has the `checkpoint` at which all begin. A rank that was asked to stop
+    returns 0 if it was launched, since the others could be aborted for another code.
 
     Raises:
         JaxpipeError: the input is wrong, or the run has failed.
     """
-    member = _Member(config=config, transport=transport, devices=resolved.devices, hooks=hooks)
+    config, transport = member.config, member.transport
     try:
         if transport.rank == 0:
             console.print("\ncompiling the stages ...")
         job = job_from(config, resolved.plan, devices=resolved.devices)
         member.start_watchdog(job)
-        with stop_on_signal(member.current_watchdog):
+        with stop_on_signal(member.current_watchdog, is_launched=member.is_launched) as received:
             begin = partial(_train_first, member, job, resolved, resume=resume, found=checkpoint)
             outcome = _train_to_the_end(member, begin)
     except BaseException as error:
@@ -101,12 +101,13 @@ def train_rank(
         raise
     if not member.survives:  # else `_leave` has closed the current one
         transport.close()
-    _report(config, resolved.plan, outcome)
-    return 0
+    _report(member, resolved.plan, outcome)
+    stops_alone = received and isinstance(outcome, Stopped) and not member.is_launched
+    return 128 + received[0] if stops_alone else 0
 
 
 def _train_to_the_end(
-    member: _Member, begin: Callable[[], Outcome | Stopped | None]
+    member: Member, begin: Callable[[], Outcome | Stopped | None]
 ) -> Outcome | Stopped | None:
     """Train as a rank of the whole plan, or of a smaller one after each loss of a rank."""
     survivor: Survivor | None = None
@@ -123,7 +124,7 @@ def _train_to_the_end(
             survivor = survivor or Survivor(member.transport, member.config.run, member.last_state)
 
 
-def _leave(member: _Member, *, is_over: bool) -> None:
+def _leave(member: Member, *, is_over: bool) -> None:
     """Wait for the others, so that all can recover if a rank is lost now.
 
     Rank 0 alone knows that the run `is_over`. From then on a rank that seems lost may just have
@@ -140,7 +141,7 @@ def _leave(member: _Member, *, is_over: bool) -> None:
 
 
 def _train_first(
-    member: _Member, job: Job, resolved: ResolvedPlan, *, resume: bool, found: Checkpoint | None
+    member: Member, job: Job, resolved: ResolvedPlan, *, resume: bool, found: Checkpoint | None
 ) -> Outcome | Stopped | None:
     """Train as a rank of the whole plan, once all ranks are known to agree."""
     transport, timeout_s = member.transport, job.run.startup_timeout_s
@@ -153,7 +154,7 @@ def _train_first(
     return _train(member, job, checkpoint)
 
 
-def _train_on(member: _Member, survivor: Survivor) -> Outcome | Stopped | None:
+def _train_on(member: Member, survivor: Survivor) -> Outcome | Stopped | None:
     """Leave lost ranks behind, and train with a smaller plan."""
     resumed = survivor.recover(partial(_smaller_job, member))
     if resumed is None:
@@ -170,7 +171,7 @@ def _train_on(member: _Member, survivor: Survivor) -> Outcome | Stopped | None:
     return _train(member, resumed.job, resumed.saved)
 
 
-def _train(member: _Member, job: Job, saved: Saved | None) -> Outcome | Stopped | None:
+def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped | None:
     return train(
         job,
         member.transport,
@@ -182,7 +183,7 @@ def _train(member: _Member, job: Job, saved: Saved | None) -> Outcome | Stopped 
     )
 
 
-def _smaller_job(member: _Member, survivors: Sequence[int]) -> Job | None:
+def _smaller_job(member: Member, survivors: Sequence[int]) -> Job | None:
     """Return the job for the surviving ranks, or for as many of them as a plan fits.
 
     Each survivor resolves the smaller plan itself: the same input gives the same plan.
@@ -193,22 +194,27 @@ def _smaller_job(member: _Member, survivors: Sequence[int]) -> Job | None:
     return None if found is None else job_from(found, plan_from(found))
 
 
-def _report(config: Config, plan: Plan, outcome: Outcome | Stopped | None) -> None:
+def _report(member: Member, plan: Plan, outcome: Outcome | Stopped | None) -> None:
+    config = member.config
     if isinstance(outcome, Stopped):
         console.print(
             f"\nstopped on request after step {outcome.step}/{config.train.steps}\n"
-            f"checkpoint  {outcome.checkpoint}\n\nnext: the same command with --resume",
+            f"checkpoint  {outcome.checkpoint}\n\n{member.resume_line}",
             markup=False,
         )
     elif outcome is not None:
         report_end(console, config, plan, outcome)
 
 
-def _keep_error(member: _Member, error: BaseException) -> None:
+def _keep_error(member: Member, error: BaseException) -> None:
     """Keep why the job ends, and where the error came from; the terminal shows its one line."""
     folder, rank = Path(member.config.run.folder), member.transport.rank
     if member.watchdog is not None:
         message = one_line(rank, error).partition(": ")[2]
         write_cause(folder, member.watchdog.cause(CauseKind.ERROR, message))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"rank-{rank}-error.txt").write_text(traceback.format_exc())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"rank-{rank}-error.txt").write_text(traceback.format_exc())
+    except OSError as failure:
+        # Not raised: it would take the place of the error that ends the job.
+        logger.warning("cannot write the traceback to %s: %s", folder, failure)

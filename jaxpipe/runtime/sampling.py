@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +23,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"`temperature` must not be negative, is {self.temperature}")
+        if not 0 <= self.temperature < inf:  # NaN compares as false
+            raise ValueError(
+                f"`temperature` must be a finite number of at least 0, not {self.temperature}"
+            )
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"`top_k` must be at least 1, is {self.top_k}")
 

@@ -7,22 +7,31 @@
 """
 
 import logging
+import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxpipe.comm import Transport
 from jaxpipe.errors import RunError
+from jaxpipe.jaxpr import warn_if_untested
 from jaxpipe.runtime.checkpoint import latest
 from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.metrics.records import MetricsFile, StepMetrics
+from jaxpipe.runtime.metrics.records import (
+    METRICS_FILE,
+    PICTURE_FILE,
+    TRACE_FILE,
+    MetricsFile,
+    StepMetrics,
+)
 from jaxpipe.runtime.metrics.step_result import StepEnd
 from jaxpipe.runtime.metrics.trace_file import gather_trace, write_trace
 from jaxpipe.runtime.metrics.trackers import TrackedRun, Trackers
+from jaxpipe.runtime.process.compile_cache import publish
 from jaxpipe.runtime.recovery.last_state import LastState, Trained
 from jaxpipe.runtime.stage.optimizer import learning_rate
 from jaxpipe.runtime.stage.train_state import TrainState
@@ -82,6 +91,8 @@ def train(
     """
     watch = watch or start_watchdog(job, rank=transport.rank)
     last_state = last_state or LastState()
+    if transport.rank == 0:
+        warn_if_untested()
     # Compiled first: fresh parameters come from an executable, restored ones go to its layout.
     worker = start(job, transport, watch, hooks=hooks)
     state, first_step = restore_state(worker, checkpoint)
@@ -105,6 +116,7 @@ def train(
     )
     trained = Trained(worker=worker, state=state, step=first_step, ended=unfinished)
     last_state.start_from(trained, watch=watch, saver=saver)
+    publish(os.environ)
     # Only now: compiling and restoring take longer than any deadline of an instruction.
     watch.start()
     last_step = training.run(state, first_step=first_step)
@@ -113,7 +125,7 @@ def train(
     _finish(saver)
     watch.stop()
     worker.close()
-    trace = gather_trace(worker)
+    trace = gather_trace(worker, training.reporter.bubbles)
     training.reporter.close()
     if trace is None:
         return None
@@ -184,7 +196,7 @@ class _Training:
 
 def _finish(saver: Saver) -> None:
     """Wait for the last checkpoint, without which the run has failed."""
-    if (failure := saver.finish()) is not None:
+    if (failure := saver.close()) is not None:
         raise RunError(
             f"the last checkpoint could not be saved: {failure}; free some space, and resume from "
             "the newest one with --resume"
@@ -202,17 +214,27 @@ def _warn_of_lost_feedback(job: Job, *, first_step: int) -> None:
 
 
 def _outcome(job: Job, trace: Trace) -> Outcome:
-    path = job.folder / "trace.json"
+    folder = job.folder
+    picture = write_trace(trace, path=folder / TRACE_FILE, picture=folder / PICTURE_FILE)
+    return replace(outcome_in(folder), picture=picture)
+
+
+def outcome_in(folder: Path) -> Outcome:
+    """Return the files of a completed run in its folder."""
+    picture = folder / PICTURE_FILE
     return Outcome(
-        checkpoint=latest(job.folder),
-        metrics=job.metrics_file,
-        trace=path,
-        picture=write_trace(trace, path=path, picture=job.folder / "timeline.png"),
+        checkpoint=latest(folder),
+        metrics=folder / METRICS_FILE,
+        trace=folder / TRACE_FILE,
+        picture=picture if picture.exists() else None,
     )
 
 
 class _Reporter:
-    """Writes the metrics on rank 0, and does nothing on other ranks."""
+    """Writes the metrics on rank 0, and does nothing on other ranks.
+
+    `bubbles` keeps the reported bubbles by step, for the trace.
+    """
 
     def __init__(
         self,
@@ -224,6 +246,7 @@ class _Reporter:
     ) -> None:
         self._job = job
         self._observe = observe
+        self.bubbles: dict[int, float] = {}
         self._rate = learning_rate(job.optimizer, num_steps=job.train.steps)
         self._file = None
         if transport.rank == 0:
@@ -231,6 +254,7 @@ class _Reporter:
                 job.metrics_file,
                 job.description,
                 first_step=first_step,
+                truth=str(job.truth(os.environ)),
                 key=secrets.token_hex(4),  # not from the seed: two runs of one config differ
             )
             self._trackers = Trackers(job.run.trackers, _tracked(job, self._file, first_step))
@@ -240,6 +264,7 @@ class _Reporter:
         if self._file is None:
             return
         metrics = ended.metrics(self._job, self._rate, eval_loss=eval_loss)
+        self.bubbles[metrics.step] = metrics.bubble
         self._file.write(metrics)
         self._trackers.log(metrics)
         self._observe(metrics)

@@ -33,7 +33,10 @@ _LETTERS = {
     "W": Op.BACKWARD_WEIGHT,
 }
 _LETTER_OF = {op: letter for letter, op in _LETTERS.items()}
-_CELL = re.compile(r"([FBIW])(\d+)(?:\.(\d+))?")
+# Bounded: no schedule has a billion microbatches, and Python refuses to convert 4,300 digits.
+_CELL = re.compile(r"([FBIW])(\d{1,9})(?:\.(\d{1,9}))?")
+_MOST_TEXT = 40
+"""Characters of a cell that an error shows."""
 _HEAD = (
     "# A pipeline schedule: a row to a rank, its computes in order. F forward, B backward, or its",
     "# halves I backward-input and W backward-weight; then the microbatch, and .chunk if several.",
@@ -123,7 +126,8 @@ class _Cell:
     def refusal(self, rule: str, fault: str) -> PlanError:
         """Return the error of this cell: the `rule` that it breaks, and how."""
         position = f"{self.source}, row {self.row}, column {self.column}"
-        return PlanError(f"{rule}: {position}, `{self.text}` {fault}")
+        text = self.text if len(self.text) <= _MOST_TEXT else f"{self.text[:_MOST_TEXT]}..."
+        return PlanError(f"{rule}: {position}, `{text}` {fault}")
 
 
 def _rows(lines: Iterable[str], source: str) -> Iterator[tuple[_Cell, ...]]:

@@ -158,8 +158,8 @@ def _boxes(spans: list[Span], *, start_s: float) -> Iterator[_Box]:
 
 def _frame(axes: "Axes", trace: Trace, *, step: int, seconds: float) -> None:
     num_ranks = len(trace.rank_names)
-    bubble = next(each.bubble_fraction for each in summarise(trace) if each.step == step)
-    title = [f"step {step}", trace.truth.value]
+    bubble = next(each.bubble for each in summarise(trace) if each.step == step)
+    title = [f"step {step}", trace.label]
     if bubble is not None:
         title.append(f"bubble {100 * bubble:.1f} %")
     axes.set_title(" · ".join(title), loc="left", fontweight="bold")

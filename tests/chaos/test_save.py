@@ -9,7 +9,7 @@ from jaxpipe.chaos.harness.trial import Setup
 from jaxpipe.chaos.save import SAVE
 
 
-@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("seed", [0, 2, 7, 12])
 def test_trials(tmp_path: Path, seed: int) -> None:
     setup = Setup(folder=tmp_path, dataset=tmp_path, num_trials=1, seed=seed)
     assert [trial.why for trial in SAVE.trials(setup)] == [""]

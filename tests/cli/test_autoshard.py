@@ -21,6 +21,12 @@ def test_a_small_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["predicted_s"] > 0
 
 
+@pytest.mark.parametrize("mesh", ["0", "-1", "1000000000"])
+def test_a_mesh_of_no_possible_size_is_refused(mesh: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["autoshard", "--model", "tiny", "--mesh", mesh]) == 2
+    assert f"`--mesh` must be from 1 to 1024 devices, not {mesh}" in capsys.readouterr().err
+
+
 def test_a_small_search(capsys: pytest.CaptureFixture[str]) -> None:
     words = "autoshard --model tiny --layers 1 --mesh 2 --batch 2 --dtype float32"
     assert main(words.split()) == 0

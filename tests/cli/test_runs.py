@@ -73,6 +73,15 @@ def test_train_starts_its_ranks_and_says_what_came_out(
     resumed = run([*JAXPIPE, "train", str(config), *more])
     assert resumed.returncode == 0, resumed.stderr
     assert [m.step for m in measured(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
+    assert f"resuming after step 4/6, from {tmp_path}/run/checkpoints/step-00000004" in (
+        resumed.stdout
+    )
+
+    for command in (JAXPIPE, mpi_command(4, "-m", "jaxpipe")):
+        complete = run([*command, "train", str(config), *more])
+        assert complete.returncode == 0, complete.stderr
+        assert complete.stdout.startswith("the run is complete: ")
+        assert "compiling" not in complete.stdout
 
 
 @pytest.mark.mpi

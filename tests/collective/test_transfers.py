@@ -109,6 +109,12 @@ def test_a_sequence_keeps_what_waits_inside_of_the_second():
     assert [each.after for each in in_sequence(first, second)] == [(), (), (0, 1), (2,)]
 
 
+def test_the_second_of_a_sequence_waits_at_each_rank_for_the_first():
+    first = (Transfer(0, 1, 1.0), Transfer(2, 1, 1.0))
+    second = (Transfer(0, 1, 1.0), Transfer(1, 2, 1.0, (0,)))
+    assert [each.after for each in in_sequence(first, second)] == [(), (), (), (0, 1, 2)]
+
+
 def test_steps_that_wait_for_ever_or_for_nothing_are_mistakes():
     part = Part(0, 1)
     with pytest.raises(AssertionError, match=r"ranks \[0\] wait for messages that no step sends"):

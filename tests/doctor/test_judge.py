@@ -7,9 +7,10 @@ import pytest
 
 from jaxpipe.comm import run_ranks
 from jaxpipe.doctor import Finding, Health, RankFacts, gather_facts, judge_disk, judge_job
+from jaxpipe.jaxpr import TESTED
 
 ZERO = RankFacts(
-    rank=0, num_ranks=2, host="a", cores=(0,), versions={"jax": "1.0"}, devices=("cpu",)
+    rank=0, num_ranks=2, host="a", cores=(0,), versions={"jax": "0.12.0"}, devices=("cpu",)
 )
 ONE = replace(ZERO, rank=1, cores=(1,), latency_s=1e-5, bytes_per_s=4e9)
 
@@ -52,7 +53,7 @@ def test_one_rank_has_no_links():
 @pytest.mark.parametrize(
     ("changes", "about", "health", "fix"),
     [
-        ({"versions": {"jax": "1.1"}}, "versions", Health.BROKEN, "install jax==1.0 on a"),
+        ({"versions": {"jax": "0.11.2"}}, "versions", Health.BROKEN, "install jax==0.12.0 on a"),
         ({"cores": (0, 1)}, "cores", Health.SLOW, "mpirun --bind-to core"),
         ({"devices": ()}, "devices", Health.BROKEN, "CUDA_VISIBLE_DEVICES"),
         ({"devices": ("H200",)}, "devices", Health.SLOW, "run `jaxpipe plan` again"),
@@ -65,6 +66,14 @@ def test_what_is_not_well_is_told_with_its_fix(
     ((found, how, mend),) = unwell(judge_job([ZERO, replace(ONE, **changes)], num_started=2))
     assert (found, how) == (about, health)
     assert fix in mend
+
+
+def test_a_jax_that_nothing_was_tested_with_is_named_with_the_range():
+    newer = [replace(facts, versions={"jax": "0.13.0"}) for facts in (ZERO, ONE)]
+    (found,) = (f for f in judge_job(newer, num_started=2) if f.about == "versions")
+    assert found.health is Health.SLOW
+    assert found.message == f"jaxpipe is tested with {TESTED}, and all ranks have jax 0.13.0"
+    assert found.fix
 
 
 def test_cores_and_slow_links_of_different_hosts_are_their_own():

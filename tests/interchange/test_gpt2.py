@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ml_dtypes import bfloat16, float8_e4m3fn
 from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError, ConfigError
@@ -105,6 +108,42 @@ def test_a_folder_written_is_read_again(tmp_path: Path):
     config, again = read_gpt2(tmp_path / "new" / "folder")
     assert config == UNTIED
     assert_same(again, ours)
+
+
+_READ_ALONE = """
+import sys
+from pathlib import Path
+from jaxpipe.interchange import read_gpt2
+assert "jax" not in sys.modules, "jax would register bfloat16 itself"
+print(sum(float(t.sum()) for t in read_gpt2(Path(sys.argv[1]))[1].values()))
+"""
+
+
+def test_weights_in_bfloat16_are_read(tmp_path: Path):
+    theirs = numpy_gpt2.random_tensors(CONFIG)
+    rounded = {name: tensor.astype(bfloat16) for name, tensor in theirs.items()}
+    save_file(rounded, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(gpt2_config_of(CONFIG)))
+    _, tensors = read_gpt2(tmp_path)
+    assert_same(tensors, tensors_of_gpt2(rounded, CONFIG))
+    done = subprocess.run(
+        [sys.executable, "-c", _READ_ALONE, tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(sum(float(t.sum()) for t in tensors.values()))
+
+
+def test_weights_in_a_format_without_numpy_are_refused(tmp_path: Path):
+    theirs = numpy_gpt2.random_tensors(CONFIG)
+    small = {name: tensor.astype(float8_e4m3fn) for name, tensor in theirs.items()}
+    save_file(small, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(gpt2_config_of(CONFIG)))
+    with pytest.raises(CheckpointError, match="float8"):
+        read_gpt2(tmp_path)
 
 
 def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:

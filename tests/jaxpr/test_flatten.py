@@ -21,6 +21,10 @@ def scanned(x: jax.Array) -> Any:
     return jax.lax.scan(step, x[0], x, reverse=True)
 
 
+def scanned_over_nothing(x: jax.Array) -> Any:
+    return jax.lax.scan(lambda c, e: (c + e, (e * 2, c.sum() > 0)), x[0], x[:0])
+
+
 def nested(x: jax.Array) -> Any:
     def outer(carry: jax.Array, each: jax.Array) -> Any:
         inner = jax.checkpoint(lambda c: jax.lax.scan(lambda c, e: (c * e, c), c, each)[0])
@@ -37,7 +41,8 @@ def gradient(x: jax.Array) -> Any:
     return jax.grad(lambda x: jax.checkpoint(lambda x: jax.nn.silu(x @ TABLE))(x).sum())(x)
 
 
-FUNCTIONS = [scanned, nested, branches, gradient]
+SCANS = [scanned, scanned_over_nothing, nested]
+FUNCTIONS = [*SCANS, branches, gradient]
 
 
 def evaluate(flat: FlatJaxpr, *arguments: Any) -> list[Any]:
@@ -72,10 +77,11 @@ def test_a_flat_function_computes_the_same(function: Any, unroll: bool, barriers
     flat = flatten(jax.make_jaxpr(function)(X), unroll=unroll, barriers=barriers)
     names = {equation.primitive for equation in flat.equations}
     assert not names & {"jit", "pjit", "checkpoint", "remat2", "custom_jvp_call"}
-    assert ("scan" in names) == (not unroll and function in (scanned, nested))
+    assert ("scan" in names) == (not unroll and function in SCANS)
     for each in (flat, live(flat)):
         found = evaluate(each, X)
         for a, b in zip(found, jax.tree.leaves(function(X)), strict=True):
+            assert (jnp.shape(a), jnp.result_type(a)) == (jnp.shape(b), jnp.result_type(b))
             np.testing.assert_allclose(a, b, rtol=1e-6)
 
 

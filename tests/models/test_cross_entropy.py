@@ -69,7 +69,7 @@ def test_statistics_are_float32_whatever_the_operands_are(
 
 
 @pytest.mark.parametrize("tokens_at_a_time", [2, 100])
-@pytest.mark.parametrize("target", [VOCABULARY, VOCABULARY + 9])
+@pytest.mark.parametrize("target", [-VOCABULARY - 1, -1, VOCABULARY, VOCABULARY + 9])
 def test_a_target_outside_the_vocabulary_is_noticed(target: int, tokens_at_a_time: int) -> None:
     x, rows, targets = draw(5)
     loss = in_chunks(tokens_at_a_time * 4 * VOCABULARY)(x, rows, targets.at[3].set(target))

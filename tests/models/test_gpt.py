@@ -141,9 +141,10 @@ def test_a_sequence_too_long_is_refused() -> None:
         GPT.embed(uncut.init(GPT), tokens, None)
 
 
-def test_what_is_outside_the_vocabulary_is_noticed() -> None:
+@pytest.mark.parametrize("token", [-1, 17])
+def test_what_is_outside_the_vocabulary_is_noticed(token: int) -> None:
     params = uncut.init(GPT)
-    x = GPT.embed(params, jnp.array([[3, 17]]), None)
+    x = GPT.embed(params, jnp.array([[3, token]]), None)
     assert np.isfinite(x[0, 0]).all()
     assert np.isnan(x[0, 1]).all()
-    assert np.isnan(GPT.loss(params, jnp.zeros((1, 1, SMALL.dim)), jnp.array([[17]])))
+    assert np.isnan(GPT.loss(params, jnp.zeros((1, 1, SMALL.dim)), jnp.array([[token]])))

@@ -3,13 +3,21 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import topo
-from jaxpipe.config import config_from
+from jaxpipe.config import config_from, describe
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import ResolvedPlan, read_plan, read_resolved_plan
-from jaxpipe.run.prepare_run import PLAN_FILE, begin_folder, emulation_notice, prepare
+from jaxpipe.run.prepare_run import (
+    PLAN_FILE,
+    begin_folder,
+    emulation_notice,
+    prepare,
+    resume_notice,
+)
+from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.config import RunConfig, TransportKind
 from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause, write_cause
 from tests.runtime.training import tiny_tree
@@ -48,3 +56,35 @@ def test_only_emulated_links_are_announced_and_scaled():
         ValueError, match=r"`link_scale` is 2\.0, `transport` nccl; set it to shaped"
     ):
         replace(run, transport=TransportKind.NCCL, link_scale=2.0)
+
+
+def test_a_resumed_run_says_where_it_continues_or_that_it_is_complete(
+    tmp_path: Path, dataset: Path
+) -> None:
+    config = config_from(tiny_tree(tmp_path / "run", dataset, train={"steps": 8}))
+    tensors = {"x": np.zeros(2, np.float32)}
+    partial = begin_checkpoint(tmp_path / "run", step=6)
+    folder = commit(partial, list(write_shard(partial, "stage-0", tensors)), describe(config))
+    prepared = prepare(config, resume=True)
+    assert not prepared.is_complete
+    assert prepared.checkpoint is not None
+    expected = f"resuming after step 6/8, from {folder}"
+    assert resume_notice(prepared.checkpoint, config) == expected
+
+    shorter = replace(config, train=replace(config.train, steps=6))
+    complete = prepare(shorter, resume=True)
+    assert complete.is_complete
+    assert resume_notice(prepared.checkpoint, shorter) == (
+        f"the run is complete: {folder} is that of step 6, and `train.steps` is 6; raise it to "
+        "train on"
+    )
+
+
+def test_files_of_a_run_without_checkpoint_are_replaced_with_a_notice(
+    tmp_path: Path, dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepared = prepare(config_from(tiny_tree(tmp_path, dataset)), resume=False)
+    begin_folder(prepared)
+    assert capsys.readouterr().err == ""
+    begin_folder(prepared)
+    assert capsys.readouterr().err == f"replacing {tmp_path / PLAN_FILE}\n"

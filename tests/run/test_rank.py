@@ -1,5 +1,6 @@
 """Ranks of the user's own launcher receive the plan that rank 0 has resolved, or its refusal."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import config_from, resolve
 from jaxpipe.errors import UserError
 from jaxpipe.plan import ResolvedPlan
+from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.prepare_run import PLAN_FILE, prepare
 from jaxpipe.run.rank import Start, receive_plan, run_rank
 from tests.runtime.training import tiny_tree
@@ -18,7 +20,10 @@ def test_all_ranks_receive_the_plan_of_rank_0(tmp_path: Path, dataset: Path) -> 
     config = config_from(tiny_tree(tmp_path / "run", dataset))
 
     def receive(transport: Transport) -> Start:
-        return receive_plan(transport, Start(config=config))
+        with ExitStack() as held:
+            received = receive_plan(transport, Start(config=config), held)
+        assert received is not None
+        return received
 
     first, *others = run_ranks(4, receive)
     assert isinstance(first.resolved, ResolvedPlan)
@@ -26,6 +31,22 @@ def test_all_ranks_receive_the_plan_of_rank_0(tmp_path: Path, dataset: Path) -> 
     assert [each.resolved for each in others] == [first.resolved] * 3
     assert [each.cluster for each in others] == [None] * 3
     assert (tmp_path / "run" / PLAN_FILE).exists()
+
+
+def test_a_run_in_a_folder_that_is_in_use_is_refused_on_all_ranks(
+    tmp_path: Path, dataset: Path
+) -> None:
+    config = config_from(tiny_tree(tmp_path / "run", dataset))
+
+    def refuse(transport: Transport) -> str:
+        with pytest.raises(UserError) as refusal, ExitStack() as held:
+            receive_plan(transport, Start(config=config), held)
+        return str(refusal.value)
+
+    with locked(tmp_path / "run"):
+        first, *others = run_ranks(4, refuse)
+    assert "a folder has one run at a time" in first
+    assert others == ["rank 0 has refused the input"] * 3
 
 
 @pytest.mark.parametrize(
@@ -42,8 +63,8 @@ def test_what_rank_0_refuses_ends_all_ranks_and_changes_nothing(
     config = config_from(tiny_tree(tmp_path / "run", dataset, **sections))
 
     def refuse(transport: Transport) -> str:
-        with pytest.raises(UserError) as refusal:
-            receive_plan(transport, Start(config=config))
+        with pytest.raises(UserError) as refusal, ExitStack() as held:
+            receive_plan(transport, Start(config=config), held)
         return str(refusal.value)
 
     first, *others = run_ranks(4, refuse)

@@ -21,12 +21,12 @@ from pathlib import Path
 from tests.run.test_signals import watch_of
 from jaxpipe.run.signals import stop_on_signal
 watch = watch_of(Path(sys.argv[1]))
-if sys.argv[2] == "trains":
+if sys.argv[2] != "compiles":
     watch.start()
-with stop_on_signal(lambda: watch):
+with stop_on_signal(lambda: watch, is_launched=sys.argv[3] == "launched"):
     print("ready", flush=True)
     for _ in range(200):
-        if watch.stop_requested:
+        if watch.stop_requested and sys.argv[2] != "blocks":
             break
         threading.Event().wait(0.1)
 watch.stop()
@@ -75,6 +75,8 @@ def test_ranks_that_are_gone_are_noticed(
         (signal.SIGUSR1, "compiles", False, 7),
         (signal.SIGTERM, "compiles", False, 1),
         (signal.SIGTERM, "trains", True, 1),
+        (signal.SIGINT, "trains", False, 7),
+        (signal.SIGINT, "compiles", False, 1),
     ],
 )
 def test_a_rank_ends_or_stops_after_its_step(
@@ -82,12 +84,35 @@ def test_a_rank_ends_or_stops_after_its_step(
 ) -> None:
     if lost:
         write_pulse_of_rank_1(tmp_path, process=GONE, host=socket.gethostname())
-    command = [sys.executable, "-c", RANK, str(tmp_path), state]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as rank:
-        assert rank.stdout is not None
-        assert rank.stdout.readline() == "ready\n"
+    with started_rank(tmp_path, state, "launched") as rank:
         rank.send_signal(number)
         assert rank.wait(30) == code
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_rank_without_launcher_exits_with_the_signal(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with started_rank(tmp_path, "compiles", "alone") as rank:
+        rank.send_signal(number)
+        assert rank.wait(30) == 128 + number
+
+
+def test_a_second_interrupt_ends_a_rank_at_once(tmp_path: Path) -> None:
+    with started_rank(tmp_path, "blocks", "alone") as rank:
+        rank.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert rank.poll() is None
+        rank.send_signal(signal.SIGINT)
+        assert rank.wait(5) == 130
+
+
+def started_rank(folder: Path, state: str, launcher: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", RANK, str(folder), state, launcher]
+    rank = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert rank.stdout is not None
+    assert rank.stdout.readline() == "ready\n"
+    return rank
 
 
 def test_handlers_are_as_before_afterwards(tmp_path: Path) -> None:

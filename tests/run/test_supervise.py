@@ -109,6 +109,30 @@ def test_ranks_that_are_lost_again_and_again_are_left_out(tmp_path: Path) -> Non
     assert "with fewer ranks: plan.stages=3 plan.replicas=1" in theatre.shown[2]
 
 
+def killed(rank: int) -> Script:
+    cause = Cause(kind=CauseKind.KILLED, message="it was ended by signal 9", rank=rank)
+    return Script(137, cause=cause)
+
+
+def test_ranks_that_are_lost_in_turn_come_back(tmp_path: Path) -> None:
+    scripts = [killed(rank) for rank in (0, 1, 2, 0)]
+    theatre = play(tmp_path, [*scripts, Script(0)], max_restarts=4)
+    assert {attempt.settings for attempt in theatre.attempts} == {()}
+
+
+def test_a_link_that_is_cut_costs_no_ranks(tmp_path: Path) -> None:
+    cut = Script(1, cause=Cause(kind=CauseKind.LINK, message="messages do not arrive"))
+    theatre = play(tmp_path, [cut, cut, cut, Script(0)])
+    assert {attempt.settings for attempt in theatre.attempts} == {()}
+
+
+def test_a_rank_that_stays_away_is_left_out_once(tmp_path: Path) -> None:
+    # After the smaller plan, rank 2 is another device: its loss is the first one.
+    theatre = play(tmp_path, [*[killed(2)] * 3, Script(0)])
+    fewer = ("plan.stages=3", "plan.replicas=1")
+    assert [attempt.settings for attempt in theatre.attempts] == [(), (), fewer, fewer]
+
+
 @pytest.mark.parametrize(
     ("stages", "replicas", "batch", "expected"),
     [

@@ -1,5 +1,6 @@
 """Sampling continues a prompt with what the model finds likely."""
 
+import math
 from functools import cache
 
 import jax
@@ -47,7 +48,9 @@ def test_seeds_and_top_k():
 
 
 def test_bad_sampling_is_refused():
-    with pytest.raises(ValueError, match="`temperature` must not be negative, is -1"):
-        Sampling(temperature=-1.0)
+    for temperature in (-1.0, math.nan, math.inf):
+        words = f"`temperature` must be a finite number of at least 0, not {temperature}"
+        with pytest.raises(ValueError, match=words):
+            Sampling(temperature=temperature)
     with pytest.raises(ValueError, match="`top_k` must be at least 1, is 0"):
         Sampling(top_k=0)

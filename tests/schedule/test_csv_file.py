@@ -56,6 +56,8 @@ def test_rows_of_a_file_are_ranks_with_their_chunks(tmp_path: Path):
         ("F0,B0\n", 0, "`num_stages` is 0"),
         ("# mine\nF0,X0\n", 1, "row 2, column 2, `X0` is none; write F, B, I or W and a number"),
         ("F0,B-1\n", 1, "row 1, column 2, `B-1` is none"),
+        (f"F{'9' * 5000},B0\n", 1, r"row 1, column 1, `F9{39}\.\.\.` is none; write F, B, I"),
+        (f"F0.{'9' * 5000},B0\n", 2, r"row 1, column 1, `F0\.9{37}\.\.\.` is none"),
         ("F0.0,B0.0\n", 1, "row 1, column 1, `F0.0` needs no chunk after its number"),
         ("F0,B0\n", 2, "row 1, column 1, `F0` needs a chunk below 2 after its number"),
         ("F0.2,B0.0\n", 2, "row 1, column 1, `F0.2` needs a chunk below 2"),

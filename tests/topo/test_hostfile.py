@@ -43,6 +43,7 @@ def test_both_kinds_are_read(text: str, expected: dict[str, int]):
         ("n1 slots=0", "line 1 of a hostfile must be .* something else"),
         ("n1\nn2:many", "line 2 of a hostfile must be"),
         (":4", "line 1 of a hostfile must be"),
+        (f"n1:{'9' * 5000}", "line 1 of a hostfile must be"),
     ],
 )
 def test_wrong_hostfiles_are_refused(text: str, words: str):

@@ -52,5 +52,7 @@ def test_more_nvlinks_are_faster_and_longer_ways_slower():
 
 
 def test_an_unknown_link_is_refused():
+    with pytest.raises(ValueError, match=r"'NV9{38}' is not a link between GPUs"):
+        gpu_link_speed(f"NV{'9' * 5000}")
     with pytest.raises(ValueError, match="'NET' is not a link between GPUs: choose from NV1, NV2"):
         gpu_link_speed("NET")

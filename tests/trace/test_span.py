@@ -1,5 +1,7 @@
 """Messages pair a send with a receive; spans that overlap never share a row."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,20 @@ def test_of_equal_messages_the_first_sent_is_the_first_received():
     last = span(Lane.RECEIVE, 6.0, 6.5, rank=1, peer=0, microbatch=4)
     assert messages(trace_of(later, last, RECEIVE, SEND)) == ((SEND, RECEIVE), (later, last))
     assert messages(trace_of(later, SEND, RECEIVE)) == ((SEND, RECEIVE),)
+
+
+def test_messages_between_chunks_of_two_ranks_are_of_neighbouring_stages():
+    sends = [
+        replace(span(Lane.SEND, n, n + 1.0, rank=0, peer=1, microbatch=4), stage=2 * n)
+        for n in range(3)
+    ]
+    receives = [
+        replace(span(Lane.RECEIVE, n, n + 1.0, rank=1, peer=0, microbatch=4), stage=2 * n + 1)
+        for n in range(3)
+    ]
+    assert messages(trace_of(*sends, *receives)) == tuple(zip(sends, receives, strict=True))
+    # Rank 1 was killed and has lost its first span: no message of stage 0 ends at stage 3.
+    assert messages(trace_of(sends[0], sends[1], receives[1])) == ((sends[1], receives[1]),)
 
 
 def test_a_trace_of_nothing_has_no_messages():

@@ -13,24 +13,31 @@ done
 """
 """A constant: names and values are arguments. /proc/sys/net is that of the reader's namespace."""
 
+TIMEOUT_S = 120.0
+"""Of one program [s]; a batch of 4,000 links takes a few seconds."""
+
 
 class EmulationError(RuntimeError):
     """A step of creating, using or removing an emulated network has failed."""
 
 
 def run(*command: str, text: str = "") -> str:
-    """Run a program with `text` as its input; return its output.
+    """Run a program with `text` as its input; return its output. It is killed after two minutes.
 
     >>> run("cat", text="a line")
     'a line'
 
     Raises:
-        EmulationError: it failed, or is not installed.
+        EmulationError: it failed, did not end in time, or is not installed.
     """
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        )
     except OSError as error:
         raise EmulationError(f"`{command[0]}` cannot be run: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise EmulationError(f"`{' '.join(command)}` did not end in {TIMEOUT_S:g} s") from error
     if done.returncode:
         output = (done.stderr or done.stdout).strip()
         raise EmulationError(f"`{' '.join(command)}` failed with {done.returncode}: {output}")

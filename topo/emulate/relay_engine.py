@@ -6,9 +6,10 @@ import sys
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
+from threading import Timer
 
 from topo.emulate import addresses
-from topo.emulate.commands import EmulationError, ip_batch
+from topo.emulate.commands import TIMEOUT_S, EmulationError, ip_batch
 from topo.emulate.engine import LinkCount
 from topo.emulate.network_spec import LinkSpec, NetworkSpec, to_json
 from topo.emulate.owner import Owner
@@ -36,6 +37,7 @@ class RelayEngine:
             cwd=_ROOT,
             start_new_session=True,  # Ctrl-C is for the command; the relay ends with its input
         )
+        self._is_late = False
         # The answer is awaited: devices exist only after `ready`.
         if self._ask(to_json(spec)) != "ready":
             said = self._last_words()
@@ -74,19 +76,31 @@ class RelayEngine:
             process.wait(_SECONDS_TO_END)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            process.wait(_SECONDS_TO_END)
 
     def _ask(self, line: str) -> str:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        # Neither the write nor the read has a timeout; killing the relay ends both.
+        deadline = Timer(TIMEOUT_S, self._give_up)
+        deadline.start()
         # A relay that has ended breaks the pipe: its answer is empty then, which callers check.
         with suppress(OSError):
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
-        return self._process.stdout.readline().strip()
+        answer = self._process.stdout.readline().strip()
+        deadline.cancel()
+        return answer
+
+    def _give_up(self) -> None:
+        # In this order: when the pipe ends, the reason is known.
+        self._is_late = True
+        self._process.kill()
 
     def _last_words(self) -> str:
         assert self._process.stderr
+        if self._is_late:
+            return f"it did not answer within {TIMEOUT_S:g} s"
         # Killed first: reading to the end would wait for a relay that lives.
         self._process.kill()
         lines = self._process.stderr.read().strip().splitlines()

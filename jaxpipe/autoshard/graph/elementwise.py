@@ -1,4 +1,4 @@
-"""The elementwise primitives."""
+"""The elementwise primitives of all versions of JAX in the range of `pyproject.toml`."""
 
 from typing import Final
 
@@ -42,6 +42,7 @@ ELEMENTWISE: Final = frozenset(
         "lgamma",
         "log",
         "log1p",
+        "log2",
         "logistic",
         "lt",
         "max",
@@ -52,8 +53,10 @@ ELEMENTWISE: Final = frozenset(
         "neg",
         "nextafter",
         "not",
+        "one_minus_square",
         "optimization_barrier",
         "or",
+        "polynomial",
         "population_count",
         "pow",
         "real",

@@ -131,6 +131,14 @@ def _stack(form: Form) -> Rule:
     )
 
 
+def _unstack(form: Form) -> Rule:
+    rank = len(form.operands[0])
+    axis = form.params["axis"] % rank
+    names = tuple(dim for dim in range(rank) if dim != axis)
+    sizes = {dim: form.operands[0][dim] for dim in names}
+    return named_rule((tuple(range(rank)),), (names,) * len(form.results), sizes=sizes)
+
+
 def _along(key: str) -> MakeRule:
     """Return what makes the rule of a primitive that needs the dims in `params[key]` whole."""
 
@@ -172,6 +180,7 @@ _RULES: Final[Mapping[str, MakeRule]] = MappingProxyType(
         ),
         **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), _along("axis")),
         "stack": _stack,
+        "unstack": _unstack,
         "rev": _along("dimensions"),
         "sort": _along("dimension"),
         "gather": gather_rule,

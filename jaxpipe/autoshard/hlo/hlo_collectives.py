@@ -64,7 +64,8 @@ class HloCollective:
     def ring_bytes(self, num_devices: int) -> float:
         """Return the bytes that each device sends if it is a ring; `num_devices` are all there are.
 
-        Of p that take part each sends 2 (p - 1) / p of an all-reduce, half of that of the others.
+        Of p that take part each sends 2 (p - 1) / p of an all-reduce, half of that of the others,
+        and all of a permute.
 
         >>> HloCollective(
         ...     kind=HloKind.ALL_REDUCE, num_bytes=100, group=0, dtypes=("f32",)
@@ -72,6 +73,8 @@ class HloCollective:
         150.0
         """
         size = self.group or num_devices
+        if self.kind is HloKind.PERMUTE:
+            return float(self.num_bytes) if size > 1 else 0.0
         times = 2 if self.kind is HloKind.ALL_REDUCE else 1
         return times * self.num_bytes * (size - 1) / size
 
@@ -85,7 +88,14 @@ _LINE = re.compile(
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
 # [groups, devices of a group]<=[all devices]: XLA's short form of regular groups.
 _IOTA_GROUPS = re.compile(r"replica_groups=\[(\d+),(\d+)\]")
+# In the first line of a module, where they are above 1.
+_NUM_DEVICES = re.compile(r"\b(?:replica_count|num_partitions)=(\d+)")
 _LISTED_GROUPS = re.compile(r"replica_groups=\{\{([\d,]*)\}")
+# A mesh and the axes that a group spans; of an axis that is split in two, `'op':(1)2`, the size is
+# that of the part. The compiler of jax 0.11 and newer writes groups in this form.
+_MESH_GROUPS = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
+_MESH_AXIS = re.compile(r"'?([\w.-]+)'?=(\d+)")
+_GROUP_AXIS = re.compile(r"'?([\w.-]+)'?(?::\(\d+\)(\d+))?")
 
 
 def collectives(text: str) -> tuple[HloCollective, ...]:
@@ -95,8 +105,10 @@ def collectives(text: str) -> tuple[HloCollective, ...]:
     >>> collectives(line)[0].num_bytes, collectives(line)[0].group
     (68, 4)
     """
+    counts = _NUM_DEVICES.findall(text.partition("\n")[0])
+    num_devices = math.prod(int(count) for count in counts)
     matches = ((line, _LINE.match(line)) for line in text.splitlines())
-    return tuple(_collective(line, match) for line, match in matches if match)
+    return tuple(_collective(line, match, num_devices) for line, match in matches if match)
 
 
 def count_collectives(found: Iterable[HloCollective]) -> dict[str, int]:
@@ -118,14 +130,14 @@ def bytes_by_kind(found: Iterable[HloCollective]) -> Mapping[HloKind, int]:
     return totals
 
 
-def _collective(line: str, match: re.Match[str]) -> HloCollective:
+def _collective(line: str, match: re.Match[str], num_devices: int) -> HloCollective:
     kind = HloKind(match["kind"])
     arrays = _ARRAY.findall(match["type"])
     if match["start"] and kind in (HloKind.ALL_GATHER, HloKind.PERMUTE):
         arrays = arrays[len(arrays) // 2 :]  # what starts returns its operands too
     group = _group(line)
     # Its result is one shard; `num_bytes` counts the input.
-    scale = max(group, 1) if kind is HloKind.REDUCE_SCATTER else 1
+    scale = group or num_devices if kind is HloKind.REDUCE_SCATTER else 1
     return HloCollective(
         kind=kind,
         num_bytes=scale * sum(_array_bytes(dtype, dims) for dtype, dims in arrays),
@@ -139,6 +151,10 @@ def _group(line: str) -> int:
         return int(found[2])
     if found := _LISTED_GROUPS.search(line):
         return len(found[1].split(","))
+    if found := _MESH_GROUPS.search(line):
+        sizes = dict(_MESH_AXIS.findall(found[1]))
+        axes = _GROUP_AXIS.findall(found[2])
+        return math.prod(int(part or sizes[axis]) for axis, part in axes)
     return 0
 
 

@@ -17,6 +17,7 @@ from enum import Enum
 _INSTRUCTION = re.compile(
     r"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>.*?) (?P<op>[a-z][\w-]*)\("
 )
+_NAME = re.compile(r"[\w.-]+")
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _COMPUTE = frozenset(("fusion", "dot", "convolution", "custom-call", "reduce", "while", "call"))
 
@@ -69,10 +70,13 @@ def _paired(text: str) -> Iterator[AsyncCollective]:
         elif place is Place.COMPUTE:
             # Every collective in flight overlaps it, not just the last one that started.
             under_way = {name: count + 1 for name, count in under_way.items()}
-        elif started := next(
-            (n for n in under_way if re.search(rf"%{re.escape(n)}\b", line)), None
-        ):
+        elif started := next((n for n in _names(line[match.end() :]) if n in under_way), None):
             yield AsyncCollective(name=started, num_beside=under_way.pop(started))
+
+
+def _names(operands: str) -> list[str]:
+    # Whole names: XLA numbers copies of an instruction, `s`, `s.1`, `s.1.clone`.
+    return _NAME.findall(operands)
 
 
 def _place(op: str, line: str) -> Place | None:

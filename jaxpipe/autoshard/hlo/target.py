@@ -38,6 +38,9 @@ COMBINE_ALL: Final = MappingProxyType(
 KEEP_RECOMPUTED: Final = MappingProxyType({"xla_disable_hlo_passes": "cse_barrier_expander"})
 """Keep XLA's CPU compiler from merging recomputation with the forward."""
 
+TIMEOUT_S = 4 * 3600.0
+"""Of a process that searches and compiles [s]: ends one that hangs, not one of a large model."""
+
 
 class Target(StrEnum):
     """The device that a step is compiled for."""
@@ -70,17 +73,22 @@ def run_python(module: str, request: Any, *, num_devices: int, path: Path | None
     directory.
 
     Raises:
-        RunError: the process failed; the message ends with the last line of its error output.
+        RunError: the process failed, and the message ends with the last line of its error output;
+            or it did not end within `TIMEOUT_S`, and was killed.
     """
     searched = {} if path is None else {"PYTHONPATH": str(path)}
-    process = subprocess.run(
-        [sys.executable, "-P", "-m", module],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**target_environment(num_devices), **searched},
-    )
+    try:
+        process = subprocess.run(
+            [sys.executable, "-P", "-m", module],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**target_environment(num_devices), **searched},
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RunError(f"`python -m {module}` did not end within {TIMEOUT_S:g} s") from error
     if process.returncode:
         told = process.stderr.strip().splitlines() or ["nothing on its error output"]
         raise RunError(f"`python -m {module}` ended with {process.returncode}: {told[-1]}")

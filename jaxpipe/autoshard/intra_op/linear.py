@@ -16,6 +16,7 @@ the paper's equation 1, with flows between classes of choices for its products o
 Source: Zheng et al., "Alpa", OSDI 2022, section 4.2; HiGHS (Huangfu and Hall 2018).
 """
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,6 +91,8 @@ def program_of(problem: Problem) -> Program:
 def solve(problem: Problem, *, time_limit_s: float) -> Answer:
     """Return the best choices found within the time limit, and the bound.
 
+    The limit holds for the relaxation and branch and bound together.
+
     >>> from jaxpipe.autoshard.intra_op.problem import Node
     >>> node = Node(seconds=np.array([2.0, 1.0]), memory=np.zeros((1, 2)))
     >>> solve(Problem(nodes=(node,), edges=()), time_limit_s=1.0)
@@ -100,6 +103,7 @@ def solve(problem: Problem, *, time_limit_s: float) -> Answer:
     program = program_of(restricted(problem, kept))
     # Costs are microseconds: unscaled, they are below the absolute tolerances of HiGHS.
     scale = float(np.abs(program.seconds).max()) or 1.0
+    start_s = time.perf_counter()
     relaxed = _run(program, scale, time_limit_s=time_limit_s, whole=False)
     if relaxed.x is not None and relaxed.status == 0:
         values = relaxed.x[: program.num_integers]
@@ -107,7 +111,9 @@ def solve(problem: Problem, *, time_limit_s: float) -> Answer:
             return Answer(
                 chosen=_chosen(program, relaxed.x, kept), bound_s=relaxed.fun * scale, relaxed=True
             )
-    mixed = _run(program, scale, time_limit_s=time_limit_s, whole=True)
+    # Not below 0: HiGHS would ignore it, and have no limit.
+    left_s = max(0.0, time_limit_s - (time.perf_counter() - start_s))
+    mixed = _run(program, scale, time_limit_s=left_s, whole=True)
     bound = mixed.mip_dual_bound
     return Answer(
         chosen=None if mixed.x is None else _chosen(program, mixed.x, kept),

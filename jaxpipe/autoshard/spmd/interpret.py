@@ -10,10 +10,12 @@ all-reduces inside a layer run one by one, and those of all gradients together a
                        └─────────────────┴─ ... ─ one psum over all ─ optimizer
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from jaxpipe.autoshard.spmd.collect import gather_all, names, reduce_all, reduce_scatter_all
@@ -97,9 +99,12 @@ class Evaluation:
         for number, (sharding, piece) in arguments.items():
             self.held[number] = _Held(sharding, {sharding: piece})
         for number, value in self.program.constants.items():
-            whole = replicated(len(self.program.arrays[number].shape))
+            array = self.program.arrays[number]
+            whole = replicated(len(array.shape))
+            # The compiler of jax 0.11 dies of an empty array that `shard_map` closes over.
+            held = value if math.prod(array.shape) else jnp.zeros(array.shape, array.dtype)
             # Computed whole by every device: slices of it are free.
-            self.held[number] = _Held(whole, {whole: value})
+            self.held[number] = _Held(whole, {whole: held})
         self._run_operators()
         # Results last, and combined: unlike parameters in use, they end up whole anyway.
         while waits := [

@@ -9,10 +9,12 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 
 from jaxpipe.autoshard.graph import path_name
+from jaxpipe.autoshard.spmd.check_choice import check_choices
 from jaxpipe.autoshard.spmd.interpret import Evaluation
 from jaxpipe.autoshard.spmd.program import Program, trace_program
 from jaxpipe.autoshard.spmd.propagate import propagate
 from jaxpipe.autoshard.strategy import (
+    MeshShape,
     OperatorChoice,
     Sharding,
     Strategy,
@@ -65,9 +67,11 @@ def shard_program(step: NamedStep, arguments: Sequence[Any], strategy: Strategy)
         PlanError: the strategy does not say how an argument is stored, or it does not fit.
     """
     program = trace_program(step.run, *arguments)
-    stored = _named(strategy.arguments, program, program.arguments, _paths(arguments, step.names))
+    inputs = _paths(arguments, step.names)
     outputs = _paths(step.results(arguments), step.result_names)
-    needed = _named(strategy.results, program, program.results, outputs)
+    stored = _named(strategy.arguments, inputs, _shapes(program, program.arguments), strategy.mesh)
+    needed = _named(strategy.results, outputs, _shapes(program, program.results), strategy.mesh)
+    check_choices(program, strategy.mesh, strategy.operators)
     choices = propagate(
         program,
         strategy.mesh,
@@ -181,16 +185,26 @@ def _paths(trees: Sequence[Any], names: Sequence[str]) -> list[str]:
     ]
 
 
+def _shapes(program: Program, numbers: Sequence[int]) -> list[tuple[int, ...]]:
+    return [program.arrays[number].shape for number in numbers]
+
+
 def _named(
     shardings: Mapping[str, Sharding],
-    program: Program,
-    numbers: Sequence[int],
     paths: Sequence[str],
+    shapes: Sequence[tuple[int, ...]],
+    mesh: MeshShape,
 ) -> tuple[Sharding, ...]:
-    return tuple(
-        _sharding_of(shardings, path, program.arrays[number].shape)
-        for number, path in zip(numbers, paths, strict=True)
-    )
+    found: list[Sharding] = []
+    for path, shape in zip(paths, shapes, strict=True):
+        sharding = _sharding_of(shardings, path, shape)
+        if not sharding.fits(shape, mesh):
+            raise PlanError(
+                f"a sharding divides each dim evenly: `{path}` is {shape}, its sharding {sharding} "
+                f"on {mesh.dp} x {mesh.op} devices; trace the strategy and the step alike"
+            )
+        found.append(sharding)
+    return tuple(found)
 
 
 def _sharding_of(shardings: Mapping[str, Sharding], path: str, shape: tuple[int, ...]) -> Sharding:

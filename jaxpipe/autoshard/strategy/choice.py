@@ -84,9 +84,10 @@ def _parse_end(text: str) -> PartialSum:
     axes, scattered, dim = text.removeprefix("+").partition(">")
     # A closed set: `Axis(int(...))` of anything else would raise an error without advice.
     known = axes in ("0", "1", "01", "10") and text.startswith("+")
-    if not known or (scattered and not dim.isdecimal()):
+    # A dim has one digit or two; Python refuses to convert 4,300 digits.
+    if not known or (scattered and not (dim.isdecimal() and len(dim) <= 2)):
         raise PlanError(
-            f"a partial sum is a plus, its axes, and > with a dim if scattered, is {text!r}; "
+            f"a partial sum is a plus, its axes, and > with a dim if scattered, is {text[:40]!r}; "
             "write '+1' or '+1>0'"
         )
     return PartialSum(

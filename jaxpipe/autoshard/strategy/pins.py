@@ -68,17 +68,17 @@ def read_pins(path: Path) -> Pins:
         PlanError: the file cannot be read, or does not contain pins.
     """
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         tree = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise PlanError(f"cannot read the pins {path}: {error.strerror}") from error
-    # The errors of TOML, JSON and UTF-8 are all ValueErrors.
-    except ValueError as error:
+    # The errors of TOML, JSON and UTF-8 are all ValueErrors; deep nesting is a RecursionError.
+    except (ValueError, RecursionError) as error:
         raise PlanError(f"{path} is neither TOML nor JSON: {error}") from error
     return pins_from(tree)
 
 
-def pins_from(tree: Mapping[str, Any]) -> Pins:
+def pins_from(tree: Any) -> Pins:
     """Return the pins that nested dictionaries describe.
 
     >>> str(pins_from({"operators": {"3": "S0R"}}).operators[3])
@@ -87,20 +87,33 @@ def pins_from(tree: Mapping[str, Any]) -> Pins:
     Raises:
         PlanError: a key or a value is wrong.
     """
+    if not isinstance(tree, Mapping):
+        raise PlanError(f"pins have `arguments` and `operators`, not {tree!r:.80}; add one of them")
     for key in tree:
         if key not in ("arguments", "operators"):
             raise PlanError(f"pins have `arguments` and `operators`, not {key!r}; remove it")
-    arguments, operators = tree.get("arguments", {}), tree.get("operators", {})
+    arguments, operators = _table(tree, "arguments"), _table(tree, "operators")
     for number in operators:
-        if not str(number).isdecimal():
+        # Bounded: Python refuses to convert 4,300 digits.
+        if not str(number).isdecimal() or len(str(number)) > 9:
             raise PlanError(
-                f"`operators` are named by their equations' indices, not {number!r}; "
+                f"`operators` are named by their equations' indices, not {str(number)[:40]!r}; "
                 "look one up in a printed strategy"
             )
     return Pins(
         arguments={path: _parsed(f"arguments.{path}", text) for path, text in arguments.items()},
         operators={int(n): _parsed(f"operators.{n}", text) for n, text in operators.items()},
     )
+
+
+def _table(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = tree.get(name, {})
+    if not isinstance(table, Mapping):
+        raise PlanError(
+            f"`{name}` must be a table of shardings, is {table!r:.80}; write [{name}], and a line "
+            "for each"
+        )
+    return table
 
 
 def _parsed(field_name: str, text: Any) -> Sharding:

@@ -59,7 +59,7 @@ class _File:
 
 def write_strategy(strategy: Strategy, path: Path) -> None:
     """Write a strategy as JSON."""
-    path.write_text(strategy_text(strategy))
+    path.write_text(strategy_text(strategy), encoding="utf-8")
 
 
 def strategy_text(strategy: Strategy) -> str:
@@ -88,22 +88,23 @@ def read_strategy(path: Path) -> Strategy:
         PlanError: the file cannot be read, or is not a strategy.
     """
     try:
-        return parse_strategy(path.read_text())
+        return parse_strategy(path.read_bytes())
     except OSError as error:
         raise PlanError(f"cannot read the strategy {path}: {error.strerror}") from error
     except PlanError as error:
         raise PlanError(f"{path} is not a strategy: {error}") from error
 
 
-def parse_strategy(text: str) -> Strategy:
-    """Return the strategy that the text of a file describes.
+def parse_strategy(text: str | bytes) -> Strategy:
+    """Return the strategy that the text of a file describes, in UTF-8 if it is bytes.
 
     Raises:
         PlanError: a field is missing or wrong.
     """
     try:
         file = msgspec.json.decode(text, type=_File)
-    except msgspec.DecodeError as error:
+    # Not UTF-8 is a UnicodeDecodeError; deep nesting is a RecursionError.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PlanError(f"{error}; write it again with `write_strategy`") from error
     if file.format != _FORMAT:
         raise PlanError(f"`format` must be {_FORMAT}, is {file.format}; write it again")

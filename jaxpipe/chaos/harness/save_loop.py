@@ -121,25 +121,29 @@ class _Rank:
         loop = self._loop
         is_full = loop.full_from <= number < loop.full_until
         if self._transport.rank == 0 and is_full:
-            with _full(loop):
+            with full_disk(loop):
                 yield
         else:
             yield
 
 
 @contextmanager
-def _full(loop: Loop) -> Iterator[None]:
+def full_disk(loop: Loop) -> Iterator[None]:
     """Fill the disk for the block."""
     if loop.filler is not None:
-        _fill(Path(loop.filler))
-        yield
-        Path(loop.filler).unlink()
+        try:
+            _fill(Path(loop.filler))
+            yield
+        finally:
+            Path(loop.filler).unlink(missing_ok=True)
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     # The soft limit can be raised again. Python ignores SIGXFSZ: a longer write is an OSError.
     resource.setrlimit(resource.RLIMIT_FSIZE, (loop.shard_bytes // 2, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def _fill(path: Path) -> None:

@@ -20,9 +20,11 @@ from collections import defaultdict
 from enum import IntEnum
 from heapq import heappop, heappush
 from math import inf
+from typing import NamedTuple
 
-from jaxpipe.collective import AllReduceKind, Collective, SyncTree, leader, ranks, to_leaders
+from jaxpipe.collective import AllReduceKind, Collective, SyncTree, ranks, to_leaders
 from jaxpipe.collective.algorithms import num_chunks
+from jaxpipe.collective.sync_tree import folded
 from jaxpipe.network.alpha_beta import Links, served_s
 
 
@@ -131,29 +133,44 @@ def _busiest_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
     return max((*taken_s.values(), *given_s.values()), default=0.0)
 
 
+class _Timed(NamedTuple):
+    """The leader of a tree, and the seconds of an ascent to it or a descent from it."""
+
+    leader: int
+    seconds: float
+
+
+def _at_rank(rank: int) -> _Timed:
+    return _Timed(rank, 0.0)
+
+
 def _ascent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
     """Return when the leader has the sum of the tree."""
-    if isinstance(tree, int):
-        return 0.0
-    end_s, first = _ascent_s(links, tree[0], num_bytes), leader(tree)
-    arriving = [
-        (
-            _ascent_s(links, member, num_bytes) + float(links.latency_s[leader(member), first]),
-            links.wire_s(leader(member), first, num_bytes=num_bytes),
-        )
-        for member in tree[1:]
-    ]
-    return served_s(arriving, start_s=end_s)
+
+    def at_island(members: list[_Timed]) -> _Timed:
+        first, start_s = members[0]
+        arriving = [
+            (
+                each.seconds + float(links.latency_s[each.leader, first]),
+                links.wire_s(each.leader, first, num_bytes=num_bytes),
+            )
+            for each in members[1:]
+        ]
+        return _Timed(first, served_s(arriving, start_s=start_s))
+
+    return folded(tree, at_rank=_at_rank, at_island=at_island).seconds
 
 
 def _descent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
     """Return the seconds from when the leader has the sum until all ranks have it."""
-    if isinstance(tree, int):
-        return 0.0
-    sent_s, end_s, first = 0.0, 0.0, leader(tree)
-    # The last member first, as the executor sends.
-    for member in tree[:0:-1]:
-        sent_s += links.wire_s(first, leader(member), num_bytes=num_bytes)
-        there_s = sent_s + float(links.latency_s[first, leader(member)])
-        end_s = max(end_s, there_s + _descent_s(links, member, num_bytes))
-    return max(end_s, sent_s + _descent_s(links, tree[0], num_bytes))
+
+    def at_island(members: list[_Timed]) -> _Timed:
+        first, sent_s, end_s = members[0].leader, 0.0, 0.0
+        # The last member first, as the executor sends.
+        for each in members[:0:-1]:
+            sent_s += links.wire_s(first, each.leader, num_bytes=num_bytes)
+            there_s = sent_s + float(links.latency_s[first, each.leader])
+            end_s = max(end_s, there_s + each.seconds)
+        return _Timed(first, max(end_s, sent_s + members[0].seconds))
+
+    return folded(tree, at_rank=_at_rank, at_island=at_island).seconds

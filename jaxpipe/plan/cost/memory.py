@@ -77,22 +77,25 @@ def stage_memory(
 def live_limits(
     plan: Plan, profile: Profile, cluster: Cluster, *, each: BytesPerParameter
 ) -> tuple[int, ...]:
-    """Return how many microbatches the devices of each stage can keep at once.
+    """Return how many microbatches the devices of each rank of a pipeline can keep at once.
 
-    A device of unknown memory can keep all; one too small for the parameters can keep none.
+    A device of unknown memory can keep all; one too small for the parameters can keep none. With
+    several chunks on a rank a microbatch counts once for each, as in `peak_live`, and all chunks
+    count as the largest.
     """
     limits = []
-    for stage, memory in enumerate(stage_memory(plan, profile, each=each)):
-        part = profile.scaled(microbatch=plan.microbatch).stage(plan.cut, stage)
-        one = part.kept_bytes + profile.scaled(microbatch=plan.microbatch).activation_bytes
-        gpus = [cluster.devices[row[stage]].gpu for row in plan.placement]
+    profile = profile.scaled(microbatch=plan.microbatch)
+    for rank, memory in enumerate(stage_memory(plan, profile, each=each)):
+        kept = max(profile.stage(plan.cut, stage).kept_bytes for stage in plan.stages(rank))
+        one = kept + profile.activation_bytes
+        sizes = [cluster.devices[row[rank]].memory_bytes for row in plan.placement]
         rooms = [
             # A profile may keep 0 bytes.
-            (gpu.memory_bytes - memory.total + memory.activations) // max(1, one)
-            for gpu in gpus
-            if gpu is not None
+            (size - memory.total + memory.activations) // max(1, one)
+            for size in sizes
+            if size is not None
         ]
-        limits.append(max(0, min((plan.num_microbatches, *rooms))))
+        limits.append(max(0, min((plan.num_microbatches * plan.num_chunks, *rooms))))
     return tuple(limits)
 
 
@@ -107,7 +110,7 @@ def overfull(
     excess = {}
     for row in plan.placement:
         for device, need in zip(row, needs, strict=True):
-            gpu = cluster.devices[device].gpu
-            if gpu is not None and need > gpu.memory_bytes:
-                excess[device] = need - gpu.memory_bytes
+            size = cluster.devices[device].memory_bytes
+            if size is not None and need > size:
+                excess[device] = need - size
     return excess

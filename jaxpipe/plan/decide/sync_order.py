@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 
 from jaxpipe.collective import AllReduceKind, SyncTree
-from jaxpipe.collective.sync_tree import chain, flat, halves
+from jaxpipe.collective.sync_tree import chain, flat, halves, relabelled
 from jaxpipe.network.alpha_beta import links_between
 from jaxpipe.plan.cost.collective_cost import tree_s
 from jaxpipe.plan.dtfm.path import cheapest_path
@@ -15,6 +15,9 @@ from topo import Cluster
 
 _EXACT_PATH = 6
 """The largest number of ranks for an exact path: many trees are compared."""
+_LONGEST_CHAIN = 256
+"""A plan file writes a chain as arrays inside arrays, which a TOML reader reads to some depth only:
+that of Python to about 480 (measured)."""
 
 
 def fastest_tree(
@@ -40,7 +43,7 @@ def fastest_tree(
     return min(
         _trees(cluster, devices, num_bytes=num_bytes),
         key=lambda tree: tree_s(
-            links, _relabel(tree, members), num_bytes=num_bytes, chunk_bytes=chunk_bytes
+            links, relabelled(tree, members), num_bytes=num_bytes, chunk_bytes=chunk_bytes
         ),
     )
 
@@ -74,7 +77,8 @@ def _trees(cluster: Cluster, devices: Mapping[int, int], *, num_bytes: float) ->
     for order in (ranks, path, path[::-1]):
         yield island_tree({rank: cluster.devices[devices[rank]] for rank in order})
         yield flat(order)
-        yield chain(order)
+        if len(order) <= _LONGEST_CHAIN:
+            yield chain(order)
         yield halves(order)
 
 
@@ -84,9 +88,3 @@ def _path(cluster: Cluster, devices: Mapping[int, int], *, num_bytes: float) -> 
     both = np.ix_(tuple(devices.values()), tuple(devices.values()))
     hops = cluster.latency_s[both] + num_bytes / cluster.bandwidth_bytes_per_s[both]
     return [ranks[index] for index in cheapest_path(hops, largest_exact=_EXACT_PATH)]
-
-
-def _relabel(tree: SyncTree, members: Mapping[int, int]) -> SyncTree:
-    if isinstance(tree, int):
-        return members[tree]
-    return tuple(_relabel(member, members) for member in tree)

@@ -13,6 +13,7 @@
 - `manifest`, `shard`: its files, verified when written and when read
 - `tensor_names`: names of tensors that any partition of the layers can read
 - `newest_valid`, `agree`: which checkpoint a run resumes from, on all ranks
+- `make_room`: remove old checkpoints from a disk that is full
 - `async_saver`: save while the training continues
 
 The package needs neither jax nor MPI; `agree` and `async_saver` do, and are imported by themselves.

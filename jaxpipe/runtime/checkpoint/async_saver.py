@@ -6,21 +6,23 @@
     thread             └ write, read back ─ gather ─ commit ─ prune ┘
 
 Training stops for the copy, and for a save that is still under way when the next one begins. If
-a checkpoint cannot be saved, for example because a disk is full, a warning says so and training
-continues.
+a checkpoint cannot be saved, a warning says so and training continues. On a disk without room for
+one more than `keep`, the oldest is removed before the next is written.
 """
 
 import logging
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from jaxpipe.comm import SAVE_TAG, Transport, broadcast_bytes, gather_bytes
+from jaxpipe.comm.serial_executor import SerialExecutor
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import (
     TensorEntry,
@@ -31,6 +33,7 @@ from jaxpipe.runtime.checkpoint import (
     prune,
     write_shard,
 )
+from jaxpipe.runtime.checkpoint.make_room import error_number, make_room, most_with_room
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
 
 logger = logging.getLogger(__name__)
@@ -50,10 +53,16 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Written:
-    """The report of a rank to rank 0: the entries that it wrote, or why it could not."""
+    """The report of a rank to rank 0: the entries that it wrote, or why not, with its `errno`."""
 
     entries: tuple[TensorEntry, ...] = ()
     failure: str = ""
+    number: int | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> "_Written":
+        """Return the report of a rank that could not write."""
+        return cls(failure=str(error), number=error_number(error))
 
 
 class Saver:
@@ -74,11 +83,12 @@ class Saver:
         self._transport = transport
         self._folder = folder
         self._keep = keep
+        self._most: int | None = None
         self._timeout_s = timeout_s
         self._hooks = hooks
-        self._thread: Thread | None = None
+        self._thread: SerialExecutor | None = None
+        self._under_way: Future[str | None] | None = None
         self._failure: str | None = None
-        self._error: BaseException | None = None
 
     def begin(self, snapshot: Snapshot) -> None:
         """Start to save, once the previous save has ended.
@@ -87,9 +97,11 @@ class Saver:
             RunError: a message of the previous save could not be moved in time.
         """
         self.finish()  # one save at a time: both would use the same tags, and twice the memory
-        name = f"save of rank {self._transport.rank}"
-        self._thread = Thread(target=self._run, args=(snapshot,), name=name, daemon=True)
-        self._thread.start()
+        # One thread for all saves: the GNU C library gives each new thread another pool of memory,
+        # up to eight for a core, and every pool keeps the most that a save has needed.
+        if self._thread is None:
+            self._thread = SerialExecutor(name=f"save of rank {self._transport.rank}")
+        self._under_way = self._thread.begin(partial(self._run, snapshot))
 
     def finish(self) -> str | None:
         """Wait for the save under way; on rank 0, return why it failed, None if it did not.
@@ -97,21 +109,28 @@ class Saver:
         Raises:
             RunError: a message of the save could not be moved in time.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._error is not None:
-            raise self._error
+        if self._under_way is not None:
+            self._failure = self._under_way.result()
         return self._failure
 
-    def _run(self, snapshot: Snapshot) -> None:
+    def close(self) -> str | None:
+        """Wait as `finish` does, and end the thread.
+
+        Raises:
+            RunError: as by `finish`.
+        """
         try:
-            self._failure = self._save(snapshot)
-        except BaseException as error:  # `finish` raises it in the thread that trains
-            self._error = error
-        if self._failure is not None:
-            step, failure = snapshot.step, self._failure
+            return self.finish()
+        finally:
+            if self._thread is not None:
+                self._thread.close(timeout_s=self._timeout_s)
+
+    def _run(self, snapshot: Snapshot) -> str | None:
+        failure = self._save(snapshot)
+        if failure is not None:
+            step = snapshot.step
             logger.warning("no checkpoint of step %d, training continues: %s", step, failure)
+        return failure
 
     def _save(self, snapshot: Snapshot) -> str | None:
         """Save, together with all other ranks; on rank 0, return what failed."""
@@ -134,6 +153,7 @@ class Saver:
     def _make_folder(self, step: int) -> str:
         """Return an empty string, or why there is no folder."""
         try:
+            make_room(self._folder, most=self._most)
             begin_checkpoint(self._folder, step=step)
         except OSError as error:
             return str(error)
@@ -146,12 +166,12 @@ class Saver:
             for name, tensors in snapshot.shards.items():
                 entries += write_shard(folder, name, tensors)
         except (OSError, CheckpointError) as error:
-            return _Written(failure=str(error))
+            return _Written.of(error)
         return _Written(entries=entries)
 
     def _commit(self, written: list[_Written], snapshot: Snapshot) -> str | None:
         folder = partial_folder(self._folder, step=snapshot.step)
-        failures = [each.failure for each in written if each.failure]
+        failures = [each for each in written if each.failure]
         try:
             if not failures:
                 entries = [entry for each in written for entry in each.entries]
@@ -160,9 +180,10 @@ class Saver:
                 self._hooks.before_save_phase(SavePhase.PRUNE)
                 prune(self._folder, keep=self._keep, newest=snapshot.step, hooks=self._hooks)
         except (OSError, CheckpointError) as error:
-            failures.append(str(error))
-        if failures:
-            # A partial checkpoint would take the space that the next save needs.
-            discard(folder)
-            return failures[0]
-        return None
+            failures.append(_Written.of(error))
+        if not failures:
+            return None
+        # A partial checkpoint would take the space that the next save needs.
+        discard(folder)
+        self._most = most_with_room(self._folder, failures[0].number) or self._most
+        return failures[0].failure

@@ -35,12 +35,17 @@ def begin_checkpoint(run_folder: Path, *, step: int) -> Path:
     """
     folder = partial_folder(run_folder, step=step)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Also `.replaced` folders go, unless one of them is the only checkpoint of its step.
-    committed = set(_committed(run_folder).values())
-    _remove(path for path, _ in _ours(run_folder) if path not in committed)
+    remove_remains(run_folder)
     folder.mkdir()
     sync_folder(folder.parent)
     return folder
+
+
+def remove_remains(run_folder: Path) -> None:
+    """Remove what interrupted saves have left, and free its space."""
+    # Also `.replaced` folders go, unless one of them is the only checkpoint of its step.
+    committed = set(committed_folders(run_folder).values())
+    _remove(path for path, _ in _ours(run_folder) if path not in committed)
 
 
 def partial_folder(run_folder: Path, *, step: int) -> Path:
@@ -83,7 +88,7 @@ def latest(run_folder: Path) -> Path:
     Raises:
         CheckpointError: there is none.
     """
-    committed = _committed(run_folder)
+    committed = committed_folders(run_folder)
     if not committed:
         raise CheckpointError(
             f"`resume` must name a run with a checkpoint; {run_folder} has none; start the run"
@@ -117,12 +122,12 @@ def prune(run_folder: Path, *, keep: int, newest: int, hooks: Hooks = NO_HOOKS) 
     """
     if keep < 1:
         raise CheckpointError(f"`keep` must be at least 1, not {keep}; raise it")
-    committed = _committed(run_folder)
+    committed = committed_folders(run_folder)
     steps = sorted(step for step in committed if step <= newest)
     _remove((committed[step] for step in steps[:-keep]), hooks=hooks)
 
 
-def _committed(run_folder: Path) -> dict[int, Path]:
+def committed_folders(run_folder: Path) -> dict[int, Path]:
     """Return the folder of each committed step; of two, the one that was not replaced."""
     return {
         step: path

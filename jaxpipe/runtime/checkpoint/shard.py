@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast, get_args
 
+import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy, for which safetensors asks by name
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file

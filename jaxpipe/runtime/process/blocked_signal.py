@@ -7,11 +7,7 @@ receives it, and Linux shows that it is pending: the parent of `mpirun` acts on 
 
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Thread
-
-_POLL_INTERVAL_S = 0.1
 
 
 def is_supported() -> bool:
@@ -33,20 +29,3 @@ def is_pending(process: int, number: int) -> bool:
     # ShdPnd is a bit mask in hexadecimal, signal 1 lowest; "shared" is for the whole process.
     masks = [line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:")]
     return bool(masks) and bool(int(masks[0], 16) >> (number - 1) & 1)
-
-
-def call_when_pending(process: int, number: int, call: Callable[[int], object]) -> Event:
-    """Call once with a signal, in a thread, when it is pending for a process.
-
-    Set the returned event to stop the thread.
-    """
-    stopped = Event()
-
-    def poll() -> None:
-        while not stopped.wait(_POLL_INTERVAL_S):
-            if is_pending(process, number):
-                call(number)
-                return
-
-    Thread(target=poll, name=f"poll for signal {number}", daemon=True).start()
-    return stopped

@@ -5,15 +5,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from threading import Event
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process.affinity import die_with_parent
-from jaxpipe.runtime.process.blocked_signal import block, call_when_pending, is_supported
+from jaxpipe.runtime.process.blocked_signal import block, is_pending, is_supported
 from jaxpipe.runtime.process.tee import Tee
 from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS, cannot_survive
 
@@ -73,6 +74,15 @@ def check_launched_rank(here: LaunchedRank | None, *, num_ranks: int) -> None:
         )
 
 
+def _always() -> bool:
+    """Return that a child can stop in order, at any time."""
+    return True
+
+
+def _nothing() -> None:
+    """Do nothing while a child runs."""
+
+
 def launch(
     arguments: Sequence[str],
     *,
@@ -80,16 +90,20 @@ def launch(
     module: str = "jaxpipe",
     hear: Callable[[str], object] | None = None,
     survives: bool = False,
+    can_stop: Callable[[], bool] = _always,
+    poll: Callable[[], object] = _nothing,
 ) -> int:
     """Run a module with these arguments on `num_ranks` ranks of this host; return the exit code.
 
     The MPI is that of this Python environment, by default, or the one on the path. The first signal
-    that asks this process to terminate makes the ranks stop after their step, with a checkpoint: it
-    is forwarded as SIGUSR1, which every `mpirun` passes on without a timeout; the exit code is 128
-    plus the signal. A second signal ends them. A SIGTERM to Open MPI's `mpirun` is blocked there,
-    and treated as one to this process. The callback `hear` receives the end of the output of
-    `mpirun`, after it has ended. With `survives`, ranks may continue after the loss of others; then
-    `mpirun` does receive its SIGTERM, since that is how a rank ends the others.
+    that asks this process to terminate, Ctrl-C included, makes the ranks stop after their step,
+    with a checkpoint: it is forwarded as SIGUSR1, which every `mpirun` passes on without a timeout;
+    the exit code is 128 plus the signal. A second signal ends them, and so does the first as long
+    as `can_stop` returns False: ranks that are starting have nothing to save. A SIGTERM to Open
+    MPI's `mpirun` is blocked there, and treated as one to this process. The callback `hear`
+    receives the end of the output of `mpirun`, after it has ended; `poll` is called ten times a
+    second until then. With `survives`, ranks may continue after the loss of others; then `mpirun`
+    does receive its SIGTERM, since that is how a rank ends the others.
 
     Raises:
         ConfigError: there is no `mpirun`, or it cannot let ranks survive.
@@ -101,7 +115,14 @@ def launch(
         *arguments,
     ]
     blocks = is_supported() and _is_open_mpi(mpirun) and not survives
-    return run_child(command, first_signal=signal.SIGUSR1, hear=hear, blocks_sigterm=blocks)
+    return run_child(
+        command,
+        first_signal=signal.SIGUSR1,
+        hear=hear,
+        blocks_sigterm=blocks,
+        can_stop=can_stop,
+        poll=poll,
+    )
 
 
 STOP_EXIT_CODES = frozenset(
@@ -110,56 +131,134 @@ STOP_EXIT_CODES = frozenset(
 """The exit codes of a run that was stopped on request."""
 
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+_POLL_S = 0.1
+_ONE_REQUEST_S = 0.2
+"""Signals within this time are one request: GNU `timeout` sends each of its signals twice."""
+_SECONDS_TO_END = 10.0
+
+
 def run_child(
     command: Sequence[str],
     *,
     first_signal: int | None = None,
     hear: Callable[[str], object] | None = None,
     blocks_sigterm: bool = False,
+    can_stop: Callable[[], bool] = _always,
+    poll: Callable[[], object] = _nothing,
 ) -> int:
     """Run a command that ends with this process, and return its exit code.
 
     Signals that ask this process to terminate are forwarded to the child; the first of them as
-    `first_signal`, if given. If the child then exits with 0, the exit code is 128 plus the signal.
-    The callback `hear` receives the end of the child's output, after it has ended. With
+    `first_signal`, if given and if `can_stop` returns that the child can stop in order. The second
+    ends the child. If the child then exits with 0, or is ended, the exit code is 128 plus the first
+    signal. The callback `hear` receives the end of the child's output, after it has ended. With
     `blocks_sigterm` the child never receives a SIGTERM: one that is pending for it counts as one to
-    this process, and SIGINT ends the child instead.
+    this process, and SIGINT ends the child instead. The child reads no input. The callback `poll`
+    is called ten times a second.
     """
     deadly = signal.SIGINT if blocks_sigterm else signal.SIGTERM
     pipe = None if hear is None else subprocess.PIPE
-    process = subprocess.Popen(
-        command,
-        stdout=pipe,
-        stderr=pipe,
-        env={**MEMORY_SETTINGS, **os.environ},  # settings of the user take precedence
-        preexec_fn=partial(_begin_child, deadly),  # noqa: PLW1509  two calls to the system
-    )
-    tee = Tee(process)
-    received: list[int] = []
+    with recorded_signals() as received:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            env={**MEMORY_SETTINGS, **os.environ},  # settings of the user take precedence
+            preexec_fn=partial(_begin_child, deadly),  # noqa: PLW1509  two calls to the system
+            # A terminal sends Ctrl-C to its whole process group: `mpirun` would end its ranks.
+            process_group=0,
+        )
+        tee = Tee(process)
+        forwarding = _Forwarding(
+            process=process, first=first_signal, deadly=deadly, can_stop=can_stop
+        )
+        while (code := _ended(process)) is None:
+            if blocks_sigterm and not received and is_pending(process.pid, signal.SIGTERM):
+                received.append((signal.SIGTERM, time.monotonic()))
+            forwarding.update(received)
+            poll()
+    if hear is not None:
+        hear(tee.tail())
+    if received and (code == 0 or forwarding.ended_s is not None):
+        return 128 + received[0][0]
+    return code
 
-    def forward(number: int, _: object = None) -> None:
-        received.append(number)
-        if len(received) == 1 and first_signal is not None:
-            process.send_signal(first_signal)
-        else:
-            process.send_signal(deadly if number == signal.SIGTERM else number)
 
-    poll = call_when_pending(process.pid, signal.SIGTERM, forward) if blocks_sigterm else Event()
-    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-    previous = {number: signal.signal(number, forward) for number in numbers}
+def _ended(process: "subprocess.Popen[bytes]") -> int | None:
+    """Return the exit code of a process; None if it still runs after a short wait."""
     try:
-        code = process.wait()
-        if hear is not None:
-            hear(tee.tail())
-        return 128 + received[0] if received and code == 0 else code
-    except KeyboardInterrupt:
-        process.send_signal(deadly)
-        process.wait()
-        return 130
+        return process.wait(_POLL_S)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+@contextmanager
+def recorded_signals() -> Iterator[list[tuple[int, float]]]:
+    """Record the signals that ask this process to terminate, with their time, in a list.
+
+    The handlers only record: Python discards what a handler raises during a fork. Signals that this
+    process ignores stay ignored, as `nohup` and a shell's `&` expect.
+    """
+    received: list[tuple[int, float]] = []
+
+    def record(number: int, _: object) -> None:
+        received.append((number, time.monotonic()))
+
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    previous = {n: handler for n, handler in handlers.items() if handler is not signal.SIG_IGN}
+    for number in previous:
+        signal.signal(number, record)
+    try:
+        yield received
     finally:
-        poll.set()
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Forwarding:
+    """Forwards requests to terminate to a child: a polite one first, then one that ends it."""
+
+    process: "subprocess.Popen[bytes]"
+    first: int | None
+    deadly: int
+    can_stop: Callable[[], bool]
+    ended_s: float | None = field(default=None, init=False)
+    """When the child was sent a signal that ends it."""
+    _num_sent: int = field(default=0, init=False)
+
+    def update(self, received: Sequence[tuple[int, float]]) -> None:
+        """Forward what has been received since the last call; kill a child that does not end."""
+        for number in _requests(received)[self._num_sent :]:
+            self._send(number, is_first=self._num_sent == 0)
+            self._num_sent += 1
+        if self.ended_s is not None and time.monotonic() - self.ended_s > _SECONDS_TO_END:
+            self.process.kill()
+
+    def _send(self, number: int, *, is_first: bool) -> None:
+        if is_first and self.first is None:
+            self.process.send_signal(number)  # to another launcher, which forwards it
+        elif is_first and self.first is not None and self.can_stop():
+            self.process.send_signal(self.first)
+        else:
+            self.process.send_signal(number if self.first is None else self.deadly)
+            self.ended_s = time.monotonic() if self.ended_s is None else self.ended_s
+
+
+def _requests(received: Sequence[tuple[int, float]]) -> list[int]:
+    """Return the signals without those that repeat the one before at once.
+
+    >>> _requests([(15, 0.0), (15, 0.001), (2, 3.0)])
+    [15, 2]
+    """
+    times_s = [-_ONE_REQUEST_S, *(at_s for _, at_s in received)]
+    return [
+        number
+        for (number, at_s), before_s in zip(received, times_s, strict=False)
+        if at_s - before_s >= _ONE_REQUEST_S
+    ]
 
 
 def _begin_child(deadly: int) -> None:

@@ -68,7 +68,7 @@ class LastState:
             self._watch.stop()
         if self._saver is not None:
             with suppress(RunError):
-                self._saver.finish()
+                self._saver.close()
         if self.trained is not None:
             with suppress(RunError):
                 self.trained.worker.close(timeout_s=timeout_s)

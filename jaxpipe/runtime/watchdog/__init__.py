@@ -22,8 +22,13 @@ from jaxpipe.runtime.watchdog.cause import (
     read_cause,
     write_cause,
 )
-from jaxpipe.runtime.watchdog.culprit import Verdict, find_culprit
-from jaxpipe.runtime.watchdog.heartbeat import Heartbeat, read_heartbeats
+from jaxpipe.runtime.watchdog.culprit import Verdict, explain, find_culprit
+from jaxpipe.runtime.watchdog.heartbeat import (
+    Heartbeat,
+    clear_heartbeats,
+    have_begun,
+    read_heartbeats,
+)
 from jaxpipe.runtime.watchdog.watchdog import Deadlines, Seen, Watchdog
 
 __all__ = [
@@ -36,8 +41,11 @@ __all__ = [
     "Watchdog",
     "clear_cause",
     "clear_ended",
+    "clear_heartbeats",
+    "explain",
     "find_culprit",
     "has_ended",
+    "have_begun",
     "mark_ended",
     "read_cause",
     "read_heartbeats",

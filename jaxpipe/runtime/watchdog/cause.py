@@ -6,6 +6,7 @@ returns 0 even if all ranks were killed.
 
 import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -27,8 +28,8 @@ class CauseKind(StrEnum):
     """A rank exceeded the deadline of an instruction, and waited for no other rank."""
     STOPPED = "stopped"
     """A rank sent no heartbeat: its process was stopped, or its host is gone."""
-    DEADLOCK = "deadlock"
-    """Ranks waited for each other, in a cycle."""
+    LINK = "link"
+    """Messages between running ranks did not arrive: they waited for each other, in a cycle."""
     KILLED = "killed"
     """The launcher ended, and no rank reported an error."""
 
@@ -65,7 +66,8 @@ class Cause:
 def write_cause(folder: Path, cause: Cause) -> bool:
     """Write `cause.json`, unless there is one, and return whether it was written.
 
-    Later errors, such as a message that never arrives, are consequences of the first.
+    Later errors, such as a message that never arrives, are consequences of the first. A folder that
+    cannot be written costs a warning with the cause in it.
     """
     draft = folder / f"{_CAUSE_FILE}.{os.getpid()}"
     try:
@@ -76,9 +78,13 @@ def write_cause(folder: Path, cause: Cause) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
+        # The cause is part of the warning: there may be no other trace of it.
         logger.warning("cannot write the cause to %s: %s: %s", folder, error, cause)
+        return False
     finally:
-        draft.unlink(missing_ok=True)
+        # A folder that refuses writes refuses this as well, and its error would hide the first.
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
     return True
 
 

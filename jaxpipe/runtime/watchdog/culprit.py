@@ -1,10 +1,13 @@
-"""The rank that blocks a run: the end of the chain of waits that starts at an overdue rank.
+"""What blocks a run, a rank, a host or a link: the end of the chain of waits of an overdue rank.
 
 ::
 
     rank 3 ──receive──► rank 2 ──receive──► rank 1 ──forward, overdue       rank 1 hangs
     rank 3 ──receive──► rank 2 ── no heartbeat                              rank 2 is stopped
-    rank 3 ──receive──► rank 2 ──receive──► rank 3                          they are deadlocked
+    rank 3 ──receive──► rank 2 ──receive──► rank 3                          their link is cut
+
+Schedules are checked: their ranks cannot deadlock. If ranks wait for each other all the same, and
+all of them send heartbeats, then messages between them are lost.
 """
 
 from collections.abc import Mapping, Set
@@ -16,7 +19,10 @@ from jaxpipe.runtime.watchdog.heartbeat import Heartbeat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The rank that blocks the others, how, and the chain of waits that leads to it."""
+    """The rank that blocks the others, how, and the chain of waits that leads to it.
+
+    Of a link it is the rank at which the cycle of waits is entered.
+    """
 
     rank: int
     kind: CauseKind
@@ -52,7 +58,45 @@ def find_culprit(
         if not here.waits_for:
             return Verdict(rank=rank, kind=CauseKind.HANG, chain=tuple(chain))
         rank = _next(here, heartbeats, stale)
-    return Verdict(rank=rank, kind=CauseKind.DEADLOCK, chain=(*chain, rank))
+    return Verdict(rank=rank, kind=CauseKind.LINK, chain=(*chain, rank))
+
+
+def explain(found: Verdict, heartbeats: Mapping[int, Heartbeat], *, stale: Set[int]) -> str:
+    """Return what is wrong with the rank, the host or the link of a verdict, and who waits for it.
+
+    >>> beats = {
+    ...     rank: Heartbeat(rank=rank, stage=0, step=1, doing="receive", waits_for=(1 - rank,),
+    ...                     overdue=True, beat=0, process=1, host=f"node-{rank}")
+    ...     for rank in (0, 1)
+    ... }
+    >>> explain(Verdict(rank=0, kind=CauseKind.LINK, chain=(0, 1, 0)), beats, stale=set())
+    'messages do not arrive between rank 0 on node-0 and rank 1 on node-1'
+    >>> explain(Verdict(rank=1, kind=CauseKind.STOPPED, chain=(0, 1)), beats, stale={1})
+    'it sends no heartbeat; rank 0 waits for rank 1'
+    """
+    if found.kind is CauseKind.LINK:
+        ends = " and ".join(f"rank {r} on {heartbeats[r].host}" for r in _ends(found, heartbeats))
+        return f"messages do not arrive between {ends}"
+    host = heartbeats[found.rank].host
+    there = sorted(rank for rank, each in heartbeats.items() if each.host == host)
+    if found.kind is CauseKind.HANG:
+        problem = "it has exceeded its deadline"
+    elif len(there) > 1 and set(there) <= stale:
+        ranks = ", ".join(map(str, there))
+        problem = f"its host {host} is gone or cut off: none of its ranks {ranks} sends a heartbeat"
+    else:
+        problem = "it sends no heartbeat"
+    if len(found.chain) == 1:
+        return problem
+    return f"{problem}; {' waits for '.join(f'rank {rank}' for rank in found.chain)}"
+
+
+def _ends(found: Verdict, heartbeats: Mapping[int, Heartbeat]) -> tuple[int, ...]:
+    """Return the ranks whose messages are lost: of a pipeline two, of an all-reduce all of it."""
+    cycle = set(found.chain[found.chain.index(found.rank) :])
+    # Which of the messages within a collective is lost, no rank knows.
+    together = [heartbeats[rank].waits_for for rank in cycle if len(heartbeats[rank].waits_for) > 1]
+    return tuple(sorted(cycle.union(*together) & heartbeats.keys()))
 
 
 def _next(here: Heartbeat, heartbeats: Mapping[int, Heartbeat], stale: Set[int]) -> int:

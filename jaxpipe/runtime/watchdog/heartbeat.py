@@ -87,3 +87,17 @@ def read_heartbeats(folder: Path, ranks: range) -> dict[int, Heartbeat]:
         except (OSError, msgspec.DecodeError):
             continue
     return heartbeats
+
+
+def have_begun(folder: Path) -> bool:
+    """Return whether a rank of the run in a folder has begun to train.
+
+    All ranks have then installed their signal handlers: they do so before a collective.
+    """
+    return next(heartbeat_file(folder, 0).parent.glob("rank-*.json"), None) is not None
+
+
+def clear_heartbeats(folder: Path) -> None:
+    """Remove the heartbeats that killed ranks have left in a folder, before a run begins."""
+    for left in heartbeat_file(folder, 0).parent.glob("rank-*.json"):
+        left.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ A thread ticks five times a second. Time is counted in ticks, none longer than t
 overloaded host, where all threads starve, a rank appears to wait no longer than its watchdog runs.
 """
 
+import logging
 import os
 import socket
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from jaxpipe.runtime.watchdog.cause import Cause, CauseKind
-from jaxpipe.runtime.watchdog.culprit import Verdict, find_culprit
+from jaxpipe.runtime.watchdog.culprit import Verdict, explain, find_culprit
 from jaxpipe.runtime.watchdog.heartbeat import (
     Heartbeat,
     heartbeat_file,
@@ -23,6 +24,8 @@ from jaxpipe.runtime.watchdog.heartbeat import (
     write_heartbeat,
 )
 from jaxpipe.schedule import Instruction, describe
+
+logger = logging.getLogger(__name__)
 
 INTERVAL_S = 0.2
 _LOOKS_AFTER_S = 0.4
@@ -180,8 +183,12 @@ class Watchdog:
         before_s = time.monotonic()
         while not self._stopped.wait(INTERVAL_S):
             now_s = time.monotonic()
-            # Bounded: a process that was stopped itself must not count that time as a wait.
-            self._tick(min(now_s - before_s, 2 * INTERVAL_S))
+            try:
+                # Bounded: a process that was stopped itself must not count that time as a wait.
+                self._tick(min(now_s - before_s, 2 * INTERVAL_S))
+            except Exception:
+                # A watchdog that ends without a word leaves the run to wait for its timeouts.
+                logger.exception("the watchdog of rank %d continues after", self._seen.rank)
             before_s = now_s
 
     def _tick(self, elapsed_s: float) -> None:
@@ -230,25 +237,21 @@ class Watchdog:
             )
         if not mine.overdue:
             return
-        stale = {rank for rank, (_, silent_s) in self._beats.items() if silent_s >= _STALE_S}
+        # Only of ranks with a heartbeat: a rank that ends in order removes its own.
+        stale = {rank for rank in heartbeats if self._beats[rank][1] >= _STALE_S}
         heartbeats[mine.rank] = mine
         found = find_culprit(heartbeats, start=mine.rank, stale=stale - {mine.rank})
         if found is not None and found == self._suspect and self._end is not None:
-            self._end(self._judge(found, heartbeats[found.rank]))
+            message = explain(found, heartbeats, stale=stale - {mine.rank})
+            self._end(self._judge(found, heartbeats[found.rank], message))
         self._suspect = found
 
-    def _judge(self, found: Verdict, there: Heartbeat) -> Cause:
-        chain = " waits for ".join(f"rank {rank}" for rank in found.chain)
-        problem = {
-            CauseKind.HANG: "has exceeded its deadline",
-            CauseKind.STOPPED: "sends no heartbeat",
-            CauseKind.DEADLOCK: "waits in a cycle",
-        }[found.kind]
-        message = f"it {problem}; {chain}" if len(found.chain) > 1 else problem
+    def _judge(self, found: Verdict, there: Heartbeat, message: str) -> Cause:
+        is_link = found.kind is CauseKind.LINK  # no rank is to blame, and none counts as lost
         return replace(
             self.cause(found.kind, message),
-            rank=there.rank,
-            stage=there.stage,
+            rank=None if is_link else there.rank,
+            stage=None if is_link else there.stage,
             step=there.step,
             last_instruction=there.doing,
         )

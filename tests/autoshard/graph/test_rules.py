@@ -6,12 +6,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxpipe.autoshard.graph import Operator, trace_step
 from jaxpipe.autoshard.graph.reshape import reshape_rule
+from jaxpipe.autoshard.spmd import initial_state, train_step
+from jaxpipe.autoshard.spmd.program import trace_program
+from models.alpa_gpt import AlpaGpt
+from models.gpt import Gpt
+from models.gpt_config import GptConfig
 
 TABLE, ROWS = (8, 6), (4, 2)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
@@ -30,6 +36,12 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "tile": (lambda x: jnp.tile(x, (1, 3)), ((4, 6),)),
     "cumulate": (lambda x: jnp.cumsum(x, axis=1), ((4, 6),)),
     "reverse": (lambda x: x[:, ::-1], ((4, 6),)),
+}
+# Elementwise primitives that only some versions of JAX have.
+FUNCTIONS |= {
+    name: (getattr(jax.lax, name), ((4, 6),))
+    for name in ("one_minus_square",)
+    if hasattr(jax.lax, name)
 }
 
 
@@ -120,6 +132,43 @@ def test_reshapes_keep_what_each_device_holds(groups: Any, num_devices: int) -> 
             ]
             for left, right in zip(*parts, strict=True):
                 np.testing.assert_array_equal(left.ravel(), right.ravel())
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_unstacked_pieces_make_up_the_results(axis: int) -> None:
+    array = np.arange(2 * 4 * 6).reshape(2, 4, 6)
+    (operator,) = operators_of(lambda x: jax.lax.unstack(x, axis), array)
+    assert operator.rule.sizes == tuple(np.delete(array.shape, axis))
+    for factor in range(2):
+        dim = operator.rule.operands[0].index(factor)
+        halves = [jax.lax.unstack(part, axis) for part in np.split(array, 2, axis=dim)]
+        for whole, dims, *parts in zip(
+            jax.lax.unstack(array, axis), operator.rule.results, *halves, strict=True
+        ):
+            joined = np.concatenate(parts, axis=dims.index(factor))
+            np.testing.assert_array_equal(joined, whole)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("model", [Gpt, AlpaGpt])
+def test_every_operator_of_a_model_has_a_rule(model: Any, *, remat: bool) -> None:
+    """A version of JAX may bring new primitives; without a rule they gather all their operands."""
+    config = GptConfig(num_layers=1, dim=16, num_heads=4, sequence=8, vocabulary=32, tied=False)
+    optimizer = optax.adam(1e-2)
+    state = jax.eval_shape(
+        lambda: initial_state(model(config), optimizer, jax.random.key(0), dtype="float16")
+    )
+    tokens = jax.ShapeDtypeStruct((4, 8), jnp.int32)
+    program = trace_program(
+        train_step(model(config), optimizer, remat=remat), state, tokens, tokens
+    )
+    assert {
+        each.name
+        for each in program.operators
+        if each.primitive is not None
+        and not each.rule.sizes
+        and any(size > 1 for number in each.inputs for size in program.arrays[number].shape)
+    } == set()
 
 
 def test_what_is_not_known_is_whole() -> None:

@@ -40,6 +40,25 @@ def test_bytes_are_those_of_the_whole_arrays() -> None:
     assert found[0].dtypes == ("f16", "f32")
 
 
+@pytest.mark.parametrize(
+    ("groups", "size"),
+    [
+        ("{{0,2},{1,3}}", 2),
+        ("[2,4]<=[8]", 4),
+        ("{}", 0),
+        # The compilers of jax 0.11 and 0.12 name the axes of a mesh.
+        ("mesh['dp'=2,'op'=4] {'dp'}", 2),
+        ("mesh['dp'=2,'op'=4] {'dp','op'}", 8),
+        ("mesh['dp'=2,'op'=4] {'op':(2)2}", 2),
+    ],
+)
+def test_groups_are_read_in_every_form(groups: str, size: int) -> None:
+    line = (
+        f"  %r = f32[2]{{0}} all-reduce(%a), channel_id=1, replica_groups={groups}, to_apply=%add"
+    )
+    assert [each.group for each in collectives(line)] == [size]
+
+
 @pytest.mark.parametrize("text", ["", "HloModule empty", "  %x = f32[2]{0} add(%a, %b)"])
 def test_no_collective(text: str) -> None:
     assert collectives(text) == ()
@@ -60,3 +79,38 @@ def test_what_is_issued_before_the_end_is_beside_a_collective() -> None:
 """
     found = [(each.name, each.num_beside) for each in async_collectives(text)]
     assert found == [("s10", 1), ("s1", 2), ("s2", 0)]
+
+
+def test_an_end_belongs_to_the_start_of_its_whole_name() -> None:
+    text = """
+  %all-reduce-start = f32[2] all-reduce-start(%a)
+  %all-reduce-start.1 = f32[2] all-reduce-start(%b)
+  %f = f32[2] fusion(%c), kind=kLoop
+  %all-reduce-start.1-done = f32[2] all-reduce-done(%all-reduce-start.1)
+  %g = f32[2] fusion(%c), kind=kLoop
+  %done = f32[2] all-reduce-done(%all-reduce-start)
+"""
+    found = [(each.name, each.num_beside) for each in async_collectives(text)]
+    assert found == [("all-reduce-start.1", 1), ("all-reduce-start", 2)]
+
+
+@pytest.mark.parametrize("groups", [", replica_groups={}", ""])
+@pytest.mark.parametrize(
+    ("header", "num_bytes"),
+    [
+        ("HloModule step, is_scheduled=true, replica_count=2, num_partitions=4", 96),
+        ("HloModule step, num_partitions=8", 96),
+        ("HloModule step", 12),
+    ],
+)
+def test_a_group_that_is_not_named_is_all_devices(groups: str, header: str, num_bytes: int) -> None:
+    line = f"  %rs = s32[3]{{0}} reduce-scatter(%e){groups}, to_apply=%add"
+    (found,) = collectives(f"{header}\n\n{line}\n")
+    assert (found.num_bytes, found.group) == (num_bytes, 0)
+
+
+def test_a_permute_sends_all_its_bytes() -> None:
+    line = "  %p = f32[16]{0} collective-permute(%a), source_target_pairs={{0,1},{1,0}}"
+    (found,) = collectives(line)
+    assert found.num_bytes == 64
+    assert [found.ring_bytes(num_devices) for num_devices in (1, 2, 4)] == [0, 64, 64]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.autoshard.hlo import Target, has_gpu_compiler, run_python, target_devices
+from jaxpipe.autoshard.hlo import target as hlo_target
 from jaxpipe.errors import ConfigError, RunError
 
 ROOT = Path(__file__).parents[3]
@@ -41,3 +42,9 @@ def test_too_few_host_devices() -> None:
 def test_what_a_process_says_last_is_told() -> None:
     with pytest.raises(RunError, match=r"compile_product` ended with 1: ValueError: .abacus."):
         run_python(PROGRAM, ["abacus"], num_devices=1, path=ROOT)
+
+
+def test_a_process_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hlo_target, "TIMEOUT_S", 0.05)
+    with pytest.raises(RunError, match=r"compile_product` did not end within 0\.05 s"):
+        run_python(PROGRAM, [Target.CPU.value], num_devices=1, path=ROOT)

@@ -1,13 +1,18 @@
 """The program against all combinations of choices, on graphs of every shape."""
 
+import time
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import milp
 
+from jaxpipe.autoshard.intra_op import linear
 from jaxpipe.autoshard.intra_op.dominate import undominated
 from jaxpipe.autoshard.intra_op.linear import solve
 from jaxpipe.autoshard.intra_op.problem import Edge, Node, Problem, restricted
@@ -84,3 +89,25 @@ def test_one_node_with_one_choice_is_no_choice() -> None:
     answer = solve(Problem(nodes=(node,), edges=()), time_limit_s=1)
     assert answer.chosen == (0,)
     assert answer.bound_s == 3.0
+
+
+@pytest.mark.parametrize(("relaxation_s", "left_s"), [(4.0, 6.0), (12.0, 0.0)])
+def test_the_time_limit_is_one_for_both_programs(
+    relaxation_s: float, left_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, limits_s = [0.0], []
+
+    def timed(*arguments: Any, options: dict[str, float], **others: Any) -> Any:
+        limits_s.append(options["time_limit"])
+        now_s[0] += relaxation_s
+        # The relaxation finds nothing, so that branch and bound follows.
+        is_found = len(limits_s) == 2 and options["time_limit"] > 0
+        return milp(*arguments, **others) if is_found else unfound
+
+    unfound = SimpleNamespace(x=None, status=1, mip_dual_bound=None)
+    monkeypatch.setattr(linear, "milp", timed)
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
+    nodes = tuple(Node(seconds=np.array([2.0, 1.0]), memory=np.ones((1, 2))) for _ in range(2))
+    answer = solve(Problem(nodes=nodes, edges=(), memory_limit=2.0), time_limit_s=10.0)
+    assert limits_s == [10.0, left_s]
+    assert answer.chosen == ((1, 1) if left_s else None)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def test_a_file_reads_back(tmp_path: Path) -> None:
         ('"RS1"', '"RX"', r"`arguments\.params\.up`: a `sharding` is .* is 'RX'; write"),
         ("->", "=>", r"`operators\.3`: an operator's choice reads operands->results"),
         (" +1>0", " 1>0", r"`operators\.7`: a partial sum is a plus.*write '\+1'"),
+        (" +1>0", f" +1>{'9' * 5000}", r"`operators\.7`: a partial sum is a plus"),
         ('"format": 1', '"format": 2', r"`format` must be 1, is 2"),
         ('"zero": "optimizer"', '"zero": "all"', r"Invalid enum value 'all' - at `\$\.zero`"),
         ('"dp": 2', '"dp": 0', r"`dp` is 0; give 1 or more"),
@@ -55,3 +57,24 @@ def test_what_is_wrong_in_a_file_is_named(
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="cannot read the strategy"):
         read_strategy(tmp_path / "none.json")
+
+
+def test_a_name_in_another_alphabet_reads_back(tmp_path: Path) -> None:
+    path, strategy = tmp_path / "strategy.json", replace(STRATEGY, name="東京")
+    write_strategy(strategy, path)
+    assert read_strategy(path) == strategy
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        strategy_text(STRATEGY).replace("by hand", "é").encode("latin-1"),
+        strategy_text(STRATEGY).encode("utf-16"),
+        b'{"a": ' + b"[" * 100_000,
+    ],
+)
+def test_a_file_of_something_else_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "strategy.json"
+    path.write_bytes(content)
+    with pytest.raises(PlanError, match=r"strategy\.json is not a strategy"):
+        read_strategy(path)

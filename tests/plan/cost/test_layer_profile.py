@@ -207,6 +207,36 @@ def test_as_many_microbatches_live_as_fit_beside_the_parameters():
     assert live_limits(plan, profile, laptop, each=each) == (99, 99)
 
 
+def test_limits_of_live_microbatches_are_those_of_ranks_with_all_their_chunks():
+    cluster = topo.load("case3-universities")
+    config = PlanConfig(
+        cluster="case3-universities",
+        stages=4,
+        chunks=2,
+        replicas=1,
+        schedule=ScheduleKind.INTERLEAVED,
+    )
+    plan = default_plan(config, cluster, num_layers=4, batch=100, tied=False)
+    gpu = cluster.devices[0].gpu
+    assert gpu is not None
+    held = 2 * 2 * 4 * 100  # parameters and gradients of two chunks of a layer
+    profile = flop_profile(
+        num_layers=4,
+        layer_flop=1.0,
+        layer_parameters=100,
+        layer_kept_bytes=(gpu.memory_bytes - held) // 7 - 5,
+        activation_bytes=5,
+        flops_per_s=1.0,
+    )
+    each = BytesPerParameter(optimizer=0)
+    # The last stage is the largest: it is a chunk of the second rank.
+    *others, last = profile.layers
+    larger = replace(profile, layers=(*others, replace(last, kept_bytes=2 * last.kept_bytes)))
+    assert live_limits(plan, profile, cluster, each=each) == (7, 7)
+    assert live_limits(plan, larger, cluster, each=each) == (7, 3)
+    assert live_limits(plan, profile, topo.load("laptop"), each=each) == (200, 200)
+
+
 @given(st.floats(0, 10), st.none() | st.floats(0, 1), st.floats(0, 10), st.none() | st.floats(0, 1))
 def test_what_can_wait_adds_up_and_scales(
     one_s: float, one_share: float | None, other_s: float, other_share: float | None

@@ -1,10 +1,11 @@
 """The parts of a decision against trying all: cuts, sync trees, shapes, changes."""
 
-from itertools import combinations, pairwise
+from dataclasses import replace
+from itertools import accumulate, combinations, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.collective import ranks
@@ -15,6 +16,7 @@ from jaxpipe.plan.decide import Task, balanced_cut, build, fastest_tree, shapes
 from jaxpipe.plan.decide.neighbours import neighbour
 from jaxpipe.schedule import ScheduleKind
 from tests.plan.models import cluster_of, profile_of
+from topo.toml_text import parse_toml, toml_pair
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -34,6 +36,33 @@ def test_a_balanced_cut_is_the_best(stages: int, spare: int, seed: int):
     ]
     assert sum(cut) == stages + spare
     assert slowest(cut) == pytest.approx(min(map(slowest, cuts)))
+
+
+@given(st.integers(1, 4), st.lists(st.integers(1, 9), min_size=4, max_size=8), st.integers(0, 15))
+@example(num_stages=4, layers=[5, 1, 5, 4, 8, 5, 5], head=12)
+def test_of_equally_slow_cuts_the_one_with_the_least_squares_is_taken(
+    num_stages: int, layers: list[int], head: int
+):
+    profile = profile_of(len(layers))
+    timed = [replace(profile.layers[0], forward_s=float(each), backward_s=0.0) for each in layers]
+    profile = replace(
+        profile,
+        layers=tuple(timed),
+        embed=replace(profile.embed, forward_s=0.0, backward_s=0.0),
+        head=replace(profile.head, forward_s=float(head), backward_s=0.0),
+    )
+
+    def value(cut: tuple[int, ...]) -> tuple[int, int]:
+        edges = pairwise((0, *accumulate(cut)))
+        seconds = [sum(layers[start:stop]) for start, stop in edges]
+        seconds[-1] += head
+        return max(seconds), sum(each**2 for each in seconds)
+
+    cuts = [
+        tuple(b - a for a, b in pairwise((0, *inner, len(layers))))
+        for inner in combinations(range(1, len(layers)), num_stages - 1)
+    ]
+    assert value(balanced_cut(profile, np.ones(num_stages))) == min(map(value, cuts))
 
 
 @given(st.integers(1, 6), st.integers(0, 9))
@@ -56,6 +85,15 @@ def test_the_fastest_tree_holds_all_and_is_no_slower_than_the_plain_ones(count: 
     links = links_between(cluster, tuple(range(count)))
     flat = tuple(range(count)) if count > 1 else 0
     assert tree_s(links, tree, num_bytes=1e5) <= tree_s(links, flat, num_bytes=1e5)
+
+
+def test_the_tree_of_many_ranks_is_one_that_a_plan_file_can_hold():
+    cluster = cluster_of(*[1.0] * 600)
+    devices = {index: index for index in range(600)}
+    # Many chunks favour a chain, whose arrays would be nested deeper than TOML readers follow.
+    tree = fastest_tree(cluster, devices, num_bytes=1e9, chunk_bytes=1e6)
+    assert sorted(ranks(tree)) == list(range(600))
+    assert parse_toml(toml_pair("sync", tree))
 
 
 @pytest.mark.parametrize(

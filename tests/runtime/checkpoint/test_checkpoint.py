@@ -47,6 +47,19 @@ def test_every_dtype_and_shape(tmp_path: Path, dtype: str, shape: tuple[int, ...
     assert read.tobytes() == tensor.tobytes()
 
 
+def test_bfloat16_is_read_where_jax_is_not_imported(tmp_path: Path) -> None:
+    save(tmp_path, {"a": np.arange(3).astype(ml_dtypes.bfloat16)})
+    code = (
+        "import sys, pathlib; from jaxpipe.runtime.checkpoint import latest, open_checkpoint;"
+        "a = open_checkpoint(latest(pathlib.Path(sys.argv[1]))).read(['a'])['a'];"
+        "print('jax' in sys.modules, a.dtype, a.tolist())"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], check=True, capture_output=True, text=True
+    )
+    assert shown.stdout.strip() == "False bfloat16 [0.0, 1.0, 2.0]"
+
+
 def test_strided_tensors(tmp_path: Path) -> None:
     grid = np.arange(24, dtype=np.float32).reshape(4, 6)
     tensors = {"t": grid.T, "step": grid[::2, 1::2], "fortran": np.asfortranarray(grid)}

@@ -15,23 +15,16 @@ pytestmark = pytest.mark.skipif(not is_supported(), reason="only Linux tells whi
 
 REPOSITORY = Path(__file__).parents[3]
 WAITS = """
-import signal, subprocess, time
+import signal, subprocess
 from functools import partial
-from jaxpipe.runtime.process.blocked_signal import block, call_when_pending, is_pending
+from jaxpipe.runtime.process.blocked_signal import block, is_pending
 
 with subprocess.Popen(["sleep", "20"], preexec_fn=partial(block, signal.SIGTERM)) as child:
-    received = []
-    ended = call_when_pending(child.pid, signal.SIGTERM, received.append)
     assert not is_pending(child.pid, signal.SIGTERM)
     child.terminate()
     assert is_pending(child.pid, signal.SIGTERM)
     assert not is_pending(child.pid, signal.SIGUSR1)
-    deadline_s = time.monotonic() + 10.0
-    while not received and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    ended.set()
     child.kill()
-assert received == [signal.SIGTERM], received
 assert not is_pending(child.pid, signal.SIGTERM)
 """
 STOPS_WHEN_TOLD = """

@@ -1,12 +1,20 @@
 """The one that all wait for is found, and nobody who is merely slow."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxpipe.runtime.watchdog import CauseKind, Deadlines, Heartbeat, Verdict, find_culprit
+from jaxpipe.runtime.watchdog import (
+    CauseKind,
+    Deadlines,
+    Heartbeat,
+    Verdict,
+    explain,
+    find_culprit,
+)
 
 
 def pulse(rank: int, *waits_for: int, overdue: bool = True, step: int = 7) -> Heartbeat:
@@ -51,8 +59,35 @@ def test_a_rank_of_which_nothing_is_known_is_not_accused() -> None:
 
 def test_a_circle_is_told_as_such() -> None:
     pulses = {0: pulse(0, 1), 1: pulse(1, 2), 2: pulse(2, 1)}
-    expected = Verdict(rank=1, kind=CauseKind.DEADLOCK, chain=(0, 1, 2, 1))
+    expected = Verdict(rank=1, kind=CauseKind.LINK, chain=(0, 1, 2, 1))
     assert find_culprit(pulses, start=0, stale=set()) == expected
+    assert explain(expected, pulses, stale=set()) == (
+        "messages do not arrive between rank 1 on a and rank 2 on a"
+    )
+
+
+def test_of_a_collective_all_ends_are_named() -> None:
+    pulses = {
+        rank: replace(pulse(rank, *(r for r in range(3) if r != rank)), host=f"h{rank}")
+        for rank in range(3)
+    }
+    found = find_culprit(pulses, start=2, stale=set())
+    assert found is not None
+    assert explain(found, pulses, stale=set()) == (
+        "messages do not arrive between rank 0 on h0 and rank 1 on h1 and rank 2 on h2"
+    )
+
+
+def test_a_host_is_told_from_a_rank() -> None:
+    pulses = {rank: replace(pulse(rank, 2), host="ab"[rank // 2]) for rank in range(4)}
+    found = find_culprit(pulses, start=0, stale={2, 3})
+    assert found is not None
+    assert found == Verdict(rank=2, kind=CauseKind.STOPPED, chain=(0, 2))
+    assert explain(found, pulses, stale={2, 3}) == (
+        "its host b is gone or cut off: none of its ranks 2, 3 sends a heartbeat; "
+        "rank 0 waits for rank 2"
+    )
+    assert explain(found, pulses, stale={2}).startswith("it sends no heartbeat; rank 0")
 
 
 @pytest.mark.parametrize("culprit", [1, 2, 3])

@@ -1,8 +1,11 @@
 """Watchdogs of several ranks, in one process, that find who holds them up."""
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, Queue
 
@@ -19,6 +22,7 @@ from jaxpipe.runtime.watchdog import (
     read_heartbeats,
     write_cause,
 )
+from jaxpipe.runtime.watchdog.heartbeat import heartbeat_file, write_heartbeat
 from jaxpipe.schedule import Instruction, forward, receive
 
 PATIENCE_S = 30.0
@@ -76,6 +80,56 @@ def test_a_process_that_is_stopped_is_named(tmp_path: Path) -> None:
     assert "sends no heartbeat" in cause.message
 
 
+def test_a_link_that_is_cut_is_no_fault_of_a_rank(tmp_path: Path) -> None:
+    with watching(tmp_path, {0: (1,), 1: (0,)}) as (_, causes):
+        cause = causes.get(timeout=PATIENCE_S)
+    assert (cause.kind, cause.rank, cause.step) == (CauseKind.LINK, None, 7)
+    assert cause.message.startswith("messages do not arrive between rank 0 on ")
+
+
+def test_a_heartbeat_may_disappear_between_two_ticks(tmp_path: Path) -> None:
+    causes: Queue[Cause] = Queue()
+    seen = Seen(rank=1, stage=1, num_ranks=2, folder=tmp_path, waits_for=always((0,)))
+    watch = Watchdog(seen, Deadlines(least_s=0.1, unlearned_s=0.1), end=causes.put)
+    watch.at(receive(1, 0, 3))
+    theirs = Watchdog(replace(seen, rank=0), Deadlines(least_s=0.1, unlearned_s=0.1))
+    beat = theirs._heartbeat(theirs._doing)  # pyright: ignore[reportPrivateUsage]
+    file = heartbeat_file(tmp_path, 0)
+    file.parent.mkdir()
+    write_heartbeat(file, beat)
+
+    def tick() -> None:
+        watch._tick(0.4)  # pyright: ignore[reportPrivateUsage]
+
+    while watch._suspect is None:  # pyright: ignore[reportPrivateUsage]
+        tick()
+    file.unlink()
+    tick()
+    assert causes.empty()
+    write_heartbeat(file, beat)
+    tick()
+    tick()
+    assert causes.get_nowait().kind is CauseKind.STOPPED
+
+
+def test_a_watchdog_continues_after_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with watching(tmp_path, CHAIN) as (watches, causes):
+        broken = watches[2]
+        tick, errors = broken._tick, [KeyError(0)]  # pyright: ignore[reportPrivateUsage]
+
+        def fails_once(elapsed_s: float) -> None:
+            if errors:
+                raise errors.pop()
+            tick(elapsed_s)
+
+        broken._tick = fails_once  # pyright: ignore[reportPrivateUsage]
+        assert causes.get(timeout=PATIENCE_S).rank == 0
+        assert broken.is_watching
+    assert "the watchdog of rank 2 continues after" in caplog.text
+
+
 def test_ranks_that_go_on_are_left_alone(tmp_path: Path) -> None:
     with watching(tmp_path, CHAIN, least_s=1.0) as (watches, causes):
         for _ in range(15):
@@ -93,6 +147,23 @@ def test_a_disk_may_take_its_time(tmp_path: Path) -> None:
         watches[0].phase("save", step=6)
         with pytest.raises(Empty):
             causes.get(timeout=3.0)
+
+
+@pytest.mark.parametrize("refused", ["write_bytes", "mkdir"])
+def test_a_folder_that_refuses_writes_costs_a_warning(
+    tmp_path: Path,
+    refused: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for name in (refused, "unlink"):
+        monkeypatch.setattr(Path, name, refuse)
+    cause = Cause(kind=CauseKind.ERROR, message="ValueError: no", rank=2, stage=0, step=1)
+    assert not write_cause(tmp_path / "run", cause)
+    assert f"Read-only file system: {cause}" in caplog.text
 
 
 def test_the_first_cause_stays(tmp_path: Path) -> None:

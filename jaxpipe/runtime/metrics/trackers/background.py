@@ -1,7 +1,9 @@
 """A tracker in a thread of its own, where it may fail or hang without affecting the training."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from queue import Full, Queue
 from threading import Lock, Thread
 
@@ -43,11 +45,11 @@ class BackgroundTracker:
         """Wait until the tracker has logged everything, but at most `timeout_s`."""
         if self._is_lost:
             return
-        try:
+        end_s = time.monotonic() + timeout_s
+        with suppress(Full):
             self._queue.put(None, timeout=timeout_s)
-            self._thread.join(timeout_s)
-        except Full:
-            pass
+        # What is left of the time: waiting for room in the queue is a part of it.
+        self._thread.join(max(0.0, end_s - time.monotonic()))
         if self._thread.is_alive():
             self._lose(f"it did not finish within {timeout_s:g} s")
 

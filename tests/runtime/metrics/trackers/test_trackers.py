@@ -4,9 +4,10 @@ import json
 import logging
 import struct
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from threading import Event
+from threading import Event, Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -231,6 +232,31 @@ def test_a_tracker_that_hangs_is_left_alone(
     release.set()
     assert len(caplog.records) == 1
     assert why in caplog.records[0].message
+
+
+def test_closing_takes_no_longer_than_its_timeout(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.WARNING)
+    began, took_one, never = Event(), Event(), Event()
+
+    class Slow(Hanging):
+        def log(self, step: int, values: Mapping[str, float]) -> None:  # noqa: ARG002
+            began.set()
+            (never if step else took_one).wait(10.0)
+
+    background = BackgroundTracker("fake", lambda: Slow(never), max_steps_behind=1)
+    background.log(0, {})
+    assert began.wait(10.0)
+    background.log(1, {})
+    # There is room for the end only after 0.9 s of the second.
+    timer = Timer(0.9, took_one.set)
+    timer.start()
+    start_s = time.monotonic()
+    background.close(timeout_s=1.0)
+    took_s = time.monotonic() - start_s
+    never.set()
+    timer.join()
+    assert took_s < 1.5
+    assert "it did not finish within 1 s" in caplog.text
 
 
 def test_without_trackers_there_is_nothing_to_wait_for(tmp_path: Path):

@@ -1,0 +1,80 @@
+"""Ctrl-C and SIGTERM to a run as a user starts it: a checkpoint, or an immediate end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxpipe.runtime.checkpoint import latest, open_checkpoint
+from jaxpipe.runtime.metrics.records import read_metrics
+from tests.cli.conftest import WriteConfig
+from tests.helpers import mpi_environment
+
+REPOSITORY = Path(__file__).parents[2]
+pytestmark = pytest.mark.mpi
+
+
+def started(*words: str) -> "subprocess.Popen[str]":
+    """Start a command in a process group of its own, as a shell does."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "jaxpipe", *words],
+        cwd=REPOSITORY,
+        env=mpi_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+
+
+def wait_for_step(folder: Path, step: int) -> None:
+    deadline_s = time.monotonic() + 120.0
+    while time.monotonic() < deadline_s:
+        metrics = read_metrics(folder / "metrics.jsonl")
+        if metrics and metrics[-1].step >= step:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"step {step} was not reached")
+
+
+@pytest.mark.parametrize("command", ["train", "run"])
+def test_ctrl_c_saves_after_the_step_and_names_the_next_command(
+    command: str, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    config = write_config(plan={"replicas": 1}, train={"steps": 100_000, "eval_every": 100_000})
+    job = started(command, str(config))
+    wait_for_step(tmp_path / "run", 2)
+    second = started("train", str(config), "--resume")
+    _, refusal = second.communicate(timeout=60)
+    assert second.returncode == 2
+    assert refusal.startswith("jaxpipe: a folder has one run at a time: `run.folder`")
+    os.killpg(job.pid, signal.SIGINT)
+    output, errors = job.communicate(timeout=60)
+    assert job.returncode == 130, errors
+    assert errors == ""
+    step = open_checkpoint(latest(tmp_path / "run")).step
+    assert f"stopped on request after step {step}/100000\n" in output
+    assert f"next: jaxpipe train {config} --resume" in output
+    assert f"next: jaxpipe {command} {config} --resume" in output
+    assert not list((tmp_path / "run" / "watch").iterdir())
+    assert not (tmp_path / "run" / "lock").exists()
+
+
+def test_sigterm_during_start_up_ends_the_run_with_143(
+    write_config: WriteConfig, tmp_path: Path
+) -> None:
+    job = started("train", str(write_config(plan={"replicas": 1})))
+    deadline_s = time.monotonic() + 60.0
+    while not (tmp_path / "run" / "plan.toml").exists() and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    time.sleep(1.0)  # until the ranks import jax
+    job.send_signal(signal.SIGTERM)
+    output, errors = job.communicate(timeout=30)
+    assert job.returncode == 143, errors
+    assert "stopped on request before the first step" in output
+    assert "signal 10" not in errors
+    assert not (tmp_path / "run" / "cause.json").exists()
