@@ -8,6 +8,7 @@
 """
 
 import difflib
+import errno
 import logging
 import os
 import platform
@@ -114,6 +115,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Else Python flushes standard output once more as it exits, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        # Without a path it is a fault of ours; a rank's is another than that of all the others.
+        if error.filename is None or launched_rank(os.environ) is not None:
+            raise
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+        message = f"cannot use {os.fsdecode(error.filename)}: {error.strerror}"
+        return _explain(RunError(message), code=1 if is_full else 2)
     except KeyboardInterrupt:
         sys.stderr.write("jaxpipe: interrupted\n")
         return 128 + signal.SIGINT
