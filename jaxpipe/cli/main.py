@@ -109,6 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk, a folder that is gone or may not be read
+        return _explain(_of_system(error), code=1)
     except KeyboardInterrupt:
         sys.stderr.write("jaxpipe: interrupted\n")
         return 128 + signal.SIGINT
@@ -165,6 +167,12 @@ def version_line() -> str:
     names = ("jaxpipe", "jax", "mpi4py")
     packages = (f"{name} {metadata.version(name)}" for name in names)
     return f"{', '.join(packages)}, Python {platform.python_version()}"
+
+
+def _of_system(error: OSError) -> Exception:
+    """Return an error of the system in words: the file, and what is wrong with it."""
+    where = "" if error.filename is None else f"{error.filename}: "
+    return RunError(f"{where}{error.strerror or error}")
 
 
 def _explain(error: Exception, *, code: int) -> int:
