@@ -34,6 +34,7 @@ from jaxpipe.cli.launch import launch
 from jaxpipe.cli.plan import plan
 from jaxpipe.cli.profile import profile
 from jaxpipe.cli.run import run
+from jaxpipe.cli.runs import runs
 from jaxpipe.cli.show import show
 from jaxpipe.cli.simulate import simulate
 from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, write_tc
@@ -80,7 +81,7 @@ TOPICS: Mapping[str, Mapping[str, Command]] = {
         "simulate": simulate,
         "autoshard": autoshard,
     },
-    "Inspect": {"trace": trace, "compare": compare, "doctor": doctor},
+    "Inspect": {"runs": runs, "trace": trace, "compare": compare, "doctor": doctor},
     "Clusters": {"topo": topo, "emulate": emulate, "launch": launch},
     "Faults": {"run": run, "chaos": chaos},
 }

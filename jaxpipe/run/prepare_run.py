@@ -132,7 +132,9 @@ def report_complete(prepared: Prepared) -> None:
     """Say that a run has no step left, and what to do with it."""
     assert prepared.checkpoint is not None, "a new run has all its steps left"
     line = resume_notice(prepared.checkpoint, prepared.config)
-    following = next_line("generate", prepared.config.run.folder)
+    following = next_line(
+        "generate", prepared.config.run.folder, "--prompt", prepared.config.sample.prompt
+    )
     console.print(f"{line}\n\n{following}", markup=False)
 
 

@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -207,5 +208,6 @@ def _keep_error(member: Member, error: BaseException) -> None:
     if member.watchdog is not None:
         message = one_line(rank, error).partition(": ")[2]
         write_cause(folder, member.watchdog.cause(CauseKind.ERROR, message))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"rank-{rank}-error.txt").write_text(traceback.format_exc())
+    with suppress(OSError):  # a full disk must not hide the error itself
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"rank-{rank}-error.txt").write_text(traceback.format_exc())
