@@ -61,7 +61,7 @@ def load_config(path: str | Path, settings: Sequence[str] = ()) -> Config:
         ConfigError: the file cannot be read, or a key or a value is wrong.
     """
     try:
-        tree = parse_toml(Path(path).read_text())
+        tree = parse_toml(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     except ValueError as error:

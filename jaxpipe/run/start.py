@@ -20,7 +20,7 @@ from pathlib import Path
 from jaxpipe.config import Config, check_paced, check_plan_fits, load_config
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.plan import Plan, read_resolved_plan
-from jaxpipe.run.console import console, next_line
+from jaxpipe.run.console import console, errors, next_line
 from jaxpipe.run.folder_lock import beating, locked
 from jaxpipe.run.prepare_run import (
     Prepared,
@@ -253,4 +253,6 @@ def _write_cause_if_killed(folder: Path, plan: Plan, *, code: int, output: str) 
         message, rank = f"{death}", death.rank
         if rank is not None and rank < plan.num_ranks:
             stage = plan.stages(rank)[0]
-    write_cause(folder, Cause(kind=CauseKind.KILLED, message=message, rank=rank, stage=stage))
+    cause = Cause(kind=CauseKind.KILLED, message=message, rank=rank, stage=stage)
+    if write_cause(folder, cause):
+        errors.print(f"jaxpipe: {cause}", markup=False)
