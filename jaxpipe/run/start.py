@@ -12,6 +12,7 @@ user's own launcher receive the plan from rank 0 over the transport, and may hav
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -46,7 +47,14 @@ from jaxpipe.runtime.process.mpirun import (
     launched_rank,
 )
 from jaxpipe.runtime.process.ulfm_support import check_survival
-from jaxpipe.runtime.watchdog import Cause, CauseKind, has_ended, have_begun, write_cause
+from jaxpipe.runtime.watchdog import (
+    Cause,
+    CauseKind,
+    has_ended,
+    have_begun,
+    read_cause,
+    write_cause,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +214,15 @@ def _start_ranks(
     output: list[str] = []
     begun: list[bool] = []
 
+    is_overdue = overdue_end(folder)
+
     def can_stop() -> bool:
         begun.append(have_begun(folder))
         return begun[-1]
+
+    def poll_lock() -> bool:
+        poll()
+        return is_overdue()
 
     code = launch(
         request.rank_arguments(plan_file),
@@ -216,7 +230,7 @@ def _start_ranks(
         hear=output.append,
         survives=survives,
         can_stop=can_stop,
-        poll=poll,
+        poll=poll_lock,
     )
     if code in STOP_EXIT_CODES and begun == [False]:
         saved = "" if prepared.checkpoint is None else f"; {prepared.checkpoint.folder} is kept"
@@ -230,6 +244,24 @@ def _start_ranks(
     if code == 0 and is_real and _has_stopped(folder, steps=config.train.steps):
         return 128 + signal.SIGTERM
     return code
+
+
+_SECONDS_TO_END = 10.0
+
+
+def overdue_end(folder: Path, *, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool]:
+    """Return whether a rank has written ten seconds ago why the run ends, as a function.
+
+    An `mpirun` that has lost a host waits for its daemon there without a deadline.
+    """
+    since_s: list[float] = []
+
+    def is_overdue() -> bool:
+        if not since_s and read_cause(folder) is not None:
+            since_s.append(clock())
+        return bool(since_s) and clock() - since_s[0] > _SECONDS_TO_END
+
+    return is_overdue
 
 
 def _has_stopped(folder: Path, *, steps: int) -> bool:
