@@ -22,17 +22,26 @@ def show(
     """
     from jaxpipe.config import cluster_from, load_config, plan_from
     from jaxpipe.plan import draw_plan
-    from jaxpipe.run.console import console
+    from jaxpipe.run.console import train_command
     from jaxpipe.schedule import write_schedule
 
-    read = load_config(config, settings)
+    read = load_config(config, settings, notice=_print)
     cluster = cluster_from(read)
     plan = plan_from(read, cluster)
-    console.print(draw_plan(plan, cluster), markup=False)
-    following = f"next: jaxpipe train {config}"
+    schedule = plan.compute_schedule()
+    _print(draw_plan(plan, cluster))
+    changes = settings
     if schedule_csv is not None:
-        write_schedule(plan.compute_schedule(), schedule_csv)
-        console.print(f"\nschedule -> {schedule_csv}", markup=False)
-        following += f" --set plan.schedule_file={schedule_csv}"
-    console.print(f"\n{following}", markup=False)
+        write_schedule(schedule, schedule_csv)
+        _print(f"\nschedule -> {schedule_csv}")
+        # A plan file has a schedule of its own, which wins.
+        if read.plan.file is None:
+            changes = (*settings, f"plan.schedule_file={schedule_csv}")
+    _print(f"\nnext: {train_command(config, changes)}")
     return 0
+
+
+def _print(text: str) -> None:
+    from jaxpipe.run.console import console
+
+    console.print(text, markup=False)

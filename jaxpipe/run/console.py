@@ -1,7 +1,9 @@
 """The terminal: one console for all commands, and progress of long operations."""
 
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -10,6 +12,16 @@ from rich.table import Table
 
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def train_command(config: Path, settings: Sequence[str] = ()) -> str:
+    """Return the command that trains with a configuration and changes to it, for a shell.
+
+    >>> train_command(Path("my runs/a.toml"), ["plan.file=plan.toml"])
+    "jaxpipe train 'my runs/a.toml' --set plan.file=plan.toml"
+    """
+    changes = [word for setting in settings for word in ("--set", setting)]
+    return shlex.join(["jaxpipe", "train", str(config), *changes])
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from pathlib import Path
 from jaxpipe.config import Config, check_paced, check_plan_fits, load_config
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.plan import Plan, read_resolved_plan
-from jaxpipe.run.console import console
+from jaxpipe.run.console import console, train_command
 from jaxpipe.run.prepare_run import Prepared, begin_folder, introduce, prepare
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.config import ComputeKind, Survival
@@ -70,8 +70,11 @@ def start_training(request: TrainRequest) -> int:
         UserError: the input is wrong.
         RunError: the run has failed.
     """
-    config = load_config(request.config, request.settings)
     here = launched_rank(os.environ)
+    # Once for a run: neither by ranks that a launcher of ours has started, nor by all others.
+    is_first = request.plan is None and (here is None or here.rank == 0)
+    notice = _notice if is_first else None
+    config = load_config(request.config, request.settings, notice=notice)
     return _launch(request, config) if here is None else _be_rank(request, config, here)
 
 
@@ -81,9 +84,15 @@ def check_training(request: TrainRequest) -> None:
     Raises:
         UserError: the input is wrong.
     """
-    prepared = prepare(load_config(request.config, request.settings), resume=request.resume)
+    config = load_config(request.config, request.settings, notice=_notice)
+    prepared = prepare(config, resume=request.resume)
     introduce(prepared.config, prepared.plan, prepared.cluster)
-    console.print(f"\nchecked; next: jaxpipe train {request.config}", markup=False)
+    following = train_command(request.config, request.settings)
+    console.print(f"\nchecked; next: {following}", markup=False)
+
+
+def _notice(line: str) -> None:
+    console.print(f"{line}\n", markup=False)
 
 
 def load_hooks(reference: str | None, config: Path, *, rank: int) -> Hooks:
