@@ -12,7 +12,9 @@ def show(
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
     schedule_csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
 ) -> int:
-    """Draw the plan of a run: placement, schedule, and how gradients are all-reduced.
+    """Draw the plan of a run: placement, schedule, all-reduce, and the memory of each rank.
+
+    A plan whose stages do not fit into the memory of their devices is drawn, and refused.
 
     Args:
         config: a TOML file.
@@ -23,13 +25,18 @@ def show(
     from jaxpipe.config import cluster_from, load_config, plan_from
     from jaxpipe.plan import draw_plan
     from jaxpipe.run.console import train_command
-    from jaxpipe.schedule import write_schedule
+    from jaxpipe.run.plan_memory import check_memory, memory_lines, plan_memory
+    from jaxpipe.schedule import legend, write_schedule
 
     read = load_config(config, settings, notice=_print)
     cluster = cluster_from(read)
     plan = plan_from(read, cluster)
     schedule = plan.compute_schedule()
-    _print(draw_plan(plan, cluster))
+    _print(f"{draw_plan(plan, cluster)}\n\n{legend(schedule)}\n")
+    memory = plan_memory(read, plan, cluster)
+    _print("\n".join(memory_lines(memory)))
+    # Drawn first: the error names one rank, the table all of them.
+    check_memory(memory)
     changes = settings
     if schedule_csv is not None:
         write_schedule(schedule, schedule_csv)
