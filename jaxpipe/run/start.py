@@ -21,7 +21,7 @@ from pathlib import Path
 from jaxpipe.config import Config, check_paced, check_plan_fits, load_config
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.plan import Plan, read_resolved_plan
-from jaxpipe.run.console import console, errors, next_line
+from jaxpipe.run.console import console, errors, next_line, train_command
 from jaxpipe.run.folder_lock import beating, locked
 from jaxpipe.run.prepare_run import (
     Prepared,
@@ -98,8 +98,11 @@ def start_training(request: TrainRequest) -> int:
         UserError: the input is wrong.
         RunError: the run has failed.
     """
-    config = load_config(request.config, request.settings)
     here = launched_rank(os.environ)
+    # Once for a run: neither by ranks that a launcher of ours has started, nor by all others.
+    is_first = request.plan is None and (here is None or here.rank == 0)
+    notice = _notice if is_first else None
+    config = load_config(request.config, request.settings, notice=notice)
     return _launch(request, config) if here is None else _be_rank(request, config, here)
 
 
@@ -109,12 +112,16 @@ def check_training(request: TrainRequest) -> None:
     Raises:
         UserError: the input is wrong.
     """
-    prepared = prepare(load_config(request.config, request.settings), resume=request.resume)
+    config = load_config(request.config, request.settings, notice=_notice)
+    prepared = prepare(config, resume=request.resume)
     introduce_run(prepared)
-    changes = (word for setting in request.settings for word in ("--set", setting))
-    resume = ("--resume",) if request.resume else ()
-    line = next_line("train", request.config, *changes, *resume)
-    console.print(f"\nchecked; {line}", markup=False)
+    following = train_command(request.config, request.settings)
+    resume = " --resume" if request.resume else ""
+    console.print(f"\nchecked; next: {following}{resume}", markup=False)
+
+
+def _notice(line: str) -> None:
+    console.print(f"{line}\n", markup=False)
 
 
 def load_hooks(reference: str | None, config: Path, *, rank: int) -> Hooks:
