@@ -116,7 +116,8 @@ def _losses_apart(bin_folder: Path, folder: Path) -> float:
 def _losses(bin_folder: Path, folder: Path) -> list[float]:
     """Train the quickstart for a few steps on a text of the repository, and return its losses."""
     run, data = folder / "run", folder / "data"
-    shutil.rmtree(run, ignore_errors=True)
+    for each in (run, data):
+        shutil.rmtree(each, ignore_errors=True)
     steps = read_table()["losses"]["steps"]
     settings = (f"run.folder={run}", f"data.folder={data}", f"train.steps={steps}")
     train = ["train", "experiments/quickstart/two_region.toml", "--set", "train.eval_batches=1"]

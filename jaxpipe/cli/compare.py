@@ -45,7 +45,9 @@ def compare(
     systems = systems_from(against)
     # The last settings win: each system has these steps, and the pipeline a folder of its own.
     read = load_config(
-        config, (*settings, f"train.steps={steps}", f"run.folder={out / 'pipeline'}")
+        config,
+        (*settings, f"train.steps={steps}", f"run.folder={out / 'pipeline'}"),
+        notice=None if rank_of is not None else print,
     )
     if rank_of is not None:
         return _be_rank(rank_of, read, out)

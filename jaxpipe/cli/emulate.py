@@ -120,7 +120,7 @@ def _placement(name: str, command: Sequence[str], plan: Path | None) -> tuple[in
     from jaxpipe.config import load_config, plan_from
 
     path, settings = found
-    config = load_config(path, settings)
+    config = load_config(path, settings, notice=None)  # the command itself says what it overrides
     if config.plan.cluster != name:
         raise ValueError(
             f"the plan is for another cluster: `plan.cluster` of {path} is "

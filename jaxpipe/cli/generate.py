@@ -27,11 +27,14 @@ def generate(
     """
     import os
 
+    from jaxpipe.errors import ConfigError
     from jaxpipe.run.console import console
     from jaxpipe.run.sample import sample_text
     from jaxpipe.runtime.checkpoint import latest
     from jaxpipe.runtime.process.compile_cache import use_compile_cache
 
+    if tokens < 0:
+        raise ConfigError(f"`--tokens` must not be negative, not {tokens}; give 0 or more")
     use_compile_cache(os.environ)
     text = sample_text(
         latest(run), prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed

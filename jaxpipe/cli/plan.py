@@ -1,6 +1,7 @@
 """`jaxpipe plan`: searches the fastest plan for a model on a cluster."""
 
 import json
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from jaxpipe.propose.request import PlanRequest
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from jaxpipe.autoshard.inter_op import AlpaPlan
     from jaxpipe.propose.proposal import Proposal
+    from models import GptConfig
 
 _FEW_RANKS = 16
 """Up to this many ranks are drawn one by one."""
@@ -20,6 +22,8 @@ _FEW_RANKS = 16
 def plan(
     request: tyro.conf.OmitArgPrefixes[PlanRequest],
     *,
+    config: Path | None = None,
+    settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("plan.toml"),
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
@@ -27,17 +31,25 @@ def plan(
 
     Args:
         request: the model, the cluster and the search.
+        config: a configuration to plan for, instead of `--model`: its model, and what else it says
+            where an option does not.
+        settings: a change to it, such as `train.batch=64`; may be repeated.
         out: the file to write.
         json_: print one JSON object and nothing else.
     """
     from jaxpipe.plan import write_plan
     from jaxpipe.propose.proposal import propose
-    from jaxpipe.run.console import console, counter
+    from jaxpipe.run.console import console, counter, train_command
     from jaxpipe.run.output_files import check_output
 
     check_output("--out", out)
+    model, changes = None, _changes(request, out)
+    if config is not None or settings:
+        request, model = _configured(request, config, settings)
+    elif request.remat is None:
+        changes.append("train.remat=full")  # unlike the default of a configuration
     with counter("plans simulated") as observe:
-        proposal = propose(request, observe=observe)
+        proposal = propose(request, observe=observe, model=model)
     about = (
         f"Planned for {request.model}, batch {request.batch}, objective {request.objective}: "
         f"{proposal.split.step_s:.4g} s a step, simulated."
@@ -47,12 +59,56 @@ def plan(
         print(json.dumps(_json(request, proposal, out)))
         return 0
     console.print("\n".join(_lines(request, proposal)), markup=False)
-    console.print(
-        f"\nplan -> {out}\nnext: jaxpipe train CONFIG --set plan.file={out} --set "
-        f"plan.cluster={request.cluster} --set train.batch={request.batch}",
-        markup=False,
-    )
+    following = train_command(config or Path("CONFIG"), (*settings, *changes))
+    console.print(f"\nplan -> {out}\nnext: {following}", markup=False)
     return 0
+
+
+def _changes(request: PlanRequest, out: Path) -> list[str]:
+    """Return the settings with which a configuration trains as planned."""
+    given = {
+        "plan.cluster": request.cluster,
+        "train.batch": request.batch,
+        "train.remat": request.remat,
+        "optimizer.sharded": "true" if request.sharded_optimizer else None,
+        "run.matmul_precision": request.matmul_precision,
+    }
+    changes = [f"{key}={value}" for key, value in given.items() if value is not None]
+    return [f"plan.file={out}", *changes]
+
+
+def _configured(
+    request: PlanRequest, config: Path | None, settings: tuple[str, ...]
+) -> tuple[PlanRequest, "GptConfig"]:
+    """Return the request with what a configuration says, and the configured model."""
+    from jaxpipe.config import load_config
+    from jaxpipe.errors import ConfigError
+
+    if config is None:
+        raise ConfigError("`--set` changes a configuration: give `--config`, or leave it out")
+    if request.model is not None:
+        raise ConfigError(
+            f"a configuration has its model: `--model` is {request.model}, `--config` {config}; "
+            "leave out one of them"
+        )
+    read = load_config(config, settings, notice=None)
+    paced = read.paced
+    complete = replace(
+        request,
+        cluster=request.cluster or read.plan.cluster,
+        model=str(config),
+        batch=read.train.batch if request.batch is None else request.batch,
+        remat=request.remat or read.train.remat,
+        matmul_precision=request.matmul_precision or read.run.matmul_precision,
+        sharded_optimizer=request.sharded_optimizer or read.optimizer.sharded,
+        profile=Path(paced.profile)
+        if request.profile is None and paced.profile
+        else request.profile,
+        tflops=paced.tflops if request.tflops is None else request.tflops,
+        ideal=request.ideal or paced.ideal,
+    )
+    sequence = read.train.sequence or read.model.sequence
+    return complete, replace(read.model, sequence=sequence)
 
 
 def _lines(request: PlanRequest, proposal: "Proposal") -> list[str]:

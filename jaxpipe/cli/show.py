@@ -12,7 +12,9 @@ def show(
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
     schedule_csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
 ) -> int:
-    """Draw the plan of a run: placement, schedule, and how gradients are all-reduced.
+    """Draw the plan of a run: placement, schedule, all-reduce, and the memory of each rank.
+
+    A plan whose stages do not fit into the memory of their devices is drawn, and refused.
 
     Args:
         config: a TOML file.
@@ -22,19 +24,33 @@ def show(
     """
     from jaxpipe.config import cluster_from, load_config, plan_from
     from jaxpipe.plan import draw_plan
-    from jaxpipe.run.console import console, next_line
+    from jaxpipe.run.console import train_command
     from jaxpipe.run.output_files import check_output
-    from jaxpipe.schedule import write_schedule
+    from jaxpipe.run.plan_memory import check_memory, memory_lines, plan_memory
+    from jaxpipe.schedule import legend, write_schedule
 
-    read = load_config(config, settings)
+    read = load_config(config, settings, notice=_print)
     cluster = cluster_from(read)
     plan = plan_from(read, cluster)
-    console.print(draw_plan(plan, cluster), markup=False)
-    changes = [word for setting in settings for word in ("--set", setting)]
+    schedule = plan.compute_schedule()
+    _print(f"{draw_plan(plan, cluster)}\n\n{legend(schedule)}\n")
+    memory = plan_memory(read, plan, cluster)
+    _print("\n".join(memory_lines(memory)))
+    # Drawn first: the error names one rank, the table all of them.
+    check_memory(memory)
+    changes = settings
     if schedule_csv is not None:
         check_output("--schedule-csv", schedule_csv)
-        write_schedule(plan.compute_schedule(), schedule_csv)
-        console.print(f"\nschedule -> {schedule_csv}", markup=False)
-        changes += ["--set", f"plan.schedule_file={schedule_csv}"]
-    console.print(f"\n{next_line('train', config, *changes)}", markup=False)
+        write_schedule(schedule, schedule_csv)
+        _print(f"\nschedule -> {schedule_csv}")
+        # A plan file has a schedule of its own, which wins.
+        if read.plan.file is None:
+            changes = (*settings, f"plan.schedule_file={schedule_csv}")
+    _print(f"\nnext: {train_command(config, changes)}")
     return 0
+
+
+def _print(text: str) -> None:
+    from jaxpipe.run.console import console
+
+    console.print(text, markup=False)

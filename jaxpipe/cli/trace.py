@@ -87,7 +87,7 @@ def _chosen(path: Path, step: int | None) -> "Trace":
 
 
 def _config(run: Path) -> "Config":
-    from jaxpipe.config import config_from
+    from jaxpipe.config import config_in
     from jaxpipe.errors import UserError
     from jaxpipe.runtime.metrics.records import read_description
 
@@ -97,7 +97,7 @@ def _config(run: Path) -> "Config":
             f"the metrics of a run hold its configuration: {run / 'metrics.jsonl'} has none; "
             f"give the folder of a run, or {run / 'trace.json'} alone"
         )
-    return config_from(description["config"])
+    return config_in(run, description["config"])
 
 
 def _simulated(config: "Config", measured: "Trace", links: Links) -> tuple["Trace", str]:

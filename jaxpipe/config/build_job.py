@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxpipe.config.kept_inputs import tokenizer_of
 from jaxpipe.config.read import Config, to_tree
 from jaxpipe.config.resolve import cluster_from
 from jaxpipe.config.saved_config import saved_config
@@ -69,7 +70,7 @@ def model_from(checkpoint: Checkpoint) -> "tuple[Model, Parameters, Tokenizer]":
 
     Raises:
         CheckpointError: a tensor is missing or corrupt, or the model is not that of the tensors.
-        DataError: the dataset of the run, which holds the tokenizer, is missing.
+        DataError: the tokenizer is neither in the folder of the run nor in its dataset.
     """
     import jax
 
@@ -82,8 +83,8 @@ def model_from(checkpoint: Checkpoint) -> "tuple[Model, Parameters, Tokenizer]":
     template = jax.eval_shape(
         lambda: model.init(jax.random.key(0), layers=range(model.num_layers), embed=True, head=True)
     )
-    dataset = open_dataset(Path(config.data.folder), verify=False)
-    return model, restore_params(checkpoint, template, first_layer=0), dataset.tokenizer
+    tokenizer = tokenizer_of(checkpoint)
+    return model, restore_params(checkpoint, template, first_layer=0), tokenizer
 
 
 def describe(config: Config) -> dict[str, Any]:

@@ -5,7 +5,8 @@ Each section is a frozen dataclass next to the code that it configures; `Config`
 
 import dataclasses
 import difflib
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -31,6 +32,8 @@ from jaxpipe.runtime.config import (
 from models import GptConfig, load_preset
 from topo.toml_text import parse_toml
 
+_log = logging.getLogger(__name__)
+
 _BESIDE_FILE = ("file", "cluster")
 """The fields of the section `plan` that a plan file does not decide."""
 
@@ -54,36 +57,54 @@ class Config:
     paced: PacedConfig = field(default_factory=PacedConfig)
 
 
-def load_config(path: str | Path, settings: Sequence[str] = ()) -> Config:
+def load_config(
+    path: str | Path,
+    settings: Sequence[str] = (),
+    *,
+    notice: Callable[[str], object] | None = _log.warning,
+) -> Config:
     """Read a TOML file, apply settings like `train.steps=10`, and check every field.
+
+    Where `plan.file` overrides other fields of the section `plan`, `notice` is called with a line
+    that names them.
 
     Raises:
         ConfigError: the file cannot be read, or a key or a value is wrong.
     """
     try:
-        tree = parse_toml(Path(path).read_text())
+        tree = parse_toml(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     for setting in settings:  # in order: a later one wins
         _apply(tree, setting)
-    return config_from(tree)
+    config = config_from(tree)
+    overridden = _overridden(tree.get("plan", {}))
+    if overridden and notice is not None:
+        given = ", ".join(f"`plan.{key}` = {value!r:.80}" for key, value in overridden.items())
+        notice(f"`plan.file` {config.plan.file} has the whole plan: it overrides {given}")
+    return config
 
 
 def config_from(tree: Mapping[str, Any]) -> Config:
     """Return the configuration in nested dictionaries, as read from TOML.
+
+    A plan file overrides the fields that describe a plan: they are checked, and left out.
 
     Raises:
         ConfigError: a key or a value is wrong.
     """
     _refuse_unknown(tree, Config, "")
     sections = {f.name: f.type for f in dataclasses.fields(Config)}
-    _refuse_beside_file(tree.get("plan", {}))
     for required in ("run", "model", "data"):
         if required not in tree:
             raise ConfigError(f"the section `{required}` is missing; add [{required}]")
-    return Config(**{name: _section(name, sections[name], tree[name]) for name in tree})
+    config = Config(**{name: _section(name, sections[name], tree[name]) for name in tree})
+    if config.plan.file is None:
+        return config
+    kept = {name: getattr(config.plan, name) for name in _BESIDE_FILE}
+    return dataclasses.replace(config, plan=PlanConfig(**kept))
 
 
 def model_from_tree(values: Any) -> GptConfig:
@@ -98,7 +119,7 @@ def model_from_tree(values: Any) -> GptConfig:
 def to_tree(config: Config) -> dict[str, Any]:
     """Return the configuration as nested dictionaries: the inverse of `config_from`."""
     tree = msgspec.to_builtins(config)
-    # Its other fields have defaults, which `config_from` would refuse next to a file.
+    # Its other fields have their defaults, which say nothing about the plan in the file.
     if config.plan.file is not None:
         tree["plan"] = {key: tree["plan"][key] for key in _BESIDE_FILE}
     return tree
@@ -122,16 +143,11 @@ def _section(name: str, section: Any, values: Any) -> Any:
         raise ConfigError(f"`{name}{key}`: {message}" + _value_at(values, key)) from error
 
 
-def _refuse_beside_file(plan: Any) -> None:
-    """Refuse fields that a plan file decides."""
-    if not isinstance(plan, dict) or plan.get("file") is None:
-        return
-    for key in plan:
-        if key not in _BESIDE_FILE:
-            raise ConfigError(
-                f"`plan.file` decides `plan.{key}`: they are {plan['file']!r} and {plan[key]!r}; "
-                "remove one of them"
-            )
+def _overridden(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given fields that a plan file overrides."""
+    if plan.get("file") is None:
+        return {}
+    return {key: value for key, value in plan.items() if key not in _BESIDE_FILE}
 
 
 def _with_preset(values: dict[str, Any]) -> dict[str, Any]:

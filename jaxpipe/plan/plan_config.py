@@ -11,7 +11,7 @@ class PlanConfig:
     """The section `[plan]`: a plan file, or what its user decides of a plan."""
 
     file: str | None = None
-    """Plan file written by `jaxpipe plan`. It decides everything but the cluster."""
+    """Plan file written by `jaxpipe plan`. It overrides all other fields but the cluster."""
     cluster: str = "two-region"
     """Name in the catalogue (`jaxpipe topo list`), or path of a cluster file."""
     devices: tuple[str, ...] = ()
@@ -41,11 +41,6 @@ class PlanConfig:
         for field in ("stages", "replicas", "microbatch", "chunks"):
             if getattr(self, field) < 1:
                 raise ValueError(f"`{field}` must be at least 1, is {getattr(self, field)}")
-        if self.file is not None and self.devices:
-            raise ValueError(
-                f"a plan file has its own placement: `devices` is {', '.join(self.devices)}; "
-                "remove it, or `file`"
-            )
 
     @property
     def num_ranks(self) -> int | None:

@@ -15,6 +15,7 @@ from jaxpipe.plan.decide import Effort, Shape, Task, build, decide, dtfm_plan
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each
 from jaxpipe.propose.request import Goal, PlanRequest
+from jaxpipe.runtime.config import MatmulPrecision, Remat
 from jaxpipe.simulate import (
     Conditions,
     Search,
@@ -68,14 +69,19 @@ CHUNK_BYTES = 4 * 2**20
 """Chunk of gradients in simulations: larger than the runtime's, so that there are fewer events."""
 
 
-def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal:
+def propose(
+    request: PlanRequest, *, observe: Callable[[int], None], model: GptConfig | None = None
+) -> Proposal:
     """Return the best plan found; `observe` is called with the number of plans simulated so far.
 
+    `model` is by default the preset that the request names.
+
     Raises:
-        ConfigError: the cluster or the model is unknown, or the speed of a device is.
+        ConfigError: cluster, model or batch is missing or wrong, or the speed of a device is
+            unknown.
         PlanError: no plan fits into memory.
     """
-    task, conditions = _conditions(request)
+    task, conditions = _conditions(request, model or _model(request))
     objective, valued = step_objective(conditions), 0
 
     def seconds(plan: Plan) -> float:
@@ -152,17 +158,18 @@ def _made_to_measure(plan: Plan, task: Task, conditions: Conditions) -> Plan:
     return better if faster else plan
 
 
-def _conditions(request: PlanRequest) -> tuple[Task, Conditions]:
+def _conditions(request: PlanRequest, model: GptConfig) -> tuple[Task, Conditions]:
     """Return the task of the search, and the conditions of its simulations."""
-    model, cluster = _model(request), _cluster(request)
     known = costed(
         model,
-        cluster,
-        remat=request.remat,
+        _cluster(request),
+        remat=request.remat or Remat.FULL,
         profile=request.profile,
         tflops=request.tflops,
-        matmul_precision=request.matmul_precision,
+        matmul_precision=request.matmul_precision or MatmulPrecision.TF32,
     )
+    if request.batch is None:
+        raise _missing("batch")
     task = Task(
         cluster=known.cluster,
         profile=known.profile,
@@ -183,7 +190,15 @@ def _conditions(request: PlanRequest) -> tuple[Task, Conditions]:
     )
 
 
+def _missing(name: str) -> ConfigError:
+    return ConfigError(
+        f"a plan is for one cluster, model and batch: `--{name}` is missing; give it, or `--config`"
+    )
+
+
 def _model(request: PlanRequest) -> GptConfig:
+    if request.model is None:
+        raise _missing("model")
     try:
         return GptConfig(**load_preset(request.model))
     except ValueError as error:
@@ -191,6 +206,8 @@ def _model(request: PlanRequest) -> GptConfig:
 
 
 def _cluster(request: PlanRequest) -> Cluster:
+    if request.cluster is None:
+        raise _missing("cluster")
     try:
         return topo.load(request.cluster)
     except (ValueError, OSError) as error:

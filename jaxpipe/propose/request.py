@@ -21,13 +21,16 @@ class Goal(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """The input of the planner, and the effort of its search."""
+    """The input of the planner, and the effort of its search.
 
-    cluster: str
+    `cluster`, `model` and `batch` are required, unless a configuration states them.
+    """
+
+    cluster: str | None = None
     """A cluster of the catalogue, for example `case5-worldwide`, or a TOML file."""
-    model: str
+    model: str | None = None
     """A preset, for example `gpt-xl-24`."""
-    batch: int
+    batch: int | None = None
     """Samples per step, over all replicas."""
     objective: Goal = Goal.TIME
     """What to minimize: the simulated `time` of a step, DT-FM's published cost, `dtfm`, or the
@@ -42,11 +45,11 @@ class PlanRequest:
     """The number of stages; chosen by default."""
     replicas: int | None = None
     """The number of replicas; chosen by default."""
-    remat: Remat = Remat.FULL
-    """Rematerialisation of each layer: `none`, `dots` or `full`."""
-    matmul_precision: MatmulPrecision = MatmulPrecision.TF32
+    remat: Remat | None = None
+    """Rematerialisation of each layer: `none`, `dots` or `full`, the default."""
+    matmul_precision: MatmulPrecision | None = None
     """Precision of products of float32 matrices on GPUs, as with `run.matmul_precision`: `tf32`
-    where a GPU has it, or `float32`."""
+    where a GPU has it, the default, or `float32`."""
     sharded_optimizer: bool = False
     """Shard the optimizer's moments over replicas (ZeRO-1), as with `optimizer.sharded`."""
     profile: Path | None = None

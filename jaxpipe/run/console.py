@@ -1,8 +1,9 @@
 """The terminal: one console for all commands, progress of long operations, the next command."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
@@ -38,6 +39,16 @@ def next_line(*words: object) -> str:
     "next: jaxpipe generate 'my runs/a' --prompt 'A list is'"
     """
     return f"next: {shlex.join(['jaxpipe', *map(str, words)])}"
+
+
+def train_command(config: Path, settings: Sequence[str] = ()) -> str:
+    """Return the command that trains with a configuration and changes to it, for a shell.
+
+    >>> train_command(Path("my runs/a.toml"), ["plan.file=plan.toml"])
+    "jaxpipe train 'my runs/a.toml' --set plan.file=plan.toml"
+    """
+    changes = [word for setting in settings for word in ("--set", setting)]
+    return shlex.join(["jaxpipe", "train", str(config), *changes])
 
 
 @contextmanager

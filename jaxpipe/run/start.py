@@ -12,6 +12,7 @@ user's own launcher receive the plan from rank 0 over the transport, and may hav
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,7 +21,7 @@ from pathlib import Path
 from jaxpipe.config import Config, check_paced, check_plan_fits, load_config
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.plan import Plan, read_resolved_plan
-from jaxpipe.run.console import console, next_line
+from jaxpipe.run.console import console, errors, next_line, train_command
 from jaxpipe.run.folder_lock import beating, locked
 from jaxpipe.run.prepare_run import (
     Prepared,
@@ -46,7 +47,14 @@ from jaxpipe.runtime.process.mpirun import (
     launched_rank,
 )
 from jaxpipe.runtime.process.ulfm_support import check_survival
-from jaxpipe.runtime.watchdog import Cause, CauseKind, has_ended, have_begun, write_cause
+from jaxpipe.runtime.watchdog import (
+    Cause,
+    CauseKind,
+    has_ended,
+    have_begun,
+    read_cause,
+    write_cause,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +98,11 @@ def start_training(request: TrainRequest) -> int:
         UserError: the input is wrong.
         RunError: the run has failed.
     """
-    config = load_config(request.config, request.settings)
     here = launched_rank(os.environ)
+    # Once for a run: neither by ranks that a launcher of ours has started, nor by all others.
+    is_first = request.plan is None and (here is None or here.rank == 0)
+    notice = _notice if is_first else None
+    config = load_config(request.config, request.settings, notice=notice)
     return _launch(request, config) if here is None else _be_rank(request, config, here)
 
 
@@ -101,12 +112,16 @@ def check_training(request: TrainRequest) -> None:
     Raises:
         UserError: the input is wrong.
     """
-    prepared = prepare(load_config(request.config, request.settings), resume=request.resume)
+    config = load_config(request.config, request.settings, notice=_notice)
+    prepared = prepare(config, resume=request.resume)
     introduce_run(prepared)
-    changes = (word for setting in request.settings for word in ("--set", setting))
-    resume = ("--resume",) if request.resume else ()
-    line = next_line("train", request.config, *changes, *resume)
-    console.print(f"\nchecked; {line}", markup=False)
+    following = train_command(request.config, request.settings)
+    resume = " --resume" if request.resume else ""
+    console.print(f"\nchecked; next: {following}{resume}", markup=False)
+
+
+def _notice(line: str) -> None:
+    console.print(f"{line}\n", markup=False)
 
 
 def load_hooks(reference: str | None, config: Path, *, rank: int) -> Hooks:
@@ -206,9 +221,15 @@ def _start_ranks(
     output: list[str] = []
     begun: list[bool] = []
 
+    is_overdue = overdue_end(folder)
+
     def can_stop() -> bool:
         begun.append(have_begun(folder))
         return begun[-1]
+
+    def poll_lock() -> bool:
+        poll()
+        return is_overdue()
 
     code = launch(
         request.rank_arguments(plan_file),
@@ -216,7 +237,7 @@ def _start_ranks(
         hear=output.append,
         survives=survives,
         can_stop=can_stop,
-        poll=poll,
+        poll=poll_lock,
     )
     if code in STOP_EXIT_CODES and begun == [False]:
         saved = "" if prepared.checkpoint is None else f"; {prepared.checkpoint.folder} is kept"
@@ -230,6 +251,24 @@ def _start_ranks(
     if code == 0 and is_real and _has_stopped(folder, steps=config.train.steps):
         return 128 + signal.SIGTERM
     return code
+
+
+_SECONDS_TO_END = 10.0
+
+
+def overdue_end(folder: Path, *, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool]:
+    """Return whether a rank has written ten seconds ago why the run ends, as a function.
+
+    An `mpirun` that has lost a host waits for its daemon there without a deadline.
+    """
+    since_s: list[float] = []
+
+    def is_overdue() -> bool:
+        if not since_s and read_cause(folder) is not None:
+            since_s.append(clock())
+        return bool(since_s) and clock() - since_s[0] > _SECONDS_TO_END
+
+    return is_overdue
 
 
 def _has_stopped(folder: Path, *, steps: int) -> bool:
@@ -253,4 +292,6 @@ def _write_cause_if_killed(folder: Path, plan: Plan, *, code: int, output: str) 
         message, rank = f"{death}", death.rank
         if rank is not None and rank < plan.num_ranks:
             stage = plan.stages(rank)[0]
-    write_cause(folder, Cause(kind=CauseKind.KILLED, message=message, rank=rank, stage=stage))
+    cause = Cause(kind=CauseKind.KILLED, message=message, rank=rank, stage=stage)
+    if write_cause(folder, cause):
+        errors.print(f"jaxpipe: {cause}", markup=False)

@@ -121,7 +121,7 @@ class Run:
     @property
     def folder(self) -> Path:
         """The folder of the run."""
-        return Path(load_config(self.config, self.settings).run.folder)
+        return Path(load_config(self.config, self.settings, notice=None).run.folder)
 
 
 def supervise(run: Run, *, resume: bool) -> int:
@@ -161,7 +161,7 @@ def _following(run: Run, ending: Ending, decision: Decision) -> Attempt | None:
     settings: tuple[str, ...] | None = ending.attempt.settings
     # From the settings of the last attempt, which may have been made smaller before.
     if decision is Decision.SHRINK:
-        settings = smaller(load_config(run.config, settings), settings)
+        settings = smaller(load_config(run.config, settings, notice=None), settings)
     if settings is None:
         return None
     return Attempt(number=ending.attempt.number + 1, settings=settings, from_step=ending.next_step)

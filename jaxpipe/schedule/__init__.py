@@ -33,7 +33,7 @@ from jaxpipe.schedule.instruction import (
 )
 from jaxpipe.schedule.lower import lower
 from jaxpipe.schedule.peak_live import peak_live
-from jaxpipe.schedule.render import render
+from jaxpipe.schedule.render import legend, render
 from jaxpipe.schedule.timetable import TimedInstruction, Timetable, timetable
 from jaxpipe.schedule.virtual_stages import check_chunks, count_stages, holder, stages_held
 
@@ -63,6 +63,7 @@ __all__ = [
     "greedy",
     "holder",
     "interleaved",
+    "legend",
     "lower",
     "one_f_one_b",
     "parse_schedule",

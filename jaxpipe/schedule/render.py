@@ -11,6 +11,12 @@ _MARKS = {
     Op.BACKWARD_INPUT: "<{}>",
     Op.BACKWARD_WEIGHT: "({})",
 }
+_NAMES = {
+    Op.FORWARD: "forward of microbatch 0",
+    Op.BACKWARD: "backward",
+    Op.BACKWARD_INPUT: "gradient of the input",
+    Op.BACKWARD_WEIGHT: "gradients of the weights",
+}
 
 
 def render(schedule: Schedule, *, num_columns: int = 100) -> str:
@@ -72,6 +78,19 @@ def render(schedule: Schedule, *, num_columns: int = 100) -> str:
             f"{label + cell * num_slots} columns show all)"
         )
     return "\n".join(row.rstrip() for row in rows)
+
+
+def legend(schedule: Schedule) -> str:
+    """Return the meaning of the marks in the drawing of a schedule.
+
+    >>> from jaxpipe.schedule.generators.gpipe import gpipe
+    >>> legend(gpipe(num_stages=2, num_microbatches=3))
+    '0 forward of microbatch 0, [0] backward, . idle'
+    """
+    ops = {each.op for program in schedule for each in program}
+    names = [f"{_MARKS[op].format(0).strip()} {name}" for op, name in _NAMES.items() if op in ops]
+    chunks = [] if len(schedule) == count_stages(schedule) else ["0.1 microbatch 0 of chunk 1"]
+    return ", ".join([*names, ". idle", *chunks])
 
 
 def _cells(

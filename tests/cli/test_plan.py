@@ -1,13 +1,14 @@
 """`jaxpipe plan`, called as from a terminal, and the plan file that training takes."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
 import topo
 from jaxpipe.cli.main import main
-from jaxpipe.config import load_config, plan_from
+from jaxpipe.config import config_from, load_config, plan_from, to_tree
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.plan import check_plan, read_plan
 from jaxpipe.plan.cost import flop_profile, write_profile
@@ -180,6 +181,90 @@ def test_alpas_prediction_is_in_the_json(capsys: pytest.CaptureFixture[str], tmp
     assert sum(told["cut"]) == 4
 
 
+def test_a_plan_file_wins_over_the_section_and_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, write_config: WriteConfig
+):
+    out = tmp_path / "plan.toml"
+    planned(out, "--stages", "4", "--replicas", "1", capsys=capsys)
+    notices: list[str] = []
+    config = write_config(
+        model={"num_layers": 4}, plan={"schedule": "gpipe", "devices": ["here-0:0"], "cut": [4]}
+    )
+    by_file = [f"plan.file={out}", "plan.cluster=two-region"]
+    read = load_config(config, by_file, notice=notices.append)
+    assert plan_from(read).num_stages == 4
+    assert config_from(to_tree(read)) == read
+    assert load_config(config, by_file, notice=None) == read
+    (notice,) = notices
+    assert notice.startswith(f"`plan.file` {out} has the whole plan: it overrides `plan.")
+    for words in ("stages` = 2", "replicas` = 2", "microbatch` = 1", "schedule` = 'gpipe'"):
+        assert f"`plan.{words}" in notice
+    assert "cluster" not in notice
+    load_config(config, notice=notices.append)
+    assert len(notices) == 1
+    # What is overridden is checked all the same: a typo is one.
+    for wrong in ("plan.stagez=3", "plan.stages=none"):
+        with pytest.raises(ConfigError, match=r"plan\.stage"):
+            load_config(config, [*by_file, wrong], notice=None)
+
+
+def test_a_configuration_is_planned_and_trained_without_editing_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, write_config: WriteConfig
+):
+    config, out = write_config(model={"num_layers": 4}), tmp_path / "my plan.toml"
+    words = ("--config", str(config), "--set", "train.batch=4", "--tflops", "0.01", *_QUICK)
+    assert main(["plan", *words, "--cluster", "two-region", "--out", str(out)]) == 0
+    told = capsys.readouterr().out
+    following = told.partition("next: jaxpipe ")[2].strip()
+    assert f"train {config} --set train.batch=4 --set 'plan.file={out}'" in following
+    assert following.endswith(" --set plan.cluster=two-region")
+    assert "CONFIG" not in told
+    plan = read_plan(out, topo.load("two-region"))
+    assert sum(plan.cut) == 4
+    assert plan.num_replicas * plan.num_microbatches * plan.microbatch == 4
+
+    # The printed command is right as it is, for `show` as well, which prints it again.
+    arguments = shlex.split(following)
+    assert main(["show", *arguments[1:]]) == 0
+    shown = capsys.readouterr().out
+    assert "has the whole plan: it overrides `plan.stages` = 2" in shown
+    assert f"next: jaxpipe {following}" in shown
+    assert main([*arguments, "--check"]) == 0
+    checked = capsys.readouterr().out
+    assert "has the whole plan: it overrides `plan.stages` = 2" in checked
+    assert f"checked; next: jaxpipe {following}" in checked
+
+
+def test_options_win_over_the_configuration(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, write_config: WriteConfig
+):
+    config, out = write_config(train={"remat": "dots"}), tmp_path / "plan.toml"
+    words = ("--config", str(config), "--cluster", "two-region", "--batch", "6", "--remat", "full")
+    assert main(["plan", *words, "--tflops", "1", *_QUICK, "--out", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["batch"], told["model"], sum(told["cut"])) == (6, str(config), 3)
+    assert main(["plan", *words, "--tflops", "1", *_QUICK, "--out", str(out)]) == 0
+    assert "--set train.batch=6 --set train.remat=full" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--config", "none.toml"), "cannot read the configuration none.toml"),
+        (("--config", "none.toml", "--model", "tiny"), "leave out one of them"),
+        (("--set", "train.batch=4"), "`--set` changes a configuration: give `--config`"),
+        ((), "`--model` is missing; give it, or `--config`"),
+        (("--model", "tiny"), "`--cluster` is missing"),
+        (("--cluster", "laptop", "--model", "tiny", "--tflops", "1"), "`--batch` is missing"),
+    ],
+)
+def test_what_does_not_say_what_to_plan_is_refused(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    assert main(["plan", *words, "--out", str(tmp_path / "plan.toml")]) == 2
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["time", "alpa"])
 def test_a_plan_file_trains_to_the_losses_of_any_other_plan(
@@ -201,12 +286,6 @@ def test_a_plan_file_is_for_one_model_and_batch(
     planned(tmp_path / "plan.toml", capsys=capsys)
     config = write_config(model={"num_layers": 4})
     by_file = [f"plan.file={tmp_path / 'plan.toml'}", "plan.cluster=two-region"]
-    text = config.read_text()
-    config.write_text("\n".join(each for each in text.splitlines() if "stages" not in each))
-    with pytest.raises(ConfigError, match=r"`plan.file` decides `plan.replicas`"):
-        load_config(config, by_file)
-    kept = [each for each in text.splitlines() if each.split(" = ")[0] not in _DECIDED]
-    config.write_text("\n".join(kept))
     assert plan_from(load_config(config, by_file)).num_ranks >= 1
     with pytest.raises(PlanError, match=r"made for `train.batch` 8, the configuration says 16"):
         plan_from(load_config(config, [*by_file, "train.batch=16"]))
@@ -214,6 +293,3 @@ def test_a_plan_file_is_for_one_model_and_batch(
         plan_from(load_config(config, [*by_file, "model.num_layers=3"]))
     with pytest.raises(PlanError, match=r"`cluster` 'two-region', the configuration 'laptop'"):
         plan_from(load_config(config, [by_file[0], "plan.cluster=laptop"]))
-
-
-_DECIDED = ("stages", "replicas", "microbatch")

@@ -80,11 +80,6 @@ def test_ranks_take_the_devices_that_are_named():
     check_plan(plan, num_devices=4)
 
 
-def test_a_file_says_who_is_where():
-    with pytest.raises(ValueError, match="`devices` is a, b; remove it, or `file`"):
-        PlanConfig(file="plan.toml", devices=("a", "b"))
-
-
 @pytest.mark.parametrize("field", ["stages", "replicas", "microbatch", "chunks"])
 def test_a_plan_needs_positive_numbers(field: str):
     numbers = {"stages": 1, "replicas": 1, "microbatch": 1, "chunks": 1} | {field: 0}

@@ -7,8 +7,9 @@ from types import ModuleType
 import pytest
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.start import TrainRequest, load_hooks
+from jaxpipe.run.start import TrainRequest, load_hooks, overdue_end
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
+from jaxpipe.runtime.watchdog import Cause, CauseKind, write_cause
 
 
 def test_ranks_get_the_plan_file_and_all_that_the_launcher_got() -> None:
@@ -40,3 +41,17 @@ def test_hooks_are_made_for_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hooks_that_are_not_there_are_refused(reference: str) -> None:
     with pytest.raises(ConfigError, match="`--hooks` names a function as MODULE:FUNCTION, is "):
         load_hooks(reference, Path("a.toml"), rank=0)
+
+
+def test_a_run_is_overdue_ten_seconds_after_a_rank_has_written_why_it_ends(tmp_path: Path):
+    now_s = [100.0]
+    is_overdue = overdue_end(tmp_path, clock=lambda: now_s[0])
+    assert not is_overdue()
+    now_s[0] = 500.0
+    assert not is_overdue()
+    write_cause(tmp_path, Cause(kind=CauseKind.STOPPED, message="its host is gone", rank=1))
+    assert not is_overdue()
+    now_s[0] = 509.0
+    assert not is_overdue()
+    now_s[0] = 511.0
+    assert is_overdue()

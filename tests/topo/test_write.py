@@ -49,10 +49,9 @@ def test_effective_speed_round_trips():
 def test_described_devices_round_trip(name: str):
     cluster = load(name)
     given = {"memory_bytes": 24 * 2**30, "peak_flops_per_s": 82e12}
-    described = tuple(replace(device, **given) for device in cluster.devices)
-    check_same(
-        written_and_read(replace(cluster, devices=described)), replace(cluster, devices=described)
-    )
+    devices = tuple(replace(device, **given) for device in cluster.devices)
+    described = replace(cluster, name="described", devices=devices)
+    check_same(written_and_read(described), described)
 
 
 def test_hosts_out_of_order_cannot_be_said():

@@ -1,5 +1,6 @@
 """One safetensors file: the tensors of one stage, verified when they are written and read."""
 
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast, get_args
@@ -35,7 +36,12 @@ def write_shard(
     arrays = {key: np.asarray(tensor, order="C") for key, tensor in tensors.items()}
     entries = tuple(_entry(key, array, file=file) for key, array in arrays.items())
     try:
+        # The library makes files that only their owner can read: the mode of this one, which
+        # follows the umask as that of all other files does, is given to it.
+        (folder / file).touch()
+        mode = (folder / file).stat().st_mode
         save_file(arrays, folder / file)
+        (folder / file).chmod(stat.S_IMODE(mode))
         sync_file(folder / file)
         sync_folder(folder)
     except (OSError, SafetensorError) as error:

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process.affinity import die_with_parent
 from jaxpipe.runtime.process.blocked_signal import block, is_pending, is_supported
+from jaxpipe.runtime.process.job_folder import job_folder
 from jaxpipe.runtime.process.tee import Tee
 from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS, cannot_survive
 
@@ -91,7 +93,7 @@ def launch(
     hear: Callable[[str], object] | None = None,
     survives: bool = False,
     can_stop: Callable[[], bool] = _always,
-    poll: Callable[[], object] = _nothing,
+    poll: Callable[[], bool | None] = _nothing,
 ) -> int:
     """Run a module with these arguments on `num_ranks` ranks of this host; return the exit code.
 
@@ -102,8 +104,9 @@ def launch(
     as `can_stop` returns False: ranks that are starting have nothing to save. A SIGTERM to Open
     MPI's `mpirun` is blocked there, and treated as one to this process. The callback `hear`
     receives the end of the output of `mpirun`, after it has ended; `poll` is called ten times a
-    second until then. With `survives`, ranks may continue after the loss of others; then `mpirun`
-    does receive its SIGTERM, since that is how a rank ends the others.
+    second until then, and ends the job if it returns True. With `survives`, ranks may continue
+    after the loss of others; then `mpirun` does receive its SIGTERM, since that is how a rank ends
+    the others.
 
     Raises:
         ConfigError: there is no `mpirun`, or it cannot let ranks survive.
@@ -115,14 +118,16 @@ def launch(
         *arguments,
     ]
     blocks = is_supported() and _is_open_mpi(mpirun) and not survives
-    return run_child(
-        command,
-        first_signal=signal.SIGUSR1,
-        hear=hear,
-        blocks_sigterm=blocks,
-        can_stop=can_stop,
-        poll=poll,
-    )
+    with job_folder() as environment:
+        return run_child(
+            command,
+            first_signal=signal.SIGUSR1,
+            hear=hear,
+            blocks_sigterm=blocks,
+            can_stop=can_stop,
+            poll=poll,
+            environment=environment,
+        )
 
 
 STOP_EXIT_CODES = frozenset(
@@ -145,7 +150,8 @@ def run_child(
     hear: Callable[[str], object] | None = None,
     blocks_sigterm: bool = False,
     can_stop: Callable[[], bool] = _always,
-    poll: Callable[[], object] = _nothing,
+    poll: Callable[[], bool | None] = _nothing,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Run a command that ends with this process, and return its exit code.
 
@@ -155,7 +161,7 @@ def run_child(
     signal. The callback `hear` receives the end of the child's output, after it has ended. With
     `blocks_sigterm` the child never receives a SIGTERM: one that is pending for it counts as one to
     this process, and SIGINT ends the child instead. The child reads no input. The callback `poll`
-    is called ten times a second.
+    is called ten times a second; if it returns True, the child is ended, and the exit code is 1.
     """
     deadly = signal.SIGINT if blocks_sigterm else signal.SIGTERM
     pipe = None if hear is None else subprocess.PIPE
@@ -165,7 +171,13 @@ def run_child(
             stdin=subprocess.DEVNULL,
             stdout=pipe,
             stderr=pipe,
-            env={**MEMORY_SETTINGS, **os.environ},  # settings of the user take precedence
+            # Open MPI needs a home. Settings of the user take precedence.
+            env={
+                "HOME": os.path.expanduser("~"),
+                **MEMORY_SETTINGS,
+                **environment,
+                **os.environ,
+            },
             preexec_fn=partial(_begin_child, deadly),  # noqa: PLW1509  two calls to the system
             # A terminal sends Ctrl-C to its whole process group: `mpirun` would end its ranks.
             process_group=0,
@@ -178,12 +190,14 @@ def run_child(
             if blocks_sigterm and not received and is_pending(process.pid, signal.SIGTERM):
                 received.append((signal.SIGTERM, time.monotonic()))
             forwarding.update(received)
-            poll()
+            if poll():
+                forwarding.end()
     if hear is not None:
         hear(tee.tail())
     if received and (code == 0 or forwarding.ended_s is not None):
         return 128 + received[0][0]
-    return code
+    # Ended by `poll`: `mpirun` returns 130, as if it were a user's Ctrl-C.
+    return code if forwarding.ended_s is None else 1
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> int | None:
@@ -236,6 +250,11 @@ class _Forwarding:
             self._num_sent += 1
         if self.ended_s is not None and time.monotonic() - self.ended_s > _SECONDS_TO_END:
             self.process.kill()
+
+    def end(self) -> None:
+        """End the child, if it has not been sent such a signal yet."""
+        if self.ended_s is None:
+            self._send(self.deadly, is_first=False)
 
     def _send(self, number: int, *, is_first: bool) -> None:
         if is_first and self.first is None:

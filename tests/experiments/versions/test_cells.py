@@ -8,11 +8,13 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from experiments.table import read_csv
 from experiments.versions import run
 from experiments.versions.cell import ROOT, Cell, find_python, read_cells, read_table
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 RANGES = {each.name: each.specifier for each in map(Requirement, PROJECT["dependencies"])}
+TABLE = ROOT / "experiments/versions/results/cells.csv"
 
 
 def pinned_for(python: str) -> dict[str, str]:
@@ -92,3 +94,15 @@ def test_another_cell_is_one_whose_python_is_installed(
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in printed] == passed_over[: passed_over.index(expected)]
     assert all(" is skipped: there is no Python 3." in line for line in printed)
+
+
+def test_the_table_has_the_versions_of_its_cells():
+    rows = read_csv(TABLE)
+    assert rows
+    for row in rows:
+        cell = read_cells()[row["cell"]]
+        assert row["python"].startswith(f"{cell.python}.")
+        assert {name: row[name] for name in cell.pins if name != "jaxlib"} == {
+            name: pin for name, pin in cell.pins.items() if name != "jaxlib"
+        }
+        assert row["tests"] in ("all", "subset")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxpipe.runtime.process.mpirun import recorded_signals
+from jaxpipe.runtime.process import mpirun
+from jaxpipe.runtime.process.mpirun import recorded_signals, run_child
 
 REPOSITORY = Path(__file__).parents[3]
 CHILD = """
@@ -53,6 +54,28 @@ def wait_for(file: Path) -> None:
     while not file.exists():
         assert time.monotonic() < deadline_s, file
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("ignored", "code"), [("", 1), ("SIGTERM", 1)], ids=["it ends", "it ignores signals"]
+)
+def test_poll_ends_a_child_that_waits_for_ever(
+    ignored: str, code: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(mpirun, "_SECONDS_TO_END", 0.5)
+    program = f"""
+import signal, time
+for name in {ignored.split()}:
+    signal.signal(getattr(signal, name), signal.SIG_IGN)
+time.sleep(60)
+"""
+    begin_s = time.monotonic()
+
+    def is_overdue() -> bool:
+        return time.monotonic() - begin_s > 1.0
+
+    assert run_child([sys.executable, "-c", program], poll=is_overdue) == code
+    assert time.monotonic() - begin_s < 30.0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

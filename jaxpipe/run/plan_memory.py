@@ -1,0 +1,108 @@
+"""The memory that each rank of a configured run needs, against that of its device.
+
+An estimate, from the configuration alone: parameters, gradients, moments, and the residuals of the
+microbatches that wait for their backward. What libraries and XLA's temporaries take is not in it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from jaxpipe.config import Config
+from jaxpipe.errors import PlanError
+from jaxpipe.plan import Plan
+from jaxpipe.plan.cost import StageMemory, stage_memory
+from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
+from topo import Cluster, Device
+
+_FEW = 4
+_MIB, _GIB = 2**20, 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """What the ranks of one place in the pipeline hold, one of each replica, and their devices."""
+
+    ranks: tuple[int, ...]
+    stages: tuple[int, ...]
+    num_parameters: int
+    needs: StageMemory
+    devices: tuple[Device, ...]
+
+    @property
+    def room_bytes(self) -> float:
+        """The memory of the smallest device; infinity if none is known."""
+        return min(device.memory_bytes or inf for device in self.devices)
+
+
+def plan_memory(config: Config, plan: Plan, cluster: Cluster) -> tuple[RankMemory, ...]:
+    """Return the memory of the ranks of each place in the pipeline; of none, if they have a mesh.
+
+    Ranks with several devices share their stages among these, which is not estimated.
+    """
+    if config.mesh.num_devices > 1:
+        return ()
+    sequence = config.train.sequence or config.model.sequence
+    model = replace(config.model, sequence=sequence)
+    each = bytes_each(model, shards_optimizer=config.optimizer.sharded)
+    # The speed has no part in it.
+    profile = gpt_profile(model, remat=config.train.remat, flops_per_s=1.0)
+    columns = zip(*plan.placement, strict=True)
+    size = plan.num_pipeline_ranks
+    return tuple(
+        RankMemory(
+            ranks=tuple(range(place, plan.num_ranks, size)),
+            stages=tuple(plan.stages(place)),
+            num_parameters=needs.parameters // each.parameter,
+            needs=needs,
+            devices=tuple(cluster.devices[device] for device in column),
+        )
+        for place, (needs, column) in enumerate(
+            zip(stage_memory(plan, profile, each=each), columns, strict=True)
+        )
+    )
+
+
+def memory_lines(memory: Sequence[RankMemory]) -> Iterator[str]:
+    """Yield a table of the ranks: their parameters, what they need and what their devices have."""
+    if not memory:
+        yield "memory is not estimated for ranks with several devices (`mesh`)"
+        return
+    yield "memory (estimated, without the temporaries of XLA)"
+    for each in memory:
+        few = ", ".join(map(str, each.ranks[:_FEW])) + (", ..." if len(each.ranks) > _FEW else "")
+        ranks = f"{'rank' if len(each.ranks) == 1 else 'ranks'} {few}"
+        stages = f"stage {', '.join(map(str, each.stages))}"
+        state = each.needs.total - each.needs.activations
+        room = "unknown" if each.room_bytes == inf else _size(each.room_bytes)
+        yield (
+            f"{ranks:<16}{stages:<12}{each.num_parameters / 1e6:>9,.2f} M parameters   "
+            f"state {_size(state):>9} + activations {_size(each.needs.activations):>9} = "
+            f"{_size(each.needs.total):>9} of {room}"
+        )
+    unknown = sum(device.memory_bytes is None for each in memory for device in each.devices)
+    if unknown:
+        yield f"not checked on {unknown} devices of unknown memory: add `memory_gib` to their hosts"
+
+
+def check_memory(memory: Sequence[RankMemory]) -> None:
+    """Check that every rank fits into its device; one of unknown memory fits everything.
+
+    Raises:
+        PlanError: a rank does not fit.
+    """
+    for each in memory:
+        if each.needs.total > each.room_bytes:
+            sizes = [device.memory_bytes for device in each.devices]
+            place = sizes.index(int(each.room_bytes))
+            raise PlanError(
+                f"a rank fits into the memory of its device: rank {each.ranks[place]} needs "
+                f"{_size(each.needs.total)} (estimated), device {each.devices[place].name!r} has "
+                f"{_size(each.room_bytes)}; raise `plan.stages`, lower `plan.microbatch`, "
+                'or set `train.remat` to "full"'
+            )
+
+
+def _size(num_bytes: float) -> str:
+    unit, name = (_GIB, "GiB") if num_bytes >= _GIB else (_MIB, "MiB")
+    return f"{num_bytes / unit:,.4g} {name}"

@@ -1,0 +1,82 @@
+"""The memory of each rank, as the planner estimates it, against that of its device."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import topo
+from jaxpipe.config import Config, config_from, plan_from
+from jaxpipe.errors import PlanError
+from jaxpipe.plan import Plan
+from jaxpipe.run.plan_memory import check_memory, memory_lines, plan_memory
+from models import num_parameters
+
+LEAST: dict[str, Any] = {
+    "run": {"folder": "runs/a"},
+    "data": {"folder": "data/a"},
+    "model": {"preset": "tiny"},
+    "plan": {"cluster": "two-region", "stages": 2, "replicas": 2},
+}
+
+
+def planned(**sections: dict[str, Any]) -> tuple[Config, Plan]:
+    tree = {
+        name: {**LEAST.get(name, {}), **sections.get(name, {})} for name in {**LEAST, **sections}
+    }
+    config = config_from(tree)
+    return config, plan_from(config)
+
+
+def with_memory(cluster: topo.Cluster, *sizes: int | None) -> topo.Cluster:
+    devices = zip(cluster.devices, sizes, strict=True)
+    return replace(cluster, devices=tuple(replace(d, memory_bytes=size) for d, size in devices))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_ranks_of_a_pipeline_have_all_parameters(tied: bool) -> None:
+    config, plan = planned(model={"tied": tied})
+    memory = plan_memory(config, plan, topo.load("two-region"))
+    assert [each.ranks for each in memory] == [(0, 2), (1, 3)]
+    model = config.model
+    # Of a tied embedding, the last stage counts a copy.
+    copy = num_parameters(model, layers=0, embed=True, head=False) if tied else 0
+    whole = num_parameters(model, layers=model.num_layers, embed=True, head=True)
+    assert sum(each.num_parameters for each in memory) == whole + copy
+    for each in memory:
+        state = each.needs.total - each.needs.activations
+        assert state == 4 * 4 * each.num_parameters  # value, gradient, two moments of float32
+
+
+def test_a_sharded_optimizer_and_rematerialisation_need_less() -> None:
+    cluster = topo.load("two-region")
+    plain, sharded, again = (
+        plan_memory(*planned(**sections), cluster)[0].needs
+        for sections in ({}, {"optimizer": {"sharded": True}}, {"train": {"remat": "full"}})
+    )
+    assert sharded.optimizer < plain.optimizer
+    assert again.activations < plain.activations
+
+
+def test_the_smallest_device_of_a_place_decides() -> None:
+    config, plan = planned()
+    cluster = topo.load("two-region")
+    need = plan_memory(config, plan, cluster)[1].needs.total
+    enough = with_memory(cluster, None, need, None, 2 * need)
+    check_memory(plan_memory(config, plan, enough))
+    small = with_memory(cluster, None, 2 * need, None, need - 1)
+    with pytest.raises(PlanError, match=r"rank 3 needs .* MiB .* 'virginia-1:0' has .* MiB; raise"):
+        check_memory(plan_memory(config, plan, small))
+    lines = list(memory_lines(plan_memory(config, plan, small)))
+    assert lines[1].startswith("ranks 0, 2")
+    assert lines[1].endswith("of unknown")
+    assert lines[2].endswith(" MiB")
+    assert "not checked on 2 devices" in lines[3]
+
+
+def test_a_mesh_is_not_estimated() -> None:
+    config, plan = planned(mesh={"tensor": 2})
+    memory = plan_memory(config, plan, topo.load("two-region"))
+    assert memory == ()
+    check_memory(memory)
+    assert "`mesh`" in next(memory_lines(memory))
