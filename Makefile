@@ -1,12 +1,13 @@
 # `make train` runs the main job, `make quick` lint and the fast tests, `make test` everything; each
-# sets up what it needs in .venv.
+# sets up what it needs in .venv. `make versions` runs all tests with other versions of Python and
+# JAX, for hours; `make other` a few of them with one other, for minutes.
 PYTHON ?= python3
 CONFIG ?= experiments/quickstart/two_region.toml
 RUN ?= runs/$(shell date +%Y%m%d-%H%M%S)
 BIN := .venv/bin
 TWO := --numprocesses 2 --dist loadscope --no-loadscope-reorder
 
-.PHONY: train quick fast test docs venv lint style types format clean
+.PHONY: train quick fast test versions other docs venv lint style types format clean
 
 train: venv
 	$(BIN)/jaxpipe data prepare --out data/topics --if-missing
@@ -22,6 +23,12 @@ fast: venv
 test: venv lint
 	$(BIN)/pytest $(TWO)
 	$(BIN)/pytest -o addopts= -q --nbmake --nbmake-timeout=280 --numprocesses 2 experiments/notebooks
+
+versions: venv
+	$(BIN)/python -m experiments.versions.run --out experiments/versions/results/cells.csv
+
+other: venv
+	$(BIN)/python -m experiments.versions.run --other --subset
 
 # Read build/site/index.html afterwards; a missing docstring, a dead link or a missing page fails.
 docs: venv

@@ -1,18 +1,21 @@
 """Construction of a cluster from its file."""
 
+import re
 from collections.abc import Iterator
 from pathlib import PurePath
 
 import numpy as np
 
 from topo.cluster import Cluster, Device
-from topo.cluster_file import MAX_DEVICES, ClusterFile, Pairs, Rows
-from topo.gpu import gpu
+from topo.cluster_file import MAX_DEVICES, ClusterFile, HostGroup, Pairs, Rows
+from topo.gpu import Gpu, gpu, gpu_names
 from topo.host_groups import HostOfGroup, ReadBeside, hosts_of
 from topo.links import Matrices, matrices_by_region
 from topo.matrix import parse_matrix
 from topo.nvidia import parse_gpu_links
-from topo.units import flops_per_s_from_tflops
+from topo.units import bytes_from_gib, flops_per_s_from_tflops
+
+_GPU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}")
 
 
 def build(file: ClusterFile, *, name: str, read_beside: ReadBeside) -> Cluster:
@@ -51,15 +54,35 @@ def build(file: ClusterFile, *, name: str, read_beside: ReadBeside) -> Cluster:
 
 
 def _devices(each: HostOfGroup) -> Iterator[Device]:
-    tflops = each.group.effective_tflops
+    group, flops_per_s = each.group, flops_per_s_from_tflops
+    effective, tflops, memory_gib = group.effective_tflops, group.tflops, group.memory_gib
     for slot in range(each.num_devices):
         yield Device(
             name=f"{each.host.name}:{slot}",
             host=each.host.name,
             region=each.host.region,
-            gpu=None if each.group.gpu is None else gpu(each.group.gpu),
-            effective_flops_per_s=None if tflops is None else flops_per_s_from_tflops(tflops),
+            gpu=_gpu(group),
+            effective_flops_per_s=None if effective is None else flops_per_s(effective),
+            peak_flops_per_s=None if tflops is None else flops_per_s(tflops),
+            memory_bytes=None if memory_gib is None else bytes_from_gib(memory_gib),
         )
+
+
+def _gpu(group: HostGroup) -> Gpu | None:
+    """Return the GPU of a group: one of the table, or the one that the group describes."""
+    if group.gpu is None:
+        return None
+    has_speed = group.tflops is not None or group.effective_tflops is not None
+    if group.gpu in gpu_names() or group.memory_gib is None or not has_speed:
+        return gpu(group.gpu)
+    # It is drawn and written as it is.
+    if not _GPU_NAME.fullmatch(group.gpu):
+        raise ValueError(
+            f"`gpu` must be a name of letters, digits, '.', '_' and '-', not {group.gpu!r:.80}"
+        )
+    # No peaks: that of the device is `tflops`, in the one format that its owner has in mind.
+    memory_bytes = bytes_from_gib(group.memory_gib)
+    return Gpu(name=group.gpu, memory_bytes=memory_bytes, peaks=(), source="the cluster file")
 
 
 def _join_gpus(matrices: Matrices, hosts: tuple[HostOfGroup, ...], read_beside: ReadBeside) -> None:

@@ -26,7 +26,9 @@ from topo.names import check_cluster, check_device, check_name
 class Device:
     """One accelerator, or one core that stands for one.
 
-    `effective_flops_per_s` is its speed in training, if that was measured.
+    `memory_bytes` is by default that of its `gpu`. `peak_flops_per_s` is the peak of its matrix
+    products, if it is not that of its `gpu`; `effective_flops_per_s` is its speed in training, if
+    that was measured.
     """
 
     name: str
@@ -34,26 +36,51 @@ class Device:
     region: str
     gpu: Gpu | None = None
     effective_flops_per_s: float | None = None
+    peak_flops_per_s: float | None = None
+    memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        effective = self.effective_flops_per_s
-        if effective is not None and not effective > 0:  # `not >`: nan is refused as well
-            raise ValueError(f"`effective_flops_per_s` must be above 0, is {effective}")
+        if self.memory_bytes is None and self.gpu is not None:
+            # A frozen dataclass can only be set like this.
+            object.__setattr__(self, "memory_bytes", self.gpu.memory_bytes)
+        for name in ("effective_flops_per_s", "peak_flops_per_s", "memory_bytes"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < inf:  # chained: nan is refused as well
+                raise ValueError(f"`{name}` must be above 0 and finite, is {value}")
+
+    @property
+    def has_speed(self) -> bool:
+        """Whether `flops_per_s` is known."""
+        stated = (self.effective_flops_per_s, self.peak_flops_per_s, self.gpu)
+        return any(each is not None for each in stated)
+
+    def peak(self, precision: Precision) -> float | None:
+        """Return the peak FLOP/s of its matrix products; None if that is unknown.
+
+        A GPU without TF32 computes such products in float32.
+
+        Raises:
+            ValueError: the GPU does not support the precision.
+        """
+        if self.peak_flops_per_s is not None or self.gpu is None:
+            return self.peak_flops_per_s
+        return self.gpu.peak_flops_per_s(self.gpu.product_precision(precision))
 
     def flops_per_s(self, precision: Precision) -> float:
-        """Return the effective FLOP/s, or the GPU's peak if that is unknown.
+        """Return the effective FLOP/s, or the peak if that is unknown.
 
         Raises:
             ValueError: neither is known.
         """
         if self.effective_flops_per_s is not None:
             return self.effective_flops_per_s
-        if self.gpu is None:
+        peak = self.peak(precision)
+        if peak is None:
             raise ValueError(
-                f"device {self.name!r} has no known speed: give its hosts `gpu` or "
+                f"device {self.name!r} has no known speed: give its hosts `gpu`, `tflops` or "
                 f"`effective_tflops` in the cluster's file"
             )
-        return self.gpu.peak_flops_per_s(precision)
+        return peak
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

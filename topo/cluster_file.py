@@ -34,7 +34,13 @@ class HostGroup:
     nvidia_topology: str | None = None
     """Output of `nvidia-smi topo -m` on such a host: the links between its GPUs."""
     gpu: str | None = None
-    """GPU model, a row of `topo/data/gpus.csv`: gives peak speed and memory."""
+    """GPU model, a row of `topo/data/gpus.csv`: gives peak speed and memory. Any other name, if
+    `memory_gib` and `tflops` are given."""
+    memory_gib: float | None = None
+    """Memory of a device [GiB]. Default: that of `gpu`."""
+    tflops: float | None = None
+    """Peak of a device's matrix products, in the format in which runs compute them [TFLOP/s].
+    Default: that of `gpu` in each format."""
     effective_tflops: float | None = None
     """Speed that a device reaches in training, if it was measured [TFLOP/s]."""
     nic_gbps: float = inf
@@ -52,6 +58,10 @@ class HostGroup:
             check_name(region, "hosts.region")
         if self.name is not None:
             check_name(self.name, "hosts.name")
+        for name in ("memory_gib", "tflops", "effective_tflops"):
+            given = getattr(self, name)
+            if given is not None and not 0 < given < inf:
+                raise ValueError(f"`{name}` must be above 0 and finite, is {given}")
         if self.name is not None and (self.count > 1 or len(self.regions) != 1):
             raise ValueError(f"`name` is for one host; {self.name!r} stands for more: leave it out")
         if self.hostfile or self.slurm_topology:

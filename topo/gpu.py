@@ -21,12 +21,24 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A type of GPU: its memory, and its peak FLOP/s in each precision that it supports."""
+    """A type of GPU: its memory, and its peak FLOP/s in each precision that it supports.
+
+    A type that a cluster file describes has no `peaks` of its own.
+    """
 
     name: str
     memory_bytes: int
     peaks: tuple[tuple[Precision, float], ...]
     source: str = ""
+
+    def product_precision(self, precision: Precision) -> Precision:
+        """Return the precision of its products: float32 where it should be a TF32 that it lacks.
+
+        >>> gpu("V100-SXM2").product_precision(Precision.TF32).value
+        'fp32'
+        """
+        lacks = precision is Precision.TF32 and precision not in dict(self.peaks)
+        return Precision.FP32 if lacks else precision
 
     def peak_flops_per_s(self, precision: Precision) -> float:
         """Return the dense FLOP/s that the vendor states.
@@ -54,8 +66,16 @@ def gpu(name: str) -> Gpu:
     table = _table()
     if name not in table:
         choices = ", ".join(table)
-        raise ValueError(f"`gpu` must be a known type, not {name!r}: choose from {choices}")
+        raise ValueError(
+            f"`gpu` must be a known type, not {name!r:.80}: choose from {choices}, or describe it "
+            "with `memory_gib` and `tflops`"
+        )
     return table[name]
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Return the names of all types in `data/gpus.csv`."""
+    return tuple(_table())
 
 
 @cache

@@ -37,6 +37,11 @@ def bytes_from_gib(gibibytes: float) -> int:
     return round(gibibytes * 2**30)
 
 
+def gib_from_bytes(num_bytes: float) -> float:
+    """Return gibibytes."""
+    return num_bytes / 2**30
+
+
 def tflops_from_flops_per_s(flops_per_second: float) -> float:
     """Return TFLOP per second."""
     return flops_per_second / 1e12

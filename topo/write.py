@@ -1,14 +1,16 @@
 """Clusters as TOML files that `topo.load` reads back: hosts one by one, links pair by pair."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
 
 from topo.cluster import Cluster, Device, Host
 from topo.cluster_file import Measured
+from topo.gpu import gpu_names
 from topo.toml_text import toml_pair, toml_rows
-from topo.units import gbps_from_bytes_per_s, tflops_from_flops_per_s
+from topo.units import gbps_from_bytes_per_s, gib_from_bytes, tflops_from_flops_per_s
 
 
 def cluster_toml(cluster: Cluster, *, measured: Measured | None = None, about: str = "") -> str:
@@ -34,8 +36,7 @@ def _head(cluster: Cluster, about: str) -> Iterator[str]:
 
 def _host(host: Host, devices: list[Device]) -> Iterator[str]:
     first = devices[0]
-    kinds = {(device.gpu, device.effective_flops_per_s) for device in devices}
-    if len(kinds) > 1:
+    if len({replace(device, name="") for device in devices}) > 1:
         raise ValueError(f"devices of one host are alike in a cluster file; {host.name!r} differs")
     yield "\n[[hosts]]"
     yield toml_pair("name", host.name)
@@ -43,6 +44,12 @@ def _host(host: Host, devices: list[Device]) -> Iterator[str]:
     yield toml_pair("devices", len(devices))
     if first.gpu is not None:
         yield toml_pair("gpu", first.gpu.name)
+    listed = first.gpu if first.gpu is not None and first.gpu.name in gpu_names() else None
+    of_type = None if listed is None else listed.memory_bytes
+    if first.memory_bytes is not None and first.memory_bytes != of_type:
+        yield toml_pair("memory_gib", gib_from_bytes(first.memory_bytes))
+    if first.peak_flops_per_s is not None:
+        yield toml_pair("tflops", tflops_from_flops_per_s(first.peak_flops_per_s))
     if first.effective_flops_per_s is not None:
         tflops = tflops_from_flops_per_s(first.effective_flops_per_s)
         yield toml_pair("effective_tflops", tflops)

@@ -94,7 +94,7 @@ for axes, bars, title in (
 # reads the one reads the other.
 
 # %%
-plot(split.trace, folder / "step.png", step=0)
+plot(split.trace, folder / "step.png", step=1)
 Image(folder / "step.png")
 
 # %% [markdown]

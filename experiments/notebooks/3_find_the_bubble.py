@@ -12,7 +12,7 @@
 # # 3. Read a trace, and find the bubble
 #
 # Why is my run slow? A pipeline has four answers: ranks compute, they wait for messages that are
-# under way, they wait for sums of gradients, or they wait for each other, which is the bubble. Each
+# under way, they wait for all-reduces of gradients, or they wait for each other. Each
 # has another cure, so the first thing to know is how much there is of each.
 #
 # A small GPT trains for a few steps on four ranks, which are threads of this process, and its trace
@@ -60,7 +60,7 @@ print(f"{len(measured.spans)} spans, {measured.truth}")
 # %% [markdown]
 # ## Where every second went
 #
-# Every second of a rank goes to one thing, so rows add up. `bubble` is waiting for another rank:
+# Every second of a rank goes to one thing, so rows add up. `waiting` is for another rank:
 # for a message that it has not sent yet, or a sum that it has not joined yet.
 
 # %%
@@ -91,7 +91,7 @@ def simulated(scale: float) -> jaxpipe.Trace:
 
 last = max(span.step for span in measured.spans)
 plot_beside(
-    (one_step(measured, step=last), one_step(simulated(1.0), step=0, called=last)),
+    (one_step(measured, step=last), one_step(simulated(1.0), step=1, called=last)),
     folder / "both.png",
     step=last,
 )
@@ -100,7 +100,7 @@ Image(folder / "both.png")
 # %% [markdown]
 # ## And if the links were slower?
 #
-# The bubble stays about what the schedule makes it; what grows are messages that nothing hides.
+# Waiting stays about what the schedule makes it; what grows are messages that nothing hides.
 
 # %%
 scales = (0.25, 1.0, 4.0, 16.0)

@@ -1,4 +1,4 @@
-"""Fuzz user input: wrong configurations, cluster files and paths, for four commands.
+"""Fuzz user input: wrong configurations, clusters, plans, checkpoints, imports, paths, folders.
 
 Each input goes to a process of its own. Wrong ones must end within two seconds with exit code 2 and
 one line on standard error; none may end with a traceback, be killed or hang. The two seconds are
@@ -9,6 +9,7 @@ processor time, which equals wall-clock time on an idle core (a refusal waits fo
 import dataclasses
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from random import Random
 from threading import Timer
 
 import topo
+from jaxpipe.chaos.harness.hostile import BUILDERS, Builder
 from jaxpipe.chaos.harness.mutations import Broken, File, mutate, odd_paths
 from jaxpipe.chaos.harness.tiny_run import tree
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial
@@ -48,11 +50,17 @@ _COMMANDS: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """A command, and the fault in its file."""
+    """A command, and the fault in its file.
+
+    It runs in `folder`, must do its work if it is `harmless`, and leaves files `outside` alone.
+    """
 
     name: str
     arguments: tuple[str, ...]
     surely_wrong: bool
+    folder: Path | None = None
+    harmless: bool = False
+    outside: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,17 +104,37 @@ class _Fuzzer:
 
     def trial(self, number: int) -> Trial:
         """Run the trial with this seed."""
-        given = self._input(number)
+        hostile = number % (len(_COMMANDS) + len(BUILDERS)) - len(_COMMANDS)
+        given = self._input(number) if hostile < 0 else self._hostile(BUILDERS[hostile], number)
+        before = [each.read_bytes() for each in given.outside if each.exists()]
         errors = self._setup.folder / f"{number}.err"
         ending = _run(given, errors)
         why = judge(ending, surely_wrong=given.surely_wrong)
+        if given.harmless and ending.code != 0:
+            why = f"exit code {ending.code}: {ending.err[-200:]}"
+        if [each.read_bytes() for each in given.outside if each.exists()] != before:
+            why = "it changed a file outside of its folder"
         figures = {}
         if ending.code == 2:
             figures = {"refused_cpu_s": ending.cpu_s, "refused_s": ending.seconds}
         if not why:
             errors.unlink()
             (self._folder / f"{number}.toml").unlink(missing_ok=True)
+            shutil.rmtree(self._folder / f"{number}", ignore_errors=True)
         return Trial(name=given.name, passed=not why, why=why, figures=figures)
+
+    def _hostile(self, build: Builder, number: int) -> Input:
+        folder = self._folder / f"{number}"
+        folder.mkdir()
+        hostile = build(folder, Random(number))
+        return Input(
+            name=hostile.what,
+            arguments=hostile.arguments,
+            surely_wrong=False,
+            folder=folder,
+            harmless=hostile.harmless,
+            outside=hostile.files,
+        )
 
     def _input(self, number: int) -> Input:
         # The number decides everything: a failed trial can be repeated alone.
@@ -166,7 +194,7 @@ def _run(given: Input, errors: Path) -> Ending:
     with errors.open("wb") as file:
         process = subprocess.Popen(
             command,
-            cwd=errors.parent,  # relative paths in mutated files end there
+            cwd=given.folder or errors.parent,  # relative paths in mutated files end there
             stdout=subprocess.DEVNULL,
             stderr=file,
             preexec_fn=_limit_memory,  # noqa: PLW1509  it only calls setrlimit
@@ -221,7 +249,8 @@ def _names(section: object) -> Sequence[str]:
 
 FUZZ = Family(
     name="fuzz",
-    does="wrong configurations, cluster files and paths, to train, plan, simulate and topo show",
+    does="wrong configurations, clusters, plans, checkpoints, imports, output paths and modules in "
+    "the working directory, to nine commands",
     aim="no traceback; exit code 2 and one line within 2 s (processor time) for a wrong input",
     num_trials=60,
     num_trials_full=2000,

@@ -58,6 +58,7 @@ def _be_rank(name: str, config: "Config", out: Path) -> int:
     from jaxpipe.plan import read_resolved_plan
     from jaxpipe.run.prepare_run import PLAN_FILE
     from jaxpipe.runtime.process.affinity import die_with_parent, pin
+    from jaxpipe.runtime.process.compile_cache import use_compile_cache
     from jaxpipe.runtime.process.gpu_assignment import take_devices
     from jaxpipe.runtime.process.mpirun import check_launched_rank, launched_rank
 
@@ -73,6 +74,7 @@ def _be_rank(name: str, config: "Config", out: Path) -> int:
     die_with_parent()
     pin(os.environ)
     take_devices(os.environ, each=1)
+    use_compile_cache(os.environ)
 
     from jaxpipe.compare.compare_rank import run_system
 

@@ -1,6 +1,25 @@
 """`jaxpipe data prepare`: makes a dataset from text."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+_FLAGS = {"folder": "--out", "source": "--source", "tokenizer": "--tokenizer"}
+_FLAGS |= {"vocabulary": "--vocabulary", "eval_fraction": "--eval-fraction", "field": "--field"}
+
+
+@contextmanager
+def _named_as_flags() -> Iterator[None]:
+    """Let errors name the options of the command in place of Python's parameters."""
+    from jaxpipe.errors import DataError
+
+    try:
+        yield
+    except DataError as error:
+        words = str(error)
+        for name, flag in _FLAGS.items():
+            words = words.replace(f"`{name}`", f"`{flag}`")
+        raise DataError(words) from error
 
 
 def prepare(
@@ -38,7 +57,7 @@ def prepare(
             f"`--tokenizer` brings its own vocabulary: leave out `--vocabulary {vocabulary}`"
         )
     text = data.Source(path=source, field=field)
-    with counter("tokens") as report:
+    with counter("tokens") as report, _named_as_flags():
         byte_pairs = None
         if tokenizer is not None:
             byte_pairs = data.load_byte_pairs(tokenizer)

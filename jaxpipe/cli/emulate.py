@@ -16,7 +16,7 @@ import tyro
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from jaxpipe.plan import Plan
     from topo import Cluster
-    from topo.emulate import Emulation, Traffic
+    from topo.emulate import Emulation, EngineKind, Traffic
     from topo.emulate.watch import RankWatch
 
 _POLL_S = 0.2
@@ -80,7 +80,7 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
             with network as emulation:
                 _introduce(emulation, scale=scale)
                 words = (*(emulation.enter(inside) if inside else ()), *command)
-                return _run(emulation, words, check_signals)
+                return _run(emulation, words, check_signals, scale=scale)
         except ValueError as error:
             raise ConfigError(str(error)) from error
         except EmulationError as error:
@@ -141,7 +141,6 @@ def _configuration(command: Sequence[str]) -> tuple[Path, tuple[str, ...]] | Non
 
 def _introduce(emulation: "Emulation", *, scale: float) -> None:
     from jaxpipe.run.console import errors
-    from topo.emulate import EngineKind
 
     cluster, choice = emulation.cluster, emulation.choice
     times = "" if scale == 1 else f", {scale:g} times slower"
@@ -150,12 +149,37 @@ def _introduce(emulation: "Emulation", *, scale: float) -> None:
         f"network namespace, joined by {choice.kind.value} ({choice.why})",
         markup=False,
     )
-    if choice.kind in (EngineKind.HTB, EngineKind.UNSHAPED):
-        what = "LATENCY IS" if choice.kind is EngineKind.HTB else "LATENCY AND BANDWIDTH ARE"
-        errors.print(f"emulated: {what} NOT EMULATED by {choice.kind.value}", markup=False)
+    if lacking := _lacking(choice.kind):
+        errors.print(f"emulated: {lacking.upper()} BY {choice.kind.value}", markup=False)
 
 
-def _run(emulation: "Emulation", words: Sequence[str], check_signals: Callable[[], None]) -> int:
+def _lacking(kind: "EngineKind") -> str:
+    """Return which properties of links an engine does not emulate."""
+    from topo.emulate import EngineKind
+
+    return {
+        EngineKind.HTB: "latency is not emulated",
+        EngineKind.UNSHAPED: "latency and bandwidth are not emulated",
+    }.get(kind, "")
+
+
+def _links(emulation: "Emulation", *, scale: float) -> str:
+    """Return the label of the links for the results of processes inside."""
+    kind, times = emulation.choice.kind, "" if scale == 1 else f", {scale:g} times slower"
+    lacking = f" ({_lacking(kind)})" if _lacking(kind) else ""
+    return (
+        f"links of cluster {emulation.cluster.name}{times}, between network namespaces joined by "
+        f"{kind.value}{lacking}"
+    )
+
+
+def _run(
+    emulation: "Emulation",
+    words: Sequence[str],
+    check_signals: Callable[[], None],
+    *,
+    scale: float,
+) -> int:
     """Run the command, print the traffic, and return the exit code.
 
     Raises:
@@ -163,6 +187,7 @@ def _run(emulation: "Emulation", words: Sequence[str], check_signals: Callable[[
     """
     from jaxpipe.errors import ConfigError
     from jaxpipe.runtime.process.affinity import die_with_parent
+    from topo.emulate.mpi import LINKS
 
     # Not SIGTERM: its links end with this process, and no step, after which a run could stop in
     # order, would end any more. What the command has started ends with it in turn.
@@ -171,7 +196,7 @@ def _run(emulation: "Emulation", words: Sequence[str], check_signals: Callable[[
         try:
             process = subprocess.Popen(
                 words,
-                env={**os.environ, **emulation.settings},
+                env={**os.environ, **emulation.settings, LINKS: _links(emulation, scale=scale)},
                 preexec_fn=end_with_us,  # noqa: PLW1509  it only calls prctl
             )
         except OSError as error:

@@ -25,10 +25,17 @@ def generate(
         top_k: sample from the k most likely tokens only.
         seed: seed of the sampling.
     """
+    import os
+
+    from jaxpipe.errors import ConfigError
     from jaxpipe.run.console import console
     from jaxpipe.run.sample import sample_text
     from jaxpipe.runtime.checkpoint import latest
+    from jaxpipe.runtime.process.compile_cache import use_compile_cache
 
+    if tokens < 0:
+        raise ConfigError(f"`--tokens` must not be negative, not {tokens}; give 0 or more")
+    use_compile_cache(os.environ)
     text = sample_text(
         latest(run), prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed
     )

@@ -1,6 +1,8 @@
 """`jaxpipe import` and `jaxpipe export`: GPT-2 weights in the files of Hugging Face."""
 
 import dataclasses
+import shlex
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,8 +30,9 @@ def import_model(
         data: the dataset to train on; prepare it with the tokenizer.json of the model.
     """
     from jaxpipe.config import config_from, describe
+    from jaxpipe.config.kept_inputs import TOKENIZER_FILE
     from jaxpipe.interchange import begin_run, read_gpt2
-    from jaxpipe.run.console import console
+    from jaxpipe.run.console import console, next_line
     from topo.toml_text import toml_text
 
     model, tensors = read_gpt2(folder)
@@ -37,12 +40,16 @@ def import_model(
     # First: it refuses a folder with checkpoints, before a file of it is overwritten.
     begin_run(out, tensors, describe(config_from(tree)))
     path.write_text(f"{_HEAD}\n\n{toml_text(tree)}")
-    tokenizer = folder / "tokenizer.json"
+    given = folder / TOKENIZER_FILE
+    tokenizer = str(given) if given.exists() else "TOKENIZER.JSON"
+    if given.exists():
+        shutil.copyfile(given, out / TOKENIZER_FILE)
+    texts = ("--source", "TEXTS", "--tokenizer", tokenizer)
     console.print(
         f"{len(tensors)} tensors, {sum(each.size for each in tensors.values()):,} parameters, "
         f"dropout 0\n\nconfiguration  {path}\ncheckpoint     {out / 'checkpoints'}\n\n"
-        f"next: jaxpipe data prepare --out {data} --source TEXTS --tokenizer {tokenizer}\n"
-        f"      jaxpipe train {path} --resume",
+        f"{next_line('data', 'prepare', '--out', data, *texts)}\n"
+        f"      jaxpipe train {shlex.quote(str(path))} --resume",
         markup=False,
     )
     return 0
@@ -57,16 +64,23 @@ def export(
 
     Args:
         run: the folder of a run.
-        out: the folder to write: config.json and model.safetensors.
+        out: the folder to write: config.json, model.safetensors and tokenizer.json.
     """
-    from jaxpipe.config import config_from
+    from jaxpipe.config import keep_tokenizer, saved_model, tokenizer_of
+    from jaxpipe.errors import DataError
     from jaxpipe.interchange import our_names, write_gpt2
-    from jaxpipe.run.console import console
+    from jaxpipe.run.console import console, errors
+    from jaxpipe.run.output_files import check_output_folder
     from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 
     checkpoint = open_checkpoint(latest(run))
-    model = config_from(checkpoint.metadata["config"]).model
+    model = saved_model(checkpoint)
+    check_output_folder("--out", out, ("config.json", "model.safetensors", "tokenizer.json"))
     write_gpt2(out, model, checkpoint.read(our_names(model)))
+    try:
+        keep_tokenizer(tokenizer_of(checkpoint), out)
+    except DataError as error:
+        errors.print(f"no tokenizer.json: {error}", markup=False)
     console.print(
         f"step {checkpoint.step} of {run} -> {out}\n"
         f"next: transformers.GPT2LMHeadModel.from_pretrained({str(out)!r})",

@@ -8,6 +8,7 @@
 """
 
 import difflib
+import errno
 import logging
 import os
 import platform
@@ -35,6 +36,7 @@ from jaxpipe.cli.launch import launch
 from jaxpipe.cli.plan import plan
 from jaxpipe.cli.profile import profile
 from jaxpipe.cli.run import run
+from jaxpipe.cli.runs import runs
 from jaxpipe.cli.show import show
 from jaxpipe.cli.simulate import simulate
 from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, write_tc
@@ -82,7 +84,7 @@ TOPICS: Mapping[str, Mapping[str, Command]] = {
         "simulate": simulate,
         "autoshard": autoshard,
     },
-    "Inspect": {"trace": trace, "compare": compare, "doctor": doctor},
+    "Inspect": {"runs": runs, "trace": trace, "compare": compare, "doctor": doctor},
     "Clusters": {"topo": topo, "emulate": emulate, "launch": launch},
     "Faults": {"run": run, "chaos": chaos},
 }
@@ -114,6 +116,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Else Python flushes standard output once more as it exits, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+        # Another one without a path is a fault of ours; a rank's is another than all the others'.
+        if (error.filename is None and not is_full) or launched_rank(os.environ) is not None:
+            raise
+        return _explain(_of_system(error), code=1 if is_full else 2)
     except KeyboardInterrupt:
         sys.stderr.write("jaxpipe: interrupted\n")
         return 128 + signal.SIGINT
@@ -173,6 +181,13 @@ def version_line() -> str:
     names = ("jaxpipe", "jax", "mpi4py")
     packages = (f"{name} {metadata.version(name)}" for name in names)
     return f"{', '.join(packages)}, Python {platform.python_version()}"
+
+
+def _of_system(error: OSError) -> Exception:
+    """Return an error of the system in words: the file, and what is wrong with it."""
+    if error.filename is None:
+        return RunError(error.strerror or str(error))
+    return RunError(f"cannot use {os.fsdecode(error.filename)}: {error.strerror}")
 
 
 def _explain(error: Exception, *, code: int) -> int:

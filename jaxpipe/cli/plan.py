@@ -85,6 +85,7 @@ def _lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
         "",
         *(() if proposal.alpa is None else (*_alpa_stages(proposal.alpa, proposal), "")),
         *_left_out(request, proposal),
+        *_assumed(proposal),
         f"{proposal.num_valued} plans simulated",
     ]
 
@@ -121,7 +122,7 @@ def _alpa_stages(alpa: "AlpaPlan", proposal: "Proposal") -> list[str]:
     lines = [f"Alpa's inter-operator pass: {staged.step_s:.4g} s a step (predicted)"]
     for number, stage in enumerate(staged.stages):
         names = [devices[device].name for device in stage.devices]
-        shown = ", ".join(names[:4]) + (" ..." if len(names) > 4 else "")
+        shown = _few(names)
         layers = f"{stage.layers.start}-{stage.layers.stop - 1}"
         lines.append(
             f"  stage {number:<4}layers {layers:<8}{stage.cost.seconds:10.4g} s a microbatch   "
@@ -142,7 +143,7 @@ def _left_out(request: PlanRequest, proposal: "Proposal") -> list[str]:
     names = [proposal.cluster.devices[device].name for device in proposal.left_out]
     if not names:
         return ["all devices are used"]
-    shown = ", ".join(names[:4]) + (" ..." if len(names) > 4 else "")
+    shown = _few(names)
     if proposal.larger is None:
         reason = (
             f"no larger plan divides batch {request.batch}, has a layer for each stage and fits "
@@ -155,6 +156,30 @@ def _left_out(request: PlanRequest, proposal: "Proposal") -> list[str]:
             f"replicas, takes {seconds:.4g} s"
         )
     return [f"{len(names)} devices are not used ({shown}): {reason}"]
+
+
+def _assumed(proposal: "Proposal") -> list[str]:
+    """Return the precision that the plan assumes, and the devices whose memory was not checked."""
+    lines = [f"speeds are those of matrix products in {_PRODUCTS[proposal.precision.value]}"]
+    names = [proposal.cluster.devices[device].name for device in proposal.unchecked]
+    if names:
+        lines.append(
+            f"memory was not checked on {len(names)} devices of unknown memory ({_few(names)}): "
+            "add `memory_gib` or `gpu` to their hosts"
+        )
+    return lines
+
+
+_PRODUCTS = {
+    "fp32": "float32",
+    "tf32": "TF32, in float32 on GPUs without it (`run.matmul_precision`)",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+}
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (" ..." if len(names) > 4 else "")
 
 
 def _json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str, Any]:
@@ -188,6 +213,8 @@ def _json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str, An
         "num_microbatches": plan.num_microbatches,
         "placement": plan.placement,
         "left_out": [proposal.cluster.devices[device].name for device in proposal.left_out],
+        "precision": proposal.precision.value,
+        "memory_unchecked": [proposal.cluster.devices[each].name for each in proposal.unchecked],
         "plans_simulated": proposal.num_valued,
         "plan_file": str(out),
     }

@@ -1,6 +1,7 @@
 """`jaxpipe trace`: breaks down the time of a run's steps, next to the simulated plan."""
 
 import json
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,11 +32,11 @@ def trace(
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
-    """Print the bubble of a run, which rank waits for which, and the simulated plan.
+    """Print the bubble of a run, where its time went, who waited for whom, and the simulated plan.
 
     Args:
         run: the folder of a run, or a trace file alone.
-        step: one step of the trace, by default the mean of all; counted from 0.
+        step: one step of the trace, by default the mean of all; counted from 1, as in the log.
         links: simulate the plan over the links of the `cluster`, or over `free` ones.
         png: a picture to draw: the measured step above the simulated one.
         out: a trace file to write with both, for Perfetto.
@@ -53,14 +54,15 @@ def trace(
     traces, assumed = [one_step(measured, step=last)], ""
     if run.is_dir():
         simulated, assumed = _simulated(_config(run), measured, links)
-        traces.append(one_step(simulated, step=0, called=last))  # the same number, to lie over it
+        traces.append(one_step(simulated, step=1, called=last))  # the same number, to lie over it
+    every_step = (measured, *traces[1:])
     steps = mean_account(account(measured))
     foreseen = [account(each)[0] for each in traces[1:]]
     if json_:
-        print(json.dumps(_json(measured, steps, foreseen)))
+        print(json.dumps(_json(every_step, steps, foreseen)))
     else:
         count = len({span.step for span in measured.spans})
-        console.print("\n".join(_lines(measured, steps, count, foreseen, assumed)), markup=False)
+        console.print("\n".join(_lines(every_step, steps, count, foreseen, assumed)), markup=False)
     if png is not None:
         plot_beside(traces, png, step=last)
     if out is not None:
@@ -85,7 +87,7 @@ def _chosen(path: Path, step: int | None) -> "Trace":
 
 
 def _config(run: Path) -> "Config":
-    from jaxpipe.config import config_from
+    from jaxpipe.config import config_in
     from jaxpipe.errors import UserError
     from jaxpipe.runtime.metrics.records import read_description
 
@@ -95,7 +97,7 @@ def _config(run: Path) -> "Config":
             f"the metrics of a run hold its configuration: {run / 'metrics.jsonl'} has none; "
             f"give the folder of a run, or {run / 'trace.json'} alone"
         )
-    return config_from(description["config"])
+    return config_in(run, description["config"])
 
 
 def _simulated(config: "Config", measured: "Trace", links: Links) -> tuple["Trace", str]:
@@ -119,8 +121,20 @@ def _cluster(config: "Config", links: Links) -> "Cluster":
     return with_slower_links(cluster, scale=config.run.link_scale)
 
 
+def _bubble(trace: "Trace") -> float | None:
+    """Return the mean bubble of the steps of a trace."""
+    from jaxpipe.trace import summarise
+
+    bubbles = [step.bubble for step in summarise(trace) if step.bubble is not None]
+    return sum(bubbles) / len(bubbles) if bubbles else None
+
+
+def _percent(bubble: float | None) -> str:
+    return "unknown" if bubble is None else f"{bubble:.1%}"
+
+
 def _lines(
-    measured: "Trace",
+    traces: "Sequence[Trace]",
     steps: "StepAccount",
     count: int,
     foreseen: "list[StepAccount]",
@@ -128,10 +142,12 @@ def _lines(
 ) -> list[str]:
     from jaxpipe.trace import Spent, mean_spent_s
 
+    measured = traces[0]
     head = "".join(f"{kind.value:>13}" for kind in Spent)
     which = f"step {steps.step}" if count == 1 else f"mean of {count} steps"
     lines = [
-        f"a step takes {steps.seconds:.4g} s ({measured.truth}, {which})",
+        f"a step takes {steps.seconds:.4g} s ({measured.label}, {which})",
+        f"bubble {_percent(_bubble(measured))} of the pipeline phase ({measured.label}, {which})",
         "",
         f"rank {head}   longest wait for",
         *(_row(str(rank.rank), rank, steps.seconds) for rank in steps.ranks),
@@ -140,7 +156,8 @@ def _lines(
         mean = mean_spent_s(step)
         shares = "".join(_share(mean[kind], step.seconds) for kind in Spent)
         if not truth:
-            lines += ["", f"simulated: {step.seconds:.4g} s ({assumed})"]
+            bubble = _percent(_bubble(traces[1]))
+            lines += ["", f"simulated: {step.seconds:.4g} s, bubble {bubble} ({assumed})"]
         lines.append(f"mean {shares}")
     return lines
 
@@ -159,12 +176,17 @@ def _share(part_s: float, whole_s: float) -> str:
     return f"{part_s / whole_s if whole_s > 0 else 0.0:>13.1%}"
 
 
-def _json(measured: "Trace", steps: "StepAccount", foreseen: "list[StepAccount]") -> dict[str, Any]:
+def _json(
+    traces: "Sequence[Trace]", steps: "StepAccount", foreseen: "list[StepAccount]"
+) -> dict[str, Any]:
     from jaxpipe.trace import mean_spent_s
 
+    measured, *simulated = traces
     return {
         "truth": measured.truth.value,
+        "about": measured.about,
         "seconds": steps.seconds,
+        "bubble": _bubble(measured),
         "mean": mean_spent_s(steps),
         "ranks": [
             {
@@ -175,5 +197,8 @@ def _json(measured: "Trace", steps: "StepAccount", foreseen: "list[StepAccount]"
             }
             for rank in steps.ranks
         ],
-        "simulated": [{"seconds": s.seconds, "mean": mean_spent_s(s)} for s in foreseen],
+        "simulated": [
+            {"seconds": s.seconds, "bubble": _bubble(trace), "mean": mean_spent_s(s)}
+            for s, trace in zip(foreseen, simulated, strict=True)
+        ],
     }

@@ -10,6 +10,7 @@ import msgspec
 
 from jaxpipe.compare.system import System
 from jaxpipe.errors import RunError
+from jaxpipe.runtime.process.compile_cache import warmth
 
 _KIB = 1024
 
@@ -29,13 +30,15 @@ class RankPart:
 
     `peak_bytes` is the peak memory of its process, including Python and libraries. `sent_bytes`
     and `slow_bytes` count the bytes of one step: all that the rank sends, and those that it sends
-    over slow links.
+    over slow links. Of `num_compiled` executables the compile cache had `num_cached`.
     """
 
     compile_s: float
     peak_bytes: int
     sent_bytes: float
     slow_bytes: float
+    num_compiled: int = 0
+    num_cached: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,14 @@ class Measured:
     def compile_s(self) -> float:
         """The time of the slowest rank."""
         return max(rank.compile_s for rank in self.ranks)
+
+    @property
+    def compiled_from(self) -> str:
+        """Whether compilation read the compile cache: `cold`, `warm`, or in part."""
+        return warmth(
+            sum(rank.num_compiled for rank in self.ranks),
+            sum(rank.num_cached for rank in self.ranks),
+        )
 
     @property
     def peak_bytes(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from jaxpipe.comm import Transport
 from jaxpipe.compare.measured import RankPart, Step, peak_bytes
 from jaxpipe.compare.slow_links import regions_of, sent_in_messages
+from jaxpipe.runtime.compile_count import counted_compiles
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.step.worker import start
 from jaxpipe.runtime.train_snapshot import restore_state
@@ -22,7 +23,8 @@ def run_pipeline(
         DeadlineError: a rank did not answer in time.
     """
     begin_s = time.perf_counter()
-    worker = start(job, transport)
+    with counted_compiles() as count:
+        worker = start(job, transport)
     compile_s = time.perf_counter() - begin_s
     state, _ = restore_state(worker, None)
     counted = worker.interpreter.transport
@@ -46,5 +48,7 @@ def run_pipeline(
         peak_bytes=peak_bytes(),
         sent_bytes=sent / len(steps),
         slow_bytes=slow / len(steps),
+        num_compiled=count.num_requests,
+        num_cached=count.num_hits,
     )
     return tuple(steps), part

@@ -22,6 +22,7 @@ from jaxpipe.compare.slow_links import regions_of, sent_in_rings
 from jaxpipe.compare.strategies import NAMES, RESULT_NAMES, Chosen, choose
 from jaxpipe.compare.system import System
 from jaxpipe.compare.whole_step import optimizer_of, whole_step
+from jaxpipe.runtime.compile_count import counted_compiles
 from jaxpipe.runtime.data import sample
 from jaxpipe.runtime.job import Job
 from topo import Cluster
@@ -58,7 +59,9 @@ def run_sharded(
     mesh = jax_mesh(strategy.mesh, ranks.devices)
     shardings = placed(arguments, strategy.arguments, mesh, names=NAMES)
     # From abstract arrays: the state need not exist yet.
-    compiled = jitted.lower(*abstract_arrays(arguments, shardings)).compile()
+    precision = jax.default_matmul_precision(job.run.matmul_precision.jax_name)
+    with counted_compiles() as count, precision:
+        compiled = jitted.lower(*abstract_arrays(arguments, shardings)).compile()
     compile_s = time.perf_counter() - begin_s
     sent, slow = sent_in_rings(
         collectives(compiled.as_text()),
@@ -67,7 +70,14 @@ def run_sharded(
         rank=ranks.transport.rank,
     )
     steps = _train(job, compiled, shardings, observe)
-    part = RankPart(compile_s=compile_s, peak_bytes=peak_bytes(), sent_bytes=sent, slow_bytes=slow)
+    part = RankPart(
+        compile_s=compile_s,
+        peak_bytes=peak_bytes(),
+        sent_bytes=sent,
+        slow_bytes=slow,
+        num_compiled=count.num_requests,
+        num_cached=count.num_hits,
+    )
     return chosen, steps, part
 
 

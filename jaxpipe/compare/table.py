@@ -26,7 +26,7 @@ def row(measured: Measured) -> dict[str, str]:
         "MiB a step over slow links": f"{measured.slow_bytes / _MIB:.3f} {how}",
         "MiB a step over all links": f"{measured.sent_bytes / _MIB:.3f} {how}",
         "peak MiB of a rank (measured)": f"{measured.peak_bytes / _MIB:.0f}",
-        "compile s (measured)": f"{measured.compile_s:.2f}",
+        "compile s (measured)": f"{measured.compile_s:.2f} {measured.compiled_from}",
         "search s (measured)": search,
         "first loss (measured)": f"{measured.steps[0].loss:.5f}",
         "last loss (measured)": f"{measured.steps[-1].loss:.5f}",

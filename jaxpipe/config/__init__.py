@@ -2,8 +2,10 @@
 
 from jaxpipe.config.build_job import describe, job_from, model_from
 from jaxpipe.config.check_run import check_paced, check_run
+from jaxpipe.config.kept_inputs import config_in, keep_inputs, keep_tokenizer, tokenizer_of
 from jaxpipe.config.read import Config, choices_of, config_from, load_config, to_tree
 from jaxpipe.config.resolve import check_plan_fits, cluster_from, plan_from
+from jaxpipe.config.saved_config import saved_config, saved_model
 
 __all__ = [
     "Config",
@@ -13,10 +15,16 @@ __all__ = [
     "choices_of",
     "cluster_from",
     "config_from",
+    "config_in",
     "describe",
     "job_from",
+    "keep_inputs",
+    "keep_tokenizer",
     "load_config",
     "model_from",
     "plan_from",
+    "saved_config",
+    "saved_model",
     "to_tree",
+    "tokenizer_of",
 ]

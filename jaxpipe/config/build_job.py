@@ -7,8 +7,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxpipe.config.read import Config, config_from, to_tree
+from jaxpipe.config.kept_inputs import tokenizer_of
+from jaxpipe.config.read import Config, to_tree
 from jaxpipe.config.resolve import cluster_from
+from jaxpipe.config.saved_config import saved_config
 from jaxpipe.plan import Plan, ResolvedPlan
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.data import Tokenizer, open_dataset
@@ -67,22 +69,22 @@ def model_from(checkpoint: Checkpoint) -> "tuple[Model, Parameters, Tokenizer]":
     """Return the whole model of a checkpoint, its parameters, and its tokenizer. Imports jax.
 
     Raises:
-        CheckpointError: a tensor is missing or corrupt.
-        DataError: the dataset of the run, which holds the tokenizer, is missing.
+        CheckpointError: a tensor is missing or corrupt, or the model is not that of the tensors.
+        DataError: the tokenizer is neither in the folder of the run nor in its dataset.
     """
     import jax
 
     from jaxpipe.runtime.train_snapshot import restore_params
     from models.gpt import Gpt
 
-    config = config_from(checkpoint.metadata["config"])
+    config = saved_config(checkpoint)
     model = Gpt(config.model)
     # Shapes alone: the values come from the checkpoint.
     template = jax.eval_shape(
         lambda: model.init(jax.random.key(0), layers=range(model.num_layers), embed=True, head=True)
     )
-    dataset = open_dataset(Path(config.data.folder), verify=False)
-    return model, restore_params(checkpoint, template, first_layer=0), dataset.tokenizer
+    tokenizer = tokenizer_of(checkpoint)
+    return model, restore_params(checkpoint, template, first_layer=0), tokenizer
 
 
 def describe(config: Config) -> dict[str, Any]:

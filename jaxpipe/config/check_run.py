@@ -1,20 +1,16 @@
 """Checks of a run before any rank computes: data, checkpoints, and what excludes each other."""
 
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from jaxpipe.collective import CodecKind
-from jaxpipe.config.read import Config, to_tree
+from jaxpipe.config.read import Config
+from jaxpipe.config.saved_config import saved_model
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.runtime.checkpoint import Checkpoint, latest, newest_valid
 from jaxpipe.runtime.config import Survival, TransportKind
 from jaxpipe.runtime.data import num_eval_batches, open_dataset, sample
 from jaxpipe.runtime.metrics.trackers import check_installed
-from models import GptConfig
 
 _MAY_CHANGE = frozenset({"dropout", "compute_dtype"})
 """Fields that may differ between a checkpoint's model and the run that resumes from it."""
@@ -109,28 +105,11 @@ def _has_checkpoint(folder: Path) -> bool:
 
 
 def _check_model(config: Config, checkpoint: Checkpoint) -> None:
-    saved, wanted = _saved_model(checkpoint), to_tree(config)["model"]
-    for field in sorted(set(wanted) - _MAY_CHANGE):
-        if field not in saved:
+    saved = saved_model(checkpoint)
+    for field in sorted({each.name for each in fields(saved)} - _MAY_CHANGE):
+        old, new = getattr(saved, field), getattr(config.model, field)
+        if old != new:
             raise CheckpointError(
-                f"a run continues with its own model: the checkpoint {checkpoint.folder} does not "
-                f"have `model.{field}`; resume from another one"
+                f"a run continues with its own model: `model.{field}` is {new!r}, the checkpoint "
+                f"{checkpoint.folder} has {old!r}; set it to that"
             )
-        if saved[field] != wanted[field]:
-            raise CheckpointError(
-                f"a run continues with its own model: `model.{field}` is {wanted[field]!r}, the "
-                f"checkpoint {checkpoint.folder} has {saved[field]!r}; set it to that"
-            )
-
-
-def _saved_model(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    config = checkpoint.metadata.get("config")
-    model = config.get("model") if isinstance(config, dict) else None
-    if not isinstance(model, dict):
-        raise CheckpointError(
-            f"a checkpoint names its model: {checkpoint.folder} has no `config.model`; resume from "
-            "another one"
-        )
-    defaults = {f.name: f.default for f in fields(GptConfig) if f.default is not MISSING}
-    # A field that is younger than the checkpoint: until then, its default was what was computed.
-    return msgspec.to_builtins(defaults) | model

@@ -61,7 +61,7 @@ def load_config(path: str | Path, settings: Sequence[str] = ()) -> Config:
         ConfigError: the file cannot be read, or a key or a value is wrong.
     """
     try:
-        tree = parse_toml(Path(path).read_text())
+        tree = parse_toml(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     except ValueError as error:
@@ -84,6 +84,15 @@ def config_from(tree: Mapping[str, Any]) -> Config:
         if required not in tree:
             raise ConfigError(f"the section `{required}` is missing; add [{required}]")
     return Config(**{name: _section(name, sections[name], tree[name]) for name in tree})
+
+
+def model_from_tree(values: Any) -> GptConfig:
+    """Return the model of the section `model`, with or without a preset.
+
+    Raises:
+        ConfigError: a key or a value is wrong.
+    """
+    return _section("model", GptConfig, values)
 
 
 def to_tree(config: Config) -> dict[str, Any]:

@@ -13,9 +13,11 @@ from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.interchange.gpt2_config import config_of_gpt2, gpt2_config_of
 from jaxpipe.interchange.gpt2_tensors import tensors_of_gpt2, to_gpt2_tensors
 from models import GptConfig
+from topo.regular_file import check_inside, check_regular, read_regular
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_MOST_JSON_BYTES = 2**26
 
 
 def read_gpt2(folder: Path) -> tuple[GptConfig, dict[str, np.ndarray]]:
@@ -61,12 +63,22 @@ def _files(folder: Path) -> list[str]:
     """Return the names of the files with tensors: those of the index, if there is one."""
     if not (folder / _INDEX).exists():
         return [_WEIGHTS]
-    index = _json(folder / _INDEX, CheckpointError)
-    return sorted(set(index.get("weight_map", {}).values()))
+    path = folder / _INDEX
+    try:
+        files = set(
+            msgspec.convert(_json(path, CheckpointError)["weight_map"], dict[str, str]).values()
+        )
+        return sorted(check_inside(file, folder).name for file in files)
+    except (KeyError, OSError, msgspec.ValidationError) as error:
+        raise CheckpointError(
+            f"`weight_map` must give the file of each tensor in this folder: {path} does not: "
+            f"{error}; give the folder that `save_pretrained` wrote"
+        ) from error
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
+        check_regular(path.stat(), path)  # links are: caches of downloads consist of them
         with safe_open(path, framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     # NumPy has no such dtype: AttributeError or TypeError, as safetensors looks for it.
@@ -79,8 +91,10 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 def _json(path: Path, error_type: type[ConfigError] | type[CheckpointError]) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
+        return msgspec.json.decode(
+            read_regular(path, most_bytes=_MOST_JSON_BYTES), type=dict[str, Any]
+        )
+    except (OSError, RecursionError, msgspec.MsgspecError) as error:
         raise error_type(
             f"a model is a folder with {path.name}: {path} cannot be read ({error}); give the "
             "folder that `save_pretrained` wrote"

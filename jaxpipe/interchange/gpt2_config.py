@@ -52,16 +52,19 @@ def config_of_gpt2(fields: Mapping[str, Any]) -> GptConfig:
         _check(name, fields.get(name, values[0]), values)
     sizes: dict[str, Any] = {}
     for ours, theirs in _SIZES.items():
-        if not isinstance(fields.get(theirs), int):
+        size = fields.get(theirs)
+        if not isinstance(size, int) or isinstance(size, bool):
             raise ConfigError(
-                f"a GPT-2 has its sizes: `{theirs}` is {fields.get(theirs)!r} in `config.json`; "
+                f"a GPT-2 has its sizes: `{theirs}` is {size!r:.80} in `config.json`; "
                 "give a whole number"
             )
-        sizes[ours] = fields[theirs]
+        sizes[ours] = size
+    tied = fields.get("tie_word_embeddings", True)
+    _check("tie_word_embeddings", tied, (True, False))
     inner = fields.get("n_inner")
     _check("n_inner", inner, (None, 4 * sizes["dim"]))
     try:
-        return GptConfig(**sizes, tied=fields.get("tie_word_embeddings", True))
+        return GptConfig(**sizes, tied=tied)
     except ValueError as error:
         raise ConfigError(f"in `config.json`: {error}") from error
 
@@ -91,6 +94,6 @@ def _check(name: str, value: Any, values: tuple[Any, ...]) -> None:
     if value not in values:
         choices = " or ".join(map(repr, values))
         raise ConfigError(
-            f"jaxpipe computes GPT-2 alone: `{name}` is {value!r} in `config.json`; only {choices} "
-            "can be imported"
+            f"jaxpipe computes GPT-2 alone: `{name}` is {value!r:.80} in `config.json`; only "
+            f"{choices} can be imported"
         )

@@ -48,8 +48,14 @@ def tensors_of_gpt2(tensors: Mapping[str, np.ndarray], config: GptConfig) -> dic
     """Return Hugging Face's tensors under the names of our checkpoints, in float32.
 
     Raises:
-        CheckpointError: a tensor is missing, unknown, or of another shape.
+        CheckpointError: a tensor is missing, unknown, of another shape, or not finite.
     """
+    if config.num_layers > len(tensors):  # before that many names are made
+        raise CheckpointError(
+            f"a GPT-2 has {len(_BLOCK)} tensors in a layer: `n_layer` is {config.num_layers:,}, "
+            f"and there are {len(tensors):,} tensors; give the files that belong to its "
+            "`config.json`"
+        )
     plain = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items()}
     known = dict(_names(config))
     ignored = {name for name in plain if name.endswith(_BUFFERS)}
@@ -125,7 +131,14 @@ def _shaped(tensor: np.ndarray, shape: tuple[int, ...], *, name: str) -> np.ndar
             f"tensors are those of their `config.json`: `{name}` is {list(tensor.shape)}, not "
             f"{list(flat)}; give the files that belong together"
         )
-    return tensor.astype(np.float32).reshape(shape)
+    with np.errstate(over="ignore"):  # of float64: found below
+        values = tensor.astype(np.float32).reshape(shape)
+    if num_wrong := values.size - int(np.isfinite(values).sum()):
+        raise CheckpointError(
+            f"weights are finite numbers: {num_wrong:,} of the {values.size:,} in `{name}` are NaN "
+            "or infinite in float32; give a model that was saved intact"
+        )
+    return values
 
 
 def _flat(tensor: np.ndarray, name: str) -> np.ndarray:

@@ -172,5 +172,10 @@ def _outcome(task: Task, reports: list[_Report], network: TimingError) -> Outcom
         real_s=max(report.real_s for report in reports),
         waits=added(report.waits for report in reports),
         network=network,
-        trace=Trace(truth=Truth.EMULATED, rank_names=names, spans=spans),
+        trace=Trace(
+            truth=Truth.EMULATED,
+            about=f"paced compute over links of cluster {job.cluster.name}",
+            rank_names=names,
+            spans=spans,
+        ),
     )

@@ -5,6 +5,10 @@ from jaxpipe.errors import PlanError
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import Op, ScheduleKind, check_chunks
 
+MAX_MICROBATCHES = 2**13
+_MAX_FORWARDS = 2**20
+"""Limits, as a schedule is generated and checked instruction by instruction."""
+
 
 def check_plan(plan: Plan, *, num_devices: int) -> None:
     """Check that each rank has its own device, each all-reduce its ranks, and the schedule runs.
@@ -13,6 +17,7 @@ def check_plan(plan: Plan, *, num_devices: int) -> None:
         PlanError: it does not.
     """
     # First: `num_pipeline_ranks` rounds down where chunks do not divide the stages.
+    _check_size(plan)
     check_chunks(num_stages=plan.num_stages, num_chunks=plan.num_chunks)
     devices = [device for row in plan.placement for device in row]
     # A set of one length: an empty `placement` is refused here as well.
@@ -48,6 +53,15 @@ def check_plan(plan: Plan, *, num_devices: int) -> None:
         )
     check_programs(plan)
     plan.train_schedule()  # raises if the schedule cannot be generated
+
+
+def _check_size(plan: Plan) -> None:
+    most = min(MAX_MICROBATCHES, _MAX_FORWARDS // max(1, plan.num_stages))
+    if plan.num_microbatches > most:
+        raise PlanError(
+            f"a step has at most {most:,} microbatches with {plan.num_stages:,} stages: "
+            f"`num_microbatches` is {plan.num_microbatches:,}; use a larger `microbatch`"
+        )
 
 
 def check_programs(plan: Plan) -> None:

@@ -6,16 +6,13 @@ from pathlib import Path
 
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
-from jaxpipe.plan.check import check_programs
+from jaxpipe.plan.check import MAX_MICROBATCHES, check_programs
 from jaxpipe.plan.partition import check_partition, even_partition
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.plan_config import PlanConfig
 from jaxpipe.plan.sync import island_tree
 from jaxpipe.schedule import Schedule, ScheduleKind, read_schedule
 from topo import Cluster
-
-MAX_MICROBATCHES = 2**13
-"""A limit, as a schedule is generated and checked instruction by instruction."""
 
 
 def default_plan(

@@ -21,8 +21,7 @@ def draw_plan(plan: Plan, cluster: Cluster, *, num_columns: int = 100) -> str:
             *_placement(plan, cluster),
             "",
             *_links(plan, cluster),
-            f"all-reduce of gradients: {plan.all_reduce}, for stage 0 over ranks "
-            f"{draw_tree(plan.sync[0])}",
+            _gradients(plan),
             "",
             f"schedule {plan.schedule_name}, {plan.num_microbatches} microbatches: theoretical "
             f"bubble {ideal_bubble(plan):.1%} (backward = 2 forwards, equal layers, no network), "
@@ -49,6 +48,13 @@ def ideal_bubble(plan: Plan) -> float:
     backward_s = tuple(2 * seconds for seconds in forward_s)
     times = timetable(plan.compute_schedule(), forward_s=forward_s, backward_s=backward_s)
     return times.bubble_fraction
+
+
+def _gradients(plan: Plan) -> str:
+    if plan.num_replicas == 1:
+        return "all-reduce of gradients: none, for there is one replica"
+    tree = draw_tree(plan.sync[0])
+    return f"all-reduce of gradients: {plan.all_reduce}, for stage 0 over ranks {tree}"
 
 
 def _chunks(plan: Plan) -> str:

@@ -46,9 +46,13 @@ from jaxpipe.plan.partition import Cut
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import Schedule, ScheduleKind, parse_schedule, schedule_rows
 from topo import Cluster
+from topo.names import check_cluster, check_device
+from topo.regular_file import read_regular
 from topo.toml_text import parse_toml, toml_pair, toml_rows
 
 _FORMAT = 1
+_MOST_BYTES = 2**26
+"""Of a plan file: 64 MiB, more than the sync trees and a schedule of 8192 ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +182,7 @@ def parse_resolved_plan(text: str, *, source: str) -> ResolvedPlan:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
+        return read_regular(path, most_bytes=_MOST_BYTES).decode()
     except OSError as error:
         raise PlanError(f"cannot read the plan {path}: {error.strerror}") from error
     except ValueError as error:
@@ -188,6 +192,10 @@ def _read(path: Path) -> str:
 def _parse(text: str, *, source: str) -> _File:
     try:
         file = msgspec.convert(parse_toml(text), _File)
+        # Names reach traces and terminals, also where no cluster is read.
+        check_cluster(file.cluster, "cluster")
+        for name in _names(file):
+            check_device(name, "devices")
     except ValueError as error:
         raise PlanError(f"{source} is not a plan: {error}") from error
     if file.format != _FORMAT:

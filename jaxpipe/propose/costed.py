@@ -6,7 +6,7 @@ from pathlib import Path
 from jaxpipe.plan.cost import Profile, read_profile
 from jaxpipe.propose.device_speeds import precision_of, with_speeds
 from jaxpipe.propose.gpt_profile import gpt_profile
-from jaxpipe.runtime.config import Remat
+from jaxpipe.runtime.config import MatmulPrecision, Remat
 from jaxpipe.simulate import Overheads, dtfm_constants
 from models import GptConfig
 from topo import Cluster
@@ -45,6 +45,7 @@ def costed(
     remat: Remat,
     profile: Path | None,
     tflops: float | None,
+    matmul_precision: MatmulPrecision,
 ) -> Costed:
     """Return the costs, from counted FLOPs or from a measured `profile`.
 
@@ -53,7 +54,7 @@ def costed(
     Raises:
         ConfigError: the speed of a device is unknown.
     """
-    precision = precision_of(model, cluster)
+    precision = precision_of(model, cluster, matmul_precision=matmul_precision)
     speeds = dtfm_constants().speeds(precision)
     unknown = None if tflops is None else tflops * 1e12  # TFLOP/s to FLOP/s
     if profile is not None:
@@ -67,7 +68,11 @@ def costed(
         )
         return Costed(cluster=known, profile=measured, precision=precision, local_factor=1.0)
     known = with_speeds(
-        cluster, precision, fraction=speeds.remote_fraction, unknown_flops_per_s=unknown
+        cluster,
+        precision,
+        fraction=speeds.remote_fraction,
+        float32_fraction=dtfm_constants().fp32.remote_fraction,
+        unknown_flops_per_s=unknown,
     )
     # The profile is that of the fastest device: `Task.slow` says how much longer others take.
     fastest = max(device.flops_per_s(precision) for device in known.devices)
@@ -83,6 +88,7 @@ def costed(
 def _fraction(profile: Profile, precision: Precision) -> float:
     """Return the fraction of its peak that the profiled device reached; 1 if that is unknown."""
     try:
-        return profile.flops_per_s / gpu(profile.device).peak_flops_per_s(precision)
+        kind = gpu(profile.device)
+        return profile.flops_per_s / kind.peak_flops_per_s(kind.product_precision(precision))
     except ValueError:
         return 1.0

@@ -3,14 +3,19 @@
 from dataclasses import replace
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.runtime.config import MatmulPrecision
 from models import GptConfig
 from models.gpt_config import DTYPE_BYTES
 from topo import Cluster, Device
 from topo.gpu import Precision
 
 
-def precision_of(config: GptConfig, cluster: Cluster) -> Precision:
+def precision_of(
+    config: GptConfig, cluster: Cluster, *, matmul_precision: MatmulPrecision = MatmulPrecision.TF32
+) -> Precision:
     """Return the precision of matrix products: for 2 bytes, a format that all GPUs support.
+
+    For float32 it is that of `run.matmul_precision`: TF32, if any GPU has it.
 
     >>> import topo
     >>> from models import load_preset
@@ -18,37 +23,56 @@ def precision_of(config: GptConfig, cluster: Cluster) -> Precision:
     >>> precision_of(config, topo.load("case5-worldwide")).value  # a V100 has no bfloat16
     'fp16'
     """
+    kinds = {device.gpu for device in cluster.devices}
+    # GPUs without peaks are described by their speed alone.
+    known = [gpu for gpu in kinds if gpu is not None and gpu.peaks]
     if DTYPE_BYTES[config.compute_dtype] > 2:
-        return Precision.FP32
-    known = [device.gpu for device in cluster.devices if device.gpu is not None]
+        has_tf32 = any(Precision.TF32 in dict(gpu.peaks) for gpu in known)
+        is_tf32 = has_tf32 and matmul_precision is MatmulPrecision.TF32
+        return Precision.TF32 if is_tf32 else Precision.FP32
     # bfloat16 first: it needs no loss scaling.
     everywhere = all(Precision.BF16 in dict(gpu.peaks) for gpu in known)
     return Precision.BF16 if known and everywhere else Precision.FP16
 
 
 def with_speeds(
-    cluster: Cluster, precision: Precision, *, fraction: float, unknown_flops_per_s: float | None
+    cluster: Cluster,
+    precision: Precision,
+    *,
+    fraction: float,
+    float32_fraction: float | None = None,
+    unknown_flops_per_s: float | None,
 ) -> Cluster:
     """Return the cluster with the effective FLOP/s of every device.
 
-    A device that states them keeps them; a GPU reaches `fraction` of its peak; any other device
-    reaches `unknown_flops_per_s`.
+    A device that states them keeps them; one with a known peak reaches `fraction` of it, or
+    `float32_fraction` if it computes in float32 because it has no TF32; any other device reaches
+    `unknown_flops_per_s`.
 
     Raises:
         ConfigError: the speed of a device is unknown, and `unknown_flops_per_s` is None.
     """
 
-    def reached(device: Device) -> Device:
+    def with_speed(device: Device) -> Device:
         if device.effective_flops_per_s is not None:
             return device
-        if device.gpu is not None:
-            peak = device.gpu.peak_flops_per_s(precision)
-            return replace(device, effective_flops_per_s=fraction * peak)
+        peak = device.peak(precision)
+        if peak is not None:
+            reached = fraction
+            if float32_fraction is not None and _lacks_tf32(device, precision):
+                reached = float32_fraction
+            return replace(device, effective_flops_per_s=reached * peak)
         if unknown_flops_per_s is None:
             raise ConfigError(
-                f"device {device.name!r} of cluster {cluster.name!r} must state `gpu` or "
-                "`effective_tflops`: add one to its file, or give `--tflops`"
+                f"device {device.name!r} of cluster {cluster.name!r} must state `gpu`, "
+                "`tflops` or `effective_tflops`: add one to its file, or give `--tflops`"
             )
         return replace(device, effective_flops_per_s=unknown_flops_per_s)
 
-    return replace(cluster, devices=tuple(reached(device) for device in cluster.devices))
+    return replace(cluster, devices=tuple(with_speed(device) for device in cluster.devices))
+
+
+def _lacks_tf32(device: Device, precision: Precision) -> bool:
+    if device.gpu is None or device.peak_flops_per_s is not None:
+        return False
+    return device.gpu.product_precision(precision) is not precision

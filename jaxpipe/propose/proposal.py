@@ -26,7 +26,7 @@ from jaxpipe.simulate import (
     step_objective,
 )
 from models import GptConfig, load_preset
-from topo import Cluster
+from topo import Cluster, Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,12 @@ class Proposal:
 
     `identity_s` and `random_s` are the same plan with devices in their order and at random;
     `larger` is the best plan found with more devices, if some are left out. `alpa` has the stages
-    of the objective `alpa`.
+    of the objective `alpa`. `precision` is that of matrix products.
     """
 
     plan: Plan
     cluster: Cluster
+    precision: Precision
     split: StepBreakdown
     dtfm_s: float
     identity_s: float
@@ -53,6 +54,13 @@ class Proposal:
     def random_median_s(self) -> float:
         """The median over the random placements."""
         return median(self.random_s)
+
+    @property
+    def unchecked(self) -> tuple[int, ...]:
+        """The devices of the plan whose memory is unknown: it is not checked that stages fit."""
+        devices = self.cluster.devices
+        used = sorted(device for row in self.plan.placement for device in row)
+        return tuple(device for device in used if devices[device].memory_bytes is None)
 
 
 NUM_RANDOM = 5
@@ -99,6 +107,7 @@ def propose(request: PlanRequest, *, observe: Callable[[int], None]) -> Proposal
     return Proposal(
         plan=plan,
         cluster=task.cluster,
+        precision=task.precision,
         split=step_breakdown(plan, conditions),
         # Placements below share plan, schedule and partition: they differ in devices alone.
         dtfm_s=_dtfm_cost_s(plan, task.cluster),
@@ -147,7 +156,12 @@ def _conditions(request: PlanRequest) -> tuple[Task, Conditions]:
     """Return the task of the search, and the conditions of its simulations."""
     model, cluster = _model(request), _cluster(request)
     known = costed(
-        model, cluster, remat=request.remat, profile=request.profile, tflops=request.tflops
+        model,
+        cluster,
+        remat=request.remat,
+        profile=request.profile,
+        tflops=request.tflops,
+        matmul_precision=request.matmul_precision,
     )
     task = Task(
         cluster=known.cluster,

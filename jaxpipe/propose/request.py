@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.config import Remat
+from jaxpipe.runtime.config import MatmulPrecision, Remat
 
 
 class Goal(StrEnum):
@@ -44,6 +44,9 @@ class PlanRequest:
     """The number of replicas; chosen by default."""
     remat: Remat = Remat.FULL
     """Rematerialisation of each layer: `none`, `dots` or `full`."""
+    matmul_precision: MatmulPrecision = MatmulPrecision.TF32
+    """Precision of products of float32 matrices on GPUs, as with `run.matmul_precision`: `tf32`
+    where a GPU has it, or `float32`."""
     sharded_optimizer: bool = False
     """Shard the optimizer's moments over replicas (ZeRO-1), as with `optimizer.sharded`."""
     profile: Path | None = None

@@ -84,9 +84,9 @@ def locked(folder: Path, *, beats: bool = True) -> Iterator[FolderLock]:
     Raises:
         ConfigError: another run holds the lock, or the folder cannot be written.
     """
-    is_new = not folder.exists()
     path, mine = folder / LOCK_FILE, _this_process()
     try:
+        is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         _acquire(path, mine)
     except OSError as error:

@@ -66,6 +66,7 @@ def conditions_from(config: Config, cluster: Cluster | None = None) -> Condition
             remat=config.train.remat,
             profile=None if paced.profile is None else Path(paced.profile),
             tflops=paced.tflops,
+            matmul_precision=config.run.matmul_precision,
         )
     except ConfigError as error:
         # Commands share this error: here the option is a field of the configuration.

@@ -19,7 +19,7 @@ from jaxpipe.runtime.metrics.records import (
 )
 from jaxpipe.runtime.metrics.trace_file import write_trace
 from jaxpipe.simulate import Conditions, plan_step
-from jaxpipe.trace import summarise
+from jaxpipe.trace import one_step, summarise
 from models import train_flops_per_token
 from topo import Cluster
 
@@ -56,7 +56,7 @@ def _steps(
     is_first, file = transport.rank == 0, None
     if is_first:
         console.print(f"{draw_plan(plan, conditions.cluster)}\n\n{_notice(config)}\n", markup=False)
-        file = MetricsFile(folder / METRICS_FILE, describe(config), first_step=0)
+        file = MetricsFile(folder / METRICS_FILE, describe(config), first_step=0, truth=_TRUTH)
     for step in range(config.train.steps):
         outcome = execute(
             step_model,
@@ -72,7 +72,8 @@ def _steps(
         console.print(_line(config, metrics), markup=False)
         yield metrics
         if step + 1 == config.train.steps:
-            write_trace(outcome.trace, path=folder / TRACE_FILE, picture=folder / PICTURE_FILE)
+            last = one_step(outcome.trace, step=1, called=step + 1)
+            write_trace(last, path=folder / TRACE_FILE, picture=folder / PICTURE_FILE)
 
 
 def _notice(config: Config) -> str:
@@ -94,7 +95,7 @@ def _metrics(config: Config, outcome: Outcome, *, step: int) -> PacedMetrics:
         real_s=outcome.real_s,
         tokens_per_s=tokens_per_s,
         flops_per_s=train_flops_per_token(config.model, sequence=sequence) * tokens_per_s,
-        bubble=summary.bubble_fraction or 0.0,
+        bubble=summary.bubble or 0.0,
         late_s=outcome.waits.mean_s,
         network_late_s=outcome.network.mean_s,
     )

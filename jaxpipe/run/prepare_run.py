@@ -7,7 +7,14 @@ the ranks. The plan is written to `plan.toml` in the run folder (`jaxpipe.plan.p
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxpipe.config import Config, check_paced, check_run, cluster_from, plan_from
+from jaxpipe.config import (
+    Config,
+    check_paced,
+    check_run,
+    cluster_from,
+    keep_inputs,
+    plan_from,
+)
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan, ResolvedPlan, draw_plan, resolved_plan_text
 from jaxpipe.run.console import console, next_line
@@ -59,7 +66,9 @@ def prepare(config: Config, *, resume: bool) -> Prepared:
 
 
 def begin_folder(prepared: Prepared) -> Path:
-    """Forget how the last run in the folder ended, and write the plan of this one; return its file.
+    """Forget how the last run in the folder ended, and write the inputs of this one.
+
+    Returns the file of the plan.
 
     Raises:
         ConfigError: the folder cannot be made or written.
@@ -69,6 +78,7 @@ def begin_folder(prepared: Prepared) -> Path:
         announce_replaced(folder / name for name in (PLAN_FILE, METRICS_FILE, TRACE_FILE))
     # First: it makes the folder, or refuses one that cannot be written.
     plan_file = write_resolved_plan(prepared.config, prepared.resolved)
+    keep_inputs(prepared.config, prepared.cluster, folder)
     clear_cause(folder)
     clear_ended(folder)
     clear_heartbeats(folder)
@@ -123,7 +133,9 @@ def report_complete(prepared: Prepared) -> None:
     """Say that a run has no step left, and what to do with it."""
     assert prepared.checkpoint is not None, "a new run has all its steps left"
     line = resume_notice(prepared.checkpoint, prepared.config)
-    following = next_line("generate", prepared.config.run.folder)
+    following = next_line(
+        "generate", prepared.config.run.folder, "--prompt", prepared.config.sample.prompt
+    )
     console.print(f"{line}\n\n{following}", markup=False)
 
 

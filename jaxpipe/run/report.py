@@ -1,17 +1,27 @@
 """The report that rank 0 prints: a line per step, then the results and their files."""
 
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 from rich.console import Console
 
 from jaxpipe.config import Config
+from jaxpipe.errors import UserError
 from jaxpipe.plan import Plan, ideal_bubble
+from jaxpipe.run.console import next_line
+from jaxpipe.run.loss_picture import LossCurve, draw_losses
 from jaxpipe.run.prepare_run import PLAN_FILE
 from jaxpipe.run.sample import sample_text
 from jaxpipe.runtime.config import TrainConfig
-from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
+from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics, read_truth
 from jaxpipe.runtime.train import Outcome
+
+logger = logging.getLogger(__name__)
+
+LOSS_PICTURE = "losses.png"
+"""The picture of a run's losses, in its folder."""
 
 
 class StepReport:
@@ -31,7 +41,7 @@ class StepReport:
         self._console.print(
             f"step {metrics.step:>5}/{self._train.steps}   loss {metrics.loss:.3f}   "
             f"{metrics.tokens_per_s:>7,.0f} tokens/s   {metrics.flops_per_s / 1e9:.1f} GFLOP/s   "
-            f"bubble {metrics.bubble:.0%} (theory {self._ideal_bubble:.0%})   "
+            f"bubble {metrics.bubble:.1%} (theory {self._ideal_bubble:.1%})   "
             f"{left_s:.0f} s left{_scaling(metrics)}{held_out}"
         )
 
@@ -48,11 +58,12 @@ def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -
     evals = [m.eval_loss for m in metrics if m.eval_loss is not None]
     speed = median(m.tokens_per_s for m in metrics)
     bubble = median(m.bubble for m in metrics)
+    truth = read_truth(outcome.metrics)
     lines = (
         f"training loss {metrics[0].loss:.3f} -> {metrics[-1].loss:.3f}",
         f"held-out loss {evals[0]:.3f} -> {evals[-1]:.3f}, in nats per token",
-        f"{speed:,.0f} tokens/s, median of {len(metrics)} steps (measured on this machine)",
-        f"bubble {bubble:.1%}, median (measured); {ideal_bubble(plan):.1%} in theory",
+        f"{speed:,.0f} tokens/s, median of {len(metrics)} steps ({truth})",
+        f"bubble {bubble:.1%}, median ({truth}); {ideal_bubble(plan):.1%} in theory",
     )
     console.print("\n" + "\n".join(lines) + "\n", markup=False)
     sample = config.sample
@@ -64,14 +75,31 @@ def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -
             temperature=sample.temperature,
         )
         console.print(f"sample of the trained model:\n\n{text}\n", markup=False)
+    curve = Path(config.run.folder) / LOSS_PICTURE
     files: dict[str, Path | None] = {
         "plan": Path(config.run.folder) / PLAN_FILE,
         "checkpoint": outcome.checkpoint,
         "metrics": outcome.metrics,
         "trace": outcome.trace,
         "picture": outcome.picture,
+        "losses": _drawn(metrics, curve, truth=truth),
     }
     for name, path in files.items():
         console.print(f"{name:<12}{path or 'none'}", markup=False)
-    folder = config.run.folder
-    console.print(f"\nnext: jaxpipe generate {folder} --prompt 'A list is'", markup=False)
+    following = next_line("generate", config.run.folder, "--prompt", sample.prompt)
+    console.print(f"\n{following}", markup=False)
+
+
+def _drawn(metrics: Sequence[StepMetrics], path: Path, *, truth: str) -> Path | None:
+    """Draw the losses of a run; a run must not fail for lack of matplotlib."""
+    curve = LossCurve(
+        name="training",
+        losses=[(each.step, each.loss) for each in metrics],
+        held_out=[(each.step, each.eval_loss) for each in metrics if each.eval_loss is not None],
+    )
+    try:
+        draw_losses([curve], path, title=f"loss of {path.parent.name} · {truth}")
+    except UserError as error:
+        logger.warning("the losses were not drawn: %s", error)
+        return None
+    return path

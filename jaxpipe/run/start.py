@@ -21,7 +21,7 @@ from pathlib import Path
 from jaxpipe.config import Config, check_paced, check_plan_fits, load_config
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.plan import Plan, read_resolved_plan
-from jaxpipe.run.console import console, next_line
+from jaxpipe.run.console import console, errors, next_line
 from jaxpipe.run.folder_lock import beating, locked
 from jaxpipe.run.prepare_run import (
     Prepared,
@@ -34,6 +34,7 @@ from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.config import ComputeKind, Survival
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.process.affinity import die_with_parent, pin
+from jaxpipe.runtime.process.compile_cache import use_compile_cache
 from jaxpipe.runtime.process.exit_cause import find_exit_cause
 from jaxpipe.runtime.process.gpu_assignment import take_devices
 from jaxpipe.runtime.process.mpirun import (
@@ -151,6 +152,7 @@ def _be_rank(request: TrainRequest, config: Config, here: LaunchedRank) -> int:
     die_with_parent()
     pin(os.environ)
     take_devices(os.environ, each=config.mesh.num_devices)
+    use_compile_cache(os.environ)
     hooks = load_hooks(request.hooks, request.config, rank=here.rank)
 
     from jaxpipe.run.rank import Start, run_rank  # loads jax and MPI
@@ -187,6 +189,7 @@ def _launch(request: TrainRequest, config: Config) -> int:
 
 def _be_only_rank(request: TrainRequest, prepared: Prepared) -> int:
     """Train in this process, without MPI."""
+    use_compile_cache(os.environ)
     hooks = load_hooks(request.hooks, request.config, rank=0)
 
     from jaxpipe.run.rank import Start, run_rank
@@ -282,4 +285,6 @@ def _write_cause_if_killed(folder: Path, plan: Plan, *, code: int, output: str) 
         message, rank = f"{death}", death.rank
         if rank is not None and rank < plan.num_ranks:
             stage = plan.stages(rank)[0]
-    write_cause(folder, Cause(kind=CauseKind.KILLED, message=message, rank=rank, stage=stage))
+    cause = Cause(kind=CauseKind.KILLED, message=message, rank=rank, stage=stage)
+    if write_cause(folder, cause):
+        errors.print(f"jaxpipe: {cause}", markup=False)

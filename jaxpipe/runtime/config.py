@@ -52,6 +52,25 @@ class TransportKind(StrEnum):
     """MPI, each message delayed as the links of the plan's cluster would delay it (emulated)."""
 
 
+class MatmulPrecision(StrEnum):
+    """The precision of products of float32 matrices; CPUs always compute them in float32.
+
+    Source: JAX, `jax.lax.Precision`. Products of bfloat16 or float16 do not depend on it.
+    """
+
+    TF32 = "tf32"
+    """TF32 on GPUs that have it (NVIDIA's from the A100 on), float32 on others: JAX's default.
+    Inputs are rounded to 10 bits of mantissa, sums are float32; about eight times as fast."""
+    FLOAT32 = "float32"
+    """float32 on all devices."""
+
+    @property
+    def jax_name(self) -> str:
+        """The value of `jax_default_matmul_precision`."""
+        # JAX's "tensorfloat32" is the same on GPUs, but asks a TPU for three passes.
+        return "default" if self is MatmulPrecision.TF32 else self.value
+
+
 class ComputeKind(StrEnum):
     """Whether stages compute."""
 
@@ -110,6 +129,8 @@ class RunConfig:
     """Factor on the latency and on the time per byte of all links; `shaped` transport only."""
     compute: ComputeKind = ComputeKind.REAL
     """Whether stages compute, or wait instead (a paced run, section `paced`)."""
+    matmul_precision: MatmulPrecision = MatmulPrecision.TF32
+    """The precision of products of float32 matrices on GPUs; CPUs compute float32 with either."""
     trackers: tuple[TrackerKind, ...] = ()
     """Services to which rank 0 logs the metrics of each step; default none."""
     project: str = "jaxpipe"

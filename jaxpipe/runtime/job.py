@@ -18,6 +18,7 @@ from jaxpipe.runtime.config import (
 )
 from jaxpipe.runtime.data import Dataset
 from jaxpipe.runtime.metrics.records import METRICS_FILE
+from jaxpipe.runtime.metrics.run_truth import RunTruth, truth_of
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.mesh import Device, Layout, layout_over
 from jaxpipe.runtime.stage.model import Model
@@ -53,6 +54,11 @@ class Job:
     def folder(self) -> Path:
         """The folder of the run."""
         return Path(self.run.folder)
+
+    def truth(self, environment: Mapping[str, str]) -> RunTruth:
+        """The truth of this run's figures; the environment may say that links are emulated."""
+        plan = self.description.get("config", {}).get("plan", {})
+        return truth_of(self.run, environment, cluster=plan.get("cluster", "of the plan"))
 
     @property
     def metrics_file(self) -> Path:

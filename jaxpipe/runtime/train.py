@@ -7,6 +7,7 @@
 """
 
 import logging
+import os
 import secrets
 import time
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from jaxpipe.runtime.metrics.records import (
 from jaxpipe.runtime.metrics.step_result import StepEnd
 from jaxpipe.runtime.metrics.trace_file import gather_trace, write_trace
 from jaxpipe.runtime.metrics.trackers import TrackedRun, Trackers
+from jaxpipe.runtime.process.compile_cache import publish
 from jaxpipe.runtime.recovery.last_state import LastState, Trained
 from jaxpipe.runtime.stage.optimizer import learning_rate
 from jaxpipe.runtime.stage.train_state import TrainState
@@ -114,6 +116,7 @@ def train(
     )
     trained = Trained(worker=worker, state=state, step=first_step, ended=unfinished)
     last_state.start_from(trained, watch=watch, saver=saver)
+    publish(os.environ)
     # Only now: compiling and restoring take longer than any deadline of an instruction.
     watch.start()
     last_step = training.run(state, first_step=first_step)
@@ -122,7 +125,7 @@ def train(
     _finish(saver)
     watch.stop()
     worker.close()
-    trace = gather_trace(worker)
+    trace = gather_trace(worker, training.reporter.bubbles)
     training.reporter.close()
     if trace is None:
         return None
@@ -228,7 +231,10 @@ def outcome_in(folder: Path) -> Outcome:
 
 
 class _Reporter:
-    """Writes the metrics on rank 0, and does nothing on other ranks."""
+    """Writes the metrics on rank 0, and does nothing on other ranks.
+
+    `bubbles` keeps the reported bubbles by step, for the trace.
+    """
 
     def __init__(
         self,
@@ -240,6 +246,7 @@ class _Reporter:
     ) -> None:
         self._job = job
         self._observe = observe
+        self.bubbles: dict[int, float] = {}
         self._rate = learning_rate(job.optimizer, num_steps=job.train.steps)
         self._file = None
         if transport.rank == 0:
@@ -247,6 +254,7 @@ class _Reporter:
                 job.metrics_file,
                 job.description,
                 first_step=first_step,
+                truth=str(job.truth(os.environ)),
                 key=secrets.token_hex(4),  # not from the seed: two runs of one config differ
             )
             self._trackers = Trackers(job.run.trackers, _tracked(job, self._file, first_step))
@@ -256,6 +264,7 @@ class _Reporter:
         if self._file is None:
             return
         metrics = ended.metrics(self._job, self._rate, eval_loss=eval_loss)
+        self.bubbles[metrics.step] = metrics.bubble
         self._file.write(metrics)
         self._trackers.log(metrics)
         self._observe(metrics)

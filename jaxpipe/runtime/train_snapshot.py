@@ -9,9 +9,11 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import jax
+import msgspec
 import numpy as np
 import optax
 
+from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import flatten, names, restore
 from jaxpipe.runtime.checkpoint.async_saver import Snapshot
 from jaxpipe.runtime.job import Job
@@ -117,10 +119,9 @@ def restore_state(worker: Worker, checkpoint: Saved | None) -> tuple[TrainState,
     if checkpoint is None:
         stages = {stage: _fresh(calls) for stage, calls in worker.calls.items()}
         return TrainState(stages=stages, loss_scale=loss_scale), 0
-    saved = checkpoint.metadata.get(_LOSS_SCALE)
+    saved, skipped_steps = _untensored(checkpoint)
     if scaling is not None and saved is not None:
-        loss_scale = LossScale(**saved)
-    skipped_steps = checkpoint.metadata.get(_SKIPPED_STEPS, 0)
+        loss_scale = saved
     stages = {
         stage: _restored(
             checkpoint,
@@ -132,6 +133,24 @@ def restore_state(worker: Worker, checkpoint: Saved | None) -> tuple[TrainState,
     }
     state = TrainState(stages=stages, loss_scale=loss_scale, skipped_steps=skipped_steps)
     return state, checkpoint.step
+
+
+def _untensored(checkpoint: Saved) -> tuple[LossScale | None, int]:
+    """Return the loss scale and the number of skipped steps, if the metadata are well-formed."""
+    try:
+        loss_scale = msgspec.convert(checkpoint.metadata.get(_LOSS_SCALE), LossScale | None)
+        skipped_steps = msgspec.convert(checkpoint.metadata.get(_SKIPPED_STEPS, 0), int)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(
+            f"`checkpoint` must have a loss scale and skipped steps in its metadata: {error}; "
+            "resume from an older step"
+        ) from error
+    if not 0 <= skipped_steps <= checkpoint.step:
+        raise CheckpointError(
+            f"`checkpoint` must have at most as many skipped steps as its {checkpoint.step}, not "
+            f"{skipped_steps}; resume from an older step"
+        )
+    return loss_scale, skipped_steps
 
 
 def restore_params(checkpoint: Saved, template: Parameters, *, first_layer: int) -> Parameters:

@@ -32,12 +32,14 @@ class Timetable:
 
     @property
     def bubble_fraction(self) -> float:
-        """The fraction of the ranks' time in which they are idle.
+        """The fraction of the pipeline phase in which ranks do not compute.
 
-        That is 1 - busy / (num_ranks * makespan).
+        The phase is that of the first rank, which has the first stage, from its first forward to
+        its last backward; `jaxpipe.trace.summary` defines the bubble of a trace in the same way.
         """
         busy_s = sum(timed.end_s - timed.start_s for program in self.programs for timed in program)
-        return 1.0 - busy_s / (len(self.programs) * self.makespan_s)
+        first = self.programs[0]
+        return 1.0 - busy_s / (len(self.programs) * (first[-1].end_s - first[0].start_s))
 
 
 def timetable(

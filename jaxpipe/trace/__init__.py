@@ -12,7 +12,7 @@ from jaxpipe.trace.chrome import read_chrome, to_chrome, write_chrome
 from jaxpipe.trace.overlay import one_step, write_overlay
 from jaxpipe.trace.plot import plot, plot_beside
 from jaxpipe.trace.span import Lane, Span, Trace, Truth, messages
-from jaxpipe.trace.summary import RankSummary, StepSummary, summarise
+from jaxpipe.trace.summary import RankSummary, StepSummary, bubble_fraction, summarise
 
 __all__ = [
     "Lane",
@@ -25,6 +25,7 @@ __all__ = [
     "Trace",
     "Truth",
     "account",
+    "bubble_fraction",
     "mean_account",
     "mean_spent_s",
     "messages",

@@ -4,8 +4,8 @@
 
     rank 0   forward ......................    compute
     rank 1   receive ≈≈≈≈≈≈≈≈≈≈≈≈≈≈╎≈≈≈≈≈≈≈≈≈≈≈≈
-                 bubble: waiting   ╎ activations: the message is in flight
-                 for rank 0        ╎
+                 waiting for       ╎ activations: the message is in flight
+                 rank 0            ╎
                                    └ rank 0 posts its send
 
 A rank that waits for a message waits for its sender until the send is posted, and for the network
@@ -35,7 +35,7 @@ class Spent(StrEnum):
     """Messages between stages, in both directions, that compute does not hide."""
     GRADIENTS = "gradients"
     """All-reduces that compute does not hide."""
-    BUBBLE = "bubble"
+    WAITING = "waiting"
     """Waiting for another rank that has not sent yet, or has not joined an all-reduce yet."""
     OTHER = "other"
     """No instruction: work of the host, or waiting for the end of the step."""
@@ -45,7 +45,7 @@ class Spent(StrEnum):
 class RankAccount:
     """The time breakdown of one rank; the seconds of `spent_s` add up to the step.
 
-    `waited_s[other]` is the part of the bubble that went to waiting for that rank.
+    `waited_s[other]` is the part of the waiting that was for that rank.
     """
 
     rank: int
@@ -70,7 +70,7 @@ def account(trace: Trace) -> tuple[StepAccount, ...]:
     >>> from jaxpipe.trace.span import Truth
     >>> def span(rank: int, lane: Lane, start_s: float, end_s: float, peer: int | None) -> Span:
     ...     return Span(
-    ...         rank=rank, lane=lane, name=lane.value, start_s=start_s, end_s=end_s, step=0,
+    ...         rank=rank, lane=lane, name=lane.value, start_s=start_s, end_s=end_s, step=1,
     ...         stage=rank, microbatch=0, peer=peer,
     ...     )
     >>> spans = (
@@ -81,7 +81,7 @@ def account(trace: Trace) -> tuple[StepAccount, ...]:
     >>> trace = Trace(truth=Truth.SIMULATED, rank_names=("a", "b"), spans=spans)
     >>> second = account(trace)[0].ranks[1]
     >>> {kind.value: seconds for kind, seconds in second.spent_s.items() if seconds}
-    {'activations': 1.0, 'bubble': 3.0}
+    {'activations': 1.0, 'waiting': 3.0}
     >>> second.waited_s
     {0: 3.0}
     """
@@ -170,7 +170,7 @@ def _rank_account(
     spent_s, waited_s = dict.fromkeys(Spent, 0.0), defaultdict[int, float](float)
     for cause, seconds in _swept(claims, start_s=start_s, end_s=end_s):
         spent_s[Spent.OTHER if cause is None else cause.kind] += seconds
-        if cause is not None and cause.kind is Spent.BUBBLE and cause.peer != _NOBODY:
+        if cause is not None and cause.kind is Spent.WAITING and cause.peer != _NOBODY:
             waited_s[cause.peer] += seconds
     return RankAccount(rank=rank, spent_s=spent_s, waited_s=dict(waited_s))
 
@@ -225,7 +225,7 @@ def _waiting(
     until_s = min(max(until_s, span.start_s), span.end_s)
     # Where waits overlap, the lower order counts: of one kind, the network before the rank.
     return (
-        _Claim(span.start_s, until_s, _Cause(order + 1, Spent.BUBBLE, peer)),
+        _Claim(span.start_s, until_s, _Cause(order + 1, Spent.WAITING, peer)),
         _Claim(until_s, span.end_s, _Cause(order, on, _NOBODY)),
     )
 

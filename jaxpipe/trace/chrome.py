@@ -15,7 +15,7 @@ Source: "Trace Event Format", Google, 2016: complete, metadata and flow events.
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +30,8 @@ Event = dict[str, Any]
 _PRODUCER = "jaxpipe"
 _LANES = tuple(Lane)
 _US_PER_S = 1e6
+_FIRST_STEP = 1
+"""The number of a run's first step. Files without this field count from 0."""
 
 
 class _Thread(NamedTuple):
@@ -59,6 +61,9 @@ def to_chrome(trace: Trace) -> dict[str, Any]:
         "otherData": {
             "producer": _PRODUCER,
             "truth": trace.truth.value,
+            "about": trace.about,
+            "first_step": _FIRST_STEP,
+            "bubbles": [list(each) for each in trace.bubbles],
             "rank_names": list(trace.rank_names),
         },
         "traceEvents": [
@@ -88,8 +93,17 @@ def read_chrome(path: Path) -> Trace:
             raise KeyError("producer")
         # Metadata and arrows follow from the spans.
         spans = [event["args"] for event in document["traceEvents"] if event["ph"] == "X"]
-        fields = {"truth": other["truth"], "rank_names": other["rank_names"], "spans": spans}
-        return msgspec.convert(fields, Trace)
+        fields = {
+            "truth": other["truth"],
+            "rank_names": other["rank_names"],
+            "spans": spans,
+            "about": other.get("about", ""),
+            "bubbles": other.get("bubbles", []),
+        }
+        trace = msgspec.convert(fields, Trace)
+        if "first_step" in other:
+            return trace
+        return replace(trace, spans=tuple(replace(s, step=s.step + 1) for s in trace.spans))
     except OSError as error:
         raise UserError(
             f"`path` must be a trace that jaxpipe wrote: {path} cannot be read ({error.strerror})"
@@ -121,7 +135,7 @@ def _threads(trace: Trace) -> dict[Span, _Thread]:
 def _processes(trace: Trace) -> Iterator[Event]:
     for rank, name in enumerate(trace.rank_names):
         yield _metadata("process_name", rank, {"name": f"rank {rank}: {name}"})
-        yield _metadata("process_labels", rank, {"labels": trace.truth.value})
+        yield _metadata("process_labels", rank, {"labels": trace.label})
         yield _metadata("process_sort_index", rank, {"sort_index": rank})
 
 

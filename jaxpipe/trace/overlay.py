@@ -46,6 +46,7 @@ def one_step(trace: Trace, *, step: int, called: int | None = None) -> Trace:
             replace(s, start_s=s.start_s - start_s, end_s=s.end_s - start_s, step=number)
             for s in spans
         ),
+        bubbles=tuple((number, bubble) for of, bubble in trace.bubbles if of == step),
     )
 
 

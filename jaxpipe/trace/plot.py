@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxpipe.errors import UserError
+from jaxpipe.errors import UserError, printable
 from jaxpipe.trace.span import Lane, Span, Trace, rows
 from jaxpipe.trace.summary import summarise
 
@@ -158,8 +158,8 @@ def _boxes(spans: list[Span], *, start_s: float) -> Iterator[_Box]:
 
 def _frame(axes: "Axes", trace: Trace, *, step: int, seconds: float) -> None:
     num_ranks = len(trace.rank_names)
-    bubble = next(each.bubble_fraction for each in summarise(trace) if each.step == step)
-    title = [f"step {step}", trace.truth.value]
+    bubble = next(each.bubble for each in summarise(trace) if each.step == step)
+    title = [f"step {step}", trace.label]
     if bubble is not None:
         title.append(f"bubble {100 * bubble:.1f} %")
     axes.set_title(" · ".join(title), loc="left", fontweight="bold")
@@ -168,8 +168,9 @@ def _frame(axes: "Axes", trace: Trace, *, step: int, seconds: float) -> None:
     axes.set_ylim(num_ranks, 0.0)  # rank 0 on top
     axes.set_yticks(
         [rank + 0.31 for rank in range(num_ranks)],
-        [f"rank {rank}\n{name}" for rank, name in enumerate(trace.rank_names)],
+        [f"rank {rank}\n{printable(name)}" for rank, name in enumerate(trace.rank_names)],
         fontsize=_FONT_POINTS,
+        parse_math=False,  # a `$` in a name begins no formula
     )
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)

@@ -31,9 +31,10 @@ class Span:
 
     `name` is the operation, with the bucket of a reduction: "forward", "backward",
     "backward-input", "backward-weight", "send", "receive", "reduce stage", "update". `start_s` and
-    `end_s` are seconds on the clock of rank 0. A receive lasts from the moment its rank began to
-    wait; a send, from its posting to its completion. `peer` is the other rank of a message,
-    `num_bytes` the size of its array before a codec compresses it.
+    `end_s` are seconds on the clock of rank 0. `step` counts from 1, as in logs and metrics. A
+    receive lasts from the moment its rank began to wait; a send, from its posting to its
+    completion. `peer` is the other rank of a message, `num_bytes` the size of its array before a
+    codec compresses it.
     """
 
     rank: int
@@ -50,11 +51,26 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """The spans of a run; `rank_names[r]` names the stages and the device of rank `r`."""
+    """The spans of a run; `rank_names[r]` names the stages and the device of rank `r`.
+
+    `about` names what is emulated, if anything is. `bubbles` are the steps whose bubble the run has
+    measured itself, with that bubble: the figure of its log and its metrics.
+    """
 
     truth: Truth
     rank_names: tuple[str, ...]
     spans: tuple[Span, ...]
+    about: str = ""
+    bubbles: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The truth of the trace, with what is emulated.
+
+        >>> Trace(truth=Truth.EMULATED, rank_names=(), spans=(), about="links of case1").label
+        'emulated: links of case1'
+        """
+        return f"{self.truth}: {self.about}" if self.about else self.truth.value
 
 
 def messages(trace: Trace) -> tuple[tuple[Span, Span], ...]:

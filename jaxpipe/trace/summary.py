@@ -1,7 +1,20 @@
-"""Summary of a trace: the seconds of each rank in each step, and the pipeline bubble."""
+"""Summary of a trace: the seconds of each rank in each step, and the pipeline bubble.
+
+The bubble is the fraction of the pipeline phase in which ranks do not compute, as in GPipe and, as
+"bubble rate", in the work on zero-bubble schedules::
+
+    first stage  │ F0 │ F1 │.........│  B0  │  B1  │     │◄─ pipeline phase ─►│
+    last stage   ......│ F0 │  B0  │ F1 │  B1  │....     dots: the bubble
+
+The phase of a replica is that of the rank with its first stage, from its first forward to its last
+backward: one clock, and with GPipe, 1F1B and interleaved schedules the longest of all ranks.
+
+Sources: Huang et al., "GPipe", 2019, section 2.3; Qi et al., "Zero Bubble Pipeline Parallelism",
+2023, section 5.
+"""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from jaxpipe.trace.span import Lane, Span, Trace
@@ -23,20 +36,28 @@ class RankSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSummary:
-    """One step: its pipeline, the bubble, and all ranks.
+    """One step: its pipeline phase, the bubble, and all ranks.
 
-    `pipeline_s` lasts from the start of the first forward to the end of the last backward on any
-    rank. `bubble_fraction` is the part of it in which ranks did not compute::
-
-        1 - (sum of compute_s over all ranks of the trace) / (num_ranks * pipeline_s)
-
-    It is None if nothing was computed.
+    `pipeline_s` is the mean phase of the replicas. `bubble` is None if no rank of a first stage
+    computed; it is the figure that the run has logged, if it did.
     """
 
     step: int
     pipeline_s: float
-    bubble_fraction: float | None
+    bubble: float | None
     ranks: tuple[RankSummary, ...]
+
+
+def bubble_fraction(*, compute_s: float, pipeline_s: float, num_pipeline_ranks: int) -> float:
+    """Return the fraction of the pipeline phase in which ranks do not compute.
+
+    `compute_s` are the seconds of forwards and backwards, summed over all ranks, `pipeline_s` those
+    of the phase, summed over replicas.
+
+    >>> bubble_fraction(compute_s=18.0, pipeline_s=12.0, num_pipeline_ranks=2)
+    0.25
+    """
+    return 1.0 - compute_s / (num_pipeline_ranks * pipeline_s)
 
 
 def summarise(trace: Trace) -> tuple[StepSummary, ...]:
@@ -45,24 +66,27 @@ def summarise(trace: Trace) -> tuple[StepSummary, ...]:
     >>> from jaxpipe.trace.span import Truth
     >>> def compute(rank: int, start_s: float, end_s: float) -> Span:
     ...     return Span(
-    ...         rank=rank, lane=Lane.COMPUTE, name="forward", start_s=start_s, end_s=end_s, step=0,
+    ...         rank=rank, lane=Lane.COMPUTE, name="forward", start_s=start_s, end_s=end_s, step=1,
     ...         stage=rank,
     ...     )
-    >>> spans = (compute(0, 0.0, 3.0), compute(1, 3.0, 4.0))
+    >>> spans = (compute(0, 0.0, 1.0), compute(1, 1.0, 3.0), compute(0, 3.0, 4.0))
     >>> trace = Trace(truth=Truth.SIMULATED, rank_names=("a", "b"), spans=spans)
-    >>> [step.bubble_fraction for step in summarise(trace)]
+    >>> [step.bubble for step in summarise(trace)]
     [0.5]
     """
     steps: dict[int, list[Span]] = defaultdict(list)
     for span in trace.spans:
         steps[span.step].append(span)
+    measured = dict(trace.bubbles)
     return tuple(
-        _summarise_step(step, steps[step], num_ranks=len(trace.rank_names))
+        _summarise_step(step, steps[step], measured, num_ranks=len(trace.rank_names))
         for step in sorted(steps)
     )
 
 
-def _summarise_step(step: int, spans: list[Span], *, num_ranks: int) -> StepSummary:
+def _summarise_step(
+    step: int, spans: list[Span], measured: Mapping[int, float], *, num_ranks: int
+) -> StepSummary:
     lanes: dict[tuple[int, Lane], list[Span]] = defaultdict(list)
     for span in spans:
         lanes[span.rank, span.lane].append(span)
@@ -75,17 +99,23 @@ def _summarise_step(step: int, spans: list[Span], *, num_ranks: int) -> StepSumm
         )
         for rank in range(num_ranks)
     )
-    computes = [span for span in spans if span.lane is Lane.COMPUTE]
-    pipeline_s = (
-        max(each.end_s for each in computes) - min(each.start_s for each in computes)
-        if computes
-        else 0.0
-    )
-    busy_s = sum(rank.compute_s for rank in ranks)
+    computes = (lanes[rank, Lane.COMPUTE] for rank in range(num_ranks))
+    phases_s = [
+        max(span.end_s for span in of_rank) - min(span.start_s for span in of_rank)
+        for of_rank in computes
+        if any(span.stage == 0 for span in of_rank)
+    ]
+    bubble = None
+    if sum(phases_s) > 0:
+        bubble = bubble_fraction(
+            compute_s=sum(rank.compute_s for rank in ranks),
+            pipeline_s=sum(phases_s),
+            num_pipeline_ranks=num_ranks // len(phases_s),
+        )
     return StepSummary(
         step=step,
-        pipeline_s=pipeline_s,
-        bubble_fraction=1.0 - busy_s / (num_ranks * pipeline_s) if pipeline_s > 0 else None,
+        pipeline_s=sum(phases_s) / len(phases_s) if phases_s else 0.0,
+        bubble=measured.get(step, bubble),
         ranks=ranks,
     )
 

@@ -46,7 +46,7 @@ def test_a_vocabulary_is_trained_and_can_be_used_again(text: Path) -> None:
 def test_a_dataset_is_not_overwritten(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert prepare(text) == 0
     assert prepare(text) == 2
-    assert "must not hold a dataset already" in capsys.readouterr().err
+    assert "`--out` must not hold a dataset already" in capsys.readouterr().err
     assert prepare(text, "--if-missing") == 0
 
 

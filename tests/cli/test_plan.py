@@ -55,6 +55,52 @@ def test_json_is_one_object_whose_parts_add_up(
     assert (told["stages"], told["replicas"], told["left_out"]) == (2, 2, [])
 
 
+GPUS = """
+name = "gpus"
+[[hosts]]
+region = "lab"
+devices = 2
+{lines}
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "precision", "unchecked"),
+    [
+        ('gpu = "A100-40GB"', (), "tf32", []),
+        ('gpu = "A100-40GB"', ("--matmul-precision", "float32"), "fp32", []),
+        ('gpu = "RTX-4090"\nmemory_gib = 24\ntflops = 82.6', (), "fp32", []),
+        ("effective_tflops = 3", (), "fp32", ["lab-0:0", "lab-0:1"]),
+    ],
+)
+def test_a_plan_says_its_precision_and_what_memory_it_did_not_check(
+    lines: str,
+    words: tuple[str, ...],
+    precision: str,
+    unchecked: list[str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+):
+    cluster = tmp_path / "gpus.toml"
+    cluster.write_text(GPUS.format(lines=lines))
+    here = ("--cluster", str(cluster), "--stages", "2", "--replicas", "1", *words)
+    told = json.loads(planned(tmp_path / "plan.toml", *here, "--json", capsys=capsys))
+    assert (told["precision"], told["memory_unchecked"]) == (precision, unchecked)
+    text = planned(tmp_path / "plan.toml", *here, capsys=capsys)
+    assert ("matrix products in TF32" in text) == (precision == "tf32")
+    assert ("memory was not checked on 2 devices" in text) == bool(unchecked)
+
+
+def test_a_stage_that_exceeds_a_described_memory_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    cluster = tmp_path / "gpus.toml"
+    cluster.write_text(GPUS.format(lines="memory_gib = 0.001\ntflops = 1"))
+    words = ("plan", *_SMALL, *_QUICK, "--cluster", str(cluster), "--out", str(tmp_path / "p"))
+    assert main([*words]) == 2
+    assert "a plan fits into its devices: none does for 4 layers" in capsys.readouterr().err
+
+
 def test_a_schedule_made_to_measure_is_no_slower(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):

@@ -54,6 +54,7 @@ def test_train_starts_its_ranks_and_says_what_came_out(
         f"plan        {tmp_path}/run/plan.toml",
         f"trace       {tmp_path}/run/trace.json",
         f"picture     {tmp_path}/run/timeline.png",
+        f"losses      {tmp_path}/run/losses.png",
     ):
         assert words in alone.stdout, alone.stdout
 
@@ -167,6 +168,7 @@ def test_a_shown_schedule_may_be_edited_and_used(write_config: WriteConfig, tmp_
         (),
         ("train",),
         ("run",),
+        ("runs",),
         ("init",),
         ("plan",),
         ("simulate",),

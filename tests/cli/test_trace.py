@@ -62,4 +62,4 @@ def test_a_step_that_the_trace_lacks_is_refused(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["trace", str(run_folder), "--step", "99"]) == 2
-    assert "choose from [1, 2, 3]" in capsys.readouterr().err
+    assert "choose from [2, 3, 4]" in capsys.readouterr().err

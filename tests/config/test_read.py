@@ -10,6 +10,8 @@ from jaxpipe.config.build_job import scales_loss
 from jaxpipe.errors import ConfigError
 from jaxpipe.schedule import ScheduleKind
 from models import presets
+from tests.runtime.training import tiny_tree
+from topo.toml_text import toml_text
 
 QUICKSTART = Path("experiments/quickstart/two_region.toml")
 LEAST = {"run": {"folder": "r"}, "data": {"folder": "d"}, "model": {"preset": "tiny"}}
@@ -79,3 +81,10 @@ def test_the_loss_is_scaled_where_activations_are_float16_or_as_told(
 def test_a_setting_cannot_open_a_value():
     with pytest.raises(ConfigError, match="`seed` is a value, not a section"):
         load_config(QUICKSTART, ["run.seed.deep=3"])
+
+
+def test_a_byte_order_mark_is_accepted(tmp_path: Path, dataset: Path) -> None:
+    text = toml_text(tiny_tree(tmp_path / "run", dataset))
+    (tmp_path / "marked.toml").write_text(text, encoding="utf-8-sig")
+    (tmp_path / "plain.toml").write_text(text, encoding="utf-8")
+    assert load_config(tmp_path / "marked.toml") == load_config(tmp_path / "plain.toml")

@@ -1,6 +1,7 @@
 """GPT-2 in and out: the same logits as an oracle, the same bits after a round trip."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ from jaxpipe.interchange import (
     to_gpt2_tensors,
     write_gpt2,
 )
-from jaxpipe.runtime.checkpoint.tensor_names import names, restore
+from jaxpipe.runtime.checkpoint.tensor_names import flatten, names, restore
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.stage.stage import Stage
 from models import GptConfig
@@ -221,3 +222,74 @@ def test_transformers_has_the_same_logits_before_and_after(tied: bool, tmp_path:
     again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "ours").eval()
     with torch.no_grad():
         assert np.array_equal(again(torch.asarray(TOKENS)).logits.numpy(), expected)
+
+
+def write_model(folder: Path, change: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    save_file(tensors, folder / "model.safetensors")
+    fields = gpt2_config_of(CONFIG) | change
+    (folder / "config.json").write_text(json.dumps(fields))
+
+
+def their_tensors() -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    shapes = jax.eval_shape(
+        lambda: Gpt(CONFIG).init(jax.random.key(0), layers=range(2), embed=True, head=True)
+    )
+    random = jax.tree.map(lambda leaf: generator.normal(size=leaf.shape), shapes)
+    return to_gpt2_tensors(flatten(random, first_layer=0), CONFIG)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e39])
+def test_weights_that_are_no_numbers_are_named(tmp_path: Path, value: float):
+    tensors = {name: each.astype(np.float64) for name, each in their_tensors().items()}
+    tensors["transformer.h.1.mlp.c_fc.bias"][3] = value
+    write_model(tmp_path, {}, tensors)
+    with pytest.raises(CheckpointError, match=r"1 of the 48 in `h\.1\.mlp\.c_fc\.bias` are NaN"):
+        read_gpt2(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"n_layer": 10**9}, "`n_layer` is 1,000,000,000, and there are 28 tensors"),
+        ({"n_layer": True}, "`n_layer` is True"),
+        ({"vocab_size": 10**12}, r"`wte\.weight` is \[17, 12\], not \[1000000000000, 12\]"),
+        ({"n_embd": "x" * 10**6}, "`n_embd` is 'x"),
+        ({"tie_word_embeddings": "\x1b[2J"}, "`tie_word_embeddings` is '"),
+    ],
+)
+def test_sizes_claim_neither_time_nor_memory(tmp_path: Path, change: dict[str, Any], words: str):
+    write_model(tmp_path, change, their_tensors())
+    with pytest.raises((CheckpointError, ConfigError), match=words) as raised:
+        read_gpt2(tmp_path)
+    assert len(str(raised.value)) < 500
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize("file", ["../model.safetensors", "/etc/passwd", ""])
+def test_an_index_names_files_of_its_folder(tmp_path: Path, file: str):
+    write_model(tmp_path, {}, their_tensors())
+    index = {"weight_map": {"transformer.wte.weight": file}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match="not the name of a file in this folder"):
+        read_gpt2(tmp_path)
+
+
+@pytest.mark.parametrize("index", [[], {}, {"weight_map": 3}, {"weight_map": {"a": 3}}])
+def test_an_index_of_wrong_types_is_one_error(tmp_path: Path, index: Any):
+    write_model(tmp_path, {}, their_tensors())
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"weight_map|a model is a folder with"):
+        read_gpt2(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_pipe_is_not_waited_for_and_a_link_is_followed(tmp_path: Path, name: str):
+    write_model(tmp_path, {}, their_tensors())
+    (tmp_path / name).rename(tmp_path / "blob")
+    (tmp_path / name).symlink_to("blob")
+    assert len(read_gpt2(tmp_path)[1]) == 28
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises((CheckpointError, ConfigError), match="not a regular file"):
+        read_gpt2(tmp_path)

@@ -8,6 +8,7 @@ import pytest
 from jax.extend.core import JaxprEqn
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.jaxpr import TESTED
 from jaxpipe.jaxpr.equation import called, recomputes, scan_of
 
 X = jnp.arange(4.0)
@@ -78,6 +79,6 @@ def test_only_a_backward_recomputes() -> None:
 def test_an_unknown_version_of_jax_is_named() -> None:
     *_, scan = equations(lambda x: jax.lax.scan(lambda c, each: (c + each, c), 0.0, x))
     without = scan.replace(params={"body": None, "length": 4})
-    match = rf"jax 0.10 to 0.12: `scan` of jax {jax.__version__} has no parameter `ft_in`, only "
+    match = rf"{TESTED}: `scan` of jax {jax.__version__} has no parameter `ft_in`, only "
     with pytest.raises(ConfigError, match=match + "body, length; install one of those versions"):
         scan_of(without)

@@ -1,12 +1,12 @@
 """The versions of JAX that are tested: the range of the package, and of this environment."""
 
 import logging
-import re
 import tomllib
 from pathlib import Path
 
 import jax
 import pytest
+from packaging.requirements import Requirement
 
 from jaxpipe.jaxpr import TESTED, is_tested, warn_if_untested
 
@@ -15,13 +15,21 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_the_range_is_that_of_the_package():
-    (needed,) = (each for each in PROJECT["dependencies"] if re.match(r"jax\b", each))
-    oldest, before = re.fullmatch(r"jax>=0\.(\d+),<0\.(\d+)", needed).groups()  # type: ignore[union-attr]
-    assert f"jax 0.{oldest} to 0.{int(before) - 1}" == TESTED
-    assert is_tested(f"0.{oldest}.0")
-    assert not is_tested(f"0.{int(oldest) - 1}.9")
-    assert not is_tested(f"0.{before}.0")
-    assert not is_tested("1.0.0")
+    (needed,) = (each for each in map(Requirement, PROJECT["dependencies"]) if each.name == "jax")
+    bounds = {each.operator: each.version for each in needed.specifier}
+    before = int(bounds["<"].removeprefix("0."))
+    assert f"jax {bounds['>=']} to 0.{before - 1}" == TESTED
+    versions = (
+        "0.9.9",
+        "0.10.0",
+        "0.10.1",
+        "0.10.2",
+        "0.11.0",
+        f"0.{before - 1}.9",
+        f"0.{before}.0",
+    )
+    for version in (*versions, "1.0.0"):
+        assert is_tested(version) == needed.specifier.contains(version), version
 
 
 def test_the_jax_of_this_environment_is_tested(caplog: pytest.LogCaptureFixture):

@@ -1,5 +1,6 @@
 """Plan files: read back exactly, readable, and refused when they are wrong."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,6 +122,9 @@ def test_a_file_reads_well():
             "'ohio-9:0' in `devices` for rank 0, .* has 'ohio-0:0' there",
         ),
         ("num_microbatches = 8", "num_microbatches = 0", "needs a microbatch"),
+        ("num_microbatches = 8", "num_microbatches = 100000000", "at most 8,192 microbatches"),
+        ('"two-region"', '"two\\nregion"', "`cluster` must be letters, digits"),
+        ('["ohio-0:0"', '["\\u001b[2J"', "`devices` must be the names of devices"),
     ],
 )
 def test_wrong_files_are_refused(tmp_path: Path, old: str, new: str, words: str):
@@ -157,3 +161,18 @@ def test_files_of_older_versions_are_read(tmp_path: Path):
 def test_a_missing_file_is_refused(tmp_path: Path):
     with pytest.raises(PlanError, match=r"cannot read the plan .*: No such file"):
         read_plan(tmp_path / "none.toml", topo.load("two-region"))
+
+
+@pytest.mark.parametrize("name", ["\\u001b[2J", "a b", "../x", "x:y"])
+def test_a_resolved_plan_has_names(tmp_path: Path, name: str):
+    path = tmp_path / "plan.toml"
+    path.write_text(text_of_identity().replace("ohio-1:0", name))
+    with pytest.raises(PlanError, match="`devices` must be the names of devices") as raised:
+        read_resolved_plan(path)
+    assert str(raised.value).isprintable()
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "plan.toml")
+    with pytest.raises(PlanError, match=r"cannot read the plan .* not a regular file"):
+        read_plan(tmp_path / "plan.toml", topo.load("two-region"))

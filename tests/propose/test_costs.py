@@ -1,12 +1,16 @@
 """What the planner is told of a model and of its devices."""
 
+from dataclasses import replace
+
 import pytest
 
 import topo
 from jaxpipe.errors import ConfigError
+from jaxpipe.propose.costed import costed
 from jaxpipe.propose.device_speeds import precision_of, with_speeds
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
-from jaxpipe.runtime.config import Remat
+from jaxpipe.runtime.config import MatmulPrecision, Remat
+from jaxpipe.simulate import dtfm_constants
 from models import GptConfig, load_preset
 from models.gpt_costs import num_parameters, train_flops_per_token
 from topo.gpu import Precision
@@ -50,6 +54,68 @@ def test_a_parameter_takes_four_times_its_format():
 )
 def test_the_precision_is_one_that_all_gpus_have(preset: str, cluster: str, precision: Precision):
     assert precision_of(GptConfig(**load_preset(preset)), topo.load(cluster)) is precision
+
+
+@pytest.mark.parametrize(
+    ("gpu", "matmul_precision", "precision"),
+    [
+        ("A100-80GB", MatmulPrecision.TF32, Precision.TF32),
+        ("A100-80GB", MatmulPrecision.FLOAT32, Precision.FP32),
+        ("T4", MatmulPrecision.TF32, Precision.FP32),
+    ],
+)
+def test_products_of_float32_are_in_tf32_where_the_run_and_the_gpu_have_it(
+    gpu: str, matmul_precision: MatmulPrecision, precision: Precision
+):
+    cluster = topo.load(f"homogeneous:gpu={gpu}")
+    assert precision_of(GPT2, cluster, matmul_precision=matmul_precision) is precision
+
+
+def test_of_an_a100_and_an_a40_the_a100_is_faster_in_tf32():
+    fast, slow = (topo.load(f"homogeneous:hosts=1,gpu={gpu}") for gpu in ("A100-40GB", "A40"))
+    fraction = dtfm_constants().fp16.remote_fraction
+    for matmul_precision, is_faster in (
+        (MatmulPrecision.TF32, True),
+        (MatmulPrecision.FLOAT32, False),
+    ):
+        speeds = [
+            costed(
+                GPT2,
+                cluster,
+                remat=Remat.NONE,
+                profile=None,
+                tflops=None,
+                matmul_precision=matmul_precision,
+            ).profile.flops_per_s
+            for cluster in (fast, slow)
+        ]
+        assert (speeds[0] > speeds[1]) == is_faster
+        if is_faster:
+            assert speeds == pytest.approx([fraction * 156e12, fraction * 74.8e12])
+
+
+def test_a_gpu_without_tf32_computes_in_float32_next_to_one_that_has_it():
+    mixed = topo.load("homogeneous:hosts=2,devices=1,gpu=V100-SXM2")
+    kinds = (topo.gpu("V100-SXM2"), topo.gpu("H100"))
+    devices = tuple(replace(d, gpu=g) for d, g in zip(mixed.devices, kinds, strict=True))
+    known = with_speeds(
+        replace(mixed, devices=devices),
+        Precision.TF32,
+        fraction=0.25,
+        float32_fraction=0.5,
+        unknown_flops_per_s=None,
+    )
+    speeds = [device.effective_flops_per_s for device in known.devices]
+    assert speeds == pytest.approx([0.5 * 15.7e12, 0.25 * 494.7e12])
+
+
+def test_a_described_gpu_reaches_a_part_of_its_own_peak():
+    cluster = topo.load("laptop")
+    devices = tuple(replace(each, peak_flops_per_s=80e12) for each in cluster.devices)
+    known = with_speeds(
+        replace(cluster, devices=devices), Precision.TF32, fraction=0.25, unknown_flops_per_s=None
+    )
+    assert {device.effective_flops_per_s for device in known.devices} == {20e12}
 
 
 def test_a_known_gpu_reaches_a_part_of_its_peak():

@@ -6,6 +6,7 @@ from threading import Lock
 
 from jax.sharding import Mesh
 
+from jaxpipe.runtime.config import MatmulPrecision
 from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Layout
@@ -15,15 +16,21 @@ _ONE_AT_A_TIME = Lock()
 
 
 def compile_stage_once(
-    functions: StageFunctions, *, ops: Collection[Op], layout: Layout = ONE_DEVICE
+    functions: StageFunctions,
+    *,
+    ops: Collection[Op],
+    layout: Layout = ONE_DEVICE,
+    precision: MatmulPrecision = MatmulPrecision.TF32,
 ) -> CompiledStage:
     """Return what `compile_stage` returns; of replicas that start together the first compiles."""
     with _ONE_AT_A_TIME:
-        return _compiled(functions, ops=frozenset(ops), mesh=layout.mesh)
+        return _compiled(functions, frozenset(ops), layout.mesh, precision)
 
 
 @cache
-def _compiled(functions: StageFunctions, *, ops: frozenset[Op], mesh: Mesh | None) -> CompiledStage:
+def _compiled(
+    functions: StageFunctions, ops: frozenset[Op], mesh: Mesh | None, precision: MatmulPrecision
+) -> CompiledStage:
     split = functions.stage.model.split
     layout = ONE_DEVICE if mesh is None else Layout(mesh=mesh, split=split)
-    return compile_stage(functions, ops=ops, layout=layout)
+    return compile_stage(functions, ops=ops, layout=layout, precision=precision)

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def test_a_jax_that_nothing_was_tested_with_is_warned_of_once(
     monkeypatch.setattr(jax, "__version__", "0.13.0")
     assert len(run_tree(tiny_tree(tmp_path, dataset, train={"steps": 1}))) == 1
     assert caplog.messages == [
-        "jaxpipe is tested with jax 0.10 to 0.12, and this is jax 0.13.0: if anything fails, "
+        "jaxpipe is tested with jax 0.10.2 to 0.12, and this is jax 0.13.0: if anything fails, "
         "install one of those versions"
     ]
 
@@ -126,19 +127,24 @@ def test_bfloat16_keeps_float32_master_weights(reference: Path, tmp_path: Path, 
 
 def test_the_trace_holds_the_last_steps_of_all_ranks(reference: Path):
     trace = read_chrome(reference / "trace.json")
-    assert {span.step for span in trace.spans} == {1, 2, 3}
+    assert {span.step for span in trace.spans} == {2, 3, 4}
     assert {span.rank for span in trace.spans} == {0, 1, 2, 3}
     assert {span.lane for span in trace.spans} == set(Lane)
-    for step in summarise(trace):
-        assert step.bubble_fraction is not None
-        assert 0 < step.bubble_fraction < 1
+    steps = summarise(trace)
+    # One bubble, equal to the last digit wherever it is said, and equal to that of the spans.
+    logged = {each.step: each.bubble for each in metrics_of(reference)}
+    assert {each.step: each.bubble for each in steps} == {n: logged[n] for n in (2, 3, 4)}
+    for ours, of_spans in zip(steps, summarise(replace(trace, bubbles=())), strict=True):
+        assert of_spans.bubble == pytest.approx(ours.bubble, rel=1e-6)
+        assert ours.bubble is not None
+        assert 0 < ours.bubble < 1
     assert (reference / "timeline.png").stat().st_size > 0
 
 
 def test_a_trace_of_more_steps_than_there_are_holds_no_evaluation(tmp_path: Path, dataset: Path):
     plan = {"stages": 1, "replicas": 1}
     run_tree(tiny_tree(tmp_path, dataset, plan=plan, train={"steps": 1}, trace={"steps": 9}))
-    assert {span.step for span in read_chrome(tmp_path / "trace.json").spans} == {0}
+    assert {span.step for span in read_chrome(tmp_path / "trace.json").spans} == {1}
 
 
 def test_metrics_measure_what_they_say(reference: Path):

@@ -142,7 +142,7 @@ def test_the_bubble_of_the_trace_is_that_of_the_timetable():
         lower(schedule, tied=False, num_replicas=1), forward_s=(1.0,) * 4, backward_s=(2.0,) * 4
     )
     ideal = timetable(schedule, forward_s=(1.0,) * 4, backward_s=(2.0,) * 4)
-    assert summarise(simulate(job))[0].bubble_fraction == pytest.approx(ideal.bubble_fraction)
+    assert summarise(simulate(job))[0].bubble == pytest.approx(ideal.bubble_fraction)
 
 
 def test_programs_that_wait_for_ever_are_refused():

@@ -10,6 +10,7 @@ import pytest
 
 import topo
 from topo.csv_table import csv_rows
+from topo.draw_cluster import draw_cluster
 from topo.parameters import Value, substitute
 from topo.units import gbps_from_bytes_per_s, ms_from_seconds
 
@@ -287,6 +288,59 @@ def test_a_host_that_slurm_does_not_know_is_refused(tmp_path: Path):
 
 
 NVIDIA = "     GPU0 GPU1 CPU Affinity\nGPU0  X   NV2  0-15\nGPU1 NV2   X   0-15\n"
+
+
+def described(tmp_path: Path, *lines: str) -> topo.Device:
+    path = tmp_path / "mine.toml"
+    path.write_text("\n".join(('name = "mine"\n[[hosts]]', *lines)))
+    return topo.load(str(path)).devices[0]
+
+
+def test_any_gpu_can_be_described(tmp_path: Path):
+    device = described(tmp_path, 'gpu = "RTX-4090"', "memory_gib = 24", "tflops = 82.6")
+    assert device.gpu is not None
+    assert (device.gpu.name, device.memory_bytes) == ("RTX-4090", 24 * 2**30)
+    assert {device.peak(precision) for precision in topo.Precision} == {82.6e12}
+    assert device.flops_per_s(topo.Precision.BF16) == 82.6e12
+    assert "1 RTX-4090" in draw_cluster(topo.load(str(tmp_path / "mine.toml")))
+
+
+def test_a_gpu_may_be_described_by_what_it_reaches(tmp_path: Path):
+    device = described(tmp_path, 'gpu = "B200"', "memory_gib = 180", "effective_tflops = 900")
+    assert (device.memory_bytes, device.flops_per_s(topo.Precision.BF16)) == (180 * 2**30, 900e12)
+
+
+def test_a_description_wins_over_the_table(tmp_path: Path):
+    part = described(tmp_path, 'gpu = "A100-80GB"', "memory_gib = 20", "tflops = 44")
+    assert (part.memory_bytes, part.peak(topo.Precision.TF32)) == (20 * 2**30, 44e12)
+    memory = described(tmp_path, 'gpu = "A100-80GB"', "memory_gib = 20")
+    assert (memory.memory_bytes, memory.peak(topo.Precision.TF32)) == (20 * 2**30, 156e12)
+
+
+def test_devices_without_a_type_may_have_memory_and_speed(tmp_path: Path):
+    device = described(tmp_path, "memory_gib = 8", "tflops = 2")
+    assert (device.gpu, device.memory_bytes) == (None, 8 * 2**30)
+    assert device.flops_per_s(topo.Precision.FP32) == 2e12
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (('gpu = "RTX4090"',), "choose from .*, or describe it with `memory_gib` and `tflops`"),
+        (('gpu = "RTX4090"', "memory_gib = 24"), "describe it with `memory_gib` and `tflops`"),
+        (('gpu = "RTX4090"', "tflops = 24"), "describe it with `memory_gib` and `tflops`"),
+        (("memory_gib = 0",), "`memory_gib` must be above 0 and finite, is 0"),
+        (("tflops = inf",), "`tflops` must be above 0 and finite, is inf"),
+        (("effective_tflops = nan",), "`effective_tflops` must be above 0 and finite, is nan"),
+        (
+            ('gpu = "a\\nb"', "memory_gib = 1", "tflops = 1"),
+            "`gpu` must be a name of letters, digits",
+        ),
+    ],
+)
+def test_wrong_descriptions_are_refused(tmp_path: Path, lines: tuple[str, ...], words: str):
+    with pytest.raises(ValueError, match=words):
+        described(tmp_path, *lines)
 
 
 def test_links_inside_a_host_may_come_from_nvidia_smi(tmp_path: Path):

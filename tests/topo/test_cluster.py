@@ -76,7 +76,7 @@ def test_a_speed_that_nobody_knows_is_refused():
         (lambda: Host(name="a", region="x", egress_bytes_per_s=0), "`egress_.*` must be above 0"),
         (
             lambda: Device(name="a:0", host="a", region="x", effective_flops_per_s=0),
-            "`effective_flops_per_s` must be above 0, is 0",
+            "`effective_flops_per_s` must be above 0 and finite, is 0",
         ),
     ],
 )

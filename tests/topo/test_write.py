@@ -45,6 +45,15 @@ def test_effective_speed_round_trips():
     check_same(written_and_read(replace(cluster, devices=fast)), replace(cluster, devices=fast))
 
 
+@pytest.mark.parametrize("name", ["two-region", "homogeneous:gpu=A40"])
+def test_described_devices_round_trip(name: str):
+    cluster = load(name)
+    given = {"memory_bytes": 24 * 2**30, "peak_flops_per_s": 82e12}
+    devices = tuple(replace(device, **given) for device in cluster.devices)
+    described = replace(cluster, name="described", devices=devices)
+    check_same(written_and_read(described), described)
+
+
 def test_hosts_out_of_order_cannot_be_said():
     cluster = load("two-region")
     swapped = replace(cluster, devices=cluster.devices[::-1])

@@ -34,7 +34,7 @@ def test_what_every_rank_spent_adds_up_to_the_step(trace: Trace):
             assert min(rank.spent_s.values()) >= 0
             assert sum(rank.spent_s.values()) == pytest.approx(step.seconds)
             waited_s = sum(rank.waited_s.values())
-            assert waited_s <= rank.spent_s[Spent.BUBBLE] * (1 + 1e-9) + 1e-9
+            assert waited_s <= rank.spent_s[Spent.WAITING] * (1 + 1e-9) + 1e-9
         assert sum(mean_spent_s(step).values()) == pytest.approx(step.seconds)
 
 
@@ -60,7 +60,7 @@ def test_a_wait_is_for_the_sender_until_it_sends_and_then_for_the_network():
         span(Lane.SEND, 3.0, 5.0, peer=1, microbatch=0),
         span(Lane.RECEIVE, 1.0, 5.0, rank=1, peer=0, microbatch=0),
     )
-    assert spent(step, 1) == {Spent.OTHER: 1.0, Spent.BUBBLE: 2.0, Spent.ACTIVATIONS: 2.0}
+    assert spent(step, 1) == {Spent.OTHER: 1.0, Spent.WAITING: 2.0, Spent.ACTIVATIONS: 2.0}
     assert step.ranks[1].waited_s == {0: 2.0}
     assert spent(step, 0) == {Spent.COMPUTE: 3.0, Spent.OTHER: 2.0}
 
@@ -75,7 +75,7 @@ def test_a_message_that_is_there_already_costs_its_taking_alone():
 
 def test_a_message_whose_send_is_unknown_is_waited_for():
     step = account_of(span(Lane.RECEIVE, 0.0, 1.0, rank=1, peer=0, microbatch=0))
-    assert spent(step, 1) == {Spent.BUBBLE: 1.0}
+    assert spent(step, 1) == {Spent.WAITING: 1.0}
     assert step.ranks[1].waited_s == {0: 1.0}
 
 
@@ -84,7 +84,7 @@ def test_a_sum_is_waited_for_until_the_last_has_joined():
         span(Lane.REDUCE, 0.0, 4.0, name="reduce scalars"),
         span(Lane.REDUCE, 3.0, 4.0, rank=1, name="reduce scalars"),
     )
-    assert spent(step, 0) == {Spent.BUBBLE: 3.0, Spent.GRADIENTS: 1.0}
+    assert spent(step, 0) == {Spent.WAITING: 3.0, Spent.GRADIENTS: 1.0}
     assert step.ranks[0].waited_s == {1: 3.0}
     assert spent(step, 1) == {Spent.OTHER: 3.0, Spent.GRADIENTS: 1.0}
 

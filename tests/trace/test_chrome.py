@@ -1,6 +1,7 @@
 """Chrome JSON: what is written is read back, and shows ranks, lanes, truth and arrows."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,23 @@ def test_slices_of_a_thread_do_not_overlap(trace: Trace):
         threads.setdefault(key, []).append((member.start_s, member.end_s))
     for members in threads.values():
         assert all(a[1] <= b[0] for a, b in pairwise(sorted(set(members))))
+
+
+def test_steps_of_older_files_count_from_0(tmp_path: Path):
+    document = to_chrome(TRACE)
+    for added in ("about", "first_step", "bubbles"):
+        del document["otherData"][added]
+    (tmp_path / "old.json").write_text(json.dumps(document))
+    old = read_chrome(tmp_path / "old.json")
+    assert old == replace(TRACE, spans=tuple(replace(s, step=s.step + 1) for s in TRACE.spans))
+
+
+def test_what_is_emulated_and_the_logged_bubbles_are_kept(tmp_path: Path):
+    trace = replace(TRACE, about="links of case1", bubbles=((3, 1 / 3),))
+    write_chrome(trace, tmp_path / "trace.json")
+    assert read_chrome(tmp_path / "trace.json") == trace
+    labels = {e["args"]["labels"] for e in events("M", trace) if e["name"] == "process_labels"}
+    assert labels == {"emulated: links of case1"}
 
 
 def test_truth_and_ranks_are_named():

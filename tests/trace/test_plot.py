@@ -2,6 +2,7 @@
 
 import struct
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,10 @@ def test_a_missing_matplotlib_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UserError, match=r"pip install 'jaxpipe\[plot\]'"):
         plot(TRACE, tmp_path / "step.png", step=3)
+
+
+def test_a_name_is_no_formula(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "step.png"
+    plot(replace(TRACE, rank_names=("$\\frac{$", "\x1b[2J$x^$")), path, step=3)
+    assert path.stat().st_size > 1000

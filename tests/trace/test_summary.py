@@ -1,5 +1,7 @@
 """Summaries: seconds by rank and step, and the bubble."""
 
+from dataclasses import replace
+
 from hypothesis import given
 
 from jaxpipe.trace import Lane, RankSummary, StepSummary, Trace, Truth, summarise
@@ -27,7 +29,7 @@ def test_seconds_are_counted_by_rank_and_step():
         StepSummary(
             step=5,
             pipeline_s=5.0,
-            bubble_fraction=0.5,
+            bubble=0.5,
             ranks=(
                 RankSummary(rank=0, compute_s=3.0, receive_s=2.0, reduce_s=0.0),
                 RankSummary(rank=1, compute_s=2.0, receive_s=0.0, reduce_s=4.0),
@@ -36,7 +38,7 @@ def test_seconds_are_counted_by_rank_and_step():
         StepSummary(
             step=6,
             pipeline_s=1.0,
-            bubble_fraction=0.5,
+            bubble=0.5,
             ranks=(RankSummary(rank=0, compute_s=1.0, receive_s=0.0, reduce_s=0.0), idle),
         ),
     )
@@ -46,14 +48,36 @@ def test_without_compute_there_is_no_bubble():
     trace = Trace(
         truth=Truth.MEASURED, rank_names=("a",), spans=(span(Lane.REDUCE, 0.0, 1.0, step=2),)
     )
-    assert [each.bubble_fraction for each in summarise(trace)] == [None]
+    assert [each.bubble for each in summarise(trace)] == [None]
     assert summarise(Trace(truth=Truth.MEASURED, rank_names=("a",), spans=())) == ()
 
 
+def test_a_replica_has_the_phase_of_its_first_stage():
+    computes = (
+        span(Lane.COMPUTE, 0.0, 4.0, rank=0),
+        span(Lane.COMPUTE, 5.0, 9.0, rank=1),  # later than the phase of its replica: of no effect
+        span(Lane.COMPUTE, 100.0, 101.0, rank=2),
+        span(Lane.COMPUTE, 107.0, 108.0, rank=2),
+        span(Lane.COMPUTE, 101.0, 104.0, rank=3),
+    )
+    stages = (0, 1, 0, 0, 1)
+    spans = tuple(replace(each, stage=stage) for each, stage in zip(computes, stages, strict=True))
+    (step,) = summarise(Trace(truth=Truth.MEASURED, rank_names=tuple("abcd"), spans=spans))
+    assert step.pipeline_s == 6.0
+    assert step.bubble == 1 - (4 + 4 + 2 + 3) / (2 * (4 + 8))
+
+
+def test_the_figure_that_a_run_has_logged_is_its_bubble():
+    spans = tuple(span(Lane.COMPUTE, 0.0, 1.0, step=step) for step in (7, 8))
+    trace = Trace(truth=Truth.MEASURED, rank_names=("a",), spans=spans, bubbles=((8, 0.123),))
+    assert [step.bubble for step in summarise(trace)] == [0.0, 0.123]
+
+
 @given(trace=traces())
-def test_the_bubble_is_a_fraction(trace: Trace):
+def test_a_rank_computes_for_no_longer_than_the_step(trace: Trace):
     for step in summarise(trace):
         assert len(step.ranks) == len(trace.rank_names)
-        assert all(rank.compute_s <= step.pipeline_s * (1 + 1e-9) for rank in step.ranks)
-        if step.bubble_fraction is not None:
-            assert -1e-9 <= step.bubble_fraction < 1.0
+        spans = [each for each in trace.spans if each.step == step.step]
+        seconds = max(s.end_s for s in spans) - min(s.start_s for s in spans)
+        assert all(rank.compute_s <= seconds * (1 + 1e-9) for rank in step.ranks)
+        assert step.bubble is None or step.bubble < 1.0

@@ -18,6 +18,8 @@ from topo.emulate.owner import Owner
 from topo.hostfile import mpich_hostfile
 
 MARK = "JAXPIPE_EMULATION"
+LINKS = "JAXPIPE_EMULATED_LINKS"
+"""Describes the links to the processes inside, for the label of their results."""
 """Environment variable of every process of the command: the name of the emulation."""
 
 # `eval`: mpirun has quoted the command for a remote shell, as it would for ssh.

@@ -69,7 +69,8 @@ def submesh_space(task: Task, *, microbatch: int, equal: int | None = None) -> S
     return SubmeshSpace(
         submeshes=ranges,
         memory_bytes=[
-            np.inf if device.gpu is None else device.gpu.memory_bytes for device in cluster.devices
+            np.inf if device.memory_bytes is None else device.memory_bytes
+            for device in cluster.devices
         ],
         hop_s=hop_s,
     )

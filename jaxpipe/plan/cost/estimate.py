@@ -30,11 +30,10 @@ class Estimate:
 
 def slowness(cluster: Cluster, profile: Profile, precision: Precision) -> np.ndarray:
     """Return each device's compute time relative to the profiled device; 1 if it is unknown."""
-    known = [device.gpu is not None or device.effective_flops_per_s for device in cluster.devices]
     return np.array(
         [
-            profile.flops_per_s / device.flops_per_s(precision) if is_known else 1.0
-            for device, is_known in zip(cluster.devices, known, strict=True)
+            profile.flops_per_s / device.flops_per_s(precision) if device.has_speed else 1.0
+            for device in cluster.devices
         ]
     )
 

@@ -88,12 +88,12 @@ def live_limits(
     for rank, memory in enumerate(stage_memory(plan, profile, each=each)):
         kept = max(profile.stage(plan.cut, stage).kept_bytes for stage in plan.stages(rank))
         one = kept + profile.activation_bytes
-        gpus = [cluster.devices[row[rank]].gpu for row in plan.placement]
+        sizes = [cluster.devices[row[rank]].memory_bytes for row in plan.placement]
         rooms = [
             # A profile may keep 0 bytes.
-            (gpu.memory_bytes - memory.total + memory.activations) // max(1, one)
-            for gpu in gpus
-            if gpu is not None
+            (size - memory.total + memory.activations) // max(1, one)
+            for size in sizes
+            if size is not None
         ]
         limits.append(max(0, min((plan.num_microbatches * plan.num_chunks, *rooms))))
     return tuple(limits)
@@ -110,7 +110,7 @@ def overfull(
     excess = {}
     for row in plan.placement:
         for device, need in zip(row, needs, strict=True):
-            gpu = cluster.devices[device].gpu
-            if gpu is not None and need > gpu.memory_bytes:
-                excess[device] = need - gpu.memory_bytes
+            size = cluster.devices[device].memory_bytes
+            if size is not None and need > size:
+                excess[device] = need - size
     return excess

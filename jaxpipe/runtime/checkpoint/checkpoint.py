@@ -3,7 +3,7 @@
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from jaxpipe.runtime.checkpoint.manifest import (
     read_manifest,
     write_manifest,
 )
-from jaxpipe.runtime.checkpoint.shard import check_shard, read_shard
+from jaxpipe.runtime.checkpoint.shard import check_shard, checksum_header, listed_in, read_shard
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
 
 _log = logging.getLogger(__name__)
@@ -26,12 +26,25 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """An open checkpoint: `tensors` lists its contents by name; none of them is read yet."""
+    """An open checkpoint: `tensors` lists its contents by name; none of them is read yet.
+
+    `copies` and `headers` are those of the manifest.
+    """
 
     folder: Path
     step: int
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorEntry]
+    copies: tuple[TensorEntry, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names_by_file(self) -> dict[str, set[str]]:
+        """The names of the tensors in each file."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for entry in (*self.tensors.values(), *self.copies):
+            found[entry.file].add(entry.name)
+        return dict(found)
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Read some tensors, each verified against its checksum.
@@ -76,15 +89,24 @@ def commit(
         OSError: the disk is full.
     """
     tensors: dict[str, TensorEntry] = {}
+    copies: list[TensorEntry] = []
+    names: dict[str, set[str]] = defaultdict(set)
     for entry in entries:
+        names[entry.file].add(entry.name)
         kept = tensors.setdefault(entry.name, entry)
+        if kept is not entry:
+            copies.append(entry)
         if kept.checksum != entry.checksum:
             _log.warning("%s differs: kept that of %s, not %s", entry.name, kept.file, entry.file)
-    for file in sorted({entry.file for entry in tensors.values()}):
-        check_shard(folder, file, [entry for entry in tensors.values() if entry.file == file])
+    for file in sorted(names):
+        check_shard(folder, file, names[file])
     # From here on only rank 0 writes: the manifest, and the rename that commits everything.
     manifest = Manifest(
-        step=step_of(folder), metadata=dict(metadata), tensors=tuple(tensors.values())
+        step=step_of(folder),
+        metadata=dict(metadata),
+        tensors=tuple(tensors.values()),
+        copies=tuple(copies),
+        headers={file: checksum_header(folder, file) for file in sorted(names)},
     )
     write_manifest(folder, manifest)
     if read_manifest(folder).tensors != manifest.tensors:
@@ -94,13 +116,33 @@ def commit(
 
 
 def verify(checkpoint: Checkpoint) -> None:
-    """Read and verify all tensors of a checkpoint, one at a time, and keep none.
+    """Read and verify every byte of a checkpoint, one tensor at a time, and keep none.
 
     Raises:
-        CheckpointError: a file is missing, truncated or changed.
+        CheckpointError: a file is missing, truncated, changed, or not listed, or holds a tensor
+            that is not.
     """
-    for name in checkpoint.tensors:
-        checkpoint.read([name])
+    folder = checkpoint.folder
+    for file, names in checkpoint.names_by_file.items():
+        _check_listed(checkpoint, file, names)
+    for path in sorted(folder.glob("*.safetensors")):
+        if path.name not in checkpoint.names_by_file:
+            raise corrupt(path, "the manifest does not list it")
+    # One at a time: a whole checkpoint may not fit into memory.
+    for entry in (*checkpoint.tensors.values(), *checkpoint.copies):
+        read_shard(folder, entry.file, [entry])
+
+
+def _check_listed(checkpoint: Checkpoint, file: str, names: set[str]) -> None:
+    """Check the header of a file, or of older versions, that its tensors are in the manifest."""
+    folder = checkpoint.folder
+    if not checkpoint.headers:
+        # They list a tensor that two files hold once: what else a file holds must be listed anyhow.
+        check_shard(folder, file, names | (listed_in(folder, file) & set(checkpoint.tensors)))
+    elif checksum_header(folder, file) != checkpoint.headers.get(file):
+        raise corrupt(folder / file, "its header does not match its checksum")
+    else:
+        check_shard(folder, file, names)
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
@@ -115,4 +157,6 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         step=manifest.step,
         metadata=manifest.metadata,
         tensors={entry.name: entry for entry in manifest.tensors},
+        copies=manifest.copies,
+        headers=manifest.headers,
     )

@@ -1,14 +1,17 @@
 """The manifest of a checkpoint: its tensors with their checksums. A folder without one is none."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+import numpy as np
 
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.storage.atomic_write import write_durably
 from jaxpipe.runtime.storage.checksum import seal, unseal
+from topo.regular_file import check_inside, read_regular
 
 Dtype: TypeAlias = Literal[
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -26,14 +29,26 @@ class TensorEntry:
     shape: tuple[int, ...]
     checksum: str
 
+    def __post_init__(self) -> None:
+        if min(self.shape, default=0) < 0:
+            raise ValueError(f"`shape` must not be negative, is {list(self.shape)}")
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the tensor by its dtype and shape."""
+        each = 2 if self.dtype == "bfloat16" else np.dtype(self.dtype).itemsize
+        return prod(self.shape) * each
+
     @property
     def layout(self) -> str:
         """Dtype and shape, as error messages show them."""
         return f"{self.dtype}{list(self.shape)}"
 
 
-def corrupt(path: Path, problem: str) -> CheckpointError:
+def corrupt(path: Path, problem: str | Exception) -> CheckpointError:
     """Return the error of a checkpoint file that differs from what was saved."""
+    if isinstance(problem, OSError):  # its text repeats the path
+        problem = problem.strerror or problem
     return CheckpointError(
         f"`checkpoint` must be intact; {path} is not: {problem}; resume from an older step or from"
         " a copy, and see that all hosts share the folder"
@@ -42,15 +57,29 @@ def corrupt(path: Path, problem: str) -> CheckpointError:
 
 MANIFEST = "manifest.json"
 _VERSION = 1
+_MOST_STEPS = 2**31
+_MOST_BYTES = 2**28
+"""Of a manifest: 256 MiB, more than a million tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The contents of a checkpoint folder: each tensor once, and the metadata of the run."""
+    """The contents of a checkpoint folder: each tensor once, and the metadata of the run.
+
+    `copies` are tensors that a second file holds as well, as both ends of a tied model do;
+    `headers` are the checksums of the headers of all files. With both, every byte has a checksum;
+    manifests of older versions lack them.
+    """
 
     step: int
     metadata: dict[str, Any]
     tensors: tuple[TensorEntry, ...]
+    copies: tuple[TensorEntry, ...] = ()
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.step < _MOST_STEPS:
+            raise ValueError(f"`step` must be from 0 to below {_MOST_STEPS:,}, is {self.step}")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -62,10 +91,15 @@ def read_manifest(folder: Path) -> Manifest:
     """Read `manifest.json`.
 
     Raises:
-        CheckpointError: it is missing, corrupt or of another format version.
+        CheckpointError: it is missing, corrupt or of another format version, or names a file
+            outside of its folder.
     """
     path = folder / MANIFEST
     try:
-        return msgspec.convert(unseal(path.read_bytes(), version=_VERSION), Manifest)
+        content = read_regular(path, most_bytes=_MOST_BYTES)
+        manifest = msgspec.convert(unseal(content, version=_VERSION), Manifest)
+        for entry in (*manifest.tensors, *manifest.copies):
+            check_inside(entry.file, folder)
+        return manifest
     except (OSError, ValueError, msgspec.ValidationError) as error:
-        raise corrupt(path, str(error)) from None
+        raise corrupt(path, error) from None

@@ -1,5 +1,6 @@
 """One safetensors file: the tensors of one stage, verified when they are written and read."""
 
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast, get_args
@@ -12,7 +13,11 @@ from safetensors.numpy import save_file
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint.manifest import Dtype, TensorEntry, corrupt
 from jaxpipe.runtime.storage.atomic_write import sync_file, sync_folder
-from jaxpipe.runtime.storage.checksum import checksum_array
+from jaxpipe.runtime.storage.checksum import checksum_array, checksum_bytes
+from topo.regular_file import check_regular
+
+_LENGTH_BYTES = 8
+"""Of the length of the header, with which a safetensors file begins."""
 
 
 def write_shard(
@@ -31,7 +36,12 @@ def write_shard(
     arrays = {key: np.asarray(tensor, order="C") for key, tensor in tensors.items()}
     entries = tuple(_entry(key, array, file=file) for key, array in arrays.items())
     try:
+        # The library makes files that only their owner can read: the mode of this one, which
+        # follows the umask as that of all other files does, is given to it.
+        (folder / file).touch()
+        mode = (folder / file).stat().st_mode
         save_file(arrays, folder / file)
+        (folder / file).chmod(stat.S_IMODE(mode))
         sync_file(folder / file)
         sync_folder(folder)
     except (OSError, SafetensorError) as error:
@@ -53,29 +63,60 @@ def read_shard(folder: Path, file: str, entries: Iterable[TensorEntry]) -> dict[
     path = folder / file
     tensors: dict[str, np.ndarray] = {}
     try:
+        check_regular(path.lstat(), path)  # a pipe would be waited for
         with safe_open(path, framework="numpy") as opened:
             for entry in entries:
                 tensors[entry.name] = tensor = opened.get_tensor(entry.name)
                 _verify(tensor, entry, path)
     except (OSError, SafetensorError, AttributeError, ValueError) as error:
-        raise corrupt(path, str(error)) from None
+        raise corrupt(path, error) from None
     return tensors
 
 
-def check_shard(folder: Path, file: str, entries: Iterable[TensorEntry]) -> None:
-    """Check that the file is whole and lists the tensors of all entries, without reading them.
+def check_shard(folder: Path, file: str, names: Iterable[str]) -> None:
+    """Check that the file is whole and lists exactly the tensors of these names; reads none.
 
     Raises:
         CheckpointError: it is missing, truncated, or lists other tensors.
     """
+    path, expected, listed = folder / file, set(names), listed_in(folder, file)
+    if missing := expected - listed:
+        raise corrupt(path, f"it lacks the tensor {min(missing)}")
+    if unknown := listed - expected:
+        raise corrupt(path, f"it holds the tensor {min(unknown)}, which the manifest lacks")
+
+
+def listed_in(folder: Path, file: str) -> set[str]:
+    """Return the names of the tensors that a whole file holds, by its header.
+
+    Raises:
+        CheckpointError: it is missing or truncated.
+    """
     path = folder / file
     try:
+        check_regular(path.lstat(), path)
         with safe_open(path, framework="numpy") as opened:
-            missing = {entry.name for entry in entries} - set(opened.keys())
+            return set(opened.keys())
     except (OSError, SafetensorError) as error:
-        raise corrupt(path, str(error)) from None
-    if missing:
-        raise corrupt(path, f"it lacks the tensor {min(missing)}")
+        raise corrupt(path, error) from None
+
+
+def checksum_header(folder: Path, file: str) -> str:
+    """Return the checksum of what precedes the tensors: the length of the list, and the list.
+
+    Raises:
+        CheckpointError: the file is missing or truncated.
+    """
+    path = folder / file
+    try:
+        check_regular(path.lstat(), path)
+        with path.open("rb") as opened:
+            length = int.from_bytes(begin := opened.read(_LENGTH_BYTES), "little")
+            if length > path.stat().st_size - _LENGTH_BYTES:
+                raise corrupt(path, "its header is longer than the file")
+            return checksum_bytes(begin + opened.read(length))
+    except OSError as error:
+        raise corrupt(path, error) from None
 
 
 def _entry(name: str, array: np.ndarray, *, file: str) -> TensorEntry:

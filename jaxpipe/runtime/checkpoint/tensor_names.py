@@ -96,11 +96,14 @@ def restore(
     """
     restored: dict[str, Any] = _skeleton(template)
     for path, leaf in _leaves(template):
-        out = np.empty(leaf.shape, leaf.dtype)
         keys = _names(path, leaf, first_layer=first_layer, prefix=prefix)
+        shape = leaf.shape[1:] if path[0] == _BLOCKS else leaf.shape
+        # Compared before any memory is taken: a configuration may state any size.
+        found = [_find(lookup, key, shape=shape, dtype=leaf.dtype) for key in keys]
+        out = np.empty(leaf.shape, leaf.dtype)
         parts = (out[i, ...] for i in range(len(keys))) if path[0] == _BLOCKS else (out,)
-        for key, part in zip(keys, parts, strict=True):
-            part[...] = _find(lookup, key, like=part)
+        for part, tensor in zip(parts, found, strict=True):
+            part[...] = tensor
         node = restored
         for step in path[:-1]:
             node = node[step]
@@ -134,17 +137,19 @@ def _skeleton(tree: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _find(lookup: Mapping[str, np.ndarray], name: str, *, like: np.ndarray) -> np.ndarray:
+def _find(
+    lookup: Mapping[str, np.ndarray], name: str, *, shape: tuple[int, ...], dtype: Any
+) -> np.ndarray:
     if name not in lookup:
         raise CheckpointError(
             f"`checkpoint` must contain the tensor {name}, and does not; resume with the model and"
             " optimizer that saved it"
         )
     found = lookup[name]
-    if (found.shape, found.dtype) != (like.shape, like.dtype):
+    if (found.shape, found.dtype) != (shape, dtype):
         raise CheckpointError(
             f"`checkpoint` must be of this model; its tensor {name} is {found.dtype}"
-            f"{list(found.shape)}, not {like.dtype}{list(like.shape)}; resume with the model that"
+            f"{list(found.shape)}, not {np.dtype(dtype)}{list(shape)}; resume with the model that"
             " saved it"
         )
     return found

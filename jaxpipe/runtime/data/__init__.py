@@ -13,7 +13,12 @@
 """
 
 from jaxpipe.runtime.data.batches import eval_batch, num_eval_batches, sample
-from jaxpipe.runtime.data.byte_pairs import BytePairs, load_byte_pairs, train_byte_pairs
+from jaxpipe.runtime.data.byte_pairs import (
+    BytePairs,
+    byte_level_definition,
+    load_byte_pairs,
+    train_byte_pairs,
+)
 from jaxpipe.runtime.data.prepare import prepare
 from jaxpipe.runtime.data.source import Source
 from jaxpipe.runtime.data.tokenizer import Bytes, Tokenizer
@@ -25,6 +30,7 @@ __all__ = [
     "Dataset",
     "Source",
     "Tokenizer",
+    "byte_level_definition",
     "eval_batch",
     "load_byte_pairs",
     "num_eval_batches",

@@ -72,6 +72,22 @@ class BytePairs:
         return self._engine.decode(np.asarray(tokens).tolist(), skip_special_tokens=False)
 
 
+def byte_level_definition() -> str:
+    """Return the `tokenizer.json` of `Bytes`: the 256 bytes by their value, without merges."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    # The library writes bytes as characters: the printable ones as themselves, the others from
+    # U+0100 on, in their order.
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    names = {byte: chr(byte) for byte in printable}
+    names |= {byte: chr(256 + number) for number, byte in enumerate(others)}
+    engine = Tokenizer(models.BPE(vocab={name: byte for byte, name in names.items()}, merges=[]))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    engine.decoder = decoders.ByteLevel()
+    return engine.to_str(pretty=True)
+
+
 def load_byte_pairs(path: Path) -> BytePairs:
     """Read a `tokenizer.json`.
 

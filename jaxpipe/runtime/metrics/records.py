@@ -22,10 +22,10 @@ class StepMetrics:
     that did not measure it. `grad_norm` is measured before clipping, and None for a step that was
     skipped because its gradients were not finite; `skipped_steps` counts these so far.
     `loss_scale` is that of the step, None if the loss is not scaled. `bubble` is the fraction of
-    the pipeline phase in which ranks did not compute. `sent_bytes` is the compressed size of all
-    messages between ranks, gradients included; without those of MPI's own all-reduce and of the
-    parameters that replicas gather. `flops_per_s` counts the model's own floating-point operations,
-    over all ranks.
+    the pipeline phase in which ranks did not compute (`jaxpipe.trace.summary`). `sent_bytes` is the
+    compressed size of all messages between ranks, gradients included; without those of MPI's own
+    all-reduce and of the parameters that replicas gather. `flops_per_s` counts the model's own
+    floating-point operations, over all ranks.
     """
 
     step: int
@@ -66,12 +66,19 @@ class MetricsFile:
     """A file of JSON lines: first the description of the run, then one line per step.
 
     A resumed run continues the same file; lines of steps that it repeats are dropped. `key`
-    identifies the run, and is read from the file of a resumed run. `logged_step` is the last step
+    identifies the run, and is read from the file of a resumed run. `truth` says whether the figures
+    are measured or emulated. `logged_step` is the last step
     that any attempt of the run has written, dropped lines included.
     """
 
     def __init__(
-        self, path: Path, description: Mapping[str, Any], *, first_step: int, key: str = ""
+        self,
+        path: Path,
+        description: Mapping[str, Any],
+        *,
+        first_step: int,
+        truth: str = "",
+        key: str = "",
     ) -> None:
         lines = _lines(path)
         rows = [json.loads(line) for line in lines]
@@ -85,7 +92,12 @@ class MetricsFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Replaced as a whole: a crash in between must not lose the lines of earlier steps.
         draft = path.with_suffix(".tmp")
-        header = {"run": description, "key": self.key, "told_step": self.logged_step}
+        header = {
+            "run": description,
+            "truth": truth,
+            "key": self.key,
+            "told_step": self.logged_step,
+        }
         draft.write_text("".join(f"{line}\n" for line in (*kept, json.dumps(header))))
         draft.replace(path)
         self._path = path
@@ -117,6 +129,12 @@ def read_description(path: Path) -> dict[str, Any] | None:
     rows = [json.loads(line) for line in _lines(path)]
     described = [row["run"] for row in rows if "run" in row]
     return described[-1] if described else None
+
+
+def read_truth(path: Path) -> str:
+    """Return whether the figures are measured or emulated, as the last attempt wrote it."""
+    rows = [json.loads(line) for line in _lines(path)]
+    return next((row["truth"] for row in reversed(rows) if row.get("truth")), "")
 
 
 def _lines(path: Path) -> list[str]:

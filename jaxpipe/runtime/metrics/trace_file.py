@@ -1,6 +1,8 @@
 """The trace of a run: gathered on rank 0, on its clock, and written in the format of Perfetto."""
 
 import logging
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -8,13 +10,16 @@ import msgspec
 from jaxpipe.comm import GATHER_TAG, gather_bytes
 from jaxpipe.errors import UserError
 from jaxpipe.runtime.step.worker import Worker
-from jaxpipe.trace import Span, Trace, Truth, plot, write_chrome
+from jaxpipe.trace import Span, Trace, plot, write_chrome
 
 logger = logging.getLogger(__name__)
 
 
-def gather_trace(worker: Worker) -> Trace | None:
-    """Return the kept spans of all ranks on rank 0, and None elsewhere."""
+def gather_trace(worker: Worker, bubbles: Mapping[int, float]) -> Trace | None:
+    """Return the kept spans of all ranks on rank 0, and None elsewhere.
+
+    `bubbles` are those that were reported, by step; those of the kept steps belong to the trace.
+    """
     spans = worker.interpreter.recorder.kept(clock_offset_s=worker.clock_offset_s)
     payloads = gather_bytes(
         worker.transport,
@@ -25,10 +30,18 @@ def gather_trace(worker: Worker) -> Trace | None:
     )
     if payloads is None:
         return None
-    everything = (
+    everything = tuple(
         span for payload in payloads for span in msgspec.json.decode(payload, type=list[Span])
     )
-    return Trace(truth=Truth.MEASURED, rank_names=worker.job.rank_names, spans=tuple(everything))
+    steps = {span.step for span in everything}
+    truth = worker.job.truth(os.environ)
+    return Trace(
+        truth=truth.truth,
+        about=truth.about,
+        rank_names=worker.job.rank_names,
+        spans=everything,
+        bubbles=tuple((step, bubble) for step, bubble in bubbles.items() if step in steps),
+    )
 
 
 def write_trace(trace: Trace, *, path: Path, picture: Path) -> Path | None:

@@ -171,8 +171,13 @@ def run_child(
             stdin=subprocess.DEVNULL,
             stdout=pipe,
             stderr=pipe,
-            # Settings of the user take precedence.
-            env={**MEMORY_SETTINGS, **environment, **os.environ},
+            # Open MPI needs a home. Settings of the user take precedence.
+            env={
+                "HOME": os.path.expanduser("~"),
+                **MEMORY_SETTINGS,
+                **environment,
+                **os.environ,
+            },
             preexec_fn=partial(_begin_child, deadly),  # noqa: PLW1509  two calls to the system
             # A terminal sends Ctrl-C to its whole process group: `mpirun` would end its ranks.
             process_group=0,

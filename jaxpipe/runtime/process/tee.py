@@ -1,4 +1,4 @@
-"""Pass on the output of a child process, at once and unchanged, and keep the end of it."""
+"""Pass on the output of a launcher at once, without its noise, and keep the end of all of it."""
 
 import os
 import subprocess
@@ -7,9 +7,12 @@ from contextlib import suppress
 from threading import Thread
 from typing import IO
 
+from jaxpipe.runtime.process.launcher_noise import NoiseFilter
+
 _PIECE_BYTES = 2**16
 _KEPT_PIECES = 64
 _JOIN_TIMEOUT_S = 2.0
+_STDERR = 2
 
 
 class Tee:
@@ -37,11 +40,16 @@ class Tee:
         return b"".join(self._pieces).decode(errors="replace")
 
     def _copy(self, pipe: IO[bytes], descriptor: int) -> None:
+        noise = NoiseFilter() if descriptor == _STDERR else None
         with pipe:
             while piece := os.read(pipe.fileno(), _PIECE_BYTES):
                 self._pieces.append(piece)
-                with suppress(OSError):  # our own reader has closed its end, as `head` does
-                    _write(descriptor, piece)
+                self._pass_on(descriptor, piece if noise is None else noise.feed(piece))
+            self._pass_on(descriptor, b"" if noise is None else noise.end())
+
+    def _pass_on(self, descriptor: int, piece: bytes) -> None:
+        with suppress(OSError):  # our own reader has closed its end, as `head` does
+            _write(descriptor, piece)
 
 
 def _write(descriptor: int, piece: bytes) -> None:

@@ -16,6 +16,7 @@ import optax
 from jax.stages import Compiled
 
 from jaxpipe.comm import HostOrDeviceArray
+from jaxpipe.runtime.config import MatmulPrecision
 from jaxpipe.runtime.stage.calls import Scalar, StageSpec
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
@@ -150,9 +151,24 @@ class _Compiler:
 
 
 def compile_stage(
-    functions: StageFunctions, *, ops: Collection[Op], layout: Layout = ONE_DEVICE
+    functions: StageFunctions,
+    *,
+    ops: Collection[Op],
+    layout: Layout = ONE_DEVICE,
+    precision: MatmulPrecision = MatmulPrecision.TF32,
 ) -> CompiledStage:
-    """Compile the functions of a stage that `ops` need: one compilation each, and none later."""
+    """Compile the functions of a stage that `ops` need: one compilation each, and none later.
+
+    `precision` is that of the products of float32 matrices.
+    """
+    # JAX reads it while it traces; of this thread alone, since ranks may be threads.
+    with jax.default_matmul_precision(precision.jax_name):
+        return _compile_stage(functions, ops=ops, layout=layout)
+
+
+def _compile_stage(
+    functions: StageFunctions, *, ops: Collection[Op], layout: Layout
+) -> CompiledStage:
     # Each function is compiled for the shapes, and on a mesh the shardings, that the one before it
     # returns: so no call of a step has to move an array.
     spec = replace(functions.spec, layout=layout)

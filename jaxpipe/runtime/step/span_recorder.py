@@ -65,7 +65,7 @@ class SpanRecorder:
             name=name or f"{instruction.op}{bucket}",
             start_s=start_s,
             end_s=end_s,
-            step=self._step,
+            step=self._step + 1,  # as in logs and metrics
             stage=instruction.stage,
             microbatch=instruction.microbatch,
             **details,

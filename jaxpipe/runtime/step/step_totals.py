@@ -5,6 +5,7 @@ from dataclasses import astuple, dataclass, replace
 import numpy as np
 
 from jaxpipe.runtime.stage.loss_scale import unscaled_square_norm
+from jaxpipe.trace import bubble_fraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,4 +43,8 @@ class StepTotals:
 
     def bubble(self, *, num_pipeline_ranks: int) -> float:
         """Return the fraction of the pipeline phase in which ranks did not compute."""
-        return 1 - self.compute_s / (num_pipeline_ranks * self.pipeline_s)
+        return bubble_fraction(
+            compute_s=self.compute_s,
+            pipeline_s=self.pipeline_s,
+            num_pipeline_ranks=num_pipeline_ranks,
+        )

@@ -141,6 +141,7 @@ def start(
             job.functions(stage=stage, rank=transport.rank),
             ops={i.op for i in train_program if i.stage == stage},
             layout=layout,
+            precision=job.run.matmul_precision,
         )
 
     interpreter = Interpreter(

@@ -221,7 +221,7 @@ class _Run:
                 name=lane.value,
                 start_s=since_s,
                 end_s=self._queue.now_s,
-                step=0,
+                step=1,
                 stage=message[2] if lane is Lane.SEND else message[3],
                 microbatch=message[4],
                 peer=peer.index,
@@ -269,7 +269,7 @@ class _Run:
                 name=name,
                 start_s=since_s,
                 end_s=until_s,
-                step=0,
+                step=1,
                 stage=rank.index - rank.first if stage is None else stage,
                 microbatch=microbatch,
             )

@@ -46,8 +46,8 @@ class Constants:
     network: NetworkConstants
 
     def speeds(self, precision: Precision) -> Speeds:
-        """Return the speeds for a precision of 2 or of 4 bytes."""
-        return self.fp32 if precision in (Precision.FP32, Precision.TF32) else self.fp16
+        """Return the speeds with tensor cores, fitted in fp16, or without them, in fp32."""
+        return self.fp32 if precision is Precision.FP32 else self.fp16
 
 
 def dtfm_constants() -> Constants:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from jaxpipe.paced.paced_stage import PacedStage
-from jaxpipe.runtime.config import OptimizerConfig
+from jaxpipe.runtime.config import MatmulPrecision, OptimizerConfig
 from jaxpipe.runtime.stage.calls import StageCalls, StageSpec
-from jaxpipe.runtime.stage.compile import CompiledStage
+from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE
 from jaxpipe.runtime.stage.stage import Stage
@@ -90,6 +90,29 @@ def test_a_stage_refuses_what_it_was_not_compiled_for():
         stage.backward_input({}, residuals, np.zeros(1))
     with pytest.raises(AssertionError, match="'join', 'is compiled for'"):
         stage.join(np.zeros(1), {})
+
+
+def test_products_have_the_precision_that_is_asked_for(monkeypatch: pytest.MonkeyPatch):
+    seen: list[str | None] = []
+    loss = Stage.apply
+
+    def traced(*arguments: Any, **options: Any) -> Any:
+        seen.append(jax.config.read("jax_default_matmul_precision"))
+        return loss(*arguments, **options)
+
+    monkeypatch.setattr(Stage, "apply", traced)
+    for precision in MatmulPrecision:
+        # Not `compile_stage_once`: it has to be traced here.
+        compile_stage(stage_functions(1), ops=(Op.FORWARD,), precision=precision)
+        assert {*seen} == {precision.jax_name}
+        seen.clear()
+    assert jax.config.read("jax_default_matmul_precision") is None
+
+
+def test_cpus_compute_the_same_with_either_precision():
+    full = compile_stage_once(stage_functions(1), ops=Op, precision=MatmulPrecision.FLOAT32)
+    plain = compile_stage_once(stage_functions(1), ops=Op)
+    jax.tree.map(np.testing.assert_array_equal, step(full), step(plain))
 
 
 def test_every_implementation_has_all_calls():

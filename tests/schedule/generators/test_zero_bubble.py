@@ -56,6 +56,7 @@ def test_zb_h2_is_never_idle_once_it_has_begun(p: int, more: int):
     assert times.makespan_s == 3 * m + p - 1
     for stage, program in enumerate(times.programs):
         assert (program[0].start_s, program[-1].end_s) == (stage, 3 * m + stage)
+    assert times.bubble_fraction == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize(("p", "m"), SHAPES)

@@ -1,0 +1,1 @@
+"""Attacks and mistakes of a first hour with jaxpipe, tried again."""

@@ -1,0 +1,73 @@
+"""`jaxpipe runs`: lists runs, and draws their losses over each other."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+if TYPE_CHECKING:  # they import more than `--help` needs
+    from rich.table import Table
+
+    from jaxpipe.run.list_runs import RunSummary
+
+
+def runs(
+    folders: tyro.conf.Positional[
+        Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FOLDER ...")]
+    ] = (Path("runs"),),
+    *,
+    png: Path | None = None,
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> int:
+    """List runs with model, plan, steps, loss and state; `--png` draws their losses together.
+
+    Args:
+        folders: runs, or folders that hold runs at any depth.
+        png: a picture to draw: the losses of all these runs, one curve each.
+        json_: print one JSON object per run and nothing else.
+    """
+    from jaxpipe.run.console import console, next_line, print_table
+    from jaxpipe.run.list_runs import runs_in
+    from jaxpipe.run.loss_picture import LossCurve, draw_losses
+    from jaxpipe.run.output_files import check_picture
+
+    check_picture("--png", png)
+    found = [run for folder in folders for run in runs_in(folder)]
+    if json_:
+        for run in found:
+            print(json.dumps({**_row(run), "truth": run.truth}))
+    elif not found:
+        console.print(f"no runs in {', '.join(map(str, folders))}", markup=False)
+    else:
+        print_table(_table(found))
+    if png is not None:
+        curves = [LossCurve(name=str(run.folder), losses=run.losses) for run in found]
+        draw_losses(curves, png, title="training loss")
+        if not json_:
+            console.print(f"\npicture -> {png}", markup=False)
+    if found and not json_:
+        console.print(f"\n{next_line('trace', found[-1].folder)}", markup=False)
+    return 0
+
+
+def _row(run: "RunSummary") -> dict[str, str]:
+    return {
+        "run": str(run.folder),
+        "model": run.model,
+        "plan": run.plan,
+        "steps": f"{run.last_step}/{run.num_steps}",
+        "loss": f"{run.losses[-1][1]:.3f}" if run.losses else "none",
+        "state": run.state,
+    }
+
+
+def _table(found: "list[RunSummary]") -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    rows = [_row(run) for run in found]
+    table = Table(*rows[0], box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(escape, row.values()))
+    return table

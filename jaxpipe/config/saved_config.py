@@ -1,0 +1,75 @@
+"""The configuration in a checkpoint of any origin, checked against its tensors."""
+
+from math import prod
+from typing import Any
+
+from jaxpipe.config.read import Config, config_from, model_from_tree
+from jaxpipe.errors import CheckpointError, ConfigError
+from jaxpipe.runtime.checkpoint import Checkpoint
+from models import GptConfig, num_parameters
+
+_MOMENTS = ("mu.", "nu.")
+"""Prefixes of the names of tensors that are no parameters."""
+
+
+def saved_config(checkpoint: Checkpoint) -> Config:
+    """Return the configuration of the run that saved a checkpoint.
+
+    Raises:
+        CheckpointError: it has none, or one that does not fit its tensors.
+    """
+    try:
+        config = config_from(_tree(checkpoint))
+    except ConfigError as error:
+        raise _wrong(checkpoint, f"holds a configuration that is none: {error}") from error
+    _check_size(checkpoint, config.model)
+    return config
+
+
+def saved_model(checkpoint: Checkpoint) -> GptConfig:
+    """Return the model in a checkpoint; other sections may be those of an older version.
+
+    Raises:
+        CheckpointError: it has none, or one that does not fit its tensors.
+    """
+    try:
+        model = model_from_tree(_tree(checkpoint).get("model"))
+    except ConfigError as error:
+        raise _wrong(checkpoint, f"holds a model that is none: {error}") from error
+    _check_size(checkpoint, model)
+    return model
+
+
+def _tree(checkpoint: Checkpoint) -> dict[str, Any]:
+    tree = checkpoint.metadata.get("config")
+    if not isinstance(tree, dict):
+        raise _wrong(checkpoint, "lacks the configuration of its run")
+    return tree
+
+
+def _check_size(checkpoint: Checkpoint, model: GptConfig) -> None:
+    """Check that a model of this size was saved, before anything of that size is made."""
+    entries = [each for name, each in checkpoint.tensors.items() if not name.startswith(_MOMENTS)]
+    saved, stated = (
+        sum(prod(each.shape) for each in entries),
+        num_parameters(model, layers=model.num_layers, embed=True, head=True),
+    )
+    if model.num_layers > len(entries) or saved != stated:
+        raise _wrong(
+            checkpoint,
+            f"holds {saved:,} parameters, and its `config` describes a model of {stated:,}",
+        )
+    files = {each.file for each in entries}
+    try:
+        on_disk = sum((checkpoint.folder / file).lstat().st_size for file in files)
+    except OSError as error:
+        raise _wrong(checkpoint, f"lacks a file: {error.strerror}") from error
+    if sum(each.num_bytes for each in entries) > on_disk:
+        raise _wrong(checkpoint, f"lists more tensors than its files of {on_disk:,} bytes hold")
+
+
+def _wrong(checkpoint: Checkpoint, problem: str) -> CheckpointError:
+    return CheckpointError(
+        f"a checkpoint holds a model and its configuration: {checkpoint.folder} {problem}; use one "
+        "that `jaxpipe train` or `jaxpipe import` wrote"
+    )

@@ -1,0 +1,185 @@
+"""The compile cache of the user: what a rank has compiled, the next start reads.
+
+::
+
+    ~/.cache/jaxpipe/compiled/<processor>/     executables, each whole
+        │ hard links                    ▲
+        ▼                               │ links of new ones, once they are written
+    views/<host>.<process>.<token>/     what jax reads and writes: one folder per process
+
+jax writes its files in place, so a rank that is killed, or reads while another writes, would find
+half of one. Here each process has a folder of its own, and a file enters the common one by a link,
+which is atomic. The environment variables are jax's: `JAX_COMPILATION_CACHE_DIR` moves the cache,
+then jax alone manages it, and `JAX_ENABLE_COMPILATION_CACHE=false` switches it off.
+"""
+
+import atexit
+import hashlib
+import logging
+import os
+import platform
+import secrets
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import suppress
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_FOLDER, _SWITCH = "JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE"
+_FALSE = ("0", "false", "f", "no", "n", "off")
+_VIEWS, _ENTRIES = "views", "*-cache"
+_MAX_BYTES = 2 * 2**30
+_KEPT_FRACTION = 0.8
+_FORGOTTEN_S = 30 * 86400.0
+
+
+def use_compile_cache(environment: MutableMapping[str, str]) -> None:
+    """Let jax, which is not imported yet, read and write the user's compile cache.
+
+    Does nothing where jax's variables move the cache or switch it off, or where the cache cannot be
+    written. New executables are published by `publish`, and when the process ends.
+    """
+    if environment.get(_FOLDER) or environment.get(_SWITCH, "").lower() in _FALSE:
+        return
+    try:
+        view = _open_view(cache_folder(environment))
+    except (OSError, RuntimeError) as error:  # pathlib raises the latter without a home
+        logger.info("nothing is cached that is compiled: %s", error)
+        return
+    atexit.register(_close_view, view)
+    environment.update(
+        {
+            _FOLDER: str(view),
+            # By default, jax keeps only what takes a second to compile.
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            # XLA's own caches would put the path of the view into the key of each executable.
+            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
+        }
+    )
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder of the cache, by the convention of the platform.
+
+    Executables for one processor may not run on another, and homes are shared by machines.
+
+    Raises:
+        RuntimeError: the user has no home.
+    """
+    base = environment.get("XDG_CACHE_HOME", "")
+    if not Path(base).is_absolute():  # relative ones are to be ignored, says the convention
+        home = Path.home()
+        base = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
+    return Path(base) / "jaxpipe" / "compiled" / _processor()
+
+
+def publish(environment: Mapping[str, str]) -> None:
+    """Let other processes read what this one has compiled; jax must not be writing meanwhile.
+
+    Nothing happens if the folder of jax's cache is not one of `use_compile_cache`.
+    """
+    view = Path(environment.get(_FOLDER, ""))
+    if view.parent.name == _VIEWS:
+        _publish(view)
+
+
+def warmth(num_requests: int, num_hits: int) -> str:
+    """Return whether compilation read the compile cache: `cold`, `warm`, or in part."""
+    if num_hits == 0:
+        return "cold"
+    return "warm" if num_hits == num_requests else f"{num_hits} of {num_requests} warm"
+
+
+def _publish(view: Path) -> None:
+    store = view.parent.parent
+    new = [entry for entry in view.glob(_ENTRIES) if entry.stat().st_nlink == 1]
+    for entry in new:
+        with suppress(OSError):  # another rank has published the same, or the disk is full
+            os.link(entry, store / entry.name)
+    if new:
+        prune(store.parent)
+
+
+def _open_view(store: Path) -> Path:
+    """Make a folder for this process that has all executables of the common one."""
+    views = store / _VIEWS
+    views.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for folder in (store, views):
+        _check_private(folder)
+    _remove_forgotten(views)
+    view = views / f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"
+    view.mkdir(mode=0o700)
+    for entry in store.glob(_ENTRIES):
+        with suppress(FileNotFoundError):  # another process has pruned it
+            os.link(entry, view / entry.name)
+    return view
+
+
+def _close_view(view: Path) -> None:
+    with suppress(OSError):
+        _publish(view)
+    shutil.rmtree(view, ignore_errors=True)
+
+
+def _check_private(folder: Path) -> None:
+    """Check that nobody else can write executables that this process would run."""
+    status = folder.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise PermissionError(f"others may write to {folder}")
+
+
+def _remove_forgotten(views: Path) -> None:
+    """Remove the views of processes that were killed."""
+    for view in views.iterdir():
+        host, _, rest = view.name.rpartition(".")[0].rpartition(".")
+        is_ours = host == socket.gethostname() and rest.isdecimal()
+        with suppress(OSError):
+            is_old = time.time() - view.stat().st_mtime > _FORGOTTEN_S
+            if is_old or (is_ours and not _is_running(int(rest))):
+                shutil.rmtree(view, ignore_errors=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def prune(root: Path, *, max_bytes: int = _MAX_BYTES) -> None:
+    """Remove the executables that were used least recently, of all processors, above a limit."""
+    entries = sorted(_entries(root))
+    num_bytes = sum(size for _, size, _ in entries)
+    if num_bytes <= max_bytes:
+        return
+    for _, size, path in entries:
+        path.unlink(missing_ok=True)
+        num_bytes -= size
+        if num_bytes <= _KEPT_FRACTION * max_bytes:
+            return
+
+
+def _entries(root: Path) -> Iterator[tuple[float, int, Path]]:
+    """Yield when each executable was last read or written, its size and its path."""
+    for path in root.glob(f"*/{_ENTRIES}"):
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            yield max(status.st_atime, status.st_mtime), status.st_size, path
+
+
+def _processor() -> str:
+    """Return a name for the instruction set of this machine's processor."""
+    facts = [platform.machine(), platform.processor()]
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0].splitlines()
+        names = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+        facts += [line for line in lines if line.startswith(names)]
+    return f"{platform.machine()}-{hashlib.sha256('|'.join(facts).encode()).hexdigest()[:12]}"

@@ -1,0 +1,31 @@
+"""Compilations are counted, with those that the compile cache has answered."""
+
+import uuid
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxpipe.runtime.compile_count import counted_compiles
+
+
+@pytest.mark.slow
+def test_a_second_compilation_comes_from_the_cache() -> None:
+    name = f"step_{uuid.uuid4().hex}"  # the cache of the tests does not know it
+
+    def compile_again() -> None:
+        def step(x: jax.Array) -> jax.Array:
+            return x * 3
+
+        step.__name__ = name
+        jax.jit(step).lower(jnp.zeros(3)).compile()
+
+    compile_again()
+    jax.clear_caches()
+    with counted_compiles() as count:
+        compile_again()
+    assert count.num_requests == count.num_hits > 0
+    with counted_compiles() as count:
+        name += "_other"
+        compile_again()
+    assert count.num_requests > count.num_hits
