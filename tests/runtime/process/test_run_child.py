@@ -59,7 +59,7 @@ def wait_for(file: Path) -> None:
 @pytest.mark.parametrize(
     ("ignored", "code"), [("", 1), ("SIGTERM", 1)], ids=["it ends", "it ignores signals"]
 )
-def test_poll_ends_a_child_that_waits_for_ever(
+def test_poll_ends_a_child_that_does_not_end(
     ignored: str, code: int, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(mpirun, "_SECONDS_TO_END", 0.5)
