@@ -199,7 +199,9 @@ def _run(
     from jaxpipe.runtime.process.affinity import die_with_parent
     from topo.emulate.mpi import LINKS
 
-    end_with_us = partial(die_with_parent, signal.SIGTERM)
+    # Not SIGTERM: its links end with this process, and no step, after which a run could stop in
+    # order, would end any more. What the command has started ends with it in turn.
+    end_with_us = partial(die_with_parent, signal.SIGKILL)
     with emulation.watch() as watch:
         try:
             process = subprocess.Popen(

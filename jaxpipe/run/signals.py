@@ -26,7 +26,7 @@ from threading import Thread
 from jaxpipe.runtime.watchdog import Watchdog
 
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-_ONE_REQUEST_S = 0.2
+_ONE_REQUEST_S = 0.5
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 import topo
@@ -133,6 +134,26 @@ def test_a_signal_ends_the_command_and_removes_everything(number: signal.Signals
         finally:
             process.kill()  # leaving `with` would wait without a deadline
     assert leftovers(process.pid) == []
+
+
+@pytest.mark.root
+def test_a_command_ends_with_an_emulation_that_is_killed():
+    # The child ignores SIGTERM, as a run does that waits over links which no longer exist.
+    code = (
+        "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "print(os.getpid(), flush=True); time.sleep(300)"
+    )
+    needs_namespaces()
+    command = [*JAXPIPE, "emulate", "laptop", "--", sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+        assert process.stdout is not None
+        numbers = (line for line in process.stdout if line.strip().isdecimal())
+        child = psutil.Process(int(next(numbers)))
+        process.kill()
+        _, alive = psutil.wait_procs([child], timeout=20.0)
+        for each in alive:
+            each.kill()
+    assert not alive
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -87,11 +87,11 @@ def test_another_rank_is_waited_for_anew(tmp_path: Path) -> None:
     assert ended == [other]
 
 
-def test_nobody_is_killed_for_a_circle_or_without_a_pulse(tmp_path: Path) -> None:
+def test_nobody_is_killed_for_a_cut_link_or_without_a_heartbeat(tmp_path: Path) -> None:
     ended: list[Cause] = []
-    circle = Cause(kind=CauseKind.LINK, message="messages do not arrive")
-    OnHang(tmp_path, end=ended.append)(circle)
-    assert ended == [circle]
+    cut = Cause(kind=CauseKind.LINK, message="messages do not arrive")
+    OnHang(tmp_path, end=ended.append)(cut)
+    assert ended == [cut]
     assert kill_rank(tmp_path, 2) is Killed.NOT
 
 

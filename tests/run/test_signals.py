@@ -101,7 +101,7 @@ def test_a_rank_without_launcher_exits_with_the_signal(
 def test_a_second_interrupt_ends_a_rank_at_once(tmp_path: Path) -> None:
     with started_rank(tmp_path, "blocks", "alone") as rank:
         rank.send_signal(signal.SIGINT)
-        time.sleep(0.5)
+        time.sleep(0.8)
         assert rank.poll() is None
         rank.send_signal(signal.SIGINT)
         assert rank.wait(5) == 130

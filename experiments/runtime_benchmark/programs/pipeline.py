@@ -49,7 +49,7 @@ def train_steps(worker: Any) -> dict[str, Any] | None:
         cpu_s.append(time.process_time() - begin_cpu_s)
         losses.append(totals.loss / worker.job.tokens_per_step)
     worker.close()
-    trace = gather_trace(worker)
+    trace = gather_trace(worker, {})
     if trace is None:
         return None
     spans = [asdict(span) for span in trace.spans]

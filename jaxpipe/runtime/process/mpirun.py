@@ -138,8 +138,9 @@ STOP_EXIT_CODES = frozenset(
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _POLL_S = 0.1
-_ONE_REQUEST_S = 0.2
-"""Signals within this time are one request: GNU `timeout` sends each of its signals twice."""
+_ONE_REQUEST_S = 0.5
+"""Signals within this time are one request: GNU `timeout` sends each of its signals twice, and a
+terminal sends Ctrl-C to `jaxpipe emulate` as well, which forwards it."""
 _SECONDS_TO_END = 10.0
 
 

@@ -9,18 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.collective.sync_tree import SyncTree, leader, ranks
-from jaxpipe.collective.tree import children, parent
+from jaxpipe.collective.tree import Edges
 from jaxpipe.comm import Transport, all_reduce, run_ranks
 from tests.collective.strategies import sync_trees
 
 
 @given(tree=sync_trees())
 def test_every_rank_but_the_first_has_one_parent(tree: SyncTree):
+    edges = Edges.of(tree)
     for rank in ranks(tree):
-        above = parent(tree, rank)
+        above = edges.parent.get(rank)
         assert (above is None) == (rank == leader(tree))
-        assert above is None or rank in children(tree, above)
-    below = [child for rank in ranks(tree) for child in children(tree, rank)]
+        assert above is None or rank in edges.children[above]
+    below = [child for children in edges.children.values() for child in children]
     assert sorted([*below, leader(tree)]) == sorted(ranks(tree))
 
 

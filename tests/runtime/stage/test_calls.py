@@ -97,7 +97,7 @@ def test_products_have_the_precision_that_is_asked_for(monkeypatch: pytest.Monke
     loss = Stage.apply
 
     def traced(*arguments: Any, **options: Any) -> Any:
-        seen.append(jax.config.read("jax_default_matmul_precision"))
+        seen.append(jax.default_matmul_precision.value)
         return loss(*arguments, **options)
 
     monkeypatch.setattr(Stage, "apply", traced)
@@ -106,7 +106,7 @@ def test_products_have_the_precision_that_is_asked_for(monkeypatch: pytest.Monke
         compile_stage(stage_functions(1), ops=(Op.FORWARD,), precision=precision)
         assert {*seen} == {precision.jax_name}
         seen.clear()
-    assert jax.config.read("jax_default_matmul_precision") is None
+    assert jax.default_matmul_precision.value is None
 
 
 def test_cpus_compute_the_same_with_either_precision():
