@@ -37,6 +37,7 @@ def _constants_classes_functions(name: str) -> tuple[int, str]:
     ("name", "heavy"),
     [
         ("jaxpipe", ("jax", "numpy", "mpi4py", "tyro", "topo", "models")),
+        ("jaxpipe.cli.main", ("jax", "numpy", "mpi4py", "topo", "models")),
         ("jaxpipe.run.forecast", ("jax", "flax", "mpi4py", "matplotlib")),
         ("models", ("jax", "flax", "numpy", "jaxpipe")),
         ("topo", ("jax", "mpi4py", "matplotlib", "jaxpipe")),

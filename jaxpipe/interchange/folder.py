@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.interchange.gpt2_config import config_of_gpt2, gpt2_config_of
 from jaxpipe.interchange.gpt2_tensors import tensors_of_gpt2, to_gpt2_tensors
+from jaxpipe.runtime.storage.atomic_write import mode_by_umask
 from models import GptConfig
 from topo.regular_file import check_inside, check_regular, read_regular
 
@@ -48,8 +49,9 @@ def write_gpt2(folder: Path, config: GptConfig, tensors: dict[str, np.ndarray]) 
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # "pt": `transformers` refuses files without it.
-        save_file(theirs, folder / _WEIGHTS, metadata={"format": "pt"})
+        with mode_by_umask(folder / _WEIGHTS):
+            # "pt": `transformers` refuses files without it.
+            save_file(theirs, folder / _WEIGHTS, metadata={"format": "pt"})
         (folder / _CONFIG).write_bytes(
             msgspec.json.format(msgspec.json.encode(gpt2_config_of(config)), indent=2) + b"\n"
         )

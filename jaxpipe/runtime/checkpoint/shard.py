@@ -1,6 +1,5 @@
 """One safetensors file: the tensors of one stage, verified when they are written and read."""
 
-import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast, get_args
@@ -12,7 +11,7 @@ from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint.manifest import Dtype, TensorEntry, corrupt
-from jaxpipe.runtime.storage.atomic_write import sync_file, sync_folder
+from jaxpipe.runtime.storage.atomic_write import mode_by_umask, sync_file, sync_folder
 from jaxpipe.runtime.storage.checksum import checksum_array, checksum_bytes
 from topo.regular_file import check_regular
 
@@ -36,12 +35,8 @@ def write_shard(
     arrays = {key: np.asarray(tensor, order="C") for key, tensor in tensors.items()}
     entries = tuple(_entry(key, array, file=file) for key, array in arrays.items())
     try:
-        # The library makes files that only their owner can read: the mode of this one, which
-        # follows the umask as that of all other files does, is given to it.
-        (folder / file).touch()
-        mode = (folder / file).stat().st_mode
-        save_file(arrays, folder / file)
-        (folder / file).chmod(stat.S_IMODE(mode))
+        with mode_by_umask(folder / file):
+            save_file(arrays, folder / file)
         sync_file(folder / file)
         sync_folder(folder)
     except (OSError, SafetensorError) as error:

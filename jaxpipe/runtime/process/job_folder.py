@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from topo.emulate.owner import parse_owner, this_process
-
 SHARED_MEMORY = Path("/dev/shm")
 _SUFFIX = "-job"
 
@@ -29,6 +27,8 @@ def job_folder(parent: Path = SHARED_MEMORY) -> Iterator[dict[str, str]]:
 
     The environment is empty where there is no such memory, or the folder cannot be made.
     """
+    from topo.emulate.owner import this_process  # it imports numpy, which `--help` can do without
+
     remove_left_behind(parent)
     folder = parent / f"{this_process().name}{_SUFFIX}" if parent.is_dir() else None
     try:
@@ -46,6 +46,8 @@ def job_folder(parent: Path = SHARED_MEMORY) -> Iterator[dict[str, str]]:
 
 def remove_left_behind(parent: Path = SHARED_MEMORY) -> None:
     """Remove the folders of jobs whose process has died, as far as they are this user's."""
+    from topo.emulate.owner import parse_owner
+
     for folder in parent.glob(f"jaxpipe-*{_SUFFIX}"):
         owner = parse_owner(folder.name)
         is_folder = folder.is_dir() and not folder.is_symlink()

@@ -1,7 +1,22 @@
 """Files that survive a crash: they are flushed to the device before anything refers to them."""
 
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+
+@contextmanager
+def mode_by_umask(path: Path) -> Iterator[None]:
+    """Give the file that the body writes the mode that the umask asks for.
+
+    safetensors makes files that only their owner can read.
+    """
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    yield
+    path.chmod(mode)
 
 
 def sync_file(path: Path) -> None:
