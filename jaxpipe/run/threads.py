@@ -28,6 +28,7 @@ from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.train import Outcome, Stopped, outcome_in
 from jaxpipe.runtime.train import train as train_rank
 from jaxpipe.runtime.watchdog.of_job import start_watchdog
+from models import GptConfig
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,8 @@ def train(
         RunError: the run failed.
     """
     _check_threads(config)
+    if model is not None:
+        _check_model(model, config.model)
     with locked(Path(config.run.folder)):
         return _train(config, model=model, resume=resume, observe=observe)
 
@@ -80,7 +83,6 @@ def _train(
     plan, cluster = plan_from(config), cluster_from(config)
     job = job_from(config, plan)
     if model is not None:
-        _check_model(model, job.model)
         job = replace(job, model=model)
     watch = start_watchdog(job, rank=0)  # one for the process
 
@@ -130,7 +132,7 @@ def _check_threads(config: Config) -> None:
             )
 
 
-def _check_model(model: Model, stated: Model) -> None:
+def _check_model(model: Model, stated: GptConfig) -> None:
     """Check that a model is the one for which the plan and the data were checked."""
     for field in ("num_layers", "sequence", "vocabulary", "tied"):
         actual, expected = getattr(model, field), getattr(stated, field)
