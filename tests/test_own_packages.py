@@ -77,6 +77,7 @@ def test_a_library_says_it_as_well(other: Path, name: str):
 
 
 @pytest.mark.mpi
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # a worker may have JAX's threads
 def test_ranks_do_not_search_the_working_directory(
     other: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):

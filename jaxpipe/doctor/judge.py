@@ -52,7 +52,7 @@ def _versions(ranks: Sequence[RankFacts]) -> Finding:
                     "on a disk that all hosts share",
                 )
     message = ", ".join(f"{name} {version}" for name, version in expected.items())
-    if not is_tested(expected["jax"]):
+    if "jax" in expected and not is_tested(expected["jax"]):
         return Finding(
             about="versions",
             health=Health.SLOW,

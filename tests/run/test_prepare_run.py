@@ -20,6 +20,7 @@ from jaxpipe.run.prepare_run import (
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.config import RunConfig, TransportKind
 from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause, write_cause
+from models import num_parameters
 from tests.runtime.training import tiny_tree
 
 CLUSTER = topo.load("two-region")
@@ -62,7 +63,10 @@ def test_a_resumed_run_says_where_it_continues_or_that_it_is_complete(
     tmp_path: Path, dataset: Path
 ) -> None:
     config = config_from(tiny_tree(tmp_path / "run", dataset, train={"steps": 8}))
-    tensors = {"x": np.zeros(2, np.float32)}
+    layers = config.model.num_layers
+    size = num_parameters(config.model, layers=layers, embed=True, head=True)
+    parts = np.split(np.zeros(size, np.float32), range(1, layers))
+    tensors = {f"x{number}": part for number, part in enumerate(parts)}
     partial = begin_checkpoint(tmp_path / "run", step=6)
     folder = commit(partial, list(write_shard(partial, "stage-0", tensors)), describe(config))
     prepared = prepare(config, resume=True)

@@ -39,6 +39,7 @@ def test_only_what_dead_processes_have_left_is_removed(tmp_path: Path):
 
 
 @pytest.mark.mpi
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # a worker may have JAX's threads
 def test_an_mpirun_that_is_killed_leaves_nothing():
     folder = SHARED_MEMORY / f"{this_process().name}-job"
     killed: list[int] = []

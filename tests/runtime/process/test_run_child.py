@@ -56,6 +56,7 @@ def wait_for(file: Path) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # a worker may have JAX's threads
 @pytest.mark.parametrize(
     ("ignored", "code"), [("", 1), ("SIGTERM", 1)], ids=["it ends", "it ignores signals"]
 )
