@@ -134,7 +134,7 @@ axes.grid(alpha=0.3)
 from jaxpipe.doctor import say_hello
 
 for finding in say_hello(timeout_s=40.0):
-    print(f"{finding.health.value:<8}{finding.about:<10}{finding.words}")
+    print(f"{finding.health.value:<8}{finding.about:<10}{finding.message}")
 
 # %% [markdown]
 # ## Next
