@@ -8,7 +8,7 @@
 
 from jaxpipe.interchange.folder import read_gpt2, write_gpt2
 from jaxpipe.interchange.gpt2_config import config_of_gpt2, gpt2_config_of
-from jaxpipe.interchange.gpt2_tensors import our_names, tensors_of_gpt2, to_gpt2_tensors
+from jaxpipe.interchange.gpt2_tensors import our_names, shape_of, tensors_of_gpt2, to_gpt2_tensors
 from jaxpipe.interchange.start_run import begin_run
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "gpt2_config_of",
     "our_names",
     "read_gpt2",
+    "shape_of",
     "tensors_of_gpt2",
     "to_gpt2_tensors",
     "write_gpt2",

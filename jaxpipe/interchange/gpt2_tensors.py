@@ -71,7 +71,7 @@ def tensors_of_gpt2(tensors: Mapping[str, np.ndarray], config: GptConfig) -> dic
             f"{', '.join(names[:4])}; give the files that belong to its `config.json`"
         )
     return {
-        ours: _shaped(plain[theirs], _shape(ours, config), name=theirs)
+        ours: _shaped(plain[theirs], shape_of(ours, config), name=theirs)
         for theirs, ours in known.items()
     }
 
@@ -81,7 +81,7 @@ def to_gpt2_tensors(tensors: Mapping[str, np.ndarray], config: GptConfig) -> dic
 
     >>> import numpy as np
     >>> config = GptConfig(num_layers=1, dim=2, num_heads=1, sequence=2, vocabulary=3)
-    >>> ours = {name: np.zeros(_shape(name, config)) for _, name in _names(config)}
+    >>> ours = {name: np.zeros(shape_of(name, config)) for _, name in _names(config)}
     >>> to_gpt2_tensors(ours, config)["transformer.h.0.attn.c_attn.weight"].shape
     (2, 6)
     """
@@ -106,7 +106,8 @@ def _names(config: GptConfig) -> Iterator[tuple[str, str]]:
         yield _HEAD, "head.kernel"
 
 
-def _shape(name: str, config: GptConfig) -> tuple[int, ...]:
+def shape_of(name: str, config: GptConfig) -> tuple[int, ...]:
+    """Return the shape of a parameter, by our name."""
     dim, hidden = config.dim, config.hidden
     # Without the layer's number: all layers have the same shapes.
     last = name.removeprefix("blocks.").partition(".")[2] if name.startswith("blocks.") else name

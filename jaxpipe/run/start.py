@@ -21,7 +21,7 @@ from pathlib import Path
 from jaxpipe.config import Config, check_paced, check_plan_fits, load_config
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.plan import Plan, read_resolved_plan
-from jaxpipe.run.console import console, errors, next_line, train_command
+from jaxpipe.run.console import console, errors, next_line
 from jaxpipe.run.folder_lock import beating, locked
 from jaxpipe.run.prepare_run import (
     Prepared,
@@ -75,7 +75,7 @@ class TrainRequest:
         """Return the command line with which a launcher starts each rank."""
         resume = ["--resume"] if self.resume else []
         hooks = [] if self.hooks is None else ["--hooks", self.hooks]
-        return [*self._arguments(), *resume, "--plan", str(plan_file), *hooks]
+        return [*self.arguments, *resume, "--plan", str(plan_file), *hooks]
 
     @property
     def resume_line(self) -> str:
@@ -84,9 +84,11 @@ class TrainRequest:
         >>> TrainRequest(config=Path("my.toml"), settings=("run.folder=a b",)).resume_line
         "next: jaxpipe train my.toml --set 'run.folder=a b' --resume"
         """
-        return next_line(*self._arguments(), "--resume")
+        return next_line(*self.arguments, "--resume")
 
-    def _arguments(self) -> list[str]:
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of `jaxpipe` for this request, without `--resume` and those of ranks."""
         changes = [word for setting in self.settings for word in ("--set", setting)]
         return ["train", str(self.config), *changes]
 
@@ -115,9 +117,8 @@ def check_training(request: TrainRequest) -> None:
     config = load_config(request.config, request.settings, notice=_notice)
     prepared = prepare(config, resume=request.resume)
     introduce_run(prepared)
-    following = train_command(request.config, request.settings)
-    resume = " --resume" if request.resume else ""
-    console.print(f"\nchecked; next: {following}{resume}", markup=False)
+    line = request.resume_line if request.resume else next_line(*request.arguments)
+    console.print(f"\nchecked; {line}", markup=False)
 
 
 def _notice(line: str) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 
 import topo
 from jaxpipe.chaos.harness.mutations import File, awkward_values, mutate
-from jaxpipe.interchange import begin_run, our_names, write_gpt2
+from jaxpipe.interchange import begin_run, our_names, shape_of, write_gpt2
 from jaxpipe.plan import PlanConfig, default_plan, plan_text
 from jaxpipe.runtime.storage.checksum import seal, unseal
 from models import GptConfig
@@ -86,7 +86,7 @@ def plan(folder: Path, random: Random) -> Hostile:
 def imported(folder: Path, random: Random) -> Hostile:
     """Change the files of a GPT-2, and import it."""
     source = folder / "gpt2"
-    tensors = {name: np.full(shape, 0.5, np.float32) for name, shape in _shapes().items()}
+    tensors = _tensors()
     write_gpt2(source, _MODEL, tensors)
     if random.random() < 0.5:
         path = source / "config.json"
@@ -147,24 +147,8 @@ def _json_values() -> list[Any]:
     return found
 
 
-def _shapes() -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the parameters of the small model, by our names."""
-    dim, hidden = _MODEL.dim, _MODEL.hidden
-    known: dict[str, tuple[int, ...]] = {
-        "embed.tokens": (_MODEL.vocabulary, dim),
-        "embed.positions": (_MODEL.sequence, dim),
-        "attention.qkv.kernel": (dim, 3, dim),
-        "attention.qkv.bias": (3 * dim,),
-        "attention.project.kernel": (dim, dim),
-        "mlp.up.kernel": (dim, hidden),
-        "mlp.up.bias": (hidden,),
-        "mlp.down.kernel": (hidden, dim),
-    }
-    return {name: known.get(name.removeprefix("blocks.0."), (dim,)) for name in our_names(_MODEL)}
-
-
 def _saved(run: Path) -> Path:
-    tensors = {name: np.full(shape, 0.5, np.float32) for name, shape in _shapes().items()}
+    tensors = _tensors()
     model = msgspec.to_builtins(_MODEL)
     config = {"run": {"folder": "run"}, "data": {"folder": "data"}, "model": model}
     return begin_run(run, tensors, {"config": config})
@@ -219,3 +203,7 @@ def _lead_outside(folder: Path, random: Random) -> str:
         entry["file"] = named
     path.write_bytes(seal(tree, version=1))
     return f"the manifest names {named!r:.40}"
+
+
+def _tensors() -> dict[str, np.ndarray]:
+    return {name: np.full(shape_of(name, _MODEL), 0.5, np.float32) for name in our_names(_MODEL)}
