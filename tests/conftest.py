@@ -5,6 +5,7 @@ file in one process, and all that make network namespaces in one too.
 """
 
 import os
+import signal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,6 +28,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Processes that run a part of the tests inherit the environment of the one that starts them.
     """
+    # A shell starts background jobs with SIGINT ignored, which every child would inherit: tests of
+    # Ctrl-C would wait for a job that never receives it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return
     config.stash[_CACHE] = TemporaryDirectory()

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-
-from matplotlib.figure import Figure
+from typing import Any
 
 from experiments.table import Row, grouped, numbers
 
@@ -36,7 +35,7 @@ def bars(
             and all(str(row[name]) == text for name, text in (only or {}).items())
         ]
         groups = grouped(rows, *by)
-        figure = Figure(figsize=(max(6.0, 1.1 * len(groups)), 4), dpi=_DPI, layout="constrained")
+        figure = _figure(max(6.0, 1.1 * len(groups)), 4)
         axes = figure.add_subplot()
         for number, group in enumerate(groups.values()):
             values, color = numbers(group, value), _COLORS[number % len(_COLORS)]
@@ -61,7 +60,7 @@ def lines(
     labels: tuple[str, str],
 ) -> None:
     """Draw a line per name through its points, x and y, on logarithmic axes."""
-    figure = Figure(figsize=(7, 4.5), dpi=_DPI, layout="constrained")
+    figure = _figure(7, 4.5)
     axes = figure.add_subplot()
     for number, (name, (x, y)) in enumerate(measured.items()):
         color = _COLORS[number % len(_COLORS)]
@@ -70,3 +69,10 @@ def lines(
     axes.set_title(title, loc="left", fontsize=9)
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(path)
+
+
+def _figure(width: float, height: float) -> Any:
+    """Return an empty figure, of inches; a machine that only measures needs no matplotlib."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=_DPI, layout="constrained")

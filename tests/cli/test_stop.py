@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,9 +20,10 @@ REPOSITORY = Path(__file__).parents[2]
 pytestmark = pytest.mark.mpi
 
 
-def started(*words: str) -> "subprocess.Popen[str]":
-    """Start a command in a process group of its own, as a shell does."""
-    return subprocess.Popen(
+@contextmanager
+def started(*words: str) -> "Iterator[subprocess.Popen[str]]":
+    """Start a command in a process group of its own, as a shell does; no test leaves one behind."""
+    job = subprocess.Popen(
         [sys.executable, "-m", "jaxpipe", *words],
         cwd=REPOSITORY,
         env=mpi_environment(),
@@ -29,6 +32,15 @@ def started(*words: str) -> "subprocess.Popen[str]":
         text=True,
         process_group=0,
     )
+    try:
+        yield job
+    finally:
+        if job.poll() is None:
+            # A second request ends the job at once, without a checkpoint.
+            for _ in range(2):
+                job.send_signal(signal.SIGTERM)
+                time.sleep(1.0)
+            job.kill()
 
 
 def wait_for_step(folder: Path, step: int) -> None:
@@ -46,14 +58,14 @@ def test_ctrl_c_saves_after_the_step_and_names_the_next_command(
     command: str, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     config = write_config(plan={"replicas": 1}, train={"steps": 100_000, "eval_every": 100_000})
-    job = started(command, str(config))
-    wait_for_step(tmp_path / "run", 2)
-    second = started("train", str(config), "--resume")
-    _, refusal = second.communicate(timeout=60)
-    assert second.returncode == 2
-    assert refusal.startswith("jaxpipe: a folder has one run at a time: `run.folder`")
-    os.killpg(job.pid, signal.SIGINT)
-    output, errors = job.communicate(timeout=60)
+    with started(command, str(config)) as job:
+        wait_for_step(tmp_path / "run", 2)
+        with started("train", str(config), "--resume") as second:
+            _, refusal = second.communicate(timeout=60)
+        assert second.returncode == 2
+        assert refusal.startswith("jaxpipe: a folder has one run at a time: `run.folder`")
+        os.killpg(job.pid, signal.SIGINT)
+        output, errors = job.communicate(timeout=60)
     assert job.returncode == 130, errors
     assert errors == ""
     step = open_checkpoint(latest(tmp_path / "run")).step
@@ -67,13 +79,13 @@ def test_ctrl_c_saves_after_the_step_and_names_the_next_command(
 def test_sigterm_during_start_up_ends_the_run_with_143(
     write_config: WriteConfig, tmp_path: Path
 ) -> None:
-    job = started("train", str(write_config(plan={"replicas": 1})))
-    deadline_s = time.monotonic() + 60.0
-    while not (tmp_path / "run" / "plan.toml").exists() and time.monotonic() < deadline_s:
-        time.sleep(0.02)
-    time.sleep(1.0)  # until the ranks import jax
-    job.send_signal(signal.SIGTERM)
-    output, errors = job.communicate(timeout=30)
+    with started("train", str(write_config(plan={"replicas": 1}))) as job:
+        deadline_s = time.monotonic() + 60.0
+        while not (tmp_path / "run" / "plan.toml").exists() and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        time.sleep(1.0)  # until the ranks import jax
+        job.send_signal(signal.SIGTERM)
+        output, errors = job.communicate(timeout=30)
     assert job.returncode == 143, errors
     assert "stopped on request before the first step" in output
     assert "signal 10" not in errors
