@@ -28,10 +28,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Processes that run a part of the tests inherit the environment of the one that starts them.
     """
-    # A shell starts background jobs with SIGINT ignored, which every child would inherit: tests of
-    # Ctrl-C would wait for a job that never receives it.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell ignores SIGINT in background jobs, nohup SIGHUP, and children inherit that: tests of
+    # signals would wait for a job that never receives one.
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     if hasattr(config, "workerinput"):
         return
     config.stash[_CACHE] = TemporaryDirectory()
