@@ -46,6 +46,7 @@ from jaxpipe.runtime.process.mpirun import (
     launch_command,
     launched_rank,
 )
+from jaxpipe.runtime.process.suspend import not_suspended
 from jaxpipe.runtime.process.ulfm_support import check_survival
 from jaxpipe.runtime.watchdog import (
     Cause,
@@ -191,7 +192,7 @@ def _launch(request: TrainRequest, config: Config) -> int:
             introduce_run(prepared)
         if num_ranks > 1:
             return _start_ranks(prepared, request, plan_file, poll=lock.beat)
-        with beating(lock):
+        with beating(lock), not_suspended():
             return _be_only_rank(request, prepared)
 
 

@@ -17,6 +17,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process.affinity import die_with_parent
 from jaxpipe.runtime.process.blocked_signal import block, is_pending, is_supported
 from jaxpipe.runtime.process.job_folder import job_folder
+from jaxpipe.runtime.process.suspend import not_suspended
 from jaxpipe.runtime.process.tee import Tee
 from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS, cannot_survive
 
@@ -161,12 +162,13 @@ def run_child(
     ends the child. If the child then exits with 0, or is ended, the exit code is 128 plus the first
     signal. The callback `hear` receives the end of the child's output, after it has ended. With
     `blocks_sigterm` the child never receives a SIGTERM: one that is pending for it counts as one to
-    this process, and SIGINT ends the child instead. The child reads no input. The callback `poll`
-    is called ten times a second; if it returns True, the child is ended, and the exit code is 1.
+    this process, and SIGINT ends the child instead. The child reads no input, and Ctrl-Z suspends
+    neither process. The callback `poll` is called ten times a second; if it returns True, the child
+    is ended, and the exit code is 1.
     """
     deadly = signal.SIGINT if blocks_sigterm else signal.SIGTERM
     pipe = None if hear is None else subprocess.PIPE
-    with recorded_signals() as received:
+    with recorded_signals() as received, not_suspended():
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
