@@ -21,7 +21,8 @@ def run(
     """Train a model on this host, and restart from the newest intact checkpoint after a failure.
 
     If the same rank is lost twice from the same checkpoint, the next attempt has a plan with fewer
-    ranks.
+    ranks, without the device of that rank. When that attempt fails after it has saved a checkpoint,
+    the next one has all ranks again. The folder of the run is locked until the last attempt ends.
 
     Args:
         config: a TOML file.
