@@ -58,8 +58,9 @@ def compare(
 
 def _be_rank(name: str, config: "Config", out: Path) -> int:
     from jaxpipe.compare.system import System
+    from jaxpipe.config import cluster_from, plan_from
     from jaxpipe.errors import ConfigError
-    from jaxpipe.plan import read_resolved_plan
+    from jaxpipe.plan import ResolvedPlan, read_resolved_plan
     from jaxpipe.run.prepare_run import PLAN_FILE
     from jaxpipe.runtime.process.affinity import die_with_parent, pin
     from jaxpipe.runtime.process.compile_cache import use_compile_cache
@@ -72,7 +73,11 @@ def _be_rank(name: str, config: "Config", out: Path) -> int:
     if name not in [system.value for system in System]:
         choices = ", ".join(System)
         raise ConfigError(f"`--rank-of` names a system, is {name!r}; choose from {choices}")
-    resolved = read_resolved_plan(Path(config.run.folder) / PLAN_FILE)
+    plan_file = Path(config.run.folder) / PLAN_FILE
+    if plan_file.exists():
+        resolved = read_resolved_plan(plan_file)
+    else:  # started by an mpirun of the user's: each rank resolves the same plan
+        resolved = ResolvedPlan.of(plan_from(config), cluster_from(config))
     check_launched_rank(here, num_ranks=resolved.plan.num_ranks)
     # Before the import, which loads jax and MPI: XLA counts cores and GPUs only once.
     die_with_parent()

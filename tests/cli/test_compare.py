@@ -13,7 +13,7 @@ import topo
 from jaxpipe.cli.main import main
 from tests.cli.conftest import WriteConfig
 from tests.compare.test_losses import QUICKLY_COMPILED
-from tests.helpers import mpi_environment
+from tests.helpers import mpi_command, mpi_environment
 
 pytestmark = pytest.mark.mpi
 
@@ -129,3 +129,20 @@ def test_ranks_that_fail_say_why_and_their_launcher_does_not(
     assert "the ranks of pipeline ended with exit code 1; their output is above" in done.stderr
     assert "MPI_ABORT" not in done.stderr
     assert "prterun" not in done.stderr
+
+
+def test_ranks_of_an_mpirun_of_ones_own_resolve_the_plan(
+    write_config: WriteConfig, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["compare", str(write_config(**TWO)), "--rank-of", "pipeline", "--steps", "2"]
+    done = subprocess.run(
+        mpi_command(2, "-m", "jaxpipe", *arguments, "--out", str(out)),
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env=mpi_environment() | {"XLA_FLAGS": QUICKLY_COMPILED},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (out / "pipeline.json").exists()
