@@ -164,6 +164,51 @@ def test_a_device_that_is_still_away_costs_one_attempt(tmp_path: Path) -> None:
     assert [attempt.settings for attempt in theatre.attempts] == [(), (), FEWER, (), FEWER]
 
 
+@dataclass
+class Fading(Theatre):
+    """Loses a device after each attempt that trains, until two are gone; they do not return."""
+
+    gone: list[str] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+    def start(self, attempt: Attempt) -> int:
+        self.attempts.append(attempt)
+        config = load_config(self.folder.parent / "config.toml", attempt.settings, notice=None)
+        resolved = ResolvedPlan.of(plan_from(config), cluster_from(config))
+        write_resolved_plan(config, resolved)
+        clear_cause(self.folder)
+        self.sizes.append(resolved.plan.num_ranks)
+        lost = [rank for rank, name in enumerate(resolved.devices) if name in self.gone]
+        if not lost and len(self.gone) == 2:
+            return 0
+        if not lost:
+            step = len(self.attempts)
+            folder = begin_checkpoint(self.folder, step=step)
+            commit(folder, write_shard(folder, "stage-0", {"a": np.ones(3)}), {})
+            self.gone.append(resolved.devices[1])
+            lost = [1]
+        message = "it was ended by signal 9"
+        write_cause(self.folder, Cause(kind=CauseKind.KILLED, message=message, rank=lost[0]))
+        return 137
+
+
+def test_two_devices_that_are_gone_for_good_cost_seven_restarts(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(toml_text(tiny_tree(tmp_path / "run", tmp_path)))
+    theatre = Fading(tmp_path / "run", ())
+    run = Run(
+        config=config,
+        settings=(),
+        max_restarts=7,
+        start=theatre.start,
+        show=theatre.shown.append,
+    )
+    assert supervise(run, resume=False) == 0, theatre.shown
+    # In between, all four are tried once: the first device might have returned.
+    assert theatre.sizes == [4, 4, 4, 3, 4, 3, 3, 2]
+    assert len(set(theatre.gone)) == 2
+
+
 @pytest.mark.parametrize(
     ("stages", "replicas", "batch", "expected"),
     [
