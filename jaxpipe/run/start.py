@@ -35,6 +35,7 @@ from jaxpipe.runtime.config import ComputeKind, Survival
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.process.affinity import die_with_parent, pin
 from jaxpipe.runtime.process.compile_cache import use_compile_cache
+from jaxpipe.runtime.process.ctrl_z import not_suspended
 from jaxpipe.runtime.process.exit_cause import find_exit_cause
 from jaxpipe.runtime.process.gpu_assignment import number_on_host, take_devices
 from jaxpipe.runtime.process.mpirun import (
@@ -46,7 +47,6 @@ from jaxpipe.runtime.process.mpirun import (
     launch_command,
     launched_rank,
 )
-from jaxpipe.runtime.process.suspend import not_suspended
 from jaxpipe.runtime.process.ulfm_support import check_survival
 from jaxpipe.runtime.watchdog import (
     Cause,

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process.affinity import die_with_parent
 from jaxpipe.runtime.process.blocked_signal import block, is_pending, is_supported
+from jaxpipe.runtime.process.ctrl_z import not_suspended
 from jaxpipe.runtime.process.job_folder import job_folder
-from jaxpipe.runtime.process.suspend import not_suspended
 from jaxpipe.runtime.process.tee import Tee
 from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS, cannot_survive
 
@@ -162,13 +162,12 @@ def run_child(
     ends the child. If the child then exits with 0, or is ended, the exit code is 128 plus the first
     signal. The callback `hear` receives the end of the child's output, after it has ended. With
     `blocks_sigterm` the child never receives a SIGTERM: one that is pending for it counts as one to
-    this process, and SIGINT ends the child instead. The child reads no input, and Ctrl-Z suspends
-    neither process. The callback `poll` is called ten times a second; if it returns True, the child
-    is ended, and the exit code is 1.
+    this process, and SIGINT ends the child instead. The child reads no input. The callback `poll`
+    is called ten times a second; if it returns True, the child is ended, and the exit code is 1.
     """
     deadly = signal.SIGINT if blocks_sigterm else signal.SIGTERM
     pipe = None if hear is None else subprocess.PIPE
-    with recorded_signals() as received, not_suspended():
+    with recorded_signals() as received:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -216,7 +215,7 @@ def recorded_signals() -> Iterator[list[tuple[int, float]]]:
     """Record the signals that ask this process to terminate, with their time, in a list.
 
     The handlers only record: Python discards what a handler raises during a fork. Signals that this
-    process ignores stay ignored, as `nohup` and a shell's `&` expect.
+    process ignores stay ignored, as `nohup` and a shell's `&` expect. Ctrl-Z suspends nothing.
     """
     received: list[tuple[int, float]] = []
 
@@ -228,7 +227,8 @@ def recorded_signals() -> Iterator[list[tuple[int, float]]]:
     for number in previous:
         signal.signal(number, record)
     try:
-        yield received
+        with not_suspended():
+            yield received
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
