@@ -23,6 +23,7 @@ from experiments.table import Row, markdown, write_csv
 
 _HERE = Path(__file__).parent
 _NUM_AT_ONCE = 2
+_TRAINS_WITHIN_S = 180.0
 _LONGEST = 110
 """Characters of an answer in the table; the files have all of it."""
 
@@ -96,7 +97,7 @@ def _trial(folder: Path, trial: Trial) -> Row:
     if trial.needs_root and os.geteuid() != 0:
         return {**row, "today": "needs root", "seconds": "", "holds": "not tried"}
     folder.mkdir()
-    ended = trial.run(Sandbox(folder))
+    ended = trial.run(Sandbox(folder, limit_s=_TRAINS_WITHIN_S))
     return {
         **row,
         "today": _plain(describe(ended).replace(str(folder), "FOLDER")),
