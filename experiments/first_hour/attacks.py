@@ -10,11 +10,14 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from experiments.first_hour.sandbox import MARKER, SECRET, Ended, Sandbox
+
+_SHARD, _MANIFEST = "parameters.safetensors", "manifest.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +133,44 @@ def link_in_a_checkpoint(box: Sandbox) -> Ended:
     return _silent(box.jaxpipe("export", "run", "--out", "out"))
 
 
+def damage(change: Callable[[Path], Any], name: str) -> Callable[[Sandbox], Ended]:
+    """Change a file of a checkpoint in place, and export it."""
+
+    def run(box: Sandbox) -> Ended:
+        change(box.checkpoint() / name)
+        return box.jaxpipe("export", "run", "--out", "out")
+
+    return run
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def _lie_about_sizes(path: Path) -> None:
+    """Let the header of safetensors claim a tensor of 8 TiB."""
+    header = {"a": {"dtype": "F32", "shape": [2**41], "data_offsets": [0, 2**43]}}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+
+
+def _nest(path: Path) -> None:
+    path.write_text("[" * 50_000)
+
+
+def _grow(path: Path) -> None:
+    """Make a file of 3 GiB that takes no disk."""
+    with path.open("r+b") as file:
+        file.truncate(3 * 2**30)
+
+
+def objects(box: Sandbox) -> Ended:
+    """Give a matrix of Python objects, which only a pickle can hold."""
+    np.save(box.folder / "m.npy", np.array([[print]], object), allow_pickle=True)
+    pairs = "[pairs]\nlatency_s = 'm.npy'\nbandwidth_bytes_per_s = 'm.npy'\n"
+    return box.jaxpipe("topo", "show", box.write("c.toml", f"name = 'c'\n[[hosts]]\n{pairs}"))
+
+
 def _model(**fields: Any) -> Callable[[Sandbox], Ended]:
     return manifest(lambda tree: tree["metadata"]["config"]["model"].update(fields))
 
@@ -161,11 +202,15 @@ def _silent(done: Ended) -> Ended:
 
 def formula(box: Sandbox) -> Ended:
     """Put half a formula into the name of a rank in a trace, and draw it."""
+    return box.jaxpipe("trace", write_trace(box, rank_name="$\\frac{$"), "--png", "trace.png")
+
+
+def write_trace(box: Sandbox, *, rank_name: str) -> Path:
+    """Write a trace of one instruction."""
     span = {"rank": 0, "lane": "compute", "name": "forward", "start_s": 0.0, "end_s": 1.0}
     event = {"ph": "X", "args": span | {"step": 0, "stage": 0, "microbatch": 0}}
-    other = {"producer": "jaxpipe", "truth": "measured", "rank_names": ["$\\frac{$"]}
-    trace = box.write("trace.json", json.dumps({"otherData": other, "traceEvents": [event]}))
-    return box.jaxpipe("trace", trace, "--png", "trace.png")
+    other = {"producer": "jaxpipe", "truth": "measured", "rank_names": [rank_name]}
+    return box.write("trace.json", json.dumps({"otherData": other, "traceEvents": [event]}))
 
 
 def weights(value: float) -> Callable[[Sandbox], Ended]:
@@ -255,6 +300,17 @@ ATTACKS = (
         before="MemoryError after 20 s",
         run=_model(vocabulary=10**12),
     ),
+    Attack(
+        what="a sequence of 10^12 in a manifest",
+        before="MemoryError after 20 s",
+        run=_model(sequence=10**12),
+    ),
+    Attack(what="a shard is cut off", before="refused", run=damage(_truncate, _SHARD)),
+    Attack(what="a shard claims 8 TiB", before="refused", run=damage(_lie_about_sizes, _SHARD)),
+    Attack(what="a manifest is cut off", before="refused", run=damage(_truncate, _MANIFEST)),
+    Attack(what="a manifest of 50,000 lists", before="refused", run=damage(_nest, _MANIFEST)),
+    Attack(what="a manifest of 3 GiB", before="refused", run=damage(_grow, _MANIFEST)),
+    Attack(what="a matrix of Python objects in a cluster", before="refused", run=objects),
     Attack(what="a matrix of 29 TiB in a cluster", before="traceback: MemoryError", run=matrix),
     Attack(what="`hostfile` is a secret", before="its first line printed", run=hostfile),
     Attack(

@@ -20,14 +20,13 @@ JAXPIPE = Path(sys.executable).with_name("jaxpipe")
 MARKER = "EXECUTED"
 """The file that a successful attack leaves."""
 SECRET = "root:$6$salty:19000:0:99999:7:::"
-_ENDS_WITHIN_S = 60.0
 _READABLE = 1600
 """Characters of a line, and no more than one line, that a user still reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a command ended; `code` is None if it had to be killed."""
+    """How a command ended; `code` is None if it had to be killed, after these seconds."""
 
     code: int | None
     seconds: float
@@ -43,7 +42,7 @@ class Ended:
     def __str__(self) -> str:
         """Say it in a few words."""
         if self.code is None:
-            return f"no end within {_ENDS_WITHIN_S:g} s"
+            return f"no end within {self.seconds:.0f} s"
         if self.is_refusal:
             return f"refused: {self.err.strip().removeprefix('jaxpipe: ')}"
         if self.code == 0:
@@ -53,9 +52,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """A folder of its own for one attack or mistake."""
+    """A folder of its own for one attack or mistake; a command ends within `limit_s`."""
 
     folder: Path
+    limit_s: float = 60.0
 
     def jaxpipe(self, *words: str | Path) -> Ended:
         """Call the command in the folder."""
@@ -75,7 +75,7 @@ class Sandbox:
             errors="replace",
         ) as process:
             try:
-                out, err = process.communicate(timeout=_ENDS_WITHIN_S)
+                out, err = process.communicate(timeout=self.limit_s)
                 code = process.returncode
             except subprocess.TimeoutExpired:
                 process.kill()

@@ -1,7 +1,8 @@
-"""Permanent loss of ranks: a run shrinks from four to three to two, and still uses all samples.
+"""Permanent loss of devices: a run shrinks from four to three to two, and still uses all samples.
 
-Under `jaxpipe run`, a rank of each attempt is killed as soon as it starts, until the next attempt
-has fewer ranks; that one trains some steps, and so on.
+Under `jaxpipe run`, a device is lost: its rank is killed in each attempt as soon as that has
+started, until an attempt leaves the device out. That one trains some steps, another device is lost,
+and so on. Attempts with all ranks in between, in case a device has returned, end in the same way.
 """
 
 import random
@@ -19,11 +20,13 @@ from jaxpipe.chaos.harness.assertions import (
 from jaxpipe.chaos.harness.processes import wait_for_ends
 from jaxpipe.chaos.harness.tiny_run import Started, started, wait_for_steps, wait_until
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
+from jaxpipe.plan import read_resolved_plan
+from jaxpipe.run.prepare_run import PLAN_FILE
 from jaxpipe.runtime.process.mpirun import launched_rank
 
 SIZES = (4, 3, 2)
 _STEPS_EACH = 5
-_RESTARTS = 12  # three failures for each smaller size, and some to spare
+_RESTARTS = 12  # seven are needed
 
 
 def _trials(setup: Setup) -> Iterator[Trial]:
@@ -43,21 +46,35 @@ def _trial(
         "--hooks",
         "jaxpipe.chaos.harness.sample_log:recorder",
     )
+    gone: list[str] = []
     with started(config, dataset, command="run", arguments=arguments) as run:
         steps, num_kills = _STEPS_EACH, 0
-        for size in SIZES[:-1]:
-            expect(_size(run) == size, f"an attempt has {_size(run)} ranks, not {size}")
-            wait_for_steps(run, steps=steps)
-            while _size(run) == size:
-                _lose_one(run, chance)
+        for size in SIZES:
+            while lost := _ranks_on(run, gone):
+                _lose(run, lost[0])
                 num_kills += 1
+            expect(_size(run) == size, f"an attempt has {_size(run)} ranks, not {size}")
+            if size == SIZES[-1]:
+                break
+            wait_for_steps(run, steps=steps)
+            gone.append(chance.choice(_devices(run)))
             steps = run.num_steps() + _STEPS_EACH
-        expect(_size(run) == SIZES[-1], f"an attempt has {_size(run)} ranks, not {SIZES[-1]}")
         code = run.wait(timeout_s=ENDS_WITHIN_S)
     expect(code == 0, f"the run ends with exit code {code}: {run.stdout[-600:]}")
     figures["kills"] = num_kills
     check_samples(config, dataset)
     figures["loss_differs"] = check_losses(run.folder, reference)
+
+
+def _devices(run: Started) -> tuple[str, ...]:
+    """Return the devices of the current attempt, in the order of its ranks."""
+    return read_resolved_plan(run.folder / PLAN_FILE).devices
+
+
+def _ranks_on(run: Started, gone: list[str]) -> list[int]:
+    """Return the ranks of the current attempt whose devices are gone, once all have started."""
+    size = _size(run)  # first: an attempt writes its plan before its ranks start
+    return [rank for rank, device in enumerate(_devices(run)[:size]) if device in gone]
 
 
 def _size(run: Started) -> int:
@@ -74,17 +91,17 @@ def _size(run: Started) -> int:
     return sizes[0]
 
 
-def _lose_one(run: Started, chance: random.Random) -> None:
+def _lose(run: Started, rank: int) -> None:
     """Kill a rank, and wait for the end of its attempt."""
     # Before the kill: afterwards the ranks are no descendants of the run.
     ranks, job = run.ranks(), run.job()
-    ranks[chance.choice(sorted(ranks))].kill()
+    ranks[rank].kill()
     wait_for_ends(job, timeout_s=ENDS_WITHIN_S)
 
 
 SHRINK = Family(
     name="shrink",
-    does="kill ranks for good under `jaxpipe run`: from four ranks to three to two",
+    does="lose devices for good under `jaxpipe run`: from four ranks to three to two",
     aim="no sample lost or doubled; losses equal to an undisturbed run's within 0.001 of them",
     num_trials=0,
     num_trials_full=5,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # these import numpy or jax, which `--help` can do without
     from jaxpipe.compare.system import System
     from jaxpipe.config import Config
     from jaxpipe.plan import Plan
+    from jaxpipe.runtime.metrics.run_truth import RunTruth
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +29,13 @@ def compare(
 ) -> int:
     """Train with the pipeline, then with each baseline, and write one table and one plot.
 
-    Each system starts its own ranks on this host, as many as the plan has.
+    Each system starts its own ranks on this host, as many as the plan has. For emulated links, put
+    `jaxpipe emulate CLUSTER --` in front: all systems then cross the same ones.
 
     Args:
         config: a TOML file, as `jaxpipe train` takes it.
-        against: the baselines, separated by commas: alpa (the strategy found for the links of the
-            cluster), megatron, zero3, ddp.
+        against: the baselines, separated by commas: alpa (the strategy found for the links that
+            are timed, which it measures first), megatron, zero3, ddp.
         settings: a change to the file, such as `train.batch=8`; may be repeated.
         steps: the number of steps of each.
         out: the folder of the results.
@@ -56,8 +58,9 @@ def compare(
 
 def _be_rank(name: str, config: "Config", out: Path) -> int:
     from jaxpipe.compare.system import System
+    from jaxpipe.config import cluster_from, plan_from
     from jaxpipe.errors import ConfigError
-    from jaxpipe.plan import read_resolved_plan
+    from jaxpipe.plan import ResolvedPlan, read_resolved_plan
     from jaxpipe.run.prepare_run import PLAN_FILE
     from jaxpipe.runtime.process.affinity import die_with_parent, pin
     from jaxpipe.runtime.process.compile_cache import use_compile_cache
@@ -70,7 +73,11 @@ def _be_rank(name: str, config: "Config", out: Path) -> int:
     if name not in [system.value for system in System]:
         choices = ", ".join(System)
         raise ConfigError(f"`--rank-of` names a system, is {name!r}; choose from {choices}")
-    resolved = read_resolved_plan(Path(config.run.folder) / PLAN_FILE)
+    plan_file = Path(config.run.folder) / PLAN_FILE
+    if plan_file.exists():
+        resolved = read_resolved_plan(plan_file)
+    else:  # started by an mpirun of the user's: each rank resolves the same plan
+        resolved = ResolvedPlan.of(plan_from(config), cluster_from(config))
     check_launched_rank(here, num_ranks=resolved.plan.num_ranks)
     # Before the import, which loads jax and MPI: XLA counts cores and GPUs only once.
     die_with_parent()
@@ -109,12 +116,14 @@ def _compare(
     from jaxpipe.compare.check_request import check_comparison
     from jaxpipe.compare.measured import read_measured
     from jaxpipe.compare.system import System
-    from jaxpipe.compare.table import markdown
+    from jaxpipe.compare.table import markdown, write_table
     from jaxpipe.config import cluster_from
+    from jaxpipe.config.build_job import describe
     from jaxpipe.errors import ConfigError, RunError
     from jaxpipe.plan import ResolvedPlan
     from jaxpipe.run.console import console
     from jaxpipe.run.prepare_run import write_resolved_plan
+    from jaxpipe.runtime.metrics.run_truth import truth_of
     from jaxpipe.runtime.process.mpirun import launch, launched_rank
 
     if launched_rank(os.environ) is not None:
@@ -129,55 +138,69 @@ def _compare(
     all_measured = []
     for system in everyone:
         console.print(f"{system}: {plan.num_ranks} ranks, compiling ...", markup=False)
-        code = launch([*command, "--rank-of", system.value], num_ranks=plan.num_ranks)
+        output: list[str] = []
+        code = launch(
+            [*command, "--rank-of", system.value], num_ranks=plan.num_ranks, hear=output.append
+        )
         if code == 130:  # 128 + SIGINT: the user has stopped it
             return code
         if code:
             raise RunError(
-                f"the ranks of {system} ended with exit code {code}; their output is above"
+                f"the ranks of {system} ended with exit code {code}; {_why(''.join(output))}"
             )
         all_measured.append(read_measured(out, system))
-    console.print(f"\n{markdown(all_measured)}\n\n{_notes(config, plan)}\n", markup=False)
-    files = _write(all_measured, config, plan, command, out)
+    truth = truth_of(config.run, os.environ, cluster=config.plan.cluster)
+    notes = _notes(all_measured, config, plan, truth)
+    console.print(f"\n{markdown(all_measured, truth.truth)}\n\n{notes}\n", markup=False)
+    description = {**describe(config), "command": ["jaxpipe", *command]}
+    files = [*write_table(all_measured, description, out, truth=truth.truth, notes=notes)]
+    files += _picture(all_measured, out, truth)
     console.print("\n".join(f"{'results':<12}{path}" for path in files), markup=False)
     console.print(f"\nnext: jaxpipe train {command[1]}", markup=False)
     return 0
 
 
-def _write(
-    all_measured: "Sequence[Measured]",
-    config: "Config",
-    plan: "Plan",
-    command: list[str],
-    out: Path,
-) -> list[Path]:
+def _why(output: str) -> str:
+    """Return the rank that its launcher reports as killed, or where ranks have said why."""
+    from jaxpipe.runtime.process.exit_cause import find_exit_cause
+
+    death = find_exit_cause(output)
+    if death is None:
+        return "their output is above"
+    return f"{death}" if death.rank is None else f"rank {death.rank}: {death}"
+
+
+def _picture(all_measured: "Sequence[Measured]", out: Path, truth: "RunTruth") -> list[Path]:
     from jaxpipe.compare.compare_picture import draw
-    from jaxpipe.compare.table import write_table
-    from jaxpipe.config.build_job import describe
     from jaxpipe.errors import UserError
 
-    description = {**describe(config), "command": ["jaxpipe", *command]}
-    files = [*write_table(all_measured, description, out, notes=_notes(config, plan))]
-    picture = out / "compare.png"
     try:
-        draw(all_measured, picture)
+        draw(all_measured, out / "compare.png", truth=truth.truth)
     except UserError as error:
         logger.warning("the comparison has no picture: %s", error)
-        return files
-    return [*files, picture]
+        return []
+    return [out / "compare.png"]
 
 
-def _notes(config: "Config", plan: "Plan") -> str:
+def _notes(
+    all_measured: "Sequence[Measured]", config: "Config", plan: "Plan", truth: "RunTruth"
+) -> str:
     from jaxpipe.compare.slow_links import regions_of
     from jaxpipe.config import cluster_from
 
     regions = dict.fromkeys(regions_of(plan, cluster_from(config)))
     slow = "between regions" if len(regions) > 1 else "all, as the ranks are in one region"
+    searched = "".join(
+        f" {each.system} searched for the speeds that were measured with all ranks busy: "
+        f"{each.searched_for}."
+        for each in all_measured
+        if each.searched_for is not None
+    )
     return (
         f"{plan.num_ranks} ranks, batch {config.train.batch}, {config.train.steps} steps; step "
-        "times are medians of the steps after the first. The baselines compute the whole batch at "
-        f"once. Slow links: {slow}. Counted bytes are those of the compiled step's collectives, "
-        "sent along rings. Memory is the peak of a rank's process, with Python, its libraries and "
-        "compilation. Links are those of this machine unless named otherwise: the cluster "
-        f"{config.plan.cluster} gives the placement, and the costs for alpa's search."
+        f"times are medians of the steps after the first ({truth}). The baselines compute the "
+        f"whole batch at once. Slow links: {slow}. Counted bytes are those of the compiled step's "
+        "collectives, sent along rings. Memory is the peak of a rank's process, with Python, its "
+        f"libraries and compilation. The placement is that of cluster {config.plan.cluster}."
+        f"{searched}"
     )

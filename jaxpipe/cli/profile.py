@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxpipe.runtime.config import Remat
+from jaxpipe.runtime.config import MatmulPrecision, Remat
 
 if TYPE_CHECKING:  # these import jax, which `--help` can do without
     from rich.table import Table
@@ -15,13 +15,14 @@ if TYPE_CHECKING:  # these import jax, which `--help` can do without
     from jaxpipe.schedule import Op
 
 
-def profile(
+def profile(  # noqa: PLR0913  each is an option of the command line
     *,
     model: str,
     layers: str | None = None,
     microbatch: int = 1,
     sequence: int | None = None,
     remat: Remat = Remat.FULL,
+    matmul_precision: MatmulPrecision = MatmulPrecision.TF32,
     repeats: int = 10,
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
 ) -> int:
@@ -34,6 +35,8 @@ def profile(
         microbatch: samples in a microbatch.
         sequence: tokens in a sample, by default the model's.
         remat: rematerialisation: `none`, `dots` or `full`; pass the same to `jaxpipe plan --remat`.
+        matmul_precision: precision of products of float32 matrices on GPUs, as with
+            `run.matmul_precision`: `tf32` where a GPU has it, or `float32`.
         repeats: repetitions of each call; fewer after 10 s, but at least 3.
         out: the JSON file to write, for `jaxpipe plan --profile`.
     """
@@ -57,6 +60,7 @@ def profile(
         microbatch=microbatch,
         sequence=sequence,
         remat=remat,
+        matmul_precision=matmul_precision,
         repeats=repeats,
     )
     with under_way() as observe:
@@ -69,12 +73,18 @@ def profile(
         write_costs(measured, out)
         console.print(
             f"\nprofile -> {out}\nnext: jaxpipe plan --profile {out} --model {model} "
-            f"--remat {remat} --batch 64 --cluster CLUSTER",
+            f"--remat {remat}{_precision(matmul_precision)} --batch 64 --cluster CLUSTER",
             markup=False,
         )
     else:
         console.print(f"\nnext: jaxpipe profile --model {model} -o profile.json", markup=False)
     return 0
+
+
+def _precision(precision: MatmulPrecision) -> str:
+    """Return the option of `jaxpipe plan` for the precision, which has the same default."""
+    is_default = precision is MatmulPrecision.TF32
+    return "" if is_default else f" --matmul-precision {precision}"
 
 
 def _cut(layers: str | None) -> tuple[int, ...]:
@@ -123,8 +133,9 @@ def _notes(measured: "GptCosts", model: str) -> list[str]:
     settings = measured.settings
     return [
         f"{model} on {measured.device}, microbatch {settings.microbatch}, {measured.sequence} "
-        f"tokens, {measured.config.compute_dtype}, remat {settings.remat}: measured on this "
-        f"machine, at most {settings.repeats} calls",
+        f"tokens, {measured.config.compute_dtype}, float32 products on GPUs in "
+        f"{settings.matmul_precision}, remat {settings.remat}: measured on this machine, at most "
+        f"{settings.repeats} calls",
         f"matrix products reach {measured.peak_flops_per_s / 1e9:,.1f} GFLOP/s: the peak",
         "kept: residuals of one microbatch; compiled: peak of one function; live: "
         "parameters, moments, gradients and residuals",

@@ -21,7 +21,8 @@ def run(
     """Train a model on this host, and restart from the newest intact checkpoint after a failure.
 
     If the same rank is lost twice from the same checkpoint, the next attempt has a plan with fewer
-    ranks.
+    ranks, without the device of that rank. When that attempt fails after it has saved a checkpoint,
+    the next one has all ranks again. The folder of the run is locked until the last attempt ends.
 
     Args:
         config: a TOML file.
@@ -32,6 +33,7 @@ def run(
     """
     from jaxpipe.errors import ConfigError
     from jaxpipe.run import Run, supervise
+    from jaxpipe.run.folder_lock import locked
     from jaxpipe.runtime.process.mpirun import run_child
 
     if restarts < 0:
@@ -41,13 +43,17 @@ def run(
         named = () if hooks is None else ("--hooks", hooks)
         # A process per attempt: after a failure, nothing is known of the state of MPI and XLA.
         return run_child(
-            [sys.executable, "-P", "-m", "jaxpipe", *_arguments(config, attempt), *named]
+            [sys.executable, "-P", "-m", "jaxpipe", *_arguments(config, attempt), *named],
+            poll=lock.beat,
         )
 
     supervised = Run(
         config=config, settings=settings, max_restarts=restarts, start=start, show=_show
     )
-    code = supervise(supervised, resume=resume)
+    # Over all attempts: another run that began between two of them would mix its steps with ours.
+    # No thread touches the lock: this process has to fork.
+    with locked(supervised.folder, beats=False) as lock:
+        code = supervise(supervised, resume=resume)
     if code not in (0, 2):
         changes = "".join(f" --set {setting}" for setting in settings)
         _show(f"next: jaxpipe run {config}{changes} --resume")

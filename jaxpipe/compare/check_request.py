@@ -50,7 +50,8 @@ def _check_same(config: Config) -> None:
         "run.transport": (
             config.run.transport,
             config.run.transport is not TransportKind.SHAPED,
-            "mpi: gloo does not pass the emulated links, so shape real ones with `jaxpipe emulate`",
+            "mpi; for links that are emulated for all systems, `jaxpipe emulate CLUSTER -- jaxpipe "
+            "compare ...`",
         ),
         "mesh": (config.mesh.num_devices, config.mesh.num_devices == 1, "one device per rank"),
     }

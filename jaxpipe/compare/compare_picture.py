@@ -14,13 +14,14 @@ from pathlib import Path
 
 from jaxpipe.compare.measured import Measured
 from jaxpipe.errors import UserError
+from jaxpipe.trace import Truth
 
 _MIB = 2**20
 _COLORS = {False: "#8fc1ea", True: "#f4b860"}
 
 
-def draw(all_measured: Sequence[Measured], path: Path) -> None:
-    """Draw step time, bytes over slow links and peak memory as a PNG.
+def draw(all_measured: Sequence[Measured], path: Path, *, truth: Truth) -> None:
+    """Draw step time, bytes over slow links and peak memory as a PNG; `truth` is of the links.
 
     Raises:
         UserError: matplotlib is missing.
@@ -32,7 +33,7 @@ def draw(all_measured: Sequence[Measured], path: Path) -> None:
             "matplotlib is not installed, and a plot needs it: run `pip install 'jaxpipe[plot]'`"
         ) from error
     panels = {
-        "step, s (measured)": [each.step_s for each in all_measured],
+        f"step, s ({truth})": [each.step_s for each in all_measured],
         "over slow links, MiB a step\n(orange: counted; blue: measured)": [
             each.slow_bytes / _MIB for each in all_measured
         ],

@@ -78,6 +78,7 @@ def _run(
         ranks=parts,
         is_counted=chosen is not None,
         search_s=None if chosen is None else chosen.search_s,
+        searched_for=None if chosen is None else chosen.searched_for,
     )
     write_measured(measured, folder)
     if chosen is not None:

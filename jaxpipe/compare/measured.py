@@ -46,8 +46,8 @@ class Measured:
     """The run of a system on all ranks.
 
     `strategy` describes how the model is sharded or partitioned. `is_counted` is true where bytes
-    are counted in the compiled step, as rings would send them, instead of measured. `search_s` is
-    None if no strategy was searched for.
+    are counted in the compiled step, as rings would send them, instead of measured. `search_s` and
+    `searched_for`, the measured speeds, are None if no strategy was searched for.
     """
 
     system: System
@@ -57,6 +57,7 @@ class Measured:
     ranks: tuple[RankPart, ...]
     is_counted: bool
     search_s: float | None
+    searched_for: str | None = None
 
     @property
     def step_s(self) -> float:

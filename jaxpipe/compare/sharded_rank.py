@@ -7,6 +7,7 @@ takes the whole batch at once: there are no microbatches to accumulate over.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +17,8 @@ from jaxpipe.autoshard.hlo import collectives
 from jaxpipe.autoshard.spmd import NamedStep, abstract_arrays, placed, sharded_step
 from jaxpipe.autoshard.spmd.distributed import initial_pieces, placed_pieces
 from jaxpipe.autoshard.strategy import jax_mesh, parse_strategy, strategy_text
-from jaxpipe.comm import BROADCAST_TAG, Transport, broadcast_bytes
+from jaxpipe.comm import BARRIER_TAG, BROADCAST_TAG, Transport, barrier, broadcast_bytes
+from jaxpipe.compare.busy_speeds import measure_busy_speeds
 from jaxpipe.compare.measured import RankPart, Step, peak_bytes
 from jaxpipe.compare.slow_links import regions_of, sent_in_rings
 from jaxpipe.compare.strategies import NAMES, RESULT_NAMES, Chosen, choose
@@ -47,10 +49,16 @@ def run_sharded(
         PlanError: no strategy was found.
     """
     step, arguments = whole_step(job)
+    timeout_s, transport = job.run.startup_timeout_s, ranks.transport
+    precision = partial(jax.default_matmul_precision, job.run.matmul_precision.jax_name)
+    speeds = None
+    if system is System.ALPA:
+        with precision():
+            speeds = measure_busy_speeds(transport, ranks.devices, timeout_s=timeout_s)
     chosen = _chosen_by_rank_0(
-        ranks.transport,
-        lambda: choose(system, job, step, arguments, cluster=ranks.cluster),
-        timeout_s=job.run.startup_timeout_s,
+        transport,
+        lambda: choose(system, job, step, arguments, speeds=speeds),
+        timeout_s=timeout_s,
     )
     strategy = chosen.strategy
     begin_s = time.perf_counter()
@@ -59,17 +67,16 @@ def run_sharded(
     mesh = jax_mesh(strategy.mesh, ranks.devices)
     shardings = placed(arguments, strategy.arguments, mesh, names=NAMES)
     # From abstract arrays: the state need not exist yet.
-    precision = jax.default_matmul_precision(job.run.matmul_precision.jax_name)
-    with counted_compiles() as count, precision:
+    with counted_compiles() as count, precision():
         compiled = jitted.lower(*abstract_arrays(arguments, shardings)).compile()
     compile_s = time.perf_counter() - begin_s
     sent, slow = sent_in_rings(
         collectives(compiled.as_text()),
         strategy.mesh,
         regions_of(job.plan, ranks.cluster),
-        rank=ranks.transport.rank,
+        rank=transport.rank,
     )
-    steps = _train(job, compiled, shardings, observe)
+    steps = _train(job, compiled, shardings, transport, observe)
     part = RankPart(
         compile_s=compile_s,
         peak_bytes=peak_bytes(),
@@ -89,19 +96,28 @@ def _chosen_by_rank_0(
     # On rank 0 alone: the others wait in the broadcast meanwhile, up to `timeout_s`.
     if transport.rank == 0:
         here = choose_here()
-        fields = (strategy_text(here.strategy), here.description, here.search_s)
+        fields = (strategy_text(here.strategy), here.description, here.search_s, here.searched_for)
         mine = msgspec.json.encode(fields)
     received = broadcast_bytes(transport, mine, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s)
-    text, description, search_s = msgspec.json.decode(received, type=tuple[str, str, float | None])
-    return Chosen(strategy=parse_strategy(text), description=description, search_s=search_s)
+    text, description, search_s, searched_for = msgspec.json.decode(
+        received, type=tuple[str, str, float | None, str | None]
+    )
+    return Chosen(
+        strategy=parse_strategy(text),
+        description=description,
+        search_s=search_s,
+        searched_for=searched_for,
+    )
 
 
 def _train(
-    job: Job, compiled: Any, shardings: Any, observe: Callable[[Step], None]
+    job: Job, compiled: Any, shardings: Any, transport: Transport, observe: Callable[[Step], None]
 ) -> tuple[Step, ...]:
     # The pipeline's key and samples: its losses are compared with these.
     key = jax.random.key(job.run.seed)
     state = initial_pieces(job.model, optimizer_of(job), key, shardings[0])
+    # gloo gives all ranks 30 s to connect in the first step, and one of them may still compile.
+    barrier(transport, tag=BARRIER_TAG, timeout_s=job.run.startup_timeout_s)
     steps: list[Step] = []
     for number in range(job.train.steps):
         begin_s = time.perf_counter()

@@ -12,7 +12,7 @@ class System(StrEnum):
     PIPELINE = "pipeline"
     """Stages, microbatches and replicas of the plan."""
     ALPA = "alpa"
-    """The strategy that Alpa's integer program finds for the links of the plan's cluster."""
+    """The strategy that Alpa's integer program finds for the measured links of the ranks."""
     MEGATRON = "megatron"
     """Tensor parallelism over all ranks (Shoeybi et al. 2019, section 3)."""
     ZERO3 = "zero3"

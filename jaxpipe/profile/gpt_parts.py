@@ -84,13 +84,15 @@ def measure_gpt(
         for stage in _unlike(cut)
     )
     observe("matrix products")
+    with jax.default_matmul_precision(settings.matmul_precision.jax_name):
+        peak_flops_per_s = matrix_peak_flops_per_s(dtype=config.compute_dtype, clock=clock)
     return GptCosts(
         config=config,
         settings=settings,
         sequence=sequence,
         # "NVIDIA H200" is H200 in `topo.gpu`.
         device=jax.local_devices()[0].device_kind.removeprefix("NVIDIA "),
-        peak_flops_per_s=matrix_peak_flops_per_s(dtype=config.compute_dtype, clock=clock),
+        peak_flops_per_s=peak_flops_per_s,
         kinds=kinds,
         stages=stages,
     )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.config import Loop, Remat
+from jaxpipe.runtime.config import Loop, MatmulPrecision, Remat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,13 +11,15 @@ class MeasureConfig:
     """Settings with which every part is measured.
 
     After `warmup` calls, `repeats` calls are timed, or as many as start within `budget_s` seconds,
-    but at least three. `sequence` is the model's by default.
+    but at least three. `sequence` is the model's by default. `matmul_precision` is that of products
+    of float32 matrices on GPUs, as in `run.matmul_precision`.
     """
 
     microbatch: int = 1
     sequence: int | None = None
     remat: Remat = Remat.NONE
     loop: Loop = Loop.UNROLLED
+    matmul_precision: MatmulPrecision = MatmulPrecision.TF32
     repeats: int = 10
     warmup: int = 1
     budget_s: float = 10.0

@@ -85,7 +85,7 @@ def measure_part(
     # Arrays in unreachable cycles would be freed in between, and make the difference negative.
     gc.collect()
     before = _live_bytes()
-    compiled = compile_stage(functions, ops=_OPS)
+    compiled = compile_stage(functions, ops=_OPS, precision=settings.matmul_precision)
     held = _hold(functions, compiled, seed=settings.seed)
     timed = partial(
         time_calls,

@@ -10,6 +10,9 @@
 
 The file is created by a link, which is atomic on NFS as well. The holder touches it every five
 seconds. Ages are differences of two times of the file system, so clocks need not agree.
+
+`jaxpipe run` holds the lock from its first attempt to the end of the last, also between them. Its
+attempts are its child processes, and a process may use a lock that its parent holds.
 """
 
 import errno
@@ -79,12 +82,16 @@ class FolderLock:
 def locked(folder: Path, *, beats: bool = True) -> Iterator[FolderLock]:
     """Hold the lock of a run folder, which is created if it is missing.
 
-    With `beats` a thread touches the file; without, the caller does.
+    With `beats` a thread touches the file; without, the caller does. A lock of the parent process
+    is used, and stays when the block ends.
 
     Raises:
         ConfigError: another run holds the lock, or the folder cannot be written.
     """
     path, mine = folder / LOCK_FILE, _this_process()
+    if _is_held_by_parent(path):
+        yield FolderLock(path, mine)
+        return
     try:
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
@@ -130,6 +137,15 @@ def holder_of(folder: Path) -> Holder | None:
     except OSError:
         return None
     return None if holder is None or _is_stale(holder, age_s=age_s) else holder
+
+
+def _is_held_by_parent(path: Path) -> bool:
+    holder = _read(path)
+    return (
+        holder is not None
+        and (holder.machine, holder.process) == (_machine(), os.getppid())
+        and _is_alive(holder)
+    )
 
 
 def _acquire(path: Path, mine: Holder) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from statistics import median
 
@@ -66,6 +67,12 @@ def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -
         f"bubble {bubble:.1%}, median ({truth}); {ideal_bubble(plan):.1%} in theory",
     )
     console.print("\n" + "\n".join(lines) + "\n", markup=False)
+    if not isfinite(metrics[-1].loss):  # a run of a few steps ends before the third in a row
+        logger.warning(
+            "the last loss is %s, so the model is of no use: lower `optimizer.learning_rate` or "
+            "check the data",
+            metrics[-1].loss,
+        )
     sample = config.sample
     if sample.tokens:
         text = sample_text(

@@ -1,5 +1,6 @@
 """A smaller plan for a run that has lost ranks."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,20 +11,28 @@ from topo import Cluster
 _SIZES = ("plan.stages", "plan.replicas")
 
 
-def smaller(config: Config, settings: Sequence[str]) -> tuple[str, ...] | None:
+def smaller(
+    config: Config, settings: Sequence[str], *, devices: Sequence[str] = ()
+) -> tuple[str, ...] | None:
     """Return settings for the largest plan with fewer ranks; None if there is none.
 
     `settings` are those that `config` was read with; they are kept, except for the size of a plan.
-    Among plans of equal size the one with the most stages wins: each rank then holds less. A plan
-    from a file cannot be resized.
+    `devices` names the remaining devices, for example without the one of a lost rank. Among plans
+    of equal size the one with the most stages wins: each rank then holds less. A plan from a file
+    cannot be resized.
     """
     plan = config.plan
-    found = within(config, num_ranks=plan.stages // plan.chunks * plan.replicas - 1)
+    num_ranks = plan.stages // plan.chunks * plan.replicas - 1
+    found = within(config, num_ranks=num_ranks, devices=devices)
     if found is None:
         return None
+    changed = (*_SIZES, "plan.devices") if devices else _SIZES
     # Later settings would win, but each attempt would lengthen the command line.
-    kept = [each for each in settings if each.split("=")[0] not in _SIZES]
-    return (*kept, f"plan.stages={found.plan.stages}", f"plan.replicas={found.plan.replicas}")
+    kept = [each for each in settings if each.split("=")[0] not in changed]
+    sizes = (f"plan.stages={found.plan.stages}", f"plan.replicas={found.plan.replicas}")
+    # Names of devices need no escapes in TOML: `topo.names` has their rule.
+    named = (f"plan.devices={json.dumps(list(devices))}",) if devices else ()
+    return (*kept, *sizes, *named)
 
 
 def within(config: Config, *, num_ranks: int, devices: Sequence[str] = ()) -> Config | None:

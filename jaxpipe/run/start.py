@@ -35,8 +35,9 @@ from jaxpipe.runtime.config import ComputeKind, Survival
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.process.affinity import die_with_parent, pin
 from jaxpipe.runtime.process.compile_cache import use_compile_cache
+from jaxpipe.runtime.process.ctrl_z import not_suspended
 from jaxpipe.runtime.process.exit_cause import find_exit_cause
-from jaxpipe.runtime.process.gpu_assignment import take_devices
+from jaxpipe.runtime.process.gpu_assignment import number_on_host, take_devices
 from jaxpipe.runtime.process.mpirun import (
     STOP_EXIT_CODES,
     LaunchedRank,
@@ -159,7 +160,8 @@ def _be_rank(request: TrainRequest, config: Config, here: LaunchedRank) -> int:
     # GPUs that it sees.
     die_with_parent()
     pin(os.environ)
-    take_devices(os.environ, each=config.mesh.num_devices)
+    number = None if resolved is None else number_on_host(resolved.devices, here.rank)
+    take_devices(os.environ, each=config.mesh.num_devices, number=number)
     use_compile_cache(os.environ)
     hooks = load_hooks(request.hooks, request.config, rank=here.rank)
 
@@ -191,7 +193,7 @@ def _launch(request: TrainRequest, config: Config) -> int:
             introduce_run(prepared)
         if num_ranks > 1:
             return _start_ranks(prepared, request, plan_file, poll=lock.beat)
-        with beating(lock):
+        with beating(lock), not_suspended():
             return _be_only_rank(request, prepared)
 
 

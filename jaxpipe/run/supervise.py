@@ -4,7 +4,8 @@
 
     attempt ──► ended? ──► done, stopped on request, or the input is wrong    stop
                   └──► failed ──► from the newest intact checkpoint ──► attempt
-                            └──► the same rank, twice at the same step ──► fewer ranks, a new plan
+                            ├──► the same rank, twice at the same step ──► fewer ranks, a new plan
+                            └──► fewer ranks, after a new checkpoint ──► all ranks again
 """
 
 from collections.abc import Callable
@@ -13,7 +14,9 @@ from enum import Enum, auto
 from pathlib import Path
 
 from jaxpipe.config import load_config
-from jaxpipe.errors import CheckpointError
+from jaxpipe.errors import CheckpointError, UserError
+from jaxpipe.plan import read_resolved_plan
+from jaxpipe.run.prepare_run import PLAN_FILE
 from jaxpipe.run.smaller_plan import smaller
 from jaxpipe.runtime.checkpoint import newest_valid
 from jaxpipe.runtime.process.mpirun import STOP_EXIT_CODES
@@ -77,6 +80,8 @@ class Decision(Enum):
     """Another attempt with the same ranks."""
     SHRINK = auto()
     """Another attempt with fewer ranks: a device seems to be gone."""
+    GROW = auto()
+    """Another attempt with all ranks: the device may have returned."""
 
 
 def decide(endings: tuple[Ending, ...], *, max_restarts: int) -> Decision:
@@ -86,15 +91,32 @@ def decide(endings: tuple[Ending, ...], *, max_restarts: int) -> Decision:
     lost both times (killed, stopped, hung), or no cause names one, the next attempt has fewer.
     Losses of different ranks are usual on spot machines, which come back. An error that a rank
     raised would recur with any number of ranks.
+
+    When an attempt with fewer ranks fails after it has saved a checkpoint, the next one has all of
+    them again; if that one fails before its first checkpoint, the ranks are fewer again.
     """
     last = endings[-1]
     if EndKind.of(last.code) is not EndKind.FAILED or len(endings) > max_restarts:
         return Decision.STOP
-    if len(endings) == 1 or last.made_progress or endings[-2].made_progress:
+    if last.made_progress:
+        return (
+            Decision.GROW
+            if last.attempt.settings != endings[0].attempt.settings
+            else (Decision.RESTART)
+        )
+    if _has_grown(endings):
+        return Decision.SHRINK
+    if len(endings) == 1 or endings[-2].made_progress:
         return Decision.RESTART
     if last.cause is not None and last.cause.kind is CauseKind.ERROR:
         return Decision.STOP
     return Decision.SHRINK if _lost_the_same(endings[-2], last) else Decision.RESTART
+
+
+def _has_grown(endings: tuple[Ending, ...]) -> bool:
+    """Return whether the last attempt was the first one with all ranks after one with fewer."""
+    first, *others = (ending.attempt.settings for ending in endings)
+    return len(others) > 1 and others[-1] == first != others[-2]
 
 
 def _lost_the_same(before: Ending, last: Ending) -> bool:
@@ -140,7 +162,7 @@ def supervise(run: Run, *, resume: bool) -> int:
         step = newest_step(folder)
         endings += (Ending(attempt=attempt, code=code, cause=cause, next_step=step),)
         decision = decide(endings, max_restarts=run.max_restarts)
-        following = _following(run, endings[-1], decision)
+        following = _following(run, endings, decision)
         run.show(_report(endings[-1], following))
         if following is None:
             return code
@@ -155,16 +177,34 @@ def newest_step(folder: Path) -> int | None:
         return None
 
 
-def _following(run: Run, ending: Ending, decision: Decision) -> Attempt | None:
+def _following(run: Run, endings: tuple[Ending, ...], decision: Decision) -> Attempt | None:
+    ending = endings[-1]
+    settings: tuple[str, ...] | None = ending.attempt.settings
     if decision is Decision.STOP:
         return None
-    settings: tuple[str, ...] | None = ending.attempt.settings
-    # From the settings of the last attempt, which may have been made smaller before.
-    if decision is Decision.SHRINK:
-        settings = smaller(load_config(run.config, settings, notice=None), settings)
+    if decision is Decision.GROW:
+        settings = run.settings
+    elif decision is Decision.SHRINK and _has_grown(endings):
+        settings = endings[-2].attempt.settings
+    elif decision is Decision.SHRINK:
+        # From the settings of the last attempt, which may have been made smaller before.
+        config = load_config(run.config, settings, notice=None)
+        settings = smaller(config, settings, devices=_remaining_devices(run.folder, ending))
     if settings is None:
         return None
     return Attempt(number=ending.attempt.number + 1, settings=settings, from_step=ending.next_step)
+
+
+def _remaining_devices(folder: Path, ending: Ending) -> tuple[str, ...]:
+    """Return the devices of an attempt without that of the lost rank; none if that is unknown."""
+    try:
+        devices = read_resolved_plan(folder / PLAN_FILE).devices
+    except UserError:  # no attempt has come so far
+        return ()
+    lost = ending.lost_rank
+    if lost is None or lost >= len(devices):
+        return ()
+    return tuple(name for rank, name in enumerate(devices) if rank != lost)
 
 
 def _report(ending: Ending, following: Attempt | None) -> str:
@@ -183,9 +223,22 @@ def _report(ending: Ending, following: Attempt | None) -> str:
         return f"{why}\nno further attempt; {_next_step(ending)}"
     beginning = "from the beginning" if following.from_step is None else ""
     where = beginning or f"from step {following.from_step}"
-    added = [each for each in following.settings if each not in ending.attempt.settings]
-    smaller_plan = f", with fewer ranks: {' '.join(added)}" if added else ""
-    return f"{why}\nattempt {following.number} continues {where}{smaller_plan}"
+    ranks = _difference(ending.attempt.settings, following.settings)
+    return f"{why}\nattempt {following.number} continues {where}{ranks}"
+
+
+def _difference(before: tuple[str, ...], after: tuple[str, ...]) -> str:
+    """Return how the ranks of an attempt differ from those of the one before it.
+
+    >>> _difference((), ("plan.stages=1", "plan.replicas=1"))
+    ', with fewer ranks: plan.stages=1 plan.replicas=1'
+    >>> _difference(("plan.stages=1", "plan.replicas=1"), ())
+    ', with all ranks again'
+    """
+    added = [each for each in after if each not in before]
+    if added:
+        return f", with fewer ranks: {' '.join(added)}"
+    return "" if before == after else ", with all ranks again"
 
 
 def _next_step(ending: Ending) -> str:

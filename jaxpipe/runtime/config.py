@@ -130,7 +130,8 @@ class RunConfig:
     compute: ComputeKind = ComputeKind.REAL
     """Whether stages compute, or wait instead (a paced run, section `paced`)."""
     matmul_precision: MatmulPrecision = MatmulPrecision.TF32
-    """The precision of products of float32 matrices on GPUs; CPUs compute float32 with either."""
+    """The precision of products of float32 matrices on GPUs, in training and in samples of text;
+    CPUs compute float32 with either."""
     trackers: tuple[TrackerKind, ...] = ()
     """Services to which rank 0 logs the metrics of each step; default none."""
     project: str = "jaxpipe"

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+import topo
 from jaxpipe.cli.main import main
 from tests.cli.conftest import WriteConfig
 from tests.compare.test_losses import QUICKLY_COMPILED
-from tests.helpers import mpi_environment
+from tests.helpers import mpi_command, mpi_environment
 
 pytestmark = pytest.mark.mpi
 
@@ -56,7 +57,10 @@ def test_links_that_are_emulated_for_the_pipeline_alone_are_refused(
 ) -> None:
     path = str(write_config(**TWO))
     assert main(["compare", path, "--against", "alpa", "--set", "run.transport=shaped"]) == 2
-    assert "do not support shaped; use mpi" in capsys.readouterr().err
+    assert (
+        "do not support shaped; use mpi; for links that are emulated for all"
+        in capsys.readouterr().err
+    )
 
 
 def test_ranks_are_not_started_twice(
@@ -95,7 +99,50 @@ def test_the_pipeline_and_what_was_found_in_one_table(
     first, *lines = map(json.loads, (out / "compare.jsonl").read_text().splitlines())
     assert first["run"]["config"]["train"]["steps"] == 2
     assert [len(line["steps"]) for line in lines] == [2, 2]
-    assert (out / "alpa-strategy.json").exists()
+    # The search took the links between the ranks, not those of the cluster.
+    mesh = json.loads((out / "alpa-strategy.json").read_text())["mesh"]
+    assert lines[0]["searched_for"] is None
+    assert "GFLOP/s a rank; dp 1 x op 2: op " in lines[1]["searched_for"]
+    assert lines[1]["searched_for"] in (out / "compare.md").read_text()
+    laptop = topo.load("laptop").link(0, 1)
+    found = mesh["op_link" if mesh["op"] == 2 else "dp_link"]
+    assert 0 < found["latency_s"] != pytest.approx(laptop.latency_s)
     assert (out / "compare.png").exists()
     assert main(arguments) == 2
     assert "has one; choose another" in capsys.readouterr().err
+
+
+def test_ranks_that_fail_say_why_and_their_launcher_does_not(
+    write_config: WriteConfig, tmp_path: Path
+) -> None:
+    out = str(tmp_path / "out")
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxpipe", "compare", str(write_config(**TWO)), "--out", out],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env=mpi_environment() | {"JAX_PLATFORMS": "abacus"},
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "abacus" in done.stderr
+    assert "the ranks of pipeline ended with exit code 1; their output is above" in done.stderr
+    assert "MPI_ABORT" not in done.stderr
+    assert "prterun" not in done.stderr
+
+
+def test_ranks_of_an_mpirun_of_ones_own_resolve_the_plan(
+    write_config: WriteConfig, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["compare", str(write_config(**TWO)), "--rank-of", "pipeline", "--steps", "2"]
+    done = subprocess.run(
+        mpi_command(2, "-m", "jaxpipe", *arguments, "--out", str(out)),
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env=mpi_environment() | {"XLA_FLAGS": QUICKLY_COMPILED},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (out / "pipeline.json").exists()

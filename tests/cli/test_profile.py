@@ -1,10 +1,13 @@
 """`jaxpipe profile`, called as from a terminal."""
 
 from pathlib import Path
+from typing import Any
 
+import jax
 import pytest
 
 from jaxpipe.cli.main import main
+from jaxpipe.profile import gpt_parts
 
 _QUICK = ["--model", "tiny", "--repeats", "1"]
 
@@ -22,6 +25,26 @@ def test_it_measures_and_the_planner_plans_with_it(
     where = ["--cluster", "laptop", "--batch", "8", "--budget", "1", "-o", str(plan)]
     assert main(["plan", "--profile", str(path), "--model", "tiny", *where]) == 0
     assert plan.exists()
+
+
+@pytest.mark.slow
+def test_float32_is_measured_in_the_precision_that_is_asked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    used: list[object] = []
+    flops_per_s = gpt_parts.matrix_peak_flops_per_s
+
+    def peak(**options: Any) -> float:
+        used.append(jax.config.jax_default_matmul_precision)  # pyright: ignore[reportAttributeAccessIssue]
+        return flops_per_s(**options)
+
+    monkeypatch.setattr(gpt_parts, "matrix_peak_flops_per_s", peak)
+    arguments = [*_QUICK, "--matmul-precision", "float32", "-o", str(tmp_path / "p.json")]
+    assert main(["profile", *arguments]) == 0
+    said = capsys.readouterr().out
+    assert used == ["float32"]
+    assert "float32 products on GPUs in float32" in said
+    assert "--remat full --matmul-precision float32 --batch 64" in said
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,34 @@ def test_a_second_run_is_refused_and_the_holder_is_named(tmp_path: Path) -> None
         pass
 
 
+USES = """
+import sys
+from pathlib import Path
+from jaxpipe.errors import ConfigError
+from jaxpipe.run.folder_lock import locked
+try:
+    with locked(Path(sys.argv[1])) as lock:
+        lock.beat()
+        print("used")
+except ConfigError:
+    print("refused")
+"""
+
+
+def test_a_lock_of_the_parent_is_used_and_stays(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", USES, str(tmp_path)]
+    grandchild = ["sh", "-c", '"$@"; exit $?', "sh", *command]
+    with locked(tmp_path):
+        before = lock_of(tmp_path)
+        answers = [
+            subprocess.run(words, capture_output=True, text=True, check=True).stdout
+            for words in (command, grandchild)
+        ]
+        assert answers == ["used\n", "refused\n"]
+        assert lock_of(tmp_path) == before
+    assert not (tmp_path / "lock").exists()
+
+
 def test_an_input_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
     with locked(tmp_path / "new"):
         pass

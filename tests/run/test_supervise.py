@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxpipe.config import load_config, plan_from
+from jaxpipe.config import cluster_from, config_from, load_config, plan_from
+from jaxpipe.plan import ResolvedPlan
 from jaxpipe.run import Attempt, Run, smaller, supervise, within
+from jaxpipe.run.prepare_run import write_resolved_plan
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.watchdog import Cause, CauseKind, clear_cause, write_cause
 from tests.runtime.training import tiny_tree
@@ -131,6 +133,80 @@ def test_a_rank_that_stays_away_is_left_out_once(tmp_path: Path) -> None:
     theatre = play(tmp_path, [*[killed(2)] * 3, Script(0)])
     fewer = ("plan.stages=3", "plan.replicas=1")
     assert [attempt.settings for attempt in theatre.attempts] == [(), (), fewer, fewer]
+
+
+def test_the_device_of_a_lost_rank_is_left_out(tmp_path: Path) -> None:
+    config = config_from(tiny_tree(tmp_path / "run", tmp_path))
+    resolved = ResolvedPlan.of(plan_from(config), cluster_from(config))
+    write_resolved_plan(config, resolved)
+    theatre = play(tmp_path, [killed(2), killed(2), Script(0)])
+    left = [name for rank, name in enumerate(resolved.devices) if rank != 2]
+    settings = theatre.attempts[-1].settings
+    assert settings[:2] == ("plan.stages=3", "plan.replicas=1")
+    made = load_config(tmp_path / "config.toml", settings)
+    assert ResolvedPlan.of(plan_from(made), cluster_from(made)).devices == tuple(left)
+
+
+FEWER = ("plan.stages=3", "plan.replicas=1")
+
+
+def test_a_run_grows_again_when_its_device_is_back(tmp_path: Path) -> None:
+    preempted = Script(137, step=9, cause=killed(0).cause)
+    theatre = play(tmp_path, [killed(2), killed(2), preempted, Script(0)], max_restarts=4)
+    assert [attempt.settings for attempt in theatre.attempts] == [(), (), FEWER, ()]
+    assert theatre.shown[2].endswith("attempt 4 continues from step 9, with all ranks again")
+
+
+def test_a_device_that_is_still_away_costs_one_attempt(tmp_path: Path) -> None:
+    preempted = Script(137, step=9, cause=killed(0).cause)
+    scripts = [killed(2), killed(2), preempted, killed(2), Script(0)]
+    theatre = play(tmp_path, scripts, max_restarts=4)
+    assert [attempt.settings for attempt in theatre.attempts] == [(), (), FEWER, (), FEWER]
+
+
+@dataclass
+class Fading(Theatre):
+    """Loses a device after each attempt that trains, until two are gone; they do not return."""
+
+    gone: list[str] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+    def start(self, attempt: Attempt) -> int:
+        self.attempts.append(attempt)
+        config = load_config(self.folder.parent / "config.toml", attempt.settings, notice=None)
+        resolved = ResolvedPlan.of(plan_from(config), cluster_from(config))
+        write_resolved_plan(config, resolved)
+        clear_cause(self.folder)
+        self.sizes.append(resolved.plan.num_ranks)
+        lost = [rank for rank, name in enumerate(resolved.devices) if name in self.gone]
+        if not lost and len(self.gone) == 2:
+            return 0
+        if not lost:
+            step = len(self.attempts)
+            folder = begin_checkpoint(self.folder, step=step)
+            commit(folder, write_shard(folder, "stage-0", {"a": np.ones(3)}), {})
+            self.gone.append(resolved.devices[1])
+            lost = [1]
+        message = "it was ended by signal 9"
+        write_cause(self.folder, Cause(kind=CauseKind.KILLED, message=message, rank=lost[0]))
+        return 137
+
+
+def test_two_devices_that_are_gone_for_good_cost_seven_restarts(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(toml_text(tiny_tree(tmp_path / "run", tmp_path)))
+    theatre = Fading(tmp_path / "run", ())
+    run = Run(
+        config=config,
+        settings=(),
+        max_restarts=7,
+        start=theatre.start,
+        show=theatre.shown.append,
+    )
+    assert supervise(run, resume=False) == 0, theatre.shown
+    # In between, all four are tried once: the first device might have returned.
+    assert theatre.sizes == [4, 4, 4, 3, 4, 3, 3, 2]
+    assert len(set(theatre.gone)) == 2
 
 
 @pytest.mark.parametrize(

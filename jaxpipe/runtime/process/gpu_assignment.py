@@ -7,10 +7,11 @@
     it has two                  GPUs 0 1        GPUs 2 3        GPUs 0 1 again  GPUs 2 3 again
 
 An assignment by the launcher, such as `srun --gpus-per-task=1`, takes precedence, and so does
-`JAX_CUDA_VISIBLE_DEVICES`.
+`JAX_CUDA_VISIBLE_DEVICES`. If all devices of the plan are on one host, each rank takes the GPU of
+its device's number instead: a plan without the device of a lost rank then leaves that GPU out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -18,19 +19,36 @@ _LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"
 """The variables of Open MPI, MPICH and SLURM; SLURM last, since it may run an mpirun."""
 
 
-def take_devices(environment: Mapping[str, str], *, each: int) -> None:
+def take_devices(environment: Mapping[str, str], *, each: int, number: int | None = None) -> None:
     """Restrict jax to the `each` GPUs of this rank, before it starts a backend.
 
+    `number` is that of its device on its host, if the plan says which; by default its local rank.
     Without GPUs, or without a launcher that states the local rank, nothing changes.
     """
-    chosen = devices_of(environment, each=each, num_gpus=count_gpus(environment, Path("/dev")))
+    num_gpus = count_gpus(environment, Path("/dev"))
+    chosen = devices_of(environment, each=each, num_gpus=num_gpus, number=number)
     if chosen is not None:
         import jax
 
         jax.config.update("jax_cuda_visible_devices", ",".join(map(str, chosen)))
 
 
-def devices_of(environment: Mapping[str, str], *, each: int, num_gpus: int) -> range | None:
+def number_on_host(devices: Sequence[str], rank: int) -> int | None:
+    """Return the number of a rank's device on its host, None if the devices are on several hosts.
+
+    Those of several hosts may all be emulated on this one.
+
+    >>> number_on_host(["a:0", "a:2"], 1), number_on_host(["a:0", "b:0"], 1)
+    (2, None)
+    """
+    hosts = {name.rpartition(":")[0] for name in devices}
+    number = devices[rank].rpartition(":")[2]
+    return int(number) if len(hosts) == 1 and number.isdecimal() else None
+
+
+def devices_of(
+    environment: Mapping[str, str], *, each: int, num_gpus: int, number: int | None = None
+) -> range | None:
     """Return which of the `num_gpus` that CUDA shows to this rank belong to it.
 
     If there are too few GPUs, ranks share them in turn. None leaves all of them to the rank: if
@@ -40,12 +58,15 @@ def devices_of(environment: Mapping[str, str], *, each: int, num_gpus: int) -> r
     range(3, 4)
     >>> devices_of({"MPI_LOCALRANKID": "1"}, each=2, num_gpus=4)
     range(2, 4)
+    >>> devices_of({"SLURM_LOCALID": "1"}, each=1, num_gpus=4, number=2)
+    range(2, 3)
     >>> devices_of({"MPI_LOCALRANKID": "1"}, each=1, num_gpus=1)
     """
     found = [environment[name] for name in _LOCAL_RANKS if name in environment]
     if not found or "JAX_CUDA_VISIBLE_DEVICES" in environment or num_gpus < max(2, each):
         return None
-    first = int(found[0]) % (num_gpus // each) * each
+    place = int(found[0]) if number is None else number
+    first = place % (num_gpus // each) * each
     return range(first, first + each)
 
 

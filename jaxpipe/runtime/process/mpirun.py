@@ -16,6 +16,7 @@ from types import MappingProxyType
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process.affinity import die_with_parent
 from jaxpipe.runtime.process.blocked_signal import block, is_pending, is_supported
+from jaxpipe.runtime.process.ctrl_z import not_suspended
 from jaxpipe.runtime.process.job_folder import job_folder
 from jaxpipe.runtime.process.tee import Tee
 from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS, cannot_survive
@@ -214,7 +215,7 @@ def recorded_signals() -> Iterator[list[tuple[int, float]]]:
     """Record the signals that ask this process to terminate, with their time, in a list.
 
     The handlers only record: Python discards what a handler raises during a fork. Signals that this
-    process ignores stay ignored, as `nohup` and a shell's `&` expect.
+    process ignores stay ignored, as `nohup` and a shell's `&` expect. Ctrl-Z suspends nothing.
     """
     received: list[tuple[int, float]] = []
 
@@ -226,7 +227,8 @@ def recorded_signals() -> Iterator[list[tuple[int, float]]]:
     for number in previous:
         signal.signal(number, record)
     try:
-        yield received
+        with not_suspended():
+            yield received
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -9,6 +9,8 @@ from experiments.first_hour import run
 from experiments.first_hour.attacks import ATTACKS, Attack, judge
 from experiments.first_hour.mistakes import Mistake
 from experiments.first_hour.sandbox import MARKER, Ended, Sandbox
+from experiments.first_hour.surroundings import Environment, Trial, trials
+from experiments.first_hour.surroundings import holds as trial_holds
 from experiments.table import read_csv
 
 RESULTS = Path(run.__file__).parent / "results"
@@ -40,4 +42,24 @@ def test_the_results_are_of_these_attacks_and_mistakes():
     assert [row["attack"] for row in attacks] == [attack.what for attack in ATTACKS]
     given = tomllib.loads((RESULTS.parent / "mistakes.toml").read_text())["mistakes"]
     assert [row["mistake"] for row in mistakes] == [Mistake(**each).what for each in given]
-    assert {row["holds"] for row in attacks + mistakes} == {"yes"}
+    around = read_csv(RESULTS / "surroundings.csv")
+    all_trials = trials(Environment(RESULTS))
+    assert [row["mistake"] for row in around] == [trial.what for trial in all_trials]
+    assert {row["holds"] for row in attacks + mistakes + around} == {"yes"}
+
+
+@pytest.mark.parametrize(
+    ("code", "err", "is_right"),
+    [
+        (2, "jaxpipe: there is no such field\n", True),
+        (1, "jaxpipe: there is no such field\n", False),
+        (2, "jaxpipe: another rule\n", False),
+        (2, "a line\n" * 9 + "jaxpipe: there is no such field\n", False),
+        (None, "jaxpipe: there is no such field\n", False),
+    ],
+)
+def test_an_answer_has_its_code_its_words_and_few_lines(code: int | None, err: str, is_right: bool):
+    ended = Ended(code=code, seconds=1.0, out="", err=err)
+    words = ("no such field",)
+    trial = Trial(what="a typo", before="+", run=lambda _: ended, code=2, words=words)
+    assert trial_holds(trial, ended) is is_right

@@ -118,3 +118,16 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_run_is_not_suspended_and_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARENT, CHILD, str(tmp_path), "stops", "ready"]
+    parent = subprocess.Popen(command, cwd=REPOSITORY, process_group=0, stderr=subprocess.PIPE)
+    assert parent.stderr is not None
+    wait_for(tmp_path / "ready")
+    os.killpg(parent.pid, signal.SIGTSTP)  # as a terminal does on Ctrl-Z
+    assert parent.stderr.readline() == b"\n"
+    assert b"cannot be suspended, and continues; Ctrl-C saves" in parent.stderr.readline()
+    parent.send_signal(signal.SIGTERM)
+    assert parent.wait(20) == 143  # a suspended one would not end
+    parent.stderr.close()
