@@ -1,7 +1,7 @@
 """Fitted constants: the efficiency of published runs on their hardware."""
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 import msgspec
@@ -28,6 +28,7 @@ class NetworkConstants:
     nic_efficiency: float
     restart_bytes: float
     largest_window_bytes: float
+    eager_bytes: float
 
     def messages(self) -> MessageCosts:
         """Return the costs of messages between stages."""
@@ -38,6 +39,13 @@ class NetworkConstants:
             restart_bytes=self.restart_bytes,
             largest_window_bytes=self.largest_window_bytes,
         )
+
+    def exchanges(self) -> MessageCosts:
+        """Return the costs of messages whose receives are posted when their rank gets there.
+
+        Their connections are not idle long enough to restart.
+        """
+        return replace(self.messages(), eager_bytes=self.eager_bytes, restart_bytes=None)
 
     def gradients(self) -> MessageCosts:
         """Return the costs of the messages of an all-reduce of gradients, which stream."""

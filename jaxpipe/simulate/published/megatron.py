@@ -7,23 +7,28 @@ consecutive ranks, and replicas lie inside a block::
     P4 x T2      ranks 0-1: stage 0 of replica 0, ranks 2-3: of replica 1, ...; 16 ranks to a stage
 
 Each layer all-reduces its activations over the T devices twice in a forward and, with
-recomputation, four times in a backward, without overlap. Sends do not block here, in agreement with
-P8's published times on shaped links.
+recomputation, four times in a backward, without overlap. Of the activations that go to another
+stage each of the T ranks sends a T-th.
+
+Sends do not block, but a rank posts a receive only when it gets there; the part of a message that
+no buffer holds leaves after that. DT-FM posts all receives ahead.
 
 Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
 Megatron-LM", SC 2021.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
+from jaxpipe.network import MessageCosts
 from jaxpipe.plan import even_partition
 from jaxpipe.schedule import Bucket, lower, one_f_one_b
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
-from jaxpipe.simulate.published.compute_times import durations, ring_step_s
-from jaxpipe.simulate.published.constants import Constants
+from jaxpipe.simulate.published.compute_times import durations
+from jaxpipe.simulate.published.constants import Constants, Speeds
 from jaxpipe.simulate.published.dtfm import along, stage_all_reduces
+from jaxpipe.simulate.published.rings import all_gather_s
 from jaxpipe.simulate.published.workload import Workload
 from topo import Cluster
 
@@ -60,18 +65,14 @@ def megatron_step(
         for replica in range(num_replicas)
     )
     cut = even_partition(num_layers=workload.num_layers, num_stages=split.stages)
-    speeds = constants.speeds(workload.precision)
+    speeds = _speeds(cluster, groups, constants.speeds(workload.precision))
     whole = durations(cluster, placement, cut, workload=workload, speeds=speeds)
-    # A ring all-reduce over T devices: 2 (T - 1) rounds, a T-th of the activations in each.
-    all_reduce_s = (
-        2
-        * (split.tensor - 1)
-        * ring_step_s(
-            cluster,
-            groups,
-            workload.activation_bytes / split.tensor,
-            nic_efficiency=constants.network.nic_efficiency,
-        )
+    # A ring all-reduce over T devices: a reduce-scatter, then an all-gather, of T-ths.
+    all_reduce_s = 2 * all_gather_s(
+        cluster,
+        groups,
+        workload.activation_bytes / split.tensor,
+        nic_efficiency=constants.network.nic_efficiency,
     )
     schedule = one_f_one_b(num_stages=split.stages, num_microbatches=workload.batch // num_replicas)
     collectives = stage_all_reduces(
@@ -89,9 +90,29 @@ def megatron_step(
         ),
         activation_bytes=workload.activation_bytes,
         collectives={Bucket.STAGE: collectives},
-        messages=constants.network.messages(),
+        messages=_scattered(constants.network.exchanges(), split.tensor),
         gradients=constants.network.gradients(),
         nic_efficiency=constants.network.nic_efficiency,
+    )
+
+
+def _speeds(cluster: Cluster, groups: list[tuple[int, ...]], speeds: Speeds) -> Speeds:
+    """Return the speed by the larger part of a stage's traffic: its all-reduces, if it has any."""
+    if len(groups[0]) == 1:
+        return speeds
+    host_of = cluster.host_of
+    is_local = all(len({host_of[device] for device in group}) == 1 for group in groups)
+    fraction = speeds.local_fraction if is_local else speeds.remote_fraction
+    return Speeds(local_fraction=fraction, remote_fraction=fraction)
+
+
+def _scattered(costs: MessageCosts, num_parts: int) -> MessageCosts:
+    """Return the costs of an activation of which as many ranks send a part each, all at once."""
+    return replace(
+        costs,
+        overhead_s=costs.overhead_s / num_parts,
+        flow_bytes_per_s=costs.flow_bytes_per_s * num_parts,
+        eager_bytes=costs.eager_bytes * num_parts,
     )
 
 

@@ -147,6 +147,7 @@ def test_a_stage_whose_messages_stay_inside_its_host_is_faster():
             nic_efficiency=1.0,
             restart_bytes=1e6,
             largest_window_bytes=1e8,
+            eager_bytes=4e6,
         ),
     )
     cluster = topo.load("homogeneous:hosts=2,devices=4")
