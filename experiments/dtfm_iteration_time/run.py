@@ -1,7 +1,7 @@
 """Write all tables and plots: `python -m experiments.dtfm_iteration_time.run`.
 
 All columns except those called published are simulated, with the constants in
-`jaxpipe/simulate/data/dtfm.toml`.
+`jaxpipe/simulate/published/data/dtfm.toml`.
 """
 
 import json

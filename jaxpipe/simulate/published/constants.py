@@ -1,12 +1,13 @@
 """Fitted constants: the efficiency of published runs on their hardware."""
 
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 
 import msgspec
 
 from jaxpipe.network import MessageCosts
+from topo import Cluster
 from topo.gpu import Precision
 
 
@@ -55,12 +56,36 @@ class NetworkConstants:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Connections:
+    """The window of all TCP connections between two ranks: after an idle time, and at most."""
+
+    restart_bytes: float
+    largest_window_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """All fitted constants: two speeds in fp16, four of the network, and one speed in fp32."""
+    """All fitted constants: two speeds in fp16, four of the network, and one speed in fp32.
+
+    `connections` are those of clusters, by name, whose connections are not those of `network`.
+    """
 
     fp16: Speeds
     fp32: Speeds
     network: NetworkConstants
+    connections: dict[str, Connections] = field(default_factory=dict)
+
+    def on(self, cluster: Cluster) -> "Constants":
+        """Return the constants with the connections of a cluster."""
+        own = self.connections.get(cluster.name)
+        if own is None:
+            return self
+        network = replace(
+            self.network,
+            restart_bytes=own.restart_bytes,
+            largest_window_bytes=own.largest_window_bytes,
+        )
+        return replace(self, network=network)
 
     def speeds(self, precision: Precision) -> Speeds:
         """Return the speeds with tensor cores, fitted in fp16, or without them, in fp32."""

@@ -60,6 +60,7 @@ def system_step(
     Raises:
         PlanError: the cluster or the batch does not fit the system.
     """
+    constants = constants.on(cluster)
     if system is System.JAXPIPE:
         return jaxpipe_step(cluster, workload=workload, constants=constants)
     if system in _DTFM:
