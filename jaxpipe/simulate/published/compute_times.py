@@ -8,9 +8,6 @@ from jaxpipe.simulate.published.constants import Speeds
 from jaxpipe.simulate.published.workload import Workload
 from topo import Cluster
 
-_BACKWARD_FORWARDS = 3
-"""A backward recomputes the forward, then takes two forwards."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durations:
@@ -35,6 +32,7 @@ def durations(
     """
     forward_s = tuple(
         cut[stage]
+        * workload.microbatch
         * workload.layer_forward_flop
         / _flops_per_s(cluster, row, stage, workload)
         / (speeds.remote_fraction if is_remote(cluster, row, stage) else speeds.local_fraction)
@@ -42,7 +40,8 @@ def durations(
         for stage in range(len(row))
     )
     return Durations(
-        forward_s=forward_s, backward_s=tuple(_BACKWARD_FORWARDS * each for each in forward_s)
+        forward_s=forward_s,
+        backward_s=tuple(workload.backward_forwards * each for each in forward_s),
     )
 
 

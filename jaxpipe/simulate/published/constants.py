@@ -30,6 +30,7 @@ class NetworkConstants:
     restart_bytes: float
     largest_window_bytes: float
     eager_bytes: float
+    ring_round_s: float
 
     def messages(self) -> MessageCosts:
         """Return the costs of messages between stages."""

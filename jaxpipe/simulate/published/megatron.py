@@ -6,8 +6,8 @@ consecutive ranks, and replicas lie inside a block::
     P8           ranks 0-7: stage 0 of replicas 0 to 7, ranks 8-15: stage 1, ...
     P4 x T2      ranks 0-1: stage 0 of replica 0, ranks 2-3: of replica 1, ...; 16 ranks to a stage
 
-Each layer all-reduces its activations over the T devices twice in a forward and, with
-recomputation, four times in a backward, without overlap. Of the activations that go to another
+Each layer all-reduces its activations over the T devices twice in a forward and twice in a
+backward, and twice more with recomputation, without overlap. Of the activations that go to another
 stage each of the T ranks sends a T-th.
 
 Sends do not block, but a rank posts a receive only when it gets there; the part of a message that
@@ -17,13 +17,15 @@ Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU 
 Megatron-LM", SC 2021.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
 from jaxpipe.network import MessageCosts
 from jaxpipe.plan import even_partition
-from jaxpipe.schedule import Bucket, lower, one_f_one_b
+from jaxpipe.schedule import Bucket, Schedule, lower, one_f_one_b
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.published.compute_times import durations
 from jaxpipe.simulate.published.constants import Constants, Speeds
@@ -32,7 +34,9 @@ from jaxpipe.simulate.published.rings import all_gather_s
 from jaxpipe.simulate.published.workload import Workload
 from topo import Cluster
 
-_FORWARD_ALL_REDUCES, _BACKWARD_ALL_REDUCES = 2, 4
+_FORWARD_ALL_REDUCES, _BACKWARD_ALL_REDUCES = 2, 2
+_NVLINKS = 6
+"""Links of a V100; in a group of T, T - 1 of them at least lead to other members."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,7 @@ def megatron_step(
     split: MegatronLayout,
     workload: Workload,
     constants: Constants,
+    schedule_of: Callable[..., Schedule] = one_f_one_b,
 ) -> StepModel:
     """Return a step of Megatron-LM in which rank r runs on device `order[r]`.
 
@@ -58,7 +63,7 @@ def megatron_step(
     Raises:
         PlanError: devices, layers or batch do not fit the split.
     """
-    groups = _groups(order, split=split, batch=workload.batch)
+    groups = _groups(order, split=split, workload=workload)
     num_replicas = len(groups) // split.stages
     placement = tuple(
         tuple(group[0] for group in groups[replica::num_replicas])
@@ -67,17 +72,13 @@ def megatron_step(
     cut = even_partition(num_layers=workload.num_layers, num_stages=split.stages)
     speeds = _speeds(cluster, groups, constants.speeds(workload.precision))
     whole = durations(cluster, placement, cut, workload=workload, speeds=speeds)
-    # A ring all-reduce over T devices: a reduce-scatter, then an all-gather, of T-ths.
-    all_reduce_s = 2 * all_gather_s(
-        cluster,
-        groups,
-        workload.activation_bytes / split.tensor,
-        nic_efficiency=constants.network.nic_efficiency,
-    )
-    schedule = one_f_one_b(num_stages=split.stages, num_microbatches=workload.batch // num_replicas)
+    all_reduce_s = _all_reduce_s(cluster, groups, workload=workload, constants=constants)
+    num_microbatches = workload.batch // (num_replicas * workload.microbatch)
+    schedule = schedule_of(num_stages=split.stages, num_microbatches=num_microbatches)
     collectives = stage_all_reduces(
         cut, num_replicas=num_replicas, workload=workload, all_reduce=along(AllReduceKind.RING)
     )
+    backward = _BACKWARD_ALL_REDUCES + workload.recompute * _FORWARD_ALL_REDUCES
     return StepModel(
         cluster=cluster,
         placement=placement,
@@ -85,9 +86,7 @@ def megatron_step(
         forward_s=_split(
             whole.forward_s, cut, split=split, per_layer_s=_FORWARD_ALL_REDUCES * all_reduce_s
         ),
-        backward_s=_split(
-            whole.backward_s, cut, split=split, per_layer_s=_BACKWARD_ALL_REDUCES * all_reduce_s
-        ),
+        backward_s=_split(whole.backward_s, cut, split=split, per_layer_s=backward * all_reduce_s),
         activation_bytes=workload.activation_bytes,
         collectives={Bucket.STAGE: collectives},
         messages=_scattered(constants.network.exchanges(), split.tensor),
@@ -100,8 +99,7 @@ def _speeds(cluster: Cluster, groups: list[tuple[int, ...]], speeds: Speeds) -> 
     """Return the speed by the larger part of a stage's traffic: its all-reduces, if it has any."""
     if len(groups[0]) == 1:
         return speeds
-    host_of = cluster.host_of
-    is_local = all(len({host_of[device] for device in group}) == 1 for group in groups)
+    is_local = _are_local(cluster, groups)
     fraction = speeds.local_fraction if is_local else speeds.remote_fraction
     return Speeds(local_fraction=fraction, remote_fraction=fraction)
 
@@ -116,13 +114,48 @@ def _scattered(costs: MessageCosts, num_parts: int) -> MessageCosts:
     )
 
 
-def _groups(order: tuple[int, ...], *, split: MegatronLayout, batch: int) -> list[tuple[int, ...]]:
+def _all_reduce_s(
+    cluster: Cluster,
+    groups: list[tuple[int, ...]],
+    *,
+    workload: Workload,
+    constants: Constants,
+) -> float:
+    """Return the seconds of an all-reduce over T devices: a reduce-scatter and an all-gather.
+
+    Inside a host NCCL runs as many rings as links allow, and each round has a latency of its own.
+    """
+    size = len(groups[0])
+    part_bytes = workload.activation_bytes / size
+    if size == 1:
+        return 0.0
+    if not _are_local(cluster, groups):
+        nic_efficiency = constants.network.nic_efficiency
+        return 2 * all_gather_s(cluster, groups, part_bytes, nic_efficiency=nic_efficiency)
+    slowest = min(
+        float(cluster.alone_bytes_per_s[pair]) for group in groups for pair in pairwise(group)
+    )
+    rings = min(size - 1, _NVLINKS)
+    round_s = constants.network.ring_round_s + part_bytes / (rings * slowest)
+    return 2 * (size - 1) * round_s
+
+
+def _are_local(cluster: Cluster, groups: list[tuple[int, ...]]) -> bool:
+    host_of = cluster.host_of
+    return all(len({host_of[device] for device in group}) == 1 for group in groups)
+
+
+def _groups(
+    order: tuple[int, ...], *, split: MegatronLayout, workload: Workload
+) -> list[tuple[int, ...]]:
     size = split.stages * split.tensor
-    if len(order) % size or batch % (len(order) // size):
+    num_replicas, rest = divmod(len(order), size)
+    if rest or not num_replicas or workload.batch % (num_replicas * workload.microbatch):
         raise PlanError(
             f"replicas of {split.stages} stages x {split.tensor} devices share devices and batch "
-            f"evenly: there are {len(order)} devices and `batch` is {batch}; take multiples of "
-            f"{size} devices, and a batch that their replicas divide"
+            f"evenly: there are {len(order)} devices, `batch` is {workload.batch} and `microbatch` "
+            f"{workload.microbatch}; take multiples of {size} devices, and a batch that "
+            "their replicas divide into microbatches"
         )
     return [order[i : i + split.tensor] for i in range(0, len(order), split.tensor)]
 

@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from jaxpipe.errors import PlanError
+from jaxpipe.schedule import gpipe, one_f_one_b
 from jaxpipe.simulate.engine.step_model import StepModel
 from jaxpipe.simulate.published.constants import Constants
 from jaxpipe.simulate.published.dtfm import (
@@ -30,6 +32,7 @@ class System(StrEnum):
     MEGATRON_T8 = "megatron-t8"
     MEGATRON_P4T2 = "megatron-p4t2"
     MEGATRON_P2T4 = "megatron-p2t4"
+    PYTORCH_PIPE = "pytorch-pipe"
     ZERO_S3 = "zero-s3"
     JAXPIPE = "jaxpipe"
 
@@ -42,6 +45,7 @@ _SPLITS = {
     System.MEGATRON_T8: MegatronLayout(stages=1, tensor=8),
     System.MEGATRON_P4T2: MegatronLayout(stages=4, tensor=2),
     System.MEGATRON_P2T4: MegatronLayout(stages=2, tensor=4),
+    System.PYTORCH_PIPE: MegatronLayout(stages=8, tensor=1),
 }
 
 
@@ -61,6 +65,11 @@ def system_step(
         PlanError: the cluster or the batch does not fit the system.
     """
     constants = constants.on(cluster)
+    if system not in _SPLITS and (workload.microbatch != 1 or not workload.recompute):
+        raise PlanError(
+            f"`microbatch` must be 1, with recomputation, for {system}, which ran only so, not "
+            f"{workload.microbatch}; simulate a layout of Megatron"
+        )
     if system is System.JAXPIPE:
         return jaxpipe_step(cluster, workload=workload, constants=constants)
     if system in _DTFM:
@@ -72,7 +81,12 @@ def system_step(
     if system is System.MEGATRON_P8_UNSCHEDULED:
         order = shuffled(order, seed=seed)
     return megatron_step(
-        cluster, order, split=_SPLITS[system], workload=workload, constants=constants
+        cluster,
+        order,
+        split=_SPLITS[system],
+        workload=workload,
+        constants=constants,
+        schedule_of=gpipe if system is System.PYTORCH_PIPE else one_f_one_b,
     )
 
 

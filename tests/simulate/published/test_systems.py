@@ -151,6 +151,7 @@ def test_a_stage_whose_messages_stay_inside_its_host_is_faster():
             restart_bytes=1e6,
             largest_window_bytes=1e8,
             eager_bytes=4e6,
+            ring_round_s=0.0,
         ),
     )
     cluster = topo.load("homogeneous:hosts=2,devices=4")
