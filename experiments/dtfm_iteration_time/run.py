@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.dtfm_iteration_time.layouts import layout_rows, layout_summary
 from experiments.dtfm_iteration_time.ours import Comparison, compare
 from experiments.dtfm_iteration_time.picture import draw_ours, draw_theirs
 from experiments.dtfm_iteration_time.planned import NUMBER, write_planned
@@ -50,6 +51,7 @@ def main() -> None:
         "summary": _summary_rows(measured, errors),
         "pipeline": _pipeline_rows(constants),
         "ours": [_ours_row(each) for each in comparisons],
+        "layouts": layout_rows(constants),
     }
     for name, rows in tables.items():
         write_csv(rows, _RESULTS / f"{name}.csv", number=NUMBER)
@@ -191,6 +193,8 @@ def _document(tables: dict[str, list[Row]], measured: Sequence[Cell], simulated:
         "Published and simulated, summary (simulated, fitted)": tables["summary"],
         "Sizes in which the faster of two systems is predicted": _winner_rows(measured, simulated),
         "The fp32 pipeline of 12 stages": tables["pipeline"],
+        "The study of layouts, summary without doubtful runs": layout_summary(tables["layouts"]),
+        "The study of layouts: Megatron and PyTorch Pipe on p3.16xlarge": tables["layouts"],
         "jaxpipe's own plan and DT-FM with its scheduler (both simulated)": tables["ours"],
         "Every cluster, system and size, published or not": tables["iteration"],
     }

@@ -16,6 +16,7 @@ from jaxpipe.simulate.published.dtfm import (
 from jaxpipe.simulate.published.dtfm_launch_order import launch_order, shuffled
 from jaxpipe.simulate.published.jaxpipe_on_dtfm import jaxpipe_step
 from jaxpipe.simulate.published.megatron import MegatronLayout, megatron_step
+from jaxpipe.simulate.published.memory import peak_bytes, pipe_peak_bytes
 from jaxpipe.simulate.published.workload import Workload
 from jaxpipe.simulate.published.zero3 import zero3_step
 from topo import Cluster
@@ -88,6 +89,17 @@ def system_step(
         constants=constants,
         schedule_of=gpipe if system is System.PYTORCH_PIPE else one_f_one_b,
     )
+
+
+def system_peak_bytes(system: System, cluster: Cluster, *, workload: Workload) -> float | None:
+    """Return the memory that the fullest device needs; None for systems without such a model."""
+    if system not in _SPLITS:
+        return None
+    split = _SPLITS[system]
+    if system is System.PYTORCH_PIPE:
+        return pipe_peak_bytes(workload, num_stages=split.stages)
+    num_replicas = len(cluster) // (split.stages * split.tensor)
+    return peak_bytes(split, workload, num_replicas=num_replicas)
 
 
 def _dtfm_placement(system: System, cluster: Cluster, *, batch: int, seed: int) -> Placement:
