@@ -20,8 +20,8 @@ from experiments.dtfm_iteration_time.planned import NUMBER, write_planned
 from experiments.dtfm_iteration_time.prediction import (
     Prediction,
     pipeline_seconds,
-    predict,
     predict_all,
+    seconds_of,
 )
 from experiments.dtfm_iteration_time.published import (
     CLUSTERS,
@@ -41,10 +41,10 @@ def main() -> None:
     constants = dtfm_constants()
     measured = cells()
     with ProcessPoolExecutor() as executor:
-        simulated = predict(measured, constants, executor)
         predictions = predict_all(constants, executor)
         comparisons = compare(constants, executor)
         write_planned(constants, executor)
+    simulated = seconds_of(measured, predictions)
     errors = simulated / np.array([cell.seconds for cell in measured]) - 1
     tables = {
         "iteration": _iteration_rows(measured, predictions),
