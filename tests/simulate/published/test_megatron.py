@@ -94,9 +94,13 @@ def test_a_microbatch_has_a_sample():
 
 
 def test_kept_activations_grow_with_the_microbatches_in_flight():
-    split, eight = MegatronLayout(stages=8, tensor=1), {"num_layers": 24, "batch": 64}
+    split = MegatronLayout(stages=8, tensor=1)
     one, two = (
-        peak_bytes(split, Workload(**eight, microbatch=size, recompute=False), num_replicas=1)
+        peak_bytes(
+            split,
+            Workload(num_layers=24, batch=64, microbatch=size, recompute=False),
+            num_replicas=1,
+        )
         for size in (1, 2)
     )
     # 8 microbatches of 3 layers: sbh (34 + 5 a s / h) bytes for each.
