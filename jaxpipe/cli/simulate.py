@@ -24,7 +24,7 @@ def simulate(  # noqa: PLR0913  each is an option of the command line
     seed: int = 2022,
     microbatch: int = 1,
     precision: str = "fp16",
-    recompute: bool = True,
+    keep_activations: bool = False,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
     trace: Path | None = None,
 ) -> int:
@@ -40,7 +40,7 @@ def simulate(  # noqa: PLR0913  each is an option of the command line
         seed: shuffles the ranks of systems without a scheduler.
         microbatch: samples of a microbatch; other than 1 for Megatron and PyTorch Pipe only.
         precision: fp16, as the published runs, or fp32.
-        recompute: repeat the forward of each layer in the backward; without for Megatron only.
+        keep_activations: keep all activations instead of recomputing layers; Megatron only.
         json_: print one JSON object and nothing else.
         trace: a file to write with the trace of all ranks, for Perfetto.
     """
@@ -69,7 +69,7 @@ def simulate(  # noqa: PLR0913  each is an option of the command line
         batch=batch,
         microbatch=microbatch,
         precision=_precision(precision),
-        recompute=recompute,
+        recompute=not keep_activations,
     )
     constants = dtfm_constants()
     step_model = system_step(chosen, where, workload=workload, constants=constants, seed=seed)
@@ -88,7 +88,7 @@ def simulate(  # noqa: PLR0913  each is an option of the command line
             "seed": seed,
             "microbatch": microbatch,
             "precision": precision,
-            "recompute": recompute,
+            "recompute": workload.recompute,
             "memory_bytes": needed,
             "constants": asdict(constants),
         }
