@@ -1,6 +1,7 @@
 """Commands of the comparison: `python -m experiments.compare_group.run COMMAND`.
 
-`plans` searches our plans (minutes of processor time), `simulate` simulates every setting,
+`plans` searches our plans (minutes of processor time), `simulate` simulates every setting, `sizes`
+all nine published sizes,
 `symmetry` simulates them with slightly uneven computes, `paced` executes them with paced compute,
 `real` trains a small model, and `tables` writes tables and pictures of the results.
 """
@@ -14,6 +15,7 @@ from experiments.compare_group.plans import find
 from experiments.compare_group.real import measure
 from experiments.compare_group.real_runs import Links
 from experiments.compare_group.simulated import measure_symmetry, simulate_all
+from experiments.compare_group.sizes import simulate_sizes
 from experiments.compare_group.small import read_small
 from experiments.compare_group.tables import write_tables
 from jaxpipe.simulate import dtfm_constants
@@ -30,6 +32,8 @@ def main() -> None:
     plans = commands.add_parser("plans")
     plans.add_argument("--cpu-s", type=float, default=30.0, help="processor seconds for each case")
     commands.add_parser("simulate")
+    sizes = commands.add_parser("sizes")
+    sizes.add_argument("--case", action="append", help="a case, only printed; default: all")
     commands.add_parser("symmetry")
     paced = commands.add_parser("paced")
     paced.add_argument("--ranks", type=int, default=64)
@@ -56,6 +60,8 @@ def main() -> None:
             _plans(cpu_s=options.cpu_s)
         case "simulate":
             simulate_all(read_cases(), RESULTS)
+        case "sizes":
+            simulate_sizes(read_cases(), RESULTS, only=options.case)
         case "symmetry":
             measure_symmetry(read_cases(), RESULTS)
         case "paced":

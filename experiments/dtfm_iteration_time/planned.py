@@ -114,7 +114,7 @@ def planner_input(
     cluster: Cluster, *, workload: Workload, constants: Constants
 ) -> tuple[Task, Conditions]:
     """Return the planner's task, and the conditions in which its plans are simulated."""
-    speeds, network = constants.speeds(workload.precision), constants.network
+    speeds, network = constants.speeds(workload.precision), constants.on(cluster).network
     known = with_speeds(
         cluster, workload.precision, fraction=speeds.remote_fraction, unknown_flops_per_s=None
     )

@@ -126,6 +126,18 @@ def predict(cells: Sequence[Cell], constants: Constants, executor: Executor) -> 
     return np.array([np.dot(lines[run_of(cell)], (1.0, cell.batch / STEP)) for cell in cells])
 
 
+def seconds_of(cells: Sequence[Cell], predictions: Sequence[Prediction]) -> np.ndarray:
+    """Return the simulated seconds of cells, from predictions of everything."""
+    seconds = {
+        (each.cluster, each.system, each.layers, each.batch, each.seed or 0): each.seconds
+        for each in predictions
+    }
+    runs = [(cell, run_of(cell)) for cell in cells]
+    return np.array(
+        [seconds[run.cluster, c.system, c.layers, c.batch, run.seed] for c, run in runs]
+    )
+
+
 def pipeline_seconds(cell: PipelineCell, constants: Constants) -> float:
     """Return the simulated seconds of an fp32 pipeline of 12 stages, or of its replicas."""
     num_stages, samples = 12, 64

@@ -1,7 +1,7 @@
 """Write all tables and plots: `python -m experiments.dtfm_iteration_time.run`.
 
 All columns except those called published are simulated, with the constants in
-`jaxpipe/simulate/data/dtfm.toml`.
+`jaxpipe/simulate/published/data/dtfm.toml`.
 """
 
 import json
@@ -13,14 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.dtfm_iteration_time.layouts import layout_rows, layout_summary
 from experiments.dtfm_iteration_time.ours import Comparison, compare
 from experiments.dtfm_iteration_time.picture import draw_ours, draw_theirs
 from experiments.dtfm_iteration_time.planned import NUMBER, write_planned
 from experiments.dtfm_iteration_time.prediction import (
     Prediction,
     pipeline_seconds,
-    predict,
     predict_all,
+    seconds_of,
 )
 from experiments.dtfm_iteration_time.published import (
     CLUSTERS,
@@ -40,16 +41,17 @@ def main() -> None:
     constants = dtfm_constants()
     measured = cells()
     with ProcessPoolExecutor() as executor:
-        simulated = predict(measured, constants, executor)
         predictions = predict_all(constants, executor)
         comparisons = compare(constants, executor)
         write_planned(constants, executor)
+    simulated = seconds_of(measured, predictions)
     errors = simulated / np.array([cell.seconds for cell in measured]) - 1
     tables = {
         "iteration": _iteration_rows(measured, predictions),
         "summary": _summary_rows(measured, errors),
         "pipeline": _pipeline_rows(constants),
         "ours": [_ours_row(each) for each in comparisons],
+        "layouts": layout_rows(constants),
     }
     for name, rows in tables.items():
         write_csv(rows, _RESULTS / f"{name}.csv", number=NUMBER)
@@ -191,6 +193,8 @@ def _document(tables: dict[str, list[Row]], measured: Sequence[Cell], simulated:
         "Published and simulated, summary (simulated, fitted)": tables["summary"],
         "Sizes in which the faster of two systems is predicted": _winner_rows(measured, simulated),
         "The fp32 pipeline of 12 stages": tables["pipeline"],
+        "The study of layouts, summary without doubtful runs": layout_summary(tables["layouts"]),
+        "The study of layouts: Megatron and PyTorch Pipe on p3.16xlarge": tables["layouts"],
         "jaxpipe's own plan and DT-FM with its scheduler (both simulated)": tables["ours"],
         "Every cluster, system and size, published or not": tables["iteration"],
     }

@@ -3,6 +3,7 @@
 import difflib
 import json
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,15 +11,20 @@ import tyro
 
 if TYPE_CHECKING:  # it imports numpy, which `--help` can do without
     from jaxpipe.simulate import System
+    from topo import Cluster
+    from topo.gpu import Precision
 
 
-def simulate(
+def simulate(  # noqa: PLR0913  each is an option of the command line
     *,
     system: str,
     cluster: str,
     layers: int = 24,
     batch: int = 1024,
     seed: int = 2022,
+    microbatch: int = 1,
+    precision: str = "fp16",
+    keep_activations: bool = False,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
     trace: Path | None = None,
 ) -> int:
@@ -26,11 +32,15 @@ def simulate(
 
     Args:
         system: the training system: dtfm, dtfm-unscheduled, dtfm-fair, megatron-p8,
-            megatron-p8-unscheduled, megatron-t8, megatron-p4t2, megatron-p2t4, zero-s3, or jaxpipe.
+            megatron-p8-unscheduled, megatron-t8, megatron-p4t2, megatron-p2t4, pytorch-pipe,
+            zero-s3, or jaxpipe.
         cluster: one of the catalogue, such as `case5-worldwide`, or a TOML file.
         layers: number of layers; the published runs have 24, 32 and 40.
         batch: samples in a step; the published runs have 1024, 2048 and 4096.
         seed: shuffles the ranks of systems without a scheduler.
+        microbatch: samples of a microbatch; other than 1 for Megatron and PyTorch Pipe only.
+        precision: fp16, as the published runs, or fp32.
+        keep_activations: keep all activations instead of recomputing layers; Megatron only.
         json_: print one JSON object and nothing else.
         trace: a file to write with the trace of all ranks, for Perfetto.
     """
@@ -38,7 +48,13 @@ def simulate(
     from jaxpipe.errors import ConfigError
     from jaxpipe.run.console import console
     from jaxpipe.run.output_files import check_output
-    from jaxpipe.simulate import Workload, dtfm_constants, step_time, system_step
+    from jaxpipe.simulate import (
+        Workload,
+        dtfm_constants,
+        step_time,
+        system_peak_bytes,
+        system_step,
+    )
     from jaxpipe.simulate import simulate as run
     from jaxpipe.trace import write_chrome
 
@@ -48,11 +64,18 @@ def simulate(
         where = topo.load(cluster)
     except (ValueError, OSError) as error:
         raise ConfigError(f"`--cluster`: {error}") from error
-    workload = Workload(num_layers=layers, batch=batch)
+    workload = Workload(
+        num_layers=layers,
+        batch=batch,
+        microbatch=microbatch,
+        precision=_precision(precision),
+        recompute=not keep_activations,
+    )
     constants = dtfm_constants()
     step_model = system_step(chosen, where, workload=workload, constants=constants, seed=seed)
     simulated = run(step_model)
     step = step_time(simulated, workload)
+    needed = system_peak_bytes(chosen, where, workload=workload)
     if trace is not None:
         write_chrome(simulated, trace)
     if json_:
@@ -63,6 +86,10 @@ def simulate(
             "layers": layers,
             "batch": batch,
             "seed": seed,
+            "microbatch": microbatch,
+            "precision": precision,
+            "recompute": workload.recompute,
+            "memory_bytes": needed,
             "constants": asdict(constants),
         }
         print(json.dumps(asdict(step) | about))
@@ -77,9 +104,27 @@ def simulate(
             f"  {kind.replace('_', ' '):<24}{seconds:8.2f} s {seconds / step.seconds:6.1%}",
             markup=False,
         )
+    if needed is not None:
+        console.print(_memory(needed, where), markup=False)
     if trace is not None:
         console.print(f"\ntrace -> {trace}", markup=False)
     return 0
+
+
+def _memory(needed: float, cluster: "Cluster") -> str:
+    line = f"  memory of the fullest device: {needed / 2**30:.1f} GiB (estimated)"
+    least = min((device.memory_bytes or inf for device in cluster.devices), default=inf)
+    return line if needed <= least else f"{line}, more than the {least / 2**30:.0f} GiB it has"
+
+
+def _precision(name: str) -> "Precision":
+    from jaxpipe.errors import ConfigError
+    from topo.gpu import Precision
+
+    fitted = (Precision.FP16, Precision.FP32)
+    if name not in fitted:
+        raise ConfigError(f"`--precision` is one of {', '.join(fitted)}, not {name!r}")
+    return Precision(name)
 
 
 def _system(name: str) -> "System":

@@ -69,7 +69,7 @@ class Link:
         self._in_flight = 0
         self._unreceived = 0
         self._is_sending = False
-        self._waiting: deque[tuple[float, OnArrival, OnTimed]] = deque()
+        self._waiting: deque[tuple[float, float, OnArrival, OnTimed]] = deque()
         self._congestion = (
             None
             if costs.restart_bytes is None
@@ -81,13 +81,21 @@ class Link:
             )
         )
 
-    def send(self, num_bytes: float, on_arrival: OnArrival, *, on_timed: OnTimed = _ignore) -> None:
-        """Post a message at the clock's current time.
+    def send(
+        self,
+        num_bytes: float,
+        on_arrival: OnArrival,
+        *,
+        on_timed: OnTimed = _ignore,
+        is_rest: bool = False,
+    ) -> None:
+        """Post a message at the clock's current time, or the rest of one, which has no overhead.
 
         `on_timed(leaves_s, arrives_s)` is called as soon as both times are certain, which is one
         latency before the arrival or earlier.
         """
-        self._waiting.append((num_bytes, on_arrival, on_timed))
+        overhead_s = 0.0 if is_rest else self._costs.overhead_s
+        self._waiting.append((num_bytes, overhead_s, on_arrival, on_timed))
         self._start()
 
     def receive(self) -> None:
@@ -107,13 +115,13 @@ class Link:
 
     def _start(self) -> None:
         while self._waiting and self._may_start():
-            num_bytes, on_arrival, on_timed = self._waiting.popleft()
+            num_bytes, overhead_s, on_arrival, on_timed = self._waiting.popleft()
             self._in_flight += 1
             self._unreceived += 1
             if self._nics:
                 self._is_sending = True
                 # The overhead occupies the link, but not yet its share of the NICs.
-                start_s = self._clock.now_s + self._costs.overhead_s
+                start_s = self._clock.now_s + overhead_s
                 if self._congestion is not None:
                     # Shared NICs decide the rate later, event by event: a slow start delays the
                     # message by what it costs on NICs that nobody else uses.
@@ -122,7 +130,7 @@ class Link:
                 self._clock.at(start_s, self._share, num_bytes, on_arrival, on_timed)
             else:
                 # No event while the link is busy: its next free time says all, and is cheaper.
-                start_s = max(self._clock.now_s, self._free_s) + self._costs.overhead_s
+                start_s = max(self._clock.now_s, self._free_s) + overhead_s
                 self._free_s = self._leave_s(start_s, num_bytes)
                 self._leave(self._free_s, on_arrival, on_timed)
 

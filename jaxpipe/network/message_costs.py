@@ -9,7 +9,11 @@ differently::
                              ├ overhead ┼ bytes / rate ┼ latency ┤          back to back
 
 With `restart_bytes` each link is a TCP connection, or several, that starts slowly after it was idle
-(`jaxpipe.network.congestion_window`).
+(`jaxpipe.network.congestion_window`). With `eager_bytes` the rest of a message waits until its
+receive is posted::
+
+    sender     ├ overhead ┼ eager bytes ┤          ├ rest ┤
+    receiver          computes        │ posts a receive   │ continues
 """
 
 from dataclasses import dataclass
@@ -27,9 +31,11 @@ class MessageCosts:
     link are in flight, and at most `num_buffers` are in flight or have arrived and are not yet
     received (None: no limit). After a long idle time the link sends `restart_bytes` in the first
     round trip, twice as many in the next, and never more than `largest_window_bytes` (None: it is
-    never idle). The messages of this kind that enter a host at the same time share
-    `host_bytes_per_s`, as do those that leave it, in addition to the limit of its NIC. Inside a
-    host only the link's own latency and bandwidth count, and `num_buffers`.
+    never idle). Until its receive is posted, at most `eager_bytes` of a message leave; the rest
+    follows when the receiver's request, which takes a latency, has come. The messages of this kind
+    that enter a host at the same time share `host_bytes_per_s`, as do those that leave it, in
+    addition to the limit of its NIC. Inside a host only the link's own latency and bandwidth
+    count, `num_buffers` and `eager_bytes`.
 
     Raises:
         PlanError: a number is out of its range.
@@ -42,6 +48,7 @@ class MessageCosts:
     num_buffers: int | None = None
     restart_bytes: float | None = None
     largest_window_bytes: float = inf
+    eager_bytes: float = inf
 
     def __post_init__(self) -> None:
         if not self.overhead_s >= 0:
@@ -51,7 +58,15 @@ class MessageCosts:
                 raise PlanError(f"`{field}` must be above 0, not {getattr(self, field)}")
         if self.restart_bytes is not None and not self.restart_bytes > 0:
             raise PlanError(f"`restart_bytes` must be above 0, or None, not {self.restart_bytes}")
+        if not self.eager_bytes >= 0:
+            raise PlanError(f"`eager_bytes` must be 0 or more, not {self.eager_bytes}")
         for field in ("window", "num_buffers"):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise PlanError(f"`{field}` must be at least 1, or None for no limit, not {value}")
+            if value is not None and self.eager_bytes < inf:
+                # Both count whole messages, not the two parts of one.
+                raise PlanError(
+                    f"`{field}` must be None with a limit of `eager_bytes`, not {value}; leave out "
+                    "one of them"
+                )

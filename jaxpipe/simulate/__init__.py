@@ -56,6 +56,7 @@ from jaxpipe.simulate.published.step_time import (
 )
 from jaxpipe.simulate.published.systems import (
     System,
+    system_peak_bytes,
     system_step,
 )
 from jaxpipe.simulate.published.workload import (
@@ -113,6 +114,7 @@ __all__ = [
     "step_objective",
     "step_seconds",
     "step_time",
+    "system_peak_bytes",
     "system_step",
     "unscheduled",
     "zero3_step",

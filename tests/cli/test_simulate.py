@@ -44,3 +44,17 @@ def test_an_unknown_system_is_refused(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize("system", System)
 def test_the_help_names_every_system(system: System):
     assert system in (simulate.__doc__ or "")
+
+
+def test_a_run_that_needs_more_memory_than_a_device_has_says_so(
+    capsys: pytest.CaptureFixture[str],
+):
+    size = ["--layers", "24", "--batch", "64", "--microbatch", "8", "--precision", "fp32"]
+    cluster = ["--cluster", "case1-datacenter:hosts=1"]
+    assert main(["simulate", "--system", "megatron-p8", *cluster, *size]) == 0
+    assert "more than the 16 GiB it has" in capsys.readouterr().out
+
+
+def test_an_unfitted_precision_is_refused(capsys: pytest.CaptureFixture[str]):
+    assert main(["simulate", "--system", "megatron-p8", *_SMALL, "--precision", "fp8"]) == 2
+    assert "`--precision` is one of fp16, fp32, not 'fp8'" in capsys.readouterr().err

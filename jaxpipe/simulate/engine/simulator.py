@@ -4,7 +4,8 @@ Every rank executes the lowered programs of the runtime, instruction by instruct
 
     forward, backward, update       the rank is busy for the seconds of the instruction
     send                            the message is posted to its link; the rank continues
-    receive                         the rank waits until the message has arrived
+    receive                         the rank waits until the message has arrived; its request lets
+                                    the rest of a message follow that was not sent eagerly
     reduce stage                    the rank joins a collective and continues
     reduce tied, reduce scalars     the rank joins a collective and waits for its part of it
     update, reduce scalars          the rank first waits for all collectives that it has joined
@@ -21,6 +22,7 @@ from typing import TypeAlias
 from jaxpipe.errors import PlanError
 from jaxpipe.network import EventQueue, Link, open_links
 from jaxpipe.schedule import Bucket, Instruction, Op, describe, holder, stages_held
+from jaxpipe.simulate.engine.posted_receives import PostedReceives
 from jaxpipe.simulate.engine.running_collectives import CollectiveTracker, pairs
 from jaxpipe.simulate.engine.step_model import Step, StepModel, steps
 from jaxpipe.trace import Lane, Span, Trace, Truth
@@ -109,6 +111,7 @@ class _Run:
         self._devices = [job.device(rank) for rank in range(job.num_ranks)]
         links = open_links(self._queue, job.cluster, pairs(job), nic_efficiency=job.nic_efficiency)
         self._links = links.get(job.messages, {})
+        self._posted = PostedReceives(self._queue, job.activation_bytes, job.messages.eager_bytes)
         self._collectives = CollectiveTracker(job, links=links, done=self._leave)
 
     def execute(self) -> None:
@@ -173,8 +176,9 @@ class _Run:
         assert instruction.peer is not None, instruction
         receiver = self._holder(rank, instruction.peer)
         message = (rank.index, phase, instruction.stage, instruction.peer, instruction.microbatch)
-        self._link(rank, receiver).send(
-            self._job.activation_bytes,
+        self._posted.send(
+            message,
+            self._link(rank, receiver),
             partial(self._arrive, rank, receiver, message, self._queue.now_s),
         )
         return True
@@ -188,6 +192,8 @@ class _Run:
             self._take(rank, message)
             return True
         rank.awaited = message
+        pair = (self._devices[rank.index], self._devices[source])
+        self._posted.post(message, latency_s=float(self._job.cluster.latency_s[pair]))
         return False
 
     def _arrive(self, rank: _Rank, receiver: _Rank, message: _Message, since_s: float) -> None:

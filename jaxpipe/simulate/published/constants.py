@@ -1,12 +1,13 @@
 """Fitted constants: the efficiency of published runs on their hardware."""
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import resources
 
 import msgspec
 
 from jaxpipe.network import MessageCosts
+from topo import Cluster
 from topo.gpu import Precision
 
 
@@ -28,6 +29,8 @@ class NetworkConstants:
     nic_efficiency: float
     restart_bytes: float
     largest_window_bytes: float
+    eager_bytes: float
+    ring_round_s: float
 
     def messages(self) -> MessageCosts:
         """Return the costs of messages between stages."""
@@ -39,6 +42,13 @@ class NetworkConstants:
             largest_window_bytes=self.largest_window_bytes,
         )
 
+    def exchanges(self) -> MessageCosts:
+        """Return the costs of messages whose receives are posted when their rank gets there.
+
+        Their connections are not idle long enough to restart.
+        """
+        return replace(self.messages(), eager_bytes=self.eager_bytes, restart_bytes=None)
+
     def gradients(self) -> MessageCosts:
         """Return the costs of the messages of an all-reduce of gradients, which stream."""
         return MessageCosts(
@@ -47,12 +57,36 @@ class NetworkConstants:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Connections:
+    """The window of all TCP connections between two ranks: after an idle time, and at most."""
+
+    restart_bytes: float
+    largest_window_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """All fitted constants: two speeds in fp16, four of the network, and one speed in fp32."""
+    """All fitted constants: two speeds in fp16, four of the network, and one speed in fp32.
+
+    `connections` are those of clusters, by name, whose connections are not those of `network`.
+    """
 
     fp16: Speeds
     fp32: Speeds
     network: NetworkConstants
+    connections: dict[str, Connections] = field(default_factory=dict)
+
+    def on(self, cluster: Cluster) -> "Constants":
+        """Return the constants with the connections of a cluster."""
+        own = self.connections.get(cluster.name)
+        if own is None:
+            return self
+        network = replace(
+            self.network,
+            restart_bytes=own.restart_bytes,
+            largest_window_bytes=own.largest_window_bytes,
+        )
+        return replace(self, network=network)
 
     def speeds(self, precision: Precision) -> Speeds:
         """Return the speeds with tensor cores, fitted in fp16, or without them, in fp32."""

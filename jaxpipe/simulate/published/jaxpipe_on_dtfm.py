@@ -108,7 +108,7 @@ def jaxpipe_step(
     Raises:
         PlanError: there are too few devices or layers for any number of stages.
     """
-    job = partial(_job, cluster, constants=constants, choices=choices)
+    job = partial(_job, cluster, constants=constants.on(cluster), choices=choices)
     possible = [
         number for number in choices.num_stages if number <= min(len(cluster), workload.num_layers)
     ]

@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from jaxpipe.errors import PlanError
+from jaxpipe.schedule import gpipe, one_f_one_b
 from jaxpipe.simulate.engine.step_model import StepModel
 from jaxpipe.simulate.published.constants import Constants
 from jaxpipe.simulate.published.dtfm import (
@@ -14,6 +16,7 @@ from jaxpipe.simulate.published.dtfm import (
 from jaxpipe.simulate.published.dtfm_launch_order import launch_order, shuffled
 from jaxpipe.simulate.published.jaxpipe_on_dtfm import jaxpipe_step
 from jaxpipe.simulate.published.megatron import MegatronLayout, megatron_step
+from jaxpipe.simulate.published.memory import peak_bytes, pipe_peak_bytes
 from jaxpipe.simulate.published.workload import Workload
 from jaxpipe.simulate.published.zero3 import zero3_step
 from topo import Cluster
@@ -30,6 +33,7 @@ class System(StrEnum):
     MEGATRON_T8 = "megatron-t8"
     MEGATRON_P4T2 = "megatron-p4t2"
     MEGATRON_P2T4 = "megatron-p2t4"
+    PYTORCH_PIPE = "pytorch-pipe"
     ZERO_S3 = "zero-s3"
     JAXPIPE = "jaxpipe"
 
@@ -42,6 +46,7 @@ _SPLITS = {
     System.MEGATRON_T8: MegatronLayout(stages=1, tensor=8),
     System.MEGATRON_P4T2: MegatronLayout(stages=4, tensor=2),
     System.MEGATRON_P2T4: MegatronLayout(stages=2, tensor=4),
+    System.PYTORCH_PIPE: MegatronLayout(stages=8, tensor=1),
 }
 
 
@@ -60,6 +65,12 @@ def system_step(
     Raises:
         PlanError: the cluster or the batch does not fit the system.
     """
+    constants = constants.on(cluster)
+    if system not in _SPLITS and (workload.microbatch != 1 or not workload.recompute):
+        raise PlanError(
+            f"`microbatch` must be 1, with recomputation, for {system}, which ran only so, not "
+            f"{workload.microbatch}; simulate a layout of Megatron"
+        )
     if system is System.JAXPIPE:
         return jaxpipe_step(cluster, workload=workload, constants=constants)
     if system in _DTFM:
@@ -71,8 +82,24 @@ def system_step(
     if system is System.MEGATRON_P8_UNSCHEDULED:
         order = shuffled(order, seed=seed)
     return megatron_step(
-        cluster, order, split=_SPLITS[system], workload=workload, constants=constants
+        cluster,
+        order,
+        split=_SPLITS[system],
+        workload=workload,
+        constants=constants,
+        schedule_of=gpipe if system is System.PYTORCH_PIPE else one_f_one_b,
     )
+
+
+def system_peak_bytes(system: System, cluster: Cluster, *, workload: Workload) -> float | None:
+    """Return the memory that the fullest device needs; None for systems without such a model."""
+    if system not in _SPLITS:
+        return None
+    split = _SPLITS[system]
+    if system is System.PYTORCH_PIPE:
+        return pipe_peak_bytes(workload, num_stages=split.stages)
+    num_replicas = len(cluster) // (split.stages * split.tensor)
+    return peak_bytes(split, workload, num_replicas=num_replicas)
 
 
 def _dtfm_placement(system: System, cluster: Cluster, *, batch: int, seed: int) -> Placement:

@@ -1,4 +1,4 @@
-"""The trained model, as far as time is concerned: FLOPs, bytes, microbatches of one sample."""
+"""The trained model, as far as time is concerned: FLOPs and bytes of its microbatches."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,9 @@ from topo.gpu import Precision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A GPT of `num_layers` layers, trained on `batch` samples per step, one per microbatch.
+    """A GPT of `num_layers` layers, trained on `batch` samples per step.
+
+    With `recompute` a backward repeats the forward of each layer, of which only the input is kept.
 
     Raises:
         ConfigError: there is no layer or no sample.
@@ -19,10 +21,13 @@ class Workload:
     dim: int = 2048
     sequence: int = 2048
     vocabulary: int = 28998
+    heads: int = 16
     precision: Precision = Precision.FP16
+    microbatch: int = 1
+    recompute: bool = True
 
     def __post_init__(self) -> None:
-        for field in ("num_layers", "batch"):
+        for field in ("num_layers", "batch", "microbatch"):
             if getattr(self, field) < 1:
                 raise ConfigError(f"`{field}` must be at least 1, not {getattr(self, field)}")
 
@@ -32,6 +37,11 @@ class Workload:
         return 4 if self.precision in (Precision.FP32, Precision.TF32) else 2
 
     @property
+    def backward_forwards(self) -> int:
+        """Forwards' worth of FLOPs of a backward: two, and the forward again with `recompute`."""
+        return 3 if self.recompute else 2
+
+    @property
     def layer_forward_flop(self) -> float:
         """FLOPs of one layer's forward on one sample: 24 s h^2 + 4 s^2 h."""
         s, h = self.sequence, self.dim
@@ -39,12 +49,12 @@ class Workload:
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes of the activations that one stage sends to the next for one sample.
+        """Bytes of the activations that one stage sends to the next for one microbatch.
 
         >>> Workload(num_layers=24, batch=1).activation_bytes
         8388608
         """
-        return self.sequence * self.dim * self.bytes_per_value
+        return self.microbatch * self.sequence * self.dim * self.bytes_per_value
 
     def gradient_bytes(self, num_layers: int, *, is_first: bool) -> int:
         """Return the bytes of a stage's gradients; the first stage also holds the embeddings.

@@ -9,6 +9,7 @@ from experiments.compare_group.cases import Case, Setting, cluster_of, read_case
 from experiments.compare_group.jobs import Group
 from experiments.compare_group.plans import find, placed, read_found, unscheduled_plan
 from experiments.compare_group.simulated import uneven
+from experiments.compare_group.sizes import resized
 from experiments.compare_group.small import read_small, scaled_cluster
 from jaxpipe.collective import ranks
 from jaxpipe.plan import check_plan
@@ -95,3 +96,14 @@ def test_uneven_computes_are_those_of_the_job_but_for_a_little():
     assert len({round(s / o, 9) for s, o in zip(job.forward_s, other.forward_s, strict=True)}) > 1
     assert replace(other, forward_s=job.forward_s, backward_s=job.backward_s) == job
     assert uneven(job, by=0.0, seed=0) == job
+
+
+def test_a_resized_plan_has_all_layers_and_more_microbatches():
+    group = Group(case=CASES.cases[0], cases=CASES, constants=dtfm_constants(), plans=PLANS)
+    found = group.plan(Setting.OURS)
+    assert found is not None
+    plan = resized(found, layers=40, factor=4)
+    assert sum(plan.cut) == 40
+    assert max(plan.cut) - min(plan.cut) <= 1
+    assert plan.num_microbatches == 4 * found.num_microbatches
+    assert resized(found, layers=24, factor=1).placement == found.placement

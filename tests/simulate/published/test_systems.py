@@ -1,5 +1,7 @@
 """The published systems as jobs: what they do, and that they keep to what was measured."""
 
+from dataclasses import replace
+
 import pytest
 
 import topo
@@ -17,6 +19,7 @@ from jaxpipe.simulate import (
     dtfm_step,
     scheduled,
     simulate,
+    step_seconds,
     step_time,
     system_step,
     unscheduled,
@@ -147,6 +150,8 @@ def test_a_stage_whose_messages_stay_inside_its_host_is_faster():
             nic_efficiency=1.0,
             restart_bytes=1e6,
             largest_window_bytes=1e8,
+            eager_bytes=4e6,
+            ring_round_s=0.0,
         ),
     )
     cluster = topo.load("homogeneous:hosts=2,devices=4")
@@ -173,3 +178,19 @@ def test_what_does_not_fit_is_refused(system: System, cluster: str, batch: int, 
 def test_a_workload_has_layers_and_samples():
     with pytest.raises(ConfigError, match=r"`batch` must be at least 1, not 0"):
         Workload(num_layers=8, batch=0)
+
+
+def test_a_cluster_outside_aws_has_its_own_connections():
+    constants = dtfm_constants()
+    assert constants.on(topo.load("case4-regional")) is constants
+    own = constants.on(topo.load("fluidstack-2region")).network
+    assert own.restart_bytes == 10 * 1448
+    # Of the default buffer of 6 MiB between a half and all is usable.
+    assert 3 * 2**20 <= own.largest_window_bytes <= 6 * 2**20
+    assert own.message_overhead_s == constants.network.message_overhead_s
+    slow, fast = (
+        step_seconds(simulate(system_step(System.DTFM, cluster, workload=SMALL, constants=each)))
+        for cluster in [topo.load("fluidstack-2region")]
+        for each in (constants, replace(constants, connections={}))
+    )
+    assert slow > fast
