@@ -9,7 +9,9 @@ Every rank executes the lowered programs of the runtime, instruction by instruct
     reduce tied, reduce scalars     the rank joins a collective and waits for its part of it
     update, reduce scalars          the rank first waits for all collectives that it has joined
 
-Compute and transfers overlap as the programs allow. The same step always gives the same trace.
+Compute and transfers overlap as the programs allow. With `StepModel.blocking` they do not: a message
+between stages keeps both of its ranks (`jaxpipe.simulate.engine.rendezvous`), and a send ends with
+its arrival. The same step always gives the same trace.
 """
 
 import gc
@@ -21,6 +23,7 @@ from typing import TypeAlias
 from jaxpipe.errors import PlanError
 from jaxpipe.network import EventQueue, Link, open_links
 from jaxpipe.schedule import Bucket, Instruction, Op, describe, holder, stages_held
+from jaxpipe.simulate.engine.rendezvous import Rendezvous
 from jaxpipe.simulate.engine.running_collectives import CollectiveTracker, pairs
 from jaxpipe.simulate.engine.step_model import Step, StepModel, steps
 from jaxpipe.trace import Lane, Span, Trace, Truth
@@ -110,6 +113,7 @@ class _Run:
         links = open_links(self._queue, job.cluster, pairs(job), nic_efficiency=job.nic_efficiency)
         self._links = links.get(job.messages, {})
         self._collectives = CollectiveTracker(job, links=links, done=self._leave)
+        self._rendezvous = Rendezvous(job.num_ranks) if job.blocking else None
 
     def execute(self) -> None:
         for rank in self._ranks:
@@ -156,7 +160,16 @@ class _Run:
         rank.position += 1
         self._advance(rank)
 
+    def _end_work(self, rank: _Rank) -> None:
+        if self._rendezvous is not None:
+            self._rendezvous.end(rank.index)
+        self._continue(rank)
+        if self._rendezvous is not None:
+            self._rendezvous.serve(rank.index)
+
     def _work(self, rank: _Rank, instruction: Instruction) -> None:
+        if self._rendezvous is not None:
+            self._rendezvous.begin(rank.index)
         end_s = self._queue.now_s + self._job.seconds(instruction, rank=rank.index)
         self._note(
             rank,
@@ -167,17 +180,24 @@ class _Run:
             stage=instruction.stage,
             microbatch=instruction.microbatch,
         )
-        self._queue.at(end_s, self._continue, rank)
+        self._queue.at(end_s, self._end_work, rank)
 
     def _send(self, rank: _Rank, instruction: Instruction, phase: int) -> bool:
         assert instruction.peer is not None, instruction
         receiver = self._holder(rank, instruction.peer)
         message = (rank.index, phase, instruction.stage, instruction.peer, instruction.microbatch)
-        self._link(rank, receiver).send(
-            self._job.activation_bytes,
-            partial(self._arrive, rank, receiver, message, self._queue.now_s),
-        )
-        return True
+        move = partial(self._link(rank, receiver).send, self._job.activation_bytes)
+        arrive = partial(self._arrive, rank, receiver, message, self._queue.now_s)
+        if self._rendezvous is None:
+            move(arrive)
+            return True
+
+        def done() -> None:
+            self._continue(rank)
+            arrive()
+
+        self._rendezvous.offer(rank.index, receiver.index, move, done)
+        return False
 
     def _receive(self, rank: _Rank, instruction: Instruction, phase: int) -> bool:
         assert instruction.peer is not None, instruction
