@@ -9,9 +9,9 @@ Every rank executes the lowered programs of the runtime, instruction by instruct
     reduce tied, reduce scalars     the rank joins a collective and waits for its part of it
     update, reduce scalars          the rank first waits for all collectives that it has joined
 
-Compute and transfers overlap as the programs allow. With `StepModel.blocking` they do not: a message
-between stages keeps both of its ranks (`jaxpipe.simulate.engine.rendezvous`), and a send ends with
-its arrival. The same step always gives the same trace.
+Compute and transfers overlap as the programs allow. With `StepModel.blocking` they do not: a
+message between stages occupies both of its ranks (`jaxpipe.simulate.engine.rendezvous`), and a send
+ends with its arrival. The same step always gives the same trace.
 """
 
 import gc

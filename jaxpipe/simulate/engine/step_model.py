@@ -35,8 +35,8 @@ class StepModel:
 
     `collectives[bucket]` are the collectives, over ranks, of a reduction of the bucket: for
     `Bucket.STAGE` one for each stage, in their order, for the others disjoint ones; a bucket
-    without any takes no time. With `blocking` neither rank computes during a message between stages;
-    collectives keep nobody from computing.
+    without any takes no time. With `blocking` neither rank computes during a message between
+    stages; collectives still overlap with compute.
 
     Raises:
         PlanError: the placement, the phases and the durations do not fit each other.
