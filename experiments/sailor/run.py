@@ -1,14 +1,19 @@
-"""Sailor's data: `python -m experiments.sailor.run judge`.
+"""Sailor's data: `python -m experiments.sailor.run judge`, `measured` or `predict FILE`.
 
-`judge` compares our judge with the published one and fails where a plan differs.
+`judge` compares our judge with the published one, and fails where a plan differs. `measured`
+compares predictions with the measured runs. `predict` takes runs in the form of
+`published/validation.csv` and prints a JSON line for each.
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
 from experiments.sailor.judged import differing, judged_rows
-from experiments.table import write_csv
+from experiments.sailor.measured import measured_table, simulator_table
+from experiments.sailor.predict import fit, measured_rows, predict
+from experiments.table import markdown, read_csv, write_csv
 
 _RESULTS = Path(__file__).parent / "results"
 
@@ -18,10 +23,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("judge", help="the judge against all published plans")
+    commands.add_parser("measured", help="predictions against the measured runs")
+    wanted = commands.add_parser("predict", help="seconds and bytes of other runs")
+    wanted.add_argument("file", type=Path, help="a CSV in the form of published/validation.csv")
     options = parser.parse_args()
     match options.command:
-        case _:
+        case "judge":
             return _judge()
+        case "measured":
+            return _measured()
+        case _:
+            return _predict(options.file)
 
 
 def _judge() -> int:
@@ -32,6 +44,28 @@ def _judge() -> int:
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0
+
+
+def _measured() -> int:
+    rows = measured_table()
+    simulators = simulator_table(rows)
+    write_csv(rows, _RESULTS / "measured.csv")
+    write_csv(simulators, _RESULTS / "simulators.csv")
+    print(markdown(simulators, number=".3f"))
+    return 0
+
+
+def _predict(file: Path) -> int:
+    constants = fit(measured_rows())
+    for row in read_csv(file):
+        found = predict(row, constants)
+        line = {
+            "id": row["id"],
+            "seconds": found.seconds,
+            "memory_bytes": round(found.memory_bytes),
+        }
+        print(json.dumps(line))
+    return 0
 
 
 if __name__ == "__main__":
