@@ -10,6 +10,7 @@ part in it. Dollars are not in the published formula; these give the published o
 """
 
 from itertools import accumulate, pairwise
+from math import inf
 
 from experiments.sailor.published import (
     LayerCost,
@@ -40,6 +41,8 @@ class Judge:
         self._message_s: dict[tuple[Group, Group, float, int, int], float] = {}
         self._parameters = [0, *accumulate(size.parameters for size in model.sizes[1])]
         self._tables = links()
+        self._memory = {gpu: float(row["memory_gib"]) * 2**30 for gpu, row in gpu_table().items()}
+        self._sizes: dict[int, tuple[list[int], list[int]]] = {}
 
     def step_s(self, layout: Layout) -> float:
         """Return the seconds of a step."""
@@ -76,16 +79,34 @@ class Judge:
         self, group: Group, layers: tuple[int, int], num_live: int, microbatch: int
     ) -> bool:
         """Return whether layers with so many live microbatches fit the GPUs of a group."""
-        sizes = self.model.sizes.get(group.tensor)
-        if sizes is None or (group.gpu, microbatch, group.tensor) not in self.model.costs:
+        if (group.gpu, microbatch, group.tensor) not in self.model.costs:
             return False
-        own = sizes[slice(*layers)]
+        parameters, kept = self._size_sums(group.tensor)
+        first, end = layers
         needed = (
-            _STATE_BYTES * sum(size.parameters for size in own)
-            + BYTES * microbatch * sum(size.kept_floats for size in own) * num_live
+            _STATE_BYTES * (parameters[end] - parameters[first])
+            + BYTES * microbatch * (kept[end] - kept[first]) * num_live
             + _OTHER_BYTES[group.tensor > 1]
         )
-        return needed <= float(gpu_table()[group.gpu]["memory_gib"]) * 2**30
+        return needed <= self._memory[group.gpu]
+
+    def degrees(self, gpu: str, microbatch: int) -> list[int]:
+        """Return the tensor degrees of a type that were profiled and fit a node."""
+        known = self.model.costs
+        most = int(gpu_table()[gpu]["gpus_per_node"])
+        return [t for t in (1, 2, 4, 8) if t <= most and (gpu, microbatch, t) in known]
+
+    def least_reduce_s(self, kind: Group, part: float, num_replicas: int) -> float:
+        """Return the seconds of the all-reduce of a part of the model, between groups of a kind."""
+        num_bytes = part * BYTES * self._parameters[-1] / min(_MOST_STREAMS, kind.tensor)
+        rounds = 2 * (num_replicas - 1)
+        return rounds * self.message_s(kind, kind, num_bytes / num_replicas, 1, 1)
+
+    def hop_s(self, one: Group, other: Group, microbatch: int) -> float:
+        """Return the seconds of a microbatch's activations from a group to another."""
+        # All layers but the head have the same output.
+        num_bytes = self._output_bytes(1, microbatch)
+        return self.message_s(one, other, num_bytes, one.tensor, other.tensor)
 
     def compute_s(self, layout: Layout) -> list[float]:
         """Return c of each stage: its slowest replica's forward and backward."""
@@ -131,7 +152,7 @@ class Judge:
 
     def all_reduce_s(self, stage: Stage, layers: tuple[int, int]) -> float:
         """Return the seconds of the all-reduce of some layers between a stage's replicas."""
-        replicas = sum(run.count for run in stage)
+        replicas = sum(run.replicas for run in stage)
         least = min(_MOST_STREAMS, *(group.tensor for group, _ in stage))
         full, rest = divmod(BYTES * self._num_parameters(layers) / least, _BUCKET_BYTES)
         slowest_s = 0.0
@@ -149,8 +170,19 @@ class Judge:
         key = (one, other, num_bytes, streams, to_streams)
         if key not in self._message_s:
             ends = ((one.gpu, one.zone), streams, (other.gpu, other.zone), to_streams)
-            self._message_s[key] = self._tables[ends].seconds(num_bytes)
+            curve = self._tables.get(ends)
+            self._message_s[key] = inf if curve is None else curve.seconds(num_bytes)
         return self._message_s[key]
+
+    def _size_sums(self, tensor: int) -> tuple[list[int], list[int]]:
+        """Return the parameters, and the kept numbers, of the first 0, 1, 2... layers on a GPU."""
+        if tensor not in self._sizes:
+            sizes = self.model.sizes[tensor]
+            self._sizes[tensor] = (
+                [0, *accumulate(size.parameters for size in sizes)],
+                [0, *accumulate(size.kept_floats for size in sizes)],
+            )
+        return self._sizes[tensor]
 
     def _slowest_s(self, layout: Layout, ends: tuple[int, int], layer: int) -> float:
         """Return the seconds of the slowest message of a layer's output from stage to stage."""
@@ -175,7 +207,7 @@ class Judge:
         prices = transfer_prices()
         total = 0.0
         for stage, layers in zip(layout.stages, pairwise(_ends(layout)), strict=True):
-            replicas = sum(run.count for run in stage)
+            replicas = sum(run.replicas for run in stage)
             num_bytes = BYTES * self._num_parameters(layers) * 2 * (replicas - 1) / replicas
             # A ring: the last replica sends to the first.
             following = (*stage[1:], stage[0])

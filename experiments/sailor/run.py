@@ -1,8 +1,9 @@
-"""Sailor's data: `python -m experiments.sailor.run judge`, `measured` or `predict FILE`.
+"""Sailor's data: `python -m experiments.sailor.run COMMAND`.
 
 `judge` compares our judge with the published one, and fails where a plan differs. `measured`
-compares predictions with the measured runs. `predict` takes runs in the form of
-`published/validation.csv` and prints a JSON line for each.
+compares predictions with the measured runs. `predict FILE` takes runs in the form of
+`published/validation.csv` and prints a JSON line for each. `plan` searches layouts for all
+scenarios, or for those that are named.
 """
 
 import argparse
@@ -12,7 +13,9 @@ from pathlib import Path
 
 from experiments.sailor.judged import differing, judged_rows
 from experiments.sailor.measured import measured_table, simulator_table
+from experiments.sailor.planned import planned_row
 from experiments.sailor.predict import fit, measured_rows, predict
+from experiments.sailor.published import scenarios
 from experiments.table import markdown, read_csv, write_csv
 
 _RESULTS = Path(__file__).parent / "results"
@@ -26,14 +29,18 @@ def main() -> int:
     commands.add_parser("measured", help="predictions against the measured runs")
     wanted = commands.add_parser("predict", help="seconds and bytes of other runs")
     wanted.add_argument("file", type=Path, help="a CSV in the form of published/validation.csv")
+    planner = commands.add_parser("plan", help="layouts for the scenarios")
+    planner.add_argument("scenarios", nargs="*", help="all, if none is named")
     options = parser.parse_args()
     match options.command:
         case "judge":
             return _judge()
         case "measured":
             return _measured()
-        case _:
+        case "predict":
             return _predict(options.file)
+        case _:
+            return _plan(options.scenarios)
 
 
 def _judge() -> int:
@@ -65,6 +72,16 @@ def _predict(file: Path) -> int:
             "memory_bytes": round(found.memory_bytes),
         }
         print(json.dumps(line))
+    return 0
+
+
+def _plan(names: list[str]) -> int:
+    rows = []
+    for name in names or scenarios():
+        rows.append(planned_row(name))
+        print(markdown(rows[-1:]).splitlines()[-1], flush=True)
+    if not names:
+        write_csv(rows, _RESULTS / "planned.csv", number=".5g")
     return 0
 
 

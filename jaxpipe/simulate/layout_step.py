@@ -10,7 +10,7 @@ A link of the simulator has one bandwidth. That is enough here, as all messages 
 same size: replicas of a stage exchange shares of gradients, stages of a replica activations.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Protocol
 
@@ -115,7 +115,7 @@ def _ranks(layout: Layout) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def _collectives(layout: Layout, reduced: list[float]) -> dict[Bucket, tuple[Collective, ...]]:
+def _collectives(layout: Layout, reduced: Sequence[float]) -> dict[Bucket, tuple[Collective, ...]]:
     if layout.num_replicas == 1:
         return {}
     columns = zip(*_ranks(layout), strict=True)
@@ -128,7 +128,7 @@ def _collectives(layout: Layout, reduced: list[float]) -> dict[Bucket, tuple[Col
 
 
 def _cluster(
-    layout: Layout, groups: list[tuple[Group, ...]], costs: LayoutCosts, reduced: list[float]
+    layout: Layout, groups: list[tuple[Group, ...]], costs: LayoutCosts, reduced: Sequence[float]
 ) -> Cluster:
     """Return a cluster in which each link has the bandwidth of the messages that it carries."""
     flat = [group for row in groups for group in row]

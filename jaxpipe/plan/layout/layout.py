@@ -35,7 +35,7 @@ class Run(NamedTuple):
     """Consecutive replicas of a stage on equal groups."""
 
     group: Group
-    count: int
+    replicas: int
 
 
 Stage: TypeAlias = tuple[Run, ...]
@@ -58,7 +58,7 @@ class Layout:
     microbatch: int
 
     def __post_init__(self) -> None:
-        replicas = [sum(run.count for run in stage) for stage in self.stages]
+        replicas = [sum(run.replicas for run in stage) for stage in self.stages]
         if not self.cut or len(self.cut) != len(self.stages) or min(replicas) < 1:
             raise PlanError(
                 f"each stage of a layout has layers and replicas: `cut` is {self.cut}, the stages "
@@ -73,7 +73,7 @@ class Layout:
     @property
     def num_replicas(self) -> int:
         """The number of replicas of the first stage."""
-        return sum(run.count for run in self.stages[0])
+        return sum(run.replicas for run in self.stages[0])
 
     def num_microbatches(self, batch: int) -> int:
         """Return the microbatches of a step; the last may have fewer samples.

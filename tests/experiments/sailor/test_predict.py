@@ -74,7 +74,9 @@ def test_what_was_not_profiled_is_refused_by_name():
         predict(_row("26", "1xH100:4"), KNOWN_BEFORE)
 
 
-def test_the_command_prints_a_line_for_each_row(tmp_path: Path, monkeypatch, capsys):
+def test_the_command_prints_a_line_for_each_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     rows: list[Row] = [_row("26", "16xGH-96:4"), _row("26", "32xGH-96:4", id="larger")]
     write_csv(rows, tmp_path / "runs.csv")
     monkeypatch.setattr("sys.argv", ["run", "predict", str(tmp_path / "runs.csv")])

@@ -1,0 +1,195 @@
+"""Search for the layout with the least objective, by bounds and local moves.
+
+Candidates with one kind of group to a GPU type come first, then those with more, each in the order
+of their lower bounds; a turn ends where a bound is no less than the best objective, or at its share
+of the time. Of each candidate the orders of its kinds get the cut
+with the least slowest stage, the best of them the zones with the least objective, and then moves:
+layers to a neighbouring stage, and two stages exchanged.
+"""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from math import inf
+from typing import NamedTuple
+
+from jaxpipe.errors import PlanError
+from jaxpipe.plan.layout.candidates import Candidate, candidates
+from jaxpipe.plan.layout.greedy_cut import greedy_cut
+from jaxpipe.plan.layout.layout import Group, Layout
+from jaxpipe.plan.layout.layout_task import LayoutTask
+from jaxpipe.plan.layout.zones import placed, uses, zone_orders
+
+_MOST_ORDERS = 24
+_SHARES = (0.4, 0.7, 0.9)
+"""Of the time until candidates with one kind to a GPU type end, with one more kind, with others."""
+_REFINED = 12
+"""The best layouts of a turn of which other zones, and then moves, are tried."""
+_LATE = 0.1
+"""A turn may end so much later to refine its layouts."""
+_WORTH_MOVES = 1.05
+"""Moves are tried from layouts that are at most so much worse than the best."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutSearch:
+    """The best layout, its objective, and what the search did.
+
+    `bound` is the least bound that was not tried: no layout of the space is better, up to the slack
+    of the bounds; it is the objective itself where the search ended before its limit.
+    """
+
+    layout: Layout
+    objective: float
+    bound: float
+    num_evaluated: int
+    seconds: float
+
+
+def search_layout(task: LayoutTask, *, limit_s: float, seed: int = 2022) -> LayoutSearch:
+    """Return the best layout that is found in some seconds; the same for the same seed in time.
+
+    Raises:
+        PlanError: no layout fits.
+    """
+    search = _Search(task, limit_s=limit_s, seed=seed)
+    began_s = time.monotonic()
+    bound = search.run()
+    if search.best is None:
+        raise PlanError(
+            f"no layout has a finite objective: `gpus` are {dict(task.gpus)}; add memory, smaller "
+            "`microbatches`, or more GPUs"
+        )
+    return LayoutSearch(
+        layout=search.best,
+        objective=search.least,
+        bound=min(bound, search.least),
+        num_evaluated=search.num_evaluated,
+        seconds=time.monotonic() - began_s,
+    )
+
+
+class _Look(NamedTuple):
+    """A layout of a candidate in the first order of zones."""
+
+    value: float
+    candidate: Candidate
+    kinds: tuple[Group, ...]
+    layout: Layout
+
+
+class _Search:
+    def __init__(self, task: LayoutTask, *, limit_s: float, seed: int) -> None:
+        self.best: Layout | None = None
+        self.least = inf
+        self.num_evaluated = 0
+        self._task = task
+        self._began_s = time.monotonic()
+        self._limit_s = limit_s
+        self._random = random.Random(seed)
+        self._orders = zone_orders(task)
+        self._seen: dict[Layout, float] = {}
+
+    def run(self) -> float:
+        """Try candidates, and return the least bound of those that were not tried."""
+        least = inf
+        for variety, group in groupby(candidates(self._task), key=lambda each: each.variety):
+            until_s = self._began_s + self._limit_s * _SHARES[min(variety, len(_SHARES) - 1)]
+            looked: list[_Look] = []
+            for candidate in group:
+                if candidate.bound >= self.least or time.monotonic() > until_s:
+                    least = min(least, candidate.bound)
+                    break
+                looked += self._look(candidate)
+            looked.sort(key=lambda each: each.value)
+            for look in looked[:_REFINED]:
+                if time.monotonic() > until_s + _LATE * self._limit_s:
+                    break
+                self._refine(look)
+        return least
+
+    def _look(self, candidate: Candidate) -> list[_Look]:
+        """Return the best layout of each order of a candidate's kinds, in one order of zones."""
+        return [
+            _Look(self._value(layout), candidate, kinds, layout)
+            for kinds in self._distinct_orders(candidate.kinds)
+            for layout in self._layouts(candidate, kinds, self._orders[:1])
+        ]
+
+    def _refine(self, look: _Look) -> None:
+        """Try all orders of zones for a layout, and then moves from the best."""
+        others = self._layouts(look.candidate, look.kinds, self._orders[1:])
+        layout = min((look.layout, *others), key=self._value)
+        while self._value(layout) <= _WORTH_MOVES * self.least:
+            moved = min(self._moves(layout), key=self._value, default=layout)
+            if not self._value(moved) < self._value(layout):
+                return
+            layout = moved
+
+    def _value(self, layout: Layout) -> float:
+        if layout not in self._seen:
+            self.num_evaluated += 1
+            value = self._task.objective(layout)
+            self._seen[layout] = value
+            if value < self.least:
+                self.best, self.least = layout, value
+        return self._seen[layout]
+
+    def _distinct_orders(self, kinds: Sequence[Group]) -> list[tuple[Group, ...]]:
+        """Return different orders of the kinds: all of few, some of many."""
+        orders = list(islice(_arrangements(tuple(kinds)), _MOST_ORDERS + 1))
+        if len(orders) <= _MOST_ORDERS:
+            return orders
+        shuffled = (tuple(self._random.sample(kinds, len(kinds))) for _ in range(_MOST_ORDERS))
+        return list(dict.fromkeys((tuple(kinds), tuple(reversed(kinds)), *shuffled)))
+
+    def _layouts(
+        self, candidate: Candidate, kinds: tuple[Group, ...], orders: Sequence[tuple[str, ...]]
+    ) -> list[Layout]:
+        """Return the layouts of an order of kinds, with its best cut, in some orders of zones."""
+        cut = greedy_cut(
+            self._task.costs,
+            kinds,
+            num_layers=self._task.num_layers,
+            microbatch=candidate.microbatch,
+        )
+        if cut is None:
+            return []
+        return [
+            Layout(cut=cut, stages=stages, microbatch=candidate.microbatch)
+            for order in orders
+            for stages in placed(self._task, kinds, candidate.num_replicas, order)
+            # Otherwise an order without its last zone gives the same layout.
+            if order is self._orders[0] or uses(stages, order[-1])
+        ]
+
+    def _moves(self, layout: Layout) -> Iterator[Layout]:
+        """Yield the layouts that differ by layers of one stage, or by an exchange of two stages."""
+        num = layout.num_stages
+        for source in range(num):
+            for target in range(num):
+                if source != target and layout.cut[source] > 1:
+                    cut = list(layout.cut)
+                    cut[source] -= 1
+                    cut[target] += 1
+                    yield Layout(cut=tuple(cut), stages=layout.stages, microbatch=layout.microbatch)
+                if source < target and layout.stages[source] != layout.stages[target]:
+                    order = list(range(num))
+                    order[source], order[target] = target, source
+                    yield Layout(
+                        cut=tuple(layout.cut[n] for n in order),
+                        stages=tuple(layout.stages[n] for n in order),
+                        microbatch=layout.microbatch,
+                    )
+
+
+def _arrangements(kinds: tuple[Group, ...]) -> Iterator[tuple[Group, ...]]:
+    """Yield the different orders of some kinds, of which several may be equal."""
+    if not kinds:
+        yield ()
+    for kind in dict.fromkeys(kinds):
+        position = kinds.index(kind)
+        for rest in _arrangements(kinds[:position] + kinds[position + 1 :]):
+            yield (kind, *rest)
