@@ -3,7 +3,7 @@
 `judge` compares our judge with the published one, and fails where a plan differs. `measured`
 compares predictions with the measured runs. `predict FILE` takes runs in the form of
 `published/validation.csv` and prints a JSON line for each. `plan` searches layouts for all
-scenarios, or for those that are named.
+scenarios, or for those that are named. `exact` tries all layouts on small clusters.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import json
 import sys
 from pathlib import Path
 
+from experiments.sailor.exact import MOST_GPUS, exact_row, small_clusters
 from experiments.sailor.judged import differing, judged_rows
 from experiments.sailor.measured import measured_table, simulator_table
 from experiments.sailor.planned import planned_row
@@ -31,6 +32,8 @@ def main() -> int:
     wanted.add_argument("file", type=Path, help="a CSV in the form of published/validation.csv")
     planner = commands.add_parser("plan", help="layouts for the scenarios")
     planner.add_argument("scenarios", nargs="*", help="all, if none is named")
+    small = commands.add_parser("exact", help="exact search on small clusters")
+    small.add_argument("--most", type=int, default=MOST_GPUS, help="the most GPUs of a cluster")
     options = parser.parse_args()
     match options.command:
         case "judge":
@@ -39,6 +42,8 @@ def main() -> int:
             return _measured()
         case "predict":
             return _predict(options.file)
+        case "exact":
+            return _exact(options.most)
         case _:
             return _plan(options.scenarios)
 
@@ -82,6 +87,15 @@ def _plan(names: list[str]) -> int:
         print(markdown(rows[-1:]).splitlines()[-1], flush=True)
     if not names:
         write_csv(rows, _RESULTS / "planned.csv", number=".5g")
+    return 0
+
+
+def _exact(most: int) -> int:
+    rows = []
+    for counts in small_clusters(most):
+        rows.append(exact_row(counts))
+        write_csv(rows, _RESULTS / "exact.csv", number=".6g")
+        print(counts, rows[-1]["layouts"], f"{rows[-1]['over_exact']:.4f}", flush=True)
     return 0
 
 

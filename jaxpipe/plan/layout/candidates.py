@@ -1,9 +1,10 @@
-"""Candidates of a search for a layout: kinds of groups for the stages, with a lower bound each.
+"""Candidates of a search for a layout: groups of GPUs for the stages, with a lower bound each.
 
-A candidate says how many stages there are, how many replicas, the microbatch, and how many stages
-each kind of group (a GPU type and a tensor degree) has; not yet their order, the cut or the zones.
-With C the seconds of the whole model on one kind, and x the least messages of a stage, no order and
-no cut makes the slowest stage faster than
+A candidate says how many stages there are, how many replicas, the microbatch, and on which kinds of
+groups (a GPU type and a tensor degree) the stages are; not yet their order, the cut or the zones.
+All replicas of a stage are on one kind, or in small clusters on two. With C the seconds of the
+whole model on a stage's kind, and x the least messages of a stage, no order and no cut makes the
+slowest stage faster than
 
     T = (1 + sum of x / C) / (sum of 1 / C)      over the stages
 
@@ -15,29 +16,31 @@ bounded at once, by arrays: a million of them take about a second.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from functools import cache
+from itertools import combinations, combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxpipe.plan.layout.layout import Group
+from jaxpipe.plan.layout.layout import Group, Run, Stage
 from jaxpipe.plan.layout.layout_task import LayoutTask
 
 _SLACK = 0.97
 """Layers are not equally slow on all kinds, so that the bound is one up to some per cent."""
+_MOST_MIXED_GPUS = 16
+"""Clusters of more GPUs have too many stages on two kinds to try."""
 
 
 class Candidate(NamedTuple):
-    """The kinds of the stages, in no order, and the least objective.
+    """The groups of the stages, in no order and all in one zone, and the least objective.
 
-    `variety` is by how many more kinds than GPU types there are.
+    `variety` is by how many more kinds of stages than GPU types there are.
     """
 
     bound: float
     variety: int
     microbatch: int
-    num_replicas: int
-    kinds: tuple[Group, ...]
+    stages: tuple[Stage, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,30 +48,30 @@ class _Block:
     """The candidates of a microbatch and a number of replicas: `counts[n, k]` stages of kind k."""
 
     microbatch: int
-    num_replicas: int
-    kinds: tuple[Group, ...]
+    kinds: tuple[Stage, ...]
     counts: np.ndarray
     variety: np.ndarray
     bounds: np.ndarray
 
     def candidate(self, row: int) -> Candidate:
-        kinds = (
+        stages = (
             kind
             for kind, count in zip(self.kinds, self.counts[row].tolist(), strict=True)
             for _ in range(count)
         )
         return Candidate(
-            float(self.bounds[row]),
-            int(self.variety[row]),
-            self.microbatch,
-            self.num_replicas,
-            tuple(kinds),
+            float(self.bounds[row]), int(self.variety[row]), self.microbatch, tuple(stages)
         )
 
 
 def candidates(task: LayoutTask) -> Iterator[Candidate]:
     """Yield the candidates that the GPUs suffice for: the least variety first, then by bound."""
-    blocks = list(_blocks(task))
+    blocks = [
+        block
+        for microbatch in task.microbatches
+        for num_replicas in replica_counts(task.batch, microbatch)
+        if (block := _block(task, microbatch, num_replicas)) is not None
+    ]
     if not blocks:
         return
     block_of = np.repeat(np.arange(len(blocks)), [len(block.bounds) for block in blocks])
@@ -90,43 +93,56 @@ def replica_counts(batch: int, microbatch: int) -> list[int]:
     return sorted({-(-samples // num) for num in range(1, samples + 1)})
 
 
-def _blocks(task: LayoutTask) -> Iterator[_Block]:
-    for microbatch in task.microbatches:
-        kinds = _kinds(task, microbatch)
-        if not kinds:
-            continue
-        counts = _multisets(len(kinds), min(task.most_stages, task.num_layers))
-        of_type = np.array([[kind.gpu == gpu for kind in kinds] for gpu in task.types])
-        variety = (counts > 0).sum(axis=1) - ((counts @ of_type.T) > 0).sum(axis=1)
-        used = counts @ (of_type * [kind.tensor for kind in kinds]).T
-        limits = np.array([task.count(gpu) for gpu in task.types])
-        hop_s = _least_hop_s(task, kinds, microbatch)
-        for num_replicas in replica_counts(task.batch, microbatch):
-            enough = (num_replicas * used <= limits).all(axis=1)
-            if not enough.any():
-                break
-            rows = counts[enough]
-            least_s = _least_s(task, kinds, rows, (microbatch, num_replicas), hop_s)
-            gpus = dict(zip(task.types, num_replicas * used[enough].T, strict=True))
-            yield _Block(
-                microbatch=microbatch,
-                num_replicas=num_replicas,
-                kinds=kinds,
-                counts=rows,
-                variety=variety[enough],
-                bounds=task.bound(least_s, gpus),
-            )
+def _block(task: LayoutTask, microbatch: int, num_replicas: int) -> _Block | None:
+    if num_replicas > sum(task.gpus.values()):
+        return None
+    kinds = _kinds(task, microbatch, num_replicas)
+    if not kinds:
+        return None
+    most = min(task.most_stages, task.num_layers, sum(task.gpus.values()) // num_replicas)
+    counts = _multisets(len(kinds), most)
+    # GPUs of each type that a stage of each kind takes.
+    taken = np.array([[_gpus(kind, gpu) for gpu in task.types] for kind in kinds])
+    used = counts @ taken
+    enough = (used <= [task.count(gpu) for gpu in task.types]).all(axis=1)
+    if not enough.any():
+        return None
+    counts, used = counts[enough], used[enough]
+    least_s = _least_s(task, kinds, counts, (microbatch, num_replicas))
+    return _Block(
+        microbatch=microbatch,
+        kinds=kinds,
+        counts=counts,
+        variety=np.maximum((counts > 0).sum(axis=1) - (used > 0).sum(axis=1), 0),
+        bounds=task.bound(least_s, dict(zip(task.types, used.T, strict=True))),
+    )
 
 
-def _kinds(task: LayoutTask, microbatch: int) -> tuple[Group, ...]:
-    return tuple(
+def _gpus(kind: Stage, gpu: str) -> int:
+    return sum(group.tensor * count for group, count in kind if group.gpu == gpu)
+
+
+def _kinds(task: LayoutTask, microbatch: int, num_replicas: int) -> tuple[Stage, ...]:
+    """Return the stages of so many replicas: on one kind of group, or on two."""
+    groups = [
         Group(gpu, task.home(gpu), tensor)
         for gpu in task.types
         for tensor in task.costs.degrees(gpu, microbatch)
         if any(count >= tensor for (each, _), count in task.gpus.items() if each == gpu)
+    ]
+    kinds = [(Run(group, num_replicas),) for group in groups]
+    if sum(task.gpus.values()) <= _MOST_MIXED_GPUS:
+        kinds += [
+            (Run(one, count), Run(other, num_replicas - count))
+            for one, other in combinations(groups, 2)
+            for count in range(1, num_replicas)
+        ]
+    return tuple(
+        kind for kind in kinds if all(_gpus(kind, gpu) <= task.count(gpu) for gpu in task.types)
     )
 
 
+@cache
 def _multisets(num_kinds: int, most_stages: int) -> np.ndarray:
     return np.array(
         [
@@ -138,16 +154,18 @@ def _multisets(num_kinds: int, most_stages: int) -> np.ndarray:
 
 
 def _least_s(
-    task: LayoutTask,
-    kinds: tuple[Group, ...],
-    counts: np.ndarray,
-    sizes: tuple[int, int],
-    hop_s: float,
+    task: LayoutTask, kinds: tuple[Stage, ...], counts: np.ndarray, sizes: tuple[int, int]
 ) -> np.ndarray:
     """Return the least seconds of a step for each row of counts; `sizes`: microbatch, replicas."""
     microbatch, num_replicas = sizes
-    whole_s = np.array([task.costs.layer_sums(kind, microbatch)[-1] for kind in kinds])
+    costs = task.costs
+    groups = {group for kind in kinds for group, _ in kind}
+    # The slowest group of a stage decides.
+    whole_s = np.array(
+        [max(costs.layer_sums(group, microbatch)[-1] for group, _ in kind) for kind in kinds]
+    )
     num_stages = counts.sum(axis=1)
+    hop_s = min(costs.hop_s(one, other, microbatch) for one in groups for other in groups)
     hops_s = np.where(num_stages > 1, hop_s, 0.0)
     rate = counts @ (1 / whole_s)
     slowest_s = (1 + hops_s * rate) / rate
@@ -156,12 +174,11 @@ def _least_s(
     compute_s = (num_microbatches - 1) * slowest_s + np.maximum(slowest_s, first_s)
     reduce_s = np.array(
         [
-            [task.costs.least_reduce_s(kind, 1 / num, num_replicas) for kind in kinds]
-            for num in range(1, task.most_stages + 1)
+            [
+                min(costs.least_reduce_s(group, 1 / num, num_replicas) for group, _ in kind)
+                for kind in kinds
+            ]
+            for num in range(1, int(num_stages.max()) + 1)
         ]
     )[num_stages - 1]
     return _SLACK * (compute_s + np.where(counts > 0, reduce_s, np.inf).min(axis=1))
-
-
-def _least_hop_s(task: LayoutTask, kinds: tuple[Group, ...], microbatch: int) -> float:
-    return min(task.costs.hop_s(one, other, microbatch) for one in kinds for other in kinds)

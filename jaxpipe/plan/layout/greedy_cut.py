@@ -1,9 +1,10 @@
-"""The cut of the layers for stages of given kinds, in a given order: the least slowest stage."""
+"""The cut of the layers for stages on given groups, in a given order: the least slowest stage."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
-from jaxpipe.plan.layout.layout import Group
+from jaxpipe.plan.layout.layout import Stage, facing
 from jaxpipe.plan.layout.layout_task import StageCosts
 from jaxpipe.plan.partition import Cut
 
@@ -11,7 +12,7 @@ _HALVINGS = 16
 
 
 def greedy_cut(
-    costs: StageCosts, kinds: Sequence[Group], *, num_layers: int, microbatch: int
+    costs: StageCosts, stages: Sequence[Stage], *, num_layers: int, microbatch: int
 ) -> Cut | None:
     """Return the cut with the least slowest stage, messages included; None if memory is too small.
 
@@ -19,22 +20,22 @@ def greedy_cut(
     first on, takes as many layers as it can. So the time is found by bisection, within a 65,000th
     of the whole model's.
     """
-    num_stages = len(kinds)
+    num_stages = len(stages)
     if num_stages > num_layers:
         return None
-    sums = [costs.layer_sums(kind, microbatch) for kind in kinds]
-    hops_s = _hops_s(costs, kinds, microbatch)
+    sums = [[costs.layer_sums(group, microbatch) for group, _ in stage] for stage in stages]
+    hops_s = _hops_s(costs, stages, microbatch)
 
     def filled(limit_s: float) -> Cut | None:
         first, cut = 0, []
-        for stage, kind in enumerate(kinds):
+        for number, stage in enumerate(stages):
             # One layer at least for each stage that follows.
-            most = num_layers - (num_stages - 1 - stage)
-            room_s = sums[stage][first] + limit_s - hops_s[stage]
-            end = min(most, bisect_right(sums[stage], room_s) - 1)
-            while end > first and not costs.fits_gpus(
-                kind, (first, end), num_stages - stage, microbatch
-            ):
+            end = num_layers - (num_stages - 1 - number)
+            room_s = limit_s - hops_s[number]
+            for each in sums[number]:
+                end = min(end, bisect_right(each, each[first] + room_s) - 1)
+            live = num_stages - number
+            while end > first and not _fits(costs, stage, (first, end), live, microbatch):
                 end -= 1
             if end <= first:
                 return None
@@ -42,7 +43,7 @@ def greedy_cut(
             first = end
         return tuple(cut) if first == num_layers else None
 
-    high_s = max(each[-1] for each in sums) + max(hops_s)
+    high_s = max(each[-1] for stage in sums for each in stage) + max(hops_s)
     best = filled(high_s)
     low_s = 0.0
     for _ in range(_HALVINGS if best is not None else 0):
@@ -55,10 +56,17 @@ def greedy_cut(
     return best
 
 
-def _hops_s(costs: StageCosts, kinds: Sequence[Group], microbatch: int) -> list[float]:
-    """Return the seconds of the messages that each stage sends for a microbatch."""
-    hops_s = [0.0] * len(kinds)
-    for stage in range(len(kinds) - 1):
-        hops_s[stage] += costs.hop_s(kinds[stage], kinds[stage + 1], microbatch)
-        hops_s[stage + 1] += costs.hop_s(kinds[stage + 1], kinds[stage], microbatch)
+def _fits(
+    costs: StageCosts, stage: Stage, layers: tuple[int, int], num_live: int, microbatch: int
+) -> bool:
+    return all(costs.fits_gpus(group, layers, num_live, microbatch) for group, _ in stage)
+
+
+def _hops_s(costs: StageCosts, stages: Sequence[Stage], microbatch: int) -> list[float]:
+    """Return the seconds of the slowest messages that each stage sends for a microbatch."""
+    hops_s = [0.0] * len(stages)
+    for number, (stage, following) in enumerate(pairwise(stages)):
+        pairs = list(facing(stage, following))
+        hops_s[number] += max(costs.hop_s(one, other, microbatch) for one, other, _ in pairs)
+        hops_s[number + 1] += max(costs.hop_s(other, one, microbatch) for one, other, _ in pairs)
     return hops_s

@@ -2,7 +2,7 @@
 
 Candidates with one kind of group to a GPU type come first, then those with more, each in the order
 of their lower bounds; a turn ends where a bound is no less than the best objective, or at its share
-of the time. Of each candidate the orders of its kinds get the cut
+of the time. Of each candidate the orders of its stages get the cut
 with the least slowest stage, the best of them the zones with the least objective, and then moves:
 layers to a neighbouring stage, and two stages exchanged.
 """
@@ -10,15 +10,15 @@ layers to a neighbouring stage, and two stages exchanged.
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby, islice
+from dataclasses import dataclass, replace
+from itertools import groupby, islice, permutations
 from math import inf
 from typing import NamedTuple
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.layout.candidates import Candidate, candidates
 from jaxpipe.plan.layout.greedy_cut import greedy_cut
-from jaxpipe.plan.layout.layout import Group, Layout
+from jaxpipe.plan.layout.layout import Layout, Stage
 from jaxpipe.plan.layout.layout_task import LayoutTask
 from jaxpipe.plan.layout.zones import placed, uses, zone_orders
 
@@ -75,8 +75,8 @@ class _Look(NamedTuple):
     """A layout of a candidate in the first order of zones."""
 
     value: float
-    candidate: Candidate
-    kinds: tuple[Group, ...]
+    microbatch: int
+    stages: tuple[Stage, ...]
     layout: Layout
 
 
@@ -105,7 +105,7 @@ class _Search:
                 looked += self._look(candidate)
             looked.sort(key=lambda each: each.value)
             for look in looked[:_REFINED]:
-                if time.monotonic() > until_s + _LATE * self._limit_s:
+                if time.monotonic() > until_s + _LATE * self._limit_s or self._is_late():
                     break
                 self._refine(look)
         return least
@@ -113,20 +113,23 @@ class _Search:
     def _look(self, candidate: Candidate) -> list[_Look]:
         """Return the best layout of each order of a candidate's kinds, in one order of zones."""
         return [
-            _Look(self._value(layout), candidate, kinds, layout)
-            for kinds in self._distinct_orders(candidate.kinds)
-            for layout in self._layouts(candidate, kinds, self._orders[:1])
+            _Look(self._value(layout), candidate.microbatch, stages, layout)
+            for stages in self._distinct_orders(candidate.stages)
+            for layout in self._layouts(candidate.microbatch, stages, self._orders[:1])
         ]
 
     def _refine(self, look: _Look) -> None:
         """Try all orders of zones for a layout, and then moves from the best."""
-        others = self._layouts(look.candidate, look.kinds, self._orders[1:])
+        others = self._layouts(look.microbatch, look.stages, self._orders[1:])
         layout = min((look.layout, *others), key=self._value)
         while self._value(layout) <= _WORTH_MOVES * self.least:
             moved = min(self._moves(layout), key=self._value, default=layout)
-            if not self._value(moved) < self._value(layout):
+            if not self._value(moved) < self._value(layout) or self._is_late():
                 return
             layout = moved
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._began_s + self._limit_s
 
     def _value(self, layout: Layout) -> float:
         if layout not in self._seen:
@@ -137,59 +140,59 @@ class _Search:
                 self.best, self.least = layout, value
         return self._seen[layout]
 
-    def _distinct_orders(self, kinds: Sequence[Group]) -> list[tuple[Group, ...]]:
-        """Return different orders of the kinds: all of few, some of many."""
-        orders = list(islice(_arrangements(tuple(kinds)), _MOST_ORDERS + 1))
+    def _distinct_orders(self, stages: tuple[Stage, ...]) -> list[tuple[Stage, ...]]:
+        """Return different orders of the stages: all of few, some of many."""
+        orders = list(islice(_arrangements(stages), _MOST_ORDERS + 1))
         if len(orders) <= _MOST_ORDERS:
             return orders
-        shuffled = (tuple(self._random.sample(kinds, len(kinds))) for _ in range(_MOST_ORDERS))
-        return list(dict.fromkeys((tuple(kinds), tuple(reversed(kinds)), *shuffled)))
+        shuffled = (tuple(self._random.sample(stages, len(stages))) for _ in range(_MOST_ORDERS))
+        return list(dict.fromkeys((stages, stages[::-1], *shuffled)))
 
     def _layouts(
-        self, candidate: Candidate, kinds: tuple[Group, ...], orders: Sequence[tuple[str, ...]]
+        self, microbatch: int, stages: tuple[Stage, ...], orders: Sequence[tuple[str, ...]]
     ) -> list[Layout]:
-        """Return the layouts of an order of kinds, with its best cut, in some orders of zones."""
+        """Return the layouts of stages in this order, with the best cut, in orders of zones."""
         cut = greedy_cut(
-            self._task.costs,
-            kinds,
-            num_layers=self._task.num_layers,
-            microbatch=candidate.microbatch,
+            self._task.costs, stages, num_layers=self._task.num_layers, microbatch=microbatch
         )
         if cut is None:
             return []
         return [
-            Layout(cut=cut, stages=stages, microbatch=candidate.microbatch)
+            Layout(cut=cut, stages=found, microbatch=microbatch)
             for order in orders
-            for stages in placed(self._task, kinds, candidate.num_replicas, order)
+            for found in placed(self._task, stages, order)
             # Otherwise an order without its last zone gives the same layout.
-            if order is self._orders[0] or uses(stages, order[-1])
+            if order is self._orders[0] or uses(found, order[-1])
         ]
 
     def _moves(self, layout: Layout) -> Iterator[Layout]:
-        """Yield the layouts that differ by layers of one stage, or by an exchange of two stages."""
-        num = layout.num_stages
-        for source in range(num):
-            for target in range(num):
-                if source != target and layout.cut[source] > 1:
-                    cut = list(layout.cut)
-                    cut[source] -= 1
-                    cut[target] += 1
-                    yield Layout(cut=tuple(cut), stages=layout.stages, microbatch=layout.microbatch)
-                if source < target and layout.stages[source] != layout.stages[target]:
-                    order = list(range(num))
-                    order[source], order[target] = target, source
-                    yield Layout(
-                        cut=tuple(layout.cut[n] for n in order),
-                        stages=tuple(layout.stages[n] for n in order),
-                        microbatch=layout.microbatch,
-                    )
+        """Yield layouts with a layer elsewhere, two stages exchanged, or one's groups reversed."""
+        for source, target in permutations(range(layout.num_stages), 2):
+            if layout.cut[source] > 1:
+                cut = list(layout.cut)
+                cut[source] -= 1
+                cut[target] += 1
+                yield replace(layout, cut=tuple(cut))
+            if source < target and layout.stages[source] != layout.stages[target]:
+                order = list(range(layout.num_stages))
+                order[source], order[target] = target, source
+                yield replace(
+                    layout,
+                    cut=tuple(layout.cut[n] for n in order),
+                    stages=tuple(layout.stages[n] for n in order),
+                )
+        for number, stage in enumerate(layout.stages):
+            if len(stage) > 1:
+                stages = list(layout.stages)
+                stages[number] = stage[::-1]
+                yield replace(layout, stages=tuple(stages))
 
 
-def _arrangements(kinds: tuple[Group, ...]) -> Iterator[tuple[Group, ...]]:
-    """Yield the different orders of some kinds, of which several may be equal."""
-    if not kinds:
+def _arrangements(stages: tuple[Stage, ...]) -> Iterator[tuple[Stage, ...]]:
+    """Yield the different orders of some stages, of which several may be equal."""
+    if not stages:
         yield ()
-    for kind in dict.fromkeys(kinds):
-        position = kinds.index(kind)
-        for rest in _arrangements(kinds[:position] + kinds[position + 1 :]):
-            yield (kind, *rest)
+    for stage in dict.fromkeys(stages):
+        position = stages.index(stage)
+        for rest in _arrangements(stages[:position] + stages[position + 1 :]):
+            yield (stage, *rest)

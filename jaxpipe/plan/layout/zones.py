@@ -12,9 +12,12 @@ In both, zones are filled in one order, and groups of a zone stand together.
 
 from collections.abc import Iterator, Sequence
 from itertools import permutations
+from typing import TypeAlias
 
 from jaxpipe.plan.layout.layout import Group, Run, Stage
 from jaxpipe.plan.layout.layout_task import LayoutTask, Place
+
+Stages: TypeAlias = tuple[Stage, ...]
 
 _MOST_ZONES = 5
 """So many zones have 325 orders of one or more of them; of more zones, only rotations are tried."""
@@ -29,15 +32,15 @@ def zone_orders(task: LayoutTask) -> list[tuple[str, ...]]:
     return [order for num in range(len(zones), 0, -1) for order in permutations(zones, num)]
 
 
-def placed(
-    task: LayoutTask, kinds: Sequence[Group], num_replicas: int, order: Sequence[str]
-) -> Iterator[tuple[Stage, ...]]:
+def placed(task: LayoutTask, stages: Sequence[Stage], order: Sequence[str]) -> Iterator[Stages]:
     """Yield the stages on the zones in an order, by stage and by replica, where they suffice."""
-    fillings = [_by_stage] if len(order) == 1 or len(kinds) == 1 else [_by_stage, _by_replica]
-    for filling in fillings:
-        stages = filling(task, kinds, num_replicas, order)
-        if stages is not None:
-            yield stages
+    by_stage = _by_stage(task, stages, order)
+    if by_stage is not None:
+        yield by_stage
+    if len(order) > 1 and len(stages) > 1 and all(len(stage) == 1 for stage in stages):
+        by_replica = _by_replica(task, [stage[0] for stage in stages], order)
+        if by_replica is not None:
+            yield by_replica
 
 
 def uses(stages: Sequence[Stage], zone: str) -> bool:
@@ -45,46 +48,45 @@ def uses(stages: Sequence[Stage], zone: str) -> bool:
     return any(run.group.zone == zone for stage in stages for run in stage)
 
 
-def _by_stage(
-    task: LayoutTask, kinds: Sequence[Group], num_replicas: int, order: Sequence[str]
-) -> tuple[Stage, ...] | None:
+def _by_stage(task: LayoutTask, stages: Sequence[Stage], order: Sequence[str]) -> Stages | None:
     left = dict(task.gpus)
-    stages = []
-    for kind in kinds:
-        runs, missing = [], num_replicas
-        for zone in order:
-            place = (kind.gpu, zone)
-            count = min(missing, left.get(place, 0) // kind.tensor)
-            if count:
-                runs.append(Run(kind._replace(zone=zone), count))
-                left[place] -= count * kind.tensor
-                missing -= count
-        if missing:
-            return None
-        stages.append(tuple(runs))
-    return tuple(stages)
+    found = []
+    for stage in stages:
+        runs = []
+        for group, replicas in stage:
+            missing = replicas
+            for zone in order:
+                place = (group.gpu, zone)
+                count = min(missing, left.get(place, 0) // group.tensor)
+                if count:
+                    runs.append(Run(group._replace(zone=zone), count))
+                    left[place] -= count * group.tensor
+                    missing -= count
+            if missing:
+                return None
+        found.append(tuple(runs))
+    return tuple(found)
 
 
-def _by_replica(
-    task: LayoutTask, kinds: Sequence[Group], num_replicas: int, order: Sequence[str]
-) -> tuple[Stage, ...] | None:
-    missing = num_replicas
+def _by_replica(task: LayoutTask, runs: Sequence[Run], order: Sequence[str]) -> Stages | None:
+    groups = [run.group for run in runs]
+    missing = runs[0].replicas
     counts: list[tuple[str, int]] = []
     for zone in order:
-        count = min(missing, _whole_replicas(task, kinds, zone))
+        count = min(missing, _whole_replicas(task, groups, zone))
         if count:
             counts.append((zone, count))
             missing -= count
     if missing:
         return None
     return tuple(
-        tuple(Run(kind._replace(zone=zone), count) for zone, count in counts) for kind in kinds
+        tuple(Run(group._replace(zone=zone), count) for zone, count in counts) for group in groups
     )
 
 
-def _whole_replicas(task: LayoutTask, kinds: Sequence[Group], zone: str) -> int:
+def _whole_replicas(task: LayoutTask, groups: Sequence[Group], zone: str) -> int:
     """Return how many replicas, with all of their stages, a zone has GPUs for."""
     needed: dict[Place, int] = {}
-    for kind in kinds:
-        needed[kind.gpu, zone] = needed.get((kind.gpu, zone), 0) + kind.tensor
+    for group in groups:
+        needed[group.gpu, zone] = needed.get((group.gpu, zone), 0) + group.tensor
     return min(task.gpus.get(place, 0) // number for place, number in needed.items())
