@@ -98,7 +98,7 @@ def _cuts(num_layers: int, num_stages: int) -> Iterator[tuple[int, ...]]:
         yield tuple(end - first for first, end in pairwise((0, *inner, num_layers)))
 
 
-def exact_row(counts: tuple[int, int], *, limit_s: float = 5.0) -> Row:
+def exact_row(counts: tuple[int, int], *, limit_s: float = 60.0) -> Row:
     """Return the row of a cluster: the best of all layouts, and the search's."""
     task = small_task(counts)
     least, best, num_layouts = inf, None, 0

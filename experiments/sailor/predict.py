@@ -3,7 +3,7 @@
 Seconds come from the published profiles of layers and links, and from two constants of a node:
 
 - Messages between stages: a GH200 node sends as through one of its four NICs, of 200 Gb/s. This is
-  the data sheet's number, not fitted.
+  the nominal rate, not fitted.
 - Gradients: the median of what the measured all-reduces achieved.
 
 Both are upper limits of what the table of links says, so they change nothing for the nodes of the
@@ -72,9 +72,10 @@ class ProfiledCosts:
     def __init__(self, model: Model, constants: Constants) -> None:
         self._model = model
         self._constants = constants
-        self._curves: dict[tuple[Place, Place], list[Curve]] = {}
-        for (source, _, destination, _), curve in links().items():
-            self._curves.setdefault((source, destination), []).append(curve)
+        self._curves: dict[tuple[Place, Place], dict[tuple[int, int], Curve]] = {}
+        for (source, streams, destination, to_streams), curve in links().items():
+            known = self._curves.setdefault((source, destination), {})
+            known[streams, to_streams] = curve
 
     def part(self, group: Group, layers: range, microbatch: int) -> Part:
         """Return layers on a group: seconds of a microbatch, parameters of all its GPUs."""
@@ -102,7 +103,7 @@ class ProfiledCosts:
         return min(rate, self._constants.gradient_bytes_per_s)
 
     def _rate(self, one: Group, other: Group, num_bytes: float) -> float:
-        """Return the bytes/s of as many streams as are fastest.
+        """Return the bytes/s of the streams that are fastest, at most one for each GPU.
 
         The table says 0.115 GB/s between Titan-RTX and RTX-2080 with 1 and 8 streams, and 2.86 with
         2 and 4: the former is what the nodes with RTX-3090 have.
@@ -112,7 +113,11 @@ class ProfiledCosts:
             raise PlanError(
                 f"`placement` must join GPUs whose links are published: {one} and {other} are not"
             )
-        return max(num_bytes / curve.seconds(num_bytes) for curve in curves)
+        return max(
+            num_bytes / curve.seconds(num_bytes)
+            for (streams, to_streams), curve in curves.items()
+            if streams <= one.tensor and to_streams <= other.tensor
+        )
 
     def _layer_costs(self, group: Group, microbatch: int) -> tuple[LayerCost, ...]:
         """Return the layers at a microbatch; one that was not profiled scales from the nearest."""

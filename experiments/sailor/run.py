@@ -4,6 +4,7 @@
 compares predictions with the measured runs. `predict FILE` takes runs in the form of
 `published/validation.csv` and prints a JSON line for each. `plan` searches layouts for all
 scenarios, or for those that are named. `exact` tries all layouts on small clusters.
+`order` simulates the layouts of other planners: some minutes.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from pathlib import Path
 from experiments.sailor.exact import MOST_GPUS, exact_row, small_clusters
 from experiments.sailor.judged import differing, judged_rows
 from experiments.sailor.measured import measured_table, simulator_table
+from experiments.sailor.order import APART, kendall_tau, order_rows
 from experiments.sailor.planned import planned_row
 from experiments.sailor.predict import fit, measured_rows, predict
 from experiments.sailor.published import scenarios
@@ -34,6 +36,7 @@ def main() -> int:
     planner.add_argument("scenarios", nargs="*", help="all, if none is named")
     small = commands.add_parser("exact", help="exact search on small clusters")
     small.add_argument("--most", type=int, default=MOST_GPUS, help="the most GPUs of a cluster")
+    commands.add_parser("order", help="our order of the published layouts against the judge's")
     options = parser.parse_args()
     match options.command:
         case "judge":
@@ -42,6 +45,8 @@ def main() -> int:
             return _measured()
         case "predict":
             return _predict(options.file)
+        case "order":
+            return _order()
         case "exact":
             return _exact(options.most)
         case _:
@@ -96,6 +101,15 @@ def _exact(most: int) -> int:
         rows.append(exact_row(counts))
         write_csv(rows, _RESULTS / "exact.csv", number=".6g")
         print(counts, rows[-1]["layouts"], f"{rows[-1]['over_exact']:.4f}", flush=True)
+    return 0
+
+
+def _order() -> int:
+    rows = order_rows()
+    write_csv(rows, _RESULTS / "order.csv", number=".6g")
+    for column in ("blocking_s", "overlapping_s"):
+        every, apart = kendall_tau(rows, column), kendall_tau(rows, column, apart=APART)
+        print(f"{column}: tau {every:.3f}, of pairs that are 0.5 % apart {apart:.3f}")
     return 0
 
 

@@ -64,8 +64,11 @@ class _Block:
         )
 
 
-def candidates(task: LayoutTask) -> Iterator[Candidate]:
-    """Yield the candidates that the GPUs suffice for: the least variety first, then by bound."""
+def candidates(task: LayoutTask) -> dict[tuple[int, int], Iterator[Candidate]]:
+    """Return the candidates that the GPUs suffice for, by variety and number of stages.
+
+    Each iterator has the least bound first, and ends before infinite ones.
+    """
     blocks = [
         block
         for microbatch in task.microbatches
@@ -73,14 +76,26 @@ def candidates(task: LayoutTask) -> Iterator[Candidate]:
         if (block := _block(task, microbatch, num_replicas)) is not None
     ]
     if not blocks:
-        return
+        return {}
     block_of = np.repeat(np.arange(len(blocks)), [len(block.bounds) for block in blocks])
     row_of = np.concatenate([np.arange(len(block.bounds)) for block in blocks])
     bounds = np.concatenate([block.bounds for block in blocks])
     variety = np.concatenate([block.variety for block in blocks])
-    for position in np.lexsort((bounds, variety)).tolist():
-        if np.isfinite(bounds[position]):
+    num_stages = np.concatenate([block.counts.sum(axis=1) for block in blocks])
+    order = np.lexsort((bounds, num_stages, variety))
+    order = order[np.isfinite(bounds[order])]
+    keys = np.stack([variety[order], num_stages[order]], axis=1)
+    # The first of each run of equal keys; there are none if no bound is finite.
+    firsts = np.flatnonzero(np.any(np.diff(keys, axis=0, prepend=-1) != 0, axis=1))
+
+    def following(positions: np.ndarray) -> Iterator[Candidate]:
+        for position in positions.tolist():
             yield blocks[block_of[position]].candidate(int(row_of[position]))
+
+    return {
+        (int(keys[first, 0]), int(keys[first, 1])): following(positions)
+        for first, positions in zip(firsts, np.split(order, firsts[1:]), strict=False)
+    }
 
 
 def replica_counts(batch: int, microbatch: int) -> list[int]:

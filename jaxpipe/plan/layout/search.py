@@ -1,17 +1,18 @@
 """Search for the layout with the least objective, by bounds and local moves.
 
-Candidates with one kind of group to a GPU type come first, then those with more, each in the order
-of their lower bounds; a turn ends where a bound is no less than the best objective, or at its share
-of the time. Of each candidate the orders of its stages get the cut
+Candidates with one kind of group to a GPU type come first, then those with more. Of each number of
+stages the one with the least lower bound is next, in turn, until its bound is no less than the best
+objective, or the time is up. Of each candidate the orders of its stages get the cut
 with the least slowest stage, the best of them the zones with the least objective, and then moves:
 layers to a neighbouring stage, and two stages exchanged.
 """
 
 import random
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice, permutations
+from itertools import islice, permutations
 from math import inf
 from typing import NamedTuple
 
@@ -49,13 +50,16 @@ class LayoutSearch:
 
 
 def search_layout(task: LayoutTask, *, limit_s: float, seed: int = 2022) -> LayoutSearch:
-    """Return the best layout that is found in some seconds; the same for the same seed in time.
+    """Return the best layout that is found in some seconds of CPU.
+
+    A search that ends before the limit gives the same layout each time. The limit does not count
+    before the first layout that fits.
 
     Raises:
         PlanError: no layout fits.
     """
     search = _Search(task, limit_s=limit_s, seed=seed)
-    began_s = time.monotonic()
+    began_s = time.process_time()
     bound = search.run()
     if search.best is None:
         raise PlanError(
@@ -67,7 +71,7 @@ def search_layout(task: LayoutTask, *, limit_s: float, seed: int = 2022) -> Layo
         objective=search.least,
         bound=min(bound, search.least),
         num_evaluated=search.num_evaluated,
-        seconds=time.monotonic() - began_s,
+        seconds=time.process_time() - began_s,
     )
 
 
@@ -86,7 +90,7 @@ class _Search:
         self.least = inf
         self.num_evaluated = 0
         self._task = task
-        self._began_s = time.monotonic()
+        self._began_s = time.process_time()
         self._limit_s = limit_s
         self._random = random.Random(seed)
         self._orders = zone_orders(task)
@@ -94,21 +98,31 @@ class _Search:
 
     def run(self) -> float:
         """Try candidates, and return the least bound of those that were not tried."""
-        least = inf
-        for variety, group in groupby(candidates(self._task), key=lambda each: each.variety):
+        untried = inf
+        turns: dict[int, list[Iterator[Candidate]]] = {}
+        for (variety, _), each in candidates(self._task).items():
+            turns.setdefault(variety, []).append(each)
+        for variety in sorted(turns):
             until_s = self._began_s + self._limit_s * _SHARES[min(variety, len(_SHARES) - 1)]
             looked: list[_Look] = []
-            for candidate in group:
-                if candidate.bound >= self.least or time.monotonic() > until_s:
-                    least = min(least, candidate.bound)
-                    break
-                looked += self._look(candidate)
+            waiting = deque(turns[variety])
+            while waiting:
+                candidate = next(waiting[0], None)
+                # The others of its number of stages have bounds no less.
+                if candidate is None or candidate.bound >= self.least:
+                    waiting.popleft()
+                elif self.best is not None and time.process_time() > until_s:
+                    waiting.popleft()
+                    untried = min(untried, candidate.bound)
+                else:
+                    waiting.rotate(-1)
+                    looked += self._look(candidate)
             looked.sort(key=lambda each: each.value)
             for look in looked[:_REFINED]:
-                if time.monotonic() > until_s + _LATE * self._limit_s or self._is_late():
+                if time.process_time() > until_s + _LATE * self._limit_s or self._is_late():
                     break
                 self._refine(look)
-        return least
+        return untried
 
     def _look(self, candidate: Candidate) -> list[_Look]:
         """Return the best layout of each order of a candidate's kinds, in one order of zones."""
@@ -129,7 +143,7 @@ class _Search:
             layout = moved
 
     def _is_late(self) -> bool:
-        return time.monotonic() > self._began_s + self._limit_s
+        return time.process_time() > self._began_s + self._limit_s
 
     def _value(self, layout: Layout) -> float:
         if layout not in self._seen:
