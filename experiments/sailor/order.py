@@ -1,8 +1,7 @@
 """The order of the published layouts: jaxpipe's simulator against the judge.
 
 Kendall's tau counts pairs of layouts of the same scenario: those in the same order less those in
-the other, over all. Layouts with unequal numbers of replicas, or too many ranks, are
-not simulated.
+the other, over all. Layouts with unequal numbers of replicas are not simulated.
 """
 
 from collections.abc import Sequence
@@ -11,9 +10,6 @@ from itertools import combinations
 from experiments.sailor.planned import own_step_s
 from experiments.sailor.published import judged_plans, scenarios
 from experiments.table import Row
-
-_MOST_RANKS = 320
-"""The simulation of the 400 ranks of one layout takes as long as that of all others."""
 
 APART = 0.005
 """Layouts that the judge has closer together than this are equal for the second tau."""
@@ -24,7 +20,7 @@ def order_rows() -> list[Row]:
     rows: list[Row] = []
     for each in judged_plans():
         replicas = {sum(run.replicas for run in stage) for stage in each.layout.stages}
-        if len(replicas) > 1 or max(replicas) * each.layout.num_stages > _MOST_RANKS:
+        if len(replicas) > 1:
             continue
         scenario = scenarios()[each.scenario]
         rows.append(
