@@ -20,6 +20,10 @@ from jaxpipe.simulate.extrapolate import (
     extrapolated_step_s,
     step_objective,
 )
+from jaxpipe.simulate.layout_step import (
+    LayoutCosts,
+    layout_step,
+)
 from jaxpipe.simulate.plan_step import (
     IDEAL,
     Conditions,
@@ -82,6 +86,7 @@ __all__ = [
     "Choices",
     "Conditions",
     "Constants",
+    "LayoutCosts",
     "MegatronLayout",
     "MessageCosts",
     "NetworkConstants",
@@ -103,6 +108,7 @@ __all__ = [
     "fastest_all_reduce",
     "gradient_sync_s",
     "jaxpipe_step",
+    "layout_step",
     "megatron_step",
     "named_schedules",
     "plan_step",

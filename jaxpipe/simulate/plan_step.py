@@ -30,7 +30,7 @@ class Overheads:
     `messages` and `gradients` are the costs of activations and of gradients on links; of the
     bandwidth of shared NICs `nic_efficiency` is usable; gradients are sent in chunks of
     `chunk_bytes`. A stage whose messages all stay inside its host takes `local_factor` times the
-    seconds of the profile.
+    seconds of the profile. With `blocking` no rank computes during a message between stages.
     """
 
     messages: MessageCosts = field(default_factory=MessageCosts)
@@ -38,6 +38,7 @@ class Overheads:
     nic_efficiency: float = 1.0
     chunk_bytes: float = inf
     local_factor: float = 1.0
+    blocking: bool = False
 
 
 IDEAL = Overheads()
@@ -90,6 +91,7 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
         messages=conditions.overheads.messages,
         gradients=conditions.overheads.gradients,
         nic_efficiency=conditions.overheads.nic_efficiency,
+        blocking=conditions.overheads.blocking,
     )
 
 

@@ -10,7 +10,9 @@ Every rank executes the lowered programs of the runtime, instruction by instruct
     reduce tied, reduce scalars     the rank joins a collective and waits for its part of it
     update, reduce scalars          the rank first waits for all collectives that it has joined
 
-Compute and transfers overlap as the programs allow. The same step always gives the same trace.
+Compute and transfers overlap as the programs allow. With `StepModel.blocking` they do not: a
+message between stages occupies both of its ranks (`jaxpipe.simulate.engine.rendezvous`), and a send
+ends with its arrival. The same step always gives the same trace.
 """
 
 import gc
@@ -23,6 +25,7 @@ from jaxpipe.errors import PlanError
 from jaxpipe.network import EventQueue, Link, open_links
 from jaxpipe.schedule import Bucket, Instruction, Op, describe, holder, stages_held
 from jaxpipe.simulate.engine.posted_receives import PostedReceives
+from jaxpipe.simulate.engine.rendezvous import Rendezvous
 from jaxpipe.simulate.engine.running_collectives import CollectiveTracker, pairs
 from jaxpipe.simulate.engine.step_model import Step, StepModel, steps
 from jaxpipe.trace import Lane, Span, Trace, Truth
@@ -113,6 +116,7 @@ class _Run:
         self._links = links.get(job.messages, {})
         self._posted = PostedReceives(self._queue, job.activation_bytes, job.messages.eager_bytes)
         self._collectives = CollectiveTracker(job, links=links, done=self._leave)
+        self._rendezvous = Rendezvous(job.num_ranks) if job.blocking else None
 
     def execute(self) -> None:
         for rank in self._ranks:
@@ -159,7 +163,16 @@ class _Run:
         rank.position += 1
         self._advance(rank)
 
+    def _end_work(self, rank: _Rank) -> None:
+        if self._rendezvous is not None:
+            self._rendezvous.end(rank.index)
+        self._continue(rank)
+        if self._rendezvous is not None:
+            self._rendezvous.serve(rank.index)
+
     def _work(self, rank: _Rank, instruction: Instruction) -> None:
+        if self._rendezvous is not None:
+            self._rendezvous.begin(rank.index)
         end_s = self._queue.now_s + self._job.seconds(instruction, rank=rank.index)
         self._note(
             rank,
@@ -170,18 +183,26 @@ class _Run:
             stage=instruction.stage,
             microbatch=instruction.microbatch,
         )
-        self._queue.at(end_s, self._continue, rank)
+        self._queue.at(end_s, self._end_work, rank)
 
     def _send(self, rank: _Rank, instruction: Instruction, phase: int) -> bool:
         assert instruction.peer is not None, instruction
         receiver = self._holder(rank, instruction.peer)
         message = (rank.index, phase, instruction.stage, instruction.peer, instruction.microbatch)
-        self._posted.send(
-            message,
-            self._link(rank, receiver),
-            partial(self._arrive, rank, receiver, message, self._queue.now_s),
-        )
-        return True
+        link = self._link(rank, receiver)
+        arrive = partial(self._arrive, rank, receiver, message, self._queue.now_s)
+        if self._rendezvous is None:
+            self._posted.send(message, link, arrive)
+            return True
+
+        def done() -> None:
+            self._continue(rank)
+            arrive()
+
+        # Both ranks take part in the message, so none of it waits for a posted receive.
+        move = partial(link.send, self._job.activation_bytes)
+        self._rendezvous.offer(rank.index, receiver.index, move, done)
+        return False
 
     def _receive(self, rank: _Rank, instruction: Instruction, phase: int) -> bool:
         assert instruction.peer is not None, instruction

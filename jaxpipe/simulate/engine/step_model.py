@@ -35,7 +35,8 @@ class StepModel:
 
     `collectives[bucket]` are the collectives, over ranks, of a reduction of the bucket: for
     `Bucket.STAGE` one for each stage, in their order, for the others disjoint ones; a bucket
-    without any takes no time.
+    without any takes no time. With `blocking` neither rank computes during a message between
+    stages; collectives still overlap with compute.
 
     Raises:
         PlanError: the placement, the phases and the durations do not fit each other.
@@ -55,6 +56,7 @@ class StepModel:
     barrier: BarrierKind = BarrierKind.DISSEMINATION
     num_chunks: int = 1
     backward_weight_s: tuple[float, ...] | None = None
+    blocking: bool = False
 
     def __post_init__(self) -> None:
         devices = [device for row in self.placement for device in row]

@@ -1,0 +1,1 @@
+"""Sailor's measured runs, its simulator and its planner's scenarios."""
