@@ -8,6 +8,8 @@ Source: Fedus et al. 2021, "Switch Transformers", equations 4 to 6; of several c
 counts, as in Lepikhin et al. 2020, "GShard", algorithm 1. Zoph et al. 2022, "ST-MoE", equation 5.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -16,6 +18,7 @@ from models.moe.router import Routed
 from models.moe.routing import Routing
 
 
+@partial(jax.checkpoint, static_argnums=1)
 def auxiliary_loss(routed: Routed, routing: Routing) -> Float[Array, ""]:
     """Return the weighted sum of the losses whose weight is not 0, as a mean over tokens."""
     loss = jnp.float32(0)

@@ -9,10 +9,11 @@ Source: Lepikhin et al. 2020, "GShard", section 3.2 (algorithm 2).
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from models.moe.router import Routed, slots
 
@@ -36,11 +37,24 @@ def dispatched(
     [1.0, 1.0, 0.0]
     """
     num_experts = routed.probabilities.shape[-1]
-    expert = jax.nn.one_hot(routed.experts, num_experts, dtype=x.dtype)
-    # A slot beyond the capacity is outside of the one-hot range: its row is all zeros.
-    slot = slots(routed.experts, num_experts=num_experts)
-    slot = jax.nn.one_hot(slot, capacity, dtype=x.dtype)
-    mask = jnp.einsum("bske,bskc->bsec", expert, slot)
-    gates = jnp.einsum("bsk,bske,bskc->bsec", routed.gates.astype(x.dtype), expert, slot)
+    gates = routed.gates.astype(x.dtype)
+    mask, weights = _masks(routed.experts, gates, num_experts, capacity)
     outputs = experts(jnp.einsum("bsd,bsec->ebcd", x, mask))
-    return jnp.einsum("ebcd,bsec->bsd", outputs, gates)
+    return jnp.einsum("ebcd,bsec->bsd", outputs, weights)
+
+
+# Keeps the numbers of experts for the backward, not the one-hot arrays.
+@partial(jax.checkpoint, static_argnums=(2, 3))
+def _masks(
+    experts: Int[Array, "batch seq k"],
+    gates: Float[Array, "batch seq k"],
+    num_experts: int,
+    capacity: int,
+) -> tuple[Float[Array, "batch seq experts slots"], Float[Array, "batch seq experts slots"]]:
+    """Return the mask of each token's slots, and the gates at the same places."""
+    expert = jax.nn.one_hot(experts, num_experts, dtype=gates.dtype)
+    # A slot beyond the capacity is outside of the one-hot range: its row is all zeros.
+    slot = slots(experts, num_experts=num_experts)
+    slot = jax.nn.one_hot(slot, capacity, dtype=gates.dtype)
+    mask = jnp.einsum("bske,bskc->bsec", expert, slot)
+    return mask, jnp.einsum("bske,bskc->bsec", expert * gates[..., None], slot)

@@ -29,13 +29,13 @@ def sorted_by_expert(
     `experts` maps the rows of expert 0, then those of expert 1 and so on, and the number of each,
     to as many rows.
     """
-    k, num_experts = routed.experts.shape[-1], routed.probabilities.shape[-1]
+    batch, seq, k = routed.experts.shape
     rows = x.reshape(-1, x.shape[-1])
     chosen = routed.experts.reshape(-1)
-    # Stable: the order of a token's own choices must not depend on the backend.
+    # Stable: the order of the rows must not depend on the backend.
     order = jnp.argsort(chosen, stable=True)
-    sizes = jnp.bincount(chosen, length=num_experts).astype(jnp.int32)
-    token = order // k
-    outputs = experts(rows[token], sizes)
-    gates = routed.gates.reshape(-1)[order, None].astype(x.dtype)
-    return jnp.zeros_like(rows).at[token].add(gates * outputs).reshape(x.shape)
+    sizes = jnp.bincount(chosen, length=routed.probabilities.shape[-1]).astype(jnp.int32)
+    outputs = experts(rows[order // k], sizes)
+    # Gathered back, not added up: the sum of a token's outputs keeps the order of its choices.
+    outputs = outputs[jnp.argsort(order)].reshape(batch, seq, k, -1)
+    return jnp.einsum("bskd,bsk->bsd", outputs, routed.gates.astype(x.dtype))

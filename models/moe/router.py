@@ -10,6 +10,7 @@ Source: Fedus et al. 2021, "Switch Transformers", section 2.1; Lepikhin et al. 2
 algorithm 1, without its random dispatch of second choices.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -31,6 +32,8 @@ class Routed(NamedTuple):
     gates: Float[Array, "batch seq k"]
 
 
+# Keeps its arguments for the backward, and nothing of what it computes.
+@partial(jax.checkpoint, static_argnums=2)
 def route(
     x: Float[Array, "batch seq dim"], kernel: Float[Array, "dim experts"], routing: Routing
 ) -> Routed:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import Array
 
-from models.attention import MAX_PARTS, MIN_PART, causal_attention, parts
+from models.attention import MAX_PARTS, MIN_PART, parts, self_attention
 from models.gpt_config import Attention
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def draw(batch: int, seq: int, dtype: str = "float32") -> tuple[Array, Array]:
 
 
 def ours(qkv: Array) -> Array:
-    mixed = causal_attention(qkv, num_heads=HEADS, form=Attention.PRODUCT)
+    mixed = self_attention(qkv, num_heads=HEADS, form=Attention.PRODUCT)
     return mixed.reshape(*qkv.shape[:2], -1)
 
 
@@ -94,7 +94,7 @@ def test_auto_is_the_product_without_a_gpu(dtype: str) -> None:
         pytest.skip("a GPU has the fused kernel")
     qkv, _ = draw(2, 5, dtype)
     auto, product = (
-        causal_attention(qkv, num_heads=HEADS, form=form)
+        self_attention(qkv, num_heads=HEADS, form=form)
         for form in (Attention.AUTO, Attention.PRODUCT)
     )
     np.testing.assert_array_equal(auto, product)
@@ -105,4 +105,4 @@ def test_the_fused_kernel_is_asked_for_by_name() -> None:
         pytest.skip("a GPU has the fused kernel")
     qkv, _ = draw(1, 4, "bfloat16")
     with pytest.raises(Exception, match=r"(?i)cudnn"):
-        causal_attention(qkv, num_heads=HEADS, form=Attention.FLASH)
+        self_attention(qkv, num_heads=HEADS, form=Attention.FLASH)

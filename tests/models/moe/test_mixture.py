@@ -74,6 +74,7 @@ def test_losses_are_those_of_numpy(name: str) -> None:
     assert float(z_loss(routed)) == pytest.approx(expected.z, rel=1e-5)
     weighted = replace(routing, balance_loss=0.01, z_loss=0.001)
     _, loss = layer(weighted)(inputs())
+    assert loss is not None
     assert float(loss) == pytest.approx(0.01 * expected.balance + 0.001 * expected.z, rel=1e-5)
 
 
