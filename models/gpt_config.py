@@ -62,7 +62,8 @@ class GptConfig:
 
     Raises:
         ValueError: a size below 1, `dim` not a multiple of `num_heads`, `dropout` outside [0, 1),
-            an unknown format, a tied head of classes, or patches that fill no square.
+            an unknown format, a tied head of classes, patches that fill no square, or next tokens
+            as targets that are visible.
 
     >>> config = GptConfig(num_layers=2, dim=64, num_heads=4, sequence=32, vocabulary=256)
     >>> config.hidden
@@ -120,6 +121,11 @@ class GptConfig:
             raise ValueError(
                 f"`tied` must be false where the head has `classes`, {self.classes}: labels are no "
                 "tokens"
+            )
+        if not self.causal and not self.classes:
+            raise ValueError(
+                "`causal` must be true where the targets are the next tokens, without `classes`: "
+                "the model would see them"
             )
         if self.patch and not self.classes:
             raise ValueError("`classes` must be at least 1 where inputs are pictures, not 0")

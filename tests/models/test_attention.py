@@ -30,26 +30,27 @@ def draw(batch: int, seq: int, dtype: str = "float32") -> tuple[Array, Array]:
     return jnp.asarray(qkv, dtype), jnp.asarray(of_output, dtype)
 
 
-def ours(qkv: Array) -> Array:
-    mixed = self_attention(qkv, num_heads=HEADS, form=Attention.PRODUCT)
+def ours(qkv: Array, *, causal: bool = True) -> Array:
+    mixed = self_attention(qkv, num_heads=HEADS, form=Attention.PRODUCT, causal=causal)
     return mixed.reshape(*qkv.shape[:2], -1)
 
 
-def theirs(qkv: Array) -> Array:
+def theirs(qkv: Array, *, causal: bool = True) -> Array:
     batch, seq, *_ = qkv.shape
     q, k, v = jnp.moveaxis(qkv.reshape(batch, seq, 3, HEADS, WIDTH), 2, 0)
-    return jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(batch, seq, -1)
+    return jax.nn.dot_product_attention(q, k, v, is_causal=causal).reshape(batch, seq, -1)
 
 
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
     ("batch", "seq"), [(1, 1), (3, 7), (1, MIN_PART - 1), (2, 2 * MIN_PART), (1, 3 * MIN_PART + 5)]
 )
-def test_output_and_gradient_are_those_of_jax(batch: int, seq: int) -> None:
+def test_output_and_gradient_are_those_of_jax(batch: int, seq: int, causal: bool) -> None:
     qkv, of_output = draw(batch, seq)
 
     @partial(jax.jit, static_argnums=0)
     def both(attend: Callable, qkv: Array, of_output: Array) -> tuple[Array, Array]:
-        output, vjp = jax.vjp(attend, qkv)
+        output, vjp = jax.vjp(partial(attend, causal=causal), qkv)
         return output, vjp(of_output)[0]
 
     for found, expected in zip(

@@ -47,7 +47,6 @@ def _hidden(gpt: Gpt, params: dict[str, Any], tokens: Array, key: Array | None) 
     x = gpt.embed(params, tokens, None if keys is None else keys[-1])
     layers = (params["blocks"], None if keys is None else keys[:-1])
 
-
     def step(x: Array, layer: tuple[dict[str, Any], Array | None]) -> tuple[Array, None]:
         output = gpt.block(layer[0], x, layer[1])
         return output[0] if isinstance(output, tuple) else output, None
