@@ -34,6 +34,7 @@ def main(names: Sequence[str]) -> None:
     """Train the named models; by default, all."""
     cases = tomllib.loads((_HERE / "cases.toml").read_text())
     every = cases.pop("every")
+    _CURVES.parent.mkdir(exist_ok=True)
     rows: list[Row] = [*read_csv(_CURVES)] if names and _CURVES.exists() else []
     for name in names or cases:
         with TemporaryDirectory() as folder:
