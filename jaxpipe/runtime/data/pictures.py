@@ -76,7 +76,7 @@ def _glyph(
     glyph: str, fonts: Sequence[Path], random: np.random.Generator, *, size: int
 ) -> UInt8[np.ndarray, "size size 3"]:
     image, draw, font = _pillow("Image"), _pillow("ImageDraw"), _pillow("ImageFont")
-    chosen = fonts[random.integers(len(fonts))]
+    chosen = fonts[int(random.integers(len(fonts)))]
     points = size * random.uniform(_SMALLEST, _LARGEST)
     middle = size / 2 + random.uniform(-0.12, 0.12, 2) * size
     mask = image.new("L", (size, size))
