@@ -1,7 +1,7 @@
-"""Causal attention: blocked matrix products, or a fused kernel.
+"""Self-attention: blocked matrix products, or a fused kernel.
 
-The product form never computes most of what causality forbids: queries and keys are cut into a few
-equal parts, and each part of the queries meets the keys up to its own end alone::
+The product form of causal attention never computes most of what causality forbids: queries and keys
+are cut into a few equal parts, and each part of the queries meets the keys up to its own end::
 
               keys                      S = sequence, 4 parts
             ┌───┬───┬───┬───┐
@@ -14,6 +14,8 @@ equal parts, and each part of the queries meets the keys up to its own end alone
             │ ■ │ ■ │ ■ │ ◣ │
             └───┴───┴───┴───┘
 
+Without causality each part of the queries meets all keys.
+
 Its backward is its own: it keeps the output and one statistic per query and head, computes the
 scores again from it without a second softmax, and computes them transposed, so that all products
 but one read their operands in rows.
@@ -21,6 +23,8 @@ but one read their operands in rows.
 Source: Vaswani et al. 2017, "Attention is all you need", section 3.2.1; the statistic and the
 backward from it: Dao et al. 2022, "FlashAttention", section 3.1 and appendix B.
 """
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -39,25 +43,25 @@ Heads = Float[Array, "batch heads seq width"]
 Statistics = Float[Array, "batch heads seq"]
 
 
-def causal_attention(
-    qkv: Float[Array, "batch seq 3 dim"], *, num_heads: int, form: Attention
+def self_attention(
+    qkv: Float[Array, "batch seq 3 dim"], *, num_heads: int, form: Attention, causal: bool = True
 ) -> Float[Array, "tokens dim"]:
-    """Causal multi-head attention: each token attends to earlier tokens and itself.
+    """Multi-head attention; `causal`: each token attends to earlier tokens and itself alone.
 
     `qkv` are queries, keys and values, each head after head. The result is that of one sequence
     after the other; it carries the name "attention", for policies of `jax.checkpoint`.
 
     >>> qkv = jnp.zeros((1, 3, 3, 2)).at[:, :, 2].set(jnp.arange(6.0).reshape(1, 3, 2))
-    >>> causal_attention(qkv, num_heads=1, form=Attention.PRODUCT).tolist()
+    >>> self_attention(qkv, num_heads=1, form=Attention.PRODUCT).tolist()
     [[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]
     """
     batch, seq, _, dim = qkv.shape
     qkv = qkv.reshape(batch, seq, 3, num_heads, dim // num_heads)
     if _chosen(form, qkv) is Attention.FLASH:
         q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
-        mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
+        mixed = jax.nn.dot_product_attention(q, k, v, is_causal=causal, implementation="cudnn")
         return checkpoint_name(mixed.reshape(batch * seq, -1), "attention")
-    return _product(*qkv.transpose(2, 0, 3, 1, 4))
+    return _product(*qkv.transpose(2, 0, 3, 1, 4), causal)
 
 
 def parts(sequence: int) -> list[tuple[int, int]]:
@@ -80,24 +84,26 @@ def _chosen(form: Attention, qkv: Array) -> Attention:
     return Attention.FLASH if fused and jax.default_backend() == "gpu" else Attention.PRODUCT
 
 
-@jax.custom_vjp
-def _product(q: Heads, k: Heads, v: Heads) -> Float[Array, "tokens dim"]:
-    return _forward(q, k, v)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _product(q: Heads, k: Heads, v: Heads, causal: bool) -> Float[Array, "tokens dim"]:
+    return _forward(q, k, v, causal)[0]
 
 
-def _forward(q: Heads, k: Heads, v: Heads) -> tuple[Array, tuple[Array, ...]]:
+def _forward(q: Heads, k: Heads, v: Heads, causal: bool) -> tuple[Array, tuple[Array, ...]]:
     """Return the output, and what the backward needs: all operands, the output, the statistic."""
     mixed, statistics = [], []
     for begin, end in parts(q.shape[2]):
-        scores = _dot("bhqd,bhkd->bhqk", q[:, :, begin:end], k[:, :, :end]) * _scale(q)
+        last = end if causal else q.shape[2]
+        scores = _dot("bhqd,bhkd->bhqk", q[:, :, begin:end], k[:, :, :last]) * _scale(q)
         # Every query reads itself: no row is all -inf, so the peak is finite.
-        scores = jnp.where(_reads(begin, end)[:, :end], scores, -jnp.inf)
+        if causal:
+            scores = jnp.where(_reads(begin, end)[:, :end], scores, -jnp.inf)
         peak = jnp.max(scores, axis=-1, keepdims=True)
         weights = jnp.exp(scores - peak)
         total = jnp.sum(weights, axis=-1, keepdims=True)
         # Weights are at most 1, safe in float16. The output is divided: fewer divisions than for
         # weights, `width` of them per query.
-        gathered = _dot("bhqk,bhkd->bhqd", weights.astype(v.dtype), v[:, :, :end])
+        gathered = _dot("bhqk,bhkd->bhqd", weights.astype(v.dtype), v[:, :, :last])
         mixed.append((gathered / total).astype(v.dtype))
         statistics.append((peak + jnp.log(total))[..., 0])
     # Both under one name: a policy that keeps the output must keep the statistic with it.
@@ -106,7 +112,9 @@ def _forward(q: Heads, k: Heads, v: Heads) -> tuple[Array, tuple[Array, ...]]:
     return output, (q, k, v, output, statistic)
 
 
-def _backward(residuals: tuple[Array, ...], of_output: Array) -> tuple[Heads, Heads, Heads]:
+def _backward(
+    causal: bool, residuals: tuple[Array, ...], of_output: Array
+) -> tuple[Heads, Heads, Heads]:
     q, k, v, output, statistic = residuals
     of_mixed = _split(of_output, q)
     # The sum over keys of dP * P equals dO . O (FlashAttention, appendix B): no second pass.
@@ -115,20 +123,20 @@ def _backward(residuals: tuple[Array, ...], of_output: Array) -> tuple[Heads, He
     of_q = jnp.zeros(q.shape, jnp.float32)
     of_k, of_v = [], []
     for begin, end in parts(q.shape[2]):
-        keys, later, of_later = k[:, :, begin:end], q[:, :, begin:], of_mixed[:, :, begin:]
+        first = begin if causal else 0
+        keys, later, of_later = k[:, :, begin:end], q[:, :, first:], of_mixed[:, :, first:]
         scores = _dot("bhkd,bhqd->bhkq", keys, later) * _scale(q)
+        if causal:
+            scores = jnp.where(_reads(begin, q.shape[2])[:, begin:end].T, scores, -jnp.inf)
         # exp(score - logsumexp) is the softmax: no maximum and no sum again.
-        weights = jnp.exp(
-            jnp.where(_reads(begin, q.shape[2])[:, begin:end].T, scores, -jnp.inf)
-            - statistic[:, :, None, begin:]
-        )
+        weights = jnp.exp(scores - statistic[:, :, None, first:])
         of_v.append(_dot("bhkq,bhqd->bhkd", weights.astype(v.dtype), of_later))
         of_weights = _dot("bhkd,bhqd->bhkq", v[:, :, begin:end], of_later)
         # The derivative of a softmax: P * (dP - sum of dP * P).
-        of_scores = weights * (of_weights - dots[:, :, None, begin:])
+        of_scores = weights * (of_weights - dots[:, :, None, first:])
         of_scores = (of_scores * _scale(q)).astype(q.dtype)
         of_k.append(_dot("bhkq,bhqd->bhkd", of_scores, later))
-        of_q = of_q.at[:, :, begin:].add(_dot("bhkq,bhkd->bhqd", of_scores, keys))
+        of_q = of_q.at[:, :, first:].add(_dot("bhkq,bhkd->bhqd", of_scores, keys))
     gradients = of_q, jnp.concatenate(of_k, axis=2), jnp.concatenate(of_v, axis=2)
     return jax.tree.map(lambda gradient: gradient.astype(q.dtype), gradients)
 

@@ -1,4 +1,4 @@
-"""The embedding and the head of a GPT."""
+"""The embedding of tokens, and the head over tokens or classes."""
 
 import jax
 import jax.numpy as jnp
@@ -45,35 +45,40 @@ class Embedding(nnx.Module):
 
 
 class Head(nnx.Module):
-    """LayerNorm, then the logits: products with the tied embedding, or with a kernel of its own."""
+    """LayerNorm, then the logits: products with the tied embedding, or with a kernel of its own.
+
+    Of a model with classes, only the first position of a sequence is read.
+    """
 
     def __init__(self, config: GptConfig, *, rngs: nnx.Rngs) -> None:
         self.norm = norm(config, rngs)
         self.logits_bytes = config.logits_bytes
+        self.labels = config.classes > 0
         if not config.tied:
-            self.kernel = table(config.vocabulary, config, rngs)
+            self.kernel = table(config.classes or config.vocabulary, config, rngs)
 
     def __call__(
         self,
         x: Float[Array, "batch seq dim"],
         tokens: Float[Array, "vocabulary dim"] | None,
-    ) -> Float[Array, "batch seq vocabulary"]:
+    ) -> Float[Array, "batch seq vocabulary"] | Float[Array, "batch classes"]:
         """Return the logits in float32; `tokens` is the embedding's table, None if not tied."""
         x, rows = self._operands(x, tokens)
-        return jnp.einsum("bsd,vd->bsv", x, rows, preferred_element_type=jnp.float32)
+        return jnp.einsum("...d,vd->...v", x, rows, preferred_element_type=jnp.float32)
 
     def loss(
         self,
         x: Float[Array, "batch seq dim"],
         tokens: Float[Array, "vocabulary dim"] | None,
-        targets: Int[Array, "batch seq"],
+        targets: Int[Array, "batch seq"] | Int[Array, " batch"],
     ) -> Float[Array, ""]:
-        """Return the cross-entropy in nats, summed over all tokens, in float32."""
-        x, rows = self._operands(x.reshape(-1, x.shape[-1]), tokens)
+        """Return the cross-entropy in nats, summed over all targets, in float32."""
+        x, rows = self._operands(x if self.labels else x.reshape(-1, x.shape[-1]), tokens)
         return cross_entropy(x, rows, targets.ravel(), logits_bytes=self.logits_bytes)
 
     def _operands(self, x: Array, tokens: Array | None) -> tuple[Array, Array]:
         rows = self.kernel[...] if tokens is None else tokens
+        x = x[:, 0] if self.labels else x
         # Keeps `x`, not the normalised `x` with its statistics.
         x = jax.checkpoint(self.norm)(x)
         return x, rows.astype(x.dtype)

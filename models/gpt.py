@@ -1,4 +1,4 @@
-"""A decoder-only GPT that can be partitioned between any two layers, as pure functions.
+"""A GPT, or an encoder, that can be partitioned between any two layers, as pure functions.
 
 Outside, parameters are nested dicts of arrays; inside, they become NNX modules::
 
@@ -15,6 +15,15 @@ Outside, parameters are nested dicts of arrays; inside, they become NNX modules:
 
 The columns of qkv are all queries, then all keys, then all values, head after head, as in GPT-2;
 its kernel has them in two dims, its bias, (layers, 3 * dim), in one.
+
+With experts, a layer is a pair (`models.moe.pair`), and "blocks" has the parts "dense", as above,
+and "sparse", in which "moe" stands in place of "mlp"::
+
+    {"router": (layers, dim, experts), "up": (layers, experts, dim, hidden),
+     "down": (layers, experts, hidden, dim)}
+
+With classes, the head's kernel has a row per class; with patches, "embed" is that of
+`models.patches`.
 """
 
 from collections.abc import Mapping
@@ -26,14 +35,18 @@ from typing import Any, Final, TypeAlias
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Integer, Key
 
 from models.ends import Embedding, Head
 from models.gpt_config import GptConfig
 from models.layers import Block
+from models.moe.pair import Pair
+from models.patches import Patches
 
 Parameters: TypeAlias = dict[str, Any]
-Part: TypeAlias = type[Embedding] | type[Block] | type[Head]
+Part: TypeAlias = type[Embedding] | type[Patches] | type[Block] | type[Pair] | type[Head]
+Inputs: TypeAlias = Int[Array, "batch seq"] | Integer[Array, "batch height width channels"]
+Targets: TypeAlias = Int[Array, "batch seq"] | Int[Array, " batch"]
 
 EMBED, HEAD, BLOCKS = range(3)
 """What is folded into the key of each part; `BLOCKS` is followed by the layer's number."""
@@ -54,6 +67,21 @@ SPLIT: Final = MappingProxyType(
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
 """
 
+SPLIT_PAIRS: Final = MappingProxyType(
+    {
+        # Experts are split by their number: each device has some of them, whole.
+        "blocks.sparse.moe.up": -3,
+        "blocks.sparse.moe.down": -3,
+        **{
+            name.replace("blocks.", f"blocks.{part}.", 1): dim
+            for name, dim in SPLIT.items()
+            for part in ("dense", "sparse")
+            if not (part == "sparse" and ".mlp." in name)
+        },
+    }
+)
+"""The same for pairs: expert parallelism, in addition to tensor parallelism of the rest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gpt:
@@ -71,18 +99,18 @@ class Gpt:
 
     config: GptConfig
     # Derived from `config`: no part of equality or of the hash, which `jit` needs.
-    _embedding: nnx.GraphDef[Embedding] = field(init=False, repr=False, compare=False)
-    _block: nnx.GraphDef[Block] = field(init=False, repr=False, compare=False)
+    _embedding: nnx.GraphDef[Any] = field(init=False, repr=False, compare=False)
+    _block: nnx.GraphDef[Any] = field(init=False, repr=False, compare=False)
     _head: nnx.GraphDef[Head] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_embedding", _graph(Embedding, self.config))
-        object.__setattr__(self, "_block", _graph(Block, self.config))
+        object.__setattr__(self, "_embedding", _graph(_embedding(self.config), self.config))
+        object.__setattr__(self, "_block", _graph(_block(self.config), self.config))
         object.__setattr__(self, "_head", _graph(Head, self.config))
 
     @property
     def num_layers(self) -> int:
-        """The number of layers of the whole model."""
+        """The number of layers of the whole model; with experts, of pairs."""
         return self.config.num_layers
 
     @property
@@ -106,7 +134,7 @@ class Gpt:
 
         Other parameters are replicated, also the bias of qkv, because it is small.
         """
-        return SPLIT
+        return SPLIT_PAIRS if self.config.experts else SPLIT
 
     def init(self, key: Key[Array, ""], *, layers: range, embed: bool, head: bool) -> Parameters:
         """Return fresh parameters, in `param_dtype`, of consecutive layers and of the ends asked.
@@ -124,7 +152,8 @@ class Gpt:
             )
         params: Parameters = {}
         if embed or (head and self.tied):
-            params["embed"] = _draw_end(Embedding, self.config, jax.random.fold_in(key, EMBED))
+            part = _embedding(self.config)
+            params["embed"] = _draw_end(part, self.config, jax.random.fold_in(key, EMBED))
             # Drawn whole, then cut: the tied table equals that of the first stage bit by bit.
             if not embed:
                 del params["embed"]["positions"]
@@ -136,26 +165,29 @@ class Gpt:
         return params
 
     def embed(
-        self, params: Parameters, tokens: Int[Array, "batch seq"], key: Key[Array, ""] | None
+        self, params: Parameters, inputs: Inputs, key: Key[Array, ""] | None
     ) -> Float[Array, "batch seq dim"]:
         """Return the input of the first layer, in `compute_dtype`; no key, no dropout.
 
         A token outside the vocabulary makes its row NaN.
 
         Raises:
-            ValueError: there are more tokens than `sequence`.
+            ValueError: there are more tokens than `sequence`, or pictures have another shape.
         """
-        return nnx.merge(self._embedding, params["embed"])(tokens, key)
+        return nnx.merge(self._embedding, params["embed"])(inputs, key)
 
     def block(
         self, layer: Parameters, x: Float[Array, "batch seq dim"], key: Key[Array, ""] | None
-    ) -> Float[Array, "batch seq dim"]:
-        """Apply one layer, given one slice of `params["blocks"]`; no key, no dropout."""
+    ) -> Float[Array, "batch seq dim"] | tuple[Float[Array, "batch seq dim"], Float[Array, ""]]:
+        """Apply one layer, given one slice of `params["blocks"]`; no key, no dropout.
+
+        If its router has auxiliary losses, return a pair of the output and their sum.
+        """
         return nnx.merge(self._block, layer)(x, key)
 
     def head(
         self, params: Parameters, x: Float[Array, "batch seq dim"]
-    ) -> Float[Array, "batch seq vocabulary"]:
+    ) -> Float[Array, "batch seq vocabulary"] | Float[Array, "batch classes"]:
         """Return the logits, in float32."""
         return nnx.merge(self._head, params["head"])(x, self._tied_tokens(params))
 
@@ -163,9 +195,9 @@ class Gpt:
         self,
         params: Parameters,
         x: Float[Array, "batch seq dim"],
-        targets: Int[Array, "batch seq"],
+        targets: Targets,
     ) -> Float[Array, ""]:
-        """Return the cross-entropy of the head in nats, summed over all tokens, in float32.
+        """Return the cross-entropy of the head in nats, summed over all targets, in float32.
 
         A target outside the vocabulary makes it NaN.
         """
@@ -174,6 +206,14 @@ class Gpt:
 
     def _tied_tokens(self, params: Parameters) -> Float[Array, "vocabulary dim"] | None:
         return params["embed"]["tokens"] if self.tied else None
+
+
+def _embedding(config: GptConfig) -> Part:
+    return Patches if config.patch else Embedding
+
+
+def _block(config: GptConfig) -> Part:
+    return Pair if config.experts else Block
 
 
 def _graph(part: Part, config: GptConfig) -> nnx.GraphDef[Any]:
@@ -191,7 +231,7 @@ def _draw_blocks(
     config: GptConfig, key: Key[Array, ""], numbers: Int[Array, " layers"]
 ) -> Parameters:
     # A loop, not vmap: each layer runs the same compiled body, so the cut cannot change a bit.
-    return jax.lax.map(lambda n: _draw(Block, config, jax.random.fold_in(key, n)), numbers)
+    return jax.lax.map(lambda n: _draw(_block(config), config, jax.random.fold_in(key, n)), numbers)
 
 
 def _draw(part: Part, config: GptConfig, key: Key[Array, ""]) -> Parameters:

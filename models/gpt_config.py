@@ -1,9 +1,12 @@
-"""The size and number formats of a GPT; importable without jax, so that planners can use it."""
+"""The size and number formats of a transformer; without jax, so that planners can use it."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
+
+from models.moe.routing import Dispatch, Routing
 
 DTYPE_BYTES: Final = MappingProxyType({"float32": 4, "bfloat16": 2, "float16": 2})
 """The number formats of parameters and activations, and their bytes per element."""
@@ -22,14 +25,19 @@ class Attention(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GptConfig:
-    """Describe a decoder-only GPT.
+    """Describe a decoder-only GPT, or with `causal` = false an encoder.
+
+    With `experts`, layers come in pairs, a dense one and one whose MLP is a mixture of experts; a
+    pair is one layer for `num_layers` and for plans, so that all layers are equal.
 
     Args:
-        num_layers: number of equal layers between the embedding and the head [layers].
+        num_layers: number of equal layers between the embedding and the head, with `experts` of
+            pairs [layers].
         dim: the width of the residual stream.
         num_heads: attention heads per layer [heads]; `dim` is a multiple of it.
-        sequence: the longest sequence, and the number of learned positions [tokens].
-        vocabulary: number of different tokens [tokens].
+        sequence: the longest sequence, and the number of learned positions [tokens]; of a picture,
+            one position for the class and one per patch.
+        vocabulary: number of different tokens, of a picture of values of a pixel [tokens].
         tied: whether the head multiplies by the token embedding (tied embedding).
         dropout: probability that an element is dropped, at each of three places: after the
             embedding, after attention and after the MLP.
@@ -39,10 +47,23 @@ class GptConfig:
         attention: kernel that computes attention.
         logits_bytes: memory that the logits of a microbatch may take in training [bytes]; larger
             logits are computed in chunks of tokens, and again in the backward.
+        causal: whether a token attends to earlier tokens and itself alone.
+        classes: number of labels that a sample can have, read at its first position; 0 if the
+            targets are the next tokens.
+        patch: side of the square patches of a picture, in pixels; 0 if inputs are tokens.
+        channels: values of a pixel, such as 3 for colours.
+        experts: number of experts of a mixture; 0 if all layers are dense.
+        experts_per_token: how many experts process a token.
+        capacity_factor: slots of all experts of a sequence together, per token.
+        normalised_gates: whether the gates of a token sum to 1.
+        balance_loss: weight of the load-balance loss in the training loss.
+        z_loss: weight of the router's z-loss in the training loss.
+        dispatch: how tokens are brought to their experts.
 
     Raises:
         ValueError: a size below 1, `dim` not a multiple of `num_heads`, `dropout` outside [0, 1),
-            or an unknown format.
+            an unknown format, a tied head of classes, patches that fill no square, or next tokens
+            as targets that are visible.
 
     >>> config = GptConfig(num_layers=2, dim=64, num_heads=4, sequence=32, vocabulary=256)
     >>> config.hidden
@@ -60,12 +81,25 @@ class GptConfig:
     compute_dtype: str = "float32"
     attention: Attention = Attention.AUTO
     logits_bytes: int = 2**26
+    causal: bool = True
+    classes: int = 0
+    patch: int = 0
+    channels: int = 3
+    experts: int = 0
+    experts_per_token: int = 1
+    capacity_factor: float = 1.25
+    normalised_gates: bool = False
+    balance_loss: float = 0.0
+    z_loss: float = 0.0
+    dispatch: Dispatch = Dispatch.EINSUM
 
     def __post_init__(self) -> None:
-        sizes = ("num_layers", "dim", "num_heads", "sequence", "vocabulary", "logits_bytes")
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, not {getattr(self, name)}")
+        for lowest, names in ((1, _SIZES), (0, _COUNTS)):
+            for name in names:
+                if getattr(self, name) < lowest:
+                    raise ValueError(
+                        f"`{name}` must be at least {lowest}, not {getattr(self, name)}"
+                    )
         if self.dim % self.num_heads:
             nearest = self.dim + self.num_heads - self.dim % self.num_heads
             raise ValueError(
@@ -79,8 +113,62 @@ class GptConfig:
                 raise ValueError(
                     f"`{name}` must be one of {', '.join(DTYPE_BYTES)}, not {getattr(self, name)!r}"
                 )
+        self._check_ends()
+        _ = self.routing  # raises what is wrong with it
+
+    def _check_ends(self) -> None:
+        if self.classes and self.tied:
+            raise ValueError(
+                f"`tied` must be false where the head has `classes`, {self.classes}: labels are no "
+                "tokens"
+            )
+        if not self.causal and not self.classes:
+            raise ValueError(
+                "`causal` must be true where the targets are the next tokens, without `classes`: "
+                "the model would see them"
+            )
+        if self.patch and not self.classes:
+            raise ValueError("`classes` must be at least 1 where inputs are pictures, not 0")
+        if self.patch and math.isqrt(self.sequence - 1) ** 2 != self.sequence - 1:
+            side = math.isqrt(self.sequence - 1)
+            raise ValueError(
+                f"`sequence` must be 1 more than the patches of a square picture, not "
+                f"{self.sequence}; for example {side**2 + 1}"
+            )
 
     @property
     def hidden(self) -> int:
         """The width of the MLP's middle."""
         return 4 * self.dim
+
+    @property
+    def depth(self) -> int:
+        """The number of attention layers: two for each pair."""
+        return self.num_layers * (2 if self.experts else 1)
+
+    @property
+    def routing(self) -> Routing | None:
+        """The options of the mixtures of experts; None if all layers are dense."""
+        if not self.experts:
+            return None
+        return Routing(
+            experts=self.experts,
+            experts_per_token=self.experts_per_token,
+            capacity_factor=self.capacity_factor,
+            normalised_gates=self.normalised_gates,
+            balance_loss=self.balance_loss,
+            z_loss=self.z_loss,
+            dispatch=self.dispatch,
+        )
+
+    @property
+    def picture(self) -> tuple[int, int, int] | None:
+        """The height, width and channels of an input in pixels; None if inputs are tokens."""
+        if not self.patch:
+            return None
+        side = self.patch * math.isqrt(self.sequence - 1)
+        return side, side, self.channels
+
+
+_SIZES = ("num_layers", "dim", "num_heads", "sequence", "vocabulary", "logits_bytes", "channels")
+_COUNTS = ("classes", "patch", "experts")

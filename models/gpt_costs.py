@@ -1,4 +1,4 @@
-"""The costs of a GPT in closed form, without jax: FLOPs, parameters, activations, residuals.
+"""The costs of a transformer in closed form, without jax: FLOPs, parameters, bytes.
 
 Per token, with D = dim, S = sequence, V = vocabulary and c = the bytes of `compute_dtype`:
 
@@ -13,6 +13,8 @@ FLOPs are those of the matrix products. Scores above the diagonal count, as in p
 although longer sequences leave most of them out (see `models.attention`).
 LayerNorm, softmax, GELU and dropout are left out: their time is that of their memory.
 
+With experts, a layer is a pair: a dense layer, then one with the MLP of `models.moe.mixture_costs`.
+
 Source: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using
 Megatron-LM", appendix (FLOPs); Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
 Transformer Models", section 4 (the method of counting residuals, not the numbers).
@@ -21,6 +23,12 @@ Transformer Models", section 4 (the method of counting residuals, not the number
 from dataclasses import dataclass
 
 from models.gpt_config import DTYPE_BYTES, GptConfig
+from models.moe.mixture_costs import (
+    mixture_flops,
+    mixture_parameters,
+    mixture_residual_bytes,
+    router_residual_bytes,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +49,11 @@ class ByRemat:
 
 def layer_forward_flops(config: GptConfig, *, batch: int, sequence: int) -> int:
     """Return the FLOPs of one layer's forward."""
-    return batch * sequence * config.dim * (24 * config.dim + 4 * sequence)
+    attention = batch * sequence * config.dim * (8 * config.dim + 4 * sequence)
+    dense = attention + 16 * batch * sequence * config.dim**2
+    if not config.experts:
+        return dense
+    return dense + attention + mixture_flops(config, batch=batch, sequence=sequence).forward
 
 
 def layer_backward_flops(config: GptConfig, *, batch: int, sequence: int) -> ByRemat:
@@ -53,13 +65,21 @@ def layer_backward_flops(config: GptConfig, *, batch: int, sequence: int) -> ByR
     forward = layer_forward_flops(config, batch=batch, sequence=sequence)
     # Scores are computed again from the statistic: one product of sequence x sequence.
     scores = 2 * batch * sequence**2 * config.dim
-    down = 8 * batch * sequence * config.dim**2
-    kept = 2 * forward + scores
-    return ByRemat(none=kept, dots=kept, full=kept + forward - down)
+    if not config.experts:
+        down = 8 * batch * sequence * config.dim**2
+        kept = 2 * forward + scores
+        return ByRemat(none=kept, dots=kept, full=kept + forward - down)
+    moe = mixture_flops(config, batch=batch, sequence=sequence)
+    kept = 2 * (forward - moe.forward) + moe.backward + 2 * scores
+    # Products over experts are batched, which `dots` does not keep; no gradient needs the last one.
+    again = moe.dispatch + moe.up + moe.down
+    return ByRemat(none=kept, dots=kept + again, full=kept + forward - moe.combine)
 
 
 def head_forward_flops(config: GptConfig, *, batch: int, sequence: int) -> int:
-    """Return the FLOPs of the head's forward."""
+    """Return the FLOPs of the head's forward; with classes, one position of a sample is read."""
+    if config.classes:
+        return 2 * batch * config.dim * config.classes
     return 2 * batch * sequence * config.dim * config.vocabulary
 
 
@@ -88,13 +108,25 @@ def num_parameters(config: GptConfig, *, layers: int, embed: bool, head: bool) -
     124439808
     """
     dim = config.dim
-    total = layers * (12 * dim + 13) * dim
+    total = layers * _layer_parameters(config)
     if embed:
         total += config.sequence * dim
+        # Of patches the kernel, its bias and the first position's vector.
+        total += (config.patch**2 * config.channels + 2) * dim if config.patch else 0
     if head:
         total += 2 * dim
-    num_tables = embed + head if not config.tied else max(embed, head)
-    return total + num_tables * config.vocabulary * dim
+    if head and not config.tied:
+        total += (config.classes or config.vocabulary) * dim
+    if not config.patch and (embed or (head and config.tied)):
+        total += config.vocabulary * dim
+    return total
+
+
+def _layer_parameters(config: GptConfig) -> int:
+    dim = config.dim
+    dense = (12 * dim + 13) * dim
+    # Attention and two norms.
+    return dense + (4 * dim + 8) * dim + mixture_parameters(config) if config.experts else dense
 
 
 def parameter_bytes(config: GptConfig, *, layers: int, embed: bool, head: bool) -> int:
@@ -120,4 +152,12 @@ def layer_residual_bytes(config: GptConfig, *, batch: int, sequence: int) -> ByR
     unit = activation_bytes(config, batch=batch, sequence=sequence)
     statistics = 4 * batch * sequence * config.num_heads
     masks = 2 * batch * sequence * config.dim if config.dropout else 0
-    return ByRemat(none=16 * unit + statistics + masks, dots=10 * unit + statistics, full=unit)
+    if not config.experts:
+        return ByRemat(none=16 * unit + statistics + masks, dots=10 * unit + statistics, full=unit)
+    sizes = {"batch": batch, "sequence": sequence}
+    # The layer with experts has no hidden layer of its own: 8 and 5, and `down` of the dense one.
+    return ByRemat(
+        none=24 * unit + 2 * (statistics + masks) + mixture_residual_bytes(config, **sizes),
+        dots=16 * unit + 2 * statistics + router_residual_bytes(config, **sizes),
+        full=unit,
+    )

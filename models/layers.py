@@ -1,4 +1,4 @@
-"""The layer of a GPT: causal attention, then an MLP, each with a LayerNorm and a residual.
+"""The layer of a transformer: attention, then an MLP, each with a LayerNorm and a residual.
 
 ::
 
@@ -18,13 +18,14 @@ Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learner
 
 import math
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from models.attention import causal_attention
+from models.attention import self_attention
 from models.dropout import dropout
 from models.gpt_config import GptConfig
 
@@ -59,7 +60,7 @@ class QueriesKeysValues(nnx.Module):
 
 
 class Attention(nnx.Module):
-    """Causal multi-head self-attention with its projections.
+    """Multi-head self-attention with its projections, causal or not.
 
     Its output before the projection carries the name "attention", for policies of
     `jax.checkpoint`. The attention probabilities are not dropped: the fused kernels cannot.
@@ -74,6 +75,7 @@ class Attention(nnx.Module):
         linear = partial(nnx.Linear, dtype=config.compute_dtype, rngs=rngs)
         self.num_heads = config.num_heads
         self.form = config.attention
+        self.causal = config.causal
         self.qkv = QueriesKeysValues(config, rngs=rngs)
         self.project = linear(
             config.dim, config.dim, kernel_init=nnx.initializers.normal(residual_std)
@@ -83,7 +85,8 @@ class Attention(nnx.Module):
         """Return the attention output of each token."""
         batch, seq, dim = x.shape
         qkv = self.qkv(x.reshape(-1, dim)).reshape(batch, seq, 3, dim)
-        mixed = causal_attention(qkv, num_heads=self.num_heads, form=self.form)
+        heads, form = self.num_heads, self.form
+        mixed = self_attention(qkv, num_heads=heads, form=form, causal=self.causal)
         return self.project(mixed).reshape(batch, seq, dim)
 
 
@@ -112,16 +115,13 @@ class Mlp(nnx.Module):
 class Block(nnx.Module):
     """One layer: attention and MLP, each normalised at its input and added to the residual stream.
 
-    Fresh kernels are normal with `INIT_STD`; the two that write to the residual stream are smaller
-    by sqrt(2 * num_layers), so that its variance does not grow with the depth.
-
     Args:
         config: the sizes.
         rngs: the source of fresh parameters.
     """
 
     def __init__(self, config: GptConfig, *, rngs: nnx.Rngs) -> None:
-        residual_std = INIT_STD / math.sqrt(2 * config.num_layers)
+        residual_std = residual_init_std(config)
         self.dropout = config.dropout
         self.norm1 = norm(config, rngs)
         self.attention = Attention(config, residual_std=residual_std, rngs=rngs)
@@ -134,7 +134,32 @@ class Block(nnx.Module):
         """Return the input of the next layer; dropout is off where `key` is None."""
         # Two keys: equal masks after attention and MLP would drop the same elements.
         first, second = (None, None) if key is None else jax.random.split(key)
-        mixed = self.attention(jax.checkpoint(self.norm1)(x))
-        x = x + dropout(mixed, first, rate=self.dropout)
+        x = attend(self, x, first)
         output = self.mlp(jax.checkpoint(self.norm2)(x))
         return x + dropout(output, second, rate=self.dropout)
+
+
+@runtime_checkable
+class Attending(Protocol):
+    """The parts of a layer that `attend` reads."""
+
+    norm1: nnx.LayerNorm
+    attention: Attention
+    dropout: float
+
+
+def attend(
+    layer: Attending, x: Float[Array, "batch seq dim"], key: Key[Array, ""] | None
+) -> Float[Array, "batch seq dim"]:
+    """Return the residual stream after the attention of a layer."""
+    mixed = layer.attention(jax.checkpoint(layer.norm1)(x))
+    return x + dropout(mixed, key, rate=layer.dropout)
+
+
+def residual_init_std(config: GptConfig) -> float:
+    """Return the standard deviation of fresh kernels that write to the residual stream.
+
+    Smaller than `INIT_STD` by the root of their number, two per attention layer, so that the
+    variance of the stream does not grow with the depth.
+    """
+    return INIT_STD / math.sqrt(2 * config.depth)

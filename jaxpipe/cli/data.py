@@ -1,11 +1,28 @@
-"""`jaxpipe data prepare`: makes a dataset from text."""
+"""`jaxpipe data prepare`: makes a dataset from text, from labelled text, or from pictures."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxpipe.runtime.data import BytePairs, Dataset, Source
 
 _FLAGS = {"folder": "--out", "source": "--source", "tokenizer": "--tokenizer"}
 _FLAGS |= {"vocabulary": "--vocabulary", "eval_fraction": "--eval-fraction", "field": "--field"}
+_FLAGS |= {name: f"--{name}" for name in ("sequence", "size", "samples")}
+
+
+class Kind(StrEnum):
+    """What a dataset has for samples."""
+
+    TEXT = "text"
+    """Windows of one stream of tokens, in which each token is the target of the one before it."""
+    LABELLED_TEXT = "labelled-text"
+    """Lines of a label, a tab and a text."""
+    PICTURES = "pictures"
+    """A folder of pictures with a subfolder per class."""
 
 
 @contextmanager
@@ -22,32 +39,41 @@ def _named_as_flags() -> Iterator[None]:
         raise DataError(words) from error
 
 
-def prepare(
+def prepare(  # noqa: PLR0913  each is an option of the command line
     *,
     out: Path,
+    kind: Kind = Kind.TEXT,
     source: Path | None = None,
     field: str = "text",
     tokenizer: Path | None = None,
     vocabulary: int | None = None,
+    sequence: int = 128,
+    size: int = 32,
+    samples: int = 4000,
     eval_fraction: float = 0.1,
     if_missing: bool = False,
 ) -> int:
-    """Tokenise text into files that `jaxpipe train` maps into memory.
+    """Turn texts or pictures into files that `jaxpipe train` maps into memory.
 
     Tokens are bytes by default.
 
     Args:
         out: the folder to write.
+        kind: text, labelled-text (lines of a label, a tab and a text), or pictures.
         source: a text file, a .jsonl file, or a folder of them; by default the English manual that
-            comes with Python.
+            comes with Python. Of pictures, a folder with a subfolder per class; by default digits
+            are drawn in many fonts.
         field: the field of each JSON line with the text.
         tokenizer: a tokenizer.json to use.
         vocabulary: train a byte-pair tokenizer of this size on the source.
+        sequence: the length of a labelled text, in tokens; longer ones are cut.
+        size: the height and width of pictures, in pixels.
+        samples: the number of pictures to draw, without a source.
         eval_fraction: the fraction that is held out for evaluation.
         if_missing: do nothing if the folder holds a dataset already.
     """
     from jaxpipe.errors import ConfigError
-    from jaxpipe.run.console import console, counter
+    from jaxpipe.run.console import console
     from jaxpipe.runtime import data
 
     if if_missing and (out / "dataset.json").exists():  # which is written last
@@ -56,18 +82,62 @@ def prepare(
         raise ConfigError(
             f"`--tokenizer` brings its own vocabulary: leave out `--vocabulary {vocabulary}`"
         )
-    text = data.Source(path=source, field=field)
-    with counter("tokens") as report, _named_as_flags():
-        byte_pairs = None
-        if tokenizer is not None:
-            byte_pairs = data.load_byte_pairs(tokenizer)
-        elif vocabulary is not None:
-            byte_pairs = data.train_byte_pairs(text.pieces(), vocabulary=vocabulary)
-        dataset = data.prepare(
+    with _named_as_flags():
+        if kind is Kind.TEXT:
+            text = data.Source(path=source, field=field)
+            dataset = _prepare_text(
+                text, out, _byte_pairs(tokenizer, vocabulary, text.pieces), eval_fraction
+            )
+        elif kind is Kind.LABELLED_TEXT:
+            if source is None:
+                raise ConfigError("`--source` must be a file of labelled lines; it is missing")
+            lines = source
+
+            def texts() -> Iterator[str]:
+                return (line for _, line in data.labelled_lines(lines))
+
+            words = _byte_pairs(tokenizer, vocabulary, texts) or data.Bytes()
+            read = data.read_labelled_text(lines, tokenizer=words, sequence=sequence)
+            dataset = data.prepare_labelled(read, out, eval_fraction=eval_fraction)
+        else:
+            drawn = (
+                data.draw_glyphs(num_samples=samples, size=size)
+                if source is None
+                else data.read_pictures(source, size=size)
+            )
+            dataset = data.prepare_labelled(drawn, out, eval_fraction=eval_fraction)
+    console.print(f"{dataset.source}: {_summary(dataset)} -> {out}")
+    return 0
+
+
+def _prepare_text(
+    text: "Source", out: Path, byte_pairs: "BytePairs | None", eval_fraction: float
+) -> "Dataset":
+    from jaxpipe.run.console import counter
+    from jaxpipe.runtime import data
+
+    with counter("tokens") as report:
+        return data.prepare(
             text, out, tokenizer=byte_pairs, eval_fraction=eval_fraction, report=report
         )
-    console.print(
-        f"{dataset.source}: {len(dataset.train):,} tokens to train on, {len(dataset.eval):,} held "
-        f"out, vocabulary {dataset.vocabulary:,} -> {out}"
-    )
-    return 0
+
+
+def _byte_pairs(
+    tokenizer: Path | None, vocabulary: int | None, texts: Callable[[], Iterator[str]]
+) -> "BytePairs | None":
+    """Return the tokenizer that is given, or trained; None for that of bytes."""
+    from jaxpipe.runtime import data
+
+    if tokenizer is not None:
+        return data.load_byte_pairs(tokenizer)
+    if vocabulary is not None:
+        return data.train_byte_pairs(texts(), vocabulary=vocabulary)
+    return None
+
+
+def _summary(dataset: "Dataset") -> str:
+    unit = "tokens" if dataset.labels is None else "samples"
+    counts = f"{len(dataset.train):,} {unit} to train on, {len(dataset.eval):,} held out"
+    classes = "" if dataset.labels is None else f", {len(dataset.labels.classes)} classes"
+    shape = "" if dataset.labels is None else f" of shape {list(dataset.train.shape[1:])}"
+    return f"{counts}{classes}{shape}, vocabulary {dataset.vocabulary:,}"

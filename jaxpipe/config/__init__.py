@@ -1,6 +1,7 @@
 """The configuration: one TOML file, checked completely before any work starts."""
 
-from jaxpipe.config.build_job import describe, job_from, model_from
+from jaxpipe.config.build_job import describe, job_from, model_from, restored_model
+from jaxpipe.config.check_data import check_data
 from jaxpipe.config.check_run import check_paced, check_run
 from jaxpipe.config.kept_inputs import config_in, keep_inputs, keep_tokenizer, tokenizer_of
 from jaxpipe.config.read import Config, choices_of, config_from, load_config, to_tree
@@ -9,6 +10,7 @@ from jaxpipe.config.saved_config import saved_config, saved_model
 
 __all__ = [
     "Config",
+    "check_data",
     "check_paced",
     "check_plan_fits",
     "check_run",
@@ -23,6 +25,7 @@ __all__ = [
     "load_config",
     "model_from",
     "plan_from",
+    "restored_model",
     "saved_config",
     "saved_model",
     "to_tree",

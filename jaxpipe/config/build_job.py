@@ -11,6 +11,7 @@ from jaxpipe.config.kept_inputs import tokenizer_of
 from jaxpipe.config.read import Config, to_tree
 from jaxpipe.config.resolve import cluster_from
 from jaxpipe.config.saved_config import saved_config
+from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan, ResolvedPlan
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.data import Tokenizer, open_dataset
@@ -70,7 +71,22 @@ def model_from(checkpoint: Checkpoint) -> "tuple[Model, Parameters, Tokenizer]":
 
     Raises:
         CheckpointError: a tensor is missing or corrupt, or the model is not that of the tensors.
+        ConfigError: the model predicts labels, not tokens.
         DataError: the tokenizer is neither in the folder of the run nor in its dataset.
+    """
+    if classes := saved_config(checkpoint).model.classes:
+        raise ConfigError(
+            f"only a model of text continues a text: `model.classes` of {checkpoint.folder} is "
+            f"{classes}, not 0; name a run on text"
+        )
+    return *restored_model(checkpoint), tokenizer_of(checkpoint)
+
+
+def restored_model(checkpoint: Checkpoint) -> "tuple[Model, Parameters]":
+    """Return the whole model of a checkpoint and its parameters. Imports jax.
+
+    Raises:
+        CheckpointError: a tensor is missing or corrupt, or the model is not that of the tensors.
     """
     import jax
 
@@ -83,8 +99,7 @@ def model_from(checkpoint: Checkpoint) -> "tuple[Model, Parameters, Tokenizer]":
     template = jax.eval_shape(
         lambda: model.init(jax.random.key(0), layers=range(model.num_layers), embed=True, head=True)
     )
-    tokenizer = tokenizer_of(checkpoint)
-    return model, restore_params(checkpoint, template, first_layer=0), tokenizer
+    return model, restore_params(checkpoint, template, first_layer=0)
 
 
 def describe(config: Config) -> dict[str, Any]:

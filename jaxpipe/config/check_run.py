@@ -4,12 +4,13 @@ from dataclasses import fields
 from pathlib import Path
 
 from jaxpipe.collective import CodecKind
+from jaxpipe.config.check_data import check_data
 from jaxpipe.config.read import Config
 from jaxpipe.config.saved_config import saved_model
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.runtime.checkpoint import Checkpoint, latest, newest_valid
 from jaxpipe.runtime.config import Survival, TransportKind
-from jaxpipe.runtime.data import num_eval_batches, open_dataset, sample
+from jaxpipe.runtime.data import open_dataset
 from jaxpipe.runtime.metrics.trackers import check_installed
 
 _MAY_CHANGE = frozenset({"dropout", "compute_dtype"})
@@ -40,7 +41,7 @@ def check_run(config: Config, *, resume: bool) -> Checkpoint | None:
             f"`plan.file` {config.plan.file}; remove the file, or set `run.survive` to "
             f"{Survival.RESTART}"
         )
-    _check_data(config, sequence=sequence)
+    check_data(config, open_dataset(Path(config.data.folder)))
     folder = Path(config.run.folder)
     if resume:
         checkpoint = newest_valid(folder)
@@ -76,24 +77,6 @@ def check_paced(config: Config, *, resume: bool) -> None:
                 f"paced runs emulate ranks of one device, with uncompressed messages: "
                 f"`{field}` is {value}; {fix}"
             )
-
-
-def _check_data(config: Config, *, sequence: int) -> None:
-    dataset = open_dataset(Path(config.data.folder))
-    if dataset.vocabulary > config.model.vocabulary:
-        raise ConfigError(
-            f"every token has an embedding: `model.vocabulary` is {config.model.vocabulary}, the "
-            f"dataset {config.data.folder} has {dataset.vocabulary} tokens; set it to that"
-        )
-    # Refuses a split without a whole sample.
-    sample(dataset.train, seed=0, step=0, batch=1, sequence=sequence)
-    batches = num_eval_batches(dataset.eval, batch=config.train.batch, sequence=sequence)
-    if config.train.eval_batches > batches:
-        raise ConfigError(
-            f"`train.eval_batches` is {config.train.eval_batches}, but the held-out split of "
-            f"{config.data.folder} has only {batches} batches of {config.train.batch} samples of "
-            f"{sequence} tokens; lower it, or hold out more"
-        )
 
 
 def _has_checkpoint(folder: Path) -> bool:

@@ -101,6 +101,9 @@ def config_from(tree: Mapping[str, Any]) -> Config:
         if required not in tree:
             raise ConfigError(f"the section `{required}` is missing; add [{required}]")
     config = Config(**{name: _section(name, sections[name], tree[name]) for name in tree})
+    if config.model.classes:  # labels are no text
+        silent = dataclasses.replace(config.sample, tokens=0)
+        config = dataclasses.replace(config, sample=silent)
     if config.plan.file is None:
         return config
     kept = {name: getattr(config.plan, name) for name in _BESIDE_FILE}

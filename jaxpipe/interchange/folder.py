@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError, ConfigError
-from jaxpipe.interchange.gpt2_config import config_of_gpt2, gpt2_config_of
+from jaxpipe.interchange.gpt2_config import check_is_gpt2, config_of_gpt2, gpt2_config_of
 from jaxpipe.interchange.gpt2_tensors import tensors_of_gpt2, to_gpt2_tensors
 from jaxpipe.runtime.storage.atomic_write import mode_by_umask
 from models import GptConfig
@@ -40,8 +40,10 @@ def write_gpt2(folder: Path, config: GptConfig, tensors: dict[str, np.ndarray]) 
     """Write a model's tensors, under our names, as a folder that `transformers` opens.
 
     Raises:
+        ConfigError: the model is not a GPT-2.
         CheckpointError: the folder cannot be written.
     """
+    check_is_gpt2(config)
     # safetensors writes memory as it lies, whatever the strides of a view.
     theirs = {
         name: np.ascontiguousarray(tensor)

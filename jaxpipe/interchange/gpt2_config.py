@@ -90,6 +90,20 @@ def gpt2_config_of(config: GptConfig) -> dict[str, Any]:
     }
 
 
+def check_is_gpt2(config: GptConfig) -> None:
+    """Check that a model is a GPT-2, which it is without experts, classes and pictures.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    plain = {"experts": 0, "classes": 0, "patch": 0, "causal": True}
+    for field, value in plain.items():
+        if (found := getattr(config, field)) != value:
+            raise ConfigError(
+                f"only a GPT-2 can be exported: `model.{field}` must be {value}, not {found}"
+            )
+
+
 def _check(name: str, value: Any, values: tuple[Any, ...]) -> None:
     if value not in values:
         choices = " or ".join(map(repr, values))

@@ -72,7 +72,7 @@ class PacedRank:
         microbatches = 1 + max(numbers, default=0)
         # No data is read: zeros that take no memory stand for the tokens of all microbatches.
         tokens = np.broadcast_to(np.zeros((1, 1, 2), np.int32), (microbatches, 1, 2))
-        feed = StepBatch(step=number, first_microbatch=0, tokens=tokens)
+        feed = StepBatch(step=number, first_microbatch=0, samples=tokens)
         self.interpreter.train_parts(self.parts, state, feed, after=self._barrier)
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from jaxpipe.profile.model_ends import Ends
 from jaxpipe.profile.part import PartCosts, measure_part
 from jaxpipe.profile.timing import Clock, matrix_peak_flops_per_s
 from jaxpipe.runtime.config import OptimizerConfig
+from jaxpipe.runtime.data.input_shape import InputShape
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.stage import Stage
@@ -187,6 +188,9 @@ def _measured(  # noqa: PLR0913 - which part of which model, and how
             batch=settings.microbatch,
             num_steps=1,
             seed=settings.seed,
+            labelled=InputShape.of_model(picture=config.picture, sequence=sequence)
+            if config.classes
+            else None,
         ),
         optimizer=OptimizerConfig(),
     )

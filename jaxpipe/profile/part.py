@@ -131,16 +131,18 @@ class _Held:
 def _hold(functions: StageFunctions, compiled: CompiledStage, *, seed: int) -> _Held:
     stage, work = functions.stage, functions.work
     random = np.random.default_rng(seed)
-    shape = (work.microbatch, work.sequence)
-    tokens, targets = (
-        jnp.asarray(random.integers(0, stage.model.vocabulary, shape), jnp.int32) for _ in range(2)
+    # Label 0 for all: its loss costs as much as that of any other class.
+    num_targets = stage.model.vocabulary if work.labelled is None else 1
+    samples, targets = (
+        jnp.asarray(random.integers(0, below, each.shape), each.dtype)
+        for each, below in ((work.inputs, stage.model.vocabulary), (work.targets, num_targets))
     )
     activation = compiled.spec.activation
     hidden = jnp.asarray(random.normal(size=activation.shape), activation.dtype)
     params, moments = compiled.init()
     compute = compiled.cast(params)
     given = (
-        tokens if stage.is_first else hidden,
+        samples if stage.is_first else hidden,
         targets if stage.is_last else None,
         jnp.zeros(2, jnp.int32),
     )
@@ -152,9 +154,16 @@ def _hold(functions: StageFunctions, compiled: CompiledStage, *, seed: int) -> _
         given=given,
         residuals=residuals,
         # An output has the shape and dtype of its own gradient.
-        cotangent=compiled.spec.loss_cotangent if stage.is_last else output,
+        cotangent=_cotangent(compiled, output),
         gradients=compiled.zeros(),
     )
+
+
+def _cotangent(compiled: CompiledStage, output: Any) -> Any:
+    """Return arrays of the shapes of a gradient of the output."""
+    if compiled.spec.is_last:
+        return compiled.spec.loss_cotangent
+    return (output[0], compiled.spec.loss_cotangent) if isinstance(output, tuple) else output
 
 
 def _forward(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:

@@ -72,8 +72,13 @@ class Job:
 
     @property
     def tokens_per_step(self) -> int:
-        """The number of tokens of a step, over all replicas."""
+        """The number of tokens of a step, over all replicas; of pictures, of positions."""
         return self.train.batch * self.sequence
+
+    @property
+    def targets_per_step(self) -> int:
+        """The number of targets of a step, over which the loss is a mean: tokens, or samples."""
+        return self._work.num_targets
 
     def layout(self, devices: Sequence[Device]) -> Layout:
         """Return the layout of a stage over the devices of a rank.
@@ -95,14 +100,19 @@ class Job:
                 remat=self.train.remat,
                 loop=self.train.loop,
             ),
-            work=Work(
-                microbatch=self.plan.microbatch,
-                sequence=self.sequence,
-                batch=self.train.batch,
-                num_steps=self.train.steps,
-                seed=self.run.seed,
-            ),
+            work=self._work,
             optimizer=self.optimizer,
             scales_loss=self.loss_scale is not None,
             shard=optimizer_shard_of(self.plan, rank=rank, stage=stage) if is_sharded else None,
+        )
+
+    @property
+    def _work(self) -> Work:
+        return Work(
+            microbatch=self.plan.microbatch,
+            sequence=self.sequence,
+            batch=self.train.batch,
+            num_steps=self.train.steps,
+            seed=self.run.seed,
+            labelled=self.dataset.labelled_input,
         )

@@ -57,3 +57,40 @@ def test_contradictions_and_missing_text_are_refused(
     assert "leave out `--vocabulary 280`" in capsys.readouterr().err
     assert prepare(text.with_name("missing.txt")) == 2
     assert "missing.txt does not exist" in capsys.readouterr().err
+
+
+def test_labelled_lines_are_prepared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = tmp_path / "lines.tsv"
+    lines.write_text("".join(f"{i % 2}\tnumber {i}\n" for i in range(40)))
+    options = ["--kind", "labelled-text", "--sequence", "12", "--out", str(tmp_path / "d")]
+    assert main(["data", "prepare", "--source", str(lines), *options]) == 0
+    told = "lines.tsv: 36 samples to train on, 4 held out, 2 classes of shape [12], vocabulary 256"
+    assert told in " ".join(capsys.readouterr().out.split())
+    labels = open_dataset(tmp_path / "d").labels
+    assert labels is not None
+    assert labels.classes == ("0", "1")
+
+
+def test_byte_pairs_are_trained_on_labelled_texts_without_their_labels(tmp_path: Path) -> None:
+    lines = tmp_path / "lines.tsv"
+    lines.write_text("".join(f"LABEL{i % 2}\tnumber number {i}\n" for i in range(40)))
+    options = ["--kind", "labelled-text", "--vocabulary", "262", "--out", str(tmp_path / "d")]
+    assert main(["data", "prepare", "--source", str(lines), *options]) == 0
+    dataset = open_dataset(tmp_path / "d")
+    assert dataset.vocabulary == 262
+    assert dataset.train.dtype.name == "uint16"
+    assert "LABEL" not in dataset.tokenizer.decode(dataset.train[0].astype(int))
+
+
+def test_pictures_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    options = ["--kind", "pictures", "--samples", "30", "--size", "8", "--out", str(tmp_path / "d")]
+    assert main(["data", "prepare", *options]) == 0
+    dataset = open_dataset(tmp_path / "d")
+    assert dataset.train.shape == (27, 8, 8, 3)
+
+
+def test_labelled_text_needs_a_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--kind", "labelled-text", "--out", str(tmp_path / "d")]
+    assert main(["data", "prepare", *options]) == 2
+    assert "`--source` must be a file of labelled lines" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import Array
 
-from models.attention import MAX_PARTS, MIN_PART, causal_attention, parts
+from models.attention import MAX_PARTS, MIN_PART, parts, self_attention
 from models.gpt_config import Attention
 
 pytestmark = pytest.mark.slow
@@ -30,26 +30,27 @@ def draw(batch: int, seq: int, dtype: str = "float32") -> tuple[Array, Array]:
     return jnp.asarray(qkv, dtype), jnp.asarray(of_output, dtype)
 
 
-def ours(qkv: Array) -> Array:
-    mixed = causal_attention(qkv, num_heads=HEADS, form=Attention.PRODUCT)
+def ours(qkv: Array, *, causal: bool = True) -> Array:
+    mixed = self_attention(qkv, num_heads=HEADS, form=Attention.PRODUCT, causal=causal)
     return mixed.reshape(*qkv.shape[:2], -1)
 
 
-def theirs(qkv: Array) -> Array:
+def theirs(qkv: Array, *, causal: bool = True) -> Array:
     batch, seq, *_ = qkv.shape
     q, k, v = jnp.moveaxis(qkv.reshape(batch, seq, 3, HEADS, WIDTH), 2, 0)
-    return jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(batch, seq, -1)
+    return jax.nn.dot_product_attention(q, k, v, is_causal=causal).reshape(batch, seq, -1)
 
 
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
     ("batch", "seq"), [(1, 1), (3, 7), (1, MIN_PART - 1), (2, 2 * MIN_PART), (1, 3 * MIN_PART + 5)]
 )
-def test_output_and_gradient_are_those_of_jax(batch: int, seq: int) -> None:
+def test_output_and_gradient_are_those_of_jax(batch: int, seq: int, causal: bool) -> None:
     qkv, of_output = draw(batch, seq)
 
     @partial(jax.jit, static_argnums=0)
     def both(attend: Callable, qkv: Array, of_output: Array) -> tuple[Array, Array]:
-        output, vjp = jax.vjp(attend, qkv)
+        output, vjp = jax.vjp(partial(attend, causal=causal), qkv)
         return output, vjp(of_output)[0]
 
     for found, expected in zip(
@@ -94,7 +95,7 @@ def test_auto_is_the_product_without_a_gpu(dtype: str) -> None:
         pytest.skip("a GPU has the fused kernel")
     qkv, _ = draw(2, 5, dtype)
     auto, product = (
-        causal_attention(qkv, num_heads=HEADS, form=form)
+        self_attention(qkv, num_heads=HEADS, form=form)
         for form in (Attention.AUTO, Attention.PRODUCT)
     )
     np.testing.assert_array_equal(auto, product)
@@ -105,4 +106,4 @@ def test_the_fused_kernel_is_asked_for_by_name() -> None:
         pytest.skip("a GPU has the fused kernel")
     qkv, _ = draw(1, 4, "bfloat16")
     with pytest.raises(Exception, match=r"(?i)cudnn"):
-        causal_attention(qkv, num_heads=HEADS, form=Attention.FLASH)
+        self_attention(qkv, num_heads=HEADS, form=Attention.FLASH)

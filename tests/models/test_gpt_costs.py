@@ -12,11 +12,27 @@ import pytest
 from models import gpt_costs
 from models.gpt import Gpt
 from models.gpt_config import GptConfig
+from models.moe.routing import Dispatch
 from tests.oracles import whole_model as uncut
 from tests.oracles.whole_model import SMALL, UNTIED
 
 CONFIG = GptConfig(num_layers=2, dim=256, num_heads=4, sequence=128, vocabulary=512)
 BATCH = 2
+
+SWITCH = replace(SMALL, experts=5)
+SGMOE = replace(UNTIED, experts=4, experts_per_token=2, capacity_factor=2.5, z_loss=0.1)
+SORTED = replace(SWITCH, experts_per_token=3, dispatch=Dispatch.RAGGED, balance_loss=0.1)
+LABELS = replace(UNTIED, classes=5, causal=False)
+PICTURES = replace(LABELS, patch=2, experts=3)  # of 6 x 6 pixels: 9 patches
+MODELS = {
+    "tied": SMALL,
+    "untied": UNTIED,
+    "switch": SWITCH,
+    "sgmoe": SGMOE,
+    "sorted": SORTED,
+    "labels": LABELS,
+    "pictures": PICTURES,
+}
 
 KEEP = jax.checkpoint_policies
 POLICIES = {
@@ -53,7 +69,7 @@ def layer_of(gpt: Gpt) -> dict[str, Any]:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], dtype), stacked)
 
 
-@pytest.mark.parametrize("config", [SMALL, UNTIED], ids=["tied", "untied"])
+@pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("layers", [0, 1, 3])
 @pytest.mark.parametrize(
     ("embed", "head"), [(False, False), (True, False), (False, True), (True, True)]
@@ -78,20 +94,26 @@ def test_an_activation_is_counted(dtype: str) -> None:
 
 @pytest.mark.parametrize("remat", REMATS)
 @pytest.mark.parametrize(
-    ("dtype", "rate", "batch", "seq"),
+    ("config", "dtype", "rate", "batch", "seq"),
     [
-        ("float32", 0.0, 1, 1),
-        ("float32", 0.1, 3, 7),
-        ("bfloat16", 0.0, 3, 7),
-        ("float16", 0.0, 2, 10),
+        (SMALL, "float32", 0.0, 1, 1),
+        (SMALL, "float32", 0.1, 3, 7),
+        (SMALL, "bfloat16", 0.0, 3, 7),
+        (SMALL, "float16", 0.0, 2, 10),
+        (SWITCH, "float32", 0.0, 3, 7),
+        (SWITCH, "float32", 0.1, 3, 7),
+        (SGMOE, "bfloat16", 0.0, 2, 10),
+        (SORTED, "float32", 0.0, 2, 6),
     ],
 )
-def test_residuals_are_counted(remat: str, dtype: str, rate: float, batch: int, seq: int) -> None:
-    gpt = Gpt(replace(SMALL, compute_dtype=dtype, dropout=rate))
+def test_residuals_are_counted(
+    config: GptConfig, remat: str, dtype: str, rate: float, batch: int, seq: int
+) -> None:
+    gpt = Gpt(replace(config, compute_dtype=dtype, dropout=rate))
     x = jnp.ones((batch, seq, gpt.config.dim), dtype)
     _, vjp = jax.eval_shape(jax.jit(under(remat, gpt)), layer_of(gpt), x, jax.random.key(0))
     weights, activation = vjp.args_res
-    assert len(jax.tree.leaves(weights)) <= 12
+    assert len(jax.tree.leaves(weights)) <= (23 if config.experts else 12)
     held = bytes_of((activation, vjp.opaque_residuals))
     costs = gpt_costs.layer_residual_bytes(gpt.config, batch=batch, sequence=seq)
     key = 8 if rate and remat != "none" else 0  # to draw the masks again
@@ -110,15 +132,20 @@ def assert_counts(counted: float, closed_form: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("remat", REMATS)
-def test_flops_of_a_layer_are_those_of_xla(remat: str) -> None:
-    gpt = Gpt(CONFIG)
-    layer, x = layer_of(gpt), jnp.ones((BATCH, CONFIG.sequence, CONFIG.dim))
-    sizes = {"batch": BATCH, "sequence": CONFIG.sequence}
+@pytest.mark.parametrize(
+    "config",
+    [CONFIG, replace(CONFIG, experts=4), replace(CONFIG, experts=3, experts_per_token=2)],
+    ids=["dense", "switch", "sgmoe"],
+)
+def test_flops_of_a_layer_are_those_of_xla(config: GptConfig, remat: str) -> None:
+    gpt = Gpt(config)
+    layer, x = layer_of(gpt), jnp.ones((BATCH, config.sequence, config.dim))
+    sizes = {"batch": BATCH, "sequence": config.sequence}
     forward = under(remat, gpt)
     counted = flops(forward, layer, x, None)
-    assert_counts(counted, gpt_costs.layer_forward_flops(CONFIG, **sizes))
+    assert_counts(counted, gpt_costs.layer_forward_flops(config, **sizes))
     y, vjp = jax.eval_shape(jax.jit(forward), layer, x, None)
-    costs = gpt_costs.layer_backward_flops(CONFIG, **sizes)
+    costs = gpt_costs.layer_backward_flops(config, **sizes)
     assert_counts(flops(lambda vjp, dy: vjp(dy), vjp, y), getattr(costs, remat))
 
 

@@ -1,5 +1,7 @@
 """The presets are the published sizes, and an unknown name gets a hint."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -21,6 +23,10 @@ def test_the_names_are_sorted() -> None:
         "alpa-350m",
         "alpa-6.7b",
         "alpa-760m",
+        "bert-sgmoe",
+        "bert-switch",
+        "bert-switch-tiny",
+        "gpt-moe-tiny",
         "gpt-xl-24",
         "gpt-xl-32",
         "gpt-xl-40",
@@ -29,6 +35,9 @@ def test_the_names_are_sorted() -> None:
         "gpt2-medium",
         "gpt2-xl",
         "tiny",
+        "vit-sgmoe",
+        "vit-switch",
+        "vit-switch-tiny",
     ]
 
 
@@ -59,6 +68,21 @@ def test_gpt_xl_is_that_of_dtfm(num_layers: int, batch: int, petaflop: float) ->
     assert first_stage == pytest.approx(429e6, rel=1e-3)
     forward = num_layers * layer_forward_flops(config, batch=batch, sequence=2048)
     assert 4 * forward / 1e15 == pytest.approx(petaflop, rel=2e-4)
+
+
+# HiDup, table 1, in millions: 89 + 19 n and 38 + 38 n on n devices, with one and two experts each.
+@pytest.mark.parametrize("routing", ["switch", "sgmoe"])
+@pytest.mark.parametrize("devices", [2, 8, 64])
+@pytest.mark.parametrize(
+    ("name", "per_device", "fixed", "each"), [("bert", 1, 89, 19), ("vit", 2, 38, 38)]
+)
+def test_models_with_experts_have_the_published_sizes(
+    name: str, per_device: int, fixed: int, each: int, devices: int, routing: str
+) -> None:
+    config = replace(preset(f"{name}-{routing}"), experts=per_device * devices)
+    count = num_parameters(config, layers=config.num_layers, embed=True, head=True)
+    assert config.depth == 8
+    assert count / 1e6 == pytest.approx(fixed + each * devices, rel=0.007)
 
 
 @pytest.mark.parametrize("name", ["gtp2", "gpt2 ", ""])

@@ -18,8 +18,8 @@ TOLERANCE = 1e-5
 
 
 @cache
-def tiny_gpt(*, tied: bool, dropout: float = 0.0) -> Gpt:
-    """Return a GPT that is small, but has every part."""
+def tiny_gpt(*, tied: bool, dropout: float = 0.0, experts: int = 0) -> Gpt:
+    """Return a GPT that is small, but has every part; with experts, both auxiliary losses too."""
     return Gpt(
         GptConfig(
             num_layers=NUM_LAYERS,
@@ -29,6 +29,10 @@ def tiny_gpt(*, tied: bool, dropout: float = 0.0) -> Gpt:
             vocabulary=VOCABULARY,
             tied=tied,
             dropout=dropout,
+            experts=experts,
+            experts_per_token=min(2, max(experts, 1)),
+            balance_loss=0.1,
+            z_loss=0.1,
         )
     )
 
@@ -39,13 +43,15 @@ def draw_tokens(*, num_samples: int) -> np.ndarray:
     return generator.integers(0, VOCABULARY, (num_samples, SEQUENCE + 1)).astype(np.int32)
 
 
-def loss_and_gradients(tokens: np.ndarray, *, tied: bool) -> tuple[float, dict[str, np.ndarray]]:
+def loss_and_gradients(
+    tokens: np.ndarray, *, tied: bool, experts: int = 0
+) -> tuple[float, dict[str, np.ndarray]]:
     """Return the mean loss over tokens and its gradients, under the names of a checkpoint.
 
     Microbatches are added in float64: the oracle is more exact than the pipelines.
     """
-    step = _value_and_grad(tied=tied)
-    params = _params(tied=tied)
+    step = _value_and_grad(tied=tied, experts=experts)
+    params = _params(tied=tied, experts=experts)
     parts = [step(params, part) for part in tokens.reshape(-1, MICROBATCH, SEQUENCE + 1)]
     num_tokens = len(tokens) * SEQUENCE
     loss = sum(float(value) for value, _ in parts) / num_tokens
@@ -58,10 +64,15 @@ def loss_and_gradients(tokens: np.ndarray, *, tied: bool) -> tuple[float, dict[s
 
 
 def worst_error(
-    found: dict[str, np.ndarray], totals: StepTotals, tokens: np.ndarray, *, tied: bool
+    found: dict[str, np.ndarray],
+    totals: StepTotals,
+    tokens: np.ndarray,
+    *,
+    tied: bool,
+    experts: int = 0,
 ) -> float:
     """Return the largest relative error of the loss, the squared norm and each gradient tensor."""
-    loss, gradients = loss_and_gradients(tokens, tied=tied)
+    loss, gradients = loss_and_gradients(tokens, tied=tied, experts=experts)
     square_norm = sum(float((gradient**2).sum()) for gradient in gradients.values())
     errors = {
         "loss": abs(totals.loss / (len(tokens) * SEQUENCE) - loss) / loss,
@@ -75,17 +86,18 @@ def worst_error(
 
 
 @cache
-def _value_and_grad(*, tied: bool):
-    whole = _whole(tied=tied)
+def _value_and_grad(*, tied: bool, experts: int):
+    whole = _whole(tied=tied, experts=experts)
     return jax.jit(
         jax.value_and_grad(lambda params, t: whole.apply(params, t[:, :-1], t[:, 1:], None))
     )
 
 
 @cache
-def _params(*, tied: bool):
-    return jax.jit(lambda: _whole(tied=tied).init(seed=SEED))()
+def _params(*, tied: bool, experts: int):
+    return jax.jit(lambda: _whole(tied=tied, experts=experts).init(seed=SEED))()
 
 
-def _whole(*, tied: bool) -> Stage:
-    return Stage(model=tiny_gpt(tied=tied), index=0, num_stages=1, layers=range(NUM_LAYERS))
+def _whole(*, tied: bool, experts: int) -> Stage:
+    model = tiny_gpt(tied=tied, experts=experts)
+    return Stage(model=model, index=0, num_stages=1, layers=range(NUM_LAYERS))

@@ -46,7 +46,12 @@ def _hidden(gpt: Gpt, params: dict[str, Any], tokens: Array, key: Array | None) 
         keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(gpt.num_layers + 1))
     x = gpt.embed(params, tokens, None if keys is None else keys[-1])
     layers = (params["blocks"], None if keys is None else keys[:-1])
-    return jax.lax.scan(lambda x, layer: (gpt.block(layer[0], x, layer[1]), None), x, layers)[0]
+
+    def step(x: Array, layer: tuple[dict[str, Any], Array | None]) -> tuple[Array, None]:
+        output = gpt.block(layer[0], x, layer[1])
+        return output[0] if isinstance(output, tuple) else output, None
+
+    return jax.lax.scan(step, x, layers)[0]
 
 
 def random_tokens(gpt: Gpt, batch: int, seq: int, seed: int = 0) -> Array:

@@ -29,6 +29,20 @@ def test_a_profile_has_all_parameters_and_flops(tied: bool):
     assert whole.forward_s + whole.backward_s == pytest.approx(trained + scores_again, rel=1e-3)
 
 
+@pytest.mark.parametrize("preset", ["gpt-moe-tiny", "bert-sgmoe", "vit-switch"])
+def test_a_pair_with_experts_is_one_layer_of_the_profile(preset: str):
+    config = GptConfig(**load_preset(preset))
+    profile = gpt_profile(config, remat=Remat.FULL, flops_per_s=1.0)
+    count = config.num_layers
+    assert len(profile.layers) == count
+    whole = profile.stage((count,), 0)
+    assert whole.parameters == num_parameters(config, layers=count, embed=True, head=True)
+    trained = train_flops_per_token(config, sequence=config.sequence) * config.sequence
+    assert whole.forward_s == pytest.approx(trained / 3, rel=1e-3)
+    # The forward is computed again, but for its last product.
+    assert 2.7 < whole.backward_s / whole.forward_s < 3.0
+
+
 def test_rematerialisation_trades_seconds_for_bytes():
     kept, again = (
         gpt_profile(GPT2, remat=remat, flops_per_s=1e12).layers[0]

@@ -68,12 +68,13 @@ def compiled_stage(
     mesh: MeshConfig = NO_MESH,
     loop: Loop = Loop.UNROLLED,
     ops: Collection[Op] = Op,
+    experts: int = 0,
 ) -> CompiledStage:
     """Return the compiled stage, for any schedule; only `loss_cotangent` depends on the batch."""
     start = sum(cut[:stage])
     functions = StageFunctions(
         stage=Stage(
-            model=tiny_gpt(tied=tied),
+            model=tiny_gpt(tied=tied, experts=experts),
             index=stage,
             num_stages=len(cut),
             layers=range(start, start + cut[stage]),
@@ -94,6 +95,7 @@ def gradients_of_rank(
     mesh: MeshConfig = NO_MESH,
     loop: Loop = Loop.UNROLLED,
     ops: Collection[Op] = Op,
+    experts: int = 0,
 ) -> tuple[dict[str, np.ndarray], StepTotals]:
     """Return this rank's reduced gradients by name, and the totals of the step.
 
@@ -104,7 +106,13 @@ def gradients_of_rank(
     compiled = {
         stage: _with_cotangent(
             compiled_stage(
-                cut=plan.cut, stage=stage, tied=plan.tied, mesh=mesh, loop=loop, ops=ops
+                cut=plan.cut,
+                stage=stage,
+                tied=plan.tied,
+                mesh=mesh,
+                loop=loop,
+                ops=ops,
+                experts=experts,
             ),
             cotangent,
         )
@@ -127,7 +135,9 @@ def gradients_of_rank(
         params, moments = each.init()
         stages[stage] = StageState(params=params, moments=moments)
     mine = tokens.reshape(plan.num_replicas, plan.num_microbatches, MICROBATCH, SEQUENCE + 1)
-    feed = StepBatch(step=0, first_microbatch=replica * plan.num_microbatches, tokens=mine[replica])
+    feed = StepBatch(
+        step=0, first_microbatch=replica * plan.num_microbatches, samples=mine[replica]
+    )
     program = plan.train_schedule()[transport.rank % plan.num_pipeline_ranks]
     buckets, totals = interpreter.gradients(program, TrainState(stages=stages), feed)
     interpreter.reducer.close(timeout_s=60.0)

@@ -10,7 +10,8 @@ import pytest
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.comm import run_ranks
 from jaxpipe.plan import Plan
-from jaxpipe.schedule import ScheduleKind
+from jaxpipe.runtime.config import Loop
+from jaxpipe.schedule import Op, ScheduleKind
 from tests.helpers import mpi_command, mpi_environment
 from tests.oracles.one_device import (
     MICROBATCH,
@@ -20,7 +21,7 @@ from tests.oracles.one_device import (
     worst_error,
 )
 from tests.programs.mpi_gradients import CASES
-from tests.runtime.pipelined import gradients_of_rank, make_plan
+from tests.runtime.pipelined import compiled_stage, gradients_of_rank, make_plan
 
 pytestmark = pytest.mark.slow
 
@@ -90,13 +91,33 @@ def test_gradients_of_every_all_reduce_equal_those_of_one_device(kind: AllReduce
     assert_gradients_of_one_device(replace(plan, all_reduce=kind))
 
 
-def assert_gradients_of_one_device(plan: Plan) -> None:
+# Whole backwards, and split ones, whose cotangent is a pair as well.
+@pytest.mark.parametrize("schedule", [ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZB_H1])
+def test_gradients_with_auxiliary_losses_equal_those_of_one_device(schedule: ScheduleKind) -> None:
+    plan = make_plan(schedule=schedule, cut=(2, 3), num_replicas=2, num_microbatches=3, tied=True)
+    assert_gradients_of_one_device(plan, experts=3, loop=Loop.SCAN)
+
+
+def assert_gradients_of_one_device(
+    plan: Plan, *, experts: int = 0, loop: Loop = Loop.UNROLLED
+) -> None:
     tokens = draw_tokens(num_samples=plan.num_replicas * plan.num_microbatches * MICROBATCH)
-    results = run_ranks(plan.num_ranks, lambda t: gradients_of_rank(t, plan, tokens))
+    ops = frozenset(Op)  # one compilation for every schedule; experts take longer to compile
+    if experts:
+        ops = frozenset(each.op for program in plan.train_schedule() for each in program)
+        for stage in range(plan.num_stages):  # before any deadline
+            compiled_stage(
+                cut=plan.cut, stage=stage, tied=plan.tied, loop=loop, ops=ops, experts=experts
+            )
+    results = run_ranks(
+        plan.num_ranks,
+        lambda t: gradients_of_rank(t, plan, tokens, experts=experts, loop=loop, ops=ops),
+    )
     for gradients, totals in results:
-        assert worst_error(gradients, totals, tokens, tied=plan.tied) <= TOLERANCE
+        error = worst_error(gradients, totals, tokens, tied=plan.tied, experts=experts)
+        assert error <= TOLERANCE
     seen = {name for gradients, _ in results for name in gradients}
-    assert seen == set(loss_and_gradients(tokens, tied=plan.tied)[1])
+    assert seen == set(loss_and_gradients(tokens, tied=plan.tied, experts=experts)[1])
 
 
 @pytest.mark.mpi

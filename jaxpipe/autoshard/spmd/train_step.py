@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Integer, Key
 
 Tree: TypeAlias = dict[str, Any]
 Step: TypeAlias = Callable[[Tree, Array, Array], tuple[Tree, Array]]
@@ -35,19 +35,19 @@ class LossModel(Protocol):
         ...
 
     def embed(
-        self, params: Tree, tokens: Int[Array, "batch seq"], key: Key[Array, ""] | None
+        self, params: Tree, inputs: Integer[Array, "batch ..."], key: Key[Array, ""] | None, /
     ) -> Float[Array, "batch seq dim"]:
         """Return the input of the first layer."""
         ...
 
     def block(
-        self, layer: Tree, x: Float[Array, "batch seq dim"], key: Key[Array, ""] | None
-    ) -> Float[Array, "batch seq dim"]:
-        """Apply one layer."""
+        self, layer: Tree, x: Float[Array, "batch seq dim"], key: Key[Array, ""] | None, /
+    ) -> Float[Array, "batch seq dim"] | tuple[Float[Array, "batch seq dim"], Float[Array, ""]]:
+        """Apply one layer; if it adds to the loss, return a pair of its output and that."""
         ...
 
     def loss(
-        self, params: Tree, x: Float[Array, "batch seq dim"], targets: Int[Array, "batch seq"]
+        self, params: Tree, x: Float[Array, "batch seq dim"], targets: Int[Array, "batch ..."], /
     ) -> Float[Array, ""]:
         """Return the summed loss."""
         ...
@@ -96,13 +96,16 @@ def train_step(model: LossModel, optimizer: optax.GradientTransformation, *, rem
     )
 
     def mean_loss(params: Tree, tokens: Array, targets: Array) -> Array:
-        x = model.embed(params, tokens, None)
+        x, added = model.embed(params, tokens, None), []
         # Unrolled, not scanned: a strategy may shard every layer in its own way.
         for layer in range(model.num_layers):
-            x = block(params["blocks"][str(layer)], x)
+            output = block(params["blocks"][str(layer)], x)
+            x, *more = output if isinstance(output, tuple) else (output,)
+            added += more
         # `loss` is a sum: the mean needs the number of targets, which padding lowers.
         num_targets = jnp.sum((targets >= 0).astype(jnp.float32))
-        return model.loss(params, x, targets) / num_targets
+        # Without layers that add to it, no operation is added either.
+        return sum(added, model.loss(params, x, targets)) / num_targets
 
     def step(state: Tree, tokens: Array, targets: Array) -> tuple[Tree, Array]:
         loss, grads = jax.value_and_grad(mean_loss)(state["params"], tokens, targets)

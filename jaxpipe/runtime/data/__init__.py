@@ -1,4 +1,4 @@
-"""Data: text to tokens on disk, and tokens to batches that depend on seed and step alone.
+"""Data: texts and pictures to arrays on disk, and to batches that depend on seed and step alone.
 
 ::
 
@@ -8,34 +8,55 @@
 
 - `source`, `tokenizer`, `byte_pairs`: documents, and the tokens that encode them
 - `prepare`, `held_out`, `record`: write a dataset, with its held-out part and its checksums
-- `tokens`: open a dataset
-- `batches`, `permutation`: the windows of tokens that a step reads
+- `labelled`, `labelled_text`, `pictures`: datasets of samples with labels
+- `tokens`: open a dataset; `input_shape`: the inputs of labelled samples
+- `batches`, `permutation`: the windows of tokens, or the samples, that a step reads
 """
 
-from jaxpipe.runtime.data.batches import eval_batch, num_eval_batches, sample
+from jaxpipe.runtime.data.batches import (
+    eval_batch,
+    eval_numbers,
+    num_eval_batches,
+    sample,
+    sample_numbers,
+)
 from jaxpipe.runtime.data.byte_pairs import (
     BytePairs,
     byte_level_definition,
     load_byte_pairs,
     train_byte_pairs,
 )
+from jaxpipe.runtime.data.input_shape import InputShape
+from jaxpipe.runtime.data.labelled import Labelled, prepare_labelled
+from jaxpipe.runtime.data.labelled_text import labelled_lines, read_labelled_text
+from jaxpipe.runtime.data.pictures import draw_glyphs, read_pictures
 from jaxpipe.runtime.data.prepare import prepare
 from jaxpipe.runtime.data.source import Source
 from jaxpipe.runtime.data.tokenizer import Bytes, Tokenizer
-from jaxpipe.runtime.data.tokens import Dataset, open_dataset
+from jaxpipe.runtime.data.tokens import Dataset, Labels, open_dataset
 
 __all__ = [
     "BytePairs",
     "Bytes",
     "Dataset",
+    "InputShape",
+    "Labelled",
+    "Labels",
     "Source",
     "Tokenizer",
     "byte_level_definition",
+    "draw_glyphs",
     "eval_batch",
+    "eval_numbers",
+    "labelled_lines",
     "load_byte_pairs",
     "num_eval_batches",
     "open_dataset",
     "prepare",
+    "prepare_labelled",
+    "read_labelled_text",
+    "read_pictures",
     "sample",
+    "sample_numbers",
     "train_byte_pairs",
 ]

@@ -16,14 +16,14 @@ dataset: there is no list of windows, and only the row is read.
 """
 
 import numpy as np
-from jaxtyping import Int32, Integer
+from jaxtyping import Int32, Int64, Integer, UInt64
 
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.data.permutation import mix, permute
 
 
 def sample(
-    tokens: Integer[np.ndarray, " tokens"],
+    tokens: Integer[np.ndarray, "tokens ..."],
     *,
     seed: int,
     step: int,
@@ -49,14 +49,35 @@ def sample(
     """
     rows = _check_rows(rows, batch=batch)
     _check_length(tokens, sequence=sequence)
-    num_windows = len(tokens) // sequence
-    serial = step * batch + np.arange(rows.start, rows.stop, dtype=np.int64)
-    epochs, indices = serial // num_windows, serial % num_windows
-    # Seed and epoch are mixed separately: seed 1, epoch 0 must not draw what seed 0, epoch 1 draws.
-    keys = mix(mix(np.full(len(rows), seed, np.uint64)) ^ epochs.astype(np.uint64))
+    windows, keys = _drawn(len(tokens) // sequence, seed=seed, step=step, batch=batch, rows=rows)
     shifts = (mix(keys) % np.uint64(len(tokens))).astype(np.int64)
-    windows = permute(indices, size=num_windows, keys=keys)
     return _gather(tokens, (shifts + windows * sequence) % len(tokens), sequence=sequence)
+
+
+def sample_numbers(
+    num_samples: int, *, seed: int, step: int, batch: int, rows: range | None = None
+) -> Int64[np.ndarray, " rows"]:
+    """Return the numbers of the labelled samples in the training batch of a step, or in some rows.
+
+    Each epoch has every sample once, in an order of its own.
+
+    >>> sample_numbers(5, seed=1, step=0, batch=5).tolist()
+    [4, 3, 2, 0, 1]
+    >>> sample_numbers(5, seed=1, step=0, batch=5, rows=range(3, 5)).tolist()
+    [0, 1]
+    """
+    rows = _check_rows(rows, batch=batch)
+    return _drawn(num_samples, seed=seed, step=step, batch=batch, rows=rows)[0]
+
+
+def eval_numbers(*, index: int, batch: int, rows: range | None = None) -> range:
+    """Return the numbers of the labelled samples of an evaluation batch, or of some of its rows.
+
+    >>> eval_numbers(index=1, batch=4, rows=range(1, 3))
+    range(5, 7)
+    """
+    rows = _check_rows(rows, batch=batch)
+    return range(index * batch + rows.start, index * batch + rows.stop)
 
 
 def num_eval_batches(tokens: Integer[np.ndarray, " tokens"], *, batch: int, sequence: int) -> int:
@@ -106,6 +127,17 @@ def eval_batch(
     return _gather(tokens, windows * sequence, sequence=sequence)
 
 
+def _drawn(
+    count: int, *, seed: int, step: int, batch: int, rows: range
+) -> tuple[Int64[np.ndarray, " rows"], UInt64[np.ndarray, " rows"]]:
+    """Return which of `count` things each row is, each once in an epoch, and the epoch's key."""
+    serial = step * batch + np.arange(rows.start, rows.stop, dtype=np.int64)
+    epochs, indices = serial // count, serial % count
+    # Seed and epoch are mixed separately: seed 1, epoch 0 must not draw what seed 0, epoch 1 draws.
+    keys = mix(mix(np.full(len(rows), seed, np.uint64)) ^ epochs.astype(np.uint64))
+    return permute(indices, size=count, keys=keys), keys
+
+
 def _gather(
     tokens: Integer[np.ndarray, " tokens"], starts: Integer[np.ndarray, " rows"], *, sequence: int
 ) -> Int32[np.ndarray, "rows {sequence}+1"]:
@@ -126,7 +158,9 @@ def _check_rows(rows: range | None, *, batch: int) -> range:
     return rows
 
 
-def _check_length(tokens: Integer[np.ndarray, " tokens"], *, sequence: int) -> None:
+def _check_length(tokens: Integer[np.ndarray, "tokens ..."], *, sequence: int) -> None:
+    if tokens.ndim != 1:
+        raise DataError("`folder` must hold text, not labelled samples; name another dataset")
     if len(tokens) < sequence + 1:
         raise DataError(
             f"`sequence` must be less than the {len(tokens)} tokens of a split, not {sequence};"

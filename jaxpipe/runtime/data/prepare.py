@@ -41,10 +41,7 @@ def prepare(
     Raises:
         DataError: `folder` holds a dataset already, or `source` cannot be read or is too short.
     """
-    if (folder / RECORD).exists():
-        raise DataError(
-            f"`folder` must not hold a dataset already; {folder} does; name another, or remove it"
-        )
+    check_no_dataset(folder)
     tokenizer = Bytes() if tokenizer is None else tokenizer
     folder.mkdir(parents=True, exist_ok=True)
     stream = folder / "tokens.partial"
@@ -55,7 +52,7 @@ def prepare(
         record = Record(
             vocabulary=tokenizer.vocabulary,
             tokenizer="bytes" if tokenizer.definition is None else "byte pairs",
-            tokenizer_checksum=_write_tokenizer(folder / TOKENIZER, tokenizer),
+            tokenizer_checksum=write_tokenizer(folder / TOKENIZER, tokenizer),
             source=source.description,
             train=_write_tokens(folder / "train.npy", stream, parts.train, dtype=dtype),
             eval=_write_tokens(folder / "eval.npy", stream, parts.eval, dtype=dtype),
@@ -64,6 +61,18 @@ def prepare(
         stream.unlink(missing_ok=True)
     write_record(folder, record)  # last: only now is the folder a dataset
     return open_dataset(folder)
+
+
+def check_no_dataset(folder: Path) -> None:
+    """Check that a folder holds no dataset, which would be overwritten.
+
+    Raises:
+        DataError: it does.
+    """
+    if (folder / RECORD).exists():
+        raise DataError(
+            f"`folder` must not hold a dataset already; {folder} does; name another, or remove it"
+        )
 
 
 def _dtype(tokenizer: Tokenizer) -> _TokenDtype:
@@ -113,7 +122,8 @@ def _write_tokens(
     return TokenFile(num_tokens=num_tokens, dtype=dtype, checksum=checksum_file(path))
 
 
-def _write_tokenizer(path: Path, tokenizer: Tokenizer) -> str | None:
+def write_tokenizer(path: Path, tokenizer: Tokenizer) -> str | None:
+    """Write a tokenizer that has a definition, and return the checksum; else return None."""
     if tokenizer.definition is None:
         return None
     write_durably(path, tokenizer.definition.encode())

@@ -6,6 +6,10 @@
            eval.npy          the same; no token of the text is in both
            tokenizer.json    the definition of byte pairs; absent for the tokenizer of bytes
            dataset.json      this record, with a checksum of its own; written last
+
+Of labelled samples, `train.npy` and `eval.npy` have a row per sample, a sequence of tokens or the
+pixels of a picture, and `train-labels.npy` and `eval-labels.npy` the numbers of their classes.
+Their record has another format number, since older versions of jaxpipe cannot read them.
 """
 
 from dataclasses import dataclass
@@ -21,11 +25,12 @@ from jaxpipe.runtime.storage.checksum import seal, unseal
 RECORD = "dataset.json"
 TOKENIZER = "tokenizer.json"
 _VERSION = 1
+_LABELLED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenFile:
-    """One split: its length, its dtype and the checksum of the whole file."""
+    """One array: the number of its elements, its dtype and the checksum of the whole file."""
 
     num_tokens: int
     dtype: Literal["uint8", "uint16", "uint32"]
@@ -33,8 +38,21 @@ class TokenFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LabelFiles:
+    """The labels of both splits, their classes in order, and the shape of one input."""
+
+    classes: tuple[str, ...]
+    sample: tuple[int, ...]
+    train: TokenFile
+    eval: TokenFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A prepared dataset; `tokenizer_checksum` is None where there is no `tokenizer.json`."""
+    """A prepared dataset; `tokenizer_checksum` is None where there is no `tokenizer.json`.
+
+    Pixels of pictures are bytes, and count as tokens of the tokenizer of bytes.
+    """
 
     vocabulary: int
     tokenizer: Literal["bytes", "byte pairs"]
@@ -42,11 +60,21 @@ class Record:
     source: str
     train: TokenFile
     eval: TokenFile
+    labels: LabelFiles | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    format: int
 
 
 def write_record(folder: Path, record: Record) -> None:
     """Write `dataset.json`, which makes the folder a dataset."""
-    write_durably(folder / RECORD, seal(msgspec.to_builtins(record), version=_VERSION))
+    content = msgspec.to_builtins(record)
+    if record.labels is None:
+        del content["labels"]
+    version = _VERSION if record.labels is None else _LABELLED
+    write_durably(folder / RECORD, seal(content, version=version))
 
 
 def read_record(folder: Path) -> Record:
@@ -57,13 +85,16 @@ def read_record(folder: Path) -> Record:
     """
     path = folder / RECORD
     try:
-        return msgspec.convert(unseal(path.read_bytes(), version=_VERSION), Record)
+        data = path.read_bytes()
+        is_labelled = msgspec.json.decode(data, type=_Format).format == _LABELLED
+        content = unseal(data, version=_LABELLED if is_labelled else _VERSION)
+        return msgspec.convert(content, Record)
     except OSError:
         raise DataError(
             f"`folder` must hold a prepared dataset; {path} cannot be read; prepare one with"
             " `jaxpipe data prepare`"
         ) from None
-    except (ValueError, msgspec.ValidationError) as error:
+    except (ValueError, msgspec.DecodeError, msgspec.ValidationError) as error:
         raise DataError(
             f"`folder` must hold an intact dataset; {path} is not: {error}; prepare it again with"
             " `jaxpipe data prepare`"

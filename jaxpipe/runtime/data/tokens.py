@@ -1,6 +1,7 @@
-"""A prepared dataset, opened: two memory-mapped token files and their tokenizer."""
+"""A prepared dataset, opened: memory-mapped arrays of both splits, and their tokenizer."""
 
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -8,24 +9,46 @@ from jaxtyping import UInt
 
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.data.byte_pairs import load_byte_pairs
-from jaxpipe.runtime.data.record import TOKENIZER, Record, TokenFile, read_record
+from jaxpipe.runtime.data.input_shape import InputShape
+from jaxpipe.runtime.data.record import TOKENIZER, LabelFiles, Record, TokenFile, read_record
 from jaxpipe.runtime.data.tokenizer import Bytes, Tokenizer
 from jaxpipe.runtime.storage.checksum import checksum_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dataset:
-    """The tokens of both splits, on disk until they are read, and their tokenizer."""
+class Labels:
+    """The numbers of the classes of all samples, and the names of the classes."""
 
-    train: UInt[np.ndarray, " train_tokens"]
-    eval: UInt[np.ndarray, " eval_tokens"]
+    train: UInt[np.ndarray, " train_samples"]
+    eval: UInt[np.ndarray, " eval_samples"]
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """The tokens of both splits, on disk until they are read, and their tokenizer.
+
+    With `labels`, `train` and `eval` have a row per sample: tokens, or the pixels of a picture.
+    """
+
+    train: UInt[np.ndarray, "train_tokens ..."]
+    eval: UInt[np.ndarray, "eval_tokens ..."]
     tokenizer: Tokenizer
     source: str
+    labels: Labels | None = None
 
     @property
     def vocabulary(self) -> int:
-        """The number of different tokens."""
+        """The number of different tokens, or of values of a pixel."""
         return self.tokenizer.vocabulary
+
+    @property
+    def labelled_input(self) -> InputShape | None:
+        """The shape of a labelled input; None if samples are windows of tokens."""
+        if self.labels is None:
+            return None
+        shape = self.train.shape[1:]
+        return InputShape(shape=shape, dtype="int32" if len(shape) == 1 else str(self.train.dtype))
 
 
 def open_dataset(folder: Path, *, verify: bool = True) -> Dataset:
@@ -38,9 +61,11 @@ def open_dataset(folder: Path, *, verify: bool = True) -> Dataset:
         DataError: the folder is no dataset, or a file is missing or has changed.
     """
     record = read_record(folder)
+    sample = () if record.labels is None else record.labels.sample
     dataset = Dataset(
-        train=_open_tokens(folder / "train.npy", record.train, verify=verify),
-        eval=_open_tokens(folder / "eval.npy", record.eval, verify=verify),
+        train=_open_array(folder / "train.npy", record.train, row=sample, verify=verify),
+        eval=_open_array(folder / "eval.npy", record.eval, row=sample, verify=verify),
+        labels=_open_labels(folder, record.labels, verify=verify),
         tokenizer=_open_tokenizer(folder / TOKENIZER, record, verify=verify),
         source=record.source,
     )
@@ -49,7 +74,24 @@ def open_dataset(folder: Path, *, verify: bool = True) -> Dataset:
     return dataset
 
 
-def _open_tokens(path: Path, expected: TokenFile, *, verify: bool) -> UInt[np.ndarray, " tokens"]:
+def _open_labels(folder: Path, record: LabelFiles | None, *, verify: bool) -> Labels | None:
+    if record is None:
+        return None
+    labels = Labels(
+        train=_open_array(folder / "train-labels.npy", record.train, row=(), verify=verify),
+        eval=_open_array(folder / "eval-labels.npy", record.eval, row=(), verify=verify),
+        classes=record.classes,
+    )
+    for split in ("train", "eval"):
+        # A target outside of the classes would make the loss NaN, far from here.
+        if max(getattr(labels, split), default=0) >= len(labels.classes):
+            raise _corrupt(folder / f"{split}-labels.npy", "it has labels of no class")
+    return labels
+
+
+def _open_array(
+    path: Path, expected: TokenFile, *, row: tuple[int, ...], verify: bool
+) -> UInt[np.ndarray, "..."]:
     if verify:
         _verify(path, expected.checksum)
     try:
@@ -58,7 +100,8 @@ def _open_tokens(path: Path, expected: TokenFile, *, verify: bool) -> UInt[np.nd
     except (OSError, EOFError, ValueError, TypeError) as error:
         raise _corrupt(path, str(error)) from None
     found = f"{getattr(tokens, 'dtype', None)}{list(getattr(tokens, 'shape', ()))}"
-    wanted = f"{expected.dtype}[{expected.num_tokens}]"
+    num_rows = expected.num_tokens // max(1, prod(row))
+    wanted = f"{expected.dtype}{[num_rows, *row]}"
     if found != wanted:
         raise _corrupt(path, f"it holds {found}, not {wanted}")
     return tokens

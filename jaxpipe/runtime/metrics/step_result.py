@@ -40,7 +40,7 @@ class StepEnd:
         num_updates = self.step - 1 - self.skipped_before
         return StepMetrics(
             step=self.step,
-            loss=self.totals.loss / job.tokens_per_step,
+            loss=self.totals.loss / job.targets_per_step,
             eval_loss=eval_loss,
             grad_norm=self.totals.square_norm**0.5 if is_taken else None,
             learning_rate=float(np.asarray(rate(num_updates))),

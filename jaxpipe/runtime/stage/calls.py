@@ -30,6 +30,13 @@ from jaxpipe.runtime.stage.zero1 import ShardedParameters
 
 Scalar: TypeAlias = HostOrDeviceArray | np.floating
 
+OutputArrays: TypeAlias = HostOrDeviceArray | tuple[HostOrDeviceArray, HostOrDeviceArray]
+"""What a forward returns, or its cotangent.
+
+An activation; at the last stage the loss; at another stage whose layers add to the loss, a pair of
+both.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
@@ -81,8 +88,8 @@ class StageCalls(Protocol):
         targets: HostOrDeviceArray | None,
         position: HostOrDeviceArray,
         /,
-    ) -> tuple[HostOrDeviceArray, Residuals]:
-        """Return the output for one microbatch, at the last stage its loss, and the residuals."""
+    ) -> tuple[OutputArrays, Residuals]:
+        """Return the output for one microbatch, and the residuals."""
         ...
 
     def evaluate(
@@ -95,17 +102,17 @@ class StageCalls(Protocol):
         self,
         compute: Parameters,
         residuals: Residuals,
-        cotangent: HostOrDeviceArray,
+        cotangent: OutputArrays,
         gradients: Parameters,
         /,
     ) -> tuple[HostOrDeviceArray | None, Parameters]:
-        """Return the gradient of the input (None for tokens) and the accumulated `gradients`."""
+        """Return the gradient of the input (None for samples) and the accumulated `gradients`."""
         ...
 
     def backward_input(
-        self, compute: Parameters, residuals: Residuals, cotangent: HostOrDeviceArray, /
+        self, compute: Parameters, residuals: Residuals, cotangent: OutputArrays, /
     ) -> tuple[HostOrDeviceArray | None, Carried]:
-        """Return the gradient of the input (None for tokens), and what `backward_weight` reads."""
+        """Return the gradient of the input (None for samples), and what `backward_weight` reads."""
         ...
 
     def backward_weight(

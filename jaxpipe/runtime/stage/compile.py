@@ -17,7 +17,7 @@ from jax.stages import Compiled
 
 from jaxpipe.comm import HostOrDeviceArray
 from jaxpipe.runtime.config import MatmulPrecision
-from jaxpipe.runtime.stage.calls import Scalar, StageSpec
+from jaxpipe.runtime.stage.calls import OutputArrays, Scalar, StageSpec
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Layout
@@ -61,7 +61,7 @@ class CompiledStage:
         x: HostOrDeviceArray,
         targets: HostOrDeviceArray | None,
         position: HostOrDeviceArray,
-    ) -> tuple[HostOrDeviceArray, Residuals]:
+    ) -> tuple[OutputArrays, Residuals]:
         """Return the output for one microbatch, and the residuals."""
         return self._call("forward", compute, x, targets, position)
 
@@ -75,14 +75,14 @@ class CompiledStage:
         self,
         compute: Parameters,
         residuals: Residuals,
-        cotangent: HostOrDeviceArray,
+        cotangent: OutputArrays,
         gradients: Parameters,
     ) -> tuple[HostOrDeviceArray | None, Parameters]:
         """Return the gradient of the input and the accumulated `gradients`, which are donated."""
         return self._call("backward", compute, residuals, cotangent, gradients)
 
     def backward_input(
-        self, compute: Parameters, residuals: Residuals, cotangent: HostOrDeviceArray
+        self, compute: Parameters, residuals: Residuals, cotangent: OutputArrays
     ) -> tuple[HostOrDeviceArray | None, Carried]:
         """Return the gradient of the input, and what `backward_weight` reads."""
         assert self.split is not None, "compiled for a schedule that splits no backward"
@@ -200,9 +200,9 @@ def _inputs(
 ) -> tuple[tuple[Any, Any], jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
     """Return the shapes of the arguments from outside: input and targets, position, a scalar."""
     work, shape = functions.work, spec.layout.shape
-    tokens = shape((work.microbatch, work.sequence), jnp.int32)
-    hidden = shape(spec.activation.shape, spec.activation.dtype)
-    data = (tokens if spec.is_first else hidden, tokens if spec.is_last else None)
+    x = work.inputs if spec.is_first else spec.activation
+    targets = shape(work.targets.shape, work.targets.dtype) if spec.is_last else None
+    data = (shape(x.shape, x.dtype), targets)
     return data, shape((2,), jnp.int32), shape((), jnp.float32)
 
 

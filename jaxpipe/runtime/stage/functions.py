@@ -9,6 +9,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from jaxpipe.runtime.config import OptimizerConfig
+from jaxpipe.runtime.data.input_shape import InputShape
 from jaxpipe.runtime.stage.calls import Scalar, StageSpec
 from jaxpipe.runtime.stage.gradient_buckets import Buckets, pack, unpack
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE
@@ -20,20 +21,48 @@ from jaxpipe.runtime.stage.vjp import Residuals, backward_from_residuals, forwar
 from jaxpipe.runtime.stage.zero1 import OptimizerShard, ShardedParameters
 from jaxpipe.schedule import Bucket
 
-Cotangent = Float[Array | np.ndarray, "..."]
+Cotangent = (
+    Float[Array | np.ndarray, "..."]
+    | tuple[Float[Array | np.ndarray, "..."], Float[Array | np.ndarray, ""]]
+)
+"""Of the output: a pair where the output is one, the second that of the loss."""
 Position = Int[Array | np.ndarray, "2"]
 """The step, and the microbatch counted over all replicas: the dropout key depends on both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The sizes of a run, in samples, tokens and steps, and its seed."""
+    """The sizes of a run, in samples, tokens and steps, and its seed.
+
+    `labelled` is the shape of the input of a sample with a label; None if samples are windows of
+    tokens, in which each token is the target of the one before it.
+    """
 
     microbatch: int
     sequence: int
     batch: int
     num_steps: int
     seed: int
+    labelled: InputShape | None = None
+
+    @property
+    def inputs(self) -> jax.ShapeDtypeStruct:
+        """The inputs of a microbatch."""
+        if self.labelled is None:
+            return jax.ShapeDtypeStruct((self.microbatch, self.sequence), jnp.int32)
+        shape = (self.microbatch, *self.labelled.shape)
+        return jax.ShapeDtypeStruct(shape, self.labelled.dtype)
+
+    @property
+    def targets(self) -> jax.ShapeDtypeStruct:
+        """The targets of a microbatch."""
+        one = (self.sequence,) if self.labelled is None else ()
+        return jax.ShapeDtypeStruct((self.microbatch, *one), jnp.int32)
+
+    @property
+    def num_targets(self) -> int:
+        """The targets of a step, over which the loss is a mean."""
+        return self.batch * (self.sequence if self.labelled is None else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +103,12 @@ class StageFunctions:
     def activation(self) -> jax.ShapeDtypeStruct:
         """Return the shape of what one microbatch sends to the next stage."""
 
-        def embed(tokens: Array) -> Array:
+        def embed(inputs: Array) -> Array:
             key = jax.random.key(self.work.seed)
             params = self.stage.model.init(key, layers=range(1), embed=True, head=False)
-            return self.stage.model.embed(params, tokens, None)
+            return self.stage.model.embed(params, inputs, None)
 
-        shape = (self.work.microbatch, self.work.sequence)
-        return jax.eval_shape(embed, jax.ShapeDtypeStruct(shape, jnp.int32))
+        return jax.eval_shape(embed, self.work.inputs)
 
     def init(self) -> tuple[Parameters, optax.OptState]:
         """Return fresh parameters and moments."""
@@ -108,7 +136,7 @@ class StageFunctions:
         key = microbatch_key(seed=self.work.seed, step=position[0], microbatch=position[1])
         if self.stage.is_first:
             activation = self.activation()
-            # Tokens have no gradient. That of the input of the first layer is computed instead, so
+            # Samples have no gradient. That of the input of the first layer is computed instead, so
             # that the input half of a split backward reaches through all layers on this stage too.
             offset = jnp.zeros(activation.shape, activation.dtype)
             return forward_with_residuals(
@@ -120,9 +148,9 @@ class StageFunctions:
             lambda params, x: self.stage.apply(params, x, targets, key), compute, x
         )
 
-    def evaluate(self, compute: Parameters, x: Input, targets: Targets) -> Output:
+    def evaluate(self, compute: Parameters, x: Input, targets: Targets) -> Array:
         """Return the output without dropout, and no residuals."""
-        return self.stage.apply(compute, x, targets, None)
+        return self.stage.evaluate(compute, x, targets)
 
     def backward(
         self,
@@ -133,7 +161,7 @@ class StageFunctions:
     ) -> tuple[Array | None, Parameters]:
         """Return the gradient of the input (None for tokens) and the accumulated `gradients`.
 
-        `cotangent` is the gradient of the output: at the last stage one over the tokens of a step,
+        `cotangent` is the gradient of the output: that of a loss is one over the targets of a step,
         which makes the loss a mean over them, times the scale of the loss if it has one.
         """
         of_weights, of_input = backward_from_residuals(residuals, compute, cotangent)
@@ -143,7 +171,7 @@ class StageFunctions:
         self,
         compute: Parameters,
         residuals: Residuals,
-        cotangent: Cotangent | jax.ShapeDtypeStruct,
+        cotangent: Cotangent | jax.ShapeDtypeStruct | tuple[jax.ShapeDtypeStruct, ...],
     ) -> SplitBackward:
         """Return the backward in two halves, given its arguments or their shapes."""
         return split_backward(backward_from_residuals, residuals, compute, cotangent)
@@ -179,8 +207,8 @@ class StageFunctions:
         return add_gradients(gradients, carried.split.weight_part(carried, compute))
 
     def loss_cotangent(self) -> Float[Array, ""]:
-        """Return the cotangent of the loss: one over the tokens of a step."""
-        return jnp.float32(1 / (self.work.batch * self.work.sequence))
+        """Return the cotangent of the loss: one over the targets of a step."""
+        return jnp.float32(1 / self.work.num_targets)
 
     def pack(self, gradients: Parameters) -> Buckets:
         """Return the gradients as one vector per bucket."""

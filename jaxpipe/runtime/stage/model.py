@@ -11,9 +11,20 @@ stages that compute with it::
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Integer, Key
 
 Parameters: TypeAlias = dict[str, Any]
+
+Inputs: TypeAlias = Int[Array, "batch seq"] | Integer[Array, "batch height width channels"]
+"""Tokens, or the pixels of pictures."""
+
+Targets: TypeAlias = Int[Array, "batch seq"] | Int[Array, " batch"]
+"""The next tokens, or the labels of samples."""
+
+Hidden: TypeAlias = Float[Array, "batch seq dim"]
+
+WithLoss: TypeAlias = tuple[Hidden, Float[Array, ""]]
+"""An activation, and what the layers that computed it add to the loss."""
 
 
 @runtime_checkable
@@ -57,31 +68,28 @@ class Model(Protocol):
         """
         ...
 
-    def embed(
-        self, params: Parameters, tokens: Int[Array, "batch seq"], key: Key[Array, ""] | None
-    ) -> Float[Array, "batch seq dim"]:
+    def embed(self, params: Parameters, inputs: Inputs, key: Key[Array, ""] | None, /) -> Hidden:
         """Return the input of the first layer; None for `key` turns dropout off."""
         ...
 
     def block(
-        self, layer: Parameters, x: Float[Array, "batch seq dim"], key: Key[Array, ""] | None
-    ) -> Float[Array, "batch seq dim"]:
-        """Apply one layer, given one slice of `params["blocks"]`."""
+        self, layer: Parameters, x: Hidden, key: Key[Array, ""] | None, /
+    ) -> Hidden | WithLoss:
+        """Apply one layer, given one slice of `params["blocks"]`.
+
+        A layer that adds to the training loss, such as the load-balance loss of a router, returns a
+        pair: its output, and what it adds, in the units of `loss`. All layers do, or none does.
+        """
         ...
 
     def head(
-        self, params: Parameters, x: Float[Array, "batch seq dim"]
-    ) -> Float[Array, "batch seq vocabulary"]:
+        self, params: Parameters, x: Hidden, /
+    ) -> Float[Array, "batch seq vocabulary"] | Float[Array, "batch classes"]:
         """Return the logits, in float32."""
         ...
 
-    def loss(
-        self,
-        params: Parameters,
-        x: Float[Array, "batch seq dim"],
-        targets: Int[Array, "batch seq"],
-    ) -> Float[Array, ""]:
-        """Return the cross-entropy of the head in nats, summed over all tokens, in float32.
+    def loss(self, params: Parameters, x: Hidden, targets: Targets, /) -> Float[Array, ""]:
+        """Return the cross-entropy of the head in nats, summed over all targets, in float32.
 
         Its input is that of `head`, not logits: those of all tokens may not fit into memory.
         """

@@ -6,14 +6,19 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Integer
 
 from jaxpipe.runtime.config import Loop, Remat
-from jaxpipe.runtime.stage.model import Model, Parameters
+from jaxpipe.runtime.stage.model import Model, Parameters, WithLoss
 
-Input = Int[Array | np.ndarray, "microbatch seq"] | Float[Array | np.ndarray, "microbatch seq dim"]
-Targets = Int[Array | np.ndarray, "microbatch seq"] | None
-Output = Float[Array, "microbatch seq dim"] | Float[Array, ""]
+Input = (
+    Int[Array | np.ndarray, "microbatch seq"]
+    | Integer[Array | np.ndarray, "microbatch height width channels"]
+    | Float[Array | np.ndarray, "microbatch seq dim"]
+)
+Targets = Int[Array | np.ndarray, "microbatch seq"] | Int[Array | np.ndarray, " microbatch"] | None
+Output = Float[Array, "microbatch seq dim"] | Float[Array, ""] | WithLoss
+"""An activation; of the last stage the loss; of others whose layers add to the loss, a pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +43,7 @@ class Stage:
 
     @property
     def is_first(self) -> bool:
-        """Whether the stage reads tokens."""
+        """Whether the stage reads samples."""
         return self.index == 0
 
     @property
@@ -85,27 +90,40 @@ class Stage:
     ) -> Output:
         """Return the output activation of the stage; of the last stage, the summed loss.
 
-        `x` are tokens at the first stage and activations elsewhere; only the last stage reads
+        `x` are samples at the first stage and activations elsewhere; only the last stage reads
         `targets`. `key` is that of the step and microbatch; None turns dropout off. The `offset` is
         added to the input of the first layer: zeros, whose gradient is that of this input where
-        `x` are tokens, which have none.
+        `x` are samples, which have none.
+
+        What layers add to the loss belongs to the loss of their own stage: the last one adds it,
+        others return it next to the activation.
         """
-        hidden = self._hidden(params, x, key, offset)
+        hidden, added = self._hidden(params, x, key, offset)
         if not self.is_last:
-            return hidden
+            return hidden if added is None else (hidden, added)
+        of_head = self._of_head(params, hidden, targets)
+        return of_head if added is None else of_head + added
+
+    def evaluate(self, params: Parameters, x: Input, targets: Targets) -> Array:
+        """Return the output without dropout, and without what layers add to the training loss."""
+        hidden, _ = self._hidden(params, x, None, None)
+        return self._of_head(params, hidden, targets) if self.is_last else hidden
+
+    def logits(
+        self, params: Parameters, inputs: Input
+    ) -> Float[Array, "batch seq vocabulary"] | Float[Array, "batch classes"]:
+        """Return the logits, without dropout, if this stage is the whole model."""
+        assert self.num_stages == 1, self
+        return self.model.head(params, self._hidden(params, inputs, None, None)[0])
+
+    def _of_head(self, params: Parameters, hidden: Array, targets: Targets) -> Array:
         assert targets is not None, "the last stage reads targets"
         return self.model.loss(params, hidden, jnp.asarray(targets))
 
-    def logits(
-        self, params: Parameters, tokens: Int[Array, "batch seq"]
-    ) -> Float[Array, "batch seq vocabulary"]:
-        """Return the logits, without dropout, if this stage is the whole model."""
-        assert self.num_stages == 1, self
-        return self.model.head(params, self._hidden(params, tokens, None, None))
-
     def _hidden(
         self, params: Parameters, x: Input, key: Array | None, offset: Array | None
-    ) -> Array:
+    ) -> tuple[Array, Array | None]:
+        """Return the activation after all layers, and what these add to the loss, if they do."""
         hidden = jnp.asarray(x)
         if self.is_first:
             # Layers use the numbers below `num_layers` for their keys; the embedding the next one.
@@ -113,21 +131,27 @@ class Stage:
         hidden = hidden if offset is None else hidden + offset
         return self._blocks(params["blocks"], hidden, key)
 
-    def _blocks(self, blocks: Parameters | tuple, x: Array, key: Array | None) -> Array:
+    def _blocks(
+        self, blocks: Parameters | tuple, x: Array, key: Array | None
+    ) -> tuple[Array, Array | None]:
         scanned = isinstance(blocks, dict)
         block = rematerialise(self.model.block, self.remat, scanned=scanned)
 
-        def step(x: Array, layer: tuple[Parameters, Array | int]) -> tuple[Array, None]:
+        def step(x: Array, layer: tuple[Parameters, Array | int]) -> tuple[Array, Array | None]:
             params, number = layer
             # The number of the layer in the model, not in the stage: dropout is independent of the
             # partition of layers.
-            return block(params, x, _fold(key, number)), None
+            output = block(params, x, _fold(key, number))
+            return output if isinstance(output, tuple) else (output, None)
 
         if scanned:
-            return jax.lax.scan(step, x, (blocks, jnp.asarray(self.layers)))[0]
+            x, added = jax.lax.scan(step, x, (blocks, jnp.asarray(self.layers)))
+            return x, None if added is None else added.sum()
+        total = None
         for layer in zip(blocks, self.layers, strict=True):
-            x, _ = step(x, layer)
-        return x
+            x, added = step(x, layer)
+            total = added if total is None or added is None else total + added
+        return x, total
 
 
 def microbatch_key(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Integer
 
 from jaxpipe.comm import (
     AllReducer,
@@ -35,13 +35,15 @@ from jaxpipe.trace import Lane
 class StepBatch:
     """The samples of a replica in one step.
 
-    `tokens` are inputs and, shifted by one, targets; None on ranks that need neither.
-    `first_microbatch` is the number of the replica's microbatch 0, counted over all replicas.
+    `samples` are windows of tokens, inputs and, shifted by one, targets; or, with `labels` as
+    targets, inputs of any kind. None on ranks that need neither. `first_microbatch` is the number
+    of the replica's microbatch 0, counted over all replicas.
     """
 
     step: int
     first_microbatch: int
-    tokens: Int[np.ndarray, "microbatches microbatch tokens"] | None
+    samples: Integer[np.ndarray, "microbatches microbatch ..."] | None
+    labels: Int[np.ndarray, "microbatches microbatch"] | None = None
 
 
 def _continue(_: int) -> None:
@@ -205,27 +207,26 @@ class _Run:
         number, microbatch = instruction.stage, _microbatch(instruction)
         stage, spec = self.stages[number], self.stages[number].calls.spec
         before = (number - 1, number, microbatch)
-        x = self._tokens(microbatch, 0) if spec.is_first else self.mailbox.take(before)
-        targets = self._tokens(microbatch, 1) if spec.is_last else None
+        x = self._inputs(microbatch) if spec.is_first else self.mailbox.take(before)
+        targets = self._targets(microbatch) if spec.is_last else None
         # Counted over all replicas: dropout must not depend on how the batch is distributed.
         position = np.array((self.batch.step, self.batch.first_microbatch + microbatch), np.int32)
         with self.interpreter.recorder.span(Lane.COMPUTE, instruction):
-            output = stage.forward(microbatch, x, targets, position)
-        if spec.is_last:
+            activation, loss = stage.forward(microbatch, x, targets, position)
+        if loss is not None:
             # On the host, in float64: in float32, a sum over many microbatches would lose digits.
-            self.totals = replace(self.totals, loss=self.totals.loss + float(output))
-        else:
-            self.mailbox.put((number, number + 1, microbatch), output)
+            self.totals = replace(self.totals, loss=self.totals.loss + float(loss))
+        if activation is not None:
+            self.mailbox.put((number, number + 1, microbatch), activation)
 
     def backward(self, instruction: Instruction) -> None:
         number, microbatch = instruction.stage, _microbatch(instruction)
         stage, behind = self.stages[number], (number + 1, number, microbatch)
         compute = stage.backward if instruction.op is Op.BACKWARD else stage.backward_input
-        is_last = stage.calls.spec.is_last
-        cotangent = stage.loss_cotangent if is_last else self.mailbox.take(behind)
+        of_activation = None if stage.calls.spec.is_last else self.mailbox.take(behind)
         with self.interpreter.recorder.span(Lane.COMPUTE, instruction):
-            of_input = compute(microbatch, cotangent)
-        if of_input is not None:  # the first stage reads tokens
+            of_input = compute(microbatch, of_activation)
+        if of_input is not None:  # the first stage reads samples
             self.mailbox.put((number, number - 1, microbatch), of_input)
 
     def backward_weight(self, instruction: Instruction) -> None:
@@ -267,11 +268,16 @@ class _Run:
             )
             stage.join(flat)
 
-    def _tokens(self, microbatch: int, shift: int) -> Int[np.ndarray, "microbatch seq"]:
-        """Return the inputs of a microbatch, or with a shift of 1 its targets."""
-        assert self.batch.tokens is not None, "the first and the last stage read tokens"
-        tokens = self.batch.tokens[microbatch]
-        return tokens[:, shift : tokens.shape[1] - 1 + shift]
+    def _inputs(self, microbatch: int) -> Integer[np.ndarray, "samples ..."]:
+        assert self.batch.samples is not None, "the first and the last stage read samples"
+        samples = self.batch.samples[microbatch]
+        return samples[:, :-1] if self.batch.labels is None else samples
+
+    def _targets(self, microbatch: int) -> Int[np.ndarray, "samples ..."]:
+        assert self.batch.samples is not None, "the first and the last stage read samples"
+        if self.batch.labels is None:
+            return self.batch.samples[microbatch][:, 1:]
+        return self.batch.labels[microbatch]
 
     def _tied_gradient(self) -> HostOrDeviceArray:
         """Return the gradient of the tied embedding, added over the stages of this rank.

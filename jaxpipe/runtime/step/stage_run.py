@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpipe.comm import HostOrDeviceArray
-from jaxpipe.runtime.stage.calls import StageCalls
+from jaxpipe.runtime.stage.calls import OutputArrays, StageCalls
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.split_backward import Carried
@@ -25,7 +25,8 @@ class StageRun:
     """A stage, its state, and the arrays of its microbatches in flight.
 
     `gradients` is None where the stage is only evaluated. `scale` is that of the loss, if it is
-    scaled. `updated` are the pieces of a sharded optimizer, from `update` to `join`.
+    scaled. `updated` are the pieces of a sharded optimizer, from `update` to `join`. `adds_loss`
+    tells whether layers of a stage that is not the last one add to the loss.
     """
 
     calls: StageCalls
@@ -37,10 +38,11 @@ class StageRun:
     residuals: dict[int, Residuals] = field(default_factory=dict)
     carried: dict[int, Carried] = field(default_factory=dict)
     updated: Parameters | None = None
+    adds_loss: bool = False
 
     @property
     def loss_cotangent(self) -> HostOrDeviceArray:
-        """The cotangent from which the backward of the last stage starts."""
+        """The cotangent of the loss, from which the backward of the last stage starts."""
         unscaled = self.calls.spec.loss_cotangent
         # Scaling the cotangent scales all gradients, and costs nothing; the loss itself is not.
         return unscaled if self.scale is None else jnp.float32(float(unscaled) * self.scale)
@@ -51,20 +53,30 @@ class StageRun:
         x: HostOrDeviceArray,
         targets: HostOrDeviceArray | None,
         position: np.ndarray,
-    ) -> HostOrDeviceArray:
-        """Return the output for a microbatch; where the stage trains, keep its residuals."""
+    ) -> tuple[HostOrDeviceArray | None, HostOrDeviceArray | None]:
+        """Return the activation for the next stage, and the loss; None for what there is not.
+
+        Where the stage trains, keep the residuals.
+        """
         if self.gradients is None:
             output = self.calls.evaluate(self.compute, x, targets)
         else:
             output, residuals = self.calls.forward(self.compute, x, targets, position)
             self.residuals[microbatch] = jax.block_until_ready(residuals)
-        return jax.block_until_ready(output)
+        output = jax.block_until_ready(output)
+        if isinstance(output, tuple):
+            self.adds_loss = True
+            return output
+        return (None, output) if self.calls.spec.is_last else (output, None)
 
-    def backward(self, microbatch: int, cotangent: HostOrDeviceArray) -> HostOrDeviceArray | None:
-        """Accumulate the gradients of the weights; return that of the input, None for tokens.
+    def backward(
+        self, microbatch: int, of_activation: HostOrDeviceArray | None
+    ) -> HostOrDeviceArray | None:
+        """Accumulate the gradients of the weights; return that of the input, None for samples.
 
-        `cotangent` is the gradient of the output.
+        `of_activation` is the gradient of the activation, None at the last stage.
         """
+        cotangent = self._cotangent(of_activation)
         # `pop`: residuals are the largest arrays of a step, and must not outlive their backward.
         residuals, gradients = self.residuals.pop(microbatch), self._accumulated()
         of_input, gradients = self.calls.backward(self.compute, residuals, cotangent, gradients)
@@ -72,9 +84,10 @@ class StageRun:
         return jax.block_until_ready(of_input)
 
     def backward_input(
-        self, microbatch: int, cotangent: HostOrDeviceArray
+        self, microbatch: int, of_activation: HostOrDeviceArray | None
     ) -> HostOrDeviceArray | None:
         """Return the gradient of the input alone, and keep what `backward_weight` needs."""
+        cotangent = self._cotangent(of_activation)
         residuals = self.residuals.pop(microbatch)
         of_input, carried = self.calls.backward_input(self.compute, residuals, cotangent)
         self.carried[microbatch] = jax.block_until_ready(carried)
@@ -130,6 +143,11 @@ class StageRun:
             leaf.delete()
         params = jax.block_until_ready(self.calls.join(flat, updated))
         self.state = StageState(params=params, moments=self.state.moments)
+
+    def _cotangent(self, of_activation: HostOrDeviceArray | None) -> OutputArrays:
+        if of_activation is None:
+            return self.loss_cotangent
+        return (of_activation, self.loss_cotangent) if self.adds_loss else of_activation
 
     def _accumulated(self) -> Parameters:
         assert self.gradients is not None, "only a stage that trains has gradients"

@@ -74,7 +74,7 @@ class Worker:
         """
         rank, hooks = self.transport.rank, self.interpreter.hooks
         batch = train_step_batch(self.job, rank=rank, step=step)
-        hooks.after_read(self.job.plan, batch.tokens, rank=rank, step=step)
+        hooks.after_read(self.job.plan, batch.samples, rank=rank, step=step)
         reducer = self.interpreter.reducer
         errors = copied_errors(reducer)  # whether the step is skipped is known only at its end
         state, totals = self.interpreter.train(self.train_program, state, batch)
@@ -85,7 +85,7 @@ class Worker:
         return replace(state, loss_scale=loss_scale, skipped_steps=skipped_steps), totals
 
     def eval_loss(self, state: TrainState) -> float:
-        """Return the held-out loss in nats per token, the same on all ranks."""
+        """Return the held-out loss in nats per target, the same on all ranks."""
         self.interpreter.hooks.before_evaluation()
         num_batches = self.job.train.eval_batches
         batches = [
@@ -93,8 +93,8 @@ class Worker:
             for index in range(num_batches)
         ]
         losses = [self.interpreter.evaluate(self.eval_program, state, b).loss for b in batches]
-        # Losses are summed over tokens: one division at the end weighs all tokens alike.
-        return sum(losses) / (num_batches * self.job.tokens_per_step)
+        # Losses are summed over targets: one division at the end weighs all targets alike.
+        return sum(losses) / (num_batches * self.job.targets_per_step)
 
     def _adjusted(self, state: TrainState, *, is_taken: bool) -> tuple[LossScale | None, float]:
         """Return the scale of the next step's loss, and its ratio to that of this step."""

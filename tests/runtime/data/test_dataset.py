@@ -168,8 +168,8 @@ def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
 def test_another_format_version(tmp_path: Path, text: Source) -> None:
     prepare(text, tmp_path / "data")
     path = tmp_path / "data" / "dataset.json"
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(DataError, match="`format` must be 1, not 2"):
+    path.write_text(path.read_text().replace('"format": 1', '"format": 3'))
+    with pytest.raises(DataError, match="`format` must be 1, not 3"):
         open_dataset(tmp_path / "data")
 
 

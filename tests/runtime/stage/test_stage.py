@@ -52,7 +52,9 @@ def test_scanned_and_unrolled_layers_agree(remat: Remat, dropout: float) -> None
         )
 
         def loss(params: dict, one: Stage = one) -> jax.Array:
-            return one.apply(params, tokens[:, :-1], tokens[:, 1:], jax.random.key(1))
+            output = one.apply(params, tokens[:, :-1], tokens[:, 1:], jax.random.key(1))
+            assert not isinstance(output, tuple)
+            return output
 
         params = jax.jit(lambda one=one: one.spread(one.init(seed=SEED)))()
         value, gradients = jax.jit(jax.value_and_grad(loss))(params)

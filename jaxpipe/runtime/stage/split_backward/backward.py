@@ -32,6 +32,7 @@ class SplitBackward:
 
     flat: FlatJaxpr
     halves: Halves
+    num_residuals: int
     of_weights_structure: Any
 
     def input_part(self, residuals: Any, weights: Any, cotangent: Any) -> tuple[Any, Crossing]:
@@ -43,19 +44,18 @@ class SplitBackward:
 
     def carry(self, residuals: Any, cotangent: Any, crossing: Crossing) -> "Carried":
         """Return what the weight part reads: nothing is copied, all other residuals may go."""
-        leaves = jax.tree.leaves(residuals)
-        inputs = dict(enumerate(leaves))
-        inputs[len(self.flat.arguments) - 1] = cotangent  # the last argument
+        inputs = dict(enumerate(jax.tree.leaves(residuals)))
+        of_output = jax.tree.leaves(cotangent)  # the last arguments
+        inputs |= enumerate(of_output, start=len(self.flat.arguments) - len(of_output))
         # The weights are among the inputs too: `weight_part` receives them again, instead of here.
         kept = {p: inputs[p] for p in sorted(self.halves.second_inputs & inputs.keys())}
         return Carried(kept=kept, crossing=crossing, split=self)
 
     def weight_part(self, carried: "Carried", weights: Any) -> Any:
         """Return the gradients of the weights."""
-        known = jax.tree.leaves(weights)
-        # Arguments are residuals, weights, cotangent: the weights end before the last.
-        first = len(self.flat.arguments) - 1 - len(known)
-        values = self._values(carried.kept | {first + n: leaf for n, leaf in enumerate(known)})
+        # Arguments are residuals, weights, cotangent.
+        known = enumerate(jax.tree.leaves(weights), start=self.num_residuals)
+        values = self._values(carried.kept | dict(known))
         values.update(zip(crossing_keys(self.halves), carried.crossing, strict=True))
         run_second(self.flat, self.halves, values)
         found = [read(values, atom) for atom in self.flat.results[:-1]]
@@ -83,7 +83,7 @@ def split_backward(
 ) -> SplitBackward:
     """Split `backward(residuals, weights, cotangent) -> (of_weights, of_input)`.
 
-    The arguments are arrays, or their shapes; `cotangent` and `of_input` are one array each.
+    The arguments are trees of arrays, or of their shapes; `of_input` is one array.
 
     >>> import jax.numpy as jnp
     >>> def backward(residuals, weights, cotangent):
@@ -104,5 +104,8 @@ def split_backward(
     last = len(flat.results) - 1
     halves = halve(flat, first=frozenset([last]), second=frozenset(range(last)))
     return SplitBackward(
-        flat=flat, halves=halves, of_weights_structure=jax.tree.structure(of_weights)
+        flat=flat,
+        halves=halves,
+        num_residuals=len(jax.tree.leaves(residuals)),
+        of_weights_structure=jax.tree.structure(of_weights),
     )

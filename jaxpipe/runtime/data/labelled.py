@@ -1,0 +1,108 @@
+"""Prepare labelled samples: hold some out, write inputs and labels, write the record last."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Integer, UInt
+
+from jaxpipe.errors import DataError
+from jaxpipe.runtime.data.permutation import permute
+from jaxpipe.runtime.data.prepare import check_no_dataset, write_tokenizer
+from jaxpipe.runtime.data.record import (
+    TOKENIZER,
+    LabelFiles,
+    Record,
+    TokenFile,
+    write_record,
+)
+from jaxpipe.runtime.data.tokenizer import Bytes, Tokenizer
+from jaxpipe.runtime.data.tokens import Dataset, open_dataset
+from jaxpipe.runtime.storage.atomic_write import sync_file
+from jaxpipe.runtime.storage.checksum import checksum_file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled:
+    """Samples in memory: a row of `inputs` and a number of `labels` each.
+
+    Labels are numbers of `classes`. Inputs are tokens of the `tokenizer`, or pixels, which are
+    bytes.
+    """
+
+    inputs: UInt[np.ndarray, "samples ..."]
+    labels: UInt[np.ndarray, " samples"]
+    classes: tuple[str, ...]
+    source: str
+    tokenizer: Tokenizer = field(default_factory=Bytes)
+
+
+def prepare_labelled(samples: Labelled, folder: Path, *, eval_fraction: float = 0.1) -> Dataset:
+    """Write samples into `folder` as a dataset, and open it.
+
+    The samples are shuffled first, always alike, so that sources that are sorted by class have all
+    classes in both splits. Equal samples give equal files.
+
+    Raises:
+        DataError: `folder` holds a dataset already, `eval_fraction` leaves a split empty, or there
+            are fewer than two classes.
+    """
+    check_no_dataset(folder)
+    num_samples = len(samples.labels)
+    num_eval = int(num_samples * eval_fraction) if 0 < eval_fraction < 1 else 0
+    if not 0 < num_eval < num_samples:
+        raise DataError(
+            f"`eval_fraction` must hold out some of the {num_samples} samples, and not all, not "
+            f"{eval_fraction}; 0.1 is usual"
+        )
+    if len(samples.classes) < 2:
+        raise DataError(
+            f"`source` must have samples of at least 2 classes, not {len(samples.classes)}; name "
+            "another"
+        )
+    order = permute(np.arange(num_samples), size=num_samples, keys=np.zeros(num_samples, np.uint64))
+    splits = {"train": order[num_eval:], "eval": order[:num_eval]}
+    folder.mkdir(parents=True, exist_ok=True)
+    inputs, labels = (
+        {
+            name: _write_array(folder / f"{name}{suffix}.npy", array[rows])
+            for name, rows in splits.items()
+        }
+        for suffix, array in (("", samples.inputs), ("-labels", samples.labels))
+    )
+    tokenizer = samples.tokenizer
+    record = Record(
+        vocabulary=tokenizer.vocabulary,
+        tokenizer="bytes" if tokenizer.definition is None else "byte pairs",
+        tokenizer_checksum=write_tokenizer(folder / TOKENIZER, tokenizer),
+        source=samples.source,
+        train=inputs["train"],
+        eval=inputs["eval"],
+        labels=LabelFiles(
+            classes=samples.classes,
+            sample=samples.inputs.shape[1:],
+            train=labels["train"],
+            eval=labels["eval"],
+        ),
+    )
+    write_record(folder, record)  # last: only now is the folder a dataset
+    return open_dataset(folder)
+
+
+def smallest_unsigned(values: Integer[np.ndarray, "..."], *, below: int) -> UInt[np.ndarray, "..."]:
+    """Return values that are `below` a number in the smallest dtype for all such.
+
+    >>> smallest_unsigned(np.array([1, 2]), below=257).dtype.name
+    'uint16'
+    """
+    fits = (name for name in ("uint8", "uint16", "uint32") if below - 1 <= np.iinfo(name).max)
+    return values.astype(next(fits))
+
+
+def _write_array(path: Path, array: UInt[np.ndarray, "..."]) -> TokenFile:
+    with path.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+    sync_file(path)
+    name = array.dtype.name
+    assert name in ("uint8", "uint16", "uint32"), name
+    return TokenFile(num_tokens=array.size, dtype=name, checksum=checksum_file(path))

@@ -1,0 +1,14 @@
+"""Mixture of experts: a layer whose MLP is one of several, chosen for each token.
+
+::
+
+    x (batch, seq, dim) ─┬─ router ─ softmax ─ top k ─┬─ gates ────────────────┐
+                         │                            └─ dispatch              │
+                         └──────────────► slots (expert, batch, capacity) ─► experts ─► combine ─► y
+
+- `routing`: the options, and the capacity of an expert; importable without jax
+- `router`: gates and experts of each token, and their slots
+- `balance`: the optional auxiliary losses
+- `einsum_dispatch`, `ragged_dispatch`: two ways to bring tokens to experts and back
+- `mixture`: the layer, as a module
+"""

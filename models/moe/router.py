@@ -1,0 +1,73 @@
+"""The router: which experts a token takes, with which gates, and in which of their slots.
+
+Slots are given out in the order of the sequence, first choices before second ones::
+
+    token          0    1    2    3          expert a, capacity 2:   slot 0: token 0
+    first choice   a    a    b    a                                  slot 1: token 1
+    second choice  b    b    a    b          dropped: token 3's first, and token 2's second choice
+
+Source: Fedus et al. 2021, "Switch Transformers", section 2.1; Lepikhin et al. 2020, "GShard",
+algorithm 1, without its random dispatch of second choices.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from models.moe.routing import Routing
+
+
+class Routed(NamedTuple):
+    """The choice of each token, best expert first; everything is float32 or int32.
+
+    `logits` and `probabilities` are over all experts, `experts` and `gates` those that are chosen.
+    """
+
+    logits: Float[Array, "batch seq experts"]
+    probabilities: Float[Array, "batch seq experts"]
+    experts: Int[Array, "batch seq k"]
+    gates: Float[Array, "batch seq k"]
+
+
+# Keeps its arguments for the backward, and nothing of what it computes.
+@partial(jax.checkpoint, static_argnums=2)
+def route(
+    x: Float[Array, "batch seq dim"], kernel: Float[Array, "dim experts"], routing: Routing
+) -> Routed:
+    """Choose the experts of each token; of equal ones, the lowest number.
+
+    In float32, whatever the format of `x`: in 16 bits, rounding would often change the choice.
+
+    >>> x, kernel = jnp.array([[[1.0, 0.0], [0.0, 1.0]]]), jnp.array([[0.0, 2.0], [1.0, 0.0]])
+    >>> route(x, kernel, Routing(experts=2)).experts[..., 0].tolist()
+    [[1, 0]]
+    """
+    logits = jnp.einsum(
+        "bsd,de->bse",
+        x.astype(jnp.float32),
+        kernel.astype(jnp.float32),
+        precision=jax.lax.Precision.HIGHEST,
+    )
+    probabilities = jax.nn.softmax(logits, axis=-1)
+    gates, experts = jax.lax.top_k(probabilities, routing.experts_per_token)
+    if routing.normalised_gates:
+        gates = gates / gates.sum(axis=-1, keepdims=True)
+    return Routed(logits, probabilities, experts, gates)
+
+
+def slots(experts: Int[Array, "batch seq k"], *, num_experts: int) -> Int[Array, "batch seq k"]:
+    """Return the number of the slot, counted from 0, of each choice; a full expert has no more.
+
+    >>> slots(jnp.array([[[0], [0], [1], [0]]]), num_experts=2)[..., 0].tolist()
+    [[0, 1, 0, 2]]
+    """
+    batch, seq, k = experts.shape
+    chosen = jax.nn.one_hot(experts, num_experts, dtype=jnp.int32)
+    # All first choices, then all second ones: a first choice never gives way to a second.
+    ordered = chosen.swapaxes(1, 2).reshape(batch, k * seq, num_experts)
+    earlier = jnp.cumsum(ordered, axis=1) - ordered
+    own = (earlier * ordered).sum(axis=-1)
+    return own.reshape(batch, k, seq).swapaxes(1, 2)

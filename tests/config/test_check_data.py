@@ -1,0 +1,83 @@
+"""A dataset has to be one for the model: its labels, its shapes, and enough held-out samples."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxpipe.config import check_data, config_from
+from jaxpipe.errors import ConfigError, DataError
+from jaxpipe.runtime.data import Dataset, Labelled, Source, prepare, prepare_labelled
+
+TEXT: dict[str, Any] = {
+    "num_layers": 2,
+    "dim": 8,
+    "num_heads": 2,
+    "sequence": 5,
+    "vocabulary": 256,
+    "tied": False,
+    "classes": 2,
+}
+PICTURES = {**TEXT, "patch": 2, "channels": 1}
+
+
+def check(dataset: Dataset, model: dict[str, Any], **train: int) -> None:
+    config = config_from(
+        {
+            "run": {"folder": "run"},
+            "data": {"folder": "data"},
+            "model": model,
+            "train": {"batch": 2, "eval_batches": 1, **train},
+        }
+    )
+    assert config.sample.tokens == (0 if config.model.classes else 200)
+    check_data(config, dataset)
+
+
+def labelled(folder: Path, *shape: int) -> Dataset:
+    samples = Labelled(
+        inputs=np.zeros((20, *shape), np.uint8),
+        labels=(np.arange(20) % 2).astype(np.uint8),
+        classes=("even", "odd"),
+        source="numbers",
+    )
+    return prepare_labelled(samples, folder / "d", eval_fraction=0.2)
+
+
+def test_labelled_text_and_pictures_that_fit_are_accepted(tmp_path: Path) -> None:
+    check(labelled(tmp_path / "a", 5), TEXT)
+    check(labelled(tmp_path / "b", 7), TEXT | {"sequence": 8}, sequence=7)
+    check(labelled(tmp_path / "c", 4, 4, 1), PICTURES)
+
+
+@pytest.mark.parametrize(
+    ("shape", "model", "message"),
+    [
+        ((5,), TEXT | {"classes": 1}, "`model.classes` is 1, .* labels of 2 classes"),
+        ((5,), TEXT | {"classes": 0}, "`model.classes` is 0, .* labels of 2 classes"),
+        ((4,), TEXT, r"the shape that `model` takes, \(5,\), not \(4,\)"),
+        ((4, 4, 3), PICTURES, r"takes, \(4, 4, 1\), not \(4, 4, 3\)"),
+        ((5,), TEXT | {"vocabulary": 200}, "`model.vocabulary` is 200, .* has 256 tokens"),
+    ],
+)
+def test_samples_of_another_kind_are_refused(
+    shape: tuple[int, ...], model: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check(labelled(tmp_path, *shape), model)
+
+
+def test_text_without_labels_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("no labels " * 50)
+    dataset = prepare(Source(path=tmp_path / "text.txt"), tmp_path / "d")
+    with pytest.raises(ConfigError, match=r"`model.classes` is 2, the dataset data has none"):
+        check(dataset, TEXT)
+
+
+def test_too_few_held_out_samples_are_refused(tmp_path: Path) -> None:
+    dataset = labelled(tmp_path, 5)
+    with pytest.raises(DataError, match="`batch` must be at most the 4 samples in the eval split"):
+        check(dataset, TEXT, batch=8)
+    with pytest.raises(ConfigError, match=r"`train.eval_batches` is 3, .* only 2 batches of 2"):
+        check(dataset, TEXT, eval_batches=3)
