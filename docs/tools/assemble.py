@@ -7,10 +7,13 @@ on no site generator: each page is Markdown, and includes parts by the snippet s
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import topo
 from docs.tools.experiments import experiment_files
 from docs.tools.floors import draw_floors
 from docs.tools.reference import reference_pages
+from jaxpipe.pictures.cluster_map import draw_map
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs"
@@ -36,6 +39,7 @@ def site_files() -> Mapping[str, str | bytes]:
         **experiment_files(ROOT),
         **generated,
         "generated/floors.svg": draw_floors(ROOT),
+        "generated/sites.svg": _map("case5-worldwide"),
         **{path: (ROOT / path).read_bytes() for path in _IMAGES},
     }
 
@@ -44,6 +48,13 @@ def _written() -> Iterator[tuple[str, bytes]]:
     for path in sorted(PAGES.rglob("*")):
         if path.is_file() and path.suffix in _COPIED and "tools" not in path.parts:
             yield str(path.relative_to(PAGES)), path.read_bytes()
+
+
+def _map(cluster: str) -> bytes:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "sites.svg"
+        draw_map(topo.load(cluster), file)
+        return file.read_bytes()
 
 
 if __name__ == "__main__":

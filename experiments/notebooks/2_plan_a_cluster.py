@@ -29,7 +29,7 @@ from jaxpipe.propose.proposal import propose
 from jaxpipe.propose.request import PlanRequest
 from jaxpipe.trace import plot
 from topo.draw_cluster import draw_cluster
-from topo.cluster_picture import draw_picture
+from jaxpipe.pictures.cluster_picture import draw_picture
 
 scratch = TemporaryDirectory()
 folder = Path(scratch.name)

@@ -27,9 +27,9 @@ def runs(
         png: a picture to draw: the losses of all these runs, one curve each.
         json_: print one JSON object per run and nothing else.
     """
+    from jaxpipe.pictures.loss_picture import LossCurve, draw_losses
     from jaxpipe.run.console import console, next_line, print_table
     from jaxpipe.run.list_runs import runs_in
-    from jaxpipe.run.loss_picture import LossCurve, draw_losses
     from jaxpipe.run.output_files import check_picture
 
     check_picture("--png", png)

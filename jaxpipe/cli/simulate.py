@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # it imports numpy, which `--help` can do without
     from jaxpipe.simulate import System
 
 
-def simulate(
+def simulate(  # noqa: PLR0913  each is an option of the command line
     *,
     system: str,
     cluster: str,
@@ -21,6 +21,9 @@ def simulate(
     seed: int = 2022,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
     trace: Path | None = None,
+    png: Path | None = None,
+    ranks: Annotated[str | None, tyro.conf.arg(metavar="0-7,12")] = None,
+    stages: Annotated[str | None, tyro.conf.arg(metavar="0,2-3")] = None,
 ) -> int:
     """Simulate a step of GPT-3 XL, with constants fitted to the runs of DT-FM.
 
@@ -33,16 +36,20 @@ def simulate(
         seed: shuffles the ranks of systems without a scheduler.
         json_: print one JSON object and nothing else.
         trace: a file to write with the trace of all ranks, for Perfetto.
+        png: a PNG, SVG or PDF to draw: the timeline of the step.
+        ranks: the ranks to draw.
+        stages: draw the ranks of these stages alone; with `--ranks`, those that are both.
     """
     import topo
     from jaxpipe.errors import ConfigError
     from jaxpipe.run.console import console
-    from jaxpipe.run.output_files import check_output
+    from jaxpipe.run.output_files import check_output, check_picture
     from jaxpipe.simulate import Workload, dtfm_constants, step_time, system_step
     from jaxpipe.simulate import simulate as run
-    from jaxpipe.trace import write_chrome
+    from jaxpipe.trace import chosen_ranks, plot, write_chrome
 
     check_output("--trace", trace)
+    check_picture("--png", png)
     chosen = _system(system)
     try:
         where = topo.load(cluster)
@@ -55,6 +62,9 @@ def simulate(
     step = step_time(simulated, workload)
     if trace is not None:
         write_chrome(simulated, trace)
+    if png is not None:
+        drawn = chosen_ranks(simulated, ranks=ranks, stages=stages)
+        plot(simulated, png, step=simulated.spans[0].step, ranks=drawn)
     if json_:
         about = {
             "truth": simulated.truth.value,
@@ -79,6 +89,8 @@ def simulate(
         )
     if trace is not None:
         console.print(f"\ntrace -> {trace}", markup=False)
+    if png is not None:
+        console.print(f"\npicture -> {png}", markup=False)
     return 0
 
 

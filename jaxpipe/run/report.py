@@ -9,9 +9,9 @@ from rich.console import Console
 
 from jaxpipe.config import Config
 from jaxpipe.errors import UserError
+from jaxpipe.pictures.loss_picture import LossCurve, draw_losses
 from jaxpipe.plan import Plan, ideal_bubble
 from jaxpipe.run.console import next_line
-from jaxpipe.run.loss_picture import LossCurve, draw_losses
 from jaxpipe.run.prepare_run import PLAN_FILE
 from jaxpipe.run.sample import sample_text
 from jaxpipe.runtime.config import TrainConfig

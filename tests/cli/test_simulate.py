@@ -44,3 +44,16 @@ def test_an_unknown_system_is_refused(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize("system", System)
 def test_the_help_names_every_system(system: System):
     assert system in (simulate.__doc__ or "")
+
+
+def test_the_ranks_of_a_stage_are_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "step.svg"
+    arguments = ["simulate", "--system", "dtfm", *_SMALL, "--png", str(picture), "--stages"]
+    assert main([*arguments, "0"]) == 0
+    assert capsys.readouterr().out.endswith(f"\npicture -> {picture}\n")
+    drawn = picture.read_text()
+    assert "rank 0" in drawn
+    assert "stage 1" not in drawn
+    assert main([*arguments, "99"]) == 2
+    assert "`--stages` must be of the trace, not 99" in capsys.readouterr().err

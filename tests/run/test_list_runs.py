@@ -7,9 +7,9 @@ import pytest
 
 from jaxpipe.cli.main import main
 from jaxpipe.errors import UserError
+from jaxpipe.pictures.loss_picture import LossCurve, draw_losses
 from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.list_runs import runs_in, summary_of
-from jaxpipe.run.loss_picture import LossCurve, draw_losses
 from jaxpipe.runtime.watchdog import Cause, CauseKind, write_cause
 
 PLAN = {"stages": 2, "replicas": 1, "cluster": "laptop"}
