@@ -47,7 +47,8 @@ def prepare(
         if_missing: do nothing if the folder holds a dataset already.
     """
     from jaxpipe.errors import ConfigError
-    from jaxpipe.run.console import console, counter
+    from jaxpipe.run.console import console
+    from jaxpipe.run.progress import Progress, showing_progress
     from jaxpipe.runtime import data
 
     if if_missing and (out / "dataset.json").exists():  # which is written last
@@ -57,14 +58,19 @@ def prepare(
             f"`--tokenizer` brings its own vocabulary: leave out `--vocabulary {vocabulary}`"
         )
     text = data.Source(path=source, field=field)
-    with counter("tokens") as report, _named_as_flags():
+    what = "preparing"
+    with showing_progress(what) as display, _named_as_flags():
         byte_pairs = None
         if tokenizer is not None:
             byte_pairs = data.load_byte_pairs(tokenizer)
         elif vocabulary is not None:
             byte_pairs = data.train_byte_pairs(text.pieces(), vocabulary=vocabulary)
         dataset = data.prepare(
-            text, out, tokenizer=byte_pairs, eval_fraction=eval_fraction, report=report
+            text,
+            out,
+            tokenizer=byte_pairs,
+            eval_fraction=eval_fraction,
+            report=lambda number: display.update(Progress(what=what, detail=f"{number:,} tokens")),
         )
     console.print(
         f"{dataset.source}: {len(dataset.train):,} tokens to train on, {len(dataset.eval):,} held "

@@ -44,6 +44,7 @@ def simulate(  # noqa: PLR0913  each is an option of the command line
     from jaxpipe.errors import ConfigError
     from jaxpipe.run.console import console
     from jaxpipe.run.output_files import check_output, check_picture
+    from jaxpipe.run.progress import showing_progress
     from jaxpipe.simulate import Workload, dtfm_constants, step_time, system_step
     from jaxpipe.simulate import simulate as run
     from jaxpipe.trace import chosen_ranks, plot, write_chrome
@@ -58,7 +59,8 @@ def simulate(  # noqa: PLR0913  each is an option of the command line
     workload = Workload(num_layers=layers, batch=batch)
     constants = dtfm_constants()
     step_model = system_step(chosen, where, workload=workload, constants=constants, seed=seed)
-    simulated = run(step_model)
+    with showing_progress("simulating a step"):
+        simulated = run(step_model)
     step = step_time(simulated, workload)
     if trace is not None:
         write_chrome(simulated, trace)

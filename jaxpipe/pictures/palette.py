@@ -19,7 +19,7 @@ LINE: Final = "#e6e7ec"
 BAND: Final = "#f6f7fa"
 
 SERIES: Final = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, DARK)
-"""Lines and bars of equal rank, in this order; further ones repeat them with other dashes."""
+"""Lines and bars of equal rank, in this order."""
 
 DASHES: Final = ("-", "--", "-.")
 
@@ -30,7 +30,9 @@ SCALE: Final = "viridis"
 def series_style(number: int) -> tuple[str, str]:
     """Return colour and dashes of the line with this number.
 
-    >>> series_style(0), series_style(7)
-    (('#0072b2', '-'), ('#0072b2', '--'))
+    Neighbours differ in both: of two equal curves, the one below is seen between the dashes.
+
+    >>> series_style(0), series_style(1)
+    (('#0072b2', '-'), ('#d55e00', '--'))
     """
-    return SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
+    return SERIES[number % len(SERIES)], DASHES[number % len(DASHES)]
