@@ -225,7 +225,9 @@ class TerminalLine:
         """Show how far an activity is."""
         if progress.what != self._what:
             self._pace, self._what = Pace(), progress.what
-            self._bar.reset(self._task, left="", total=None)
+            # A new task: one that had a total keeps it, and its seconds.
+            self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(progress.text, total=progress.total, left="")
         self._pace.update(progress.done, at_s=self._clock())
         self._bar.update(
             self._task,
