@@ -22,6 +22,8 @@ COMMANDS = ROOT / "docs/recorded/newcomer.toml"
 TRANSCRIPT = ROOT / "docs/recorded/newcomer.txt"
 _REPOSITORY = "REPOSITORY"
 _LONGEST_S = 1800.0
+_OF_PIP = re.compile(r"^WARNING: Location '[^']*' is ignored.*\n", re.MULTILINE)
+"""What `pip` says of the indexes that a machine configures for it."""
 _END = "end of command, exit code"
 
 
@@ -53,7 +55,8 @@ def transcript(folder: Path, *, repository: Path, typed: Sequence[str]) -> str:
             spent_s = time.monotonic() - command_s
             time_of = f"    # {spent_s:.0f} s" if spent_s >= 1 else ""
             parts.append("\n".join([f"$ {command}{time_of}", *lines]))
-    parts.append(f"# {time.monotonic() - begin_s:.0f} s in all (measured)")
+    load = f"on {os.cpu_count()} cores with a load of {os.getloadavg()[1]:.0f}"
+    parts.append(f"# {time.monotonic() - begin_s:.0f} s in all (measured {load})")
     return cleaned("\n".join(parts) + "\n", folder=folder, repository=repository)
 
 
@@ -88,6 +91,7 @@ def cleaned(text: str, *, folder: Path, repository: Path) -> str:
     <BLANKLINE>
     $ ls
     """
+    text = _OF_PIP.sub("", text)
     text = text.replace(f"{folder}/", "").replace(str(folder), ".")
     text = text.replace(str(repository), _REPOSITORY)
     return re.sub(r"\n{3,}", "\n\n", text)

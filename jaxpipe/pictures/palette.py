@@ -4,6 +4,7 @@ The hues are those of Okabe and Ito, "Color Universal Design", 2008, with a ligh
 test simulates three kinds of colour blindness, and measures the distances that are left.
 """
 
+from types import MappingProxyType
 from typing import Final
 
 BLUE: Final = "#0072b2"
@@ -20,6 +21,19 @@ BAND: Final = "#f6f7fa"
 
 SERIES: Final = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, DARK)
 """Lines and bars of equal rank, in this order."""
+
+PARTS: Final = MappingProxyType(
+    {
+        "compute": SKY,
+        "update": DARK,
+        "activations": GREEN,
+        "gradients": PURPLE,
+        "waiting": GREY,
+        "bubble": GREY,
+        "other": LINE,
+    }
+)
+"""What a step spends its time on, in the colours of the timeline."""
 
 DASHES: Final = ("-", "--", "-.")
 

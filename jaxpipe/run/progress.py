@@ -167,7 +167,9 @@ class LogLines:
         """Note how far an activity is, and print it if it is time."""
         with self._lock:
             if self._progress is None or progress.what != self._progress.what:
-                self._pace, self._began_s = Pace(), self._clock()
+                self._pace = Pace()
+                # Also of an activity that follows another, the first ten seconds are silent.
+                self._began_s = self._printed_s = self._clock()
             self._progress = progress
             self._pace.update(progress.done, at_s=self._clock())
         self.tick()

@@ -342,8 +342,8 @@ def _number_points(box: _Box, width_px: float, *, height_px: float) -> float | N
         return None
     for points in _NUMBER_POINTS:
         size_px = points * DPI / 72
-        # A digit is 0.7 of the size.
-        if height_px >= size_px and width_px >= 0.7 * size_px * len(box.number):
+        # A digit is 0.7 of the size; low boxes of many ranks would be full of them.
+        if height_px >= 1.2 * size_px and width_px >= 0.7 * size_px * len(box.number):
             return points
     return None
 

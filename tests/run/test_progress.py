@@ -192,7 +192,9 @@ def test_in_a_pipe_the_lines_of_ranks_are_all_there_is(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PARENT, CHILD, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "".join(f"line {step}\n" for step in range(1, 6))
-    assert done.stderr == ""
+    # On a machine so busy that it takes ten seconds, the log has its line.
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if not line.startswith(("starting", "training: step"))] == []
 
 
 def test_rank_0_says_how_far_it_is_and_others_do_not(tmp_path: Path) -> None:
