@@ -16,6 +16,7 @@ from models.gpt_costs import (
     train_flops_per_token,
 )
 from models.load_presets import load_preset, presets
+from models.split_costs import layer_residual_bytes_of_part, parameters_of_part
 
 __all__ = [
     "DTYPE_BYTES",
@@ -26,9 +27,11 @@ __all__ = [
     "layer_backward_flops",
     "layer_forward_flops",
     "layer_residual_bytes",
+    "layer_residual_bytes_of_part",
     "load_preset",
     "num_parameters",
     "parameter_bytes",
+    "parameters_of_part",
     "presets",
     "train_flops_per_token",
 ]

@@ -1,6 +1,6 @@
 """Topology: devices, links and clusters. Imports neither jax nor MPI nor jaxpipe."""
 
-from topo.catalogue import load, names
+from topo.catalogue import load, names, site_positions
 from topo.cluster import Cluster, Device, Host, Link
 from topo.derive import subcluster, with_slower_links, without_network
 from topo.gpu import Gpu, Precision, gpu
@@ -15,6 +15,7 @@ __all__ = [
     "gpu",
     "load",
     "names",
+    "site_positions",
     "subcluster",
     "with_slower_links",
     "without_network",

@@ -31,6 +31,8 @@ The parameters of a table `parameters` can be set after the name: `load("homogen
 """
 
 import difflib
+from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -38,6 +40,7 @@ from pathlib import Path
 from topo.build_cluster import build
 from topo.cluster import Cluster
 from topo.cluster_file import parse
+from topo.csv_table import csv_rows
 from topo.names import check_settings
 from topo.parameters import split_settings, substitute
 from topo.regular_file import read_regular
@@ -52,6 +55,19 @@ def names() -> tuple[str, ...]:
     """Return the names of all clusters of the catalogue."""
     folder = resources.files("topo") / "data"
     return tuple(sorted(p.name[:-5] for p in folder.iterdir() if p.name.endswith(".toml")))
+
+
+@cache
+def site_positions() -> Mapping[str, tuple[float, float]]:
+    """Return latitude and longitude in degrees of the regions whose place is known.
+
+    >>> site_positions()["tokyo"]
+    (35.7, 139.7)
+    """
+    text = (resources.files("topo") / "data" / "sites.csv").read_text()
+    return {
+        row["region"]: (float(row["latitude"]), float(row["longitude"])) for row in csv_rows(text)
+    }
 
 
 def load(name_or_path: str) -> Cluster:

@@ -7,15 +7,20 @@ on no site generator: each page is Markdown, and includes parts by the snippet s
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import topo
 from docs.tools.experiments import experiment_files
 from docs.tools.floors import draw_floors
+from docs.tools.notebooks import notebook_files
 from docs.tools.reference import reference_pages
+from jaxpipe.pictures.cluster_map import draw_map
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs"
 BUILT = ROOT / "build/docs"
 _COPIED = (".md", ".css", ".js", ".svg", ".png")
+_NOT_PAGES = {"tools", "recorded"}
 _IMAGES = ("experiments/quickstart/results/timeline.png",)
 
 
@@ -34,16 +39,25 @@ def site_files() -> Mapping[str, str | bytes]:
     return {
         **dict(_written()),
         **experiment_files(ROOT),
+        **notebook_files(),
         **generated,
         "generated/floors.svg": draw_floors(ROOT),
+        "generated/sites.svg": _map("case5-worldwide"),
         **{path: (ROOT / path).read_bytes() for path in _IMAGES},
     }
 
 
 def _written() -> Iterator[tuple[str, bytes]]:
     for path in sorted(PAGES.rglob("*")):
-        if path.is_file() and path.suffix in _COPIED and "tools" not in path.parts:
+        if path.is_file() and path.suffix in _COPIED and not _NOT_PAGES & set(path.parts):
             yield str(path.relative_to(PAGES)), path.read_bytes()
+
+
+def _map(cluster: str) -> bytes:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "sites.svg"
+        draw_map(topo.load(cluster), file)
+        return file.read_bytes()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import numpy as np
 
+from jaxpipe.pictures.palette import SERIES
 from jaxpipe.profile import TIMED, MeasureConfig, as_profile, measure_gpt
 from jaxpipe.runtime.config import Remat
 from models import GptConfig, load_preset
@@ -44,7 +45,7 @@ measured = measure_gpt(
 # gradient of the input and that of the weights.
 
 # %%
-figure, axes = plt.subplots(figsize=(9, 3.5))
+figure, axes = plt.subplots(figsize=(9, 3.5), layout="constrained")
 width = 1 / (len(measured.kinds) + 1)
 for number, part in enumerate(measured.kinds):
     timings = [part.timings[op] for op in TIMED]
@@ -54,11 +55,12 @@ for number, part in enumerate(measured.kinds):
     )
     at = np.arange(len(TIMED)) + number * width
     spread = np.maximum([middle - low, high - middle], 0)
-    axes.bar(at, middle, width, yerr=spread, capsize=2, label=part.name)
+    axes.bar(at, middle, width, yerr=spread, capsize=2, label=part.name, color=SERIES[number])
 axes.set_xticks(np.arange(len(TIMED)) + width, TIMED)
 axes.set_yscale("log")
+axes.yaxis.set_major_formatter("{x:g}")
 axes.set_ylabel("milliseconds")
-axes.legend()
+figure.legend(loc="outside upper center", ncols=3, frameon=False)  # not over the bars
 axes.grid(axis="y", alpha=0.3)
 
 # %% [markdown]

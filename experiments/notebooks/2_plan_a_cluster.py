@@ -25,11 +25,12 @@ import matplotlib.pyplot as plt
 from IPython.display import Image
 
 import jaxpipe
+from jaxpipe.pictures.cluster_picture import draw_picture
+from jaxpipe.pictures.palette import BLUE, PARTS
 from jaxpipe.propose.proposal import propose
 from jaxpipe.propose.request import PlanRequest
 from jaxpipe.trace import plot
 from topo.draw_cluster import draw_cluster
-from topo.cluster_picture import draw_picture
 
 scratch = TemporaryDirectory()
 folder = Path(scratch.name)
@@ -81,7 +82,9 @@ for axes, bars, title in (
     (left, parts, "seconds of a step"),
     (right, placed, "seconds of a step, by placement"),
 ):
-    drawn = axes.barh(list(bars), list(bars.values()), color="#8fc1ea")
+    drawn = axes.barh(
+        list(bars), list(bars.values()), color=[PARTS.get(name, BLUE) for name in bars]
+    )
     axes.bar_label(drawn, fmt="%.1f", padding=3)
     axes.margins(x=0.15)
     axes.invert_yaxis()

@@ -29,6 +29,7 @@ from IPython.display import Image
 import jaxpipe
 from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.schedule import render
+from jaxpipe.pictures.palette import PARTS
 from jaxpipe.trace import Spent, account, mean_account, mean_spent_s, one_step, plot_beside
 from topo import with_slower_links
 
@@ -109,9 +110,11 @@ figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
 bottom = np.zeros(len(scales))
 for kind in Spent:
     seconds = np.array([mean_spent_s(step)[kind] for step in accounts])
-    axes.bar([f"{scale:g} x" for scale in scales], seconds, bottom=bottom, label=kind)
+    axes.bar(
+        [f"{scale:g} x" for scale in scales], seconds, bottom=bottom, label=kind, color=PARTS[kind]
+    )
     bottom += seconds
-axes.legend(fontsize="small")
+figure.legend(loc="outside right center", fontsize="small", frameon=False)  # not over the bars
 axes.set_xlabel("latency and seconds per byte, of those of the cluster")
 axes.set_ylabel("seconds of a step")
 axes.grid(axis="y", alpha=0.3)

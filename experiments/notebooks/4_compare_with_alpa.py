@@ -25,6 +25,7 @@ import sys
 
 import matplotlib.pyplot as plt
 
+from jaxpipe.pictures.palette import BLUE, VERMILION
 from models import GptConfig, activation_bytes, load_preset, parameter_bytes
 
 
@@ -70,8 +71,12 @@ crossing = [
 parameters = parameter_bytes(config, layers=2, embed=True, head=True)
 ring = 2 * 3 / 4 * parameters / 1e6
 figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
-axes.loglog(batches, crossing, "o-", base=2, label="pipeline, across a cut")
-axes.axhline(ring, color="#b04a8b", label="data parallelism, each of 4 devices")
+axes.plot(batches, crossing, "o-", color=BLUE, label="pipeline, across a cut")
+axes.axhline(ring, color=VERMILION, label="data parallelism, each of 4 devices")
+axes.set_xscale("log", base=2)
+axes.set_yscale("log")
+axes.xaxis.set_major_formatter("{x:g}")
+axes.yaxis.set_major_formatter("{x:g}")
 axes.set_xlabel("samples in a step")
 axes.set_ylabel("MB a step")
 axes.legend()

@@ -28,6 +28,7 @@ import numpy as np
 
 import jaxpipe
 from jaxpipe.comm import Transport
+from jaxpipe.pictures.palette import SERIES
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 
 
@@ -114,8 +115,12 @@ import ping_pong
 
 threads = jaxpipe.run_ranks(2, ping_pong.all_sizes)[0]
 figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
-for name, seconds in (("threads", threads), ("processes of MPI", processes)):
-    axes.loglog(list(seconds), [1e6 * each for each in seconds.values()], "o-", label=name)
+for (name, seconds), color in zip(
+    (("threads", threads), ("processes of MPI", processes)), SERIES, strict=False
+):
+    times_us = [1e6 * each for each in seconds.values()]
+    axes.loglog(list(seconds), times_us, "o-", label=name, color=color)
+axes.yaxis.set_major_formatter("{x:g}")
 axes.set_xlabel("bytes of a message")
 axes.set_ylabel("microseconds, one way")
 axes.legend()

@@ -31,6 +31,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 
 import jaxpipe
+from jaxpipe.pictures.palette import SKY, VERMILION
 from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.stage.model import Model, Parameters
@@ -121,8 +122,8 @@ def losses(stages: int, replicas: int) -> list[float]:
 alone, pipelined = losses(1, 1), losses(2, 2)
 figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
 numbers = range(1, len(alone) + 1)
-axes.plot(numbers, alone, "o-", markersize=10, alpha=0.5, label="one rank")
-axes.plot(numbers, pipelined, ".-", label="2 stages x 2 replicas")
+axes.plot(numbers, alone, "o-", color=SKY, markersize=10, label="one rank")
+axes.plot(numbers, pipelined, ".-", color=VERMILION, label="2 stages x 2 replicas")
 axes.set_xlabel("step")
 axes.set_ylabel("loss, nats per token")
 axes.legend()

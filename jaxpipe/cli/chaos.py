@@ -77,7 +77,8 @@ def _try(
 ) -> Iterator["Trial"]:
     """Yield the trials of a family, with progress on the terminal."""
     from jaxpipe.chaos.harness.trial import Setup
-    from jaxpipe.run.console import console, under_way
+    from jaxpipe.run.console import console
+    from jaxpipe.run.progress import Progress, showing_progress
 
     if num_trials == 0:
         return
@@ -85,14 +86,17 @@ def _try(
     own.mkdir()
     setup = Setup(folder=own, dataset=dataset, num_trials=num_trials, seed=seed)
     num_failed = 0
-    with under_way() as show:
-        show(f"{family.name}: 1 of {num_trials}")
+    with showing_progress(family.name) as display:
         for number, trial in enumerate(family.trials(setup), start=1):
             if not trial.passed:
                 num_failed += 1
                 console.print(f"{family.name}, {trial.name}: {trial.why}", markup=False)
-            failed = f", {num_failed} failed" if num_failed else ""
-            show(f"{family.name}: {min(number + 1, num_trials)} of {num_trials}{failed}")
+            failed = f"{num_failed} failed" if num_failed else ""
+            display.update(
+                Progress(
+                    what=family.name, done=number, total=num_trials, unit="trial", detail=failed
+                )
+            )
             yield trial
 
 

@@ -87,18 +87,27 @@ def _be_rank(name: str, config: "Config", out: Path) -> int:
 
     from jaxpipe.compare.compare_rank import run_system
 
-    run_system(System(name), config, resolved, folder=out, observe=_StepLine(config.train.steps))
+    run_system(System(name), config, resolved, folder=out, observe=_StepLine(name, config, out))
     return 0
 
 
 class _StepLine:
-    """Callback that prints every step."""
+    """Callback that prints every step, and says it for the progress line of the launcher."""
 
-    def __init__(self, num_steps: int) -> None:
-        self._num_steps = num_steps
+    def __init__(self, system: str, config: "Config", folder: Path) -> None:
+        self._system, self._folder = system, folder
+        self._num_steps = config.train.steps
 
     def __call__(self, step: "Step") -> None:
         """Print a step."""
+        from jaxpipe.run.progress import Progress
+        from jaxpipe.run.rank_progress import write_progress
+
+        what, total = f"{self._system}: training", self._num_steps
+        write_progress(
+            self._folder,
+            Progress(what=what, done=step.step, total=total, unit="step", is_logged=True),
+        )
         print(
             f"  step {step.step:>4}/{self._num_steps}   loss {step.loss:.5f}   {step.step_s:.3f} s",
             flush=True,
@@ -123,6 +132,7 @@ def _compare(
     from jaxpipe.plan import ResolvedPlan
     from jaxpipe.run.console import console
     from jaxpipe.run.prepare_run import write_resolved_plan
+    from jaxpipe.run.rank_progress import shown_ranks
     from jaxpipe.runtime.metrics.run_truth import truth_of
     from jaxpipe.runtime.process.mpirun import launch, launched_rank
 
@@ -138,15 +148,14 @@ def _compare(
     all_measured = []
     for system in everyone:
         console.print(f"{system}: {plan.num_ranks} ranks, compiling ...", markup=False)
-        output: list[str] = []
-        code = launch(
-            [*command, "--rank-of", system.value], num_ranks=plan.num_ranks, hear=output.append
-        )
+        arguments = [*command, "--rank-of", system.value]
+        with shown_ranks(out, f"{system}: compiling") as (output, show):
+            code = launch(arguments, num_ranks=plan.num_ranks, output=output, poll=show)
         if code == 130:  # 128 + SIGINT: the user has stopped it
             return code
         if code:
             raise RunError(
-                f"the ranks of {system} ended with exit code {code}; {_why(''.join(output))}"
+                f"the ranks of {system} ended with exit code {code}; {_why(output.tail)}"
             )
         all_measured.append(read_measured(out, system))
     truth = truth_of(config.run, os.environ, cluster=config.plan.cluster)

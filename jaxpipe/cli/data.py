@@ -113,12 +113,17 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
 def _prepare_text(
     text: "Source", out: Path, byte_pairs: "BytePairs | None", eval_fraction: float
 ) -> "Dataset":
-    from jaxpipe.run.console import counter
+    from jaxpipe.run.progress import Progress, showing_progress
     from jaxpipe.runtime import data
 
-    with counter("tokens") as report:
+    what = "preparing"
+    with showing_progress(what) as display:
         return data.prepare(
-            text, out, tokenizer=byte_pairs, eval_fraction=eval_fraction, report=report
+            text,
+            out,
+            tokenizer=byte_pairs,
+            eval_fraction=eval_fraction,
+            report=lambda number: display.update(Progress(what=what, detail=f"{number:,} tokens")),
         )
 
 

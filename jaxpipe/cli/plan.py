@@ -39,8 +39,9 @@ def plan(
     """
     from jaxpipe.plan import write_plan
     from jaxpipe.propose.proposal import propose
-    from jaxpipe.run.console import console, counter, train_command
+    from jaxpipe.run.console import console, train_command
     from jaxpipe.run.output_files import check_output
+    from jaxpipe.run.progress import search_progress
 
     check_output("--out", out)
     model, changes = None, _changes(request, out)
@@ -48,7 +49,9 @@ def plan(
         request, model = _configured(request, config, settings)
     elif request.remat is None:
         changes.append("train.remat=full")  # unlike the default of a configuration
-    with counter("plans simulated") as observe:
+    with search_progress(
+        "searching a plan", of="plans simulated", budget_s=request.budget
+    ) as observe:
         proposal = propose(request, observe=observe, model=model)
     about = (
         f"Planned for {request.model}, batch {request.batch}, objective {request.objective}: "

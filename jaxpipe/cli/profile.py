@@ -42,8 +42,9 @@ def profile(  # noqa: PLR0913  each is an option of the command line
     """
     from jaxpipe.errors import ConfigError
     from jaxpipe.profile import MeasureConfig, measure_gpt, write_costs
-    from jaxpipe.run.console import console, print_table, under_way
+    from jaxpipe.run.console import console, print_table
     from jaxpipe.run.output_files import check_output
+    from jaxpipe.run.progress import Progress, showing_progress
     from models import GptConfig, load_preset
 
     try:
@@ -63,9 +64,13 @@ def profile(  # noqa: PLR0913  each is an option of the command line
         matmul_precision=matmul_precision,
         repeats=repeats,
     )
-    with under_way() as observe:
+    with showing_progress("measuring") as display:
         measured = measure_gpt(
-            config, cut=_cut(layers), settings=settings, clock=time.perf_counter, observe=observe
+            config,
+            cut=_cut(layers),
+            settings=settings,
+            clock=time.perf_counter,
+            observe=lambda part: display.update(Progress(what="measuring", detail=part)),
         )
     print_table(_table(measured))
     console.print("\n" + "\n".join(_notes(measured, model)), markup=False)

@@ -1,4 +1,4 @@
-"""`jaxpipe runs`: lists runs, and draws their losses over each other."""
+"""`jaxpipe runs`: lists runs, and draws their losses and timelines in one picture."""
 
 import json
 from pathlib import Path
@@ -20,17 +20,18 @@ def runs(
     png: Path | None = None,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
-    """List runs with model, plan, steps, loss and state; `--png` draws their losses together.
+    """List runs with model, plan, steps, loss and state; `--png` draws them in one picture.
 
     Args:
         folders: runs, or folders that hold runs at any depth.
-        png: a picture to draw: the losses of all these runs, one curve each.
+        png: a PNG, SVG or PDF to draw: the losses of all these runs over each other, and below
+            them the last traced step of each, if they are at most four.
         json_: print one JSON object per run and nothing else.
     """
     from jaxpipe.run.console import console, next_line, print_table
     from jaxpipe.run.list_runs import runs_in
-    from jaxpipe.run.loss_picture import LossCurve, draw_losses
     from jaxpipe.run.output_files import check_picture
+    from jaxpipe.run.runs_picture import draw_runs
 
     check_picture("--png", png)
     found = [run for folder in folders for run in runs_in(folder)]
@@ -42,8 +43,7 @@ def runs(
     else:
         print_table(_table(found))
     if png is not None:
-        curves = [LossCurve(name=str(run.folder), losses=run.losses) for run in found]
-        draw_losses(curves, png, title="training loss")
+        draw_runs(found, png)
         if not json_:
             console.print(f"\npicture -> {png}", markup=False)
     if found and not json_:

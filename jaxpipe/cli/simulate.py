@@ -27,6 +27,9 @@ def simulate(  # noqa: PLR0913  each is an option of the command line
     keep_activations: bool = False,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
     trace: Path | None = None,
+    png: Path | None = None,
+    ranks: Annotated[str | None, tyro.conf.arg(metavar="0-7,12")] = None,
+    stages: Annotated[str | None, tyro.conf.arg(metavar="0,2-3")] = None,
 ) -> int:
     """Simulate a step of GPT-3 XL, with constants fitted to the runs of DT-FM.
 
@@ -43,11 +46,15 @@ def simulate(  # noqa: PLR0913  each is an option of the command line
         keep_activations: keep all activations instead of recomputing layers; Megatron only.
         json_: print one JSON object and nothing else.
         trace: a file to write with the trace of all ranks, for Perfetto.
+        png: a PNG, SVG or PDF to draw: the timeline of the step.
+        ranks: the ranks to draw.
+        stages: draw the ranks of these stages alone; with `--ranks`, those that are both.
     """
     import topo
     from jaxpipe.errors import ConfigError
     from jaxpipe.run.console import console
-    from jaxpipe.run.output_files import check_output
+    from jaxpipe.run.output_files import check_output, check_picture
+    from jaxpipe.run.progress import showing_progress
     from jaxpipe.simulate import (
         Workload,
         dtfm_constants,
@@ -56,9 +63,10 @@ def simulate(  # noqa: PLR0913  each is an option of the command line
         system_step,
     )
     from jaxpipe.simulate import simulate as run
-    from jaxpipe.trace import write_chrome
+    from jaxpipe.trace import chosen_ranks, plot, write_chrome
 
     check_output("--trace", trace)
+    check_picture("--png", png)
     chosen = _system(system)
     try:
         where = topo.load(cluster)
@@ -73,11 +81,15 @@ def simulate(  # noqa: PLR0913  each is an option of the command line
     )
     constants = dtfm_constants()
     step_model = system_step(chosen, where, workload=workload, constants=constants, seed=seed)
-    simulated = run(step_model)
+    with showing_progress("simulating a step"):
+        simulated = run(step_model)
     step = step_time(simulated, workload)
     needed = system_peak_bytes(chosen, where, workload=workload)
     if trace is not None:
         write_chrome(simulated, trace)
+    if png is not None:
+        drawn = chosen_ranks(simulated, ranks=ranks, stages=stages)
+        plot(simulated, png, step=simulated.spans[0].step, ranks=drawn)
     if json_:
         about = {
             "truth": simulated.truth.value,
@@ -108,6 +120,8 @@ def simulate(  # noqa: PLR0913  each is an option of the command line
         console.print(_memory(needed, where), markup=False)
     if trace is not None:
         console.print(f"\ntrace -> {trace}", markup=False)
+    if png is not None:
+        console.print(f"\npicture -> {png}", markup=False)
     return 0
 
 

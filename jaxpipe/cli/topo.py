@@ -42,26 +42,33 @@ def show_cluster(
     name: tyro.conf.Positional[str],
     *,
     picture: Path | None = None,
+    map_: Annotated[Path | None, tyro.conf.arg(name="map")] = None,
 ) -> int:
     """Draw a cluster: its hosts, the links between its regions, and its islands.
 
     Args:
         name: one of the catalogue, such as `aws:regions=ohio+tokyo,hosts=4`, or a TOML file.
-        picture: a PNG file to write, too.
+        picture: a PNG, SVG or PDF to write with latency and bandwidth of all pairs of devices.
+        map_: a PNG, SVG or PDF to write with the regions and the links between them.
     """
     import topo
+    from jaxpipe.pictures.cluster_map import draw_map
+    from jaxpipe.pictures.cluster_picture import draw_picture
     from jaxpipe.run.console import console
     from jaxpipe.run.output_files import check_picture
-    from topo.cluster_picture import draw_picture
     from topo.draw_cluster import draw_cluster
 
     check_picture("--picture", picture)
+    check_picture("--map", map_)
     with _users_mistakes():
         cluster = topo.load(name)
         console.print(draw_cluster(cluster), markup=False)
-        if picture is not None:
-            draw_picture(cluster, picture)
-            console.print(f"\npicture -> {picture}", markup=False)
+    if picture is not None:
+        draw_picture(cluster, picture)
+        console.print(f"\npicture -> {picture}", markup=False)
+    if map_ is not None:
+        draw_map(cluster, map_)
+        console.print(f"\nmap -> {map_}", markup=False)
     return 0
 
 

@@ -23,10 +23,12 @@ class Links(StrEnum):
     """Links that take no time: the schedule alone remains."""
 
 
-def trace(
+def trace(  # noqa: PLR0913  each is an option of the command line
     run: tyro.conf.Positional[Path],
     *,
     step: int | None = None,
+    ranks: Annotated[str | None, tyro.conf.arg(metavar="0-7,12")] = None,
+    stages: Annotated[str | None, tyro.conf.arg(metavar="0,2-3")] = None,
     links: Links = Links.CLUSTER,
     png: Path | None = None,
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
@@ -37,14 +39,23 @@ def trace(
     Args:
         run: the folder of a run, or a trace file alone.
         step: one step of the trace, by default the mean of all; counted from 1, as in the log.
+        ranks: the ranks to list and to draw; means and bubbles are those of all.
+        stages: the ranks of these stages alone; with `--ranks`, those that are both.
         links: simulate the plan over the links of the `cluster`, or over `free` ones.
-        png: a picture to draw: the measured step above the simulated one.
+        png: a PNG, SVG or PDF to draw: the measured step above the simulated one.
         out: a trace file to write with both, for Perfetto.
         json_: print one JSON object and nothing else.
     """
     from jaxpipe.run.console import console
     from jaxpipe.run.output_files import check_output, check_picture
-    from jaxpipe.trace import account, mean_account, one_step, plot_beside, write_overlay
+    from jaxpipe.trace import (
+        account,
+        chosen_ranks,
+        mean_account,
+        one_step,
+        plot_beside,
+        write_overlay,
+    )
 
     check_picture("--png", png)
     check_output("--out", out)
@@ -55,16 +66,18 @@ def trace(
     if run.is_dir():
         simulated, assumed = _simulated(_config(run), measured, links)
         traces.append(one_step(simulated, step=1, called=last))  # the same number, to lie over it
+    chosen = chosen_ranks(measured, ranks=ranks, stages=stages)
     every_step = (measured, *traces[1:])
     steps = mean_account(account(measured))
     foreseen = [account(each)[0] for each in traces[1:]]
     if json_:
-        print(json.dumps(_json(every_step, steps, foreseen)))
+        print(json.dumps(_json(every_step, steps, foreseen, chosen)))
     else:
         count = len({span.step for span in measured.spans})
-        console.print("\n".join(_lines(every_step, steps, count, foreseen, assumed)), markup=False)
+        lines = _lines(every_step, steps, count, foreseen, assumed, chosen)
+        console.print("\n".join(lines), markup=False)
     if png is not None:
-        plot_beside(traces, png, step=last)
+        plot_beside(traces, png, step=last, ranks=chosen)
     if out is not None:
         write_overlay(traces[::-1], out)  # the simulated rank above the measured one
     if not json_:
@@ -139,6 +152,7 @@ def _lines(
     count: int,
     foreseen: "list[StepAccount]",
     assumed: str,
+    chosen: "Sequence[int]",
 ) -> list[str]:
     from jaxpipe.trace import Spent, mean_spent_s
 
@@ -150,7 +164,11 @@ def _lines(
         f"bubble {_percent(_bubble(measured))} of the pipeline phase ({measured.label}, {which})",
         "",
         f"rank {head}   longest wait for",
-        *(_row(str(rank.rank), rank, steps.seconds) for rank in steps.ranks),
+        *(
+            _row(str(rank.rank), rank, steps.seconds)
+            for rank in steps.ranks
+            if rank.rank in set(chosen)
+        ),
     ]
     for step, truth in ((steps, measured.truth.value), *((each, "") for each in foreseen)):
         mean = mean_spent_s(step)
@@ -177,7 +195,10 @@ def _share(part_s: float, whole_s: float) -> str:
 
 
 def _json(
-    traces: "Sequence[Trace]", steps: "StepAccount", foreseen: "list[StepAccount]"
+    traces: "Sequence[Trace]",
+    steps: "StepAccount",
+    foreseen: "list[StepAccount]",
+    chosen: "Sequence[int]",
 ) -> dict[str, Any]:
     from jaxpipe.trace import mean_spent_s
 
@@ -196,6 +217,7 @@ def _json(
                 "waited_for": rank.waited_s,
             }
             for rank in steps.ranks
+            if rank.rank in set(chosen)
         ],
         "simulated": [
             {"seconds": s.seconds, "bubble": _bubble(trace), "mean": mean_spent_s(s)}

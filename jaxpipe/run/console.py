@@ -1,13 +1,11 @@
-"""The terminal: one console for all commands, progress of long operations, the next command."""
+"""The terminal: one console for all commands, tables, and the next command."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
-from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 from rich.table import Table
 
@@ -49,29 +47,6 @@ def train_command(config: Path, settings: Sequence[str] = ()) -> str:
     """
     changes = [word for setting in settings for word in ("--set", setting)]
     return shlex.join(["jaxpipe", "train", str(config), *changes])
-
-
-@contextmanager
-def counter(unit: str) -> Iterator[Callable[[int], None]]:
-    """Show a growing number; yields the function that updates it."""
-    columns = (SpinnerColumn(), TextColumn("{task.completed:,} " + unit), TimeElapsedColumn())
-    with _progress(*columns) as progress:
-        task = progress.add_task(unit, total=None)
-        yield lambda count: progress.update(task, completed=count)
-
-
-@contextmanager
-def under_way() -> Iterator[Callable[[str], None]]:
-    """Show the current activity; yields the function that updates its text."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with _progress(*columns) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda text: progress.update(task, description=text)
-
-
-def _progress(*columns: ProgressColumn) -> Progress:
-    """Return a progress display, which is off where standard error is no terminal."""
-    return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
 
 
 def print_table(table: Table) -> None:

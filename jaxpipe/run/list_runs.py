@@ -14,13 +14,17 @@ from jaxpipe.runtime.watchdog import read_cause
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """One run; `losses` has the loss of each step, and `state` says how the run is, in words."""
+    """One run; `losses` has the loss of each step, and `state` says how the run is, in words.
+
+    `held_out` has the losses that were measured on held-out tokens.
+    """
 
     folder: Path
     model: str
     plan: str
     num_steps: int
     losses: tuple[tuple[int, float], ...]
+    held_out: tuple[tuple[int, float], ...]
     truth: str
     state: str
 
@@ -53,24 +57,25 @@ def summary_of(folder: Path) -> RunSummary:
         raise UserError(f"a run has metrics with its configuration, {path} has none; name another")
     config = description["config"]
     num_steps = config.get("train", {}).get("steps", 0)
-    losses = tuple(_losses(path))
+    losses = tuple(_losses(path, "loss"))
     return RunSummary(
         folder=folder,
         model=_model(config.get("model", {})),
         plan=_plan(config.get("plan", {})),
         num_steps=num_steps,
         losses=losses,
+        held_out=tuple(_losses(path, "eval_loss")),
         truth=read_truth(path) or "not recorded",
         state=_state(folder, done=bool(losses) and losses[-1][0] >= num_steps),
     )
 
 
-def _losses(path: Path) -> Iterator[tuple[int, float]]:
-    """Yield step and loss; steps of paced runs have none."""
+def _losses(path: Path, kind: str) -> Iterator[tuple[int, float]]:
+    """Yield step and loss of a kind, where it was measured; steps of paced runs have none."""
     for line in path.read_text().splitlines():
         row = json.loads(line) if line.endswith("}") else {}
-        if "step" in row and row.get("loss") is not None:
-            yield row["step"], row["loss"]
+        if "step" in row and row.get(kind) is not None:
+            yield row["step"], row[kind]
 
 
 def _model(model: dict[str, Any]) -> str:

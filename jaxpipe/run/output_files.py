@@ -6,13 +6,11 @@ a line that says so.
 
 import os
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 
-from jaxpipe.errors import ConfigError, UserError
+from jaxpipe.errors import ConfigError
+from jaxpipe.pictures import check_format
 from jaxpipe.run.console import errors
-
-PICTURES = (".png", ".svg", ".pdf")
 
 
 def check_output(flag: str, path: Path | None) -> None:
@@ -44,13 +42,7 @@ def check_picture(flag: str, path: Path | None) -> None:
     """
     if path is None:
         return
-    if path.suffix.lower() not in PICTURES:
-        choices = ", ".join(PICTURES)
-        raise ConfigError(f"`{flag}` {path} must end in the format of a picture: {choices}")
-    if find_spec("matplotlib") is None:
-        raise UserError(
-            f"matplotlib is not installed, and `{flag}` needs it: run `pip install 'jaxpipe[plot]'`"
-        )
+    check_format(path, name=flag)
     check_output(flag, path)
 
 

@@ -2,6 +2,10 @@
 
 An estimate, from the configuration alone: parameters, gradients, moments, and the residuals of the
 microbatches that wait for their backward. What libraries and XLA's temporaries take is not in it.
+
+Of a rank with a mesh, it is the memory of one device: `tensor` divides kernels, tables and the
+residuals behind them, `data` the samples of all residuals. Every device holds the rest, and the
+messages between stages, whole.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +15,10 @@ from math import inf
 from jaxpipe.config import Config
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
-from jaxpipe.plan.cost import StageMemory, stage_memory
+from jaxpipe.plan.cost import BytesPerParameter, StageMemory, stage_memory
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
+from jaxpipe.runtime.config import MeshConfig
+from models import GptConfig, layer_residual_bytes_of_part, parameters_of_part
 from topo import Cluster, Device
 
 _FEW = 4
@@ -21,7 +27,11 @@ _MIB, _GIB = 2**20, 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
-    """What the ranks of one place in the pipeline hold, one of each replica, and their devices."""
+    """What the ranks of one place in the pipeline hold, one of each replica, and their devices.
+
+    `num_parameters` are those of a rank, `needs` the memory of one of its devices, of which the
+    plan names the first.
+    """
 
     ranks: tuple[int, ...]
     stages: tuple[int, ...]
@@ -36,39 +46,71 @@ class RankMemory:
 
 
 def plan_memory(config: Config, plan: Plan, cluster: Cluster) -> tuple[RankMemory, ...]:
-    """Return the memory of the ranks of each place in the pipeline; of none, if they have a mesh.
-
-    Ranks with several devices share their stages among these, which is not estimated.
-    """
-    if config.mesh.num_devices > 1:
-        return ()
+    """Return the memory of the ranks of each place in the pipeline."""
     sequence = config.train.sequence or config.model.sequence
     model = replace(config.model, sequence=sequence)
     each = bytes_each(model, shards_optimizer=config.optimizer.sharded)
     # The speed has no part in it.
     profile = gpt_profile(model, remat=config.train.remat, flops_per_s=1.0)
+    whole = stage_memory(plan, profile, each=each)
+    of_device = whole
+    if config.mesh.num_devices > 1:
+        layer = replace(profile.layers[0], kept_bytes=_kept_bytes(config, model))
+        shared = replace(profile, layers=(layer,) * len(profile.layers))
+        of_device = tuple(
+            _with_parameters(needs, _parameters_of_part(config, plan, model, place), each)
+            for place, needs in enumerate(stage_memory(plan, shared, each=each))
+        )
     columns = zip(*plan.placement, strict=True)
     size = plan.num_pipeline_ranks
     return tuple(
         RankMemory(
             ranks=tuple(range(place, plan.num_ranks, size)),
             stages=tuple(plan.stages(place)),
-            num_parameters=needs.parameters // each.parameter,
+            num_parameters=of_rank.parameters // each.parameter,
             needs=needs,
             devices=tuple(cluster.devices[device] for device in column),
         )
-        for place, (needs, column) in enumerate(
-            zip(stage_memory(plan, profile, each=each), columns, strict=True)
+        for place, (of_rank, needs, column) in enumerate(
+            zip(whole, of_device, columns, strict=True)
         )
     )
 
 
-def memory_lines(memory: Sequence[RankMemory]) -> Iterator[str]:
+def _kept_bytes(config: Config, model: GptConfig) -> float:
+    """Return the bytes that a device of a mesh keeps of a layer's residuals, per sample."""
+    kept = layer_residual_bytes_of_part(
+        model, batch=1, sequence=model.sequence, tensor=config.mesh.tensor
+    )
+    return getattr(kept, config.train.remat) / config.mesh.data
+
+
+def _parameters_of_part(config: Config, plan: Plan, model: GptConfig, place: int) -> int:
+    """Return the parameters that a device of a mesh holds of the stages of its rank."""
+    return sum(
+        parameters_of_part(
+            model,
+            layers=len(plan.layers(stage)),
+            embed=stage == 0,
+            head=stage == plan.num_stages - 1,
+            tensor=config.mesh.tensor,
+        )
+        for stage in plan.stages(place)
+    )
+
+
+def _with_parameters(needs: StageMemory, number: int, each: BytesPerParameter) -> StageMemory:
+    return replace(
+        needs,
+        parameters=number * each.parameter,
+        gradients=number * each.gradient,
+        optimizer=number * each.optimizer,
+    )
+
+
+def memory_lines(memory: Sequence[RankMemory], mesh: MeshConfig) -> Iterator[str]:
     """Yield a table of the ranks: their parameters, what they need and what their devices have."""
-    if not memory:
-        yield "memory is not estimated for ranks with several devices (`mesh`)"
-        return
-    yield "memory (estimated, without the temporaries of XLA)"
+    yield f"memory{of_mesh(mesh)} (estimated, without the temporaries of XLA)"
     for each in memory:
         few = ", ".join(map(str, each.ranks[:_FEW])) + (", ..." if len(each.ranks) > _FEW else "")
         ranks = f"{'rank' if len(each.ranks) == 1 else 'ranks'} {few}"
@@ -85,6 +127,18 @@ def memory_lines(memory: Sequence[RankMemory]) -> Iterator[str]:
         yield f"not checked on {unknown} devices of unknown memory: add `memory_gib` to their hosts"
 
 
+def of_mesh(mesh: MeshConfig) -> str:
+    """Return whose memory it is, where a rank has several devices.
+
+    >>> of_mesh(MeshConfig(data=2, tensor=4))
+    ' of each of the 8 devices of a rank, data 2 x tensor 4'
+    """
+    if mesh.num_devices == 1:
+        return ""
+    shape = f"data {mesh.data} x tensor {mesh.tensor}"
+    return f" of each of the {mesh.num_devices} devices of a rank, {shape}"
+
+
 def check_memory(memory: Sequence[RankMemory]) -> None:
     """Check that every rank fits into its device; one of unknown memory fits everything.
 
@@ -95,9 +149,10 @@ def check_memory(memory: Sequence[RankMemory]) -> None:
         if each.needs.total > each.room_bytes:
             sizes = [device.memory_bytes for device in each.devices]
             place = sizes.index(int(each.room_bytes))
+            name = each.devices[place].name
             raise PlanError(
                 f"a rank fits into the memory of its device: rank {each.ranks[place]} needs "
-                f"{_size(each.needs.total)} (estimated), device {each.devices[place].name!r} has "
+                f"{_size(each.needs.total)} on a device (estimated), {name!r} has "
                 f"{_size(each.room_bytes)}; raise `plan.stages`, lower `plan.microbatch`, "
                 'or set `train.remat` to "full"'
             )

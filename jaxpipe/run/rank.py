@@ -7,6 +7,7 @@
                     └► refused ──► all ranks end with exit code 2, rank 0 says why
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from jaxpipe.plan import ResolvedPlan, parse_resolved_plan, resolved_plan_text
 from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.paced import run_paced
 from jaxpipe.run.prepare_run import begin_folder, introduce_run, prepare, report_complete
+from jaxpipe.run.progress import Progress
+from jaxpipe.run.rank_progress import rank_progress
 from jaxpipe.run.train_rank import Member, train_rank
 from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid
 from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
@@ -57,13 +60,19 @@ def run_rank(start: Start, *, is_launched: bool) -> int:
     survives = start.config.run.survive is Survival.SHRINK
     transport = open_base(is_launched=is_launched, survives=survives)
     with ExitStack() as held:
-        if start.resolved is not None:
-            return _run(start, transport, is_launched=is_launched)
-        received = receive_plan(transport, start, held)
-        return 0 if received is None else _run(received, transport, is_launched=is_launched)
+        # Only a launcher of ours has resolved the plan before it starts ranks.
+        has_launcher = is_launched and start.resolved is not None
+        received = start if start.resolved is not None else receive_plan(transport, start, held)
+        if received is None:
+            return 0
+        folder = Path(start.config.run.folder)
+        with rank_progress(folder, rank=transport.rank, has_launcher=has_launcher) as say:
+            return _run(received, transport, is_launched=is_launched, say=say)
 
 
-def _run(start: Start, transport: Transport, *, is_launched: bool) -> int:
+def _run(
+    start: Start, transport: Transport, *, is_launched: bool, say: Callable[[Progress], None]
+) -> int:
     """Train or pace as a rank that has the plan."""
     config = start.config
     resolved = start.resolved
@@ -85,6 +94,7 @@ def _run(start: Start, transport: Transport, *, is_launched: bool) -> int:
         hooks=start.hooks,
         resume_line=start.resume_line,
         is_launched=is_launched,
+        say=say,
     )
     return train_rank(member, resolved, resume=start.resume, checkpoint=start.checkpoint)
 

@@ -1,23 +1,28 @@
 """The report that rank 0 prints: a line per step, then the results and their files."""
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from math import isfinite
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 from rich.console import Console
 
 from jaxpipe.config import Config
 from jaxpipe.errors import UserError
+from jaxpipe.pictures.loss_picture import LossCurve, draw_losses
 from jaxpipe.plan import Plan, ideal_bubble
 from jaxpipe.run.console import next_line
-from jaxpipe.run.loss_picture import LossCurve, draw_losses
 from jaxpipe.run.prepare_run import PLAN_FILE
+from jaxpipe.run.progress import Pace, Progress, duration
 from jaxpipe.run.sample import sample_text
 from jaxpipe.runtime.config import TrainConfig
+from jaxpipe.runtime.hooks import Hooks, SavePhase
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics, read_truth
 from jaxpipe.runtime.train import Outcome
+from jaxpipe.schedule import Instruction
 
 logger = logging.getLogger(__name__)
 
@@ -26,25 +31,72 @@ LOSS_PICTURE = "losses.png"
 
 
 class StepReport:
-    """Callback that prints a line every `log_every` steps and for every evaluation."""
+    """Callback that prints a line every `log_every` steps and for every evaluation.
 
-    def __init__(self, console: Console, train: TrainConfig, plan: Plan) -> None:
+    It calls `say` with every step.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        train: TrainConfig,
+        plan: Plan,
+        *,
+        say: Callable[[Progress], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._console = console
         self._train = train
         self._ideal_bubble = ideal_bubble(plan)
+        self._say, self._clock = say, clock
+        self._pace = Pace()
 
     def __call__(self, metrics: StepMetrics) -> None:
-        """Print a step if it is due."""
+        """Say how far the run is, and print a step if it is due."""
+        step, steps = metrics.step, self._train.steps
+        # Log lines have the same figures; only a progress line shows every step.
+        self._say(Progress(what="training", done=step, total=steps, unit="step", is_logged=True))
+        self._pace.update(step, at_s=self._clock())
         if metrics.step % self._train.log_every and metrics.eval_loss is None:
             return
-        left_s = (self._train.steps - metrics.step) * metrics.step_s
+        # Wall time contains held-out losses and saves; after one step there is no interval.
+        left_s = self._pace.left_s(steps)
+        left = duration((steps - step) * metrics.step_s if left_s is None else left_s)
         held_out = "" if metrics.eval_loss is None else f"   held out {metrics.eval_loss:.3f}"
         self._console.print(
-            f"step {metrics.step:>5}/{self._train.steps}   loss {metrics.loss:.3f}   "
+            f"step {step:>5}/{steps}   loss {metrics.loss:.3f}   "
             f"{metrics.tokens_per_s:>7,.0f} tokens/s   {metrics.flops_per_s / 1e9:.1f} GFLOP/s   "
             f"bubble {metrics.bubble:.1%} (theory {self._ideal_bubble:.1%})   "
-            f"{left_s:.0f} s left{_scaling(metrics)}{held_out}"
+            f"{left} left{_scaling(metrics)}{held_out}"
         )
+
+
+class ReportedHooks(Hooks):
+    """Hooks that say how far the compilation is, and call others at each point."""
+
+    def __init__(self, inner: Hooks, *, say: Callable[[Progress], None]) -> None:
+        self._inner, self._say = inner, say
+
+    def before_compile(self, *, done: int, total: int) -> None:
+        """Say how many executables are compiled."""
+        self._say(Progress(what="compiling the stages", done=done, total=total))
+        self._inner.before_compile(done=done, total=total)
+
+    def after_read(self, plan: Plan, tokens: np.ndarray | None, *, rank: int, step: int) -> None:
+        """Call the others."""
+        self._inner.after_read(plan, tokens, rank=rank, step=step)
+
+    def before_instruction(self, instruction: Instruction) -> None:
+        """Call the others."""
+        self._inner.before_instruction(instruction)
+
+    def before_evaluation(self) -> None:
+        """Call the others."""
+        self._inner.before_evaluation()
+
+    def before_save_phase(self, phase: SavePhase) -> None:
+        """Call the others."""
+        self._inner.before_save_phase(phase)
 
 
 def _scaling(metrics: StepMetrics) -> str:

@@ -30,6 +30,7 @@ from jaxpipe.run.prepare_run import (
     prepare,
     report_complete,
 )
+from jaxpipe.run.rank_progress import shown_ranks
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.config import ComputeKind, Survival
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
@@ -221,7 +222,6 @@ def _start_ranks(
     """Run all ranks, and return the exit code; keep why they ended where none of them could."""
     config, plan = prepared.config, prepared.plan
     folder, survives = Path(config.run.folder), config.run.survive is Survival.SHRINK
-    output: list[str] = []
     begun: list[bool] = []
 
     is_overdue = overdue_end(folder)
@@ -230,18 +230,22 @@ def _start_ranks(
         begun.append(have_begun(folder))
         return begun[-1]
 
-    def poll_lock() -> bool:
-        poll()
-        return is_overdue()
+    # No thread of its own: this process has to fork.
+    with shown_ranks(folder, "starting the ranks") as (output, show):
 
-    code = launch(
-        request.rank_arguments(plan_file),
-        num_ranks=plan.num_ranks,
-        hear=output.append,
-        survives=survives,
-        can_stop=can_stop,
-        poll=poll_lock,
-    )
+        def poll_all() -> bool:
+            poll()
+            show()
+            return is_overdue()
+
+        code = launch(
+            request.rank_arguments(plan_file),
+            num_ranks=plan.num_ranks,
+            output=output,
+            survives=survives,
+            can_stop=can_stop,
+            poll=poll_all,
+        )
     if code in STOP_EXIT_CODES and begun == [False]:
         saved = "" if prepared.checkpoint is None else f"; {prepared.checkpoint.folder} is kept"
         text = f"\nstopped on request before the first step{saved}\n\n"
@@ -249,7 +253,7 @@ def _start_ranks(
         console.print(f"{text}{resume}", markup=False)
     if code == 0 and survives and not has_ended(folder):
         code = 1  # the survivors have gone, too
-    _write_cause_if_killed(folder, plan, code=code, output="".join(output))
+    _write_cause_if_killed(folder, plan, code=code, output=output.tail)
     is_real = config.run.compute is ComputeKind.REAL
     if code == 0 and is_real and _has_stopped(folder, steps=config.train.steps):
         return 128 + signal.SIGTERM

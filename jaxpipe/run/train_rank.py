@@ -14,7 +14,8 @@ from jaxpipe.plan import Plan, ResolvedPlan, resolved_plan_text
 from jaxpipe.run.console import console
 from jaxpipe.run.on_hang import OnHang, end_job
 from jaxpipe.run.prepare_run import introduce, write_resolved_plan
-from jaxpipe.run.report import StepReport, report_end
+from jaxpipe.run.progress import Progress
+from jaxpipe.run.report import ReportedHooks, StepReport, report_end
 from jaxpipe.run.signals import stop_on_signal
 from jaxpipe.run.smaller_plan import within
 from jaxpipe.runtime.checkpoint import Checkpoint
@@ -38,7 +39,8 @@ class Member:
     """This process as a member of its job: all of it changes when the job shrinks.
 
     `devices` are the names of those of the ranks of `transport`. A rank that a smaller plan has no
-    use for is `spare`. `resume_line` names the command that continues the run.
+    use for is `spare`. `resume_line` names the command that continues the run, and `say` is called
+    with how far this rank is.
     """
 
     config: Config
@@ -47,6 +49,7 @@ class Member:
     hooks: Hooks
     resume_line: str
     is_launched: bool
+    say: Callable[[Progress], None]
     watchdog: Watchdog | None = None
     last_state: LastState = field(default_factory=LastState)
     is_spare: bool = False
@@ -176,10 +179,10 @@ def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped |
         job,
         member.transport,
         checkpoint=saved,
-        observe=StepReport(console, job.train, job.plan),
+        observe=StepReport(console, job.train, job.plan, say=member.say),
         watch=member.watchdog,
         last_state=member.last_state,
-        hooks=member.hooks,
+        hooks=ReportedHooks(member.hooks, say=member.say),
     )
 
 
@@ -203,6 +206,7 @@ def _report(member: Member, plan: Plan, outcome: Outcome | Stopped | None) -> No
             markup=False,
         )
     elif outcome is not None:
+        member.say(Progress(what="sampling and drawing"))
         report_end(console, config, plan, outcome)
 
 

@@ -39,8 +39,8 @@ class Hooks(Protocol):
     Derive from it to implement some of them: the others do nothing.
     """
 
-    def before_compile(self) -> None:
-        """Called before each stage of the rank is compiled."""
+    def before_compile(self, *, done: int, total: int) -> None:
+        """Called before each executable of the rank is compiled, when `done` of `total` are."""
 
     def after_read(self, plan: Plan, tokens: np.ndarray | None, *, rank: int, step: int) -> None:
         """Called with the samples of a training step, None on ranks that need no tokens.

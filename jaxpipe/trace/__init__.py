@@ -8,14 +8,16 @@ from jaxpipe.trace.account import (
     mean_account,
     mean_spent_s,
 )
+from jaxpipe.trace.bands import chosen_ranks
 from jaxpipe.trace.chrome import read_chrome, to_chrome, write_chrome
 from jaxpipe.trace.overlay import one_step, write_overlay
-from jaxpipe.trace.plot import plot, plot_beside
+from jaxpipe.trace.plot import Panel, draw_panels, panels_height_in, plot, plot_beside
 from jaxpipe.trace.span import Lane, Span, Trace, Truth, messages
 from jaxpipe.trace.summary import RankSummary, StepSummary, bubble_fraction, summarise
 
 __all__ = [
     "Lane",
+    "Panel",
     "RankAccount",
     "RankSummary",
     "Span",
@@ -26,10 +28,13 @@ __all__ = [
     "Truth",
     "account",
     "bubble_fraction",
+    "chosen_ranks",
+    "draw_panels",
     "mean_account",
     "mean_spent_s",
     "messages",
     "one_step",
+    "panels_height_in",
     "plot",
     "plot_beside",
     "read_chrome",

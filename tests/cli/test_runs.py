@@ -1,5 +1,6 @@
 """Runs as a user starts them: by `jaxpipe train` alone, and by `mpirun`."""
 
+import re
 import subprocess
 import sys
 import time
@@ -41,7 +42,9 @@ def test_train_starts_its_ranks_and_says_what_came_out(
     config = write_config(sample={"prompt": "1 plus", "tokens": 12})
     alone = run([*JAXPIPE, "train", str(config)])
     assert alone.returncode == 0, alone.stderr
-    assert alone.stderr == ""
+    # On a slow machine, compilation takes long enough for lines about its progress.
+    progress = r"(starting the ranks|compiling the stages|sampling and drawing)\b.*"
+    assert [line for line in alone.stderr.splitlines() if not re.fullmatch(progress, line)] == []
     for words in (
         "4 ranks, 2 stages x 2 replicas, on cluster laptop",
         "replica 1  rank 2 on here-0:2",

@@ -58,3 +58,16 @@ def test_a_run_that_needs_more_memory_than_a_device_has_says_so(
 def test_an_unfitted_precision_is_refused(capsys: pytest.CaptureFixture[str]):
     assert main(["simulate", "--system", "megatron-p8", *_SMALL, "--precision", "fp8"]) == 2
     assert "`--precision` is one of fp16, fp32, not 'fp8'" in capsys.readouterr().err
+
+
+def test_the_ranks_of_a_stage_are_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "step.svg"
+    arguments = ["simulate", "--system", "dtfm", *_SMALL, "--png", str(picture), "--stages"]
+    assert main([*arguments, "0"]) == 0
+    assert capsys.readouterr().out.endswith(f"\npicture -> {picture}\n")
+    drawn = picture.read_text()
+    assert "rank 0" in drawn
+    assert "stage 1" not in drawn
+    assert main([*arguments, "99"]) == 2
+    assert "`--stages` must be of the trace, not 99" in capsys.readouterr().err

@@ -29,6 +29,16 @@ def test_show_draws(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     assert picture.exists()
 
 
+def test_show_draws_a_map(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    sites = tmp_path / "sites.svg"
+    assert main(["topo", "show", "two-region", "--map", str(sites)]) == 0
+    assert capsys.readouterr().out.endswith(f"\nmap -> {sites}\n")
+    assert "1.12 Gbit/s" in sites.read_text()
+    assert main(["topo", "show", "two-region", "--map", str(tmp_path / "sites.jpg")]) == 2
+    assert "choose from .png, .svg, .pdf" in capsys.readouterr().err
+
+
 def test_tc_writes_two_scripts_for_each_host(tmp_path: Path):
     hosts = topo.load("two-region").hosts
     addresses = tmp_path / "addresses"

@@ -47,6 +47,22 @@ def test_it_says_who_waits_and_draws_plan_and_run(
 
 
 @pytest.mark.slow
+def test_chosen_ranks_are_listed_and_drawn(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    picture = tmp_path / "some.svg"
+    arguments = ["trace", str(run_folder), "--ranks", "0,2-3", "--stages", "1"]
+    assert main([*arguments, "--png", str(picture)]) == 0
+    listed = [line for line in capsys.readouterr().out.splitlines() if line[:1].isdecimal()]
+    assert [line.split()[0] for line in listed] == ["3"]
+    assert "1 of 4 ranks" in picture.read_text()
+    assert main([*arguments, "--json"]) == 0
+    assert [rank["rank"] for rank in json.loads(capsys.readouterr().out)["ranks"]] == [3]
+    assert main(["trace", str(run_folder), "--ranks", "4"]) == 2
+    assert "choose from 0 to 3" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_a_trace_file_is_shown_alone(run_folder: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["trace", str(run_folder / "trace.json")]) == 0
     assert "simulated" not in capsys.readouterr().out

@@ -157,7 +157,7 @@ def test_what_a_page_shows_is_what_the_command_prints(name: str):
 
 
 def test_every_record_has_a_command_and_names_no_place_of_its_machine():
-    assert {path.stem for path in FOLDER.glob("*.txt")} == set(recorded())
+    assert {path.stem for path in FOLDER.glob("*.txt")} == {*recorded(), "newcomer"}
     for path in FOLDER.glob("*.txt"):
         assert not re.search(r"(?<![\w.])/(?:tmp|home|root|work)/", path.read_text()), path
 

@@ -1,6 +1,7 @@
 """Trains over a mesh and without, and looks into what was compiled; needs four devices."""
 
 import json
+import math
 import re
 import shutil
 import sys
@@ -17,6 +18,11 @@ from tests.runtime.pipelined import compiled_stage
 from tests.runtime.training import run_tree, tiny_tree, write_dataset
 
 MESH = {"data": 2, "tensor": 2}
+SHAPES = {
+    "layer": {"cut": (2, 1, 2), "stage": 1, "tied": False},
+    "first": {"cut": (2, 1, 2), "stage": 0, "tied": True},
+    "last": {"cut": (2, 1, 2), "stage": 2, "tied": False},
+}
 _COLLECTIVE = re.compile(
     r" (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
 )
@@ -33,6 +39,7 @@ def main(folder: Path) -> None:
         "forward": _collectives(layer.executables["evaluate"]),
         "backward": _collectives(layer.executables["backward"]),
         "bytes": _parameter_bytes(layer),
+        "held": {name: _held_bytes(shape) for name, shape in SHAPES.items()},
     }
     (folder / "report.json").write_text(json.dumps(report))
 
@@ -90,6 +97,23 @@ def _parameter_bytes(layer: CompiledStage) -> tuple[int, int]:
     kernels = [leaf for leaf in jax.tree.leaves(layer.init()[0]) if leaf.ndim > 2]
     on_first = sum(leaf.addressable_shards[0].data.nbytes for leaf in kernels)
     return on_first, sum(leaf.nbytes for leaf in kernels)
+
+
+def _held_bytes(shape: dict[str, Any]) -> tuple[int, int]:
+    """Return what each device holds of a stage's parameters, and of a microbatch's residuals."""
+    stage = compiled_stage(**shape, mesh=MeshConfig(**MESH), ops=(Op.BACKWARD,))
+    held = []
+    for name, part in (("init", 0), ("forward", 1)):
+        compiled = stage.executables[name]
+        shapes = jax.tree.leaves(compiled.out_info[part])
+        shardings = jax.tree.leaves(compiled.output_shardings[part])
+        held.append(
+            sum(
+                math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+                for leaf, sharding in zip(shapes, shardings, strict=True)
+            )
+        )
+    return held[0], held[1]
 
 
 if __name__ == "__main__":

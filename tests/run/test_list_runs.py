@@ -7,10 +7,12 @@ import pytest
 
 from jaxpipe.cli.main import main
 from jaxpipe.errors import UserError
+from jaxpipe.pictures.loss_picture import LossCurve, draw_losses
 from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.list_runs import runs_in, summary_of
-from jaxpipe.run.loss_picture import LossCurve, draw_losses
+from jaxpipe.run.runs_picture import draw_runs
 from jaxpipe.runtime.watchdog import Cause, CauseKind, write_cause
+from jaxpipe.trace import Lane, Span, Trace, Truth, write_chrome
 
 PLAN = {"stages": 2, "replicas": 1, "cluster": "laptop"}
 
@@ -53,6 +55,43 @@ def test_the_command_lists_and_draws(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert main(["runs", str(first), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["truth"] == "measured on this machine"
+
+
+def test_runs_are_laid_next_to_each_other_with_their_timelines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("matplotlib")
+    spans = (Span(rank=0, lane=Lane.COMPUTE, name="forward", start_s=0, end_s=1, step=7, stage=0),)
+    traces = {
+        name: Trace(truth=Truth.MEASURED, rank_names=(f"on {name}-host",), spans=spans)
+        for name in ("a", "b")
+    }
+    for name, trace in traces.items():
+        write_chrome(trace, write_run(tmp_path / name, steps=9, trained=3) / "trace.json")
+    found = [summary_of(tmp_path / name) for name in traces]
+    draw_runs(found, tmp_path / "both.svg")
+    drawn = (tmp_path / "both.svg").read_text()
+    for name in traces:
+        assert f"{tmp_path / name} · step 7 · measured" in drawn
+        assert f"{name}-host" in drawn
+        assert f"<!-- {tmp_path / name} -->" in drawn  # of its curve, in the legend
+    (tmp_path / "b" / "trace.json").write_text("{")
+    draw_runs(found, tmp_path / "one.svg")
+    assert "b-host" not in (tmp_path / "one.svg").read_text()
+    assert "without a timeline of" in caplog.text
+    # More of them than a page can hold: losses alone.
+    draw_runs([found[0]] * 5, tmp_path / "five.svg")
+    assert "a-host" not in (tmp_path / "five.svg").read_text()
+
+
+def test_held_out_losses_are_points_of_their_own(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", steps=2, trained=2)
+    text = (folder / "metrics.jsonl").read_text().splitlines()
+    rows = [*text[:-1], json.dumps({"step": 3, "loss": 1.0, "eval_loss": 1.5})]
+    (folder / "metrics.jsonl").write_text("\n".join(rows) + "\n")
+    found = summary_of(folder)
+    assert found.held_out == ((3, 1.5),)
+    assert [step for step, _ in found.losses] == [1, 2, 3]
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from jaxpipe.config import Config, config_from, plan_from
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
 from jaxpipe.run.plan_memory import check_memory, memory_lines, plan_memory
+from jaxpipe.schedule import peak_live
 from models import num_parameters
 
 LEAST: dict[str, Any] = {
@@ -65,18 +66,54 @@ def test_the_smallest_device_of_a_place_decides() -> None:
     enough = with_memory(cluster, None, need, None, 2 * need)
     check_memory(plan_memory(config, plan, enough))
     small = with_memory(cluster, None, 2 * need, None, need - 1)
-    with pytest.raises(PlanError, match=r"rank 3 needs .* MiB .* 'virginia-1:0' has .* MiB; raise"):
+    with pytest.raises(
+        PlanError, match=r"rank 3 needs .* MiB on a device .* 'virginia-1:0' has .* MiB; raise"
+    ):
         check_memory(plan_memory(config, plan, small))
-    lines = list(memory_lines(plan_memory(config, plan, small)))
+    lines = list(memory_lines(plan_memory(config, plan, small), config.mesh))
     assert lines[1].startswith("ranks 0, 2")
     assert lines[1].endswith("of unknown")
     assert lines[2].endswith(" MiB")
     assert "not checked on 2 devices" in lines[3]
 
 
-def test_a_mesh_is_not_estimated() -> None:
-    config, plan = planned(mesh={"tensor": 2})
-    memory = plan_memory(config, plan, topo.load("two-region"))
-    assert memory == ()
-    check_memory(memory)
-    assert "`mesh`" in next(memory_lines(memory))
+@pytest.mark.parametrize(
+    ("mesh", "parameters", "residuals"),
+    [
+        ({"data": 2}, 1.0, 1 / 2),
+        ({"tensor": 2}, 0.5, 10 / 16),
+        ({"data": 2, "tensor": 2}, 0.5, 5 / 16),
+    ],
+)
+def test_a_mesh_divides_what_it_divides(
+    mesh: dict[str, int], parameters: float, residuals: float
+) -> None:
+    """Of 16 activations that a layer keeps, `tensor` divides 12; biases and norms are few."""
+    cluster = topo.load("two-region")
+    train = {"batch": 32}
+    plan_of = {"cluster": "two-region", "stages": 2, "replicas": 2, "microbatch": 4}
+    whole = plan_memory(*planned(plan=plan_of, train=train), cluster)
+    config, plan = planned(plan=plan_of, train=train, mesh=mesh)
+    shared = plan_memory(config, plan, cluster)
+    for one, each in zip(whole, shared, strict=True):
+        assert each.num_parameters == one.num_parameters
+        assert each.needs.parameters == pytest.approx(parameters * one.needs.parameters, rel=0.06)
+        assert each.needs.optimizer == 2 * each.needs.parameters
+        live = peak_live(plan.compute_schedule())[each.stages[0]]
+        message = live * plan.microbatch * 4 * config.model.sequence * config.model.dim
+        assert each.needs.activations - message == pytest.approx(
+            residuals * (one.needs.activations - message), rel=0.02
+        )
+    first = next(memory_lines(shared, config.mesh))
+    assert first.startswith("memory of each of the ")
+    check_memory(shared)
+
+
+def test_a_mesh_makes_a_plan_fit() -> None:
+    config, plan = planned()
+    cluster = topo.load("two-region")
+    need = plan_memory(config, plan, cluster)[1].needs.total
+    small = with_memory(cluster, *[need - 1] * 4)
+    with pytest.raises(PlanError, match="on a device"):
+        check_memory(plan_memory(config, plan, small))
+    check_memory(plan_memory(*planned(mesh={"tensor": 2}), small))

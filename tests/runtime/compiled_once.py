@@ -1,13 +1,13 @@
 """Compiles each stage once in a process, whichever ranks and runs ask for it."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import cache
 from threading import Lock
 
 from jax.sharding import Mesh
 
 from jaxpipe.runtime.config import MatmulPrecision
-from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage
+from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage, num_executables
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Layout
 from jaxpipe.schedule import Op
@@ -21,8 +21,11 @@ def compile_stage_once(
     ops: Collection[Op],
     layout: Layout = ONE_DEVICE,
     precision: MatmulPrecision = MatmulPrecision.TF32,
+    before_each: Callable[[], object] = list,
 ) -> CompiledStage:
     """Return what `compile_stage` returns; of replicas that start together the first compiles."""
+    for _ in range(num_executables(functions, ops=ops)):  # also of a stage that is compiled already
+        before_each()
     with _ONE_AT_A_TIME:
         return _compiled(functions, frozenset(ops), layout.mesh, precision)
 

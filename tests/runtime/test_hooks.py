@@ -25,12 +25,13 @@ class Recorder(Hooks):
 
     def __init__(self) -> None:
         self.points: list[str] = []
+        self.compiled: list[tuple[int, int]] = []
         self.phases: list[SavePhase] = []
         self.instructions: Counter[Op] = Counter()
         self.shapes: list[tuple[int, ...] | None] = []
 
-    def before_compile(self) -> None:
-        self.points.append("compile")
+    def before_compile(self, *, done: int, total: int) -> None:
+        self.compiled.append((done, total))
 
     def after_read(self, plan: Plan, tokens: np.ndarray | None, *, rank: int, step: int) -> None:
         assert rank < plan.num_ranks
@@ -67,7 +68,10 @@ def test_hooks_are_called_at_their_points(tmp_path: Path, dataset: Path) -> None
         return recorder
 
     first, middle, last = run_ranks(plan.num_ranks, work)
-    steps = ["compile", "step 0", "evaluation", "step 1", "step 2", "evaluation"]
+    for recorder in (first, middle, last):
+        total = recorder.compiled[0][1]
+        assert recorder.compiled == [(done, total) for done in range(total)]
+    steps = ["step 0", "evaluation", "step 1", "step 2", "evaluation"]
     assert first.points == middle.points == last.points == steps
     assert middle.shapes == [None] * STEPS
     tokens = (plan.num_microbatches, plan.microbatch, job.sequence + 1)

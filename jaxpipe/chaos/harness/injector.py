@@ -69,8 +69,10 @@ class Injector(Hooks):
         self._before: Instruction | None = None
         self._evaluates = False
 
-    def before_compile(self) -> None:
+    def before_compile(self, *, done: int, total: int) -> None:  # noqa: ARG002
         """Make the compilation last longer, or kill the victim during it."""
+        if done:
+            return
         if self._is_at(Point.COMPILE):
             self._strike_soon(_COMPILING_S)
         time.sleep(self._compile_s)

@@ -18,7 +18,7 @@ from jaxpipe.runtime.process.affinity import die_with_parent
 from jaxpipe.runtime.process.blocked_signal import block, is_pending, is_supported
 from jaxpipe.runtime.process.ctrl_z import not_suspended
 from jaxpipe.runtime.process.job_folder import job_folder
-from jaxpipe.runtime.process.tee import Tee
+from jaxpipe.runtime.process.tee import Output, Tee
 from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS, cannot_survive
 
 _RANK_AND_SIZE = (
@@ -91,7 +91,7 @@ def launch(
     *,
     num_ranks: int,
     module: str = "jaxpipe",
-    hear: Callable[[str], object] | None = None,
+    output: Output | None = None,
     survives: bool = False,
     can_stop: Callable[[], bool] = _always,
     poll: Callable[[], bool | None] = _nothing,
@@ -103,11 +103,11 @@ def launch(
     with a checkpoint: it is forwarded as SIGUSR1, which every `mpirun` passes on without a timeout;
     the exit code is 128 plus the signal. A second signal ends them, and so does the first as long
     as `can_stop` returns False: ranks that are starting have nothing to save. A SIGTERM to Open
-    MPI's `mpirun` is blocked there, and treated as one to this process. The callback `hear`
-    receives the end of the output of `mpirun`, after it has ended; `poll` is called ten times a
-    second until then, and ends the job if it returns True. With `survives`, ranks may continue
-    after the loss of others; then `mpirun` does receive its SIGTERM, since that is how a rank ends
-    the others.
+    MPI's `mpirun` is blocked there, and treated as one to this process. With `output`, what the
+    ranks print passes through this process, which keeps its end; the callback `poll` is called ten
+    times a second until `mpirun` has ended, and ends the job if it returns True. With `survives`,
+    ranks may continue after the loss of others; then `mpirun` does receive its SIGTERM, since that
+    is how a rank ends the others.
 
     Raises:
         ConfigError: there is no `mpirun`, or it cannot let ranks survive.
@@ -123,7 +123,7 @@ def launch(
         return run_child(
             command,
             first_signal=signal.SIGUSR1,
-            hear=hear,
+            output=output,
             blocks_sigterm=blocks,
             can_stop=can_stop,
             poll=poll,
@@ -149,7 +149,7 @@ def run_child(
     command: Sequence[str],
     *,
     first_signal: int | None = None,
-    hear: Callable[[str], object] | None = None,
+    output: Output | None = None,
     blocks_sigterm: bool = False,
     can_stop: Callable[[], bool] = _always,
     poll: Callable[[], bool | None] = _nothing,
@@ -160,13 +160,14 @@ def run_child(
     Signals that ask this process to terminate are forwarded to the child; the first of them as
     `first_signal`, if given and if `can_stop` returns that the child can stop in order. The second
     ends the child. If the child then exits with 0, or is ended, the exit code is 128 plus the first
-    signal. The callback `hear` receives the end of the child's output, after it has ended. With
-    `blocks_sigterm` the child never receives a SIGTERM: one that is pending for it counts as one to
-    this process, and SIGINT ends the child instead. The child reads no input. The callback `poll`
-    is called ten times a second; if it returns True, the child is ended, and the exit code is 1.
+    signal. With `output`, what the child prints passes through this process, which keeps its end.
+    With `blocks_sigterm` the child never receives a SIGTERM: one that is pending for it counts as
+    one to this process, and SIGINT ends the child instead. The child reads no input. The callback
+    `poll` is called ten times a second; if it returns True, the child is ended, and the exit code
+    is 1.
     """
     deadly = signal.SIGINT if blocks_sigterm else signal.SIGTERM
-    pipe = None if hear is None else subprocess.PIPE
+    pipe = None if output is None else subprocess.PIPE
     with recorded_signals() as received:
         process = subprocess.Popen(
             command,
@@ -184,7 +185,7 @@ def run_child(
             # A terminal sends Ctrl-C to its whole process group: `mpirun` would end its ranks.
             process_group=0,
         )
-        tee = Tee(process)
+        tee = None if output is None else Tee(process, output)
         forwarding = _Forwarding(
             process=process, first=first_signal, deadly=deadly, can_stop=can_stop
         )
@@ -194,8 +195,8 @@ def run_child(
             forwarding.update(received)
             if poll():
                 forwarding.end()
-    if hear is not None:
-        hear(tee.tail())
+    if tee is not None:
+        tee.join()
     if received and (code == 0 or forwarding.ended_s is not None):
         return 128 + received[0][0]
     # Ended by `poll`: `mpirun` returns 130, as if it were a user's Ctrl-C.

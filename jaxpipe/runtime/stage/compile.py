@@ -128,8 +128,9 @@ class CompiledStage:
 class _Compiler:
     """Compiles functions for one layout, and keeps their executables by name."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, before_each: Callable[[], object]) -> None:
         self._layout = layout
+        self._before_each = before_each
         self.executables: dict[str, Compiled] = {}
 
     def add(
@@ -144,10 +145,23 @@ class _Compiler:
 
         Results are sharded as `out` says; where that is None, XLA chooses.
         """
+        self._before_each()
         # Donation is decided here, at compilation: XLA writes results over the donated arguments.
         lowered = jax.jit(function, donate_argnums=donate, out_shardings=out).lower(*arguments)
         compiled = self.executables[name] = lowered.compile()
         return self._layout.shapes(lowered.out_info, compiled.output_shardings)
+
+
+def _nothing() -> None:
+    """Do nothing before a compilation."""
+
+
+def num_executables(functions: StageFunctions, *, ops: Collection[Op]) -> int:
+    """Return the number of compilations of `compile_stage`."""
+    # init, cast, zeros, forward, evaluate, pack, square_norm and update.
+    always = 8
+    split = 2 * (Op.BACKWARD_INPUT in ops)
+    return always + (Op.BACKWARD in ops) + split + (functions.sharded is not None)
 
 
 def compile_stage(
@@ -156,23 +170,27 @@ def compile_stage(
     ops: Collection[Op],
     layout: Layout = ONE_DEVICE,
     precision: MatmulPrecision = MatmulPrecision.TF32,
+    before_each: Callable[[], object] = _nothing,
 ) -> CompiledStage:
     """Compile the functions of a stage that `ops` need: one compilation each, and none later.
 
-    `precision` is that of the products of float32 matrices.
+    `precision` is that of the products of float32 matrices. The callback `before_each` is called
+    before each of the `num_executables` compilations.
     """
     # JAX reads it while it traces; of this thread alone, since ranks may be threads.
     with jax.default_matmul_precision(precision.jax_name):
-        return _compile_stage(functions, ops=ops, layout=layout)
+        return _compile_stage(
+            functions, ops=ops, compiler=_Compiler(layout, before_each), layout=layout
+        )
 
 
 def _compile_stage(
-    functions: StageFunctions, *, ops: Collection[Op], layout: Layout
+    functions: StageFunctions, *, ops: Collection[Op], compiler: _Compiler, layout: Layout
 ) -> CompiledStage:
     # Each function is compiled for the shapes, and on a mesh the shardings, that the one before it
     # returns: so no call of a step has to move an array.
     spec = replace(functions.spec, layout=layout)
-    compiler, whole = _Compiler(layout), layout.whole
+    whole = layout.whole
     add, of_result = compiler.add, layout.of_result
     data, position, scalar = _inputs(functions, spec)
 

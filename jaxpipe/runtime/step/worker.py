@@ -9,6 +9,7 @@ step, and the copies are restored if the step is skipped.
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 
 import jax
 import numpy as np
@@ -31,7 +32,7 @@ from jaxpipe.runtime.config import CommConfig
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.calls import StageCalls
-from jaxpipe.runtime.stage.compile import compile_stage
+from jaxpipe.runtime.stage.compile import compile_stage, num_executables
 from jaxpipe.runtime.stage.loss_scale import LossScale, adjust, is_finite
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.batch import eval_step_batch, train_step_batch
@@ -135,18 +136,24 @@ def start(
     keep_from = max(0, job.train.steps - job.trace.steps)
     counted = CountingTransport(transport)
 
+    stages = job.plan.stages(transport.rank)
+    functions = {stage: job.functions(stage=stage, rank=transport.rank) for stage in stages}
+    ops = {stage: {i.op for i in train_program if i.stage == stage} for stage in stages}
+    total = sum(num_executables(functions[stage], ops=ops[stage]) for stage in stages)
+    numbers = count()
+
     def compiled(stage: int) -> StageCalls:
-        hooks.before_compile()
         return compile_stage(
-            job.functions(stage=stage, rank=transport.rank),
-            ops={i.op for i in train_program if i.stage == stage},
+            functions[stage],
+            ops=ops[stage],
             layout=layout,
             precision=job.run.matmul_precision,
+            before_each=lambda: hooks.before_compile(done=next(numbers), total=total),
         )
 
     interpreter = Interpreter(
         plan=job.plan,
-        calls={stage: compiled(stage) for stage in job.plan.stages(transport.rank)},
+        calls={stage: compiled(stage) for stage in stages},
         transport=counted,
         messages=CompressedTransport(
             counted, boundary_codecs(job.comm, job.plan, rank=transport.rank)

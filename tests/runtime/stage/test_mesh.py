@@ -13,8 +13,10 @@ import pytest
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, layout_over
+from models import layer_residual_bytes_of_part, parameters_of_part
 from tests.helpers import mpi_command, mpi_environment
-from tests.oracles.one_device import TOLERANCE, tiny_gpt
+from tests.oracles.one_device import MICROBATCH, TOLERANCE, tiny_gpt
+from tests.programs.meshed import MESH, SHAPES
 from tests.programs.mpi_mesh import CASES
 
 ROUNDING = 1e-5
@@ -66,6 +68,28 @@ def test_a_layer_sums_after_attention_and_after_the_mlp_alone(report: dict[str, 
 def test_a_device_holds_half_of_the_kernels(report: dict[str, Any]) -> None:
     on_first, in_all = report["bytes"]
     assert 2 * on_first == in_all
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["layer", "first", "last"])
+def test_a_device_holds_what_the_model_says(report: dict[str, Any], name: str) -> None:
+    """What was compiled for four devices agrees with the closed forms to the byte."""
+    shape, tensor, data = SHAPES[name], MESH["tensor"], MESH["data"]
+    config = tiny_gpt(tied=shape["tied"]).config
+    layers, ends = shape["cut"][shape["stage"]], (shape["stage"] == 0, shape["stage"] == 2)
+    parameters = parameters_of_part(
+        config, layers=layers, embed=ends[0], head=ends[1], tensor=tensor
+    )
+    samples = MICROBATCH // data
+    kept = layer_residual_bytes_of_part(
+        config, batch=samples, sequence=config.sequence, tensor=tensor
+    )
+    of_parameters, of_residuals = report["held"][name]
+    assert of_parameters == 4 * parameters
+    # The embedding keeps tokens, the head its input and logits: little, and not of a layer.
+    assert layers * kept.none <= of_residuals
+    if not any(ends):
+        assert of_residuals == layers * kept.none
 
 
 def test_every_name_of_a_split_is_a_parameter() -> None:
