@@ -17,7 +17,7 @@ import topo
 from experiments.table import Row, markdown, percent, write_csv
 from jaxpipe.network.congestion_window import CongestionWindow
 from topo.emulate import Emulation, EngineKind, Tcp, emulated
-from topo.emulate.addresses import MTU, data_address
+from topo.emulate.addresses import data_address
 from topo.emulate.packet_model import QUEUE_BYTES
 
 _RESULTS = Path(__file__).parent / "results"
@@ -31,7 +31,7 @@ _REPEATS = 3
 _TIMEOUT_S = 300.0
 _HEADERS = 20 + 20 + 12
 """Bytes of IP, TCP and its time stamps in each packet."""
-_SEGMENT = MTU - _HEADERS
+_SEGMENT = Tcp.KERNEL.mtu - _HEADERS
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def _rows(tcp: Tcp, num_bytes: int) -> list[Row]:
 
 def model(messages: Sequence[tuple[float, int]], *, tcp: Tcp) -> list[float]:
     """Return the seconds of each message by the model of `jaxpipe.network`."""
-    rate = _BYTES_PER_S * _SEGMENT / MTU
+    rate = _BYTES_PER_S * _SEGMENT / Tcp.KERNEL.mtu
     window = CongestionWindow(
         restart_bytes=10 * _SEGMENT if tcp is Tcp.KERNEL else rate * 2 * _LATENCY_S,
         rtt_s=2 * _LATENCY_S,

@@ -20,7 +20,7 @@ from jaxpipe.run.paced import run_paced
 from jaxpipe.run.prepare_run import begin_folder, introduce_run, prepare, report_complete
 from jaxpipe.run.train_rank import Member, train_rank
 from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid
-from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
+from jaxpipe.runtime.config import ComputeKind, TransportKind
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.open_transport import choose_transport, open_base
 from jaxpipe.runtime.process.mpirun import LaunchedRank, check_launched_rank
@@ -54,8 +54,7 @@ def run_rank(start: Start, *, is_launched: bool) -> int:
         UserError: the input is wrong.
         RunError: the run has failed.
     """
-    survives = start.config.run.survive is Survival.SHRINK
-    transport = open_base(is_launched=is_launched, survives=survives)
+    transport = open_base(start.config.run, is_launched=is_launched)
     with ExitStack() as held:
         if start.resolved is not None:
             return _run(start, transport, is_launched=is_launched)
