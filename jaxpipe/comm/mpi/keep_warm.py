@@ -17,19 +17,14 @@ The bytes carry nothing: no result depends on them, and none of them is waited f
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
-from pathlib import Path
 
 import numpy as np
 
 from jaxpipe.comm.mpi.api import MPI, WARM_TAG
+from topo.host_tcp import FIRST_WINDOW_BYTES
 
 INTERVAL_S = 0.1
 """Half of the least timeout after which a silence counts."""
-_LARGE_BYTES = 14_480
-"""Ten segments of 1,448 bytes, the window with which a connection begins (RFC 6928)."""
-_SETTINGS = Path("/proc/sys/net/ipv4")
-_NEVER_RESTARTS = frozenset({"bbr"})
-"""Congestion controls that ignore the setting: they pace by a measured bandwidth."""
 
 
 class KeepWarm:
@@ -59,7 +54,11 @@ class KeepWarm:
 
     def sent(self, to: int, *, num_bytes: int, now_s: float) -> None:
         """Note a message: from a large one on, its connection is kept warm."""
-        if self._sends and to in self._remote and (num_bytes > _LARGE_BYTES or to in self._last_s):
+        if (
+            self._sends
+            and to in self._remote
+            and (num_bytes > FIRST_WINDOW_BYTES or to in self._last_s)
+        ):
             self._last_s[to] = now_s
 
     def tend(self, now_s: float) -> None:
@@ -106,17 +105,3 @@ def keep_warm(comm: MPI.Intracomm, *, remote: frozenset[int], sends: bool) -> Ke
 
 def _never() -> bool:
     return False
-
-
-def restarts_after_idle(settings: Path = _SETTINGS) -> bool:
-    """Return whether connections of this host start slowly after a silence; False if unknown.
-
-    >>> restarts_after_idle(Path("/no/such/folder"))
-    False
-    """
-    try:
-        restarts = (settings / "tcp_slow_start_after_idle").read_text().strip() == "1"
-        control = (settings / "tcp_congestion_control").read_text().strip()
-    except OSError:
-        return False
-    return restarts and control not in _NEVER_RESTARTS

@@ -29,7 +29,6 @@ from jaxpipe.comm.mpi.api import (
 )
 from jaxpipe.comm.mpi.buffer_pool import BufferPool
 from jaxpipe.comm.mpi.keep_warm import keep_warm as keep_warm_over
-from jaxpipe.comm.mpi.keep_warm import restarts_after_idle
 from jaxpipe.comm.mpi.mpi_message import (
     MpiMessage,
     MpiProgress,
@@ -44,6 +43,7 @@ from jaxpipe.comm.mpi.ulfm import first_ranks, revoke, shrink
 from jaxpipe.comm.tags import CLOSE_TAG, GROUP_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray
 from jaxpipe.errors import RankLostError, UserError, one_line
+from topo.host_tcp import read_tcp_settings
 
 _PATIENCE_S = 1.0
 _STDERR_S = 0.1
@@ -80,12 +80,12 @@ class MpiTransport:
         self._closed = False
         self._pool = BufferPool()
         self._groups = MpiGroups(self._comm)
-        neighbours = ranks_of_host(self._comm)
+        neighbours, settings = ranks_of_host(self._comm), read_tcp_settings()
         self._keeps_warm = keep_warm
         self._warm = keep_warm_over(
             self._comm,
             remote=frozenset(range(self._num_ranks)) - neighbours,
-            sends=keep_warm and restarts_after_idle(),
+            sends=keep_warm and settings is not None and settings.restarts,
         )
         self._progress: MpiProgress = Progress(
             self._nudge,

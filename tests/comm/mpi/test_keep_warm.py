@@ -1,11 +1,10 @@
 """Silent connections between hosts carry a byte before the kernel would slow them down."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from jaxpipe.comm.mpi.keep_warm import INTERVAL_S, KeepWarm, restarts_after_idle
+from jaxpipe.comm.mpi.keep_warm import INTERVAL_S, KeepWarm
 
 _LARGE = 1_000_000
 
@@ -96,15 +95,3 @@ def test_it_stops_sending_and_still_receives():
     tend(warm, begin_s=0.0, end_s=1.0)
     assert wire.sent == []
     assert wire.num_receives > 0
-
-
-@pytest.mark.parametrize(
-    ("restarts", "control", "expected"),
-    [("1\n", "cubic\n", True), ("1", "reno", True), ("0\n", "cubic\n", False), ("1", "bbr", False)],
-)
-def test_the_kernels_settings_decide(tmp_path: Path, restarts: str, control: str, expected: bool):
-    (tmp_path / "tcp_slow_start_after_idle").write_text(restarts)
-    (tmp_path / "tcp_congestion_control").write_text(control)
-    assert restarts_after_idle(tmp_path) is expected
-    (tmp_path / "tcp_congestion_control").unlink()
-    assert not restarts_after_idle(tmp_path)
