@@ -1,4 +1,4 @@
-"""Measure silences and remedies: `python -m experiments.idle_links.run [bursts] [training]`, as root.
+"""Measure silences and remedies, as root: `python -m experiments.idle_links.run [PART ...]`.
 
 Two tables: messages after a silence between two hosts, and steps of a training run over four
 regions of DT-FM's case 5. TCP is the kernel's, with one remedy at a time. Writes

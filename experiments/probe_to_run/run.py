@@ -34,7 +34,7 @@ _FIRST_STEPS = 2
 def main() -> None:
     """Run the trial, and write its table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scale", type=float, default=4.0, help="slows links down; default 4")
+    parser.add_argument("--scale", type=float, default=2.0, help="slows links down; default 2")
     scale: float = parser.parse_args().scale
     began_s, load = time.monotonic(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:

@@ -17,23 +17,29 @@ from pathlib import Path
 from typing import NoReturn
 
 import mpi4py
-from mpi4py import MPI
 
 from jaxpipe.comm.tags import LARGEST_TAG
 from jaxpipe.errors import RankLostError, TransportError
 
 mpi4py.rc(initialize=False, finalize=False)
 
-NUDGE_TAG = LARGEST_TAG + 1  # no message has this tag
-WARM_TAG = LARGEST_TAG + 2  # of `KeepWarm`
-
 _EAGER_BYTES = 32 * 2**20
-_EAGER = {
+_SETTINGS = {
+    # Messages over TCP up to this size are sent without a rendezvous, a round trip that far links
+    # make long and that is not needed: receives are posted ahead.
     "OMPI_MCA_btl_tcp_eager_limit": f"{_EAGER_BYTES}",
     "OMPI_MCA_btl_tcp_rndv_eager_limit": f"{_EAGER_BYTES}",
+    # Buffers of that size are made so many at once: 32 by default, 1 GiB.
+    "OMPI_MCA_btl_tcp_free_list_inc": "2",
 }
-"""Messages over TCP up to this size are sent without a rendezvous, a round trip that far links make
-long and that is not needed: receives are posted ahead."""
+for _name, _setting in _SETTINGS.items():
+    # Before `MPI` is imported: Open MPI reads them then, and not again when it is initialised.
+    os.environ.setdefault(_name, _setting)
+
+from mpi4py import MPI  # noqa: E402  the lines above must come first
+
+NUDGE_TAG = LARGEST_TAG + 1  # no message has this tag
+WARM_TAG = LARGEST_TAG + 2  # of `KeepWarm`
 
 __all__ = [
     "MPI",
@@ -76,8 +82,6 @@ def begin_mpi() -> tuple[MPI.Intracomm, bool]:
     ours = not MPI.Is_initialized()
     with translated("begin"):
         if ours:
-            for name, value in _EAGER.items():
-                os.environ.setdefault(name, value)
             MPI.Init_thread(MPI.THREAD_SERIALIZED)
         comm = MPI.COMM_WORLD.Dup()
         comm.Set_errhandler(MPI.ERRORS_RETURN)
