@@ -187,7 +187,7 @@ def _conditions(request: PlanRequest, model: GptConfig) -> tuple[Task, Condition
         slow=task.slow,
         gradient_bytes=task.bytes_each.gradient,
         overheads=known.overheads(
-            chunk_bytes=CHUNK_BYTES, ideal=request.ideal, keep_warm=request.keep_warm
+            chunk_bytes=CHUNK_BYTES, ideal=request.ideal, keep_warm=not request.cold_connections
         ),
     )
 
