@@ -27,7 +27,7 @@ def test_after_a_silence_a_message_takes_a_latency_and_its_bytes(tcp: Tcp):
     with emulated(topo.load(_LINKS), kind=EngineKind.RELAY, tcp=tcp) as emulation:
         printed = subprocess.check_output(
             mpi_command(2, *_PROGRAM, "warm", *numbers),
-            env=mpi_environment() | emulation.settings | {"JAX_PLATFORMS": "cpu"},
+            env={**mpi_environment(), **emulation.settings, "JAX_PLATFORMS": "cpu"},
             text=True,
             timeout=120,
         )
