@@ -15,12 +15,15 @@ from hypothesis import settings
 from jaxtyping import install_import_hook
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import MPI_FOLDER
+
 install_import_hook(["models", "jaxpipe.runtime", "jaxpipe.comm"], typechecker="beartype.beartype")
 
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
 _CACHE = pytest.StashKey[TemporaryDirectory[str]]()
+_MPI = pytest.StashKey[TemporaryDirectory[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,6 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
     config.stash[_CACHE] = TemporaryDirectory()
+    # The path of a socket has at most 107 bytes, and MPI appends about 40.
+    config.stash[_MPI] = TemporaryDirectory(prefix="jp-mpi-", ignore_cleanup_errors=True)
+    os.environ[MPI_FOLDER] = config.stash[_MPI].name
     os.environ["JAX_COMPILATION_CACHE_DIR"] = config.stash[_CACHE].name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
@@ -76,6 +82,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove the cache."""
-    if _CACHE in config.stash:
-        config.stash[_CACHE].cleanup()
+    """Remove the cache, and what killed MPI jobs have left."""
+    for folder in (_CACHE, _MPI):
+        if folder in config.stash:
+            config.stash[folder].cleanup()

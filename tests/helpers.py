@@ -17,6 +17,7 @@ from jaxpipe.comm import (
 )
 from jaxpipe.comm.buffer import aligned_empty
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
+from tests import MPI_FOLDER
 
 RunRanks = Callable[[int, Callable[[Transport], object]], list[object]]
 
@@ -73,7 +74,13 @@ IN_PROCESS_TRANSPORTS: dict[str, RunRanks] = {
 
 @cache
 def _launcher(num_ranks: int) -> tuple[str, ...]:
-    return launch_command(find_mpirun(), num_ranks=num_ranks)
+    mpirun, *options = launch_command(find_mpirun(), num_ranks=num_ranks)
+    # A killed `mpirun` leaves `ompi.PID` in its temporary folder, and a later one with the same
+    # process id would fail. As options: in the environment they would also replace the folder that
+    # jaxpipe's own launcher makes for each job.
+    is_open_mpi = "--oversubscribe" in options
+    folder = ("--prtemca", "prte_tmpdir_base", os.environ[MPI_FOLDER]) if is_open_mpi else ()
+    return (mpirun, *folder, *options)
 
 
 def mpi_command(num_ranks: int, *arguments: str) -> list[str]:

@@ -50,6 +50,7 @@ def build(file: ClusterFile, *, name: str, read_beside: ReadBeside) -> Cluster:
         latency_s=matrices.latency_s,
         bandwidth_bytes_per_s=matrices.bandwidth_bytes_per_s,
         alone_bytes_per_s=matrices.alone_bytes_per_s,
+        restart_bytes=None if file.restart_kb is None else 1e3 * file.restart_kb,
     )
 
 

@@ -118,9 +118,10 @@ class Cluster:
     """Devices and the links of all their ordered pairs.
 
     `latency_s[a, b]` and `bandwidth_bytes_per_s[a, b]` are those of the link from `a` to `b`; the
-    diagonals are 0 and infinity. By default, `alone_bytes_per_s` is the same bandwidth, and `hosts`
-    are those that the devices name, without a limit. Scripts, files and terminals take all names as
-    they are: `topo.names` has checked them.
+    diagonals are 0 and infinity. A connection between two hosts sends `restart_bytes` in its first
+    round trip after a silence (None: it keeps its speed). By default, `alone_bytes_per_s` is the
+    same bandwidth, and `hosts` are those that the devices name, without a limit. Scripts, files and
+    terminals take all names as they are: `topo.names` has checked them.
 
     Raises:
         ValueError: a name is not one; a matrix has the wrong shape, or holds a latency below 0 or a
@@ -134,6 +135,7 @@ class Cluster:
     bandwidth_bytes_per_s: np.ndarray
     alone_bytes_per_s: np.ndarray = field(default_factory=_as_bandwidth)
     hosts: tuple[Host, ...] = ()
+    restart_bytes: float | None = None
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -145,6 +147,8 @@ class Cluster:
             named = {device.host: device.region for device in self.devices}
             hosts = tuple(Host(name=name, region=region) for name, region in named.items())
             object.__setattr__(self, "hosts", hosts)
+        if self.restart_bytes is not None and not 0 < self.restart_bytes < inf:
+            raise ValueError(f"`restart_kb` must be above 0, is {self.restart_bytes / 1e3:g}")
         self._check_names()
         self._check_matrices()
 

@@ -190,6 +190,9 @@ class ClusterFile:
     """Links between regions that nothing else names."""
     inside_host: Speed = field(default_factory=lambda: Speed(latency_ms=0, bandwidth_gbps=100))
     """Links between devices of one host."""
+    restart_kb: float | None = None
+    """What a connection between hosts sends in its first round trip after a silence [kB]; 14.48 by
+    Linux' default on Ethernet. Default: connections keep their speed."""
     pairs: Pairs | None = None
     """Links of all pairs of devices, `[pairs]`, in place of links by region."""
     measured: Measured | None = None

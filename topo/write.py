@@ -26,6 +26,8 @@ def cluster_toml(cluster: Cluster, *, measured: Measured | None = None, about: s
 def _head(cluster: Cluster, about: str) -> Iterator[str]:
     yield from (f"# {line}" for line in about.splitlines())
     yield toml_pair("name", cluster.name)
+    if cluster.restart_bytes is not None:
+        yield toml_pair("restart_kb", cluster.restart_bytes / 1e3)
     by_host = [(name, list(group)) for name, group in groupby(cluster.devices, lambda d: d.host)]
     # Hosts without devices, and hosts whose devices are apart, differ here.
     if [name for name, _ in by_host] != [host.name for host in cluster.hosts]:

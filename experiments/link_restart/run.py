@@ -17,7 +17,7 @@ import topo
 from experiments.table import Row, markdown, percent, write_csv
 from jaxpipe.network.congestion_window import CongestionWindow
 from topo.emulate import Emulation, EngineKind, Tcp, emulated
-from topo.emulate.addresses import MTU, data_address
+from topo.emulate.addresses import data_address
 from topo.emulate.packet_model import QUEUE_BYTES
 
 _RESULTS = Path(__file__).parent / "results"
@@ -31,7 +31,6 @@ _REPEATS = 3
 _TIMEOUT_S = 300.0
 _HEADERS = 20 + 20 + 12
 """Bytes of IP, TCP and its time stamps in each packet."""
-_SEGMENT = MTU - _HEADERS
 
 
 def main() -> None:
@@ -73,9 +72,10 @@ def _rows(tcp: Tcp, num_bytes: int) -> list[Row]:
 
 def model(messages: Sequence[tuple[float, int]], *, tcp: Tcp) -> list[float]:
     """Return the seconds of each message by the model of `jaxpipe.network`."""
-    rate = _BYTES_PER_S * _SEGMENT / MTU
+    segment = tcp.mtu - _HEADERS
+    rate = _BYTES_PER_S * segment / tcp.mtu
     window = CongestionWindow(
-        restart_bytes=10 * _SEGMENT if tcp is Tcp.KERNEL else rate * 2 * _LATENCY_S,
+        restart_bytes=10 * segment if tcp is Tcp.KERNEL else rate * 2 * _LATENCY_S,
         rtt_s=2 * _LATENCY_S,
         bytes_per_s=rate,
         # The relay drops packets when its queue is full, and Reno halves its window then.

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # it imports jax, which `--help` can do without
     from jaxpipe.doctor import Finding
     from jaxpipe.runtime.process.mpirun import LaunchedRank
+    from topo import Cluster
 
 
-def doctor(*, folder: Path = Path("."), seconds: float = 60.0) -> int:
+def doctor(*, folder: Path = Path("."), seconds: float = 60.0, cluster: str | None = None) -> int:
     """Check MPI, ranks, cores, devices, versions, links and disk, and print a fix for each fault.
 
     Alone, it starts two ranks of its own; under `mpirun`, it checks the ranks of that job. The exit
@@ -18,11 +19,15 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0) -> int:
     Args:
         folder: the folder for runs.
         seconds: timeout for the answers of ranks.
+        cluster: a TOML file, or one of the catalogue: check this host's TCP settings against its
+            links.
     """
-    from jaxpipe.doctor import Health, judge_disk, say_hello
+    from jaxpipe.doctor import Health, judge_disk, judge_links_of, say_hello
     from jaxpipe.run.console import console
     from jaxpipe.runtime.process.mpirun import launched_rank
+    from topo.host_tcp import read_tcp_settings
 
+    described = None if cluster is None else _cluster(cluster)
     here = launched_rank(os.environ)
     if here is None:
         findings = say_hello(timeout_s=seconds)
@@ -30,6 +35,8 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0) -> int:
         findings = _of_this_job(here, timeout_s=seconds)
         if findings is None:  # rank 0 prints
             return 0
+    if described is not None:
+        findings = (*findings, *judge_links_of(described, [read_tcp_settings()]))
     findings = (*findings, judge_disk(folder))
     for finding in findings:
         console.print(
@@ -41,6 +48,16 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0) -> int:
     ending = "something is broken: fix it first" if is_broken else "next: make train"
     console.print(f"\n{ending}", markup=False)
     return int(is_broken)
+
+
+def _cluster(name: str) -> "Cluster":
+    import topo
+    from jaxpipe.errors import ConfigError
+
+    try:
+        return topo.load(name)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"`--cluster`: {error}") from error
 
 
 def _of_this_job(here: "LaunchedRank", *, timeout_s: float) -> "tuple[Finding, ...] | None":

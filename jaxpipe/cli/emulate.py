@@ -49,6 +49,7 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
     jitter_ms: float = 0.0,
     loss: float = 0.0,
     tcp: TcpStart = TcpStart.STEADY,
+    sysctls: Annotated[tuple[str, ...], tyro.conf.arg(name="sysctl", metavar="NAME=VALUE")] = (),
     plan: Path | None = None,
     inside: Annotated[str | None, tyro.conf.arg(name="in", metavar="HOST")] = None,
 ) -> int:
@@ -66,6 +67,8 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
         jitter_ms: maximum deviation of the latency of a packet.
         loss: the fraction of packets that are lost, such as 0.001.
         tcp: steady, always at the full rate; or kernel, which starts slowly after a link was idle.
+        sysctls: a setting of TCP on all hosts, such as `net.ipv4.tcp_slow_start_after_idle=0`; may
+            be repeated.
         plan: a plan file with the placement of ranks. By default that of the configuration in a
             `jaxpipe train` or `compare` command, or else rank r on the host of device r.
         inside: the host that runs the command itself, by default the machine.
@@ -85,6 +88,7 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
                 jitter_s=jitter_ms / 1e3,
                 loss=loss,
                 tcp=Tcp(tcp.value),
+                sysctls=dict(_setting(each) for each in sysctls),
                 devices=placed,
             )
             with network as emulation:
@@ -95,6 +99,16 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
             raise ConfigError(str(error)) from error
         except EmulationError as error:
             raise RunError(str(error)) from error
+
+
+def _setting(text: str) -> tuple[str, str]:
+    """Return name and value of a setting.
+
+    >>> _setting("net.ipv4.tcp_slow_start_after_idle=0")
+    ('net.ipv4.tcp_slow_start_after_idle', '0')
+    """
+    name, _, value = text.partition("=")
+    return name, value
 
 
 def _cluster(name: str, *, scale: float) -> "Cluster":

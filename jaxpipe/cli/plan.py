@@ -109,6 +109,7 @@ def _configured(
         else request.profile,
         tflops=paced.tflops if request.tflops is None else request.tflops,
         ideal=request.ideal or paced.ideal,
+        cold_connections=request.cold_connections or not read.run.keep_warm,
     )
     sequence = read.train.sequence or read.model.sequence
     return complete, replace(read.model, sequence=sequence)

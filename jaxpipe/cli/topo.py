@@ -188,7 +188,7 @@ def probe(
     from jaxpipe.runtime.process.mpirun import launched_rank
     from topo.draw_cluster import draw_cluster
     from topo.probe.measure import measure
-    from topo.probe.measurements import ProbeSettings, cluster_of, spread_of
+    from topo.probe.measurements import ProbeSettings, advice_of, cluster_of, spread_of
     from topo.write import cluster_toml
 
     here = launched_rank(os.environ)
@@ -206,6 +206,10 @@ def probe(
         about = "Measured by `jaxpipe topo probe`: medians; latency is half of a round trip."
         out.write_text(cluster_toml(cluster, measured=spread, about=about))
     console.print(draw_cluster(cluster), markup=False)
+    for advice in advice_of(measurements):
+        console.print(
+            f"\nTCP: {advice.message}\n  on each host, as root: {advice.command}", markup=False
+        )
     console.print(
         f"\nmeasured -> {out}\nnext: jaxpipe topo show {shlex.quote(str(out))}", markup=False
     )

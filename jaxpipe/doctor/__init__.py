@@ -11,6 +11,7 @@ from jaxpipe.doctor.facts import RankFacts, gather_facts
 from jaxpipe.doctor.finding import Finding, Health
 from jaxpipe.doctor.hello import say_hello
 from jaxpipe.doctor.judge import judge_job
+from jaxpipe.doctor.long_links import judge_links_of
 from jaxpipe.doctor.survival import judge_survival, judge_survival_of_job
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "gather_facts",
     "judge_disk",
     "judge_job",
+    "judge_links_of",
     "judge_survival",
     "judge_survival_of_job",
     "say_hello",

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxpipe.comm import GATHER_TAG, Transport, gather_bytes
 from jaxpipe.runtime.process.gpu_assignment import gpu_name
+from topo.host_tcp import TcpSettings, read_tcp_settings
 
 _PACKAGES = ("jaxpipe", "jax", "jaxlib", "flax", "optax", "numpy", "mpi4py")
 _SMALL_BYTES, _LARGE_BYTES = 8, 4 * 2**20  # latency, bandwidth
@@ -37,6 +38,7 @@ class RankFacts:
     gpus: tuple[str, ...] = ()
     latency_s: float | None = None
     bytes_per_s: float | None = None
+    tcp: TcpSettings | None = None
 
 
 def gather_facts(transport: Transport, *, timeout_s: float) -> tuple[RankFacts, ...] | None:
@@ -62,6 +64,7 @@ def gather_facts(transport: Transport, *, timeout_s: float) -> tuple[RankFacts, 
         ),
         latency_s=latency_s,
         bytes_per_s=bytes_per_s,
+        tcp=read_tcp_settings(),
     )
     payloads = gather_bytes(
         transport, msgspec.json.encode(own), root=0, tag=GATHER_TAG, timeout_s=timeout_s

@@ -6,6 +6,7 @@ from itertools import combinations
 
 from jaxpipe.doctor.facts import RankFacts
 from jaxpipe.doctor.finding import Finding, Health
+from jaxpipe.doctor.long_links import judge_measured_links
 from jaxpipe.jaxpr import TESTED, is_tested
 
 _SLOW_BYTES_PER_S = 100e6
@@ -35,6 +36,7 @@ def judge_job(ranks: Sequence[RankFacts], *, num_started: int) -> tuple[Finding,
         _cores(ranks),
         _devices(ranks),
         *_links(ranks),
+        *judge_measured_links(ranks),
     )
 
 

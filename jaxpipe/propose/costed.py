@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from jaxpipe.network import MessageCosts
 from jaxpipe.plan.cost import Profile, read_profile
 from jaxpipe.propose.device_speeds import precision_of, with_speeds
 from jaxpipe.propose.gpt_profile import gpt_profile
@@ -25,14 +26,25 @@ class Costed:
     precision: Precision
     local_factor: float
 
-    def overheads(self, *, chunk_bytes: float, ideal: bool) -> Overheads:
-        """Return the overheads fitted to DT-FM's runs; with `ideal`, the links as stated."""
+    def overheads(self, *, chunk_bytes: float, ideal: bool, keep_warm: bool) -> Overheads:
+        """Return the overheads fitted to DT-FM's runs; with `ideal`, the links as stated.
+
+        Without `keep_warm`, connections start slowly after silences if the cluster says so.
+        """
+        # How jaxpipe's own connections restart after an idle time is not DT-FM's constant.
+        restart_bytes = None if keep_warm else self.cluster.restart_bytes
+        stated = MessageCosts(restart_bytes=restart_bytes)
         if ideal:
-            return Overheads(chunk_bytes=chunk_bytes, local_factor=self.local_factor)
+            return Overheads(
+                messages=stated,
+                gradients=stated,
+                chunk_bytes=chunk_bytes,
+                local_factor=self.local_factor,
+            )
         network = dtfm_constants().network
         return Overheads(
-            # How jaxpipe's own connections restart after an idle time is not DT-FM's constant.
-            messages=replace(network.messages(), restart_bytes=None),
+            messages=replace(network.messages(), restart_bytes=restart_bytes),
+            gradients=stated,
             nic_efficiency=network.nic_efficiency,
             local_factor=self.local_factor,
             chunk_bytes=chunk_bytes,

@@ -186,7 +186,9 @@ def _conditions(request: PlanRequest, model: GptConfig) -> tuple[Task, Condition
         profile=known.profile,
         slow=task.slow,
         gradient_bytes=task.bytes_each.gradient,
-        overheads=known.overheads(chunk_bytes=CHUNK_BYTES, ideal=request.ideal),
+        overheads=known.overheads(
+            chunk_bytes=CHUNK_BYTES, ideal=request.ideal, keep_warm=not request.cold_connections
+        ),
     )
 
 

@@ -58,6 +58,9 @@ class PlanRequest:
     """TFLOP/s of devices whose speed the cluster does not state."""
     ideal: bool = False
     """Use links as the cluster states them, without the TCP overheads fitted to DT-FM's runs."""
+    cold_connections: bool = False
+    """Connections start slowly after silences, as the cluster file's `restart_kb` says: for runs
+    with `run.keep_warm = false`."""
 
     def __post_init__(self) -> None:
         if not self.budget > 0:

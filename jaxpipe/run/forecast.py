@@ -7,10 +7,11 @@ import numpy as np
 
 from jaxpipe.config import Config, cluster_from, plan_from
 from jaxpipe.errors import ConfigError
+from jaxpipe.network import MessageCosts
 from jaxpipe.plan.cost import slowness
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
-from jaxpipe.simulate import Conditions, plan_step, replay_step, simulate
+from jaxpipe.simulate import Conditions, Overheads, plan_step, replay_step, simulate
 from jaxpipe.trace import Trace
 from models import DTYPE_BYTES, activation_bytes
 from topo import Cluster
@@ -77,13 +78,19 @@ def conditions_from(config: Config, cluster: Cluster | None = None) -> Condition
         profile=known.profile,
         slow=slowness(known.cluster, known.profile, known.precision),
         gradient_bytes=bytes_each(model).gradient,
-        overheads=known.overheads(chunk_bytes=config.comm.chunk_bytes, ideal=paced.ideal),
+        overheads=known.overheads(
+            chunk_bytes=config.comm.chunk_bytes,
+            ideal=paced.ideal,
+            keep_warm=config.run.keep_warm,
+        ),
     )
 
 
 def _sizes(config: Config, cluster: Cluster) -> Conditions:
     """Return the conditions of a replay, in which only the bytes of the profile count."""
     model = config.model
+    restart_bytes = None if config.run.keep_warm else cluster.restart_bytes
+    messages = MessageCosts(restart_bytes=restart_bytes)
     sequence = config.train.sequence or model.sequence
     profile = replace(
         # Any speed: no seconds are used.
@@ -95,4 +102,5 @@ def _sizes(config: Config, cluster: Cluster) -> Conditions:
         profile=profile,
         slow=np.ones(len(cluster)),
         gradient_bytes=DTYPE_BYTES[model.param_dtype],
+        overheads=Overheads(messages=messages, gradients=messages),
     )

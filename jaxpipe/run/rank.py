@@ -23,7 +23,7 @@ from jaxpipe.run.progress import Progress
 from jaxpipe.run.rank_progress import rank_progress
 from jaxpipe.run.train_rank import Member, train_rank
 from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid
-from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
+from jaxpipe.runtime.config import ComputeKind, TransportKind
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.open_transport import choose_transport, open_base
 from jaxpipe.runtime.process.mpirun import LaunchedRank, check_launched_rank
@@ -57,8 +57,7 @@ def run_rank(start: Start, *, is_launched: bool) -> int:
         UserError: the input is wrong.
         RunError: the run has failed.
     """
-    survives = start.config.run.survive is Survival.SHRINK
-    transport = open_base(is_launched=is_launched, survives=survives)
+    transport = open_base(start.config.run, is_launched=is_launched)
     with ExitStack() as held:
         # Only a launcher of ours has resolved the plan before it starts ranks.
         has_launcher = is_launched and start.resolved is not None

@@ -125,6 +125,9 @@ class RunConfig:
     an instruction exceeds it, and also five times the 99th percentile of earlier ones."""
     transport: TransportKind = TransportKind.MPI
     """How messages are sent between ranks; ignored by paced runs, whose links are emulated."""
+    keep_warm: bool = True
+    """Whether silent MPI connections between hosts carry a byte every 0.1 s, if Linux would let
+    them start slowly otherwise; no effect on results."""
     link_scale: float = 1.0
     """Factor on the latency and on the time per byte of all links; `shaped` transport only."""
     compute: ComputeKind = ComputeKind.REAL

@@ -25,7 +25,7 @@ def open_transport(
         DeadlineError: another rank is missing after `run.timeout_s`.
         TransportError: the MPI or the communicators cannot begin.
     """
-    base = open_base(is_launched=is_launched, survives=run.survive is Survival.SHRINK)
+    base = open_base(run, is_launched=is_launched)
     return choose_transport(run, plan, cluster, base=base)
 
 
@@ -78,17 +78,18 @@ def pipeline_pairs(plan: Plan) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(pair for pair in pairs if pair[0] != pair[1]))
 
 
-def open_base(*, is_launched: bool, survives: bool = False) -> Transport:
+def open_base(run: RunConfig, *, is_launched: bool) -> Transport:
     """Return the MPI transport of this rank, or that of the only rank if no MPI has started it.
 
-    With `survives`, the transport can shrink when a rank is lost.
+    With `run.survive = "shrink"`, the transport can shrink when a rank is lost.
     """
     # Imported below, and only if needed: without a launcher there may be no MPI to load.
     if not is_launched:
         return LocalWorld(1).transport(0)
     from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 
-    return MpiTransport(survives=survives)
+    survives = run.survive is Survival.SHRINK
+    return MpiTransport(survives=survives, keep_warm=run.keep_warm)
 
 
 def _with_nccl(

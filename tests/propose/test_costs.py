@@ -145,3 +145,25 @@ def test_a_device_of_which_nothing_is_known_has_to_be_told_of():
         with_speeds(laptop, Precision.FP32, fraction=0.4, unknown_flops_per_s=None)
     told = with_speeds(laptop, Precision.FP32, fraction=0.4, unknown_flops_per_s=7e9)
     assert told.devices[3].effective_flops_per_s == 7e9
+
+
+@pytest.mark.parametrize("ideal", [True, False])
+@pytest.mark.parametrize("keep_warm", [True, False])
+@pytest.mark.parametrize("restart_bytes", [None, 14480.0])
+def test_slow_starts_are_charged_where_the_cluster_says_so(
+    ideal: bool, keep_warm: bool, restart_bytes: float | None
+):
+    cluster = replace(topo.load("case5-worldwide"), restart_bytes=restart_bytes)
+    known = costed(
+        GPT2,
+        cluster,
+        remat=Remat.NONE,
+        profile=None,
+        tflops=None,
+        matmul_precision=MatmulPrecision.TF32,
+    )
+    overheads = known.overheads(chunk_bytes=1e6, ideal=ideal, keep_warm=keep_warm)
+    expected = None if keep_warm else restart_bytes
+    assert overheads.messages.restart_bytes == expected
+    assert overheads.gradients.restart_bytes == expected
+    assert (overheads.messages.overhead_s > 0) is not ideal

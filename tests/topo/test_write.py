@@ -21,7 +21,7 @@ def written_and_read(cluster: Cluster) -> Cluster:
 
 
 def check_same(a: Cluster, b: Cluster) -> None:
-    assert (a.devices, a.hosts) == (b.devices, b.hosts)
+    assert (a.devices, a.hosts, a.restart_bytes) == (b.devices, b.hosts, b.restart_bytes)
     for field in ("latency_s", "bandwidth_bytes_per_s", "alone_bytes_per_s"):
         assert np.array_equal(getattr(a, field), getattr(b, field))
 
@@ -43,6 +43,11 @@ def test_effective_speed_round_trips():
     cluster = load("two-region")
     fast = tuple(replace(device, effective_flops_per_s=3e12) for device in cluster.devices)
     check_same(written_and_read(replace(cluster, devices=fast)), replace(cluster, devices=fast))
+
+
+def test_connections_that_start_slowly_round_trip():
+    cluster = replace(load("two-region"), restart_bytes=14480.0)
+    check_same(written_and_read(cluster), cluster)
 
 
 @pytest.mark.parametrize("name", ["two-region", "homogeneous:gpu=A40"])

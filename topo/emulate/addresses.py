@@ -13,7 +13,6 @@ each emulation has a /16 of its own, from 10.64.0.0 upwards.
 DEVICE = "link0"
 """The interface of the emulated network in each namespace."""
 
-MTU = 60000  # the largest packets, so that the relay, in Python, has few of them
 DATA_NETWORK = "10.63.0.0/16"
 MAX_HOSTS = 2**16 - 3  # of 2**16: the network, the machine and the broadcast address are none
 NUM_CONTROL_NETWORKS = 128

@@ -22,12 +22,12 @@ from topo.cluster import Cluster
 from topo.emulate import addresses
 from topo.emulate.commands import ip_batch, run, tc_batch
 from topo.emulate.engine import EngineKind, LinkCount
-from topo.emulate.network_spec import NetworkSpec
+from topo.emulate.network_spec import NetworkSpec, Tcp
 from topo.emulate.owner import Owner
 from topo.tc import FIRST_PEER, Command, tc_commands
 
 _HUB = "hub"
-_MTU = 9000  # jumbo frames: fewer packets for tc to sort
+_JUMBO = 9000  # jumbo frames: fewer packets for tc to sort
 _CLASS = re.compile(r"class htb 1:(\w+) [^\n]*\n Sent (\d+) bytes \d+ pkt \(dropped (\d+),")
 
 
@@ -48,9 +48,10 @@ class BridgeEngine:
         self._is_counted = bool(commands)
         hub = owner.namespace(_HUB)
         ip_batch((f"netns add {hub}",))
+        mtu = _JUMBO if spec.tcp is Tcp.STEADY else spec.tcp.mtu
         ip_batch(("link add br0 type bridge", "link set br0 up"), namespace=hub)
         for number, host in enumerate(spec.hosts):
-            _join(hub, owner.namespace(number), number)
+            _join(hub, owner.namespace(number), number, mtu=mtu)
             if commands:
                 tc_batch(commands[host.name], namespace=owner.namespace(number))
             if commands and host.ingress_bytes_per_s < inf:
@@ -107,11 +108,11 @@ def shaping_commands(
     )
 
 
-def _join(hub: str, namespace: str, number: int) -> None:
-    device, mtu = addresses.DEVICE, f"mtu {_MTU}"
+def _join(hub: str, namespace: str, number: int, *, mtu: int) -> None:
+    device = addresses.DEVICE
     ip_batch(
         (
-            f"link add to{number} {mtu} type veth peer name {device} netns {namespace}",
+            f"link add to{number} mtu {mtu} type veth peer name {device} netns {namespace}",
             f"link set to{number} master br0 up",
         ),
         namespace=hub,
@@ -119,7 +120,7 @@ def _join(hub: str, namespace: str, number: int) -> None:
     ip_batch(
         (
             f"addr add {addresses.data_address(number)}/16 dev {device}",
-            f"link set {device} {mtu} up",
+            f"link set {device} mtu {mtu} up",
         ),
         namespace=namespace,
     )

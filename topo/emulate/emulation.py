@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from topo.cluster import Cluster
 from topo.emulate import addresses
@@ -20,7 +21,7 @@ from topo.emulate.bridge_engine import BridgeEngine
 from topo.emulate.commands import run
 from topo.emulate.engine import Choice, Engine, EngineKind, LinkCount, check_machine, choose
 from topo.emulate.mpi import available_cores, mpi_settings
-from topo.emulate.namespaces import locked, make, remove, sweep
+from topo.emulate.namespaces import check_sysctls, locked, make, remove, sweep
 from topo.emulate.network_spec import NetworkSpec, Tcp, network_spec
 from topo.emulate.owner import Owner, this_process
 from topo.emulate.relay_engine import RelayEngine
@@ -106,11 +107,13 @@ def emulated(
     jitter_s: float = 0.0,
     loss: float = 0.0,
     tcp: Tcp = Tcp.STEADY,
+    sysctls: Mapping[str, str] = MappingProxyType({}),
     devices: Sequence[int] | None = None,
 ) -> Iterator[Emulation]:
     """Create the network of a cluster's hosts; remove it at the end, with all processes in it.
 
-    Remains of killed emulations are removed first. By default, rank `r` is on device `r`.
+    Remains of killed emulations are removed first. By default, rank `r` is on device `r`. `sysctls`
+    are settings of the kernel for all hosts, such as `{"net.ipv4.tcp_slow_start_after_idle": "0"}`.
 
     Raises:
         ValueError: the user is not root, the machine lacks a requirement, the cluster cannot be
@@ -118,6 +121,7 @@ def emulated(
         EmulationError: a step failed.
     """
     check_machine()
+    check_sysctls(sysctls)
     spec = network_spec(cluster, jitter_s=jitter_s, loss=loss, tcp=tcp)
     if len(spec.hosts) > addresses.MAX_HOSTS:
         raise ValueError(f"at most {addresses.MAX_HOSTS} hosts; the cluster has {len(spec.hosts)}")
@@ -133,7 +137,7 @@ def emulated(
         # One lock for all of it: two emulations must not take the same control network.
         with locked():
             sweep()
-            control = make(owner, [host.name for host in spec.hosts], tcp=spec.tcp)
+            control = make(owner, [host.name for host in spec.hosts], tcp=spec.tcp, sysctls=sysctls)
         settings = mpi_settings(owner, cluster, placed, control=control, cores=available_cores())
         engine = _open(choice.kind, owner, cluster, spec)
         yield Emulation(

@@ -13,10 +13,11 @@ other over `link0`, which an engine connects. Sources: ip-netns(8), tcp(7).
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -29,20 +30,29 @@ from topo.emulate.owner import NAMESPACES, Owner, owned
 _LOCK = Path("/run/jaxpipe-emulate.lock")
 _FILES = Path("/etc/netns")
 _SECONDS_TO_DIE = 5.0
+_SYSCTL = re.compile(r"net\.ipv4\.tcp_[a-z0-9_]+")
+_WORDS = re.compile(r"[a-z0-9]+(?: [a-z0-9]+)*")
 
 _SETTINGS = MappingProxyType(
     {
         "ipv6/conf/all/disable_ipv6": "1",
         "ipv6/conf/default/disable_ipv6": "1",
-        "ipv4/tcp_rmem": "4096 16777216 134217728",
-        "ipv4/tcp_wmem": "4096 1048576 134217728",
         "ipv4/tcp_no_metrics_save": "1",
         "ipv4/tcp_congestion_control": "reno",
     }
 )
-"""TCP buffers as large as a long link needs: a cluster's tables state the steady rate of links.
-Reno is the only congestion control that all kernels allow in a namespace; it fills a link whose
+"""Reno is the only congestion control that all kernels allow in a namespace; it fills a link whose
 queue is as large as its bandwidth-delay product."""
+
+_STEADY = MappingProxyType(
+    {
+        "ipv4/tcp_rmem": "4096 16777216 134217728",
+        "ipv4/tcp_wmem": "4096 1048576 134217728",
+        "ipv4/tcp_slow_start_after_idle": "0",
+    }
+)
+"""TCP buffers as large as a long link needs: a cluster's tables state the steady rate of links."""
+_KERNEL = MappingProxyType({"ipv4/tcp_slow_start_after_idle": "1"})
 
 
 @contextmanager
@@ -61,10 +71,16 @@ def sweep() -> list[Owner]:
     return dead
 
 
-def make(owner: Owner, hosts: Sequence[str], *, tcp: Tcp = Tcp.STEADY) -> int:
+def make(
+    owner: Owner,
+    hosts: Sequence[str],
+    *,
+    tcp: Tcp = Tcp.STEADY,
+    sysctls: Mapping[str, str] = MappingProxyType({}),
+) -> int:
     """Create a namespace for each host and the control network; return the number of the latter.
 
-    Needs the lock.
+    `sysctls` take precedence over the settings of `tcp`. Needs the lock.
 
     Raises:
         EmulationError: a step failed; `remove` undoes those before it.
@@ -84,10 +100,35 @@ def make(owner: Owner, hosts: Sequence[str], *, tcp: Tcp = Tcp.STEADY) -> int:
     for number, name in enumerate(hosts):
         _join_control(owner, number, addresses.control_address(index, number))
         _write_files(owner.namespace(number), name, hosts)
-        restarts = "1" if tcp is Tcp.KERNEL else "0"
-        settings = {**_SETTINGS, "ipv4/tcp_slow_start_after_idle": restarts}
-        write_kernel(owner.namespace(number), settings)
+        of_tcp = _KERNEL if tcp is Tcp.KERNEL else _STEADY
+        write_kernel(owner.namespace(number), {**_SETTINGS, **of_tcp})
+        _set(owner.namespace(number), sysctls)
     return index
+
+
+def check_sysctls(sysctls: Mapping[str, str]) -> None:
+    """Check settings that are not this project's own.
+
+    Raises:
+        ValueError: one is not a setting of the network, or its value not words.
+    """
+    for name, value in sysctls.items():
+        if not _SYSCTL.fullmatch(name) or not _WORDS.fullmatch(value):
+            raise ValueError(
+                f"`--sysctl` must be a setting of TCP, such as "
+                f"net.ipv4.tcp_slow_start_after_idle=0, not {f'{name}={value}'!r:.80}"
+            )
+
+
+def _set(namespace: str, sysctls: Mapping[str, str]) -> None:
+    """Write the caller's settings, which the kernel must have and accept.
+
+    Raises:
+        EmulationError: it has no such setting in a namespace, or refuses the value.
+    """
+    for name, value in sysctls.items():
+        # One by one, with an error: a setting without effect would be taken for one that has none.
+        run("ip", "netns", "exec", namespace, "sysctl", "-w", f"{name}={value}")
 
 
 def _free_network() -> int:

@@ -17,12 +17,23 @@ class Tcp(StrEnum):
 
     ======= ======================================================================================
     steady  at the full rate: a window as large as the link holds, and no slow start after idling
-    kernel  as Linux does by default: a window of ten packets, halved for each timeout of idleness
+    kernel  as Linux does: this machine's buffers, a window of ten segments of Ethernet at first,
+            and with the default settings a window halved for each timeout of idleness
     ======= ======================================================================================
     """
 
     STEADY = "steady"
     KERNEL = "kernel"
+
+    @property
+    def mtu(self) -> int:
+        """The bytes of a packet.
+
+        Windows are counted in segments, so that of `kernel` is Ethernet's; the relay still handles
+        few packets, since the kernel hands it up to 64 KiB of segments at once. Those of `steady`
+        are as large as packets become.
+        """
+        return 60000 if self is Tcp.STEADY else 1500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

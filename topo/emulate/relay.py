@@ -30,7 +30,7 @@ from topo.emulate.packet_model import Network, Pair, network_of
 # Numbers of <linux/if_tun.h> and <linux/sched.h>, which Python has no names for.
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
-_TUN_F_CSUM = 0x01
+_TUN_F_CSUM, _TUN_F_TSO4 = 0x01, 0x02
 _CLONE_NEWNET = 0x40000000
 _OFFLOAD_BYTES = 10  # struct virtio_net_hdr, in front of every packet
 _MOST_BYTES = 65535 + _OFFLOAD_BYTES
@@ -124,7 +124,7 @@ def open_tun(namespace: str) -> int:
         device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
         flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
         fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), flags))
-        fcntl.ioctl(device, _TUNSETOFFLOAD, _TUN_F_CSUM)
+        fcntl.ioctl(device, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4)
     finally:
         # Even after an error: the process must not stay in a host's namespace.
         _enter(libc, home)

@@ -114,7 +114,7 @@ def _configure(namespace: str, number: int, spec: NetworkSpec) -> None:
         (
             # /32: without a route of its own, a host is unreachable.
             f"addr add {addresses.data_address(number)}/32 dev {device}",
-            f"link set {device} mtu {addresses.MTU} txqueuelen 1000 up",
+            f"link set {device} mtu {spec.tcp.mtu} txqueuelen 1000 up",
             *(_route(link, spec.tcp) for link in spec.links if link.source == number),
         ),
         namespace=namespace,
@@ -130,6 +130,6 @@ def _route(link: LinkSpec, tcp: Tcp) -> str:
     if tcp is Tcp.KERNEL:
         return route
     # Both ways: the window covers the round trip.
-    held = 2 * link.latency_s * link.bytes_per_s / addresses.MTU
+    held = 2 * link.latency_s * link.bytes_per_s / tcp.mtu
     window = max(_FEWEST_PACKETS, ceil(held))
     return f"{route} initcwnd {window} initrwnd {window}"

@@ -6,11 +6,14 @@ three quarters over the difference of the two: MPI lets a large message wait unt
 agreed, one more round trip, and that is in both.
 """
 
+import json
 import time
+from dataclasses import asdict
 
 import mpi4py
 import numpy as np
 
+from topo.host_tcp import TcpSettings, read_tcp_settings
 from topo.probe.measurements import Measurements, NicSample, ProbeSettings
 from topo.probe.rounds import Round, nic_rounds, rounds
 
@@ -18,7 +21,7 @@ from topo.probe.rounds import Round, nic_rounds, rounds
 mpi4py.rc(initialize=False, finalize=False)
 from mpi4py import MPI  # noqa: E402  the line above must come first
 
-_HOST_BYTES = 256
+_TEXT_BYTES = 256
 _PARTS = 4
 _REST_S = 1e-3
 
@@ -70,6 +73,7 @@ class _Probe:
             back = tuple((b, a) for a, b in pairs)
             egress.append(self._together(hosts[number], pairs))
             ingress.append(self._together(hosts[number], back))
+        settings = self._texts(_text(read_tcp_settings()))
         every = np.zeros((len(hosts), *measured.shape)) if self._rank == 0 else None
         self._comm.Gather(measured, every)
         if every is None:
@@ -82,6 +86,7 @@ class _Probe:
             spread_bytes_per_s=every[:, :, 3],
             egress=tuple(egress),
             ingress=tuple(ingress),
+            tcp=tuple(map(_parse, settings)),
         )
 
     def _meet(self) -> None:
@@ -92,12 +97,16 @@ class _Probe:
             time.sleep(_REST_S)
 
     def _hosts(self) -> tuple[str, ...]:
-        name = np.zeros(_HOST_BYTES, np.uint8)
-        letters = MPI.Get_processor_name().encode()[:_HOST_BYTES]
-        name[: len(letters)] = np.frombuffer(letters, np.uint8)
-        names = np.zeros((self._comm.Get_size(), _HOST_BYTES), np.uint8)
-        self._comm.Allgather(name, names)
-        return tuple(row.tobytes().rstrip(b"\0").decode() for row in names)
+        return self._texts(MPI.Get_processor_name())
+
+    def _texts(self, own: str) -> tuple[str, ...]:
+        """Return the short texts of all ranks."""
+        text = np.zeros(_TEXT_BYTES, np.uint8)
+        letters = own.encode()[:_TEXT_BYTES]
+        text[: len(letters)] = np.frombuffer(letters, np.uint8)
+        texts = np.zeros((self._comm.Get_size(), _TEXT_BYTES), np.uint8)
+        self._comm.Allgather(text, texts)
+        return tuple(row.tobytes().rstrip(b"\0").decode() for row in texts)
 
     def _send_to(self, peer: int) -> tuple[float, float, float, float]:
         """Return the latency and its spread, the bytes/s and their spread."""
@@ -164,6 +173,14 @@ class _Probe:
         # A sum: every rank but the sources adds 0.
         self._comm.Allreduce(MPI.IN_PLACE, moved)
         return NicSample(host=host, pairs=pairs, bytes_per_s=float(moved[0]))
+
+
+def _text(settings: TcpSettings | None) -> str:
+    return "" if settings is None else json.dumps(asdict(settings))
+
+
+def _parse(text: str) -> TcpSettings | None:
+    return TcpSettings(**json.loads(text)) if text else None
 
 
 def _median_and_spread(samples: np.ndarray) -> tuple[float, float]:

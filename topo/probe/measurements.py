@@ -7,6 +7,7 @@ import numpy as np
 
 from topo.cluster import Cluster, Device, Host
 from topo.cluster_file import Measured
+from topo.host_tcp import FIRST_WINDOW_BYTES, TcpAdvice, TcpSettings, tcp_advice
 from topo.islands import find_islands, flatten, message_seconds
 
 _SHARED_BELOW = 0.8
@@ -53,6 +54,8 @@ class Measurements:
     spread_bytes_per_s: np.ndarray
     egress: tuple[NicSample, ...] = ()
     ingress: tuple[NicSample, ...] = ()
+    tcp: tuple[TcpSettings | None, ...] = ()
+    """Of the host of each rank."""
 
 
 def cluster_of(measurements: Measurements, *, name: str) -> Cluster:
@@ -92,7 +95,13 @@ def cluster_of(measurements: Measurements, *, name: str) -> Cluster:
         # A pair has its own link and its part of both NICs: the smaller one.
         bandwidth_bytes_per_s=np.minimum(alone, _parts(host_of_rank, egress, ingress)),
         alone_bytes_per_s=alone,
+        restart_bytes=FIRST_WINDOW_BYTES if _restarts(measurements) else None,
     )
+
+
+def _restarts(measurements: Measurements) -> bool:
+    settings = [each for each in measurements.tcp if each is not None]
+    return len(set(measurements.hosts)) > 1 and any(each.restarts for each in settings)
 
 
 def by_host(hosts: tuple[str, ...]) -> list[int]:
@@ -116,6 +125,20 @@ def spread_of(measurements: Measurements, settings: ProbeSettings) -> Measured:
         latency_spread_s=_rows(measurements.latency_spread_s[ranks]),
         bandwidth_spread_bytes_per_s=_rows(measurements.spread_bytes_per_s[ranks]),
     )
+
+
+def advice_of(measurements: Measurements) -> tuple[TcpAdvice, ...]:
+    """Return what the settings of the hosts cost on the links that were measured."""
+    hosts = np.array(measurements.hosts)
+    is_between = hosts[:, None] != hosts[None, :]
+    if not is_between.any():
+        return ()
+    rtt_s = (measurements.latency_s + measurements.latency_s.T)[is_between]
+    in_flight = rtt_s * measurements.bytes_per_s[is_between]
+    given = tcp_advice(
+        measurements.tcp, rtt_s=float(rtt_s.max()), bytes_in_flight=float(in_flight.max())
+    )
+    return tuple(given)
 
 
 def _rows(matrix: np.ndarray) -> tuple[tuple[float, ...], ...]:

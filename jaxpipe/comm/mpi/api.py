@@ -17,31 +17,39 @@ from pathlib import Path
 from typing import NoReturn
 
 import mpi4py
-from mpi4py import MPI
 
 from jaxpipe.comm.tags import LARGEST_TAG
 from jaxpipe.errors import RankLostError, TransportError
 
 mpi4py.rc(initialize=False, finalize=False)
 
-NUDGE_TAG = LARGEST_TAG + 1  # no message has this tag
-
 _EAGER_BYTES = 32 * 2**20
-_EAGER = {
+_SETTINGS = {
+    # Messages over TCP up to this size are sent without a rendezvous, a round trip that far links
+    # make long and that is not needed: receives are posted ahead.
     "OMPI_MCA_btl_tcp_eager_limit": f"{_EAGER_BYTES}",
     "OMPI_MCA_btl_tcp_rndv_eager_limit": f"{_EAGER_BYTES}",
+    # Buffers of that size are made so many at once: 32 by default, 1 GiB.
+    "OMPI_MCA_btl_tcp_free_list_inc": "2",
 }
-"""Messages over TCP up to this size are sent without a rendezvous, a round trip that far links make
-long and that is not needed: receives are posted ahead."""
+for _name, _setting in _SETTINGS.items():
+    # Before `MPI` is imported: Open MPI reads them then, and not again when it is initialised.
+    os.environ.setdefault(_name, _setting)
+
+from mpi4py import MPI  # noqa: E402  the lines above must come first
+
+NUDGE_TAG = LARGEST_TAG + 1  # no message has this tag
+WARM_TAG = LARGEST_TAG + 2  # of `KeepWarm`
 
 __all__ = [
     "MPI",
     "NUDGE_TAG",
+    "WARM_TAG",
     "abort_mpi",
     "begin_mpi",
-    "count_neighbours",
     "end_mpi",
     "moving_error",
+    "ranks_of_host",
     "translated",
 ]
 
@@ -74,8 +82,6 @@ def begin_mpi() -> tuple[MPI.Intracomm, bool]:
     ours = not MPI.Is_initialized()
     with translated("begin"):
         if ours:
-            for name, value in _EAGER.items():
-                os.environ.setdefault(name, value)
             MPI.Init_thread(MPI.THREAD_SERIALIZED)
         comm = MPI.COMM_WORLD.Dup()
         comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -84,8 +90,8 @@ def begin_mpi() -> tuple[MPI.Intracomm, bool]:
         level, max_tag = MPI.Query_thread(), comm.Get_attr(MPI.TAG_UB)
     if level < MPI.THREAD_SERIALIZED:
         raise TransportError("MPI must be initialised with MPI_THREAD_SERIALIZED or above")
-    if max_tag is None or max_tag < NUDGE_TAG:
-        raise TransportError(f"this MPI has tags up to {max_tag}, jaxpipe needs {NUDGE_TAG}")
+    if max_tag is None or max_tag < WARM_TAG:
+        raise TransportError(f"this MPI has tags up to {max_tag}, jaxpipe needs {WARM_TAG}")
     return comm, ours
 
 
@@ -97,13 +103,15 @@ def end_mpi(comm: MPI.Intracomm, *, ours: bool) -> None:
             MPI.Finalize()
 
 
-def count_neighbours(comm: MPI.Intracomm) -> int:
-    """Return how many ranks share this host, this one included; every rank calls this."""
-    with translated("count the ranks of this host"):
+def ranks_of_host(comm: MPI.Intracomm) -> frozenset[int]:
+    """Return the ranks that share this host, this one included; every rank calls this."""
+    with translated("find the ranks of this host"):
         host = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        num_ranks = host.Get_size()
-        host.Free()
-    return num_ranks
+        here, everyone = host.Get_group(), comm.Get_group()
+        ranks = here.Translate_ranks(None, everyone)
+        for each in (here, everyone, host):
+            each.Free()
+    return frozenset(ranks)
 
 
 def abort_mpi(comm: MPI.Intracomm, *, code: int) -> NoReturn:

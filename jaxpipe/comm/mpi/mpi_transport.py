@@ -23,11 +23,12 @@ from jaxpipe.comm.mpi.api import (
     NUDGE_TAG,
     abort_mpi,
     begin_mpi,
-    count_neighbours,
     end_mpi,
+    ranks_of_host,
     translated,
 )
 from jaxpipe.comm.mpi.buffer_pool import BufferPool
+from jaxpipe.comm.mpi.keep_warm import keep_warm as keep_warm_over
 from jaxpipe.comm.mpi.mpi_message import (
     MpiMessage,
     MpiProgress,
@@ -42,6 +43,7 @@ from jaxpipe.comm.mpi.ulfm import first_ranks, revoke, shrink
 from jaxpipe.comm.tags import CLOSE_TAG, GROUP_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray
 from jaxpipe.errors import RankLostError, UserError, one_line
+from topo.host_tcp import read_tcp_settings
 
 _PATIENCE_S = 1.0
 _STDERR_S = 0.1
@@ -56,7 +58,8 @@ class MpiTransport:
 
     If the job `survives` lost ranks (Open MPI, started `--with-ft ulfm`), a message that fails
     because of one raises a `RankLostError`; the remaining ranks call `revoke`, then `shrink`.
-    `comm` is a communicator of some ranks of such a job, by default of all ranks.
+    `comm` is a communicator of some ranks of such a job, by default of all ranks. With `keep_warm`,
+    connections between hosts do not slow down in silences (`jaxpipe.comm.mpi.keep_warm`).
 
     Raises:
         TransportError: this MPI has too few tags, or was initialised for one thread only.
@@ -67,6 +70,7 @@ class MpiTransport:
         *,
         close_timeout_s: float = 60.0,
         survives: bool = False,
+        keep_warm: bool = True,
         comm: MPI.Intracomm | None = None,
     ):
         self._comm, self._ours = begin_mpi() if comm is None else (comm, False)
@@ -76,12 +80,20 @@ class MpiTransport:
         self._closed = False
         self._pool = BufferPool()
         self._groups = MpiGroups(self._comm)
+        neighbours, settings = ranks_of_host(self._comm), read_tcp_settings()
+        self._keeps_warm = keep_warm
+        self._warm = keep_warm_over(
+            self._comm,
+            remote=frozenset(range(self._num_ranks)) - neighbours,
+            sends=keep_warm and settings is not None and settings.restarts,
+        )
         self._progress: MpiProgress = Progress(
             self._nudge,
             clock=time.monotonic,
             longest_pause_s=longest_pause_s(
-                num_ranks=count_neighbours(self._comm), num_cores=os.cpu_count() or 1
+                num_ranks=len(neighbours), num_cores=os.cpu_count() or 1
             ),
+            tend=self._warm.tend,
         )
 
     @property
@@ -98,6 +110,7 @@ class MpiTransport:
         """Start to send `array` to the rank `to`, as soon as it is computed."""
         assert to < self._num_ranks, (to, self._num_ranks)
         envelope = Envelope(self._rank, to, tag, num_bytes_of(array))
+        self._warm.sent(to, num_bytes=envelope.num_bytes, now_s=time.monotonic())
         message = MpiMessage(envelope, begin_send(self._comm, array, envelope), outgoing=True)
         self._progress.add(message)
         return MpiSending(message, self._progress)
@@ -198,6 +211,7 @@ class MpiTransport:
             return
         if error is not None:
             self._abort(error)
+        self._warm.stop()
         # Sends first: their arrays may be freed once this returns.
         self._drain()
         # Nobody finalises MPI before all have come: it would drop messages that are still moving.
@@ -211,7 +225,12 @@ class MpiTransport:
         self._closed = True
 
     def _over(self, comm: MPI.Intracomm) -> "MpiTransport":
-        return MpiTransport(close_timeout_s=self._close_timeout_s, survives=True, comm=comm)
+        return MpiTransport(
+            close_timeout_s=self._close_timeout_s,
+            survives=True,
+            keep_warm=self._keeps_warm,
+            comm=comm,
+        )
 
     def _nudge(self) -> None:
         with suppress(RankLostError), translated("look for messages"):

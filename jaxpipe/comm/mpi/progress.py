@@ -64,11 +64,16 @@ OperationT = TypeVar("OperationT", bound=Operation)
 Result = TypeVar("Result")
 
 
+def _ignore(_now_s: float) -> None:
+    """Default of `tend`."""
+
+
 class Progress(Generic[OperationT]):
     """The operations of one rank, and the thread that drives them while no other thread waits.
 
     `nudge` is called instead of `test` when nothing is pending: a send that is complete here may
-    still have to leave the host. Polls are at most `longest_pause_s` apart.
+    still have to leave the host. `tend` is called with the time whenever operations are driven, by
+    one thread at a time. Polls are at most `longest_pause_s` apart.
     """
 
     def __init__(
@@ -77,8 +82,10 @@ class Progress(Generic[OperationT]):
         *,
         clock: Callable[[], float],
         longest_pause_s: float = LONGEST_PAUSE_S,
+        tend: Callable[[float], object] = _ignore,
     ):
         self._nudge = nudge
+        self._tend = tend
         self._clock = clock
         self._longest_pause_s = longest_pause_s
         self._lock = Lock()
@@ -189,6 +196,7 @@ class Progress(Generic[OperationT]):
 
     def _turn(self) -> bool:
         """Start what is ready and test what is started."""
+        self._tend(self._clock())
         started = self._start()
         # Without a request to test, MPI would not be called, and a buffered send would not leave.
         if not self._started:

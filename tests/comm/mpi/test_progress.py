@@ -59,6 +59,24 @@ def test_a_wait_drives_to_the_end(progress: Progress[Fake], tests: int):
     assert log == ["one"]
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_whoever_drives_tends(waits: bool):
+    times_s: list[float] = []
+    progress: Progress[Fake] = Progress(lambda: None, clock=time.monotonic, tend=times_s.append)
+    operation = Fake("one", [], tests=1_000_000_000)
+    progress.add(operation)
+    try:
+        if waits:
+            with pytest.raises(DeadlineError):
+                progress.wait(operation, timeout_s=0.2)
+        else:
+            time.sleep(0.2)
+    finally:
+        progress.stop(timeout_s=5.0)
+    assert len(times_s) > 10
+    assert times_s == sorted(times_s)
+
+
 def test_the_thread_drives_while_nobody_waits(progress: Progress[Fake]):
     operation = Fake("one", [], tests=20)
     progress.add(operation)

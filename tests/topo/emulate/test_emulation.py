@@ -195,3 +195,41 @@ def test_links_restart_after_silences_if_they_should(tcp: Tcp, restarts: int, is
         ).stdout
     assert printed.startswith(f"{restarts}\n")
     assert ("initcwnd" in printed) == is_wide
+
+
+@pytest.mark.root
+def test_kernels_tcp_has_the_segments_of_ethernet_and_the_settings_given():
+    needs_namespaces(EngineKind.RELAY)
+    name = "net.ipv4.tcp_slow_start_after_idle"
+    look = f"sysctl -n {name}; cat /sys/class/net/link0/mtu"
+    network = emulated(
+        topo.load("two-region"), kind=EngineKind.RELAY, tcp=Tcp.KERNEL, sysctls={name: "0"}
+    )
+    with network as emulation:
+        enter = emulation.enter("virginia-1")
+        printed = subprocess.check_output([*enter, "sh", "-c", look], text=True)
+        # Segments that the kernel hands over in one piece arrive in one piece, too.
+        talk(emulation, number=2, num_bytes=2_000_000)
+        assert emulation.traffic().sent_bytes > 4_000_000
+    assert printed.split() == ["0", "1500"]
+
+
+@pytest.mark.root
+def test_a_setting_that_the_kernel_does_not_have_is_an_error():
+    needs_namespaces(EngineKind.RELAY)
+    with (
+        pytest.raises(EmulationError, match="tcp_no_such_thing"),
+        emulated(topo.load("laptop"), sysctls={"net.ipv4.tcp_no_such_thing": "1"}),
+    ):
+        raise AssertionError("this was accepted")
+    assert leftovers(os.getpid()) == []
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("name", ["kernel.panic", "net.ipv4.tcp_/../../../x", "net.ipv4.tcp_x y"])
+def test_only_settings_of_tcp_can_be_given(name: str):
+    with (
+        pytest.raises(ValueError, match="`--sysctl` must be a setting of TCP"),
+        emulated(topo.load("laptop"), sysctls={name: "1"}),
+    ):
+        raise AssertionError("this was accepted")

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from topo import Cluster, load
-from topo.probe.measurements import Measurements, NicSample, ProbeSettings, cluster_of, spread_of
+from topo.host_tcp import TcpSettings
+from topo.probe.measurements import (
+    Measurements,
+    NicSample,
+    ProbeSettings,
+    advice_of,
+    cluster_of,
+    spread_of,
+)
 from topo.probe.rounds import nic_rounds
 
 
@@ -107,3 +115,23 @@ def test_spread_follows_the_devices():
 def test_wrong_settings_are_refused(field: str, value: int, words: str):
     with pytest.raises(ValueError, match=words):
         replace(ProbeSettings(), **{field: value})
+
+
+def test_hosts_that_restart_connections_are_written_down_and_advised():
+    truth = load("case5-worldwide")
+    default = TcpSettings(
+        slow_start_after_idle=True,
+        congestion_control="cubic",
+        largest_receive_bytes=2**28,
+        largest_send_bytes=2**28,
+    )
+    fixed = replace(default, slow_start_after_idle=False)
+    found = measured(truth, [0, 20, 40])
+    one_of_three = replace(found, tcp=(fixed, None, default))
+    assert cluster_of(one_of_three, name="far").restart_bytes == 14480
+    (advice,) = advice_of(one_of_three)
+    assert advice.command.endswith("tcp_slow_start_after_idle=0")
+    for settings in ((fixed,) * 3, (None,) * 3):
+        well = replace(found, tcp=settings)
+        assert cluster_of(well, name="far").restart_bytes is None
+        assert advice_of(well) == ()

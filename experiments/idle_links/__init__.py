@@ -1,0 +1,1 @@
+"""What our own connections pay after a silence, and which remedies are worth having."""

@@ -1,0 +1,58 @@
+"""Check the TCP settings of hosts against the links between them: those of a job, or of a file."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from jaxpipe.doctor.facts import RankFacts
+from jaxpipe.doctor.finding import Finding, Health
+from topo import Cluster
+from topo.host_tcp import TcpSettings, tcp_advice
+
+
+def judge_measured_links(ranks: Sequence[RankFacts]) -> tuple[Finding, ...]:
+    """Return the findings about the settings of a job's hosts and its measured links."""
+    first = ranks[0].host
+    linked = [
+        (2 * facts.latency_s, facts.bytes_per_s)
+        for facts in ranks
+        if facts.host != first and facts.latency_s is not None and facts.bytes_per_s is not None
+    ]
+    if not linked:
+        return ()
+    return tuple(
+        _findings(
+            [facts.tcp for facts in ranks],
+            rtt_s=max(rtt_s for rtt_s, _ in linked),
+            bytes_in_flight=max(rtt_s * bytes_per_s for rtt_s, bytes_per_s in linked),
+        )
+    )
+
+
+def judge_links_of(cluster: Cluster, settings: Sequence[TcpSettings | None]) -> tuple[Finding, ...]:
+    """Return the findings about some hosts' settings, if their links are those of a cluster."""
+    host = np.array(cluster.host_of)
+    is_between = host[:, None] != host[None, :]
+    if not is_between.any():
+        return ()
+    rtt_s = (cluster.latency_s + cluster.latency_s.T)[is_between]
+    in_flight = rtt_s * cluster.alone_bytes_per_s[is_between]
+    return tuple(
+        _findings(settings, rtt_s=float(rtt_s.max()), bytes_in_flight=float(in_flight.max()))
+    )
+
+
+def _findings(
+    settings: Sequence[TcpSettings | None], *, rtt_s: float, bytes_in_flight: float
+) -> Iterator[Finding]:
+    advice = tuple(tcp_advice(settings, rtt_s=rtt_s, bytes_in_flight=bytes_in_flight))
+    for each in advice:
+        yield Finding(
+            about="TCP",
+            health=Health.SLOW,
+            message=each.message,
+            fix=f"on each host, as root: {each.command}",
+        )
+    if not advice and any(each is not None for each in settings):
+        message = f"its settings suit round trips of up to {1e3 * rtt_s:.3g} ms"
+        yield Finding(about="TCP", health=Health.OK, message=message)

@@ -1,0 +1,1 @@
+"""Tests of the experiment on links that were idle."""
