@@ -112,9 +112,10 @@ def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -
     speed = median(m.tokens_per_s for m in metrics)
     bubble = median(m.bubble for m in metrics)
     truth = read_truth(outcome.metrics)
+    target = "sample" if config.model.classes else "token"
     lines = (
         f"training loss {metrics[0].loss:.3f} -> {metrics[-1].loss:.3f}",
-        f"held-out loss {evals[0]:.3f} -> {evals[-1]:.3f}, in nats per token",
+        f"held-out loss {evals[0]:.3f} -> {evals[-1]:.3f}, in nats per {target}",
         f"{speed:,.0f} tokens/s, median of {len(metrics)} steps ({truth})",
         f"bubble {bubble:.1%}, median ({truth}); {ideal_bubble(plan):.1%} in theory",
     )
@@ -145,8 +146,15 @@ def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -
     }
     for name, path in files.items():
         console.print(f"{name:<12}{path or 'none'}", markup=False)
-    following = next_line("generate", config.run.folder, "--prompt", sample.prompt)
-    console.print(f"\n{following}", markup=False)
+    console.print(f"\n{_following(config)}", markup=False)
+
+
+def _following(config: Config) -> str:
+    """Return the next command: a model of labels generates no text."""
+    folder = config.run.folder
+    if config.model.classes:
+        return next_line("runs", str(Path(folder).parent))
+    return next_line("generate", folder, "--prompt", config.sample.prompt)
 
 
 def _drawn(metrics: Sequence[StepMetrics], path: Path, *, truth: str) -> Path | None:
