@@ -2,6 +2,7 @@
 
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 from packaging.markers import Marker
@@ -106,3 +107,28 @@ def test_the_table_has_the_versions_of_its_cells():
             name: pin for name, pin in cell.pins.items() if name != "jaxlib"
         }
         assert row["tests"] in ("all", "subset")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ({"passed": 9, "failed": 0, "skipped": 1}, None, (9, 0, 0)),
+        ({"passed": 7, "failed": 2, "skipped": 1}, (1, 1), (8, 1, 1)),
+        ({"passed": 0, "failed": 11, "skipped": 1}, None, (0, 11, 0)),
+    ],
+)
+def test_failed_tests_run_once_more_alone_if_they_are_few(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    first: dict[str, int],
+    second: tuple[int, int] | None,
+    expected: tuple[int, int, int],
+):
+    results = [first]
+    if second is not None:
+        results.append({"passed": second[0], "failed": second[1], "skipped": 0})
+    left = iter(results)
+    monkeypatch.setattr(run, "_counted", lambda *_, **__: next(left))
+    counts = run.count_tests(tmp_path, tmp_path / "report.xml", subset=False)
+    assert tuple(counts[name] for name in ("passed", "failed", "alone")) == expected
+    assert next(left, None) is None
