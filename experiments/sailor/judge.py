@@ -78,7 +78,7 @@ class Judge:
     def fits_gpus(
         self, group: Group, layers: tuple[int, int], num_live: int, microbatch: int
     ) -> bool:
-        """Return whether layers with so many live microbatches fit the GPUs of a group."""
+        """Return whether layers with `num_live` microbatches in flight fit the GPUs of a group."""
         if (group.gpu, microbatch, group.tensor) not in self.model.costs:
             return False
         parameters, kept = self._size_sums(group.tensor)

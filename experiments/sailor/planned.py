@@ -45,7 +45,7 @@ class Question:
         return seconds if is_cheap else inf
 
     def bound(self, seconds: np.ndarray, gpus: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the least objective of layouts of so many seconds on so many GPUs."""
+        """Return the least objective of layouts with these seconds and GPUs."""
         if self.scenario.min_steps_per_s is not None:
             is_fast = seconds * self.scenario.min_steps_per_s <= 1
             return np.where(is_fast, self._gpu_dollars(seconds, gpus), np.inf)

@@ -113,7 +113,7 @@ def model(name: str) -> Model:
 
 @cache
 def links() -> dict[tuple[Place, int, Place, int], Curve]:
-    """Return the links between nodes: from a place with so many streams, to another."""
+    """Return the links between nodes, by place and streams of the source, then of the destination."""
     return {
         (
             (row["source_gpu"], row["source_zone"]),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SMALL: Final = 12
-"""The matrix of up to so many devices has its numbers in its cells."""
+"""Matrices of more devices have no numbers in their cells."""
 
 
 def draw_picture(cluster: Cluster, path: Path) -> None:

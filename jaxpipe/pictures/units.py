@@ -36,7 +36,7 @@ def time_unit(seconds: Iterable[float]) -> Unit:
 
 
 def plain_number(value: float, *, digits: int = 3) -> str:
-    """Return a number with so many significant digits, or all of a whole part; no exponent.
+    """Return a number with this many significant digits, or its whole part; never an exponent.
 
     >>> [plain_number(each) for each in (1234.5, 0.04217, 12.0, 0.0, 99.96)]
     ['1,234', '0.0422', '12', '0', '100']

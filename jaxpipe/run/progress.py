@@ -80,7 +80,7 @@ class Pace:
         self._seen: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED + 1)
 
     def update(self, done: float, *, at_s: float) -> None:
-        """Note that so much was done at a time; less than before begins anew."""
+        """Note how much was done at a time; a smaller amount than before restarts the estimate."""
         if self._seen and done < self._seen[-1][0]:
             self._seen.clear()
         if not self._seen or done > self._seen[-1][0]:

@@ -29,7 +29,7 @@ _SETTINGS = {
     # make long and that is not needed: receives are posted ahead.
     "OMPI_MCA_btl_tcp_eager_limit": f"{_EAGER_BYTES}",
     "OMPI_MCA_btl_tcp_rndv_eager_limit": f"{_EAGER_BYTES}",
-    # Buffers of that size are made so many at once: 32 by default, 1 GiB.
+    # How many buffers of that size are made at once: 32 by default, which is 1 GiB.
     "OMPI_MCA_btl_tcp_free_list_inc": "2",
 }
 for _name, _setting in _SETTINGS.items():

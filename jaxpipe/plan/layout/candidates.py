@@ -138,7 +138,7 @@ def _gpus(kind: Stage, gpu: str) -> int:
 
 
 def _kinds(task: LayoutTask, microbatch: int, num_replicas: int) -> tuple[Stage, ...]:
-    """Return the stages of so many replicas: on one kind of group, or on two."""
+    """Return the stages of `num_replicas` replicas: on one kind of group, or on two."""
     groups = [
         Group(gpu, task.home(gpu), tensor)
         for gpu in task.types

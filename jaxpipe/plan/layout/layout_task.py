@@ -16,7 +16,7 @@ Objective: TypeAlias = Callable[[Layout], float]
 """What a layout costs: seconds, dollars; infinite if it breaks a limit."""
 
 Bound: TypeAlias = Callable[[np.ndarray, Mapping[str, np.ndarray]], np.ndarray]
-"""The least objective of layouts that take at least so many seconds, on so many GPUs by type."""
+"""The least objective of layouts that take at least the given seconds, on the given GPUs by type."""
 
 
 def bound_by_seconds(seconds: np.ndarray, _gpus: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -38,7 +38,7 @@ class StageCosts(Protocol):
     def fits_gpus(
         self, group: Group, layers: tuple[int, int], num_live: int, microbatch: int
     ) -> bool:
-        """Return whether layers with so many live microbatches fit the GPUs of a group."""
+        """Return whether layers with `num_live` microbatches in flight fit the GPUs of a group."""
         ...
 
     def hop_s(self, one: Group, other: Group, microbatch: int) -> float:

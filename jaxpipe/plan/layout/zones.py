@@ -20,7 +20,7 @@ from jaxpipe.plan.layout.layout_task import LayoutTask, Place
 Stages: TypeAlias = tuple[Stage, ...]
 
 _MOST_ZONES = 5
-"""So many zones have 325 orders of one or more of them; of more zones, only rotations are tried."""
+"""This number of zones has 325 orders of one or more; of more zones, only rotations are tried."""
 
 
 def zone_orders(task: LayoutTask) -> list[tuple[str, ...]]:
