@@ -113,7 +113,7 @@ def model(name: str) -> Model:
 
 @cache
 def links() -> dict[tuple[Place, int, Place, int], Curve]:
-    """Return the links between nodes, by place and streams of the source, then of the destination."""
+    """Return the links between nodes, by place and streams of source and destination."""
     return {
         (
             (row["source_gpu"], row["source_zone"]),

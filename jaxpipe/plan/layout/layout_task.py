@@ -16,7 +16,7 @@ Objective: TypeAlias = Callable[[Layout], float]
 """What a layout costs: seconds, dollars; infinite if it breaks a limit."""
 
 Bound: TypeAlias = Callable[[np.ndarray, Mapping[str, np.ndarray]], np.ndarray]
-"""The least objective of layouts that take at least the given seconds, on the given GPUs by type."""
+"""The least objective of layouts that take at least these seconds, on these GPUs by type."""
 
 
 def bound_by_seconds(seconds: np.ndarray, _gpus: Mapping[str, np.ndarray]) -> np.ndarray:
