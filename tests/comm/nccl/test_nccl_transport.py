@@ -132,9 +132,10 @@ def test_a_rank_that_stays_away_from_the_start_is_waited_for_in_vain():
 
 def test_what_the_gpu_never_ends_is_late():
     world = World()
-    both_waited = threading.Barrier(2)
+    both = threading.Barrier(2)
 
     def work(transport: Transport) -> None:
+        both.wait(timeout=20.0)  # the other's NCCL would not begin while operations hang
         world.hangs = True
         sending = transport.send(jnp.ones(3, jnp.float32), to=1 - transport.rank, tag=0)
         receiving = transport.receive(like(3), source=1 - transport.rank, tag=0)
@@ -143,7 +144,7 @@ def test_what_the_gpu_never_ends_is_late():
                 DeadlineError, match=r"timed out after 0\.1 s waiting for 12 bytes from rank"
             ):
                 waiting.wait(timeout_s=0.1)
-        both_waited.wait(timeout=20.0)
+        both.wait(timeout=20.0)
         world.hangs = False
         assert receiving.wait(timeout_s=20.0)[0] == 1
         sending.wait(timeout_s=20.0)
