@@ -35,7 +35,10 @@ def shown_ranks(folder: Path, what: str) -> Iterator[tuple[Output, Callable[[], 
                 display.update(progress)
             display.tick()
 
-        yield Output(write=display.write), show
+        try:
+            yield Output(write=display.write), show
+        finally:
+            clear_progress(folder)
 
 
 def progress_file(folder: Path) -> Path:

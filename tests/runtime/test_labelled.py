@@ -55,8 +55,8 @@ def test_a_pipeline_learns_labels_as_one_rank_does(name: str, tmp_path: Path) ->
             data,
             model=model,
             plan={"stages": stages, "replicas": 1, "microbatch": 2},
-            train={"steps": 8, "batch": 4, "eval_every": 4, "loop": "scan"},
-            optimizer={"learning_rate": 2e-2},
+            train={"steps": 40, "batch": 4, "eval_every": 20, "loop": "scan"},
+            optimizer={"learning_rate": 1e-2},
             run={"timeout_s": 280.0},
         )
         tree["model"] = dict(model)
@@ -65,9 +65,11 @@ def test_a_pipeline_learns_labels_as_one_rank_does(name: str, tmp_path: Path) ->
         [(each.loss, each.eval_loss or 0.0, each.grad_norm or 0.0) for each in runs[stages]]
         for stages in (1, 2)
     )
-    np.testing.assert_allclose(one, two, rtol=1e-4)
+    # Rounding errors grow with the steps.
+    np.testing.assert_allclose(one[:8], two[:8], rtol=1e-4)
+    np.testing.assert_allclose(one, two, rtol=0.05)
     # Of two classes: chance is log 2 = 0.69 nats per sample, not per position.
     assert 0.5 < one[0][1] < 1.0
-    assert one[-1][1] < one[0][1]
+    assert one[-1][1] < one[0][1] - 0.1
     restored, _ = restored_model(open_checkpoint(latest(tmp_path / "run2")))
     assert restored.num_layers == 2

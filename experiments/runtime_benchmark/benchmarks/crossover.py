@@ -90,7 +90,7 @@ def draw(raw: Sequence[Row], path: Path) -> None:
 
 
 CROSSOVER = Claim(
-    aim="simulated: on fast links fully sharded data parallelism wins, on slow ones the pipeline",
+    aim="simulated: whether fully sharded data parallelism wins on fast links",
     measurements=measurements,
     summarise=summarise,
     draw=draw,

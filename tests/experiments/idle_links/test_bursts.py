@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -13,7 +14,8 @@ from topo.emulate import EngineKind, Tcp, emulated
 
 _LATENCY_S = 0.1
 _LINKS = "homogeneous:hosts=2,delay_ms=100,bandwidth_gbps=1"
-_PROGRAM = ("-P", "-m", "experiments.idle_links.bursts")
+_PROGRAM = ("-m", "experiments.idle_links.bursts")
+_REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.mark.root
@@ -27,6 +29,7 @@ def test_after_a_silence_a_message_takes_a_latency_and_its_bytes(tcp: Tcp):
     with emulated(topo.load(_LINKS), kind=EngineKind.RELAY, tcp=tcp) as emulation:
         printed = subprocess.check_output(
             mpi_command(2, *_PROGRAM, "warm", *numbers),
+            cwd=_REPOSITORY,
             env={**mpi_environment(), **emulation.settings, "JAX_PLATFORMS": "cpu"},
             text=True,
             timeout=120,
