@@ -5,7 +5,8 @@ PYTHON ?= python3
 CONFIG ?= experiments/quickstart/two_region.toml
 RUN ?= runs/$(shell date +%Y%m%d-%H%M%S)
 BIN := .venv/bin
-TWO := --numprocesses 2 --dist loadscope --no-loadscope-reorder
+# A worker that crashes ends the run: with a new one in its place, xdist can wait for ever.
+TWO := --numprocesses 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 
 .PHONY: train quick fast test versions other docs venv lint style types format clean
 

@@ -33,7 +33,10 @@ from experiments.versions.cell import (
 )
 
 _RESULTS = Path(__file__).parent / "results"
-_TWO = ("--numprocesses", "2", "--dist", "loadscope", "--no-loadscope-reorder")
+_TWO = (
+    *("--numprocesses", "2", "--dist", "loadscope", "--no-loadscope-reorder"),
+    *("--max-worker-restart", "0"),
+)
 _MOST_ALONE = 10
 """More failed tests than these are not the machine's fault."""
 _WHOLE_S, _SUBSET_S, _TRAINING_S = 3 * 3600.0, 1200.0, 900.0
