@@ -6,8 +6,8 @@ Each host of a cluster becomes a namespace. Emulation needs root and leaves noth
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from topo import Cluster
-from topo.emulate import EmulationError, EngineKind, emulated
+from jaxpipe.topo import Cluster
+from jaxpipe.topo.emulate import EmulationError, EngineKind, emulated
 
 
 class CannotMeasureError(Exception):

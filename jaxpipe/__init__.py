@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from jaxpipe.plan import Plan, draw_plan, read_plan
     from jaxpipe.run.forecast import simulate_step
     from jaxpipe.run.threads import train
+    from jaxpipe.topo import Cluster
+    from jaxpipe.topo import load as load_cluster
     from jaxpipe.trace import Trace, read_chrome
-    from topo import Cluster
-    from topo import load as load_cluster
 
     __version__: str
 
@@ -53,7 +53,7 @@ __all__ = [
 # `plan` of this module to the package. Hence `plan_from` and `simulate_step`.
 _HOMES = MappingProxyType(
     {
-        "Cluster": "topo:Cluster",
+        "Cluster": "jaxpipe.topo:Cluster",
         "Config": "jaxpipe.config:Config",
         "ConfigError": "jaxpipe.errors:ConfigError",
         "JaxpipeError": "jaxpipe.errors:JaxpipeError",
@@ -64,7 +64,7 @@ _HOMES = MappingProxyType(
         "UserError": "jaxpipe.errors:UserError",
         "config_from": "jaxpipe.config:config_from",
         "draw_plan": "jaxpipe.plan:draw_plan",
-        "load_cluster": "topo:load",
+        "load_cluster": "jaxpipe.topo:load",
         "load_config": "jaxpipe.config:load_config",
         "plan_from": "jaxpipe.config:plan_from",
         "read_chrome": "jaxpipe.trace:read_chrome",
@@ -86,13 +86,6 @@ if not TYPE_CHECKING:  # type checkers would take it to offer any name
             return metadata.version("jaxpipe")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from jaxpipe.errors import ConfigError
-        from jaxpipe.own_packages import check_own_packages
-
-        try:
-            check_own_packages()
-        except ConfigError as error:
-            raise ImportError(str(error)) from None
         module, _, attribute = _HOMES[name].partition(":")
         return getattr(import_module(module), attribute)
 

@@ -1,10 +1,10 @@
 """The models that jaxpipe trains, and their costs.
 
-`models.gpt` is not imported here: planners need sizes and costs, and should not wait for jax.
+`jaxpipe.models.gpt` is not imported here: planners need sizes and costs, and do not wait for jax.
 """
 
-from models.gpt_config import DTYPE_BYTES, GptConfig
-from models.gpt_costs import (
+from jaxpipe.models.gpt_config import DTYPE_BYTES, GptConfig
+from jaxpipe.models.gpt_costs import (
     ByRemat,
     activation_bytes,
     head_forward_flops,
@@ -15,8 +15,8 @@ from models.gpt_costs import (
     parameter_bytes,
     train_flops_per_token,
 )
-from models.load_presets import load_preset, presets
-from models.split_costs import layer_residual_bytes_of_part, parameters_of_part
+from jaxpipe.models.load_presets import load_preset, presets
+from jaxpipe.models.split_costs import layer_residual_bytes_of_part, parameters_of_part
 
 __all__ = [
     "DTYPE_BYTES",

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from models.gpt_config import DTYPE_BYTES, GptConfig
+from jaxpipe.models.gpt_config import DTYPE_BYTES, GptConfig
 
 Parameters: TypeAlias = dict[str, Any]
 

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
-from models.gpt_config import Attention
+from jaxpipe.models.gpt_config import Attention
 
 MAX_PARTS = 4
 """Into how many parts a sequence is cut at most: of n parts (n + 1) / 2n is computed."""

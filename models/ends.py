@@ -5,10 +5,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
-from models.cross_entropy import cross_entropy
-from models.dropout import dropout
-from models.gpt_config import GptConfig
-from models.layers import INIT_STD, norm
+from jaxpipe.models.cross_entropy import cross_entropy
+from jaxpipe.models.dropout import dropout
+from jaxpipe.models.gpt_config import GptConfig
+from jaxpipe.models.layers import INIT_STD, norm
 
 
 def table(rows: int, config: GptConfig, rngs: nnx.Rngs) -> nnx.Param[Array]:

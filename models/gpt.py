@@ -16,14 +16,14 @@ Outside, parameters are nested dicts of arrays; inside, they become NNX modules:
 The columns of qkv are all queries, then all keys, then all values, head after head, as in GPT-2;
 its kernel has them in two dims, its bias, (layers, 3 * dim), in one.
 
-With experts, a layer is a pair (`models.moe.pair`), and "blocks" has the parts "dense", as above,
-and "sparse", in which "moe" stands in place of "mlp"::
+With experts, a layer is a pair (`jaxpipe.models.moe.pair`), and "blocks" has the parts "dense", as
+above, and "sparse", in which "moe" stands in place of "mlp"::
 
     {"router": (layers, dim, experts), "up": (layers, experts, dim, hidden),
      "down": (layers, experts, hidden, dim)}
 
 With classes, the head's kernel has a row per class; with patches, "embed" is that of
-`models.patches`.
+`jaxpipe.models.patches`.
 """
 
 from collections.abc import Mapping
@@ -37,11 +37,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Integer, Key
 
-from models.ends import Embedding, Head
-from models.gpt_config import GptConfig
-from models.layers import Block
-from models.moe.pair import Pair
-from models.patches import Patches
+from jaxpipe.models.ends import Embedding, Head
+from jaxpipe.models.gpt_config import GptConfig
+from jaxpipe.models.layers import Block
+from jaxpipe.models.moe.pair import Pair
+from jaxpipe.models.patches import Patches
 
 Parameters: TypeAlias = dict[str, Any]
 Part: TypeAlias = type[Embedding] | type[Patches] | type[Block] | type[Pair] | type[Head]

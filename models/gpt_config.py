@@ -6,7 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from models.moe.routing import Dispatch, Routing
+from jaxpipe.models.moe.routing import Dispatch, Routing
 
 DTYPE_BYTES: Final = MappingProxyType({"float32": 4, "bfloat16": 2, "float16": 2})
 """The number formats of parameters and activations, and their bytes per element."""

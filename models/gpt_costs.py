@@ -10,10 +10,11 @@ Per token, with D = dim, S = sequence, V = vocabulary and c = the bytes of `comp
     =================  =====================  =====================
 
 FLOPs are those of the matrix products. Scores above the diagonal count, as in published MFU,
-although longer sequences leave most of them out (see `models.attention`).
+although longer sequences leave most of them out (see `jaxpipe.models.attention`).
 LayerNorm, softmax, GELU and dropout are left out: their time is that of their memory.
 
-With experts, a layer is a pair: a dense layer, then one with the MLP of `models.moe.mixture_costs`.
+With experts, a layer is a pair: a dense layer, then one with the MLP of
+`jaxpipe.models.moe.mixture_costs`.
 
 Source: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using
 Megatron-LM", appendix (FLOPs); Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
@@ -22,8 +23,8 @@ Transformer Models", section 4 (the method of counting residuals, not the number
 
 from dataclasses import dataclass
 
-from models.gpt_config import DTYPE_BYTES, GptConfig
-from models.moe.mixture_costs import (
+from jaxpipe.models.gpt_config import DTYPE_BYTES, GptConfig
+from jaxpipe.models.moe.mixture_costs import (
     mixture_flops,
     mixture_parameters,
     mixture_residual_bytes,

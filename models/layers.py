@@ -25,9 +25,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from models.attention import self_attention
-from models.dropout import dropout
-from models.gpt_config import GptConfig
+from jaxpipe.models.attention import self_attention
+from jaxpipe.models.dropout import dropout
+from jaxpipe.models.gpt_config import GptConfig
 
 INIT_STD = 0.02
 """The standard deviation of fresh kernels and embeddings."""

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Integer, Key
 
-from models.dropout import dropout
-from models.ends import table
-from models.gpt_config import GptConfig
-from models.layers import INIT_STD
+from jaxpipe.models.dropout import dropout
+from jaxpipe.models.ends import table
+from jaxpipe.models.gpt_config import GptConfig
+from jaxpipe.models.layers import INIT_STD
 
 
 class Patches(nnx.Module):

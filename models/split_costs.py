@@ -12,13 +12,13 @@ Per layer, of the parameters and of the residuals in units of the activation (se
     =============  ==========================  ====================================================
 
 Token tables are split by rows, if there are as many for each part. The division is that of
-`models.gpt.SPLIT`; a test compares both.
+`jaxpipe.models.gpt.SPLIT`; a test compares both.
 
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
 """
 
-from models.gpt_config import DTYPE_BYTES, GptConfig
-from models.gpt_costs import ByRemat, activation_bytes, layer_residual_bytes, num_parameters
+from jaxpipe.models.gpt_config import DTYPE_BYTES, GptConfig
+from jaxpipe.models.gpt_costs import ByRemat, activation_bytes, layer_residual_bytes, num_parameters
 
 
 def parameters_of_part(

@@ -17,7 +17,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests import MPI_FOLDER
 
-install_import_hook(["models", "jaxpipe.runtime", "jaxpipe.comm"], typechecker="beartype.beartype")
+install_import_hook(
+    ["jaxpipe.models", "jaxpipe.runtime", "jaxpipe.comm"], typechecker="beartype.beartype"
+)
 
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-import topo
+from jaxpipe import topo
 from jaxpipe.comm import (
     CompressedTransport,
     CountingTransport,

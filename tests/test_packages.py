@@ -15,8 +15,11 @@ import pytest
 import jaxpipe
 
 ROOTS = ("jaxpipe", "models", "topo")
+"""Their folders; `jaxpipe.models` and `jaxpipe.topo` are links, which `rglob` does not follow."""
 PACKAGES = sorted(
-    ".".join(path.parent.parts) for root in ROOTS for path in Path(root).rglob("__init__.py")
+    ".".join(path.parent.parts if root == "jaxpipe" else ("jaxpipe", *path.parent.parts))
+    for root in ROOTS
+    for path in Path(root).rglob("__init__.py")
 )
 
 
@@ -36,11 +39,11 @@ def _constants_classes_functions(name: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("name", "heavy"),
     [
-        ("jaxpipe", ("jax", "numpy", "mpi4py", "tyro", "topo", "models")),
-        ("jaxpipe.cli.main", ("jax", "numpy", "mpi4py", "topo", "models")),
+        ("jaxpipe", ("jax", "numpy", "mpi4py", "tyro", "jaxpipe.topo", "jaxpipe.models")),
+        ("jaxpipe.cli.main", ("jax", "numpy", "mpi4py", "jaxpipe.topo", "jaxpipe.models")),
         ("jaxpipe.run.forecast", ("jax", "flax", "mpi4py", "matplotlib")),
-        ("models", ("jax", "flax", "numpy", "jaxpipe")),
-        ("topo", ("jax", "mpi4py", "matplotlib", "jaxpipe")),
+        ("jaxpipe.models", ("jax", "flax", "numpy", "jaxpipe.errors")),
+        ("jaxpipe.topo", ("jax", "mpi4py", "matplotlib", "jaxpipe.errors")),
         ("jaxpipe.schedule", ("jax", "numpy", "mpi4py")),
         ("jaxpipe.network", ("jax", "matplotlib", "mpi4py")),
         ("jaxpipe.trace", ("jax", "matplotlib", "mpi4py")),
@@ -105,15 +108,20 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 @pytest.mark.parametrize("root", ROOTS)
 def test_the_wheel_holds_every_data_file_of_a_package(root: str) -> None:
     setuptools = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["setuptools"]
-    packed = {file for glob in setuptools["package-data"][root] for file in Path(root).glob(glob)}
+    package = root if root == "jaxpipe" else f"jaxpipe.{root}"
+    globs = setuptools["package-data"][package]
+    packed = {file for glob in globs for file in Path(root).glob(glob)}
     data = {
         file
         for file in Path(root).rglob("*")
         if file.is_file() and file.suffix != ".py" and "__pycache__" not in file.parts
     }
     assert data == packed
-    assert Path(root, "py.typed") in packed, "type checkers look for it"
-    assert f"{root}*" in setuptools["packages"]["find"]["include"]
+    assert setuptools["packages"]["find"]["include"] == ["jaxpipe*"]
+
+
+def test_type_checkers_find_the_types_of_the_package() -> None:
+    assert Path("jaxpipe/py.typed").is_file()
 
 
 def test_the_citation_names_the_version_that_is_built() -> None:

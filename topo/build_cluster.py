@@ -6,14 +6,14 @@ from pathlib import PurePath
 
 import numpy as np
 
-from topo.cluster import Cluster, Device
-from topo.cluster_file import MAX_DEVICES, ClusterFile, HostGroup, Pairs, Rows
-from topo.gpu import Gpu, gpu, gpu_names
-from topo.host_groups import HostOfGroup, ReadBeside, hosts_of
-from topo.links import Matrices, matrices_by_region
-from topo.matrix import parse_matrix
-from topo.nvidia import parse_gpu_links
-from topo.units import bytes_from_gib, flops_per_s_from_tflops
+from jaxpipe.topo.cluster import Cluster, Device
+from jaxpipe.topo.cluster_file import MAX_DEVICES, ClusterFile, HostGroup, Pairs, Rows
+from jaxpipe.topo.gpu import Gpu, gpu, gpu_names
+from jaxpipe.topo.host_groups import HostOfGroup, ReadBeside, hosts_of
+from jaxpipe.topo.links import Matrices, matrices_by_region
+from jaxpipe.topo.matrix import parse_matrix
+from jaxpipe.topo.nvidia import parse_gpu_links
+from jaxpipe.topo.units import bytes_from_gib, flops_per_s_from_tflops
 
 _GPU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}")
 

@@ -37,14 +37,14 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from topo.build_cluster import build
-from topo.cluster import Cluster
-from topo.cluster_file import parse
-from topo.csv_table import csv_rows
-from topo.names import check_settings
-from topo.parameters import split_settings, substitute
-from topo.regular_file import read_regular
-from topo.toml_text import parse_toml
+from jaxpipe.topo.build_cluster import build
+from jaxpipe.topo.cluster import Cluster
+from jaxpipe.topo.cluster_file import parse
+from jaxpipe.topo.csv_table import csv_rows
+from jaxpipe.topo.names import check_settings
+from jaxpipe.topo.parameters import split_settings, substitute
+from jaxpipe.topo.regular_file import read_regular
+from jaxpipe.topo.toml_text import parse_toml
 
 _MOST_TOML_BYTES = 2**28
 _MOST_BYTES = 2**31
@@ -53,7 +53,7 @@ _MOST_BYTES = 2**31
 
 def names() -> tuple[str, ...]:
     """Return the names of all clusters of the catalogue."""
-    folder = resources.files("topo") / "data"
+    folder = resources.files("jaxpipe.topo") / "data"
     return tuple(sorted(p.name[:-5] for p in folder.iterdir() if p.name.endswith(".toml")))
 
 
@@ -64,7 +64,7 @@ def site_positions() -> Mapping[str, tuple[float, float]]:
     >>> site_positions()["tokyo"]
     (35.7, 139.7)
     """
-    text = (resources.files("topo") / "data" / "sites.csv").read_text()
+    text = (resources.files("jaxpipe.topo") / "data" / "sites.csv").read_text()
     return {
         row["region"]: (float(row["latitude"]), float(row["longitude"])) for row in csv_rows(text)
     }
@@ -82,7 +82,7 @@ def load(name_or_path: str) -> Cluster:
     name, settings = split_settings(name_or_path)
     # The catalogue first: a file of that name in the current folder must not replace it.
     if name in names():
-        folder = resources.files("topo") / "data"
+        folder = resources.files("jaxpipe.topo") / "data"
         file = folder / f"{name}.toml"
     elif _is_file(Path(name)):
         folder, file = Path(name).parent, Path(name)

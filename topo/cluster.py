@@ -18,8 +18,8 @@ from math import inf
 
 import numpy as np
 
-from topo.gpu import Gpu, Precision
-from topo.names import check_cluster, check_device, check_name
+from jaxpipe.topo.gpu import Gpu, Precision
+from jaxpipe.topo.names import check_cluster, check_device, check_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class Cluster:
     diagonals are 0 and infinity. A connection between two hosts sends `restart_bytes` in its first
     round trip after a silence (None: it keeps its speed). By default, `alone_bytes_per_s` is the
     same bandwidth, and `hosts` are those that the devices name, without a limit. Scripts, files and
-    terminals take all names as they are: `topo.names` has checked them.
+    terminals take all names as they are: `jaxpipe.topo.names` has checked them.
 
     Raises:
         ValueError: a name is not one; a matrix has the wrong shape, or holds a latency below 0 or a

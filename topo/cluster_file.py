@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from topo.names import check_name
-from topo.parameters import Value
+from jaxpipe.topo.names import check_name
+from jaxpipe.topo.parameters import Value
 
 MAX_DEVICES = 2**13
 """Of more, the matrices of links take gigabytes each."""

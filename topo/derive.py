@@ -6,7 +6,7 @@ from math import isfinite
 
 import numpy as np
 
-from topo.cluster import Cluster
+from jaxpipe.topo.cluster import Cluster
 
 
 def subcluster(cluster: Cluster, devices: Sequence[int], *, name: str | None = None) -> Cluster:
@@ -14,7 +14,7 @@ def subcluster(cluster: Cluster, devices: Sequence[int], *, name: str | None = N
 
     Each device may be given once; hosts without any of them are left out.
 
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> subcluster(topo.load("two-region"), (2, 0)).regions
     ('ohio', 'virginia')
     """
@@ -35,7 +35,7 @@ def subcluster(cluster: Cluster, devices: Sequence[int], *, name: str | None = N
 def with_slower_links(cluster: Cluster, *, scale: float) -> Cluster:
     """Return the cluster with `scale` times the latency and the seconds per byte everywhere.
 
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> link = with_slower_links(topo.load("two-region"), scale=2.0).link(0, 2)
     >>> link.latency_s, link.bandwidth_bytes_per_s
     (0.022, 70000000.0)
@@ -65,7 +65,7 @@ def with_slower_links(cluster: Cluster, *, scale: float) -> Cluster:
 def without_network(cluster: Cluster) -> Cluster:
     """Return the cluster with links and NICs that take no time.
 
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> without_network(topo.load("two-region")).latency_s.max()
     np.float64(0.0)
     """

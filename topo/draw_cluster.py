@@ -13,9 +13,9 @@ from math import inf
 
 import numpy as np
 
-from topo.cluster import Cluster, Host
-from topo.islands import Island, find_islands, flatten, message_seconds
-from topo.units import gbps_from_bytes_per_s, ms_from_seconds
+from jaxpipe.topo.cluster import Cluster, Host
+from jaxpipe.topo.islands import Island, find_islands, flatten, message_seconds
+from jaxpipe.topo.units import gbps_from_bytes_per_s, ms_from_seconds
 
 
 def draw_cluster(cluster: Cluster) -> str:

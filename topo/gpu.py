@@ -5,8 +5,8 @@ from enum import StrEnum
 from functools import cache
 from importlib import resources
 
-from topo.csv_table import csv_rows
-from topo.units import bytes_from_gib, flops_per_s_from_tflops
+from jaxpipe.topo.csv_table import csv_rows
+from jaxpipe.topo.units import bytes_from_gib, flops_per_s_from_tflops
 
 
 class Precision(StrEnum):
@@ -80,7 +80,7 @@ def gpu_names() -> tuple[str, ...]:
 
 @cache
 def _table() -> dict[str, Gpu]:
-    text = (resources.files("topo") / "data" / "gpus.csv").read_text()
+    text = (resources.files("jaxpipe.topo") / "data" / "gpus.csv").read_text()
     return {row["name"]: _gpu(row) for row in csv_rows(text)}
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from topo.cluster import Host
-from topo.cluster_file import HostGroup
-from topo.hostfile import parse_hostfile
-from topo.slurm import parse_topology
-from topo.units import bytes_per_s_from_gbps
+from jaxpipe.topo.cluster import Host
+from jaxpipe.topo.cluster_file import HostGroup
+from jaxpipe.topo.hostfile import parse_hostfile
+from jaxpipe.topo.slurm import parse_topology
+from jaxpipe.topo.units import bytes_per_s_from_gbps
 
 ReadBeside = Callable[[str], bytes]
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from topo.cluster import Cluster, Device
-from topo.names import is_name
+from jaxpipe.topo.cluster import Cluster, Device
+from jaxpipe.topo.names import is_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

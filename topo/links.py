@@ -7,13 +7,13 @@ from math import nan
 
 import numpy as np
 
-from topo.cluster import Device
-from topo.cluster_file import ClusterFile, RegionLink, Speed
-from topo.csv_table import csv_rows
-from topo.host_groups import ReadBeside
-from topo.names import is_name
-from topo.nvidia import gpu_link_speed
-from topo.units import bytes_per_s_from_gbps, seconds_from_ms
+from jaxpipe.topo.cluster import Device
+from jaxpipe.topo.cluster_file import ClusterFile, RegionLink, Speed
+from jaxpipe.topo.csv_table import csv_rows
+from jaxpipe.topo.host_groups import ReadBeside
+from jaxpipe.topo.names import is_name
+from jaxpipe.topo.nvidia import gpu_link_speed
+from jaxpipe.topo.units import bytes_per_s_from_gbps, seconds_from_ms
 
 _LINK_COLUMNS = frozenset(("region_a", "region_b", "latency_ms", "bandwidth_gbps"))
 

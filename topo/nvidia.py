@@ -15,8 +15,8 @@ import re
 from functools import cache
 from importlib import resources
 
-from topo.cluster_file import Speed
-from topo.csv_table import csv_rows
+from jaxpipe.topo.cluster_file import Speed
+from jaxpipe.topo.csv_table import csv_rows
 
 _NVLINKS = re.compile(r"NV(\d{1,4})")
 _GPU = re.compile(r"GPU\d+")
@@ -70,7 +70,7 @@ def gpu_link_speed(kind: str) -> Speed:
 
 @cache
 def _kinds() -> dict[str, Speed]:
-    text = (resources.files("topo") / "data" / "gpu_links.csv").read_text()
+    text = (resources.files("jaxpipe.topo") / "data" / "gpu_links.csv").read_text()
     return {
         row["kind"]: Speed(
             latency_ms=float(row["latency_ms"]), bandwidth_gbps=float(row["bandwidth_gbps"])

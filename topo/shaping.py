@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topo.cluster import Cluster
+from jaxpipe.topo.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

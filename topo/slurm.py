@@ -16,7 +16,7 @@ import re
 from itertools import product
 from math import prod
 
-from topo.names import is_name
+from jaxpipe.topo.names import is_name
 
 MAX_NODES = 2**13
 """As many hosts as a cluster file may have; a range can claim any number in a few characters."""

@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from math import ceil, inf
 
-from topo.cluster import Cluster
-from topo.shaping import ShapedPeer, shaped_peers
-from topo.units import ms_from_seconds
+from jaxpipe.topo.cluster import Cluster
+from jaxpipe.topo.shaping import ShapedPeer, shaped_peers
+from jaxpipe.topo.units import ms_from_seconds
 
 Address = IPv4Address | IPv6Address
 Command = tuple[str, ...]

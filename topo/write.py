@@ -1,4 +1,4 @@
-"""Clusters as TOML files that `topo.load` reads back: hosts one by one, links pair by pair."""
+"""Clusters as TOML files that `jaxpipe.topo.load` reads: hosts one by one, links pair by pair."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,11 +6,11 @@ from itertools import groupby
 
 import numpy as np
 
-from topo.cluster import Cluster, Device, Host
-from topo.cluster_file import Measured
-from topo.gpu import gpu_names
-from topo.toml_text import toml_pair, toml_rows
-from topo.units import gbps_from_bytes_per_s, gib_from_bytes, tflops_from_flops_per_s
+from jaxpipe.topo.cluster import Cluster, Device, Host
+from jaxpipe.topo.cluster_file import Measured
+from jaxpipe.topo.gpu import gpu_names
+from jaxpipe.topo.toml_text import toml_pair, toml_rows
+from jaxpipe.topo.units import gbps_from_bytes_per_s, gib_from_bytes, tflops_from_flops_per_s
 
 
 def cluster_toml(cluster: Cluster, *, measured: Measured | None = None, about: str = "") -> str:

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import topo
 from docs.tools.experiments import experiment_files
 from docs.tools.floors import draw_floors
 from docs.tools.notebooks import notebook_files
 from docs.tools.reference import reference_pages
+from jaxpipe import topo
 from jaxpipe.pictures.cluster_map import draw_map
 
 ROOT = Path(__file__).parents[2]

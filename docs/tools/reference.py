@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import jaxpipe
-import topo
 from docs.tools.commands import command_reference
 from docs.tools.fields import choice_table, choices_of, field_table, table
 from docs.tools.messages import error_classes, messages
 from docs.tools.source import summary
+from jaxpipe import topo
 from jaxpipe.config import Config
-from models import GptConfig, load_preset, num_parameters, presets
-from topo.cluster_file import ClusterFile, HostGroup, Measured, Pairs, RegionLink, Speed
-from topo.csv_table import csv_rows
+from jaxpipe.models import GptConfig, load_preset, num_parameters, presets
+from jaxpipe.topo.cluster_file import ClusterFile, HostGroup, Measured, Pairs, RegionLink, Speed
+from jaxpipe.topo.csv_table import csv_rows
 
 
 def reference_pages(root: Path) -> Mapping[str, str]:

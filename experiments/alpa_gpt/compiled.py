@@ -24,8 +24,8 @@ from jaxpipe.autoshard.spmd import (
     train_step,
 )
 from jaxpipe.autoshard.strategy import MeshShape, ZeroLevel, jax_mesh
-from models import GptConfig, load_preset
-from models.alpa_gpt import AlpaGpt
+from jaxpipe.models import GptConfig, load_preset
+from jaxpipe.models.alpa_gpt import AlpaGpt
 
 _NAMES = ("state.params", "state", "tokens", "targets")
 _RESULTS = ("state.params", "state")

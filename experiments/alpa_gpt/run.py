@@ -21,8 +21,8 @@ from experiments.alpa_gpt.predict import Fitted, Work, fit, predicted_s, work_of
 from experiments.alpa_gpt.published import Case, Row, pipeline_rows, rows
 from experiments.table import markdown, percent, write_csv
 from jaxpipe.autoshard.hlo import Target, has_gpu_compiler, run_python, target_speeds
-from models import GptConfig, load_preset
-from models.alpa_gpt import step_flops
+from jaxpipe.models import GptConfig, load_preset
+from jaxpipe.models.alpa_gpt import step_flops
 
 _HERE = Path(__file__).parent
 _RESULTS = _HERE / "results"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-import topo
+from jaxpipe import topo
 from jaxpipe.simulate import Workload, scheduled
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 class Setting(StrEnum):

@@ -19,7 +19,7 @@ from jaxpipe.simulate import (
     step_seconds,
     system_step,
 )
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 MEGATRON = {
     System.MEGATRON_P8: "megatron_p8",

@@ -11,7 +11,7 @@ from jaxpipe.plan import Plan, read_plan, write_plan
 from jaxpipe.plan.decide import Effort, decide
 from jaxpipe.simulate import Conditions, Constants, Workload, plan_step_s, step_objective
 from jaxpipe.simulate.published.dtfm_launch_order import launch_order, shuffled
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 _CHUNK_BYTES = 32 * 2**20
 

@@ -16,9 +16,9 @@ from jaxpipe.compare.system import System
 from jaxpipe.plan import Plan, write_plan
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS, find_mpirun, launch_command
-from topo import Cluster
-from topo.emulate import EngineKind
-from topo.write import cluster_toml
+from jaxpipe.topo import Cluster
+from jaxpipe.topo.emulate import EngineKind
+from jaxpipe.topo.write import cluster_toml
 
 _TIMEOUT_S = 900.0
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-import topo
 from experiments.compare_group.cases import Setting
 from experiments.compare_group.plans import placed, unscheduled_plan
+from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.config import load_config
 from jaxpipe.plan import Plan, even_partition
@@ -18,7 +18,7 @@ from jaxpipe.plan.decide import Effort, Task, decide
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.simulate import Conditions, step_objective
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 _FILE = Path(__file__).parent / "real.toml"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-import topo
 from experiments.table import Row, percent
+from jaxpipe import topo
 from jaxpipe.simulate import (
     Constants,
     System,
@@ -23,7 +23,7 @@ from jaxpipe.simulate import (
     system_peak_bytes,
     system_step,
 )
-from topo.gpu import Precision
+from jaxpipe.topo.gpu import Precision
 
 _FILE = Path(__file__).parent / "published" / "dtfm_gpt3_xl_megatron_seconds.csv"
 _LAYOUTS = {

@@ -9,7 +9,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-import topo
 from experiments.dtfm_iteration_time.prediction import (
     BATCHES,
     LAYERS,
@@ -18,6 +17,7 @@ from experiments.dtfm_iteration_time.prediction import (
     line,
     line_between,
 )
+from jaxpipe import topo
 from jaxpipe.simulate import (
     Choices,
     Constants,

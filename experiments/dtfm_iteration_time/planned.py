@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import topo
 from experiments.dtfm_iteration_time.ours import CLUSTERS
 from experiments.table import Row, markdown, write_csv
+from jaxpipe import topo
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import BytesPerParameter, flop_profile
 from jaxpipe.plan.decide import Effort, Task, decide
@@ -35,7 +35,7 @@ from jaxpipe.simulate import (
     step_seconds,
     system_step,
 )
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 SIZE = Workload(num_layers=24, batch=1024)
 NUMBER = ".2f"

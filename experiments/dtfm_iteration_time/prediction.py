@@ -11,8 +11,8 @@ from functools import partial
 
 import numpy as np
 
-import topo
 from experiments.dtfm_iteration_time.published import ALL_CLUSTERS, CLUSTERS, Cell, PipelineCell
+from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
 from jaxpipe.simulate import (
@@ -27,8 +27,8 @@ from jaxpipe.simulate import (
     system_step,
 )
 from jaxpipe.simulate.published.step_time import barrier_ends_s
+from jaxpipe.topo.gpu import Precision
 from jaxpipe.trace import Trace
-from topo.gpu import Precision
 
 STEP = 512
 """Samples of one accumulation step: 8 pipelines of 64 microbatches."""

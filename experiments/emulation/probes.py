@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import topo
 from experiments.emulation.commands import emulate
+from jaxpipe import topo
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
-from topo import with_slower_links
+from jaxpipe.topo import with_slower_links
 
 _NEAR, _NEAR_S = 0.1, 0.5e-3
 

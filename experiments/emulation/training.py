@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-import topo
 from experiments.emulation.commands import emulate, run, train
+from jaxpipe import topo
 from jaxpipe.config import Config, load_config, plan_from
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import Profile
@@ -21,8 +21,8 @@ from jaxpipe.plan.partition import layers_of
 from jaxpipe.propose.gpt_profile import gpt_profile
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.simulate import Conditions, plan_step_s
+from jaxpipe.topo import with_slower_links
 from jaxpipe.trace import Lane, Span, read_chrome
-from topo import with_slower_links
 
 WAYS = ("namespaces", "shaped")
 _GRADIENT_BYTES = 4

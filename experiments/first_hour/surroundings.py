@@ -62,7 +62,12 @@ class Environment:
     def _make(self) -> None:
         tree, wheels = self.folder / "tree", self.folder / "wheels"
         for name in _SOURCES:
-            shutil.copytree(_TREE / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                _TREE / name,
+                tree / name,
+                symlinks=True,  # `jaxpipe/models` and `jaxpipe/topo`
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )
         for name in ("pyproject.toml", "README.md"):
             shutil.copy(_TREE / name, tree)
         pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
@@ -82,7 +87,6 @@ def trials(environment: Environment) -> tuple[Trial, ...]:
         return lambda box: _in_foreign_project(box, environment, words, own=own)
 
     library = "from jaxpipe import load_config, plan_from; print(plan_from(load_config('c.toml')))"
-    is_refused = ("needs its own package `models`", "models instead")
     return (
         Trial(
             what="learning rate 1e30",
@@ -159,15 +163,13 @@ def trials(environment: Environment) -> tuple[Trial, ...]:
             what="`python -m jaxpipe` in a project with its own `models`",
             before="143 lines of ImportError",
             run=foreign("-m", "jaxpipe", "show", "c.toml", own=True),
-            code=2,
-            words=is_refused,
+            code=0,
         ),
         Trial(
             what="the wheel as a library of a project with its own `models`",
             before="ImportError that does not say why",
             run=foreign("-c", library, own=True),
-            code=1,
-            words=is_refused,
+            code=0,
         ),
     )
 

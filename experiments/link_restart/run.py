@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-import topo
 from experiments.table import Row, markdown, percent, write_csv
+from jaxpipe import topo
 from jaxpipe.network.congestion_window import CongestionWindow
-from topo.emulate import Emulation, EngineKind, Tcp, emulated
-from topo.emulate.addresses import data_address
-from topo.emulate.packet_model import QUEUE_BYTES
+from jaxpipe.topo.emulate import Emulation, EngineKind, Tcp, emulated
+from jaxpipe.topo.emulate.addresses import data_address
+from jaxpipe.topo.emulate.packet_model import QUEUE_BYTES
 
 _RESULTS = Path(__file__).parent / "results"
 _ROOT = Path(__file__).parents[2]

@@ -30,7 +30,7 @@ from jaxpipe.pictures.palette import BLUE, PARTS
 from jaxpipe.propose.proposal import propose
 from jaxpipe.propose.request import PlanRequest
 from jaxpipe.trace import plot
-from topo.draw_cluster import draw_cluster
+from jaxpipe.topo.draw_cluster import draw_cluster
 
 scratch = TemporaryDirectory()
 folder = Path(scratch.name)

@@ -31,7 +31,7 @@ from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.schedule import render
 from jaxpipe.pictures.palette import PARTS
 from jaxpipe.trace import Spent, account, mean_account, mean_spent_s, one_step, plot_beside
-from topo import with_slower_links
+from jaxpipe.topo import with_slower_links
 
 scratch = TemporaryDirectory()
 folder = Path(scratch.name)

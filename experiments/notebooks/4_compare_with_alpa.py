@@ -26,7 +26,7 @@ import sys
 import matplotlib.pyplot as plt
 
 from jaxpipe.pictures.palette import BLUE, VERMILION
-from models import GptConfig, activation_bytes, load_preset, parameter_bytes
+from jaxpipe.models import GptConfig, activation_bytes, load_preset, parameter_bytes
 
 
 def sharded(*axes: str) -> dict:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import numpy as np
 
-import topo
+from jaxpipe import topo
 
 _BYTES_PER_S = 1e9 / 8
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-import topo
 from experiments.planner.baselines import best_random_at_least, by_region
 from experiments.planner.clusters import Kind, Links, random_links, world
 from experiments.table import Row, markdown, write_csv
+from jaxpipe import topo
 from jaxpipe.plan import dtfm_cost
 from jaxpipe.plan.dtfm import Budget, exact_grouping, link_weights, search
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-import topo
 from experiments.table import Row, markdown, write_csv
+from jaxpipe import topo
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 

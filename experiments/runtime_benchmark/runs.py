@@ -18,8 +18,10 @@ from typing import Any
 
 import numpy as np
 
-import topo
 from experiments.emulated_links import CannotMeasureError
+from jaxpipe import topo
+from jaxpipe.models import GptConfig, activation_bytes, train_flops_per_token
+from jaxpipe.models.gpt import Gpt
 from jaxpipe.plan import Plan, PlanConfig, default_plan
 from jaxpipe.runtime.config import (
     CheckpointConfig,
@@ -34,9 +36,7 @@ from jaxpipe.runtime.data import Bytes, Dataset
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS, find_mpirun, launch_command
 from jaxpipe.schedule import ScheduleKind
-from models import GptConfig, activation_bytes, train_flops_per_token
-from models.gpt import Gpt
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 _PROGRAMS = "experiments.runtime_benchmark.programs"
 _ROOT = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-import topo
+from jaxpipe import topo
 from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 NUM_RANKS = 2
 

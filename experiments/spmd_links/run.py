@@ -19,7 +19,7 @@ from experiments.spmd_links.predict import predicted_s
 from experiments.table import write_csv
 from jaxpipe.compare.measured import Measured, read_measured
 from jaxpipe.compare.system import System
-from topo.emulate import EngineKind
+from jaxpipe.topo.emulate import EngineKind
 
 _HERE = Path(__file__).parent
 _RESULTS = _HERE / "results"

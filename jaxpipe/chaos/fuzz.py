@@ -22,14 +22,14 @@ from pathlib import Path
 from random import Random
 from threading import Timer
 
-import topo
+from jaxpipe import topo
 from jaxpipe.chaos.harness.hostile import BUILDERS, Builder
 from jaxpipe.chaos.harness.mutations import Broken, File, mutate, odd_paths
 from jaxpipe.chaos.harness.tiny_run import tree
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial
 from jaxpipe.config import Config
-from models import GptConfig
-from topo.cluster_file import ClusterFile, HostGroup, Pairs, RegionLink, Speed
+from jaxpipe.models import GptConfig
+from jaxpipe.topo.cluster_file import ClusterFile, HostGroup, Pairs, RegionLink, Speed
 
 _REFUSED_WITHIN_S = 2.0
 _ENDS_WITHIN_S = 60.0
@@ -97,7 +97,7 @@ class _Fuzzer:
         self._configs = (_config(setup),)
         self._clusters = tuple(_cluster(name) for name in topo.names())
         self._paths = odd_paths(self._folder)
-        data = resources.files("topo") / "data"
+        data = resources.files("jaxpipe.topo") / "data"
         for file in data.iterdir():
             if file.name.endswith(".csv"):  # cluster files name them
                 (self._folder / file.name).write_bytes(file.read_bytes())
@@ -228,7 +228,7 @@ def _config(setup: Setup) -> File:
 
 
 def _cluster(name: str) -> File:
-    text = (resources.files("topo") / "data" / f"{name}.toml").read_text()
+    text = (resources.files("jaxpipe.topo") / "data" / f"{name}.toml").read_text()
     sections: Mapping[str, type] = {
         "": ClusterFile,
         "hosts": HostGroup,

@@ -137,7 +137,7 @@ def _axes(mesh: int, batch: int, dp: int | None, op: int | None) -> tuple[int | 
 
 def _known(model: str) -> str:
     from jaxpipe.errors import ConfigError
-    from models import load_preset
+    from jaxpipe.models import load_preset
 
     try:
         load_preset(model)

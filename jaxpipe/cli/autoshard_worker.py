@@ -58,9 +58,9 @@ from jaxpipe.autoshard.strategy import (
     strategy_text,
 )
 from jaxpipe.errors import ConfigError, PlanError, UserError
-from models import GptConfig, load_preset
-from models.alpa_gpt import AlpaGpt, step_flops, step_memory_bytes
-from models.gpt import Gpt
+from jaxpipe.models import GptConfig, load_preset
+from jaxpipe.models.alpa_gpt import AlpaGpt, step_flops, step_memory_bytes
+from jaxpipe.models.gpt import Gpt
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # it imports jax, which `--help` can do without
     from jaxpipe.doctor import Finding
     from jaxpipe.runtime.process.mpirun import LaunchedRank
-    from topo import Cluster
+    from jaxpipe.topo import Cluster
 
 
 def doctor(*, folder: Path = Path("."), seconds: float = 60.0, cluster: str | None = None) -> int:
@@ -25,7 +25,7 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0, cluster: str | No
     from jaxpipe.doctor import Health, judge_disk, judge_links_of, say_hello
     from jaxpipe.run.console import console
     from jaxpipe.runtime.process.mpirun import launched_rank
-    from topo.host_tcp import read_tcp_settings
+    from jaxpipe.topo.host_tcp import read_tcp_settings
 
     described = None if cluster is None else _cluster(cluster)
     here = launched_rank(os.environ)
@@ -51,7 +51,7 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0, cluster: str | No
 
 
 def _cluster(name: str) -> "Cluster":
-    import topo
+    from jaxpipe import topo
     from jaxpipe.errors import ConfigError
 
     try:

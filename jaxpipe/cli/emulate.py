@@ -15,9 +15,9 @@ import tyro
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from jaxpipe.plan import Plan
-    from topo import Cluster
-    from topo.emulate import Emulation, EngineKind, Traffic
-    from topo.emulate.watch import RankWatch
+    from jaxpipe.topo import Cluster
+    from jaxpipe.topo.emulate import Emulation, EngineKind, Traffic
+    from jaxpipe.topo.emulate.watch import RankWatch
 
 _POLL_S = 0.2
 _SECONDS_TO_END = 5.0
@@ -74,7 +74,7 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
         inside: the host that runs the command itself, by default the machine.
     """
     from jaxpipe.errors import ConfigError, RunError
-    from topo.emulate import EmulationError, EngineKind, Tcp, emulated
+    from jaxpipe.topo.emulate import EmulationError, EngineKind, Tcp, emulated
 
     if not command:
         raise ConfigError("`jaxpipe emulate CLUSTER` runs a command: add `-- COMMAND`")
@@ -112,7 +112,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _cluster(name: str, *, scale: float) -> "Cluster":
-    import topo
+    from jaxpipe import topo
 
     return topo.with_slower_links(topo.load(name), scale=scale)
 
@@ -123,7 +123,7 @@ def _placement(name: str, command: Sequence[str], plan: Path | None) -> tuple[in
     Raises:
         ValueError: that is for another cluster.
     """
-    import topo
+    from jaxpipe import topo
     from jaxpipe.plan import read_plan
 
     if plan is not None:
@@ -179,7 +179,7 @@ def _introduce(emulation: "Emulation", *, scale: float) -> None:
 
 def _lacking(kind: "EngineKind") -> str:
     """Return which properties of links an engine does not emulate."""
-    from topo.emulate import EngineKind
+    from jaxpipe.topo.emulate import EngineKind
 
     return {
         EngineKind.HTB: "latency is not emulated",
@@ -211,7 +211,7 @@ def _run(
     """
     from jaxpipe.errors import ConfigError
     from jaxpipe.runtime.process.affinity import die_with_parent
-    from topo.emulate.mpi import LINKS
+    from jaxpipe.topo.emulate.mpi import LINKS
 
     # Not SIGTERM: its links end with this process, and no step, after which a run could stop in
     # order, would end any more. What the command has started ends with it in turn.

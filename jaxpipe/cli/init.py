@@ -62,7 +62,7 @@ def starter_text(*, run: Path, data: Path) -> str:
 
     from jaxpipe.config import choices_of, config_from, to_tree
     from jaxpipe.config.read import Config
-    from models import presets
+    from jaxpipe.models import presets
 
     needed = {"run": {"folder": str(run)}, "data": {"folder": str(data)}}
     defaults = to_tree(config_from({**needed, "model": {"preset": "tiny"}}))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 if TYPE_CHECKING:  # they import numpy, which `--help` can do without
-    from models import GptConfig
+    from jaxpipe.models import GptConfig
 
 _HEAD = "# An imported GPT-2; edit `plan` and `train`."
 
@@ -33,7 +33,7 @@ def import_model(
     from jaxpipe.config.kept_inputs import TOKENIZER_FILE
     from jaxpipe.interchange import begin_run, read_gpt2
     from jaxpipe.run.console import console, next_line
-    from topo.toml_text import toml_text
+    from jaxpipe.topo.toml_text import toml_text
 
     model, tensors = read_gpt2(folder)
     tree, path = _tree(model, run=out, data=data), out / "config.toml"

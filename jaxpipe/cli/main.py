@@ -43,7 +43,6 @@ from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, wr
 from jaxpipe.cli.trace import trace
 from jaxpipe.cli.train import train
 from jaxpipe.errors import ConfigError, RunError, UserError, printable
-from jaxpipe.own_packages import check_own_packages
 from jaxpipe.runtime.process.mpirun import launched_rank
 
 Command: TypeAlias = Callable[..., int]
@@ -140,7 +139,6 @@ def _run(words: list[str]) -> int:
             # `near` is never empty, as there is no cutoff.
             f"no command `{words[0]}`; did you mean `{near[0]}`? (`jaxpipe --help` lists them all)"
         )
-    check_own_packages()
     program, commands, description = "jaxpipe", COMMANDS, _DESCRIPTION
     if words[0] in GROUPS:
         group = words.pop(0)

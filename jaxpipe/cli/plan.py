@@ -12,8 +12,8 @@ from jaxpipe.propose.request import PlanRequest
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from jaxpipe.autoshard.inter_op import AlpaPlan
+    from jaxpipe.models import GptConfig
     from jaxpipe.propose.proposal import Proposal
-    from models import GptConfig
 
 _FEW_RANKS = 16
 """Up to this many ranks are drawn one by one."""

@@ -41,11 +41,11 @@ def profile(  # noqa: PLR0913  each is an option of the command line
         out: the JSON file to write, for `jaxpipe plan --profile`.
     """
     from jaxpipe.errors import ConfigError
+    from jaxpipe.models import GptConfig, load_preset
     from jaxpipe.profile import MeasureConfig, measure_gpt, write_costs
     from jaxpipe.run.console import console, print_table
     from jaxpipe.run.output_files import check_output
     from jaxpipe.run.progress import Progress, showing_progress
-    from models import GptConfig, load_preset
 
     try:
         config = GptConfig(**load_preset(model))

@@ -11,8 +11,8 @@ import tyro
 
 if TYPE_CHECKING:  # it imports numpy, which `--help` can do without
     from jaxpipe.simulate import System
-    from topo import Cluster
-    from topo.gpu import Precision
+    from jaxpipe.topo import Cluster
+    from jaxpipe.topo.gpu import Precision
 
 
 def simulate(  # noqa: PLR0913  each is an option of the command line
@@ -50,7 +50,7 @@ def simulate(  # noqa: PLR0913  each is an option of the command line
         ranks: the ranks to draw.
         stages: draw the ranks of these stages alone; with `--ranks`, those that are both.
     """
-    import topo
+    from jaxpipe import topo
     from jaxpipe.errors import ConfigError
     from jaxpipe.run.console import console
     from jaxpipe.run.output_files import check_output, check_picture
@@ -133,7 +133,7 @@ def _memory(needed: float, cluster: "Cluster") -> str:
 
 def _precision(name: str) -> "Precision":
     from jaxpipe.errors import ConfigError
-    from topo.gpu import Precision
+    from jaxpipe.topo.gpu import Precision
 
     fitted = (Precision.FP16, Precision.FP32)
     if name not in fitted:

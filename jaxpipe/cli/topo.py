@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 if TYPE_CHECKING:  # it imports numpy, which `--help` can do without
-    from topo import Cluster
+    from jaxpipe.topo import Cluster
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def _users_mistakes() -> Iterator[None]:
 
 def list_clusters() -> int:
     """List the clusters of the catalogue."""
-    import topo
+    from jaxpipe import topo
     from jaxpipe.run.console import console
 
     clusters = {name: topo.load(name) for name in topo.names()}
@@ -51,12 +51,12 @@ def show_cluster(
         picture: a PNG, SVG or PDF to write with latency and bandwidth of all pairs of devices.
         map_: a PNG, SVG or PDF to write with the regions and the links between them.
     """
-    import topo
+    from jaxpipe import topo
     from jaxpipe.pictures.cluster_map import draw_map
     from jaxpipe.pictures.cluster_picture import draw_picture
     from jaxpipe.run.console import console
     from jaxpipe.run.output_files import check_picture
-    from topo.draw_cluster import draw_cluster
+    from jaxpipe.topo.draw_cluster import draw_cluster
 
     check_picture("--picture", picture)
     check_picture("--map", map_)
@@ -87,11 +87,11 @@ def write_tc(
         addresses: a file of lines `HOST ADDRESS`, one for each host of the cluster.
         out: the folder to write.
     """
-    import topo
+    from jaxpipe import topo
     from jaxpipe.run.console import console
     from jaxpipe.run.output_files import check_output_folder
-    from topo.regular_file import write_inside
-    from topo.tc import parse_addresses, tc_scripts
+    from jaxpipe.topo.regular_file import write_inside
+    from jaxpipe.topo.tc import parse_addresses, tc_scripts
 
     with _users_mistakes():
         known = parse_addresses(addresses.read_text())
@@ -127,11 +127,11 @@ def write_hosts(
         plan: a plan file, in place of `--devices`.
         out: the folder to write.
     """
-    import topo
+    from jaxpipe import topo
     from jaxpipe.run.console import console
     from jaxpipe.run.output_files import check_output_folder
-    from topo.hostfile import mpich_hostfile, openmpi_hostfile, openmpi_rankfile
-    from topo.regular_file import write_inside
+    from jaxpipe.topo.hostfile import mpich_hostfile, openmpi_hostfile, openmpi_rankfile
+    from jaxpipe.topo.regular_file import write_inside
 
     with _users_mistakes():
         cluster = topo.load(name)
@@ -186,10 +186,10 @@ def probe(
     from jaxpipe.run.console import console
     from jaxpipe.run.output_files import check_output
     from jaxpipe.runtime.process.mpirun import launched_rank
-    from topo.draw_cluster import draw_cluster
-    from topo.probe.measure import measure
-    from topo.probe.measurements import ProbeSettings, advice_of, cluster_of, spread_of
-    from topo.write import cluster_toml
+    from jaxpipe.topo.draw_cluster import draw_cluster
+    from jaxpipe.topo.probe.measure import measure
+    from jaxpipe.topo.probe.measurements import ProbeSettings, advice_of, cluster_of, spread_of
+    from jaxpipe.topo.write import cluster_toml
 
     here = launched_rank(os.environ)
     if here is None or here.rank == 0:  # only rank 0 writes

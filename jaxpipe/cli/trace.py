@@ -10,8 +10,8 @@ import tyro
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from jaxpipe.config import Config
+    from jaxpipe.topo import Cluster
     from jaxpipe.trace import RankAccount, StepAccount, Trace
-    from topo import Cluster
 
 
 class Links(StrEnum):
@@ -126,7 +126,7 @@ def _simulated(config: "Config", measured: "Trace", links: Links) -> tuple["Trac
 def _cluster(config: "Config", links: Links) -> "Cluster":
     """Return the cluster of the run, with the links over which it is simulated."""
     from jaxpipe.config import cluster_from
-    from topo import with_slower_links, without_network
+    from jaxpipe.topo import with_slower_links, without_network
 
     cluster = cluster_from(config)
     if links is Links.FREE:

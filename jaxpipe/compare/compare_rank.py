@@ -17,7 +17,7 @@ from jaxpipe.config import Config, cluster_from, job_from
 from jaxpipe.plan import Plan, ResolvedPlan
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.open_transport import open_transport
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 def run_system(

@@ -10,7 +10,7 @@ from jaxpipe.runtime.compile_count import counted_compiles
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.step.worker import start
 from jaxpipe.runtime.train_snapshot import restore_state
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 def run_pipeline(

@@ -27,7 +27,7 @@ from jaxpipe.compare.whole_step import optimizer_of, whole_step
 from jaxpipe.runtime.compile_count import counted_compiles
 from jaxpipe.runtime.data import sample
 from jaxpipe.runtime.job import Job
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from jaxpipe.autoshard.hlo import HloCollective
 from jaxpipe.autoshard.strategy import MeshShape
 from jaxpipe.plan import Plan
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 def regions_of(plan: Plan, cluster: Cluster) -> tuple[str, ...]:

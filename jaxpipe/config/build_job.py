@@ -12,10 +12,10 @@ from jaxpipe.config.read import Config, to_tree
 from jaxpipe.config.resolve import cluster_from
 from jaxpipe.config.saved_config import saved_config
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import train_flops_per_token
 from jaxpipe.plan import Plan, ResolvedPlan
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.data import Tokenizer, open_dataset
-from models import train_flops_per_token
 
 if TYPE_CHECKING:  # these import jax
     from jaxpipe.runtime.job import Job
@@ -39,8 +39,8 @@ def job_from(config: Config, plan: Plan, *, devices: Sequence[str] = ()) -> "Job
     Raises:
         DataError: the dataset cannot be opened.
     """
+    from jaxpipe.models.gpt import Gpt
     from jaxpipe.runtime.job import Job
-    from models.gpt import Gpt
 
     sequence = config.train.sequence or config.model.sequence
     names = devices or ResolvedPlan.of(plan, cluster_from(config)).devices
@@ -90,8 +90,8 @@ def restored_model(checkpoint: Checkpoint) -> "tuple[Model, Parameters]":
     """
     import jax
 
+    from jaxpipe.models.gpt import Gpt
     from jaxpipe.runtime.train_snapshot import restore_params
-    from models.gpt import Gpt
 
     config = saved_config(checkpoint)
     model = Gpt(config.model)

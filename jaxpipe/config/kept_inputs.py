@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from jaxpipe.config.read import Config, config_from, to_tree
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.data import Tokenizer, byte_level_definition, load_byte_pairs, open_dataset
-from topo import Cluster
-from topo.toml_text import toml_text
-from topo.write import cluster_toml
+from jaxpipe.topo import Cluster
+from jaxpipe.topo.toml_text import toml_text
+from jaxpipe.topo.write import cluster_toml
 
 if TYPE_CHECKING:
     from jaxpipe.runtime.checkpoint import Checkpoint

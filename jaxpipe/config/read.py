@@ -15,6 +15,7 @@ from typing import Any, get_args
 import msgspec
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import GptConfig, load_preset
 from jaxpipe.plan import PlanConfig
 from jaxpipe.runtime.config import (
     CheckpointConfig,
@@ -29,8 +30,7 @@ from jaxpipe.runtime.config import (
     TraceConfig,
     TrainConfig,
 )
-from models import GptConfig, load_preset
-from topo.toml_text import parse_toml
+from jaxpipe.topo.toml_text import parse_toml
 
 _log = logging.getLogger(__name__)
 

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-import topo
+from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind, CodecKind
 from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError, PlanError
+from jaxpipe.models import num_parameters
 from jaxpipe.plan import Plan, default_plan, read_plan
 from jaxpipe.simulate import fastest_all_reduce
-from models import num_parameters
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 _GRADIENT_BYTES = 4
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from jaxpipe.config.read import Config, config_from, model_from_tree
 from jaxpipe.errors import CheckpointError, ConfigError
+from jaxpipe.models import GptConfig, num_parameters
 from jaxpipe.runtime.checkpoint import Checkpoint
-from models import GptConfig, num_parameters
 
 _MOMENTS = ("mu.", "nu.")
 """Prefixes of the names of tensors that are no parameters."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxpipe.comm import GATHER_TAG, Transport, gather_bytes
 from jaxpipe.runtime.process.gpu_assignment import gpu_name
-from topo.host_tcp import TcpSettings, read_tcp_settings
+from jaxpipe.topo.host_tcp import TcpSettings, read_tcp_settings
 
 _PACKAGES = ("jaxpipe", "jax", "jaxlib", "flax", "optax", "numpy", "mpi4py")
 _SMALL_BYTES, _LARGE_BYTES = 8, 4 * 2**20  # latency, bandwidth

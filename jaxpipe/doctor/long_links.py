@@ -6,8 +6,8 @@ import numpy as np
 
 from jaxpipe.doctor.facts import RankFacts
 from jaxpipe.doctor.finding import Finding, Health
-from topo import Cluster
-from topo.host_tcp import TcpSettings, tcp_advice
+from jaxpipe.topo import Cluster
+from jaxpipe.topo.host_tcp import TcpSettings, tcp_advice
 
 
 def judge_measured_links(ranks: Sequence[RankFacts]) -> tuple[Finding, ...]:

@@ -12,9 +12,9 @@ from safetensors.numpy import save_file
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.interchange.gpt2_config import check_is_gpt2, config_of_gpt2, gpt2_config_of
 from jaxpipe.interchange.gpt2_tensors import tensors_of_gpt2, to_gpt2_tensors
+from jaxpipe.models import GptConfig
 from jaxpipe.runtime.storage.atomic_write import mode_by_umask
-from models import GptConfig
-from topo.regular_file import check_inside, check_regular, read_regular
+from jaxpipe.topo.regular_file import check_inside, check_regular, read_regular
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _INDEX = "model.safetensors.index.json"

@@ -1,9 +1,9 @@
 """Hugging Face's `config.json` of a GPT-2, and the `GptConfig` that computes the same.
 
-`models.gpt` is GPT-2's architecture: LayerNorm first with epsilon 1e-5, GELU in its tanh form,
-biases everywhere, learned positions, scores divided by the root of a head's width. Other variants
-are refused with the name of the field. Dropout changes no logit: it is left to the configuration of
-the run that continues.
+`jaxpipe.models.gpt` is GPT-2's architecture: LayerNorm first with epsilon 1e-5, GELU in its tanh
+form, biases everywhere, learned positions, scores divided by the root of a head's width. Other
+variants are refused with the name of the field. Dropout changes no logit: it is left to the
+configuration of the run that continues.
 
 Source of the fields: the documentation of `transformers.GPT2Config`.
 """
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxpipe.errors import ConfigError
-from models import GptConfig
+from jaxpipe.models import GptConfig
 
 _SIZES = {
     "num_layers": "n_layer",
@@ -41,7 +41,8 @@ def config_of_gpt2(fields: Mapping[str, Any]) -> GptConfig:
     32
 
     Raises:
-        ConfigError: a size is missing, or a field has a value that `models.gpt` does not compute.
+        ConfigError: a size is missing, or a field has a value that `jaxpipe.models.gpt` does
+            not compute.
     """
     if "model_type" not in fields:
         raise ConfigError(
@@ -81,7 +82,7 @@ def gpt2_config_of(config: GptConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.tied,
         "embd_pdrop": config.dropout,
         "resid_pdrop": config.dropout,
-        # `models.gpt` drops no attention probabilities.
+        # `jaxpipe.models.gpt` drops no attention probabilities.
         "attn_pdrop": 0.0,
         "initializer_range": 0.02,
         "use_cache": True,

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from jaxpipe.errors import CheckpointError
-from models import GptConfig
+from jaxpipe.models import GptConfig
 
 _PREFIX = "transformer."
 _HEAD = "lm_head.weight"

@@ -12,7 +12,7 @@ from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS
 
 if TYPE_CHECKING:  # they import numpy, which `--help` can do without
     from jaxpipe.plan import Plan
-    from topo import Cluster, Device
+    from jaxpipe.topo import Cluster, Device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

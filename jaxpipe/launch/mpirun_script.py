@@ -37,7 +37,9 @@ def mpirun_script(launch: Launch) -> str:
 
 def rank_lines(launch: Launch) -> list[str]:
     """Return the lines of the rankfile."""
-    from topo.hostfile import openmpi_rankfile  # it imports numpy, which `--help` can do without
+    from jaxpipe.topo.hostfile import (
+        openmpi_rankfile,  # it imports numpy, which `--help` can do without
+    )
 
     devices = [launch.plan.device(rank) for rank in range(launch.plan.num_ranks)]
     return openmpi_rankfile(launch.cluster, devices).splitlines()

@@ -3,9 +3,9 @@
 A message takes the latency of its link (alpha) and its bytes over the bandwidth (beta). A port
 handles one message after the other, while others are still in flight.
 
-Two bandwidths of a cluster serve two questions (see `topo.cluster`): `lone_message_s` takes that of
-an idle network, as `Link` does, and agrees with it; `links_between` takes that of a pair while all
-others communicate as well, since a closed form cannot see which of them do.
+Two bandwidths of a cluster serve two questions (see `jaxpipe.topo.cluster`): `lone_message_s` takes
+that of an idle network, as `Link` does, and agrees with it; `links_between` takes that of a pair
+while all others communicate as well, since a closed form cannot see which of them do.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxpipe.network.message_costs import MessageCosts
 from jaxpipe.network.open_links import Pair, capacity, crosses_hosts, link_rate, shared_limits
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 def lone_message_s(
@@ -28,7 +28,7 @@ def lone_message_s(
 ) -> float:
     """Return the seconds of a message that has the network for itself, as `Link` times it.
 
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> round(lone_message_s(topo.load("two-region"), (0, 2), num_bytes=140e6), 6)
     1.011
     """
@@ -67,7 +67,7 @@ class Links:
 def links_between(cluster: Cluster, devices: tuple[int, ...]) -> Links:
     """Return the links between some devices, numbered in this order.
 
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> links = links_between(topo.load("two-region"), (0, 2))
     >>> round(links.message_s(0, 1, num_bytes=140e6), 6)
     1.011

@@ -8,7 +8,7 @@ from jaxpipe.network.event_queue import Clock
 from jaxpipe.network.link import Link
 from jaxpipe.network.message_costs import MessageCosts
 from jaxpipe.network.nic import Nic
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 Pair: TypeAlias = tuple[int, int]
 """Two devices of a cluster: source and destination."""

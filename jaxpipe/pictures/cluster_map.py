@@ -23,8 +23,8 @@ import numpy as np
 from jaxpipe.pictures.canvas import WIDTH_IN, check_format, new_figure, plain_text, save
 from jaxpipe.pictures.palette import BLUE, DARK, GREY, ORANGE
 from jaxpipe.pictures.units import plain_number
-from topo import Cluster, site_positions
-from topo.units import gbps_from_bytes_per_s, ms_from_seconds
+from jaxpipe.topo import Cluster, site_positions
+from jaxpipe.topo.units import gbps_from_bytes_per_s, ms_from_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

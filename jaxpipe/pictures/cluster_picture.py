@@ -8,7 +8,7 @@ import numpy as np
 from jaxpipe.pictures.canvas import check_format, new_figure, plain_text, save
 from jaxpipe.pictures.palette import SCALE
 from jaxpipe.pictures.units import BANDWIDTHS, SECONDS, Unit, plain_number, unit_for
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.plan_config import PlanConfig
 from jaxpipe.plan.sync import island_tree
 from jaxpipe.schedule import Schedule, ScheduleKind, read_schedule
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 def default_plan(

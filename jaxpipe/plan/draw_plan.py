@@ -7,8 +7,8 @@ from jaxpipe.collective import SyncTree
 from jaxpipe.collective.sync_tree import folded
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import peak_live, render, timetable
-from topo import Cluster
-from topo.units import gbps_from_bytes_per_s, ms_from_seconds
+from jaxpipe.topo import Cluster
+from jaxpipe.topo.units import gbps_from_bytes_per_s, ms_from_seconds
 
 
 def draw_plan(plan: Plan, cluster: Cluster, *, num_columns: int = 100) -> str:

@@ -45,10 +45,10 @@ from jaxpipe.plan.check import check_plan
 from jaxpipe.plan.partition import Cut
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import Schedule, ScheduleKind, parse_schedule, schedule_rows
-from topo import Cluster
-from topo.names import check_cluster, check_device
-from topo.regular_file import read_regular
-from topo.toml_text import parse_toml, toml_pair, toml_rows
+from jaxpipe.topo import Cluster
+from jaxpipe.topo.names import check_cluster, check_device
+from jaxpipe.topo.regular_file import read_regular
+from jaxpipe.topo.toml_text import parse_toml, toml_pair, toml_rows
 
 _FORMAT = 1
 _MOST_BYTES = 2**26

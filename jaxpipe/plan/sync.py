@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from jaxpipe.collective import SyncTree
-from topo import Device
+from jaxpipe.topo import Device
 
 
 def island_tree(devices: Mapping[int, Device]) -> SyncTree:

@@ -9,6 +9,8 @@ import jax
 import msgspec
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import GptConfig
+from jaxpipe.models import gpt_costs as costs
 from jaxpipe.plan import Cut
 from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.plan.partition import layers_of
@@ -22,8 +24,6 @@ from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.schedule import Op
-from models import GptConfig
-from models import gpt_costs as costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class GptCosts:
     """The costs of a GPT on one device.
 
     `kinds` are the embedding, one block, and the head with its loss; `stages` those of the
-    partition that was measured. `device` is its name in `topo.gpu`, if it is listed there;
+    partition that was measured. `device` is its name in `jaxpipe.topo.gpu`, if it is listed there;
     `peak_flops_per_s` is the speed of matrix products in the model's dtype.
     """
 
@@ -60,7 +60,7 @@ def measure_gpt(
     Raises:
         ConfigError: the sequence is longer than the model's, or the partition has more layers.
     """
-    from models.gpt import Gpt
+    from jaxpipe.models.gpt import Gpt
 
     sequence = settings.sequence or config.sequence
     if sequence > config.sequence:
@@ -91,7 +91,7 @@ def measure_gpt(
         config=config,
         settings=settings,
         sequence=sequence,
-        # "NVIDIA H200" is H200 in `topo.gpu`.
+        # "NVIDIA H200" is H200 in `jaxpipe.topo.gpu`.
         device=jax.local_devices()[0].device_kind.removeprefix("NVIDIA "),
         peak_flops_per_s=peak_flops_per_s,
         kinds=kinds,

@@ -3,15 +3,15 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from jaxpipe.models import GptConfig
 from jaxpipe.network import MessageCosts
 from jaxpipe.plan.cost import Profile, read_profile
 from jaxpipe.propose.device_speeds import precision_of, with_speeds
 from jaxpipe.propose.gpt_profile import gpt_profile
 from jaxpipe.runtime.config import MatmulPrecision, Remat
 from jaxpipe.simulate import Overheads, dtfm_constants
-from models import GptConfig
-from topo import Cluster
-from topo.gpu import Precision, gpu
+from jaxpipe.topo import Cluster
+from jaxpipe.topo.gpu import Precision, gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

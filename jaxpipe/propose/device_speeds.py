@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import GptConfig
+from jaxpipe.models.gpt_config import DTYPE_BYTES
 from jaxpipe.runtime.config import MatmulPrecision
-from models import GptConfig
-from models.gpt_config import DTYPE_BYTES
-from topo import Cluster, Device
-from topo.gpu import Precision
+from jaxpipe.topo import Cluster, Device
+from jaxpipe.topo.gpu import Precision
 
 
 def precision_of(
@@ -17,8 +17,8 @@ def precision_of(
 
     For float32 it is that of `run.matmul_precision`: TF32, if any GPU has it.
 
-    >>> import topo
-    >>> from models import load_preset
+    >>> from jaxpipe import topo
+    >>> from jaxpipe.models import load_preset
     >>> config = GptConfig(**load_preset("gpt-xl-24"))
     >>> precision_of(config, topo.load("case5-worldwide")).value  # a V100 has no bfloat16
     'fp16'

@@ -1,16 +1,16 @@
 """Profile of a GPT from counted FLOPs: where `models` and `plan` meet."""
 
+from jaxpipe.models import GptConfig
+from jaxpipe.models import gpt_costs as costs
+from jaxpipe.models.gpt_config import DTYPE_BYTES
 from jaxpipe.plan.cost import BytesPerParameter, Part, Profile
 from jaxpipe.runtime.config import Remat
-from models import GptConfig
-from models import gpt_costs as costs
-from models.gpt_config import DTYPE_BYTES
 
 
 def gpt_profile(config: GptConfig, *, remat: Remat, flops_per_s: float) -> Profile:
     """Return the profile of one sample of the longest sequence on a device of `flops_per_s`.
 
-    >>> from models import load_preset
+    >>> from jaxpipe.models import load_preset
     >>> config = GptConfig(**load_preset("gpt-xl-24"))
     >>> profile = gpt_profile(config, remat=Remat.FULL, flops_per_s=50e12)
     >>> round(1e3 * profile.layers[0].forward_s, 2), round(1e3 * profile.layers[0].backward_s, 2)

@@ -6,9 +6,10 @@ from statistics import median
 
 import numpy as np
 
-import topo
+from jaxpipe import topo
 from jaxpipe.autoshard.inter_op import AlpaPlan, alpa_plan
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import GptConfig, load_preset
 from jaxpipe.plan import Plan, dtfm_cost
 from jaxpipe.plan.cost import live_limits, overfull
 from jaxpipe.plan.decide import Effort, Shape, Task, build, decide, dtfm_plan
@@ -26,8 +27,7 @@ from jaxpipe.simulate import (
     step_breakdown,
     step_objective,
 )
-from models import GptConfig, load_preset
-from topo import Cluster, Precision
+from jaxpipe.topo import Cluster, Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

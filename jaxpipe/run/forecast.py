@@ -7,14 +7,14 @@ import numpy as np
 
 from jaxpipe.config import Config, cluster_from, plan_from
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import DTYPE_BYTES, activation_bytes
 from jaxpipe.network import MessageCosts
 from jaxpipe.plan.cost import slowness
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.simulate import Conditions, Overheads, plan_step, replay_step, simulate
+from jaxpipe.topo import Cluster
 from jaxpipe.trace import Trace
-from models import DTYPE_BYTES, activation_bytes
-from topo import Cluster
 
 
 def simulate_step(
@@ -25,7 +25,7 @@ def simulate_step(
     The computation takes as long as its FLOPs, or `paced.profile`, say. With the `measured` trace
     of a run of this configuration it takes the median of the measured times instead, so that what
     differs from that trace is not compute. `cluster` replaces the configured links: for example
-    those of `topo.without_network`.
+    those of `jaxpipe.topo.without_network`.
 
     >>> from jaxpipe.config import config_from
     >>> config = config_from({

@@ -6,6 +6,7 @@ from statistics import median
 
 from jaxpipe.comm import Transport
 from jaxpipe.config import Config, describe
+from jaxpipe.models import train_flops_per_token
 from jaxpipe.paced import Outcome, Scale, execute, planned_all_reduces
 from jaxpipe.plan import Plan, draw_plan, ideal_bubble
 from jaxpipe.run.console import console
@@ -19,9 +20,8 @@ from jaxpipe.runtime.metrics.records import (
 )
 from jaxpipe.runtime.metrics.trace_file import write_trace
 from jaxpipe.simulate import Conditions, plan_step
+from jaxpipe.topo import Cluster
 from jaxpipe.trace import one_step, summarise
-from models import train_flops_per_token
-from topo import Cluster
 
 _TRUTH = "emulated, paced"
 

@@ -14,12 +14,12 @@ from math import inf
 
 from jaxpipe.config import Config
 from jaxpipe.errors import PlanError
+from jaxpipe.models import GptConfig, layer_residual_bytes_of_part, parameters_of_part
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import BytesPerParameter, StageMemory, stage_memory
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.runtime.config import MeshConfig
-from models import GptConfig, layer_residual_bytes_of_part, parameters_of_part
-from topo import Cluster, Device
+from jaxpipe.topo import Cluster, Device
 
 _FEW = 4
 _MIB, _GIB = 2**20, 2**30

@@ -23,7 +23,7 @@ from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.config import ComputeKind, RunConfig, TransportKind
 from jaxpipe.runtime.metrics.records import METRICS_FILE, TRACE_FILE
 from jaxpipe.runtime.watchdog import clear_cause, clear_ended, clear_heartbeats
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 PLAN_FILE = "plan.toml"
 """The plan of a run, in its folder."""
@@ -142,7 +142,7 @@ def report_complete(prepared: Prepared) -> None:
 def emulation_notice(run: RunConfig, cluster: Cluster) -> str | None:
     """Return the line that says that links are emulated; None where they are real.
 
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> shaped = RunConfig(folder="r", transport=TransportKind.SHAPED, link_scale=0.5)
     >>> emulation_notice(shaped, topo.load("two-region"))
     'links are emulated: each message takes 0.5 x what it takes on cluster two-region, or longer'

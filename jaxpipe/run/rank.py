@@ -27,7 +27,7 @@ from jaxpipe.runtime.config import ComputeKind, TransportKind
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.open_transport import choose_transport, open_base
 from jaxpipe.runtime.process.mpirun import LaunchedRank, check_launched_rank
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

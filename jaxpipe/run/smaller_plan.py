@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from jaxpipe.config import Config, cluster_from, plan_from
 from jaxpipe.errors import UserError
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 _SIZES = ("plan.stages", "plan.replicas")
 
@@ -30,7 +30,7 @@ def smaller(
     # Later settings would win, but each attempt would lengthen the command line.
     kept = [each for each in settings if each.split("=")[0] not in changed]
     sizes = (f"plan.stages={found.plan.stages}", f"plan.replicas={found.plan.replicas}")
-    # Names of devices need no escapes in TOML: `topo.names` has their rule.
+    # Names of devices need no escapes in TOML: `jaxpipe.topo.names` has their rule.
     named = (f"plan.devices={json.dumps(list(devices))}",) if devices else ()
     return (*kept, *sizes, *named)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import Config, check_run, cluster_from, job_from, plan_from
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import GptConfig
 from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.prepare_run import resume_notice
 from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
@@ -28,7 +29,6 @@ from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.train import Outcome, Stopped, outcome_in
 from jaxpipe.runtime.train import train as train_rank
 from jaxpipe.runtime.watchdog.of_job import start_watchdog
-from models import GptConfig
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from jaxpipe.comm.nccl import NcclBinding, NcclTransport, local_binding
 from jaxpipe.comm.tags import BROADCAST_TAG, GATHER_TAG
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.config import RunConfig, Survival, TransportKind
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def pipeline_pairs(plan: Plan) -> tuple[tuple[int, int], ...]:
     """Return the pairs of ranks between which activations travel.
 
     >>> from jaxpipe.plan import PlanConfig, default_plan
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> config = PlanConfig(cluster="two-region", stages=2, replicas=2)
     >>> plan = default_plan(config, topo.load("two-region"), num_layers=4, batch=4, tied=False)
     >>> pipeline_pairs(plan)

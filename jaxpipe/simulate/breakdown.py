@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from jaxpipe.plan import Plan
 from jaxpipe.simulate.engine.simulator import simulate
 from jaxpipe.simulate.plan_step import Conditions, Overheads, end_s, plan_step
+from jaxpipe.topo import without_network
 from jaxpipe.trace import Lane, Trace
-from topo import without_network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

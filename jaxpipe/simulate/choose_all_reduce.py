@@ -9,7 +9,7 @@ from jaxpipe.schedule import Schedule, ScheduleKind
 from jaxpipe.simulate.engine.simulator import simulate
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.gradient_transfers import gradient_collectives
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 _CANDIDATES = (
     AllReduceKind.HIERARCHICAL,

@@ -22,7 +22,7 @@ from jaxpipe.plan.cost import Part
 from jaxpipe.plan.layout import Group, Layout
 from jaxpipe.schedule import Bucket, ScheduleKind, generate, lower
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
-from topo import Cluster, Device
+from jaxpipe.topo import Cluster, Device
 
 _INSTANT_S = 1e-12
 """A backward of an embedding may be measured as nothing; the simulator wants some time."""

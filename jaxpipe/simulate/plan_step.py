@@ -19,8 +19,8 @@ from jaxpipe.simulate.engine.simulator import simulate
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.gradient_transfers import gradient_collectives
 from jaxpipe.simulate.published.compute_times import is_remote
+from jaxpipe.topo import Cluster
 from jaxpipe.trace import Trace
-from topo import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from models.moe.router import Routed
-from models.moe.routing import Routing
+from jaxpipe.models.moe.router import Routed
+from jaxpipe.models.moe.routing import Routing
 
 
 @partial(jax.checkpoint, static_argnums=1)
@@ -34,7 +34,7 @@ def load_balance_loss(routed: Routed) -> Float[Array, ""]:
 
     It is 1 where all experts get as many tokens with as much probability, and at most `experts`.
 
-    >>> from models.moe.router import route
+    >>> from jaxpipe.models.moe.router import route
     >>> x, kernel = jnp.array([[[1.0], [-1.0]]]), jnp.array([[9.0, -9.0]])
     >>> float(load_balance_loss(route(x, kernel, Routing(experts=2))))
     1.0

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from models.moe.router import Routed, slots
+from jaxpipe.models.moe.router import Routed, slots
 
 
 def dispatched(
@@ -29,8 +29,8 @@ def dispatched(
 
     `experts` maps (experts, batch, capacity, dim) to the same shape.
 
-    >>> from models.moe.router import route
-    >>> from models.moe.routing import Routing
+    >>> from jaxpipe.models.moe.router import route
+    >>> from jaxpipe.models.moe.routing import Routing
     >>> x = jnp.ones((1, 3, 2))  # three equal tokens choose the same expert, which has two slots
     >>> routed = route(x, jnp.zeros((2, 2)), Routing(experts=2))
     >>> dispatched(x, routed, lambda rows: 2 * rows, capacity=2)[0, :, 0].tolist()

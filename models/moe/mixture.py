@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from models.moe.balance import auxiliary_loss
-from models.moe.einsum_dispatch import dispatched
-from models.moe.ragged_dispatch import sorted_by_expert
-from models.moe.router import route
-from models.moe.routing import Dispatch, Routing
+from jaxpipe.models.moe.balance import auxiliary_loss
+from jaxpipe.models.moe.einsum_dispatch import dispatched
+from jaxpipe.models.moe.ragged_dispatch import sorted_by_expert
+from jaxpipe.models.moe.router import route
+from jaxpipe.models.moe.routing import Dispatch, Routing
 
 
 class Mixture(nnx.Module):
@@ -73,5 +73,5 @@ class Mixture(nnx.Module):
         return self.up[...].astype(self.dtype), self.down[...].astype(self.dtype)
 
 
-# Keeps its input for the backward, and nothing of what it computes, as in `models.layers.Mlp`.
+# Keeps its input for the backward, and nothing that it computes, as `jaxpipe.models.layers.Mlp`.
 _gelu = jax.checkpoint(partial(jax.nn.gelu, approximate=True))

@@ -16,8 +16,8 @@ ragged products; XLA for CPUs computes more.
 
 from dataclasses import dataclass
 
-from models.gpt_config import DTYPE_BYTES, GptConfig
-from models.moe.routing import Dispatch, Routing
+from jaxpipe.models.gpt_config import DTYPE_BYTES, GptConfig
+from jaxpipe.models.moe.routing import Dispatch, Routing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

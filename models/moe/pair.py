@@ -7,7 +7,7 @@
                                               └─ ...      ─┘
 
 Every second layer of a model has experts, and all layers of a pipeline are equal: the pair is the
-layer that stages count. Residuals, norms and dropout are those of `models.layers`.
+layer that stages count. Residuals, norms and dropout are those of `jaxpipe.models.layers`.
 
 Source: Lepikhin et al. 2020, "GShard", section 2.2 (every other layer).
 """
@@ -16,16 +16,16 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from models.dropout import dropout
-from models.gpt_config import GptConfig
-from models.layers import INIT_STD, Attention, Block, attend, norm, residual_init_std
-from models.moe.mixture import Mixture
+from jaxpipe.models.dropout import dropout
+from jaxpipe.models.gpt_config import GptConfig
+from jaxpipe.models.layers import INIT_STD, Attention, Block, attend, norm, residual_init_std
+from jaxpipe.models.moe.mixture import Mixture
 
 Hidden = Float[Array, "batch seq dim"]
 
 
 class SparseBlock(nnx.Module):
-    """A layer with experts; like `models.layers.Block` but for its MLP.
+    """A layer with experts; like `jaxpipe.models.layers.Block` but for its MLP.
 
     Args:
         config: the sizes.

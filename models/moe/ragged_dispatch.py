@@ -16,7 +16,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from models.moe.router import Routed
+from jaxpipe.models.moe.router import Routed
 
 GroupedRows = Callable[[Float[Array, "rows dim"], Int[Array, " experts"]], Array]
 

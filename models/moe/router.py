@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from models.moe.routing import Routing
+from jaxpipe.models.moe.routing import Routing
 
 
 class Routed(NamedTuple):

@@ -22,7 +22,7 @@ from jaxpipe.chaos.harness.mutations import (
 from jaxpipe.chaos.harness.tiny_run import tree
 from jaxpipe.cli.main import main
 from jaxpipe.config import config_from
-from topo.toml_text import toml_text
+from jaxpipe.topo.toml_text import toml_text
 
 WORDS = st.text(st.characters(codec="utf-8"), max_size=5)
 LEAVES = st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)

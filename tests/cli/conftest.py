@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from jaxpipe.topo.toml_text import toml_text
 from tests.runtime.training import tiny_tree
-from topo.toml_text import toml_text
 
 WriteConfig = Callable[..., Path]
 

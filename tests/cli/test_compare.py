@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.cli.main import main
 from tests.cli.conftest import WriteConfig
 from tests.compare.test_losses import QUICKLY_COMPILED

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.cli.emulate import ended_by_signals
 from jaxpipe.cli.main import main
 from jaxpipe.plan import PlanConfig, default_plan, write_plan

@@ -10,7 +10,7 @@ from jaxpipe.cli.init import starter_text
 from jaxpipe.cli.main import main
 from jaxpipe.config import check_run, config_from, load_config, plan_from, to_tree
 from jaxpipe.config.read import Config
-from topo.toml_text import parse_toml
+from jaxpipe.topo.toml_text import parse_toml
 
 TEXT = starter_text(run=Path("run"), data=Path("data"))
 _OPTIONAL = re.compile(r"^# (?=\w+ = )", re.MULTILINE)

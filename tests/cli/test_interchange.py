@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from jaxpipe.cli.main import main
 from jaxpipe.config import load_config, to_tree
 from jaxpipe.interchange import gpt2_config_of
-from models import GptConfig
+from jaxpipe.models import GptConfig
 from tests.oracles.numpy_gpt2 import random_tensors
 from tests.runtime.training import run_tree
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.cli.main import main
 from jaxpipe.config import config_from, load_config, plan_from, to_tree
 from jaxpipe.errors import ConfigError, PlanError

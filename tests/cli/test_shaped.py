@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import topo
+from jaxpipe import topo
 from tests.cli.conftest import WriteConfig
 from tests.cli.test_runs import JAXPIPE, measured, run
 from tests.runtime.training import run_tree, tiny_tree

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.cli.main import main
 from jaxpipe.plan import PlanConfig, default_plan, write_plan
 from tests.helpers import mpi_command, mpi_environment

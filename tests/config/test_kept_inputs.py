@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.config import config_from, config_in, keep_inputs, load_config, plan_from, to_tree
 from jaxpipe.config.kept_inputs import CONFIG_FILE, TOKENIZER_FILE, tokenizer_of
 from jaxpipe.plan import write_plan
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, open_checkpoint, write_shard
 from jaxpipe.runtime.data import BytePairs, Bytes, byte_level_definition
+from jaxpipe.topo.write import cluster_toml
 from tests.runtime.training import tiny_tree
-from topo.write import cluster_toml
 
 
 @pytest.mark.slow

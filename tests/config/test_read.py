@@ -8,10 +8,10 @@ import pytest
 from jaxpipe.config import config_from, load_config, to_tree
 from jaxpipe.config.build_job import scales_loss
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import presets
 from jaxpipe.schedule import ScheduleKind
-from models import presets
+from jaxpipe.topo.toml_text import toml_text
 from tests.runtime.training import tiny_tree
-from topo.toml_text import toml_text
 
 QUICKSTART = Path("experiments/quickstart/two_region.toml")
 LEAST = {"run": {"folder": "r"}, "data": {"folder": "d"}, "model": {"preset": "tiny"}}

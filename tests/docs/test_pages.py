@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-import topo
 from docs.tools.commands import commands, options
 from docs.tools.floors import draw_floors, layers, without_accelerator
 from docs.tools.record import FOLDER, output, recorded
+from jaxpipe import topo
 from jaxpipe.config import Config
 
 ROOT = Path(__file__).parents[2]

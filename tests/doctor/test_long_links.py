@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.doctor import Finding, Health, RankFacts, judge_job, judge_links_of
-from topo.host_tcp import TcpSettings
+from jaxpipe.topo.host_tcp import TcpSettings
 
 _DEFAULT = TcpSettings(
     slow_start_after_idle=True,

@@ -26,11 +26,11 @@ from jaxpipe.interchange import (
     to_gpt2_tensors,
     write_gpt2,
 )
+from jaxpipe.models import GptConfig
+from jaxpipe.models.gpt import Gpt
 from jaxpipe.runtime.checkpoint.tensor_names import flatten, names, restore
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.stage.stage import Stage
-from models import GptConfig
-from models.gpt import Gpt
 from tests.oracles import numpy_gpt2
 
 CONFIG = GptConfig(num_layers=2, dim=12, num_heads=3, sequence=9, vocabulary=17)

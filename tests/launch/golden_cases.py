@@ -5,7 +5,7 @@
 
 from pathlib import Path
 
-import topo
+from jaxpipe import topo
 from jaxpipe.launch import Launch, SlurmMpi, mpijob_manifest, mpirun_script, slurm_script
 from jaxpipe.plan import PlanConfig, default_plan
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.launch import Launch, SlurmMpi, mpijob_manifest, mpirun_script, slurm_script
+from jaxpipe.topo import Cluster
 from tests.launch.golden_cases import launch_on
-from topo import Cluster
 
 Made = TypeVar("Made")
 

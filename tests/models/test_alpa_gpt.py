@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxpipe.models import GptConfig, load_preset
+from jaxpipe.models.alpa_gpt import AlpaGpt, num_parameters
 from jaxpipe.runtime.stage.model import Model
-from models import GptConfig, load_preset
-from models.alpa_gpt import AlpaGpt, num_parameters
 
 pytestmark = pytest.mark.slow
 

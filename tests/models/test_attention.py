@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import Array
 
-from models.attention import MAX_PARTS, MIN_PART, parts, self_attention
-from models.gpt_config import Attention
+from jaxpipe.models.attention import MAX_PARTS, MIN_PART, parts, self_attention
+from jaxpipe.models.gpt_config import Attention
 
 pytestmark = pytest.mark.slow
 

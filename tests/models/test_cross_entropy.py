@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import Array
 
-from models.cross_entropy import chunk_tokens, cross_entropy
+from jaxpipe.models.cross_entropy import chunk_tokens, cross_entropy
 
 pytestmark = pytest.mark.slow
 

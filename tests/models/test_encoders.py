@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.gpt import Gpt
-from models.gpt_config import GptConfig
+from jaxpipe.models.gpt import Gpt
+from jaxpipe.models.gpt_config import GptConfig
 from tests.oracles import whole_model as uncut
 
 TEXT = GptConfig(

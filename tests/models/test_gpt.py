@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxpipe.models.gpt import Gpt
+from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.runtime.stage.model import Model
-from models.gpt import Gpt
-from models.gpt_config import GptConfig
 from tests.oracles import numpy_gpt
 from tests.oracles import whole_model as uncut
 from tests.oracles.whole_model import SMALL, UNTIED

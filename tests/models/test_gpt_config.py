@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from models.gpt_config import GptConfig
+from jaxpipe.models.gpt_config import GptConfig
 
 SIZES: dict[str, Any] = {
     "num_layers": 2,

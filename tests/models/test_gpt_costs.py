@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from models import gpt_costs
-from models.gpt import Gpt
-from models.gpt_config import GptConfig
-from models.moe.routing import Dispatch
+from jaxpipe.models import gpt_costs
+from jaxpipe.models.gpt import Gpt
+from jaxpipe.models.gpt_config import GptConfig
+from jaxpipe.models.moe.routing import Dispatch
 from tests.oracles import whole_model as uncut
 from tests.oracles.whole_model import SMALL, UNTIED
 

@@ -5,9 +5,14 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from models.gpt_config import GptConfig
-from models.gpt_costs import activation_bytes, layer_forward_flops, num_parameters, parameter_bytes
-from models.load_presets import load_preset, presets
+from jaxpipe.models.gpt_config import GptConfig
+from jaxpipe.models.gpt_costs import (
+    activation_bytes,
+    layer_forward_flops,
+    num_parameters,
+    parameter_bytes,
+)
+from jaxpipe.models.load_presets import load_preset, presets
 
 
 def preset(name: str) -> GptConfig:

@@ -5,14 +5,14 @@ import math
 import jax
 import pytest
 
-from models import (
+from jaxpipe.models import (
     GptConfig,
     layer_residual_bytes,
     layer_residual_bytes_of_part,
     num_parameters,
     parameters_of_part,
 )
-from models.gpt import Gpt
+from jaxpipe.models.gpt import Gpt
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import topo
+from jaxpipe import topo
 from jaxpipe.network import (
     EventQueue,
     MessageCosts,
@@ -13,10 +13,10 @@ from jaxpipe.network import (
     lone_message_s,
     open_links,
 )
+from jaxpipe.topo import Cluster
+from jaxpipe.topo.emulate.network_spec import network_spec
+from jaxpipe.topo.emulate.packet_model import network_of
 from tests.simulate.uniform import cluster
-from topo import Cluster
-from topo.emulate.network_spec import network_spec
-from topo.emulate.packet_model import network_of
 
 CLUSTERS = ("two-region", "case1-datacenter", "case2-spot", "fluidstack-3region:hosts=2")
 COSTS = st.builds(

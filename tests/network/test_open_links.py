@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from jaxpipe.errors import PlanError
 from jaxpipe.network import EventQueue, Pair, open_links
 from jaxpipe.simulate import MessageCosts
+from jaxpipe.topo import Cluster
 from tests.simulate.uniform import cluster
-from topo import Cluster
 
 
 def arrivals(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from models import GptConfig
+from jaxpipe.models import GptConfig
 
 Tensors = dict[str, np.ndarray]
 

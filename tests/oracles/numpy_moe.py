@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from models.moe.routing import Dispatch, Routing
+from jaxpipe.models.moe.routing import Dispatch, Routing
 
 Reals = npt.NDArray[np.float64]
 

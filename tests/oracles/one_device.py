@@ -5,11 +5,11 @@ from functools import cache
 import jax
 import numpy as np
 
+from jaxpipe.models.gpt import Gpt
+from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.step.step_totals import StepTotals
-from models.gpt import Gpt
-from models.gpt_config import GptConfig
 
 NUM_LAYERS, SEQUENCE, VOCABULARY, MICROBATCH = 5, 8, 32, 2
 SEED = 3

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from models.gpt import Gpt
-from models.gpt_config import GptConfig
+from jaxpipe.models.gpt import Gpt
+from jaxpipe.models.gpt_config import GptConfig
 
 SMALL = GptConfig(num_layers=3, dim=24, num_heads=3, sequence=10, vocabulary=17)
 UNTIED = replace(SMALL, tied=False)

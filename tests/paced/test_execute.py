@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.comm import run_ranks
 from jaxpipe.errors import DeadlineError

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.pictures.cluster_map import (
     draw_map,
     places_of,
@@ -15,7 +15,7 @@ from jaxpipe.pictures.cluster_map import (
     site_links,
     spanning_links,
 )
-from topo.catalogue import site_positions
+from jaxpipe.topo.catalogue import site_positions
 
 
 def shown(path: Path) -> str:

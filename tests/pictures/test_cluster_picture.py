@@ -9,7 +9,7 @@ import pytest
 
 from jaxpipe.errors import UserError
 from jaxpipe.pictures.cluster_picture import draw_picture
-from topo import load, with_slower_links
+from jaxpipe.topo import load, with_slower_links
 
 
 @pytest.mark.parametrize("name", ["case5-worldwide", "laptop", "homogeneous:hosts=1"])

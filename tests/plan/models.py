@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxpipe.plan.cost import Profile, flop_profile
-from topo import Cluster, Device
+from jaxpipe.topo import Cluster, Device
 
 
 def profile_of(

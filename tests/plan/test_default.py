@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import topo
+from jaxpipe import topo
 from jaxpipe.collective import ranks
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan, PlanConfig, check_plan, default_plan

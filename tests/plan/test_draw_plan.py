@@ -4,7 +4,7 @@ import pytest
 
 from jaxpipe.plan import PlanConfig, default_plan, draw_plan, ideal_bubble
 from jaxpipe.schedule import ScheduleKind
-from topo import load
+from jaxpipe.topo import load
 
 EXPECTED = """\
 4 ranks, 2 stages x 2 replicas, on cluster two-region

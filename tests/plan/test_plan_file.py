@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import topo
+from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import (

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from jaxpipe.collective import SyncTree, ranks
 from jaxpipe.plan import island_tree
-from topo import Device
+from jaxpipe.topo import Device
 
 DEVICES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=12)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import GptConfig, layer_residual_bytes, num_parameters
 from jaxpipe.plan.cost import read_profile
 from jaxpipe.profile import (
     TIMED,
@@ -21,7 +22,6 @@ from jaxpipe.profile import (
 from jaxpipe.propose.gpt_profile import gpt_profile
 from jaxpipe.runtime.config import Remat
 from jaxpipe.schedule import Op
-from models import GptConfig, layer_residual_bytes, num_parameters
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-import topo
+from jaxpipe import topo
 from jaxpipe.autoshard.spmd.distributed import join, leave
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.compare.sharded_rank import Ranks, run_sharded

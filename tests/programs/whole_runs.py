@@ -22,9 +22,9 @@ from jaxpipe.autoshard.spmd import (
     train_step,
 )
 from jaxpipe.autoshard.strategy import AxisLink, MeshShape, Strategy, ZeroLevel, jax_mesh
-from models.alpa_gpt import AlpaGpt
-from models.gpt import Gpt
-from models.gpt_config import GptConfig
+from jaxpipe.models.alpa_gpt import AlpaGpt
+from jaxpipe.models.gpt import Gpt
+from jaxpipe.models.gpt_config import GptConfig
 
 BATCH, NUM_STEPS, VOCABULARY = (4, 8), 2, 32
 OPTIMIZER = optax.adam(1e-2, eps=0.1)

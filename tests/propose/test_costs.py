@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import GptConfig, load_preset
+from jaxpipe.models.gpt_costs import num_parameters, train_flops_per_token
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.device_speeds import precision_of, with_speeds
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.runtime.config import MatmulPrecision, Remat
 from jaxpipe.simulate import dtfm_constants
-from models import GptConfig, load_preset
-from models.gpt_costs import num_parameters, train_flops_per_token
-from topo.gpu import Precision
+from jaxpipe.topo.gpu import Precision
 
 GPT2 = GptConfig(**load_preset("gpt2"))
 

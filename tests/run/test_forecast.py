@@ -8,8 +8,8 @@ import pytest
 from jaxpipe.config import Config, cluster_from, config_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.run.forecast import simulate_step
+from jaxpipe.topo import with_slower_links, without_network
 from jaxpipe.trace import Lane, Trace, Truth
-from topo import with_slower_links, without_network
 
 
 def config_of(**sections: dict[str, Any]) -> Config:

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.config import Config, config_from, plan_from
 from jaxpipe.errors import PlanError
+from jaxpipe.models import num_parameters
 from jaxpipe.plan import Plan
 from jaxpipe.run.plan_memory import check_memory, memory_lines, plan_memory
 from jaxpipe.schedule import peak_live
-from models import num_parameters
 
 LEAST: dict[str, Any] = {
     "run": {"folder": "runs/a"},

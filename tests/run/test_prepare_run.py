@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.config import config_from, describe
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import num_parameters
 from jaxpipe.plan import ResolvedPlan, read_plan, read_resolved_plan
 from jaxpipe.run.prepare_run import (
     PLAN_FILE,
@@ -20,7 +21,6 @@ from jaxpipe.run.prepare_run import (
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.config import RunConfig, TransportKind
 from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause, write_cause
-from models import num_parameters
 from tests.runtime.training import tiny_tree
 
 CLUSTER = topo.load("two-region")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import config_from, resolve
 from jaxpipe.errors import UserError

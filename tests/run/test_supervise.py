@@ -13,8 +13,8 @@ from jaxpipe.run import Attempt, Run, smaller, supervise, within
 from jaxpipe.run.prepare_run import write_resolved_plan
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.watchdog import Cause, CauseKind, clear_cause, write_cause
+from jaxpipe.topo.toml_text import toml_text
 from tests.runtime.training import tiny_tree
-from topo.toml_text import toml_text
 
 KILLED = Cause(kind=CauseKind.KILLED, message="gone")
 RAISED = Cause(kind=CauseKind.ERROR, message="ValueError: no", rank=1)

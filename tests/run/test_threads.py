@@ -10,10 +10,10 @@ import pytest
 
 from jaxpipe.config import config_from
 from jaxpipe.errors import ConfigError
+from jaxpipe.models.gpt import Gpt
 from jaxpipe.run.threads import train
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
-from models.gpt import Gpt
 from tests.runtime.training import run_tree, tiny_tree
 
 pytestmark = pytest.mark.slow

@@ -30,9 +30,9 @@ from jaxpipe.runtime.step.span_recorder import SpanRecorder
 from jaxpipe.runtime.step.step_totals import StepTotals
 from jaxpipe.runtime.watchdog.of_job import no_watchdog
 from jaxpipe.schedule import Op, ScheduleKind
+from jaxpipe.topo import load
 from tests.oracles.one_device import MICROBATCH, NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
 from tests.runtime.compiled_once import compile_stage_once
-from topo import load
 
 NO_MESH = MeshConfig()
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.comm import LocalTransport, ShapedTransport, Transport, run_ranks
 from jaxpipe.comm.nccl import NcclBinding, NcclTransport
 from jaxpipe.plan import Plan, PlanConfig, default_plan

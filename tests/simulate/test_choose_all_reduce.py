@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import topo
+from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan, PlanConfig, default_plan
 from jaxpipe.plan.cost import ring_s, uniform_links
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.simulate import fastest_all_reduce, gradient_sync_s
+from jaxpipe.topo import Cluster
 from tests.simulate.uniform import cluster
-from topo import Cluster
 
 
 def plan_on(where: Cluster, *, stages: int, replicas: int, chunks: int = 1) -> Plan:

@@ -15,10 +15,10 @@ from jaxpipe.simulate import (
     simulate,
     step_breakdown,
 )
+from jaxpipe.topo import with_slower_links, without_network
 from jaxpipe.trace import Lane, Spent, account, mean_spent_s
 from tests.simulate.test_plan_step import conditions_of, plan_of, with_updates
 from tests.simulate.uniform import cluster
-from topo import with_slower_links, without_network
 
 SIZES = st.integers(1, 3)
 NAMED = st.sampled_from([ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZB_H1])

@@ -7,8 +7,8 @@ import numpy as np
 from jaxpipe.collective import Collective
 from jaxpipe.schedule import Bucket, Schedule
 from jaxpipe.simulate import MessageCosts, Phase, StepModel
+from jaxpipe.topo import Cluster, Device, Host
 from jaxpipe.trace import Trace
-from topo import Cluster, Device, Host
 
 
 def cluster(

@@ -6,12 +6,12 @@
 from ipaddress import ip_address
 from pathlib import Path
 
-from topo import Cluster, load
-from topo.draw_cluster import draw_cluster
-from topo.emulate import EngineKind
-from topo.emulate.bridge_engine import shaping_commands
-from topo.emulate.network_spec import network_spec
-from topo.tc import Address, TcScripts, tc_scripts
+from jaxpipe.topo import Cluster, load
+from jaxpipe.topo.draw_cluster import draw_cluster
+from jaxpipe.topo.emulate import EngineKind
+from jaxpipe.topo.emulate.bridge_engine import shaping_commands
+from jaxpipe.topo.emulate.network_spec import network_spec
+from jaxpipe.topo.tc import Address, TcScripts, tc_scripts
 
 FOLDER = Path(__file__).parent / "golden"
 

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from topo import Cluster, Device, Host, gpu
+from jaxpipe.topo import Cluster, Device, Host, gpu
 
 _SPEEDS = st.floats(1e6, 1e10)
 _NIC_GBPS = st.none() | st.integers(1, 100)

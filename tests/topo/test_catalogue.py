@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import topo
-from topo.csv_table import csv_rows
-from topo.draw_cluster import draw_cluster
-from topo.parameters import Value, substitute
-from topo.units import gbps_from_bytes_per_s, ms_from_seconds
+from jaxpipe import topo
+from jaxpipe.topo.csv_table import csv_rows
+from jaxpipe.topo.draw_cluster import draw_cluster
+from jaxpipe.topo.parameters import Value, substitute
+from jaxpipe.topo.units import gbps_from_bytes_per_s, ms_from_seconds
 
 
 def link(cluster: topo.Cluster, source: str, destination: str) -> tuple[float, float]:
@@ -100,7 +100,7 @@ def test_a_pair_counts_on_an_eighth_of_the_nic_that_it_has_alone(
 
 
 def test_the_table_of_regions_joins_each_two_of_ten_once():
-    text = (resources.files("topo") / "data" / "aws_regions.csv").read_text()
+    text = (resources.files("jaxpipe.topo") / "data" / "aws_regions.csv").read_text()
     rows = csv_rows(text)
     pairs = {frozenset((row["region_a"], row["region_b"])) for row in rows}
     assert len(rows) == len(pairs) == 45

@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from topo import Cluster, Device, Host, Link, Precision, gpu
+from jaxpipe.topo import Cluster, Device, Host, Link, Precision, gpu
 
 
 def pair(**changes: object) -> Cluster:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from topo import Precision, gpu
+from jaxpipe.topo import Precision, gpu
 
 
 @pytest.mark.parametrize(

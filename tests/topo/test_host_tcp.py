@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from topo.host_tcp import TcpSettings, read_tcp_settings, tcp_advice
+from jaxpipe.topo.host_tcp import TcpSettings, read_tcp_settings, tcp_advice
 
 _DEFAULT = TcpSettings(
     slow_start_after_idle=True,

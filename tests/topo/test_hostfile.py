@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import mpi_command, mpi_environment
-from tests.topo.strategies import clusters
-from topo import Cluster, load
-from topo.hostfile import (
+from jaxpipe.topo import Cluster, load
+from jaxpipe.topo.hostfile import (
     mpich_hostfile,
     openmpi_hostfile,
     openmpi_rankfile,
     parse_hostfile,
 )
+from tests.helpers import mpi_command, mpi_environment
+from tests.topo.strategies import clusters
 
 
 def slots(text: str) -> dict[str, int]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topo.slurm import expand
+from jaxpipe.topo.slurm import expand
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxpipe.topo import Cluster, load
+from jaxpipe.topo.islands import Island, find_islands, flatten, message_seconds
 from tests.topo.strategies import clusters
-from topo import Cluster, load
-from topo.islands import Island, find_islands, flatten, message_seconds
 
 
 def distances(cluster: Cluster) -> np.ndarray:

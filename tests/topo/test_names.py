@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import topo
-from models import presets
-from topo import Cluster, Device, Host
-from topo.catalogue import load
-from topo.names import check_cluster, check_device, check_name, is_name
-from topo.regular_file import check_inside, read_regular
-from topo.slurm import expand
+from jaxpipe import topo
+from jaxpipe.models import presets
+from jaxpipe.topo import Cluster, Device, Host
+from jaxpipe.topo.catalogue import load
+from jaxpipe.topo.names import check_cluster, check_device, check_name, is_name
+from jaxpipe.topo.regular_file import check_inside, read_regular
+from jaxpipe.topo.slurm import expand
 
 HARMLESS = set(string.ascii_letters + string.digits + "._-")
 NAMES = st.text(max_size=70) | st.from_regex(re.compile(r"[A-Za-z0-9._-]{1,70}"), fullmatch=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from topo.nvidia import gpu_link_speed, parse_gpu_links
+from jaxpipe.topo.nvidia import gpu_link_speed, parse_gpu_links
 
 FOUR = """
 \t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m

@@ -2,7 +2,7 @@
 
 import pytest
 
-from topo.slurm import parse_topology
+from jaxpipe.topo.slurm import parse_topology
 
 TREE = """
 # two racks

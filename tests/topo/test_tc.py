@@ -9,11 +9,11 @@ from ipaddress import ip_address
 import pytest
 from hypothesis import given
 
+from jaxpipe.topo import Cluster, load
+from jaxpipe.topo.shaping import shaped_peers
+from jaxpipe.topo.tc import parse_addresses, tc_scripts
 from tests.topo.golden_cases import addresses, scripts
 from tests.topo.strategies import clusters
-from topo import Cluster, load
-from topo.shaping import shaped_peers
-from topo.tc import parse_addresses, tc_scripts
 
 
 def rates(script: str) -> dict[str, int]:

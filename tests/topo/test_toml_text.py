@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topo.toml_text import parse_toml
+from jaxpipe.topo.toml_text import parse_toml
 
 
 @pytest.mark.parametrize(

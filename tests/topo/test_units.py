@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topo import units
+from jaxpipe.topo import units
 
 Conversion = Callable[[float], float]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from jaxpipe.topo import Cluster, Device, load, names
+from jaxpipe.topo.write import cluster_toml
 from tests.topo.strategies import clusters
-from topo import Cluster, Device, load, names
-from topo.write import cluster_toml
 
 
 def written_and_read(cluster: Cluster) -> Cluster:

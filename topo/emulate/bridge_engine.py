@@ -6,8 +6,8 @@
     namespace of host 1 ─ link0 ═ to1 ─┼─ bridge, in a namespace of its own
     namespace of host 2 ─ link0 ═ to2 ─┘
 
-The commands of `topo.tc` on `link0` shape the packets that leave a host; a token bucket on the
-bridge's end limits those that enter a host with a limited NIC. Sources: tc-htb(8), tc-tbf(8).
+The commands of `jaxpipe.topo.tc` on `link0` shape the packets that leave a host; a token bucket on
+the bridge's end limits those that enter a host with a limited NIC. Sources: tc-htb(8), tc-tbf(8).
 """
 
 import re
@@ -18,13 +18,13 @@ from math import inf
 
 import numpy as np
 
-from topo.cluster import Cluster
-from topo.emulate import addresses
-from topo.emulate.commands import ip_batch, run, tc_batch
-from topo.emulate.engine import EngineKind, LinkCount
-from topo.emulate.network_spec import NetworkSpec, Tcp
-from topo.emulate.owner import Owner
-from topo.tc import FIRST_PEER, Command, tc_commands
+from jaxpipe.topo.cluster import Cluster
+from jaxpipe.topo.emulate import addresses
+from jaxpipe.topo.emulate.commands import ip_batch, run, tc_batch
+from jaxpipe.topo.emulate.engine import EngineKind, LinkCount
+from jaxpipe.topo.emulate.network_spec import NetworkSpec, Tcp
+from jaxpipe.topo.emulate.owner import Owner
+from jaxpipe.topo.tc import FIRST_PEER, Command, tc_commands
 
 _HUB = "hub"
 _JUMBO = 9000  # jumbo frames: fewer packets for tc to sort

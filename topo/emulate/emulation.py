@@ -15,17 +15,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from topo.cluster import Cluster
-from topo.emulate import addresses
-from topo.emulate.bridge_engine import BridgeEngine
-from topo.emulate.commands import run
-from topo.emulate.engine import Choice, Engine, EngineKind, LinkCount, check_machine, choose
-from topo.emulate.mpi import available_cores, mpi_settings
-from topo.emulate.namespaces import check_sysctls, locked, make, remove, sweep
-from topo.emulate.network_spec import NetworkSpec, Tcp, network_spec
-from topo.emulate.owner import Owner, this_process
-from topo.emulate.relay_engine import RelayEngine
-from topo.emulate.watch import RankWatch
+from jaxpipe.topo.cluster import Cluster
+from jaxpipe.topo.emulate import addresses
+from jaxpipe.topo.emulate.bridge_engine import BridgeEngine
+from jaxpipe.topo.emulate.commands import run
+from jaxpipe.topo.emulate.engine import Choice, Engine, EngineKind, LinkCount, check_machine, choose
+from jaxpipe.topo.emulate.mpi import available_cores, mpi_settings
+from jaxpipe.topo.emulate.namespaces import check_sysctls, locked, make, remove, sweep
+from jaxpipe.topo.emulate.network_spec import NetworkSpec, Tcp, network_spec
+from jaxpipe.topo.emulate.owner import Owner, this_process
+from jaxpipe.topo.emulate.relay_engine import RelayEngine
+from jaxpipe.topo.emulate.watch import RankWatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from topo.emulate.commands import EmulationError, run
+from jaxpipe.topo.emulate.commands import EmulationError, run
 
 
 class EngineKind(Enum):

@@ -12,10 +12,10 @@ UCX and libfabric, "environment variables".
 import os
 from collections.abc import Sequence
 
-from topo.cluster import Cluster
-from topo.emulate import addresses
-from topo.emulate.owner import Owner
-from topo.hostfile import mpich_hostfile
+from jaxpipe.topo.cluster import Cluster
+from jaxpipe.topo.emulate import addresses
+from jaxpipe.topo.emulate.owner import Owner
+from jaxpipe.topo.hostfile import mpich_hostfile
 
 MARK = "JAXPIPE_EMULATION"
 LINKS = "JAXPIPE_EMULATED_LINKS"

@@ -22,10 +22,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 
-from topo.emulate import addresses
-from topo.emulate.commands import EmulationError, ip_batch, run, write_kernel
-from topo.emulate.network_spec import Tcp
-from topo.emulate.owner import NAMESPACES, Owner, owned
+from jaxpipe.topo.emulate import addresses
+from jaxpipe.topo.emulate.commands import EmulationError, ip_batch, run, write_kernel
+from jaxpipe.topo.emulate.network_spec import Tcp
+from jaxpipe.topo.emulate.owner import NAMESPACES, Owner, owned
 
 _LOCK = Path("/run/jaxpipe-emulate.lock")
 _FILES = Path("/etc/netns")

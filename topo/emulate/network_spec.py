@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from math import inf
 
-from topo.cluster import Cluster
-from topo.shaping import shaped_peers
+from jaxpipe.topo.cluster import Cluster
+from jaxpipe.topo.shaping import shaped_peers
 
 
 class Tcp(StrEnum):
@@ -79,7 +79,7 @@ class NetworkSpec:
 def network_spec(
     cluster: Cluster, *, jitter_s: float = 0.0, loss: float = 0.0, tcp: Tcp = Tcp.STEADY
 ) -> NetworkSpec:
-    """Return the links between the hosts of a cluster, as `topo.shaping` reads them.
+    """Return the links between the hosts of a cluster, as `jaxpipe.topo.shaping` reads them.
 
     Raises:
         ValueError: a bandwidth between hosts has no limit, or jitter or loss is no such number.

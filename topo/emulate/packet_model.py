@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from topo.emulate.network_spec import LinkSpec, NetworkSpec
+from jaxpipe.topo.emulate.network_spec import LinkSpec, NetworkSpec
 
 Pair = tuple[int, int]
 QUEUE_BYTES = 16 * 2**20

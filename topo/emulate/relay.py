@@ -1,10 +1,10 @@
 """Relay process: reads packets from each namespace's TUN, delays them, and writes to the peer's.
 
-`python -m topo.emulate.relay PREFIX`, as root. It reads the description of the network from its
-first line of input (`topo.emulate.network_spec`), creates a TUN device `link0` in the namespaces
-PREFIX0 of host 0, PREFIX1 of host 1 and so on, prints `ready`, and moves packets until its input
-ends, so it never outlives its parent. Each further line requests the traffic, which it prints as
-one line of JSON, `[[source, destination, bytes, dropped packets], ...]`.
+`python -m jaxpipe.topo.emulate.relay PREFIX`, as root. It reads the description of the network from
+its first line of input (`jaxpipe.topo.emulate.network_spec`), creates a TUN device `link0` in the
+namespaces PREFIX0 of host 0, PREFIX1 of host 1 and so on, prints `ready`, and moves packets until
+its input ends, so it never outlives its parent. Each further line requests the traffic, which it
+prints as one line of JSON, `[[source, destination, bytes, dropped packets], ...]`.
 
 Packets carry the kernel's offload header, so that checksums of packets that never leave the machine
 are not computed. Sources: Linux, Documentation/networking/tuntap.rst; netns(8), setns(2).
@@ -23,9 +23,9 @@ from ctypes import CDLL, get_errno
 from heapq import heappop, heappush
 from pathlib import Path
 
-from topo.emulate.addresses import DEVICE, host_of_packet
-from topo.emulate.network_spec import NetworkSpec, from_json
-from topo.emulate.packet_model import Network, Pair, network_of
+from jaxpipe.topo.emulate.addresses import DEVICE, host_of_packet
+from jaxpipe.topo.emulate.network_spec import NetworkSpec, from_json
+from jaxpipe.topo.emulate.packet_model import Network, Pair, network_of
 
 # Numbers of <linux/if_tun.h> and <linux/sched.h>, which Python has no names for.
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0

@@ -8,11 +8,11 @@ from math import ceil
 from pathlib import Path
 from threading import Timer
 
-from topo.emulate import addresses
-from topo.emulate.commands import TIMEOUT_S, EmulationError, ip_batch
-from topo.emulate.engine import LinkCount
-from topo.emulate.network_spec import LinkSpec, NetworkSpec, Tcp, to_json
-from topo.emulate.owner import Owner
+from jaxpipe.topo.emulate import addresses
+from jaxpipe.topo.emulate.commands import TIMEOUT_S, EmulationError, ip_batch
+from jaxpipe.topo.emulate.engine import LinkCount
+from jaxpipe.topo.emulate.network_spec import LinkSpec, NetworkSpec, Tcp, to_json
+from jaxpipe.topo.emulate.owner import Owner
 
 _SECONDS_TO_END = 5.0
 _FEWEST_PACKETS = 10
@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 class RelayEngine:
-    """A running relay; see `topo.emulate.relay` for what it does and `wire` for how it delays."""
+    """A running relay: `jaxpipe.topo.emulate.relay` moves packets, `packet_model` delays them."""
 
     def __init__(self, owner: Owner, spec: NetworkSpec) -> None:
         """Start it.
@@ -29,7 +29,7 @@ class RelayEngine:
             EmulationError: it did not start.
         """
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "topo.emulate.relay", owner.namespace("")],
+            [sys.executable, "-P", "-m", "jaxpipe.topo.emulate.relay", owner.namespace("")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from topo.emulate.mpi import MARK
-from topo.emulate.owner import NAMESPACES, Owner
+from jaxpipe.topo.emulate.mpi import MARK
+from jaxpipe.topo.emulate.owner import NAMESPACES, Owner
 
 _RANKS = (b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK=")
 _PERIOD_S = 0.2

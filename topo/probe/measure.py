@@ -13,9 +13,9 @@ from dataclasses import asdict
 import mpi4py
 import numpy as np
 
-from topo.host_tcp import TcpSettings, read_tcp_settings
-from topo.probe.measurements import Measurements, NicSample, ProbeSettings
-from topo.probe.rounds import Round, nic_rounds, rounds
+from jaxpipe.topo.host_tcp import TcpSettings, read_tcp_settings
+from jaxpipe.topo.probe.measurements import Measurements, NicSample, ProbeSettings
+from jaxpipe.topo.probe.rounds import Round, nic_rounds, rounds
 
 # Before `MPI` is imported, which initialises MPI otherwise.
 mpi4py.rc(initialize=False, finalize=False)

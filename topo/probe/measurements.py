@@ -5,10 +5,10 @@ from math import inf
 
 import numpy as np
 
-from topo.cluster import Cluster, Device, Host
-from topo.cluster_file import Measured
-from topo.host_tcp import FIRST_WINDOW_BYTES, TcpAdvice, TcpSettings, tcp_advice
-from topo.islands import find_islands, flatten, message_seconds
+from jaxpipe.topo.cluster import Cluster, Device, Host
+from jaxpipe.topo.cluster_file import Measured
+from jaxpipe.topo.host_tcp import FIRST_WINDOW_BYTES, TcpAdvice, TcpSettings, tcp_advice
+from jaxpipe.topo.islands import find_islands, flatten, message_seconds
 
 _SHARED_BELOW = 0.8
 

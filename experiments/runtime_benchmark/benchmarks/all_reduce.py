@@ -18,15 +18,15 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-import topo
 from experiments.runtime_benchmark.bench import Bench, Claim, Measurement
 from experiments.runtime_benchmark.picture import bars
 from experiments.runtime_benchmark.runs import run_ranks
 from experiments.table import Row, grouped, numbers
+from jaxpipe import topo
 from jaxpipe.collective import Act, AllReduceKind, Step, SyncTree, all_reduce_steps, ranks
 from jaxpipe.comm.shaped import links_of_rank
 from jaxpipe.network import EventQueue, Link
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 _HERE = Path(__file__).parents[1]
 _LIBRARY = ("ring", "halving")
@@ -98,7 +98,7 @@ def alpha_beta_s(
 ) -> float:
     """Return the seconds until the last rank has the sum of float32 values and has sent its own.
 
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> cluster = topo.load("homogeneous:hosts=2,delay_ms=1000,bandwidth_gbps=8e-9")
     >>> alpha_beta_s(AllReduceKind.SHARDED, (0, 1), cluster, num_bytes=8, scale=1.0)
     9.0

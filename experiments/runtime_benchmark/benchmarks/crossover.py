@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import topo
 from experiments.runtime_benchmark.bench import Bench, Claim, Measurement
 from experiments.runtime_benchmark.picture import lines
 from experiments.table import Row, grouped, numbers
+from jaxpipe import topo
 from jaxpipe.simulate import Choices, Workload, dtfm_constants, jaxpipe_step, simulate, zero3_step
 from jaxpipe.simulate.plan_step import end_s
 

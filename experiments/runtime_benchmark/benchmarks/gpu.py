@@ -1,7 +1,7 @@
 """GPT-XL on one GPU: model FLOPs utilisation (MFU), flash attention on and off, ranks per device.
 
-FLOPs are those that training needs (`models.train_flops_per_token`), without recomputation. The
-peak is that of a large matrix product in the same process. `*_call_us` is the time until a call
+FLOPs are those that training needs (`jaxpipe.models.train_flops_per_token`), without recomputation.
+The peak is that of a large matrix product in the same process. `*_call_us` is the time until a call
 returns to the host while the device still computes.
 """
 
@@ -14,7 +14,7 @@ from experiments.runtime_benchmark.bench import Bench, Claim, Measurement
 from experiments.runtime_benchmark.picture import bars
 from experiments.runtime_benchmark.runs import run_ranks
 from experiments.table import Row
-from models import GptConfig, head_forward_flops, layer_forward_flops, load_preset
+from jaxpipe.models import GptConfig, head_forward_flops, layer_forward_flops, load_preset
 
 _NOTHING = dict.fromkeys(("forward_s", "backward_s", "forward_call_us", "backward_call_us"), "")
 

@@ -13,16 +13,16 @@ from statistics import median
 
 import numpy as np
 
-import topo
 from experiments.emulated_links import CannotMeasureError, namespaces
 from experiments.runtime_benchmark.bench import Bench, Claim, Measurement
 from experiments.runtime_benchmark.benchmarks.all_reduce import alpha_beta_s
 from experiments.runtime_benchmark.picture import bars
 from experiments.runtime_benchmark.runs import run_commands
 from experiments.table import Row, grouped, numbers
+from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind
-from topo import with_slower_links
-from topo.emulate import EngineKind
+from jaxpipe.topo import with_slower_links
+from jaxpipe.topo.emulate import EngineKind
 
 _HERE = Path(__file__).parents[1]
 _PROGRAM = "experiments.runtime_benchmark.programs.all_reduce"

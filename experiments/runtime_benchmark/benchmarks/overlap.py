@@ -15,10 +15,10 @@ from experiments.runtime_benchmark.bench import Bench, Claim, Measurement
 from experiments.runtime_benchmark.picture import bars
 from experiments.runtime_benchmark.runs import emulated_cluster, plan_of, run_ranks
 from experiments.table import Row, grouped, numbers
+from jaxpipe.models import GptConfig, activation_bytes, num_parameters
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.simulate import Conditions, plan_step_s
-from models import GptConfig, activation_bytes, num_parameters
 
 Span = Mapping[str, Any]
 

@@ -15,7 +15,7 @@ def measure(transport: Any, task: Mapping[str, Any]) -> list[dict[str, Any]] | N
     """Return, on rank 0, the seconds of the slowest rank per round and algorithm."""
     import numpy as np
 
-    import topo
+    from jaxpipe import topo
     from jaxpipe.collective import AllReduceKind
     from jaxpipe.comm import (
         BARRIER_TAG,

@@ -50,7 +50,7 @@ def _part(
     import jax.numpy as jnp
 
     from experiments.runtime_benchmark.runs import job_of
-    from models.gpt_config import Attention
+    from jaxpipe.models.gpt_config import Attention
 
     model = {**task["model"], "attention": Attention(attention)}
     whole = layers == model["num_layers"]

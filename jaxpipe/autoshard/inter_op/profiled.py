@@ -8,7 +8,7 @@ from jaxpipe.autoshard.inter_op.stage_search import SubmeshSpace
 from jaxpipe.autoshard.inter_op.submesh_stage import StageCost, submeshes
 from jaxpipe.plan.cost import Part, links_between, ring_s
 from jaxpipe.plan.decide import Task
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

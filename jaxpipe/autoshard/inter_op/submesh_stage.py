@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TypeAlias
 
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def submeshes(cluster: Cluster) -> tuple[range, ...]:
     Inside a host a power of two of neighbours, or all of them; otherwise whole hosts that follow
     each other.
 
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> submeshes(topo.load("two-region"))[:4]
     (range(0, 1), range(0, 2), range(0, 3), range(0, 4))
 

@@ -23,7 +23,7 @@ Step: TypeAlias = Callable[[Tree, Array, Array], tuple[Tree, Array]]
 
 
 class LossModel(Protocol):
-    """A model with a loss, as `train_step` needs it; `models.gpt` and `models.alpa_gpt` are two."""
+    """A model with a loss, such as `jaxpipe.models.gpt` and `jaxpipe.models.alpa_gpt`."""
 
     @property
     def num_layers(self) -> int:

@@ -5,7 +5,7 @@ from enum import IntEnum
 from math import inf, prod
 
 from jaxpipe.errors import PlanError
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 class Axis(IntEnum):
@@ -101,7 +101,7 @@ def mesh_on(cluster: Cluster, *, dp: int, op: int) -> MeshShape:
     The link of an axis is the slowest hop of all rings along it, at the bandwidth
     that a pair has while all other pairs send as well, as all rings of an axis do.
 
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> mesh_on(topo.load("two-region"), dp=2, op=2).dp_link.latency_s
     0.011
 

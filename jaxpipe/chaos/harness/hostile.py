@@ -24,13 +24,13 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-import topo
+from jaxpipe import topo
 from jaxpipe.chaos.harness.mutations import File, awkward_values, mutate
 from jaxpipe.interchange import begin_run, our_names, shape_of, write_gpt2
+from jaxpipe.models import GptConfig
 from jaxpipe.plan import PlanConfig, default_plan, plan_text
 from jaxpipe.runtime.storage.checksum import seal, unseal
-from models import GptConfig
-from topo.toml_text import parse_toml
+from jaxpipe.topo.toml_text import parse_toml
 
 _MODEL = GptConfig(num_layers=1, dim=4, num_heads=1, sequence=4, vocabulary=8)
 _PLANNED = "laptop"

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
 
-from topo.toml_text import toml_text
+from jaxpipe.topo.toml_text import toml_text
 
 Value: TypeAlias = "bool | int | float | str | date | list[Value] | dict[str, Value]"
 

@@ -29,7 +29,7 @@ from jaxpipe.chaos.harness.processes import (
 )
 from jaxpipe.errors import RunError
 from jaxpipe.runtime.process.affinity import die_with_parent
-from topo.toml_text import toml_text
+from jaxpipe.topo.toml_text import toml_text
 
 NUM_RANKS = 4
 _GONE_WITHIN_S = 5.0

@@ -21,7 +21,7 @@ from math import inf
 import numpy as np
 
 from jaxpipe.comm.mpi.api import MPI, WARM_TAG
-from topo.host_tcp import FIRST_WINDOW_BYTES
+from jaxpipe.topo.host_tcp import FIRST_WINDOW_BYTES
 
 INTERVAL_S = 0.1
 """Half of the least timeout after which a silence counts."""

@@ -43,7 +43,7 @@ from jaxpipe.comm.mpi.ulfm import first_ranks, revoke, shrink
 from jaxpipe.comm.tags import CLOSE_TAG, GROUP_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray
 from jaxpipe.errors import RankLostError, UserError, one_line
-from topo.host_tcp import read_tcp_settings
+from jaxpipe.topo.host_tcp import read_tcp_settings
 
 _PATIENCE_S = 1.0
 _STDERR_S = 0.1

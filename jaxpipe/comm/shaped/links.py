@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxpipe.network import Clock, Link, MessageCosts, open_links
-from topo import Cluster, Device, Host, with_slower_links
+from jaxpipe.topo import Cluster, Device, Host, with_slower_links
 
 
 def links_of_rank(
@@ -34,7 +34,7 @@ def links_of_rank(
 
     `scale` multiplies all latencies and all seconds per byte.
 
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> from jaxpipe.network import EventQueue
     >>> queue = EventQueue()
     >>> links = links_of_rank(queue, topo.load("two-region"), (0, 2), rank=0)

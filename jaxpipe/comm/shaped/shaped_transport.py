@@ -26,7 +26,7 @@ from jaxpipe.comm.shaped.timer import Timer
 from jaxpipe.comm.tags import MAX_TAG, TOKEN_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
 from jaxpipe.errors import DeadlineError
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 _TOKEN = np.empty(0, np.uint8)
 _LIKE_TOKEN = jax.ShapeDtypeStruct((0,), np.dtype(np.uint8))
@@ -48,7 +48,7 @@ class ShapedTransport:
     An asymmetric link makes a clock offset that is measured over it (`clock_offset`) wrong by half
     of the difference of the latencies, as a real one does.
 
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> from jaxpipe.comm.local import run_ranks
     >>> def work(transport):
     ...     shaped = ShapedTransport(transport, topo.load("two-region"), devices=(0, 2))

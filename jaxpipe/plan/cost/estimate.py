@@ -9,8 +9,8 @@ from jaxpipe.network.alpha_beta import links_between
 from jaxpipe.plan.cost.collective_cost import tree_s
 from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.plan import Plan
-from topo import Cluster
-from topo.gpu import Precision
+from jaxpipe.topo import Cluster
+from jaxpipe.topo.gpu import Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

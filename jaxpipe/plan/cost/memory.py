@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import peak_live
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

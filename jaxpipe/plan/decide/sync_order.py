@@ -11,7 +11,7 @@ from jaxpipe.network.alpha_beta import links_between
 from jaxpipe.plan.cost.collective_cost import tree_s
 from jaxpipe.plan.dtfm.path import cheapest_path
 from jaxpipe.plan.sync import island_tree
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 _EXACT_PATH = 6
 """The largest number of ranks for an exact path: many trees are compared."""
@@ -32,7 +32,7 @@ def fastest_tree(
     Candidates are islands, a central server, a chain and a binary tree, each in the order of the
     ranks and along the cheapest path through the devices, in both directions.
 
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> fastest_tree(topo.load("two-region"), {0: 0, 1: 2, 2: 1, 3: 3}, num_bytes=1e6)
     ((0, 2), (1, 3))
     """
@@ -61,7 +61,7 @@ def suited_tree(
     For `TREE` it is the fastest one. For the others it is the tree of hosts inside regions, in the
     order of the cheapest path: a deep tree would divide the array into very many shares.
 
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> cluster, devices = topo.load("two-region"), {0: 0, 1: 2, 2: 1, 3: 3}
     >>> suited_tree(AllReduceKind.RING, cluster, devices, num_bytes=1e6)
     ((0, 2), (1, 3))

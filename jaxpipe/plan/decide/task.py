@@ -10,8 +10,8 @@ from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost.estimate import slowness
 from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.cost.memory import BytesPerParameter
-from topo import Cluster
-from topo.gpu import Precision
+from jaxpipe.topo import Cluster
+from jaxpipe.topo.gpu import Precision
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # no slots: `cached_property` needs a `__dict__`

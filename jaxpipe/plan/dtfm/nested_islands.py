@@ -1,7 +1,7 @@
 """Nested islands of a network: the devices that are close to each other, at every distance.
 
 The whole tree of average linkage: a search packs groups of any size into islands of any scale.
-`topo.islands` keeps only the few levels between clear gaps, to show them to a person.
+`jaxpipe.topo.islands` keeps only the few levels between clear gaps, to show them to a person.
 """
 
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ import numpy as np
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.storage.atomic_write import write_durably
 from jaxpipe.runtime.storage.checksum import seal, unseal
-from topo.regular_file import check_inside, read_regular
+from jaxpipe.topo.regular_file import check_inside, read_regular
 
 Dtype: TypeAlias = Literal[
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",

@@ -13,7 +13,7 @@ from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint.manifest import Dtype, TensorEntry, corrupt
 from jaxpipe.runtime.storage.atomic_write import mode_by_umask, sync_file, sync_folder
 from jaxpipe.runtime.storage.checksum import checksum_array, checksum_bytes
-from topo.regular_file import check_regular
+from jaxpipe.topo.regular_file import check_regular
 
 _LENGTH_BYTES = 8
 """Of the length of the header, with which a safetensors file begins."""

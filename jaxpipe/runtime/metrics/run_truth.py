@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxpipe.runtime.config import RunConfig, TransportKind
+from jaxpipe.topo.emulate.mpi import LINKS, MARK
 from jaxpipe.trace import Truth
-from topo.emulate.mpi import LINKS, MARK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

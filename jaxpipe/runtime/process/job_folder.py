@@ -27,7 +27,9 @@ def job_folder(parent: Path = SHARED_MEMORY) -> Iterator[dict[str, str]]:
 
     The environment is empty where there is no such memory, or the folder cannot be made.
     """
-    from topo.emulate.owner import this_process  # it imports numpy, which `--help` can do without
+    from jaxpipe.topo.emulate.owner import (
+        this_process,  # it imports numpy, which `--help` can do without
+    )
 
     remove_left_behind(parent)
     folder = parent / f"{this_process().name}{_SUFFIX}" if parent.is_dir() else None
@@ -46,7 +48,7 @@ def job_folder(parent: Path = SHARED_MEMORY) -> Iterator[dict[str, str]]:
 
 def remove_left_behind(parent: Path = SHARED_MEMORY) -> None:
     """Remove the folders of jobs whose process has died, as far as they are this user's."""
-    from topo.emulate.owner import parse_owner
+    from jaxpipe.topo.emulate.owner import parse_owner
 
     for folder in parent.glob(f"jaxpipe-*{_SUFFIX}"):
         owner = parse_owner(folder.name)

@@ -44,7 +44,7 @@ def waits_for(
 
     >>> from jaxpipe.plan import PlanConfig, default_plan
     >>> from jaxpipe.schedule import forward, receive, update
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> config = PlanConfig(cluster="two-region", stages=2, replicas=2)
     >>> plan = default_plan(config, topo.load("two-region"), num_layers=4, batch=4, tied=False)
     >>> of_rank_3 = waits_for(plan, rank=3, sharded=True)

@@ -8,7 +8,7 @@ from jaxpipe.collective import BarrierKind, Collective
 from jaxpipe.errors import PlanError
 from jaxpipe.network import MessageCosts
 from jaxpipe.schedule import Bucket, Instruction, Op, Schedule, count_stages
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from jaxpipe.errors import PlanError
 from jaxpipe.simulate.published.constants import Speeds
 from jaxpipe.simulate.published.workload import Workload
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from importlib import resources
 import msgspec
 
 from jaxpipe.network import MessageCosts
-from topo import Cluster
-from topo.gpu import Precision
+from jaxpipe.topo import Cluster
+from jaxpipe.topo.gpu import Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

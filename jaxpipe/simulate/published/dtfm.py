@@ -35,7 +35,7 @@ from jaxpipe.simulate.published.compute_times import durations
 from jaxpipe.simulate.published.constants import Constants
 from jaxpipe.simulate.published.dtfm_launch_order import launch_order, pipelines, shuffled
 from jaxpipe.simulate.published.workload import Workload
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 NUM_CHUNKS = 128
 """The number of chunks of gradients; NCCL's are smaller, and take longer to simulate."""
@@ -125,7 +125,7 @@ def unscheduled(cluster: Cluster, *, batch: int, seed: int) -> Placement:
 def shuffled_in_regions(cluster: Cluster, rows: Placement, *, seed: int) -> Placement:
     """Return the placement with the devices of each region in a random order.
 
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> shuffled_in_regions(topo.load("two-region"), ((0, 1), (2, 3)), seed=3)
     ((1, 0), (3, 2))
     """

@@ -6,7 +6,7 @@ from math import gcd
 import numpy as np
 
 from jaxpipe.errors import PlanError
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 def launch_order(cluster: Cluster) -> tuple[int, ...]:
@@ -15,7 +15,7 @@ def launch_order(cluster: Cluster) -> tuple[int, ...]:
     Hosts of one size keep their order. In case 2 of DT-FM, 32 hosts of one device and 8 of four
     were ordered as (1 1 1 1 4) x 8.
 
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> launch_order(topo.load("case2-spot"))[:9]
     (32, 33, 34, 35, 0, 1, 2, 3, 36)
     """

@@ -39,7 +39,7 @@ from jaxpipe.simulate.published.dtfm import (
 )
 from jaxpipe.simulate.published.dtfm_launch_order import launch_order, pipelines
 from jaxpipe.simulate.published.workload import Workload
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 def fastest_path(cost: np.ndarray) -> tuple[int, ...]:

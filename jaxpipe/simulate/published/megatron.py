@@ -32,7 +32,7 @@ from jaxpipe.simulate.published.constants import Constants, Speeds
 from jaxpipe.simulate.published.dtfm import along, stage_all_reduces
 from jaxpipe.simulate.published.rings import all_gather_s
 from jaxpipe.simulate.published.workload import Workload
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 _FORWARD_ALL_REDUCES, _BACKWARD_ALL_REDUCES = 2, 2
 _NVLINKS = 6

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import inf
 
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 def all_gather_s(
@@ -30,7 +30,7 @@ def all_gather_s(
     All rings (of devices) run at once and share the NICs, and `host_bytes_per_s` of each host. A
     reduce-scatter takes as long.
 
-    >>> import topo
+    >>> from jaxpipe import topo
     >>> pair = topo.load("homogeneous:hosts=2,delay_ms=500,bandwidth_gbps=8")
     >>> all_gather_s(pair, [(0, 1)], 1e9, nic_efficiency=1.0)
     1.5

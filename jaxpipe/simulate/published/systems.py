@@ -19,7 +19,7 @@ from jaxpipe.simulate.published.megatron import MegatronLayout, megatron_step
 from jaxpipe.simulate.published.memory import peak_bytes, pipe_peak_bytes
 from jaxpipe.simulate.published.workload import Workload
 from jaxpipe.simulate.published.zero3 import zero3_step
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 class System(StrEnum):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from jaxpipe.errors import ConfigError
-from topo.gpu import Precision
+from jaxpipe.topo.gpu import Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

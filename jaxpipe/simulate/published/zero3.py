@@ -21,7 +21,7 @@ from jaxpipe.simulate.published.compute_times import durations
 from jaxpipe.simulate.published.constants import Constants
 from jaxpipe.simulate.published.rings import all_gather_s
 from jaxpipe.simulate.published.workload import Workload
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 _SAMPLES = 4
 """Samples of a device per pass. Not published; 8 would not fit into 16 GB with 40 layers."""

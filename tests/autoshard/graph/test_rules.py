@@ -15,9 +15,9 @@ from jaxpipe.autoshard.graph import Operator, trace_step
 from jaxpipe.autoshard.graph.reshape import reshape_rule
 from jaxpipe.autoshard.spmd import initial_state, train_step
 from jaxpipe.autoshard.spmd.program import trace_program
-from models.alpa_gpt import AlpaGpt
-from models.gpt import Gpt
-from models.gpt_config import GptConfig
+from jaxpipe.models.alpa_gpt import AlpaGpt
+from jaxpipe.models.gpt import Gpt
+from jaxpipe.models.gpt_config import GptConfig
 
 TABLE, ROWS = (8, 6), (4, 2)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {

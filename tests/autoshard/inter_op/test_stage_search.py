@@ -27,8 +27,8 @@ from jaxpipe.plan import check_plan
 from jaxpipe.plan.cost import flop_profile
 from jaxpipe.plan.decide import Task
 from jaxpipe.simulate import Conditions, plan_step_s
+from jaxpipe.topo import Cluster
 from tests.simulate.uniform import cluster
-from topo import Cluster
 
 
 def random_costs(random: np.random.Generator) -> StageCosts:

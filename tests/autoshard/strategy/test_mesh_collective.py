@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import topo
+from jaxpipe import topo
 from jaxpipe.autoshard.strategy import (
     Axis,
     AxisLink,

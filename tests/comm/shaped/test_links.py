@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import topo
+from jaxpipe import topo
 from jaxpipe.comm.shaped import links_of_rank
 from jaxpipe.network import EventQueue, MessageCosts, links_between, open_links
-from topo import Cluster, Device, Host
+from jaxpipe.topo import Cluster, Device, Host
 
 Posted = list[tuple[int, int, float]]
 """Messages: the rank that receives one, its bytes, and how long after the one before it is sent."""

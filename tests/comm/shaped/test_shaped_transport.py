@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.comm import LocalWorld, ShapedTransport, Transport, run_ranks
 from jaxpipe.comm.collective.native import native_of
 from jaxpipe.errors import DeadlineError, TransportError

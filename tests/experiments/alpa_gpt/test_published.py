@@ -10,7 +10,7 @@ from experiments.alpa_gpt.formulas import GIB, state_gib
 from experiments.alpa_gpt.published import Row, pipeline_rows, rows
 from experiments.alpa_gpt.run import pipeline_model
 from jaxpipe.autoshard.hlo import run_python
-from models.alpa_gpt import step_flops
+from jaxpipe.models.alpa_gpt import step_flops
 
 
 @pytest.mark.parametrize("row", rows(), ids=str)

@@ -15,7 +15,7 @@ from jaxpipe.collective import ranks
 from jaxpipe.plan import check_plan
 from jaxpipe.schedule import Op
 from jaxpipe.simulate import dtfm_constants
-from topo import subcluster
+from jaxpipe.topo import subcluster
 
 CASES = read_cases()
 PLANS = Path("experiments/compare_group/results/plans")

@@ -7,10 +7,10 @@ from statistics import median
 
 import pytest
 
-import topo
+from jaxpipe import topo
+from jaxpipe.topo.emulate import EngineKind, Tcp, emulated
 from tests.helpers import mpi_command, mpi_environment
 from tests.topo.emulate.machine import needs_namespaces
-from topo.emulate import EngineKind, Tcp, emulated
 
 _LATENCY_S = 0.1
 _LINKS = "homogeneous:hosts=2,delay_ms=100,bandwidth_gbps=1"

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import topo
 from experiments.emulated_links import CannotMeasureError
 from experiments.runtime_benchmark import run, training
 from experiments.runtime_benchmark.bench import Bench, Measurement, RawTable
@@ -20,6 +19,7 @@ from experiments.runtime_benchmark.benchmarks.torch import TORCH
 from experiments.runtime_benchmark.runs import emulated_cluster, plan_of
 from experiments.runtime_benchmark.training import ideal_columns
 from experiments.table import Row, numbers, read_csv, read_values
+from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind
 
 _HERE = Path(run.__file__).parent

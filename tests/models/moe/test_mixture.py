@@ -10,10 +10,10 @@ import pytest
 from flax import nnx
 from jax import Array
 
-from models.moe.balance import load_balance_loss, z_loss
-from models.moe.mixture import Mixture
-from models.moe.router import route
-from models.moe.routing import Dispatch, Routing
+from jaxpipe.models.moe.balance import load_balance_loss, z_loss
+from jaxpipe.models.moe.mixture import Mixture
+from jaxpipe.models.moe.router import route
+from jaxpipe.models.moe.routing import Dispatch, Routing
 from tests.oracles import numpy_moe
 
 BATCH, SEQ, DIM, HIDDEN = 3, 12, 6, 8

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.gpt import Gpt
-from models.gpt_config import GptConfig
-from models.moe.routing import Dispatch
+from jaxpipe.models.gpt import Gpt
+from jaxpipe.models.gpt_config import GptConfig
+from jaxpipe.models.moe.routing import Dispatch
 from tests.oracles import whole_model as uncut
 
 CONFIG = GptConfig(

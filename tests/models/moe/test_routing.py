@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.moe.routing import Routing
+from jaxpipe.models.moe.routing import Routing
 
 
 @pytest.mark.parametrize(

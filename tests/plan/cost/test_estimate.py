@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from jaxpipe.plan.cost import estimate, slowness
 from jaxpipe.plan.decide import Task, build
 from jaxpipe.schedule import ScheduleKind, timetable
+from jaxpipe.topo.gpu import Precision
 from tests.plan.models import cluster_of, profile_of
-from topo.gpu import Precision
 
 
 @settings(deadline=None)

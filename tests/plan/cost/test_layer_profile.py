@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import topo
+from jaxpipe import topo
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import PlanConfig, default_plan
 from jaxpipe.plan.cost import (

@@ -5,7 +5,7 @@ from itertools import count, permutations
 import numpy as np
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan, check_plan, dtfm_cost
 from jaxpipe.plan.cost import BytesPerParameter, estimate, overfull

@@ -15,8 +15,8 @@ from jaxpipe.plan.cost import links_between, tree_s
 from jaxpipe.plan.decide import Task, balanced_cut, build, fastest_tree, shapes
 from jaxpipe.plan.decide.neighbours import neighbour
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.topo.toml_text import parse_toml, toml_pair
 from tests.plan.models import cluster_of, profile_of
-from topo.toml_text import parse_toml, toml_pair
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -5,7 +5,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.dtfm import Budget, dtfm_cost, exact_grouping, link_weights, search
 from jaxpipe.plan.dtfm.network import prepare

@@ -9,7 +9,7 @@ import pytest
 
 from jaxpipe.runtime.process.job_folder import SHARED_MEMORY, job_folder, remove_left_behind
 from jaxpipe.runtime.process.mpirun import launch
-from topo.emulate.owner import this_process
+from jaxpipe.topo.emulate.owner import this_process
 
 
 def test_it_is_there_for_the_block(tmp_path: Path):

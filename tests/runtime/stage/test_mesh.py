@@ -11,9 +11,9 @@ import jax
 import pytest
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import layer_residual_bytes_of_part, parameters_of_part
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, layout_over
-from models import layer_residual_bytes_of_part, parameters_of_part
 from tests.helpers import mpi_command, mpi_environment
 from tests.oracles.one_device import MICROBATCH, TOLERANCE, tiny_gpt
 from tests.programs.meshed import MESH, SHAPES

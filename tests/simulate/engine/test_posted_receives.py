@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.errors import PlanError
 from jaxpipe.network import MessageCosts
 from jaxpipe.schedule import lower, one_f_one_b

@@ -2,7 +2,7 @@
 
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.simulate import (
     MegatronLayout,
@@ -14,7 +14,7 @@ from jaxpipe.simulate import (
 )
 from jaxpipe.simulate.published.memory import peak_bytes
 from jaxpipe.simulate.published.rings import all_gather_s
-from topo.gpu import Precision
+from jaxpipe.topo.gpu import Precision
 
 HOST = "case1-datacenter:hosts=1"
 FP32 = Precision.FP32

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.simulate.published.rings import all_gather_s
-from topo import Cluster
+from jaxpipe.topo import Cluster
 
 
 def _cluster(size: int, *, slow: int | None = None, latency_s: float = 0.01) -> Cluster:

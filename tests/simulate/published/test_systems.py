@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-import topo
+from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.schedule import Op, gpipe, lower
@@ -25,8 +25,8 @@ from jaxpipe.simulate import (
     unscheduled,
 )
 from jaxpipe.simulate.published.dtfm import dtfm_phases
+from jaxpipe.topo.gpu import Precision
 from jaxpipe.trace import Lane
-from topo.gpu import Precision
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from topo.emulate.engine import EngineKind, check_machine, choose
+from jaxpipe.topo.emulate.engine import EngineKind, check_machine, choose
 
 
 def needs_namespaces(kind: EngineKind = EngineKind.RELAY) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import topo
-from topo.emulate import commands, relay_engine
-from topo.emulate.commands import EmulationError, run
-from topo.emulate.network_spec import network_spec
-from topo.emulate.owner import this_process
-from topo.emulate.relay_engine import RelayEngine
+from jaxpipe import topo
+from jaxpipe.topo.emulate import commands, relay_engine
+from jaxpipe.topo.emulate.commands import EmulationError, run
+from jaxpipe.topo.emulate.network_spec import network_spec
+from jaxpipe.topo.emulate.owner import this_process
+from jaxpipe.topo.emulate.relay_engine import RelayEngine
 
 SPEC = network_spec(topo.load("homogeneous:hosts=60"))  # longer than the buffer of a pipe
 SLEEP = "exec sleep 600"

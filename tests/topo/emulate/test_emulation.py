@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import pytest
 
-import topo
+from jaxpipe import topo
+from jaxpipe.topo import with_slower_links
+from jaxpipe.topo.emulate import Emulation, EmulationError, EngineKind, Tcp, emulated
+from jaxpipe.topo.emulate.engine import check_machine, choose
+from jaxpipe.topo.emulate.namespaces import processes_in
 from tests.topo.emulate.machine import leftovers, needs_namespaces
-from topo import with_slower_links
-from topo.emulate import Emulation, EmulationError, EngineKind, Tcp, emulated
-from topo.emulate.engine import check_machine, choose
-from topo.emulate.namespaces import processes_in
 
 _ECHO = """
 import socket
@@ -86,7 +86,7 @@ def test_what_is_sent_crosses_the_link_and_nothing_is_left_over(kind: EngineKind
 def test_two_emulations_do_not_disturb_each_other():
     needs_namespaces()
     code = (
-        "import topo, sys; from topo.emulate import emulated\n"
+        "import sys; from jaxpipe import topo; from jaxpipe.topo.emulate import emulated\n"
         "with emulated(topo.load('laptop')): print('made', flush=True); sys.stdin.read()"
     )
     command = (sys.executable, "-c", code)
@@ -113,7 +113,8 @@ def test_two_emulations_do_not_disturb_each_other():
 def test_what_a_killed_emulation_leaves_is_removed_by_the_next():
     needs_namespaces()
     code = (
-        "import subprocess, time, topo; from topo.emulate import emulated\n"
+        "import subprocess, time; from jaxpipe import topo\n"
+        "from jaxpipe.topo.emulate import emulated\n"
         "with emulated(topo.load('laptop')) as e:\n"
         "    p = subprocess.Popen([*e.enter('here-0'), 'sleep', '1000'], stdout=2)\n"
         "    print(e.owner.name, flush=True); time.sleep(1000)"
@@ -143,7 +144,7 @@ def test_an_error_inside_removes_everything():
 
 
 def _run_false() -> None:
-    from topo.emulate.commands import run
+    from jaxpipe.topo.emulate.commands import run
 
     with emulated(topo.load("laptop")):
         run("false")

@@ -6,9 +6,9 @@ from unittest.mock import patch
 
 import pytest
 
-import topo
-from topo.emulate.mpi import divided, mpi_settings
-from topo.emulate.owner import Owner
+from jaxpipe import topo
+from jaxpipe.topo.emulate.mpi import divided, mpi_settings
+from jaxpipe.topo.emulate.owner import Owner
 
 OWNER = Owner(pid=7, started=9)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import topo
-from topo.emulate.network_spec import (
+from jaxpipe import topo
+from jaxpipe.topo.emulate.network_spec import (
     HostSpec,
     LinkSpec,
     NetworkSpec,
@@ -15,7 +15,7 @@ from topo.emulate.network_spec import (
     network_spec,
     to_json,
 )
-from topo.emulate.packet_model import Network, network_of
+from jaxpipe.topo.emulate.packet_model import Network, network_of
 
 RATE, LATENCY_S = 1e6, 0.02
 sizes = st.lists(st.integers(1, 60000), min_size=1, max_size=40)

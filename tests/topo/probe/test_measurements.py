@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from topo import Cluster, load
-from topo.host_tcp import TcpSettings
-from topo.probe.measurements import (
+from jaxpipe.topo import Cluster, load
+from jaxpipe.topo.host_tcp import TcpSettings
+from jaxpipe.topo.probe.measurements import (
     Measurements,
     NicSample,
     ProbeSettings,
@@ -15,7 +15,7 @@ from topo.probe.measurements import (
     cluster_of,
     spread_of,
 )
-from topo.probe.rounds import nic_rounds
+from jaxpipe.topo.probe.rounds import nic_rounds
 
 
 def measured(cluster: Cluster, ranks: list[int], *, noise: float = 0.0) -> Measurements:

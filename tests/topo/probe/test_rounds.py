@@ -5,8 +5,8 @@ from itertools import chain, permutations
 import pytest
 from hypothesis import given
 
+from jaxpipe.topo.probe.rounds import nic_rounds, rounds
 from tests.topo.strategies import hosts_of_ranks
-from topo.probe.rounds import nic_rounds, rounds
 
 
 @given(host_of=hosts_of_ranks())

@@ -1,4 +1,4 @@
-"""Another package `models` or `topo`: harmless in the working directory, elsewhere refused."""
+"""A foreign package `models` or `topo` is harmless, in the working directory and elsewhere."""
 
 import re
 import subprocess
@@ -46,34 +46,23 @@ def test_the_working_directory_is_not_searched(other: Path):
     assert run(other.parent, str(command), "show", "--help").returncode == 0
 
 
-@pytest.mark.parametrize("command", [("topo", "list"), ("doctor",), ("train", "x.toml")])
-def test_a_package_in_its_place_is_one_error(other: Path, command: tuple[str, ...]):
+@pytest.mark.parametrize("command", [("topo", "list"), ("show", "--help")])
+def test_a_foreign_package_on_the_path_is_left_alone(other: Path, command: tuple[str, ...]):
     done = run(other.parent, "-m", "jaxpipe", *command)
-    expected = rf"jaxpipe: .*own package `{other.name}`.* finds {re.escape(str(other))} instead: .*"
-    assert done.returncode == 2
-    assert re.fullmatch(expected, done.stderr.strip())
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run(ROOT, "-P", "-m", "jaxpipe", *command, environment={"PYTHONPATH": str(other.parent)})
+    assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_folder_without_code_is_one_too(tmp_path: Path):
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "weights.bin").touch()
-    done = run(tmp_path, "-m", "jaxpipe", "topo", "list")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert str(tmp_path / "models") in done.stderr
-
-
-def test_the_path_of_a_user_is_named(other: Path, tmp_path: Path):
-    environment = {"PYTHONPATH": str(other.parent)}
-    done = run(tmp_path, "-P", "-m", "jaxpipe", "topo", "list", environment=environment)
-    assert done.returncode == 2
-    assert f"leave {other.parent} out of `PYTHONPATH`" in done.stderr
-
-
-@pytest.mark.parametrize("name", ["load_config", "load_cluster", "train"])
-def test_a_library_says_it_as_well(other: Path, name: str):
-    done = run(other.parent, "-c", f"from jaxpipe import {name}")
-    assert done.returncode == 1
-    assert f"finds {other} instead" in done.stderr.splitlines()[-1]
+def test_a_foreign_project_imports_its_own_package_and_jaxpipe(other: Path):
+    (other / "__init__.py").write_text("NAME = 'foreign'\n")
+    code = (
+        f"import {other.name}, jaxpipe.models.gpt\n"
+        "from jaxpipe import load_config, load_cluster\n"
+        f"print({other.name}.NAME, len(load_cluster('two-region')))"
+    )
+    done = run(other.parent, "-c", code)
+    assert (done.returncode, done.stdout) == (0, "foreign 4\n"), done.stderr
 
 
 @pytest.mark.mpi
@@ -94,7 +83,7 @@ def test_every_python_that_is_started_leaves_it_out():
     started = re.compile(r"sys\.executable,\s*\"(-[a-zA-Z]+)\"")
     found = [
         (path, option)
-        for package in ("jaxpipe", "topo", "models")
+        for package in ("jaxpipe", "topo", "models")  # `rglob` follows no links
         for path in (ROOT / package).rglob("*.py")
         for option in started.findall(path.read_text())
     ]
