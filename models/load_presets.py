@@ -38,4 +38,4 @@ def load_preset(name: str) -> dict[str, Any]:
 
 
 def _folder() -> Traversable:
-    return files("models") / "presets"
+    return files("jaxpipe.models") / "presets"
