@@ -2,8 +2,8 @@
 
 `plans` searches our plans (minutes of processor time). `simulate` simulates every setting,
 `choices` our plans with one choice of DT-FM's at a time, `sizes` all nine published sizes, and
-`symmetry` slightly uneven computes. `paced` executes the settings with paced compute, `real` trains a small
-model, and `tables` writes tables and pictures of the results.
+`symmetry` slightly uneven computes. `paced` executes the settings with paced compute, `real` trains
+a small model, and `tables` writes tables and pictures of the results.
 """
 
 import argparse
