@@ -55,8 +55,7 @@ class CongestionWindow:
         buffer_bytes: float = inf,
     ) -> None:
         # One window per round trip is the rate of a link that holds more.
-        in_flight = min(largest_bytes, buffer_bytes)
-        rate = bytes_per_s if rtt_s == 0 else min(bytes_per_s, in_flight / rtt_s)
+        rate = bytes_per_s if rtt_s == 0 else min(bytes_per_s, largest_bytes / rtt_s)
         self._bytes_per_s = rate
         self._rtt_s = rtt_s
         self._full = rate * rtt_s
@@ -81,11 +80,11 @@ class CongestionWindow:
         """
         self._pause(start_s)
         now_s, left = start_s, num_bytes
-        while self._window < self._full:
+        while (in_flight := min(self._window, self._buffer)) < self._full:
             if now_s >= self._round_s + self._rtt_s:
                 self._begin_round(now_s)
                 continue
-            part = min(left, self._window - self._sent)
+            part = min(left, in_flight - self._sent)
             self._sent += part
             left -= part
             now_s += part / self._bytes_per_s
