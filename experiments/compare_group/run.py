@@ -1,15 +1,16 @@
 """Commands of the comparison: `python -m experiments.compare_group.run COMMAND`.
 
-`plans` searches our plans (minutes of processor time), `simulate` simulates every setting, `sizes`
-all nine published sizes,
-`symmetry` simulates them with slightly uneven computes, `paced` executes them with paced compute,
-`real` trains a small model, and `tables` writes tables and pictures of the results.
+`plans` searches our plans (minutes of processor time). `simulate` simulates every setting,
+`choices` our plans with one choice of DT-FM's at a time, `sizes` all nine published sizes, and
+`symmetry` slightly uneven computes. `paced` executes the settings with paced compute, `real` trains
+a small model, and `tables` writes tables and pictures of the results.
 """
 
 import argparse
 from pathlib import Path
 
 from experiments.compare_group.cases import read_cases
+from experiments.compare_group.choices import measure_choices
 from experiments.compare_group.paced import keep_rows, run_paced, todo
 from experiments.compare_group.plans import find
 from experiments.compare_group.real import measure
@@ -25,6 +26,36 @@ RESULTS = Path(__file__).parent / "results"
 
 def main() -> None:
     """Run the command."""
+    options = _parser().parse_args()
+    match options.command:
+        case "plans":
+            _plans(cpu_s=options.cpu_s)
+        case "simulate":
+            simulate_all(read_cases(), RESULTS)
+        case "choices":
+            measure_choices(read_cases(), RESULTS)
+        case "sizes":
+            simulate_sizes(read_cases(), RESULTS, only=options.case)
+        case "symmetry":
+            measure_symmetry(read_cases(), RESULTS)
+        case "paced":
+            keep_rows(RESULTS, resume=options.resume, late_ms=options.late_ms)
+            run_paced(
+                todo(read_cases(), RESULTS, only=options.case),
+                RESULTS,
+                num_ranks=options.ranks,
+                seconds=options.seconds,
+            )
+            write_tables(RESULTS)
+        case "real":
+            links = Links(options.links)
+            measure(read_small(), RESULTS, links=links, only=options.network)
+            write_tables(RESULTS)
+        case "tables":
+            write_tables(RESULTS)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -32,6 +63,7 @@ def main() -> None:
     plans = commands.add_parser("plans")
     plans.add_argument("--cpu-s", type=float, default=30.0, help="processor seconds for each case")
     commands.add_parser("simulate")
+    commands.add_parser("choices")
     sizes = commands.add_parser("sizes")
     sizes.add_argument("--case", action="append", help="a case, only printed; default: all")
     commands.add_parser("symmetry")
@@ -54,31 +86,7 @@ def main() -> None:
     )
     real.add_argument("--network", action="append", help="a network; default: all")
     commands.add_parser("tables")
-    options = parser.parse_args()
-    match options.command:
-        case "plans":
-            _plans(cpu_s=options.cpu_s)
-        case "simulate":
-            simulate_all(read_cases(), RESULTS)
-        case "sizes":
-            simulate_sizes(read_cases(), RESULTS, only=options.case)
-        case "symmetry":
-            measure_symmetry(read_cases(), RESULTS)
-        case "paced":
-            keep_rows(RESULTS, resume=options.resume, late_ms=options.late_ms)
-            run_paced(
-                todo(read_cases(), RESULTS, only=options.case),
-                RESULTS,
-                num_ranks=options.ranks,
-                seconds=options.seconds,
-            )
-            write_tables(RESULTS)
-        case "real":
-            links = Links(options.links)
-            measure(read_small(), RESULTS, links=links, only=options.network)
-            write_tables(RESULTS)
-        case "tables":
-            write_tables(RESULTS)
+    return parser
 
 
 def _plans(*, cpu_s: float) -> None:

@@ -5,6 +5,8 @@ hosts share the machine's monotonic clock; a message takes from its send to the 
 byte. Rank 0 prints one line of JSON: a list of seconds for each burst.
 
     python -m experiments.idle_links.bursts WARM PAUSE_S NUM_BYTES NUM_MESSAGES NUM_BURSTS
+
+With several sizes, as `1000,2000`, there are as many bursts of each, one size after the other.
 """
 
 import json
@@ -22,17 +24,17 @@ _DATA, _DONE = 1, 2
 
 def main() -> None:
     """Run this rank; rank 0 prints."""
-    warm, pause_s, *numbers = sys.argv[1:]
-    num_bytes, num_messages, num_bursts = map(int, numbers)
+    warm, pause_s, sizes, *numbers = sys.argv[1:]
+    num_messages, num_bursts = map(int, numbers)
+    bursts = [int(size) for size in sizes.split(",") for _ in range(num_bursts)]
     transport = MpiTransport(keep_warm=warm == "warm")
     if transport.rank == 0:
-        found = [
-            _burst(transport, float(pause_s), num_bytes, num_messages) for _ in range(num_bursts)
-        ]
+        found = [_burst(transport, float(pause_s), size, num_messages) for size in bursts]
         sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
     else:
-        _receive(transport, num_bytes, num_messages * num_bursts)
+        for size in bursts:
+            _receive(transport, size, num_messages)
     transport.close()
 
 

@@ -51,7 +51,7 @@ def burst_row(case: Mapping[str, Any], remedy: Mapping[str, Any]) -> Row:
     program = "experiments.idle_links.bursts"
     ranks = (*launch_command(find_mpirun(), num_ranks=2), sys.executable, "-m", program)
     warm = "warm" if remedy["keep_warm"] else "cold"
-    printed = _emulate(case["cluster"], remedy, (*ranks, warm, *map(str, numbers)))
+    printed = emulate(case["cluster"], remedy, (*ranks, warm, *map(str, numbers)))
     bursts = json.loads(next(line for line in printed.splitlines() if line.startswith("[[")))
     later = [second for burst in bursts[1:] for second in burst[1:]]
     return {
@@ -77,7 +77,7 @@ def training_row(case: Mapping[str, Any], remedy: Mapping[str, Any]) -> Row:
         changes = (f"run.folder={folder}/run", f"run.keep_warm={str(remedy['keep_warm']).lower()}")
         sets = [word for change in changes for word in ("--set", change)]
         train = (*_PYTHON, "jaxpipe", "train", str(_MODEL), *sets)
-        _emulate(case["cluster"], remedy, train)
+        emulate(case["cluster"], remedy, train)
         metrics = read_metrics(Path(folder) / "run" / "metrics.jsonl")
     steps_s = [each.step_s for each in metrics]
     steady_s = steps_s[_FIRST_STEPS:]
@@ -92,7 +92,7 @@ def training_row(case: Mapping[str, Any], remedy: Mapping[str, Any]) -> Row:
     }
 
 
-def _emulate(cluster: str, remedy: Mapping[str, Any], command: Sequence[str]) -> str:
+def emulate(cluster: str, remedy: Mapping[str, Any], command: Sequence[str]) -> str:
     """Run a command over the emulated links of a cluster; return its output."""
     sysctls = [word for each in remedy.get("sysctls", ()) for word in ("--sysctl", each)]
     options = ("--engine", "relay", "--tcp", remedy.get("tcp", "kernel"), *sysctls)

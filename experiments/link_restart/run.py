@@ -1,19 +1,20 @@
 """Measure restarts after silences, and hold them against the model.
 
 `python -m experiments.link_restart.run` (as root) sends TCP messages between two network namespaces
-with the relay's delay and bandwidth, by the kernel's own rules, after pauses of 10 ms to 2 s. It
+with the relay's delay and bandwidth, by the kernel's own rules, after pauses of 10 ms to 4 s. It
 writes `results/restart.csv`: measured and modelled seconds from the first byte's departure to the
-last byte's arrival.
+last byte's arrival. With `model` it measures nothing, and models the stored measurements again.
 """
 
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from statistics import median
 
-from experiments.table import Row, markdown, percent, write_csv
+from experiments.table import Row, markdown, percent, read_csv, write_csv
 from jaxpipe import topo
 from jaxpipe.network.congestion_window import CongestionWindow
 from jaxpipe.topo.emulate import Emulation, EngineKind, Tcp, emulated
@@ -34,14 +35,28 @@ _HEADERS = 20 + 20 + 12
 
 
 def main() -> None:
-    """Measure, model, and write the table."""
-    rows = [row for tcp in Tcp for num_bytes in SIZES for row in _rows(tcp, num_bytes)]
+    """Measure, unless that is stored, model, and write the table."""
+    stored = _stored() if "model" in sys.argv[1:] else {}
+    rows = [row for tcp in Tcp for num_bytes in SIZES for row in _rows(tcp, num_bytes, stored)]
     _RESULTS.mkdir(exist_ok=True)
     write_csv(rows, _RESULTS / "restart.csv")
     print(markdown(rows))
 
 
-def _rows(tcp: Tcp, num_bytes: int) -> list[Row]:
+_Measured = Mapping[tuple[str, int, float], Mapping[str, float]]
+"""Median, lowest and highest seconds, by TCP, bytes and pause."""
+
+
+def _stored() -> _Measured:
+    return {
+        (row["tcp"], int(row["bytes"]), float(row["pause_s"])): {
+            name: float(row[name]) for name in ("measured_s", "lowest_s", "highest_s")
+        }
+        for row in read_csv(_RESULTS / "restart.csv")
+    }
+
+
+def _rows(tcp: Tcp, num_bytes: int, stored: _Measured) -> list[Row]:
     # A message without a pause before each one with: its window is again as large as it becomes.
     messages = [
         message
@@ -49,25 +64,33 @@ def _rows(tcp: Tcp, num_bytes: int) -> list[Row]:
         for _ in range(_REPEATS)
         for message in (_WARM_UP, (pause_s, num_bytes))
     ]
-    measured = measure(messages, tcp=tcp)
     modelled = model(messages, tcp=tcp)
+    measured = [] if stored else measure(messages, tcp=tcp)
     rows: list[Row] = []
     for number, pause_s in enumerate(PAUSES_S):
         of_pause = slice(2 * _REPEATS * number + 1, 2 * _REPEATS * (number + 1), 2)
-        found_s, expected_s = median(measured[of_pause]), median(modelled[of_pause])
+        found = stored.get((tcp.value, num_bytes, pause_s)) or _spread(measured[of_pause])
+        expected_s = median(modelled[of_pause])
         rows.append(
             {
                 "tcp": tcp.value,
                 "bytes": num_bytes,
                 "pause_s": pause_s,
-                "measured_s": found_s,
-                "lowest_s": min(measured[of_pause]),
-                "highest_s": max(measured[of_pause]),
+                **found,
                 "modelled_s": expected_s,
-                "error": percent(expected_s / found_s - 1),
+                "error": percent(expected_s / found["measured_s"] - 1),
+                "of lowest": percent(expected_s / found["lowest_s"] - 1),
             }
         )
     return rows
+
+
+def _spread(seconds: Sequence[float]) -> Mapping[str, float]:
+    return {
+        "measured_s": median(seconds),
+        "lowest_s": min(seconds),
+        "highest_s": max(seconds),
+    }
 
 
 def model(messages: Sequence[tuple[float, int]], *, tcp: Tcp) -> list[float]:
@@ -80,6 +103,7 @@ def model(messages: Sequence[tuple[float, int]], *, tcp: Tcp) -> list[float]:
         bytes_per_s=rate,
         # The relay drops packets when its queue is full, and Reno halves its window then.
         largest_bytes=(2 * rate * 2 * _LATENCY_S + QUEUE_BYTES) / 2,
+        buffer_bytes=_send_buffer_bytes() if tcp is Tcp.KERNEL else inf,
     )
     now_s, seconds = 0.0, []
     for pause_s, num_bytes in messages:
@@ -88,6 +112,11 @@ def model(messages: Sequence[tuple[float, int]], *, tcp: Tcp) -> list[float]:
         seconds.append(arrives_s - start_s)
         now_s = arrives_s + _LATENCY_S  # the receiver's answer
     return seconds
+
+
+def _send_buffer_bytes() -> float:
+    """Return the largest send buffer of this machine, which `kernel` leaves as it is."""
+    return float(Path("/proc/sys/net/ipv4/tcp_wmem").read_text().split()[2])
 
 
 def measure(messages: Sequence[tuple[float, int]], *, tcp: Tcp) -> list[float]:

@@ -10,7 +10,8 @@ trip that uses it; after an idle time it has shrunk, and the next message starts
           │   RTT  │  RTT  │
 
 A window that has grown beyond what the link holds keeps a queue in front of it, and survives some
-halvings without effect.
+halvings without effect. The sender's buffer bounds what is in flight, and with it this queue; the
+window still grows to twice as much.
 
 Sources: RFC 6928 (initial window), RFC 2861 (restart after idle), RFC 6298 (timeout); Linux,
 `tcp_cwnd_restart`: the window halves once for each retransmission timeout of idleness.
@@ -27,10 +28,11 @@ class CongestionWindow:
 
     `restart_bytes` is the window after a long idle time, of all connections together, and
     `largest_bytes` what it grows to at most: the receiver's buffers, or less where the link's queue
-    overflows before they are full.
+    overflows before they are full. `buffer_bytes` are those of the sender.
     """
 
     __slots__ = (
+        "_buffer",
         "_burst",
         "_bytes_per_s",
         "_full",
@@ -50,14 +52,17 @@ class CongestionWindow:
         rtt_s: float,
         bytes_per_s: float,
         largest_bytes: float = inf,
+        buffer_bytes: float = inf,
     ) -> None:
         # One window per round trip is the rate of a link that holds more.
         rate = bytes_per_s if rtt_s == 0 else min(bytes_per_s, largest_bytes / rtt_s)
         self._bytes_per_s = rate
         self._rtt_s = rtt_s
         self._full = rate * rtt_s
-        self._largest = largest_bytes
-        self._restart = min(restart_bytes, largest_bytes)
+        self._buffer = buffer_bytes
+        # Linux lets the window grow to twice what is in flight.
+        self._largest = min(largest_bytes, 2 * buffer_bytes)
+        self._restart = min(restart_bytes, self._largest)
         self._window = self._restart
         self._last_s = -inf  # when the last byte was sent
         self._burst = 0.0  # the bytes sent without a pause up to then
@@ -75,11 +80,11 @@ class CongestionWindow:
         """
         self._pause(start_s)
         now_s, left = start_s, num_bytes
-        while self._window < self._full:
+        while (in_flight := min(self._window, self._buffer)) < self._full:
             if now_s >= self._round_s + self._rtt_s:
                 self._begin_round(now_s)
                 continue
-            part = min(left, self._window - self._sent)
+            part = min(left, in_flight - self._sent)
             self._sent += part
             left -= part
             now_s += part / self._bytes_per_s
@@ -99,7 +104,8 @@ class CongestionWindow:
             return
         # What stands in the queue of the link lengthens the round trip, and thus the timeout; the
         # kernel counts idleness from when the last byte entered the queue.
-        queue_s = max(0.0, min(self._window, self._burst) / self._bytes_per_s - self._rtt_s)
+        in_flight = min(self._window, self._burst, self._buffer)
+        queue_s = max(0.0, in_flight / self._bytes_per_s - self._rtt_s)
         timeout_s = self._rtt_s + queue_s + MIN_TIMEOUT_S
         idle_s = now_s - self._last_s + queue_s
         self._burst = 0.0

@@ -14,12 +14,15 @@ TIMEOUT_S = RTT_S + MIN_TIMEOUT_S
 SIZES = st.floats(1.0, 2e7)
 
 
-def window(restart_bytes: float, *, largest_bytes: float = inf) -> CongestionWindow:
+def window(
+    restart_bytes: float, *, largest_bytes: float = inf, buffer_bytes: float = inf
+) -> CongestionWindow:
     return CongestionWindow(
         restart_bytes=restart_bytes,
         rtt_s=RTT_S,
         bytes_per_s=BYTES_PER_S,
         largest_bytes=largest_bytes,
+        buffer_bytes=buffer_bytes,
     )
 
 
@@ -80,6 +83,24 @@ def test_a_window_beyond_the_link_survives_halvings_and_its_queue_lengthens_the_
     assert connection.send(begin_s, 8e6) - begin_s == pytest.approx(
         slow_start_s(8e6, first=FULL / 2)
     )
+
+
+def test_the_senders_buffer_bounds_the_queue_and_the_window_grows_to_twice_as_much():
+    connection = window(FULL / 64, buffer_bytes=1.5 * FULL)
+    end_s = connection.send(0.0, 50e6)
+    queue_s, timeout_s = RTT_S / 2, TIMEOUT_S + RTT_S / 2
+    begin_s = end_s - queue_s + 2.9 * timeout_s
+    assert connection.send(begin_s, 8e6) - begin_s == pytest.approx(
+        slow_start_s(8e6, first=3 * FULL / 4)
+    )
+
+
+def test_a_small_buffer_of_the_sender_leaves_once_in_a_round_trip():
+    buffer_bytes = FULL / 2
+    connection = window(buffer_bytes / 2, buffer_bytes=buffer_bytes)
+    # A window of half a buffer, then whole buffers; the last leaves at the rate of the link.
+    took_s = connection.send(3.0, 10.5 * buffer_bytes) - 3.0
+    assert took_s == pytest.approx(10 * RTT_S + buffer_bytes / BYTES_PER_S)
 
 
 def test_a_small_largest_window_limits_the_rate_of_a_long_link():

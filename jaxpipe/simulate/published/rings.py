@@ -12,7 +12,6 @@ recurrence and not part of the events.
 
 from collections import Counter
 from collections.abc import Sequence
-from math import inf
 
 from jaxpipe.topo import Cluster
 
@@ -23,12 +22,10 @@ def all_gather_s(
     part_bytes: float,
     *,
     nic_efficiency: float,
-    host_bytes_per_s: float = inf,
 ) -> float:
     """Return the seconds until the slowest ring has brought every part to every device.
 
-    All rings (of devices) run at once and share the NICs, and `host_bytes_per_s` of each host. A
-    reduce-scatter takes as long.
+    All rings (of devices) run at once and share the NICs. A reduce-scatter takes as long.
 
     >>> from jaxpipe import topo
     >>> pair = topo.load("homogeneous:hosts=2,delay_ms=500,bandwidth_gbps=8")
@@ -44,7 +41,7 @@ def all_gather_s(
         rate = float(cluster.alone_bytes_per_s[a, b])
         if host_of[a] != host_of[b]:
             nic = nic_efficiency * cluster.hosts[host_of[a]].egress_bytes_per_s
-            rate = min(rate, min(nic, host_bytes_per_s) / leaving[host_of[a]])
+            rate = min(rate, nic / leaving[host_of[a]])
         return float(cluster.latency_s[a, b]), part_bytes / rate
 
     return max(

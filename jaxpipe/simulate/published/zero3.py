@@ -1,18 +1,25 @@
 """ZeRO-3 as DT-FM's authors ran it: data parallel over all devices, every parameter sharded.
 
-Each device computes all layers on its own samples. A pass all-gathers the parameters of one layer
-after the other around a ring of all devices, again for the backward unless they are still there,
-and reduce-scatters the gradients. The rings of one layer overlap with the compute of another, so
-the slower of the two counts::
+Each device computes all layers on its own samples. Before a module computes, a ring of all devices
+all-gathers its weight; after the backward, a ring reduces the gradients, a bucket of many layers at
+a time. Nothing overlaps, so a pass takes the sum::
 
-    forward     max(compute, all-gathers)
-    backward    max(compute, all-gathers of what was freed + reduce-scatters)
+    layers       0 ....... gathered ....... stay, at most a billion parameters
+    forward      compute + all-gathers of the layers that did not stay after the last backward
+    backward     compute + all-gathers of those that did not stay after the forward + reductions
 
-A ring takes the latencies of all its hops once for each layer, however small the layer is.
+The forward ends with the last layers, with which the backward begins, and the backward with the
+first. So both skip the layers that stay. A ring takes the latencies of all its hops, however small
+the weight is: many small rings make long links slow.
 
 Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
-SC 2020, section 7; DeepSpeed's documentation of `stage3_max_live_parameters`.
+SC 2020, section 7; DeepSpeed's documentation of `stage3_max_live_parameters` and
+`reduce_bucket_size`. Which of its settings the runs had is not published: that all gathers wait,
+that the layers stay in the forward, too, and the bytes of a gradient were chosen by the published
+times of all four cases.
 """
+
+from functools import partial
 
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule import gpipe, lower
@@ -26,7 +33,13 @@ from jaxpipe.topo import Cluster
 _SAMPLES = 4
 """Samples of a device per pass. Not published; 8 would not fit into 16 GB with 40 layers."""
 _LIVE_PARAMETERS = 1e9
-"""DeepSpeed's default: as many parameters stay gathered from the forward to the backward."""
+"""DeepSpeed's default: as many parameters stay gathered."""
+_BUCKET_PARAMETERS = 5e8
+"""DeepSpeed's default: gradients are reduced when there are as many."""
+_REDUCTION_PASSES = 2
+"""A reduction moves twice the bytes of an all-gather: gradients in fp32, or all-reduced in fp16."""
+_MATRICES = (3, 1, 4, 4)
+"""The weights of a layer in units of dim^2: attention's two, the MLP's two."""
 
 
 def zero3_step(
@@ -52,40 +65,50 @@ def zero3_step(
         speeds=constants.speeds(workload.precision),
     )
     gather_s = _gather_s(cluster, order, workload=workload, constants=constants)
-    parameters = _num_parameters(workload)
-    freed = max(0.0, parameters - _LIVE_PARAMETERS) / parameters
+    reduce_s = _reduce_s(cluster, order, workload=workload, constants=constants)
     passes = gpipe(num_stages=1, num_microbatches=workload.batch // (size * _SAMPLES))
     return StepModel(
         cluster=cluster,
         placement=placement,
         # One replica: the rings are part of the durations, and nothing else is reduced.
         phases=(Phase(schedule=lower(passes, tied=False, num_replicas=1)),),
-        forward_s=tuple(max(_SAMPLES * each, gather_s) for each in compute.forward_s),
-        backward_s=tuple(
-            max(_SAMPLES * each, (1 + freed) * gather_s) for each in compute.backward_s
-        ),
+        forward_s=tuple(_SAMPLES * each + gather_s for each in compute.forward_s),
+        backward_s=tuple(_SAMPLES * each + gather_s + reduce_s for each in compute.backward_s),
     )
-
-
-def _num_parameters(workload: Workload) -> float:
-    return workload.gradient_bytes(workload.num_layers, is_first=True) / workload.bytes_per_value
 
 
 def _gather_s(
     cluster: Cluster, order: tuple[int, ...], *, workload: Workload, constants: Constants
 ) -> float:
-    """Return the seconds of the all-gathers of all parameters, layer by layer."""
+    """Return the seconds of the all-gathers of a forward, or of a backward, matrix by matrix.
 
-    def ring_s(num_bytes: float) -> float:
-        return all_gather_s(
-            cluster,
-            [order],
-            num_bytes / len(order),
-            nic_efficiency=constants.network.nic_efficiency,
-            host_bytes_per_s=constants.network.host_bytes_per_s,
-        )
+    The embeddings, which are used at both ends of a pass, stay beyond the billion. Biases and norms
+    are too small for a gather of their own.
+    """
+    matrix_bytes = workload.dim**2 * workload.bytes_per_value
+    ring_s = partial(_ring_s, cluster, order, constants=constants)
+    layer_s = sum(ring_s(count * matrix_bytes) for count in _MATRICES)
+    stay = _LIVE_PARAMETERS / (sum(_MATRICES) * workload.dim**2)
+    return max(0.0, workload.num_layers - stay) * layer_s
 
-    # Parameters have as many bytes as their gradients.
-    layer_bytes = workload.gradient_bytes(1, is_first=False)
-    embedding_bytes = workload.gradient_bytes(0, is_first=True)
-    return workload.num_layers * ring_s(layer_bytes) + ring_s(embedding_bytes)
+
+def _reduce_s(
+    cluster: Cluster, order: tuple[int, ...], *, workload: Workload, constants: Constants
+) -> float:
+    """Return the seconds of the reductions of all gradients, bucket by bucket."""
+    all_bytes = workload.gradient_bytes(workload.num_layers, is_first=True)
+    bucket_bytes = min(all_bytes, _BUCKET_PARAMETERS * workload.bytes_per_value)
+    bucket_s = _ring_s(cluster, order, _REDUCTION_PASSES * bucket_bytes, constants=constants)
+    return all_bytes / bucket_bytes * bucket_s
+
+
+def _ring_s(
+    cluster: Cluster, order: tuple[int, ...], num_bytes: float, *, constants: Constants
+) -> float:
+    # Like gradients, parts of a ring stream: the limit of a host for activations is not theirs.
+    return all_gather_s(
+        cluster,
+        [order],
+        num_bytes / len(order),
+        nic_efficiency=constants.network.nic_efficiency,
+    )

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments.compare_group.cases import Case, Setting, cluster_of, read_cases
+from experiments.compare_group.choices import with_chain, with_gpipe
 from experiments.compare_group.jobs import Group
 from experiments.compare_group.plans import find, placed, read_found, unscheduled_plan
 from experiments.compare_group.simulated import uneven
@@ -54,6 +55,18 @@ def test_without_a_scheduler_only_places_and_trees_change():
     assert [sorted(ranks(tree)) for tree in other.sync] == [
         list(ranks(tree)) for tree in other.sync
     ]
+
+
+def test_one_choice_at_a_time_is_replaced():
+    case = CASES.cases[3]
+    cluster = cluster_of(case, batch=CASES.batch)
+    ours = read_found(case, cluster, PLANS)
+    chain, gpipe = with_chain(ours), with_gpipe(ours)
+    for other in (chain, gpipe):
+        check_plan(other, num_devices=len(cluster))
+    assert replace(chain, all_reduce=ours.all_reduce, sync=ours.sync) == ours
+    assert chain.sync[1] == tuple(ours.rank(replica=n, stage=1) for n in range(ours.num_replicas))
+    assert replace(gpipe, schedule=ours.schedule, warmup=ours.warmup) == ours
 
 
 @pytest.mark.slow
