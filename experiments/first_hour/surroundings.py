@@ -11,13 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from experiments.first_hour.attacks import write_trace
-from experiments.first_hour.runs import prepare, run_trials
+from experiments.first_hour.runs import SMALL, as_set, prepare, run_trials
 from experiments.first_hour.sandbox import JAXPIPE, Ended, Sandbox
 from experiments.first_hour.trial import Trial
 from experiments.first_hour.wheel import Environment, wheel_trials
 
 _STARTS_WITHIN_S = 60.0
-_ONE_RANK = ("--set", "plan.stages=1", "--set", "sample.tokens=0")
 
 
 def trials(folder: Path) -> tuple[Trial, ...]:
@@ -84,24 +83,26 @@ def _disk_trials() -> tuple[Trial, ...]:
     )
 
 
-def _train(box: Sandbox, *settings: str, folder: Path | None = None) -> Ended:
+def _train(
+    box: Sandbox, *changes: str, folder: Path | None = None, settings: tuple[str, ...] = SMALL
+) -> Ended:
     """Train with one rank, in the folder of the run that is given."""
     prepare(box)
-    changes = [word for setting in settings for word in ("--set", setting)]
-    where = ["--set", f"run.folder={folder}"] if folder is not None else []
-    return box.jaxpipe("train", "c.toml", *_ONE_RANK, *changes, *where)
+    where = () if folder is None else (f"run.folder={folder}",)
+    words = as_set("plan.stages=1", "sample.tokens=0", *settings, *changes, *where)
+    return box.jaxpipe("train", "c.toml", *words)
 
 
 def _two_runs(box: Sandbox) -> Ended:
     prepare(box)
-    command = [str(JAXPIPE), "train", "c.toml", *_ONE_RANK, "--set", "train.steps=100000"]
+    words = ("train", "c.toml", *as_set(*SMALL, "train.steps=100000"))
     quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, cwd=box.folder, stdout=quiet, stderr=quiet) as first:
+    with subprocess.Popen((JAXPIPE, *words), cwd=box.folder, stdout=quiet, stderr=quiet) as first:
         try:
             deadline_s = time.monotonic() + _STARTS_WITHIN_S
             while not (box.folder / "run" / "lock").exists() and time.monotonic() < deadline_s:
                 time.sleep(0.1)
-            return box.jaxpipe("train", "c.toml", *_ONE_RANK)
+            return box.jaxpipe(*words)
         finally:
             first.kill()
 
@@ -112,8 +113,9 @@ def _on_disk(options: str) -> Callable[[Sandbox], Ended]:
     def run(box: Sandbox) -> Ended:
         disk = box.folder / "disk"
         with _mounted(disk, options):
-            settings = ("train.steps=3", "checkpoint.every=1")
-            return _train(box, *settings, folder=disk / "run")
+            changes = ("train.steps=3", "checkpoint.every=1")
+            # Not a small one: the disk has room for so many checkpoints of this model.
+            return _train(box, *changes, folder=disk / "run", settings=())
 
     return run
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from zipfile import ZipFile
 
-from experiments.first_hour.runs import SMALL, prepare
+from experiments.first_hour.runs import SMALL, as_set, prepare
 from experiments.first_hour.sandbox import JAXPIPE, Ended, Sandbox
 from experiments.first_hour.trial import Trial
 
@@ -98,7 +98,7 @@ def wheel_trials(environment: Environment) -> tuple[Trial, ...]:
         return lambda box: in_project(box, environment, words, own=own, mpi=mpi)
 
     library = "from jaxpipe import load_config, plan_from; print(plan_from(load_config('c.toml')))"
-    settings = [word for each in ("train.steps=3", *SMALL) for word in ("--set", each)]
+    settings = as_set("train.steps=3", *SMALL)
     return (
         Trial(
             what="no MPI in the environment",
