@@ -1,8 +1,25 @@
 """The entry of `jaxpipe` and `python -m jaxpipe`."""
 
 import sys
+from pathlib import Path
 
-from jaxpipe.cli.main import main
+from jaxpipe.errors import printable
+from jaxpipe.shadowing import shadowing_module
+
+
+def main() -> int:
+    """Run the command of this process, and return the exit code."""
+    found = None if sys.flags.safe_path else shadowing_module(Path(sys.path[0]))
+    if found is not None:
+        sys.stderr.write(
+            f"jaxpipe: Python would import {printable(str(found))} in place of a package that "
+            "jaxpipe needs: start it as `jaxpipe` or `python -P -m jaxpipe`, or rename that\n"
+        )
+        return 2
+    from jaxpipe.cli.main import main as run  # after the check: this imports such packages
+
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

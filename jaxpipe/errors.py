@@ -77,12 +77,23 @@ def printable(text: str) -> str:
     return "".join(shown)
 
 
+_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+_NEEDS_LESS = (
+    ' lower `plan.microbatch`, raise `plan.stages`, or set `train.remat` to "full"; '
+    "`jaxpipe show` estimates what a rank needs"
+)
+
+
 def one_line(rank: int, error: BaseException) -> str:
     r"""Return the rank, the kind of error and its message, on one line.
 
     >>> one_line(3, ValueError("stage 1 is\n  too big"))
     'rank 3: ValueError: stage 1 is too big'
+
+    XLA's error for a lack of memory does not say what to do.
     """
     message = printable(" ".join(str(error).split()))
+    if _OUT_OF_MEMORY in message:
+        message += _NEEDS_LESS
     kind = type(error).__name__
     return f"rank {rank}: {kind}: {message}" if message else f"rank {rank}: {kind}"

@@ -3,12 +3,14 @@
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from jaxpipe.runtime.process.mpirun import launch
+from jaxpipe.shadowing import NEEDED
 from tests.helpers import mpi_environment
 
 ROOT = Path(__file__).parents[1]
@@ -63,6 +65,29 @@ def test_a_foreign_project_imports_its_own_package_and_jaxpipe(other: Path):
     )
     done = run(other.parent, "-c", code)
     assert (done.returncode, done.stdout) == (0, "foreign 4\n"), done.stderr
+
+
+@pytest.mark.parametrize("module", ["rich.py", "tyro/__init__.py", "jax.py"])
+def test_a_module_in_place_of_a_dependency_is_one_line(module: str, tmp_path: Path):
+    path = tmp_path / module
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("raise SystemExit('executed')\n")
+    done = run(tmp_path, "-m", "jaxpipe", "topo", "list")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith(f"jaxpipe: Python would import {path} in place of a package")
+    assert run(tmp_path, "-P", "-m", "jaxpipe", "topo", "list").returncode == 0
+
+
+def test_a_folder_without_code_takes_nobodys_place(tmp_path: Path):
+    (tmp_path / "rich").mkdir()
+    (tmp_path / "rich" / "weights.bin").touch()
+    assert run(tmp_path, "-m", "jaxpipe", "topo", "list").returncode == 0
+
+
+def test_all_dependencies_are_looked_for():
+    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    named = {re.match(r"[a-z0-9]+", need, re.IGNORECASE)[0] for need in needs}
+    assert {*NEEDED} == named | {"jaxlib"}
 
 
 @pytest.mark.mpi

@@ -8,6 +8,7 @@ import msgspec
 
 from jaxpipe.topo.names import check_name
 from jaxpipe.topo.parameters import Value
+from jaxpipe.topo.plain_types import in_plain_words
 
 MAX_DEVICES = 2**13
 """Of more, the matrices of links take gigabytes each."""
@@ -227,7 +228,10 @@ def parse(file: dict[str, Value]) -> ClusterFile:
         for each in part if isinstance(part, list | tuple) else [part]:
             _refuse_unknown(each, kind, f"{name}.")
     # After the names: msgspec ignores unknown fields, and a typo would be a default.
-    return msgspec.convert(file, ClusterFile)
+    try:
+        return msgspec.convert(file, ClusterFile)
+    except msgspec.ValidationError as error:
+        raise ValueError(in_plain_words(str(error))) from error
 
 
 def _refuse_unknown(part: Any, kind: Any, prefix: str) -> None:

@@ -44,6 +44,7 @@ _TEXTS = {
     "OTHER_PLAN": _PLAN.format(cluster="two-region"),
     "LAPTOP_PLAN": _PLAN.format(cluster="laptop"),
     "DEEP_PLAN": f"cut = {'[' * 50_000}",
+    "BRACKETS": "[" * 3_000,
     "TRACE": json.dumps(_TRACE),
 }
 
@@ -53,7 +54,7 @@ class Mistake:
     """A mistake: settings of `train --check`, or another command, and files that it takes.
 
     In a text of `files`, `CONFIG` stands for the correct configuration; `_TEXTS` has others. Some
-    are none: they `work`.
+    are none: they `work`. The command is called in the folder `where`.
     """
 
     what: str
@@ -63,6 +64,7 @@ class Mistake:
     files: dict[str, str] = field(default_factory=dict)
     encoding: str = "utf-8"
     works: bool = False
+    where: str = "."
 
 
 def prepare(box: Sandbox) -> None:
@@ -82,7 +84,10 @@ def answer(box: Sandbox, mistake: Mistake) -> Ended:
         data = text.encode(mistake.encoding)
         (box.folder / name).write_bytes(data)
     changes = [word for setting in mistake.settings for word in ("--set", setting)]
-    return box.jaxpipe(*(mistake.command or ["train", "config.toml", *changes, "--check"]))
+    words = mistake.command or ["train", "config.toml", *changes, "--check"]
+    folder = box.folder / mistake.where
+    folder.mkdir(exist_ok=True)
+    return Sandbox(folder, box.limit_s).jaxpipe(*words)
 
 
 def holds(mistake: Mistake, ended: Ended) -> bool:

@@ -17,8 +17,9 @@ from pathlib import Path
 from experiments.first_hour.attacks import ATTACKS, Attack, judge
 from experiments.first_hour.mistakes import Mistake, answer, holds, prepare
 from experiments.first_hour.sandbox import Sandbox
-from experiments.first_hour.surroundings import Environment, Trial, describe, trials
-from experiments.first_hour.surroundings import holds as trial_holds
+from experiments.first_hour.surroundings import trials
+from experiments.first_hour.trial import Trial, describe
+from experiments.first_hour.trial import holds as trial_holds
 from experiments.table import Row, markdown, write_csv
 
 _HERE = Path(__file__).parent
@@ -86,7 +87,7 @@ def _mistake(box: Sandbox, mistake: Mistake) -> Row:
 
 
 def _surroundings(folder: Path) -> list[Row]:
-    all_trials = trials(Environment(folder / "environment"))
+    all_trials = trials(folder / "shared")
     with ThreadPoolExecutor(_NUM_AT_ONCE) as executor:
         numbered = [(folder / f"{number}", each) for number, each in enumerate(all_trials)]
         return list(executor.map(lambda pair: _trial(*pair), numbered))
@@ -100,7 +101,7 @@ def _trial(folder: Path, trial: Trial) -> Row:
     ended = trial.run(Sandbox(folder, limit_s=_TRAINS_WITHIN_S))
     return {
         **row,
-        "today": _plain(describe(ended).replace(str(folder), "FOLDER")),
+        "today": _plain(describe(trial, ended).replace(str(folder), "FOLDER")),
         "seconds": f"{ended.seconds:.1f}",
         "holds": "yes" if trial_holds(trial, ended) else "NO",
     }

@@ -1,17 +1,24 @@
 """All fault families, in the order in which they are run."""
 
 from jaxpipe.chaos.corrupt import CORRUPT
+from jaxpipe.chaos.cut import CUT
+from jaxpipe.chaos.folder import FOLDER
 from jaxpipe.chaos.fuzz import FUZZ
 from jaxpipe.chaos.harness.trial import Family
 from jaxpipe.chaos.kill import KILL
+from jaxpipe.chaos.orphan import ORPHAN
 from jaxpipe.chaos.save import SAVE
 from jaxpipe.chaos.shrink import SHRINK
+from jaxpipe.chaos.start import START
 from jaxpipe.chaos.stop import CALM, STOP
 from jaxpipe.chaos.survive import SURVIVE
 from jaxpipe.chaos.term import TERM
 from jaxpipe.errors import ConfigError
 
-FAMILIES: tuple[Family, ...] = (KILL, STOP, CALM, CORRUPT, SAVE, TERM, SHRINK, SURVIVE, FUZZ)
+FAMILIES: tuple[Family, ...] = (
+    *(KILL, STOP, CALM, CORRUPT, SAVE, TERM),
+    *(START, ORPHAN, FOLDER, CUT, SHRINK, SURVIVE, FUZZ),
+)
 
 
 def families(names: tuple[str, ...]) -> tuple[Family, ...]:

@@ -1,4 +1,7 @@
-"""SIGSTOP of a rank: it is detected and named; without a fault, no rank ever is (calm)."""
+"""SIGSTOP of a rank: it is detected and named; without a fault, no rank ever is (calm).
+
+A calm run is also the one in which memory is watched: what each step or save keeps adds up.
+"""
 
 import random
 import signal
@@ -29,7 +32,11 @@ _TIMES = 5.0
 _SETTLED_STEPS = 15
 """Steps after which a rank has learned how long they take."""
 _CALM_STEPS = 5000
+_FIRST_LOOK, _LAST_LOOK = 500, 4900
+"""The steps between which the memory of a rank may not grow."""
+_MOST_GROWN_MB = 16.0
 _COMPILE_S = 10.0
+_CALM_WITHIN_S = 3600.0
 _NEVER = 10**6
 
 
@@ -86,7 +93,7 @@ def _calm(setup: Setup) -> Iterator[Trial]:
             setup.dataset,
             run={"seed": seed},
             train={"steps": _CALM_STEPS, "eval_every": 500},
-            checkpoint={"every": 500},
+            checkpoint={"every": 100},  # saving threads once kept the memory that they had used
         )
         write_fault_plan(config, FaultPlan(compile_s=_COMPILE_S))
         yield tried(f"{_CALM_STEPS} steps", partial(_stay_calm, config, setup.dataset))
@@ -96,8 +103,15 @@ def _stay_calm(config: Path, dataset: Path, figures: dict[str, float]) -> None:
     begin_s = time.monotonic()
     arguments = ("--hooks", "jaxpipe.chaos.harness.injector:injector")
     with started(config, dataset, arguments=arguments) as run:
-        code = run.wait(timeout_s=3600.0)
+        looks = list[dict[int, int]]()
+        for step in (_FIRST_LOOK, _LAST_LOOK):
+            wait_for_steps(run, steps=step, timeout_s=_CALM_WITHIN_S)
+            looks.append({rank: each.memory_info().rss for rank, each in run.ranks().items()})
+        code = run.wait(timeout_s=_CALM_WITHIN_S)
     figures["run_s"] = time.monotonic() - begin_s
+    first, last = looks
+    figures["grown_mb"] = grown_mb = max(last[rank] - first[rank] for rank in first) / 1e6
+    expect(grown_mb <= _MOST_GROWN_MB, f"the memory of a rank has grown by {grown_mb:.1f} MB")
     expect(code == 0, f"the run ends with exit code {code}: {read_cause(run.folder)}")
     expect(read_cause(run.folder) is None, f"a false alarm: {read_cause(run.folder)}")
     expect(run.num_steps() == _CALM_STEPS, f"the metrics hold {run.num_steps()} steps")
@@ -116,7 +130,7 @@ STOP = Family(
 CALM = Family(
     name="calm",
     does=f"nothing, for {_CALM_STEPS:,} steps after a compilation of {_COMPILE_S:g} s",
-    aim="no false alarm",
+    aim=f"no false alarm; the memory of a rank grows by at most {_MOST_GROWN_MB:g} MB",
     num_trials=0,
     num_trials_full=1,
     trials=_calm,

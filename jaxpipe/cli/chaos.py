@@ -26,8 +26,8 @@ def chaos(
     It trains tiny models of its own. The exit code is 1 if a trial fails; its files are then kept.
 
     Args:
-        families: fault families, by default all: kill, stop, calm, corrupt, save, term, shrink,
-            survive, fuzz.
+        families: fault families, by default all: kill, stop, calm, corrupt, save, term, start,
+            orphan, folder, cut, shrink, survive, fuzz.
         full: the full number of trials, which takes hours; by default a few.
         report: a folder for `scorecard.md` and `trials.csv`.
         seed: seed of the first trial.

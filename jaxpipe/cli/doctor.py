@@ -45,7 +45,7 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0, cluster: str | No
         if finding.fix:
             console.print(f"{'':<18}fix: {finding.fix}", markup=False)
     is_broken = any(finding.health is Health.BROKEN for finding in findings)
-    ending = "something is broken: fix it first" if is_broken else "next: make train"
+    ending = "something is broken: fix it first" if is_broken else "next: jaxpipe init mine"
     console.print(f"\n{ending}", markup=False)
     return int(is_broken)
 

@@ -9,6 +9,7 @@
 
 import difflib
 import errno
+import inspect
 import logging
 import os
 import platform
@@ -21,8 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import TypeAlias
 
-import tyro
-
 from jaxpipe.cli.autoshard import autoshard
 from jaxpipe.cli.chaos import chaos
 from jaxpipe.cli.compare import compare
@@ -33,6 +32,7 @@ from jaxpipe.cli.generate import generate
 from jaxpipe.cli.init import init
 from jaxpipe.cli.interchange import export, import_model
 from jaxpipe.cli.launch import launch
+from jaxpipe.cli.parse import parse
 from jaxpipe.cli.plan import plan
 from jaxpipe.cli.profile import profile
 from jaxpipe.cli.run import run
@@ -139,39 +139,51 @@ def _run(words: list[str]) -> int:
             # `near` is never empty, as there is no cutoff.
             f"no command `{words[0]}`; did you mean `{near[0]}`? (`jaxpipe --help` lists them all)"
         )
-    program, commands, description = "jaxpipe", COMMANDS, _DESCRIPTION
+    program, commands = "jaxpipe", COMMANDS
     if words[0] in GROUPS:
         group = words.pop(0)
         program, commands = f"jaxpipe {group}", GROUPS[group]
-        description = COMMANDS[group].__doc__
-    return tyro.extras.subcommand_cli_from_dict(
-        dict(commands),
-        prog=program,
-        description=description,
-        args=words,
-        # `--set` can be repeated, flags have no `--no-` twin, and enumerations read as in TOML.
-        config=(
-            tyro.conf.UseAppendAction,
-            tyro.conf.FlagCreatePairsOff,
-            tyro.conf.EnumChoicesFromValues,
-        ),
-    )
+        if not words or words[0] not in commands:
+            return _group(group, words)
+    return parse(commands[words[0]], words[1:], name=f"{program} {words[0]}")()
+
+
+def _group(group: str, words: list[str]) -> int:
+    """Print the commands of a group, which no word has named."""
+    if words and words[0] not in ("-h", "--help"):
+        near = difflib.get_close_matches(words[0], GROUPS[group], n=1, cutoff=0.0)
+        raise ConfigError(
+            f"no command `{group} {words[0]}`; did you mean `{group} {near[0]}`? "
+            f"(`jaxpipe {group} --help` lists them all)"
+        )
+    lines = [f"usage: jaxpipe {group} [-h] COMMAND ...", "", inspect.getdoc(COMMANDS[group]) or ""]
+    names = {f"{group} {name}": command for name, command in GROUPS[group].items()}
+    width = shutil.get_terminal_size().columns
+    print("\n".join([*lines, "", *_listed(names, width=width)]))
+    return 0 if words else 2
 
 
 def overview(*, width: int) -> str:
     """Return what `jaxpipe --help` prints: the commands by topic, with the first line of each."""
-    margin = max(map(len, COMMANDS)) + 4
     lines = ["usage: jaxpipe [-h] [--version] COMMAND ...", "", _DESCRIPTION]
     for topic, commands in TOPICS.items():
-        lines += ["", topic]
-        for name, command in commands.items():
-            lines += textwrap.wrap(
-                (command.__doc__ or "").partition("\n")[0],
-                width=max(width, 2 * margin),
-                initial_indent=f"  {name}".ljust(margin),
-                subsequent_indent=" " * margin,
-            )
+        lines += ["", topic, *_listed(commands, width=width)]
     return "\n".join([*lines, "", "`jaxpipe COMMAND --help` describes the options of a command."])
+
+
+def _listed(commands: Mapping[str, Command], *, width: int) -> list[str]:
+    """Return the names of commands with the first line of each, in two columns."""
+    margin = max(map(len, {**COMMANDS, **commands})) + 4
+    return [
+        line
+        for name, command in commands.items()
+        for line in textwrap.wrap(
+            (command.__doc__ or "").partition("\n")[0],
+            width=max(width, 2 * margin),
+            initial_indent=f"  {name}".ljust(margin),
+            subsequent_indent=" " * margin,
+        )
+    ]
 
 
 def version_line() -> str:

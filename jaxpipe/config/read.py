@@ -30,6 +30,7 @@ from jaxpipe.runtime.config import (
     TraceConfig,
     TrainConfig,
 )
+from jaxpipe.topo.plain_types import in_plain_words
 from jaxpipe.topo.toml_text import parse_toml
 
 _log = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ def _section(name: str, section: Any, values: Any) -> Any:
         return msgspec.convert(values, section)
     except msgspec.ValidationError as error:
         # msgspec says: MESSAGE - at `$.field`.
-        message, _, where = str(error).partition(" - at `$")
+        message, _, where = in_plain_words(str(error)).partition(" - at `$")
         if not where:  # raised by the section itself, which names the field
             raise ConfigError(f"in [{name}]: {message}") from error
         key = where.rstrip("`")

@@ -54,6 +54,8 @@ def test_errors_and_warnings_are_printed_so(
     assert main(["topo", "show", "a\x1b[2Jb"]) == 2
     assert "a\\x1b[2Jb" in capsys.readouterr().err.replace("\\\\", "\\")
     assert one_line(3, ValueError("\x1b[2J\n")) == "rank 3: ValueError: \\x1b[2J"
+    lacking = one_line(0, RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."))
+    assert "bytes. lower `plan.microbatch`, raise `plan.stages`" in lacking
     assert logging.lastResort is not None
     record = logging.LogRecord("jaxpipe", logging.WARNING, "", 0, "a \x1b[2J", None, None)
     assert logging.lastResort.format(record) == "a \\x1b[2J"

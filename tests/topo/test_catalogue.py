@@ -175,7 +175,7 @@ def linked(**regions: object) -> str:
         (HOSTS + "[inside_region]\nspeed = 3\n", "there is no field `inside_region.speed`: give "),
         ('link_table = "no.csv"\n' + HOSTS, "there is no file 'no.csv'"),
         (HOSTS + 'link_table = "a.csv"\n', "there is no field `hosts.link_table`: give region"),
-        (HOSTS + "[inside_region]\nlatency_ms = 1\n", "required field `bandwidth_gbps`"),
+        (HOSTS + "[inside_region]\nlatency_ms = 1\n", "the field `bandwidth_gbps` is missing"),
         (
             HOSTS + "[inside_region]\nlatency_ms = 1\nbandwidth_gbps = 2\nalone_gbps = 1\n",
             "`alone_gbps` must be at least `bandwidth_gbps` = 2.0, is 1.0",

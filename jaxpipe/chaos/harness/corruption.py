@@ -10,6 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import TypeAlias
 
+from jaxpipe.runtime.storage.checksum import seal, unseal
+
 _PAGE_BYTES = 4096
 _LENGTH_BYTES = 8
 """Bytes of the length of the header, with which a shard begins."""
@@ -104,12 +106,21 @@ def swap_between_steps(folders: Folders, random: Random) -> Damage:
     )
 
 
+def drop_tensor(folders: Folders, random: Random) -> Damage:
+    """Drop a tensor from the manifest, and seal that again, as a faulty program might."""
+    path = folders[max(folders)] / "manifest.json"
+    tree = unseal(path.read_bytes(), version=1)
+    dropped = tree["tensors"].pop(random.randrange(len(tree["tensors"])))
+    path.write_bytes(seal(tree, version=1))
+    return _in_newest(folders, f"drop {dropped['name']} from the manifest")
+
+
 BREAKS: tuple[Break, ...] = (
     *(flip_bit,) * 4,
     *(truncate,) * 2,
-    *(remove, zero_page, take_older, swap_files, swap_between_steps, lengthen),
+    *(remove, zero_page, take_older, swap_files, swap_between_steps, lengthen, drop_tensor),
 )
-"""In turn: of twelve trials, four flip a bit and two truncate a file."""
+"""In turn: of thirteen trials, four flip a bit and two truncate a file."""
 
 
 def _choose(folders: Folders, random: Random) -> tuple[Path, bytes]:

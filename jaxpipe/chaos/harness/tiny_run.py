@@ -156,9 +156,14 @@ class Started:
 
 @contextmanager
 def started(
-    config: Path, dataset: Path, *, command: str = "train", arguments: Sequence[str] = ()
+    config: Path,
+    dataset: Path,
+    *,
+    command: str = "train",
+    arguments: Sequence[str] = (),
+    before: Sequence[str] = (),
 ) -> Iterator[Started]:
-    """Start `jaxpipe COMMAND CONFIG ARGUMENTS`; nothing of it may be left at the end of the block.
+    """Start `BEFORE jaxpipe COMMAND CONFIG ARGUMENTS`; nothing of it may be left after the block.
 
     Raises:
         RunError: a process or a file in shared memory was left behind; it is removed.
@@ -166,7 +171,7 @@ def started(
     out, err = config.with_name("stdout.txt"), config.with_name("stderr.txt")
     with out.open("wb") as stdout, err.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "jaxpipe", command, str(config), *arguments],
+            [*before, sys.executable, "-P", "-m", "jaxpipe", command, str(config), *arguments],
             env=environment(dataset),
             stdin=subprocess.DEVNULL,
             stdout=stdout,

@@ -91,8 +91,8 @@ def latest(run_folder: Path) -> Path:
     committed = committed_folders(run_folder)
     if not committed:
         raise CheckpointError(
-            f"`resume` must name a run with a checkpoint; {run_folder} has none; start the run"
-            " without `resume`, or name another folder"
+            f"the folder of a run holds checkpoints: {run_folder} has none; name another, or "
+            "train first, without `--resume`"
         )
     return committed[max(committed)]
 

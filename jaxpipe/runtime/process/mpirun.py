@@ -174,13 +174,8 @@ def run_child(
             stdin=subprocess.DEVNULL,
             stdout=pipe,
             stderr=pipe,
-            # Open MPI needs a home. Settings of the user take precedence.
-            env={
-                "HOME": os.path.expanduser("~"),
-                **MEMORY_SETTINGS,
-                **environment,
-                **os.environ,
-            },
+            # Settings of the user take precedence.
+            env={**MEMORY_SETTINGS, **environment, **_with_home(os.environ)},
             preexec_fn=partial(_begin_child, deadly),  # noqa: PLW1509  two calls to the system
             # A terminal sends Ctrl-C to its whole process group: `mpirun` would end its ranks.
             process_group=0,
@@ -314,8 +309,19 @@ def launch_command(mpirun: str, *, num_ranks: int, survives: bool = False) -> tu
 
 @cache
 def _is_open_mpi(mpirun: str) -> bool:
-    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)
+    version = subprocess.run(
+        [mpirun, "--version"],
+        env=_with_home(os.environ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return "Open MPI" in version.stdout
+
+
+def _with_home(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment with a home, without which Open MPI does not even say its version."""
+    return {"HOME": os.path.expanduser("~"), **environment}
 
 
 def find_mpirun() -> str:

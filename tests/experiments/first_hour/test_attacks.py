@@ -9,8 +9,9 @@ from experiments.first_hour import run
 from experiments.first_hour.attacks import ATTACKS, Attack, judge
 from experiments.first_hour.mistakes import Mistake
 from experiments.first_hour.sandbox import MARKER, Ended, Sandbox
-from experiments.first_hour.surroundings import Environment, Trial, trials
-from experiments.first_hour.surroundings import holds as trial_holds
+from experiments.first_hour.surroundings import trials
+from experiments.first_hour.trial import Trial
+from experiments.first_hour.trial import holds as trial_holds
 from experiments.table import read_csv
 
 RESULTS = Path(run.__file__).parent / "results"
@@ -43,7 +44,7 @@ def test_the_results_are_of_these_attacks_and_mistakes():
     given = tomllib.loads((RESULTS.parent / "mistakes.toml").read_text())["mistakes"]
     assert [row["mistake"] for row in mistakes] == [Mistake(**each).what for each in given]
     around = read_csv(RESULTS / "surroundings.csv")
-    all_trials = trials(Environment(RESULTS))
+    all_trials = trials(RESULTS)
     assert [row["mistake"] for row in around] == [trial.what for trial in all_trials]
     assert {row["holds"] for row in attacks + mistakes + around} == {"yes"}
 

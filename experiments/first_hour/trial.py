@@ -1,0 +1,41 @@
+"""A mistake that needs more than a command, and how it should end."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from experiments.first_hour.sandbox import Ended, Sandbox
+
+_MOST_LINES = 6
+"""Warnings, for example of each save that fails, and then one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A mistake, what came of it in the first trial, the exit code, and words of the answer."""
+
+    what: str
+    before: str
+    run: Callable[[Sandbox], Ended]
+    code: int
+    words: tuple[str, ...] = ()
+    needs_root: bool = False
+
+
+def holds(trial: Trial, ended: Ended) -> bool:
+    """Return whether a trial ended as it should, with few lines and its words in what it printed.
+
+    Words of a failure are among its errors.
+    """
+    text = ended.err if ended.code else ended.out + ended.err
+    is_short = len(ended.err.splitlines()) <= _MOST_LINES
+    return ended.code == trial.code and is_short and all(word in text for word in trial.words)
+
+
+def describe(trial: Trial, ended: Ended) -> str:
+    """Say how a trial ended: by the last line of its errors, or the line with the wanted words."""
+    if ended.code is None or ended.is_refusal:
+        return str(ended)
+    lines = (ended.out + ended.err if ended.code == 0 else ended.err).splitlines()
+    wanted = [line for line in lines if trial.words and trial.words[0] in line]
+    last = "done" if ended.code == 0 else lines[-1] if lines else "no word"
+    return f"exit code {ended.code}: {' '.join((wanted or [last])[-1].split())}"

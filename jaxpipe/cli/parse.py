@@ -1,0 +1,76 @@
+"""Parse the options of a command; a mistake in them is one line, as any other mistake.
+
+tyro prints a box of many lines and exits. The command itself runs after that, outside of what
+catches the box::
+
+    words ──► tyro ──┬─► options ──► command ──► exit code
+                     └─► a box ──► `ConfigError` with its first part
+"""
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from functools import wraps
+
+import tyro
+
+from jaxpipe.errors import ConfigError
+
+_BORDER = "│╭╮╰╯─ "
+
+
+def parse(command: Callable[..., int], words: Sequence[str], *, name: str) -> Callable[[], int]:
+    """Return a command with the options in `words`, to be called; `name` is what the user typed.
+
+    Raises:
+        ConfigError: an option is unknown, missing or malformed.
+    """
+
+    @wraps(command)
+    def later(*arguments: object, **options: object) -> Callable[[], int]:
+        return lambda: command(*arguments, **options)
+
+    printed = io.StringIO()
+    try:
+        with redirect_stderr(printed):
+            return tyro.cli(
+                later,
+                prog=name,
+                args=words,
+                # `--set` can be repeated, flags have no `--no-` twin, and enumerations read as in
+                # TOML.
+                config=(
+                    tyro.conf.UseAppendAction,
+                    tyro.conf.FlagCreatePairsOff,
+                    tyro.conf.EnumChoicesFromValues,
+                ),
+            )
+    except SystemExit as ended:
+        if not ended.code:  # `--help`
+            raise
+        raise ConfigError(
+            f"{_in_words(printed.getvalue())} (`{name} --help` lists the options)"
+        ) from None
+
+
+def _in_words(box: str) -> str:
+    """Return the first part of a box as a sentence, and the option that may have been meant.
+
+    >>> print(_in_words('''
+    ... ╭─ Unrecognized options ─────────╮
+    ... │ Unrecognized options: --jsn    │
+    ... │ ────────────────────────────── │
+    ... │ Perhaps you meant:             │
+    ... │     --json                     │
+    ... ╰────────────────────────────────╯
+    ... '''))
+    unrecognized options: --jsn; did you mean `--json`?
+    """
+    inner = [line.strip(_BORDER) for line in box.strip().splitlines()[1:]]  # without the title
+    # A rule, a line of nothing but border, ends the first part.
+    first = inner[: inner.index("")] if "" in inner else inner
+    said = " ".join(first).replace(" (required)", "")
+    meant = re.search(r"Perhaps you meant: (--[a-z0-9-]+)", " ".join(filter(None, inner)))
+    near = f"; did you mean `{meant[1]}`?" if meant else ""
+    return f"{said[:1].lower()}{said[1:].rstrip('.')}{near}"
