@@ -1,0 +1,84 @@
+"""The graph of a transformer against the closed forms of the models."""
+
+import pytest
+
+from jaxpipe.autoshard.duplex import (
+    CostModel,
+    Device,
+    ExpertSizes,
+    TransformerSizes,
+    published_profiles,
+    search,
+    transformer_graph,
+)
+from jaxpipe.models import GptConfig, load_preset
+from jaxpipe.models.gpt_costs import head_forward_flops, layer_forward_flops, num_parameters
+
+
+def sizes_of(config: GptConfig) -> TransformerSizes:
+    routing = config.routing
+    assert routing is not None
+    slots = routing.capacity(config.sequence)
+    return TransformerSizes(
+        num_layers=config.depth,
+        dim=config.dim,
+        num_heads=config.num_heads,
+        sequence=config.sequence,
+        vocabulary=0 if config.patch else config.vocabulary,
+        outputs=config.classes or config.vocabulary,
+        reads_first=config.classes > 0,
+        patch_values=config.patch**2 * config.channels,
+        experts=ExpertSizes(
+            num_experts=config.experts, slots=slots, mask_slots=config.experts * slots
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", ["bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch"])
+def test_flops_and_parameters_are_those_of_the_models(name: str) -> None:
+    config = GptConfig(**load_preset(name))
+    graph = transformer_graph(sizes_of(config), batch=16)
+    flops = sum(each.flops for each in graph.operators if each.name != "embed")
+    length = {"batch": 16, "sequence": config.sequence}
+    layers = config.num_layers * layer_forward_flops(config, **length)
+    assert flops == layers + head_forward_flops(config, **length)
+    operands = [
+        pair for each in graph.operators for pair in zip(each.inputs, each.operands, strict=True)
+    ]
+    found = sum(
+        graph.num_bytes(labels) / 4 for name, labels in operands if name in graph.parameters
+    )
+    whole = num_parameters(config, layers=config.num_layers, embed=True, head=True)
+    # Norms, biases and positions are left out.
+    assert found == pytest.approx(whole, rel=0.002)
+
+
+def test_published_clusters_have_the_published_strategies() -> None:
+    """With NVLink parameters are replicated or gathered; over slow links, experts are split."""
+    config = GptConfig(**load_preset("bert-switch"))
+    graph = transformer_graph(sizes_of(config), batch=256)
+    profile = published_profiles()["v100-8x1-9.7gbps"]
+    found = search(CostModel(graph=graph, device=Device(flops_per_s=1e13), profile=profile))
+    named = dict(zip((each.name for each in graph.operators), found.strategy, strict=True))
+    assert [named[f"layer{number}.up"].signature.label for number in (1, 3, 5, 7)] == ["e"] * 4
+
+
+@pytest.mark.slow
+def test_search_takes_time_linear_in_layers_and_flat_in_devices() -> None:
+    def labels(layers: int, experts: int) -> float:
+        sizes = TransformerSizes(
+            num_layers=layers,
+            dim=768,
+            num_heads=16,
+            sequence=128,
+            vocabulary=512,
+            outputs=512,
+            experts=ExpertSizes(num_experts=64, slots=4, mask_slots=256),
+        )
+        graph = transformer_graph(sizes, batch=16 * experts)
+        profile = published_profiles()["v100-1x8"]
+        model = CostModel(graph=graph, device=Device(flops_per_s=1e13), profile=profile)
+        return min(search(model).search_s for _ in range(3))
+
+    assert labels(24, 8) < 5 * labels(8, 8)
+    assert labels(8, 64) < 3 * labels(8, 8)
