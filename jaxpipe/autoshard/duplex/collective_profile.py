@@ -8,8 +8,8 @@
     all_reduce = 595_955_428          # bytes/s, and all_gather, reduce_scatter, all_to_all
     source = "..."
 
-Bytes are those of the whole tensor, for all four. In an all-to-all each device sends only its part of
-it, so that the speed is up to n times that of the links.
+Bytes are those of the whole tensor, for all four. In an all-to-all each device sends only its part
+of it, so that the speed is up to n times that of the links.
 """
 
 import tomllib

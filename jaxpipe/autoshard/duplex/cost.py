@@ -81,12 +81,22 @@ class OperatorCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
-    """The costs of a graph on devices; `halves` is 2 for duplex, 1 without."""
+    """The costs of a graph on devices.
+
+    Args:
+        graph: the step.
+        device: the speed of one device.
+        profile: the speed of collectives.
+        halves: into which the batch is divided: 2 for duplex, 1 without.
+        overlaps_backward: whether collectives of the backward hide behind compute as well; the
+            published cost function of HiDup has none of it.
+    """
 
     graph: Graph
     device: Device
     profile: CollectiveProfile
     halves: int = 2
+    overlaps_backward: bool = True
 
     def of(self, operator: Operator, decision: Decision) -> OperatorCost:
         """Return the cost of a decision."""

@@ -6,8 +6,8 @@
                               │                                       │
                           parameter                               parameter
 
-Operators stand in the order in which they are computed. The step's result is the loss, a scalar. The
-backward is not part of the graph: it reverses the operators, at twice their cost.
+Operators stand in the order in which they are computed. The step's result is the loss, a scalar.
+The backward is not part of the graph: it reverses the operators, at twice their cost.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ class Operator:
         equation: an einsum equation; labels that are not in its output are summed over.
         inputs: names of the operands, in the order of the equation.
         output: the name of the result.
-        flops: of the forward, over all devices [FLOP].
+        flops: a third of those of a forward and a backward, over all devices [FLOP].
         traffic_bytes: read and written by what is not a product, over all devices [bytes].
         linearity: in what it is linear.
         whole: labels along which nothing may be split, such as the classes of a softmax.
@@ -88,8 +88,8 @@ class Graph:
         bytes_per_element: of every tensor.
 
     Raises:
-        PlanError: a tensor is read before it is written, or written twice; a parameter does not have
-            exactly one reader; a label has no size.
+        PlanError: a tensor is read before it is written, or written twice; a parameter does not
+            have exactly one reader; a label has no size.
     """
 
     operators: tuple[Operator, ...]

@@ -71,15 +71,19 @@ def extended(rows: Rows, steps: Steps) -> Rows:
     return _settled(after)
 
 
-def step_row(cost: OperatorCost, *, new_stage: bool, with_memory: bool) -> tuple[float, ...]:
+def step_row(
+    cost: OperatorCost, *, new_stage: bool, with_memory: bool, overlaps_backward: bool
+) -> tuple[float, ...]:
     """Return what an operator adds to each column of a label, and whether it opens a stage."""
+    # What nothing hides is settled at once: both halves, and the sum of gradients.
+    exposed_s = 0.0 if overlaps_backward else 2 * cost.backward_s + cost.sync_s
     return (
-        cost.update_s,
+        cost.update_s + exposed_s,
         cost.compute_s,
         cost.forward_s + cost.gather_s,
-        cost.backward_s + cost.sync_s,
+        cost.backward_s + cost.sync_s if overlaps_backward else 0.0,
         cost.forward_s,
-        cost.backward_s,
+        cost.backward_s if overlaps_backward else 0.0,
         cost.memory_bytes if with_memory else 0.0,
         float(new_stage),
     )

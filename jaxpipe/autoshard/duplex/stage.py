@@ -14,7 +14,8 @@ So that with L stages, of which comp 0 takes no time,
 where `gather` and `sync` are collectives of parameters and of gradients, once for both halves.
 
 Source: Zhang et al., "HiDup", SoCC 2022, equations 4 and 5. The published code charges the backward
-without overlap, and the collectives of parameters to both halves.
+without overlap, which `overlaps_backward` = false does, and the collectives of parameters to both
+halves.
 """
 
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ class Stage:
     sync_s: float = 0.0
 
 
-def duplex_s(stages: Sequence[Stage]) -> float:
+def duplex_s(stages: Sequence[Stage], *, overlaps_backward: bool = True) -> float:
     """Return the seconds of a forward and a backward of both halves.
 
     >>> alone = Stage(compute_s=1.0)
@@ -48,10 +49,20 @@ def duplex_s(stages: Sequence[Stage]) -> float:
     for stage in stages:
         compute = stage.compute_s
         total += max(before, stage.gather_s + stage.forward_s) + max(compute, stage.forward_s)
-        total += max(BACKWARD * before, stage.backward_s + stage.sync_s)
-        total += max(BACKWARD * compute, stage.backward_s)
         before = compute
-    return total + (1 + BACKWARD) * before
+    return total + before + _backward_s(stages, overlaps=overlaps_backward)
+
+
+def _backward_s(stages: Sequence[Stage], *, overlaps: bool) -> float:
+    total, before = 0.0, 0.0
+    for stage in stages:
+        compute, moved = BACKWARD * stage.compute_s, stage.backward_s
+        if overlaps:
+            total += max(before, moved + stage.sync_s) + max(compute, moved)
+            before = compute
+        else:
+            total += 2 * (compute + moved) + stage.sync_s
+    return total + before
 
 
 def stages(costs: Sequence[OperatorCost], strategy: Strategy) -> list[Stage]:
@@ -84,7 +95,9 @@ def costs_of(model: CostModel, strategy: Strategy) -> list[OperatorCost]:
 def step_s(model: CostModel, strategy: Strategy) -> float:
     """Return the seconds of a step in two halves, with the update of the parameters."""
     costs = costs_of(model, strategy)
-    return duplex_s(stages(costs, strategy)) + sum(each.update_s for each in costs)
+    steps = stages(costs, strategy)
+    passes_s = duplex_s(steps, overlaps_backward=model.overlaps_backward)
+    return passes_s + sum(each.update_s for each in costs)
 
 
 def memory_bytes(model: CostModel, strategy: Strategy) -> float:

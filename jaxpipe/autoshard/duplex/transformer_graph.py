@@ -29,11 +29,13 @@ class ExpertSizes:
         num_experts: in one layer.
         slots: of an expert, for each sample; a mean, if samples share them.
         mask_slots: columns of the mask of a routing group, over all experts; 0 without a mask.
+        fullest: rows of the fullest device over the mean, for which all others wait.
     """
 
     num_experts: int
     slots: float
     mask_slots: float
+    fullest: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,7 @@ class TransformerSizes:
         reads_first: whether the head reads the first position alone.
         patch_values: values of a patch of a picture; 0 if inputs are tokens.
         experts: sizes of the mixtures; None if all layers are dense.
+        splits_table: whether the rows of the token table may be split by width.
     """
 
     num_layers: int
@@ -61,6 +64,7 @@ class TransformerSizes:
     reads_first: bool = False
     patch_values: int = 0
     experts: ExpertSizes | None = None
+    splits_table: bool = True
 
 
 READS_WRITES: Final = 3.0
@@ -119,7 +123,8 @@ class _Building:
     def embed(self) -> None:
         """Look up tokens, or multiply patches."""
         flops = 2 * self._elements("bsrd") if self.sizes.patch_values else 0.0
-        self._add("embed", "bs,rd->bsd", "inputs", flops=flops, whole="sr", traffic="bsd", rw=2)
+        whole = "sr" if self.sizes.splits_table else "srd"
+        self._add("embed", "bs,rd->bsd", "inputs", flops=flops, whole=whole, traffic="bsd", rw=2)
 
     def attention(self, number: int) -> None:
         """Add norm, attention and its residual."""
@@ -157,10 +162,18 @@ class _Building:
         )
         at_experts = f"{at}.dispatch", "bsd,bsec->ebcd"
         rows = self._add(
-            *at_experts, self.stream, mask, flops=masked, traffic="ebcd", rw=moved, whole="d"
+            *at_experts,
+            self.stream,
+            mask,
+            # The mask has no gradient: two products instead of three.
+            flops=2 / 3 * masked,
+            traffic="ebcd",
+            rw=moved,
+            whole="d",
         )
-        rows = self._product(f"{at}.up", "ebcd,edf->ebcf", rows)
-        rows = self._product(f"{at}.down", "ebcf,efd->ebcd", rows, nonlinear=True, traffic="ebcf")
+        waits = experts.fullest
+        rows = self._product(f"{at}.up", "ebcd,edf->ebcf", rows, waits=waits)
+        rows = self._product(f"{at}.down", "ebcf,efd->ebcd", rows, nonlinear=True, waits=waits, traffic="ebcf")
         back = f"{at}.combine", "ebcd,bsec->bsd"
         rows = self._add(
             *back, rows, mask, flops=masked, traffic="ebcd", rw=moved, linear=Linearity.PRODUCT
@@ -193,7 +206,14 @@ class _Building:
         )
 
     def _product(
-        self, name: str, equation: str, operand: str, *, nonlinear: bool = False, **fields: str
+        self,
+        name: str,
+        equation: str,
+        operand: str,
+        *,
+        nonlinear: bool = False,
+        waits: float = 1.0,
+        **fields: str,
     ) -> str:
         """Add a product with a parameter, after a norm or an activation of the operand if any."""
         labels = "".join(dict.fromkeys(equation.partition("->")[0].replace(",", "")))
@@ -202,7 +222,7 @@ class _Building:
             name,
             equation,
             operand,
-            flops=2 * self._elements(labels),
+            flops=2 * waits * self._elements(labels),
             linear=Linearity.PRODUCT if is_linear else Linearity.NONE,
             **fields,
         )

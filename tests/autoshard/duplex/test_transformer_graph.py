@@ -3,6 +3,7 @@
 import pytest
 
 from jaxpipe.autoshard.duplex import (
+    CollectiveProfile,
     CostModel,
     Device,
     ExpertSizes,
@@ -11,6 +12,8 @@ from jaxpipe.autoshard.duplex import (
     search,
     transformer_graph,
 )
+from jaxpipe.autoshard.duplex.moves import Moves
+from jaxpipe.autoshard.duplex.relaxed import RestBounds
 from jaxpipe.models import GptConfig, load_preset
 from jaxpipe.models.gpt_costs import head_forward_flops, layer_forward_flops, num_parameters
 
@@ -63,22 +66,26 @@ def test_published_clusters_have_the_published_strategies() -> None:
     assert [named[f"layer{number}.up"].signature.label for number in (1, 3, 5, 7)] == ["e"] * 4
 
 
-@pytest.mark.slow
-def test_search_takes_time_linear_in_layers_and_flat_in_devices() -> None:
-    def labels(layers: int, experts: int) -> float:
+def test_moves_are_linear_in_layers_and_the_same_for_any_number_of_devices() -> None:
+    def moves(layers: int, *, devices: int) -> int:
         sizes = TransformerSizes(
             num_layers=layers,
             dim=768,
-            num_heads=16,
+            num_heads=64,
             sequence=128,
             vocabulary=512,
             outputs=512,
             experts=ExpertSizes(num_experts=64, slots=4, mask_slots=256),
         )
-        graph = transformer_graph(sizes, batch=16 * experts)
-        profile = published_profiles()["v100-1x8"]
-        model = CostModel(graph=graph, device=Device(flops_per_s=1e13), profile=profile)
-        return min(search(model).search_s for _ in range(3))
+        model = CostModel(
+            graph=transformer_graph(sizes, batch=1024),
+            device=Device(flops_per_s=1e13),
+            profile=CollectiveProfile(devices=devices),
+        )
+        found = Moves(model, with_memory=False)
+        RestBounds(found)
+        return len(found.decisions)
 
-    assert labels(24, 8) < 5 * labels(8, 8)
-    assert labels(8, 64) < 3 * labels(8, 8)
+    first, second, third = (moves(layers, devices=8) for layers in (4, 8, 12))
+    assert second - first == third - second
+    assert moves(4, devices=64) == first
