@@ -1,4 +1,4 @@
-"""Predicted against published bars: errors, orders, and constants fitted without a group of bars."""
+"""Predicted against published bars: errors, orders, and constants fitted without some bars."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -48,7 +48,9 @@ def errors(ours: Seconds, theirs: Seconds) -> dict[Bar, float]:
     return {bar: ours[bar] / seconds - 1 for bar, seconds in theirs.items()}
 
 
-def in_order(ours: Seconds, theirs: Seconds, *, tie: float = 1.0) -> dict[tuple[int, str, str], bool]:
+def in_order(
+    ours: Seconds, theirs: Seconds, *, tie: float = 1.0
+) -> dict[tuple[int, str, str], bool]:
     """Return for each group of bars whether its systems have the published order.
 
     Pairs whose published bars differ by less than the factor `tie` may have any order.

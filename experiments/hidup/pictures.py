@@ -10,7 +10,7 @@ from jaxpipe.autoshard.duplex.systems import System
 
 matplotlib.use("Agg")
 
-import matplotlib.pyplot as plt  # noqa: E402  the backend is chosen first
+import matplotlib.pyplot as plt
 
 _COLOURS = {
     System.HIDUP: "#3b6fb6",
@@ -24,7 +24,9 @@ _COLOURS = {
 def draw_figure(figure: int, ours: Seconds, theirs: Seconds, path: Path) -> None:
     """Draw one figure, a panel for each model."""
     conditions = list(dict.fromkeys(bar.condition for bar in ours if bar.figure == figure))
-    systems = [each for each in _COLOURS if any(b.system is each and b.figure == figure for b in ours)]
+    systems = [
+        each for each in _COLOURS if any(b.system is each and b.figure == figure for b in ours)
+    ]
     canvas, panels = plt.subplots(1, len(MODELS), figsize=(13, 3.2), constrained_layout=True)
     width = 0.8 / len(systems)
     for panel, model in zip(panels, MODELS, strict=True):

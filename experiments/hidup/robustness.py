@@ -69,16 +69,26 @@ def search_rows(constants: Constants) -> Iterator[Row]:
 
 
 _PUBLISHED_S = (
-    (0.042, 0.123, 0.216, 0.321, 0.431, 0.542, 0.647, 0.767, 0.959, 1.118, 1.163, 1.288, 1.361)
+    0.042,
+    0.123,
+    0.216,
+    0.321,
+    0.431,
+    0.542,
+    0.647,
+    0.767,
+    0.959,
+    1.118,
+    1.163,
+    1.288,
+    1.361,
 )
 
 
 def _searched(layers: int, devices: int, constants: Constants) -> dict[str, str | int | float]:
     bar = Bar(figure=7, condition="4 GPUs", model="bert-sgmoe", system=System.DUPLEX)
     work = workload(bar, constants)
-    sizes = replace(
-        work.sizes, num_layers=layers, experts=work.load.sizes(RoutingGroup.SEQUENCE)
-    )
+    sizes = replace(work.sizes, num_layers=layers, experts=work.load.sizes(RoutingGroup.SEQUENCE))
     # Experts for 32 devices, and as many samples: only the number of devices changes.
     experts = replace(sizes.experts, num_experts=32) if sizes.experts else None
     graph = transformer_graph(

@@ -68,7 +68,7 @@ def _compare() -> None:
         [
             _named(bar)
             | {
-                "published s": theirs[bar] if bar in theirs else "",
+                "published s": theirs.get(bar, ""),
                 "simulated s": f"{seconds:.4f}",
                 "error": f"{off[bar]:+.1%}" if bar in off else "",
             }
@@ -98,7 +98,10 @@ def _summaries(off: Mapping[Bar, float]) -> list[str]:
     ]
     worst = max(off, key=lambda bar: abs(off[bar]))
     total = f"All {len(off)} bars: median error {median(map(abs, off.values())):.1%}; the worst is "
-    return [markdown(rows), f"{total}{' '.join(map(str, _named(worst).values()))}, {off[worst]:+.1%}."]
+    return [
+        markdown(rows),
+        f"{total}{' '.join(map(str, _named(worst).values()))}, {off[worst]:+.1%}.",
+    ]
 
 
 def _orders(ours: Mapping[Bar, float], theirs: Mapping[Bar, float]) -> str:

@@ -106,7 +106,7 @@ def workload(bar: Bar, constants: Constants) -> Workload:
 
 def cluster(figure: int, condition: str) -> CollectiveProfile:
     """Return the published profile of a figure's cluster, or one between published ones."""
-    known, number = published_profiles(), int(condition.split()[0])
+    known, number = published_profiles(), int(condition.split(maxsplit=1)[0])
     if figure == 7:
         return known[f"v100-1x{number}"]
     if figure == 8:

@@ -1,4 +1,4 @@
-"""The sizes of a preset as `jaxpipe.autoshard.duplex` reads them, which does not know the models."""
+"""The sizes of a preset in the terms of `jaxpipe.autoshard.duplex`, which knows no models."""
 
 from jaxpipe.autoshard.duplex import ExpertSizes, TransformerSizes
 from jaxpipe.models import GptConfig
@@ -7,9 +7,11 @@ from jaxpipe.models import GptConfig
 def transformer_sizes(config: GptConfig) -> TransformerSizes:
     """Return the sizes of a model, with the slots of its routing by sequence.
 
-    >>> config = GptConfig(num_layers=2, dim=64, num_heads=4, sequence=32, vocabulary=256, experts=8)
+    >>> config = GptConfig(
+    ...     num_layers=2, dim=64, num_heads=4, sequence=32, vocabulary=256, experts=8
+    ... )
     >>> transformer_sizes(config).experts
-    ExpertSizes(num_experts=8, slots=5, mask_slots=40)
+    ExpertSizes(num_experts=8, slots=5, mask_slots=40, fullest=1.0)
     """
     routing = config.routing
     experts = None

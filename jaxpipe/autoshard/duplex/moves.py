@@ -117,11 +117,14 @@ class Moves:
         """
         operator, held = self._model.graph.operators[index], self._held[state]
         after = held_after(operator, decision, held, last_read=self._last_reads[index])
-        number, row = self._number(after), partial(
-            step_row,
-            cost,
-            with_memory=self._with_memory,
-            overlaps_backward=self._model.overlaps_backward,
+        number, row = (
+            self._number(after),
+            partial(
+                step_row,
+                cost,
+                with_memory=self._with_memory,
+                overlaps_backward=self._model.overlaps_backward,
+            ),
         )
         if index and not decision.conversions:
             yield decision, row(new_stage=False), number

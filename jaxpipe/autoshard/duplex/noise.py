@@ -1,7 +1,7 @@
 """Noise on what was profiled, and what it costs: a search that believes wrong numbers.
 
-Every number that is measured is multiplied by a factor from 1 - p to 1 + p, uniformly: the FLOPs and
-the traffic of each operator and the speed of each collective. The number of devices is known.
+Every number that is measured is multiplied by a factor from 1 - p to 1 + p, uniformly: the FLOPs
+and the traffic of each operator and the speed of each collective. The number of devices is known.
 
 Source: Zhang et al., "HiDup", SoCC 2022, section 6.11.
 """

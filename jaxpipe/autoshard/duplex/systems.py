@@ -14,7 +14,7 @@ duplex       searched            sequence         searched             halves, i
 ============ =================== ================ ==================== ============================
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -47,7 +47,7 @@ class _Rule:
     group: RoutingGroup = RoutingGroup.SEQUENCE
     splits_experts: bool = False
     shards_parameters: bool = False
-    overlap: Overlap = Overlap()
+    overlap: Overlap = field(default_factory=Overlap)
     num_counts: int = 0
     """Exchanges of the sizes of ragged messages, for each mixture."""
     copied_bytes: float = 0.0
@@ -125,5 +125,3 @@ def predicted_step_s(system: System, workload: Workload) -> float:
     elements = replicated_bytes(model, strategy) / model.graph.bytes_per_element
     others_s += elements * rule.copied_bytes / workload.device.memory_bytes_per_s
     return whole_step_s(model, strategy, rule.overlap) + others_s
-
-

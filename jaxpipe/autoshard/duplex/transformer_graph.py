@@ -173,7 +173,9 @@ class _Building:
         )
         waits = experts.fullest
         rows = self._product(f"{at}.up", "ebcd,edf->ebcf", rows, waits=waits)
-        rows = self._product(f"{at}.down", "ebcf,efd->ebcd", rows, nonlinear=True, waits=waits, traffic="ebcf")
+        rows = self._product(
+            f"{at}.down", "ebcf,efd->ebcd", rows, nonlinear=True, waits=waits, traffic="ebcf"
+        )
         back = f"{at}.combine", "ebcd,bsec->bsd"
         rows = self._add(
             *back, rows, mask, flops=masked, traffic="ebcd", rw=moved, linear=Linearity.PRODUCT

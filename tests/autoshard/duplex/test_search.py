@@ -83,7 +83,7 @@ def every_strategy(model: CostModel) -> Iterator[tuple[Decision, ...]]:
     yield from rest(0, {"x": frozenset({FULL})})
 
 
-def by_events_s(steps: list[Stage]) -> float:
+def by_events_s(steps: list[Stage], *, overlaps_backward: bool) -> float:
     """Play a step slot by slot: in each, one stream computes and the other communicates."""
     slots: list[tuple[float, float]] = []  # seconds of compute, seconds of communication
     waiting: list[float] = []  # compute of half b, which runs under the next stage
@@ -92,20 +92,22 @@ def by_events_s(steps: list[Stage]) -> float:
         slots.append((step.compute_s, step.forward_s))
         waiting.append(step.compute_s)
     slots.append((waiting.pop(), 0.0))
+    total = sum(max(slot) for slot in slots)
+    slots.clear()
     for step, earlier in pairwise([*reversed(steps), None]):
         assert step is not None
         if step is steps[-1]:
             slots.append((2 * step.compute_s, 0.0))
         slots.append((2 * step.compute_s, step.backward_s))
         slots.append((2 * earlier.compute_s if earlier else 0.0, step.backward_s + step.sync_s))
-    return sum(max(slot) for slot in slots)
+    return total + sum(max(slot) if overlaps_backward else sum(slot) for slot in slots)
 
 
 speeds = st.floats(min_value=1.0, max_value=100.0)
 models = st.builds(
-    lambda flops, rates, latency, devices, update: CostModel(
+    lambda flops, rates, latency, devices, overlaps: CostModel(
         graph=chain(flops),
-        device=Device(flops_per_s=10.0, memory_bytes_per_s=40.0, update_bytes=update),
+        device=Device(flops_per_s=10.0, memory_bytes_per_s=40.0, update_bytes=1.0),
         profile=CollectiveProfile(
             devices=devices,
             latency_s=latency,
@@ -114,12 +116,13 @@ models = st.builds(
             reduce_scatter=rates[2],
             all_to_all=rates[3],
         ),
+        overlaps_backward=overlaps,
     ),
     st.lists(st.floats(min_value=0.0, max_value=1e3), min_size=4, max_size=4),
     st.lists(speeds, min_size=4, max_size=4),
     st.floats(min_value=0.0, max_value=10.0),
     st.sampled_from([1, 2, 3]),
-    st.sampled_from([0.0, 1.0]),
+    st.booleans(),
 )
 
 
@@ -178,4 +181,6 @@ def test_a_loss_that_no_device_can_sum_is_an_error() -> None:
 
 def _played_s(model: CostModel, strategy: tuple[Decision, ...]) -> float:
     costs = costs_of(model, strategy)
-    return by_events_s(stages(costs, strategy)) + sum(each.update_s for each in costs)
+    steps = stages(costs, strategy)
+    played_s = by_events_s(steps, overlaps_backward=model.overlaps_backward)
+    return played_s + sum(each.update_s for each in costs)
