@@ -74,9 +74,9 @@ _NEVER_SPLIT: Final = "sick"
 """Positions, which attention and routing mix, and what is too short to split."""
 
 
-def transformer_graph(sizes: TransformerSizes, *, batch: int) -> Graph:
+def transformer_graph(sizes: TransformerSizes, *, batch: int, bytes_per_element: int = 4) -> Graph:
     """Return the graph of a step of `batch` samples over all devices."""
-    building = _Building(sizes=sizes, lengths=_lengths(sizes, batch))
+    building = _Building(sizes=sizes, lengths=_lengths(sizes, batch), width=bytes_per_element)
     building.embed()
     for number in range(sizes.num_layers):
         building.attention(number)
@@ -90,6 +90,7 @@ def transformer_graph(sizes: TransformerSizes, *, batch: int) -> Graph:
         sizes=building.lengths,
         inputs=frozenset({"inputs"}),
         parameters=frozenset(building.parameters),
+        bytes_per_element=bytes_per_element,
     )
 
 
@@ -116,6 +117,7 @@ class _Building:
 
     sizes: TransformerSizes
     lengths: Mapping[str, float]
+    width: int
     operators: list[Operator] = field(default_factory=list)
     parameters: list[str] = field(default_factory=list)
     stream: str = "embed"
@@ -252,7 +254,7 @@ class _Building:
                 inputs=inputs,
                 output=name,
                 flops=flops,
-                traffic_bytes=4 * rw * self._elements(traffic) if traffic else 0.0,
+                traffic_bytes=self.width * rw * self._elements(traffic) if traffic else 0.0,
                 linearity=linear,
                 whole=frozenset(_NEVER_SPLIT + whole),
             )
