@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from jaxpipe.cli.duplex_search import DuplexRequest, search_duplex
+
 GIB = 2**30
 _LARGEST_MESH = 1024
 """Each device is emulated by threads of one process, which compiles for all of them."""
@@ -32,6 +34,12 @@ class AutoshardRequest:
         partitioner: `jaxpipe` inserts the collectives itself, `gspmd` lets XLA derive them from
             the shardings of arguments and results.
         target: the device to compile for; GPUs need the extra `aot`, but no GPU.
+        search: `ilp` minimises the sum of compute and collectives and compiles what it finds;
+            `duplex` lets two halves of the batch overlap (HiDup), and only predicts.
+        links: for `duplex`, a published profile of collectives or a file of `jaxpipe profile
+            --collectives`, which says how many devices there are.
+        noise: for `duplex`, amplitude of random errors of the profile; 0.2 is 20 %.
+        seed: for `duplex`, of the noise.
     """
 
     model: str = "alpa-6.7b"
@@ -47,6 +55,10 @@ class AutoshardRequest:
     reduce_scatter: bool = False
     partitioner: Literal["jaxpipe", "gspmd"] = "jaxpipe"
     target: Literal["cpu", "v100", "h200"] = "cpu"
+    search: Literal["ilp", "duplex"] = "ilp"
+    links: str = "v100-1x8"
+    noise: float = 0.0
+    seed: int = 0
 
 
 def autoshard(
@@ -72,6 +84,8 @@ def autoshard(
     from jaxpipe.jaxpr import warn_if_untested
     from jaxpipe.run.output_files import check_output
 
+    if request.search == "duplex":
+        return search_duplex(_duplex(request), out=out, draw=draw, as_json=json_)
     check_output("--out", out)
     warn_if_untested()
     # A process of its own: JAX fixes the number of its host devices as it starts.
@@ -90,6 +104,33 @@ def autoshard(
     if out is not None:
         print(f"\nstrategy -> {out}")
     return 0
+
+
+def _duplex(request: AutoshardRequest) -> DuplexRequest:
+    """Return the request of a duplex search.
+
+    Raises:
+        ConfigError: an option is for the other search.
+    """
+    from jaxpipe.errors import ConfigError
+
+    defaults = AutoshardRequest()
+    for name in ("mesh", "dp", "op", "strategy", "pins", "remat", "reduce_scatter", "partitioner"):
+        if getattr(request, name) != getattr(defaults, name):
+            raise ConfigError(
+                f"`--{name.replace('_', '-')}` is for `--search ilp`: leave it out; the devices of "
+                "`--search duplex` are those of `--links`"
+            )
+    return DuplexRequest(
+        model=request.model,
+        layers=request.layers,
+        batch=request.batch,
+        dtype=request.dtype,
+        target=request.target,
+        links=request.links,
+        noise=request.noise,
+        seed=request.seed,
+    )
 
 
 def _asked(request: AutoshardRequest) -> dict[str, Any]:

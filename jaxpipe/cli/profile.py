@@ -1,4 +1,4 @@
-"""`jaxpipe profile`: measures the parts of a model on a device of this machine."""
+"""`jaxpipe profile`: measures the parts of a model on a device, or collectives between ranks."""
 
 import time
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # these import jax, which `--help` can do without
 
 def profile(  # noqa: PLR0913  each is an option of the command line
     *,
-    model: str,
+    model: str | None = None,
     layers: str | None = None,
     microbatch: int = 1,
     sequence: int | None = None,
@@ -25,6 +25,8 @@ def profile(  # noqa: PLR0913  each is an option of the command line
     matmul_precision: MatmulPrecision = MatmulPrecision.TF32,
     repeats: int = 10,
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+    collectives: bool = False,
+    largest_mib: int = 256,
 ) -> int:
     """Measure forward, backward, split backward and optimizer of each part of a model.
 
@@ -38,9 +40,20 @@ def profile(  # noqa: PLR0913  each is an option of the command line
         matmul_precision: precision of products of float32 matrices on GPUs, as with
             `run.matmul_precision`: `tf32` where a GPU has it, or `float32`.
         repeats: repetitions of each call; fewer after 10 s, but at least 3.
-        out: the JSON file to write, for `jaxpipe plan --profile`.
+        out: the JSON file to write, for `jaxpipe plan --profile`; with `--collectives` the TOML
+            file, for `jaxpipe autoshard --links`.
+        collectives: measure all-gather, all-reduce, reduce-scatter and all-to-all between the ranks
+            of the `mpirun` that starts this, instead of a model.
+        largest_mib: the largest array of `--collectives`, from 4 to 256 MiB; a rank holds three.
     """
     from jaxpipe.errors import ConfigError
+
+    if collectives:
+        from jaxpipe.cli.profile_collectives import profile_collectives
+
+        return profile_collectives(out, largest_mib=largest_mib, repeats=repeats)
+    if model is None:
+        raise ConfigError("`--model` must name a preset, such as gpt2, unless with `--collectives`")
     from jaxpipe.models import GptConfig, load_preset
     from jaxpipe.profile import MeasureConfig, measure_gpt, write_costs
     from jaxpipe.run.console import console, print_table

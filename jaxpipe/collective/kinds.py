@@ -1,6 +1,15 @@
-"""Names for configurations and plans: the algorithms of all-reduces and barriers, the codecs."""
+"""Names for configurations and plans: collectives, their algorithms, barriers, and the codecs."""
 
 from enum import StrEnum
+
+
+class CollectiveKind(StrEnum):
+    """The kind of a collective; the values are the names in XLA."""
+
+    ALL_REDUCE = "all-reduce"
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_TO_ALL = "all-to-all"
 
 
 class AllReduceKind(StrEnum):

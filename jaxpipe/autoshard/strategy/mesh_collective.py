@@ -14,18 +14,9 @@ Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication O
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from jaxpipe.autoshard.strategy.mesh_shape import Axes, MeshShape
-
-
-class CollectiveKind(StrEnum):
-    """The kind of a collective; the values are the names in XLA."""
-
-    ALL_REDUCE = "all-reduce"
-    ALL_GATHER = "all-gather"
-    REDUCE_SCATTER = "reduce-scatter"
-    ALL_TO_ALL = "all-to-all"
+from jaxpipe.collective.kinds import CollectiveKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,141 @@
+"""Predicted against published bars: errors, orders, and constants fitted without some bars."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import log
+from pathlib import Path
+from statistics import mean, median
+
+from experiments.hidup.workloads import Bar, Constants, bars, workload
+from experiments.table import Row, read_csv
+from jaxpipe.autoshard.duplex import Decision, search, step_s
+from jaxpipe.autoshard.duplex.routing_load import RoutingGroup
+from jaxpipe.autoshard.duplex.systems import System, predicted_step_s
+
+Seconds = Mapping[Bar, float]
+
+_PUBLISHED = Path(__file__).parent / "published" / "bars.csv"
+_FLOPS_PER_S = (13e12, 13.5e12, 14e12, 14.5e12)
+_EFFICIENCIES = (0.88, 0.92, 0.96, 1.0)
+_SKEWS = (1.2, 1.4, 1.6, 1.8)
+
+TIE = 1.02
+"""Published bars closer than this are as good as equal: they were read to a few milliseconds."""
+
+
+def published() -> dict[Bar, float]:
+    """Return the published bars; those that ran out of memory are left out."""
+    return {
+        Bar(
+            figure=int(row["figure"]),
+            condition=row["condition"],
+            model=row["model"],
+            system=System(row["system"]),
+        ): float(row["seconds"])
+        for row in read_csv(_PUBLISHED)
+        if row["seconds"] != "oom"
+    }
+
+
+def predicted(constants: Constants) -> dict[Bar, float]:
+    """Return all predicted bars."""
+    return {bar: predicted_step_s(bar.system, workload(bar, constants)) for bar in bars()}
+
+
+def errors(ours: Seconds, theirs: Seconds) -> dict[Bar, float]:
+    """Return the relative error of each published bar."""
+    return {bar: ours[bar] / seconds - 1 for bar, seconds in theirs.items()}
+
+
+def in_order(
+    ours: Seconds, theirs: Seconds, *, tie: float = 1.0
+) -> dict[tuple[int, str, str], bool]:
+    """Return for each group of bars whether its systems have the published order.
+
+    Pairs whose published bars differ by less than the factor `tie` may have any order.
+    """
+    groups: dict[tuple[int, str, str], list[Bar]] = {}
+    for bar in theirs:
+        groups.setdefault(bar.group, []).append(bar)
+    return {
+        group: all(
+            ours[first] < ours[second]
+            for first, second in product(members, members)
+            if theirs[first] * tie < theirs[second]
+        )
+        for group, members in groups.items()
+    }
+
+
+def is_judged(group: tuple[int, str, str]) -> bool:
+    """Return whether a group is of 8 to 32 GPUs: figure 6, and 8 GPUs of figure 7."""
+    return group[0] == 6 or group[:2] == (7, "8 GPUs")
+
+
+@dataclass(slots=True)
+class Grid:
+    """The predictions of the published bars for each point of a grid of constants.
+
+    HiDup's strategies are searched at the first point, and priced at all others.
+    """
+
+    theirs: dict[Bar, float]
+    ours: dict[Constants, dict[Bar, float]]
+
+    @classmethod
+    def computed(cls) -> "Grid":
+        """Predict the published bars at all points."""
+        theirs, ours = published(), {}
+        strategies: dict[Bar, tuple[Decision, ...]] = {}
+        for speed, efficiency in product(_FLOPS_PER_S, _EFFICIENCIES):
+            fixed: dict[Bar, float] = {}
+            for skew in _SKEWS:
+                point = Constants(flops_per_s=speed, efficiency=efficiency, skew=skew)
+                # Only FastMoE waits for the fullest device.
+                fixed |= {
+                    bar: _seconds(bar, point, strategies)
+                    for bar in theirs
+                    if bar.system is System.FASTMOE or bar not in fixed
+                }
+                ours[point] = dict(fixed)
+        return cls(theirs, ours)
+
+    def best(self, among: Iterable[Bar]) -> Constants:
+        """Return the constants of the least mean error of these bars, in logarithms."""
+        chosen = list(among)
+
+        def loss(point: Constants) -> float:
+            return mean(abs(log(self.ours[point][bar] / self.theirs[bar])) for bar in chosen)
+
+        return min(self.ours, key=loss)
+
+    def left_out(self) -> list[Row]:
+        """Return the errors of each condition with the constants of all others."""
+        rows: list[Row] = []
+        for figure, condition in dict.fromkeys((bar.figure, bar.condition) for bar in self.theirs):
+            out = [bar for bar in self.theirs if (bar.figure, bar.condition) == (figure, condition)]
+            point = self.best(bar for bar in self.theirs if bar not in out)
+            off = [self.ours[point][bar] / self.theirs[bar] - 1 for bar in out]
+            rows.append(
+                {
+                    "figure": figure,
+                    "condition": condition,
+                    "TFLOP/s": point.flops_per_s / 1e12,
+                    "efficiency": point.efficiency,
+                    "skew": point.skew,
+                    "median error": f"{median(map(abs, off)):.1%}",
+                    "worst": f"{max(off, key=abs):+.1%}",
+                }
+            )
+        return rows
+
+
+def _seconds(bar: Bar, point: Constants, strategies: dict[Bar, tuple[Decision, ...]]) -> float:
+    work = workload(bar, point)
+    if bar.system is not System.HIDUP:
+        return predicted_step_s(bar.system, work)
+    model = work.model(RoutingGroup.SEQUENCE, halves=2, overlaps_backward=False)
+    if bar not in strategies:
+        strategies[bar] = search(model).strategy
+    return step_s(model, strategies[bar])

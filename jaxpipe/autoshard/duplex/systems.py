@@ -1,0 +1,127 @@
+"""Published systems for mixtures of experts, as strategies under one cost model.
+
+============ =================== ================ ==================== ============================
+system       experts             routing group    gradients            overlaps
+============ =================== ================ ==================== ============================
+ddp          replicated          sequence         buckets of 25 MiB    gradients under the backward
+horovod      replicated          sequence         buckets of 64 MiB    gradients under the backward
+zero3        replicated, sharded sequence         reduce-scatter       parameters and gradients
+gshard       split               sequence         one all-reduce       nothing
+deepspeed    split               device           one all-reduce       nothing
+fastmoe      split               no capacity      one all-reduce       nothing
+hidup        searched            sequence         searched             halves, in the forward
+duplex       searched            sequence         searched             halves, in both directions
+============ =================== ================ ==================== ============================
+"""
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+
+from jaxpipe.autoshard.duplex.by_label import split_by_label
+from jaxpipe.autoshard.duplex.collective_profile import CollectiveProfile
+from jaxpipe.autoshard.duplex.cost import CostModel, Device
+from jaxpipe.autoshard.duplex.graph import Operator
+from jaxpipe.autoshard.duplex.routing_load import RoutingGroup, RoutingLoad
+from jaxpipe.autoshard.duplex.search import search
+from jaxpipe.autoshard.duplex.timeline import Overlap, replicated_bytes, whole_step_s
+from jaxpipe.autoshard.duplex.transformer_graph import TransformerSizes, transformer_graph
+
+
+class System(StrEnum):
+    """A published system; see the module."""
+
+    DDP = "ddp"
+    HOROVOD = "horovod"
+    ZERO3 = "zero3"
+    GSHARD = "gshard"
+    DEEPSPEED = "deepspeed"
+    FASTMOE = "fastmoe"
+    HIDUP = "hidup"
+    DUPLEX = "duplex"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rule:
+    group: RoutingGroup = RoutingGroup.SEQUENCE
+    splits_experts: bool = False
+    shards_parameters: bool = False
+    overlap: Overlap = field(default_factory=Overlap)
+    num_counts: int = 0
+    """Exchanges of the sizes of ragged messages, for each mixture."""
+    copied_bytes: float = 0.0
+    """Read and written for each replicated parameter, to fuse its gradient with others."""
+
+
+_RULES = {
+    System.DDP: _Rule(overlap=Overlap(bucket_bytes=25 * 2**20)),
+    System.HOROVOD: _Rule(overlap=Overlap(bucket_bytes=64 * 2**20), copied_bytes=16),
+    System.ZERO3: _Rule(shards_parameters=True, overlap=Overlap(prefetches=True)),
+    System.GSHARD: _Rule(splits_experts=True),
+    System.DEEPSPEED: _Rule(splits_experts=True, group=RoutingGroup.DEVICE),
+    System.FASTMOE: _Rule(splits_experts=True, group=RoutingGroup.NONE, num_counts=1),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A model and a batch on devices.
+
+    Args:
+        sizes: of the model; `experts` is replaced by what each system's routing makes of `load`.
+        load: what is routed.
+        device: its speed in products of large batches.
+        profile: the speed of collectives.
+        throughput: batches of a device, ascending, with the part of the speed that they reach.
+    """
+
+    sizes: TransformerSizes
+    load: RoutingLoad
+    device: Device
+    profile: CollectiveProfile
+    throughput: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
+
+    def model(
+        self, group: RoutingGroup, *, halves: int, overlaps_backward: bool = True
+    ) -> CostModel:
+        """Return the cost model under a routing group."""
+        sizes = replace(self.sizes, experts=self.load.sizes(group))
+        batch = self.load.sequences * self.profile.devices
+        graph = transformer_graph(sizes, batch=batch)
+        batches, parts = zip(*self.throughput, strict=True)
+        reached = float(np.interp(self.load.sequences, batches, parts))
+        return CostModel(
+            graph=graph,
+            device=replace(self.device, flops_per_s=reached * self.device.flops_per_s),
+            profile=self.profile,
+            halves=halves,
+            overlaps_backward=overlaps_backward,
+        )
+
+
+def predicted_step_s(system: System, workload: Workload) -> float:
+    """Return the predicted seconds of a step of a system."""
+    if system in (System.HIDUP, System.DUPLEX):
+        both = system is System.DUPLEX
+        return search(
+            workload.model(RoutingGroup.SEQUENCE, halves=2, overlaps_backward=both)
+        ).seconds
+    rule = _RULES[system]
+    model = workload.model(rule.group, halves=1)
+
+    def label_of(operator: Operator) -> str:
+        is_expert = "e" in operator.operands[0] and "e" in operator.result
+        return "e" if rule.splits_experts and is_expert else "b"
+
+    strategy = split_by_label(
+        model.graph,
+        label_of,
+        num_devices=workload.profile.devices,
+        shards_parameters=rule.shards_parameters,
+    )
+    mixtures = sum(label_of(each) == "e" for each in model.graph.operators) / 2
+    others_s = rule.num_counts * mixtures * workload.profile.latency_s
+    elements = replicated_bytes(model, strategy) / model.graph.bytes_per_element
+    others_s += elements * rule.copied_bytes / workload.device.memory_bytes_per_s
+    return whole_step_s(model, strategy, rule.overlap) + others_s

@@ -1,0 +1,33 @@
+"""The sizes of a preset in the terms of `jaxpipe.autoshard.duplex`, which knows no models."""
+
+from jaxpipe.autoshard.duplex import ExpertSizes, TransformerSizes
+from jaxpipe.models import GptConfig
+
+
+def transformer_sizes(config: GptConfig) -> TransformerSizes:
+    """Return the sizes of a model, with the slots of its routing by sequence.
+
+    >>> config = GptConfig(
+    ...     num_layers=2, dim=64, num_heads=4, sequence=32, vocabulary=256, experts=8
+    ... )
+    >>> transformer_sizes(config).experts
+    ExpertSizes(num_experts=8, slots=5, mask_slots=40, fullest=1.0)
+    """
+    routing = config.routing
+    experts = None
+    if routing is not None:
+        slots = routing.capacity(config.sequence)
+        experts = ExpertSizes(
+            num_experts=config.experts, slots=slots, mask_slots=config.experts * slots
+        )
+    return TransformerSizes(
+        num_layers=config.depth,
+        dim=config.dim,
+        num_heads=config.num_heads,
+        sequence=config.sequence,
+        vocabulary=0 if config.patch else config.vocabulary,
+        outputs=config.classes or config.vocabulary,
+        reads_first=config.classes > 0,
+        patch_values=config.patch**2 * config.channels,
+        experts=experts,
+    )
