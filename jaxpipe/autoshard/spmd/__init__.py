@@ -1,6 +1,7 @@
 """Run a strategy as one SPMD program, its collectives explicit or derived by GSPMD."""
 
 from jaxpipe.autoshard.spmd.baseline import baseline
+from jaxpipe.autoshard.spmd.microbatches import accumulated
 from jaxpipe.autoshard.spmd.program import Program, trace_program
 from jaxpipe.autoshard.spmd.propagate import propagate
 from jaxpipe.autoshard.spmd.sharded_step import (
@@ -25,6 +26,7 @@ __all__ = [
     "Program",
     "ShardedProgram",
     "abstract_arrays",
+    "accumulated",
     "baseline",
     "initial_state",
     "partitioned_step",
