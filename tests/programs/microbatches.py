@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jaxpipe.autoshard.graph import trace_step
 from jaxpipe.autoshard.hlo import collectives
@@ -38,8 +37,6 @@ def _run(
 ) -> dict[str, Any]:
     gpt = small(model)
     tokens, targets = data()
-    # Padding, more of it in some microbatches than in others: their means do not add up.
-    targets = targets.at[: BATCH // 4, SEQUENCE // 4 :].set(-1)
     arguments = (state_of(gpt), tokens, targets)
     step = NamedStep(
         run=train_step(gpt, GRADIENTS, remat=False, microbatches=microbatches),
@@ -61,7 +58,7 @@ def _run(
             (each.kind.value, each.num_bytes) for each in collectives(compiled.as_text())
         ),
         "apart": max(jax.tree.leaves(jax.tree.map(apart, got, expected))),
-        "moved": float(jnp.max(jnp.abs(expected[1]))),
+        "loss": float(expected[1]),
     }
 
 

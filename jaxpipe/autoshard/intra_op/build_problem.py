@@ -196,7 +196,7 @@ class _Draft:
             seen = np.zeros(full.shape, dtype=bool)
             seen[read.cells] = True
             counts += seen
-        # Not on two axes: a charge for each of hundreds of pairs of layouts makes programs that take
+        # Not on two axes: a charge for each of hundreds of pairs of layouts makes a program of
         # minutes. There each reader pays, and what runs may take less than the problem says.
         is_shared = (counts > 1) & (full > 0) & (len(layouts.mesh.real_axes) == 1)
         for read in reads:

@@ -1,6 +1,14 @@
 """Run a strategy as one SPMD program, its collectives explicit or derived by GSPMD."""
 
 from jaxpipe.autoshard.spmd.baseline import baseline
+from jaxpipe.autoshard.spmd.host_program import HostProgram
+from jaxpipe.autoshard.spmd.host_schedule import HostSchedule, schedule_of
+from jaxpipe.autoshard.spmd.host_step import (
+    HostStep,
+    local_piece,
+    measured_segments,
+    trace_host_program,
+)
 from jaxpipe.autoshard.spmd.microbatches import accumulated
 from jaxpipe.autoshard.spmd.program import Program, trace_program
 from jaxpipe.autoshard.spmd.propagate import propagate
@@ -21,6 +29,9 @@ from jaxpipe.autoshard.spmd.train_step import (
 )
 
 __all__ = [
+    "HostProgram",
+    "HostSchedule",
+    "HostStep",
     "LossModel",
     "NamedStep",
     "Program",
@@ -29,11 +40,15 @@ __all__ = [
     "accumulated",
     "baseline",
     "initial_state",
+    "local_piece",
+    "measured_segments",
     "partitioned_step",
     "placed",
     "propagate",
+    "schedule_of",
     "shard_program",
     "sharded_step",
+    "trace_host_program",
     "trace_program",
     "train_step",
     "unstacked",

@@ -184,15 +184,35 @@ def sharded_step(
         PlanError: the strategy does not say how an argument is stored, or it does not fit.
     """
     sharded = shard_program(step, arguments, strategy)
+    mapped = jax.shard_map(
+        local_step(step, sharded, strategy.mesh, by_layout=by_layout),
+        mesh=jax_mesh(strategy.mesh, devices),
+        in_specs=tuple(map(partition_spec, sharded.arguments)),
+        out_specs=tuple(map(partition_spec, sharded.results)),
+        # Whether results are replicated follows from the choices: JAX's check cannot see it.
+        check_vma=False,
+    )
+    structure = jax.tree.structure(jax.eval_shape(step.run, *arguments))
+
+    def run(*trees: Any) -> Any:
+        return jax.tree.unflatten(structure, mapped(*jax.tree.leaves(trees)))
+
+    return jax.jit(run, donate_argnums=tuple(donated))
+
+
+def local_step(
+    step: NamedStep, sharded: ShardedProgram, mesh: MeshShape, *, by_layout: bool
+) -> Callable[..., tuple[Array, ...]]:
+    """Return what each device runs: from pieces of the arguments to pieces of the results."""
     program = sharded.program
 
     def local(*pieces: Array) -> tuple[Array, ...]:
         evaluation = Evaluation(
             program=program,
             choices=sharded.choices,
-            mesh=strategy.mesh,
+            mesh=mesh,
             by_layout=by_layout,
-            book=LayoutBook(mesh=strategy.mesh),
+            book=LayoutBook(mesh=mesh),
         )
         held = dict(
             zip(program.arguments, zip(sharded.arguments, pieces, strict=True), strict=True)
@@ -211,20 +231,7 @@ def sharded_step(
             )
         )
 
-    mapped = jax.shard_map(
-        local,
-        mesh=jax_mesh(strategy.mesh, devices),
-        in_specs=tuple(map(partition_spec, sharded.arguments)),
-        out_specs=tuple(map(partition_spec, sharded.results)),
-        # Whether results are replicated follows from the choices: JAX's check cannot see it.
-        check_vma=False,
-    )
-    structure = jax.tree.structure(jax.eval_shape(step.run, *arguments))
-
-    def run(*trees: Any) -> Any:
-        return jax.tree.unflatten(structure, mapped(*jax.tree.leaves(trees)))
-
-    return jax.jit(run, donate_argnums=tuple(donated))
+    return local
 
 
 def partitioned_step(
