@@ -26,8 +26,12 @@ from jaxpipe.models.gpt_config import GptConfig
 OPTIMIZER = optax.sgd(0.1)
 NUM_DEVICES, BATCH = 8, 64
 LINK = AxisLink(latency_s=1e-5, bandwidth_bytes_per_s=1.2e9)
-LIBRARY = {"xla_gpu_enable_triton_gemm": False}
-"""Products by cuBLAS: without a GPU nothing can be tuned."""
+OPTIONS = {
+    # Products by cuBLAS: without a GPU nothing can be tuned.
+    "xla_gpu_enable_triton_gemm": False,
+    # By default this version of XLA ends each all-to-all right after its start.
+    "xla_gpu_enable_latency_hiding_scheduler": True,
+}
 
 
 def main() -> None:
@@ -78,7 +82,7 @@ def compiled_for(target: str, *, duplex: bool, layers: int = 1) -> dict[str, Any
     shardings = placed(arguments, strategy.arguments, jax_mesh(mesh, devices), names=step.names)
     jitted = sharded_step(step, arguments, strategy, devices=devices)
     traced = jitted.trace(*abstract_arrays(arguments, shardings))  # type: ignore[attr-defined]
-    text = traced.lower(lowering_platforms=("cuda",)).compile(LIBRARY).as_text()
+    text = traced.lower(lowering_platforms=("cuda",)).compile(OPTIONS).as_text()
     return {
         "all_reduces": sum(each.kind.value == "all-reduce" for each in collectives(text)),
         "all_to_alls": sum(each.kind.value == "all-to-all" for each in collectives(text)),
@@ -89,7 +93,13 @@ def compiled_for(target: str, *, duplex: bool, layers: int = 1) -> dict[str, Any
 
 
 def _expert_parallelism() -> Pins:
-    texts = {"tokens": "S0R", "targets": "S0R", "*.moe.up": "S0RR", "*.moe.down": "S0RR"}
+    texts = {
+        "tokens": "S0R",
+        "targets": "S0R",
+        "state.params.embed.*": "RR",
+        "*.moe.up": "S0RR",
+        "*.moe.down": "S0RR",
+    }
     return Pins(arguments={path: parse_sharding(text) for path, text in texts.items()})
 
 
