@@ -31,6 +31,11 @@ class AutoshardRequest:
             path, a table `operators` by index.
         remat: rematerialize each layer in the backward.
         reduce_scatter: reduce-scatter gradients and update one shard per device (ZeRO-2).
+        zero: with `--dp`, what its devices shard: nothing (0), the optimizer's state (1), gradients
+            too (2), parameters too (3).
+        microbatches: parts of the batch that run one after the other; gradients are added up, and
+            reduced once. A strategy is searched for one of them.
+        duplex: run two microbatches together, collectives of one during products of the other.
         partitioner: `jaxpipe` inserts the collectives itself, `gspmd` lets XLA derive them from
             the shardings of arguments and results.
         target: the device to compile for; GPUs need the extra `aot`, but no GPU.
@@ -53,6 +58,9 @@ class AutoshardRequest:
     pins: Path | None = None
     remat: bool = False
     reduce_scatter: bool = False
+    zero: Literal[0, 1, 2, 3] = 0
+    microbatches: int = 1
+    duplex: bool = False
     partitioner: Literal["jaxpipe", "gspmd"] = "jaxpipe"
     target: Literal["cpu", "v100", "h200"] = "cpu"
     search: Literal["ilp", "duplex"] = "ilp"
@@ -147,12 +155,37 @@ def _asked(request: AutoshardRequest) -> dict[str, Any]:
         raise ConfigError("`--pins` are for a search, `--strategy` needs none; leave one out")
     if not 1 <= request.mesh <= _LARGEST_MESH:
         raise ConfigError(f"`--mesh` must be from 1 to {_LARGEST_MESH} devices, not {request.mesh}")
-    dp, op = _axes(request.mesh, request.batch, request.dp, request.op)
+    _check_microbatches(request)
+    batch = request.batch // request.microbatches
+    dp, op = _axes(request.mesh, batch, request.dp, request.op)
     files = {
         name: None if path is None else str(path)
         for name, path in (("strategy", request.strategy), ("pins", request.pins))
     }
     return asdict(replace(request, model=_known(request.model), dp=dp, op=op)) | files
+
+
+def _check_microbatches(request: AutoshardRequest) -> None:
+    from jaxpipe.errors import ConfigError
+
+    number = request.microbatches
+    if number < 1 or request.batch % number:
+        raise ConfigError(
+            f"`--microbatches` must divide `--batch`: {number} does not divide {request.batch}"
+        )
+    if request.duplex and number != 2:
+        raise ConfigError(f"`--duplex` has two halves: give `--microbatches 2`, not {number}")
+    if number > 1 and request.partitioner == "gspmd":
+        raise ConfigError(
+            "`--microbatches` are run by jaxpipe's own partitioner: leave `--partitioner gspmd` out"
+        )
+    if request.zero and request.dp is None and request.op is None:
+        raise ConfigError(
+            f"`--zero {request.zero}` is for a strategy by hand, a search decides itself; give "
+            "`--dp` too"
+        )
+    if request.zero and request.reduce_scatter:
+        raise ConfigError("`--reduce-scatter` is `--zero 2`: give one of them")
 
 
 def _axes(mesh: int, batch: int, dp: int | None, op: int | None) -> tuple[int | None, int | None]:

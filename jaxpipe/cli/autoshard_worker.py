@@ -87,9 +87,10 @@ class _Problem:
         return Machine(flops_per_s=self.speeds.products[self.request["dtype"]])
 
     def graph(self) -> Graph:
-        """Trace the step."""
+        """Trace the step of one microbatch."""
         names, result_names = self.step.names, self.step.result_names
-        return trace_step(self.step.run, *self.arguments, names=names, result_names=result_names)
+        arguments = self.step.of_one_microbatch(self.arguments)
+        return trace_step(self.step.run, *arguments, names=names, result_names=result_names)
 
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,11 +113,13 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
         jax.random.key(0),
     )
     tokens = jax.ShapeDtypeStruct((request["batch"], config.sequence), jnp.int32)
-    whole = train_step(gpt, optimizer, remat=request["remat"])
+    whole = train_step(gpt, optimizer, remat=request["remat"], microbatches=request["microbatches"])
     step = NamedStep(
         run=lambda *trees: whole(*trees)[0],
         names=("state", "tokens", "targets"),
         result_names=("state",),
+        microbatches=request["microbatches"],
+        duplex=request["duplex"],
     )
     problem = _Problem(step=step, arguments=(state, tokens, tokens), request=request, speeds=speeds)
     started = time.perf_counter()
@@ -140,8 +143,9 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _by_hand(problem: _Problem, *, split: Mapping[str, int]) -> Strategy:
     """Return Megatron's strategy on the mesh of the request."""
-    request, (state, tokens, _) = problem.request, problem.arguments
-    zero = ZeroLevel.GRADIENTS if request["reduce_scatter"] else ZeroLevel.NONE  # ZeRO-2
+    request = problem.request
+    state, tokens, _ = problem.step.of_one_microbatch(problem.arguments)
+    zero = [*ZeroLevel][2 if request["reduce_scatter"] else request["zero"]]
     mesh = _mesh(request["dp"], request["op"], problem.speeds)
     return baseline(state, tokens.shape, mesh=mesh, split=split, zero=zero)
 
@@ -228,7 +232,7 @@ def _described(
         dp=mesh.dp,
         op=mesh.op,
         remat=remat,
-        reduce_scatter=request["reduce_scatter"],
+        reduce_scatter=request["reduce_scatter"] or request["zero"] > 1,
     )
     seconds = (
         # Without overlap: compute, memory and collectives follow each other.

@@ -122,3 +122,36 @@ def test_pins_that_suit_no_mesh_are_named(
     (tmp_path / "pins.toml").write_text('[arguments]\n"state.parms.*" = "RR"\n')
     assert main([*_SMALL.split(), "--pins", str(tmp_path / "pins.toml")]) == 2
     assert "`arguments.state.parms.*` pins nothing" in capsys.readouterr().err
+
+
+_BY_HAND = "autoshard --model tiny --layers 1 --mesh 2 --batch 4 --dtype float32 --dp 2"
+
+
+def test_microbatches_reduce_gradients_once(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = []
+    for options in ("--zero 3", "--zero 3 --microbatches 2 --duplex"):
+        assert main([*_BY_HAND.split(), *options.split(), "--json"]) == 0
+        counts.append(json.loads(capsys.readouterr().out)["counts"])
+    assert counts[0] == counts[1]
+    assert counts[0]["allgather"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--microbatches 3", "`--microbatches` must divide `--batch`: 3 does not divide 4"),
+        ("--microbatches 4 --duplex", "give `--microbatches 2`, not 4"),
+        ("--microbatches 2 --partitioner gspmd", "leave `--partitioner gspmd` out"),
+        ("--zero 2 --reduce-scatter", "`--reduce-scatter` is `--zero 2`"),
+    ],
+)
+def test_what_microbatches_cannot_be_is_refused(
+    options: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*_BY_HAND.split(), *options.split()]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_search_decides_about_zero_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*_SMALL.split(), "--zero", "3"]) == 2
+    assert "`--zero 3` is for a strategy by hand" in capsys.readouterr().err

@@ -11,7 +11,7 @@ Source: XLA, "Async HLO instructions".
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 _INSTRUCTION = re.compile(
@@ -36,11 +36,15 @@ class AsyncCollective:
 
     Args:
         name: the name of the instruction that starts it.
+        kind: its kind, as in `HloKind`.
         num_beside: the number of computing instructions issued during it.
+        num_products: how many of these are products of matrices.
     """
 
     name: str
-    num_beside: int
+    kind: str
+    num_beside: int = 0
+    num_products: int = 0
 
 
 def async_collectives(text: str) -> tuple[AsyncCollective, ...]:
@@ -53,30 +57,51 @@ def async_collectives(text: str) -> tuple[AsyncCollective, ...]:
     ...   %f = f32[2] fusion(%b), kind=kLoop
     ...   %d = f32[2] all-reduce-done(%s)'''
     >>> async_collectives(text)
-    (AsyncCollective(name='s', num_beside=1),)
+    (AsyncCollective(name='s', kind='all-reduce', num_beside=1, num_products=0),)
     """
     return tuple(_paired(text))
 
 
 def _paired(text: str) -> Iterator[AsyncCollective]:
-    under_way: dict[str, int] = {}
+    under_way: dict[str, AsyncCollective] = {}
     for line in text.splitlines():
         match = _INSTRUCTION.match(line)
         place = None if match is None else _place(match["op"], line)
         if match is None or place is None:
             continue
         if place is Place.START:
-            under_way[match["name"]] = 0
+            kind = _kind(match["op"], line)
+            under_way[match["name"]] = AsyncCollective(name=match["name"], kind=kind)
         elif place is Place.COMPUTE:
             # Every collective in flight overlaps it, not just the last one that started.
-            under_way = {name: count + 1 for name, count in under_way.items()}
+            product = int(_is_product(match["op"], line))
+            under_way = {
+                name: replace(
+                    each,
+                    num_beside=each.num_beside + 1,
+                    num_products=each.num_products + product,
+                )
+                for name, each in under_way.items()
+            }
         elif started := next((n for n in _names(line[match.end() :]) if n in under_way), None):
-            yield AsyncCollective(name=started, num_beside=under_way.pop(started))
+            yield under_way.pop(started)
 
 
 def _names(operands: str) -> list[str]:
     # Whole names: XLA numbers copies of an instruction, `s`, `s.1`, `s.1.clone`.
     return _NAME.findall(operands)
+
+
+def _kind(op: str, line: str) -> str:
+    # Of a wrapped one the instruction says nothing; its computation is named after the kind.
+    named = op if op.startswith(_KINDS) else line.partition("calls=")[2] or line
+    return next(kind for kind in _KINDS if kind in named)
+
+
+def _is_product(op: str, line: str) -> bool:
+    # As it was written, by a library, or by Triton; an operand may be named after a product too.
+    called = line.partition("custom_call_target=")[2] + line.partition("calls=")[2]
+    return op == "dot" or "cublas" in called or "gemm" in called
 
 
 def _place(op: str, line: str) -> Place | None:

@@ -3,7 +3,8 @@
 The choices of a node are those of its root: the layouts of an argument, or the shardings of a
 deciding operator. They fix all operators that follow the root, whose collectives are added up. An
 array that is read in another layout than it is stored in is resharded: on an edge, or at the node
-if the same node makes and reads it. A result with the path of an argument is resharded to that.
+if the same node makes and reads it; several readers of one layout share one resharding, which is a
+charge of theirs. A result with the path of an argument is resharded to that.
 
 Source: Zheng et al., "Alpa", OSDI 2022, section 4.2.
 """
@@ -14,12 +15,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jaxpipe.autoshard.graph import Graph, Operator
-from jaxpipe.autoshard.intra_op.layouts import LayoutBook
 from jaxpipe.autoshard.intra_op.machine import Machine
 from jaxpipe.autoshard.intra_op.operator_tree import Tree, tree_of
 from jaxpipe.autoshard.intra_op.peak_memory import Peak, live_at_peaks
 from jaxpipe.autoshard.intra_op.problem import Edge, Node, Problem
 from jaxpipe.autoshard.intra_op.tables import Combined, Table, TableBook, account, charge_s
+from jaxpipe.autoshard.resharding import LayoutBook
 from jaxpipe.autoshard.strategy import MeshShape
 
 
@@ -44,7 +45,6 @@ class Space:
     layouts: LayoutBook
     tables: TableBook
     problem: Problem
-    combined: tuple[Combined, ...]
     stored: tuple[Stored, ...]
     deciding: Mapping[int, int]
     kept: tuple[np.ndarray, ...]
@@ -58,11 +58,11 @@ class Space:
 def space_of(graph: Graph, mesh: MeshShape, machine: Machine) -> Space:
     """Return all strategies for a graph on a mesh of such devices."""
     tree = tree_of(graph)
-    layouts = LayoutBook(mesh=mesh, machine=machine)
+    layouts = LayoutBook(mesh=mesh, launch_s=machine.launch_s)
     draft = _Draft(
         graph=graph,
         tree=tree,
-        tables=TableBook(graph=graph, layouts=layouts),
+        tables=TableBook(graph=graph, layouts=layouts, machine=machine),
         live=live_at_peaks(graph, tree.final),
     )
     draft.settle()
@@ -73,11 +73,32 @@ def space_of(graph: Graph, mesh: MeshShape, machine: Machine) -> Space:
         layouts=layouts,
         tables=draft.tables,
         problem=draft.problem(),
-        combined=tuple(draft.combined),
         stored=tuple(draft.stored[array] for array in range(len(graph.arrays))),
         deciding=draft.deciding,
         kept=tuple(np.arange(len(seconds)) for seconds in draft.seconds),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Once:
+    """The resharding of an array from one layout to another, paid once by all who read it so."""
+
+    array: int
+    source: int
+    target: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Read:
+    """A node that reads an array: layouts before and after, by choices of source and reader."""
+
+    node: int
+    cells: tuple[np.ndarray, ...]
+
+
+def _cells(source: Stored, node: int, layout: np.ndarray) -> tuple[np.ndarray, ...]:
+    return (source.layout, layout) if source.node == node else np.ix_(source.layout, layout)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,7 +116,8 @@ class _Draft:
     charges: list[dict[int, np.ndarray]] = field(default_factory=list)
     edges: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
     edge_charges: dict[tuple[int, int], dict[int, np.ndarray]] = field(default_factory=dict)
-    combined: dict[Combined, int] = field(default_factory=dict)
+    combined: dict[Combined | _Once, int] = field(default_factory=dict)
+    reads: dict[int, dict[tuple[int, bytes], _Read]] = field(default_factory=dict)
     _reshard_charges: dict[int, dict[Combined, np.ndarray]] = field(default_factory=dict)
 
     def settle(self) -> None:
@@ -143,11 +165,8 @@ class _Draft:
                 followed = operator.operands[place]
                 assert followed is not None, operator
                 pick = self.stored[followed].layout
-            for position, (operand, numbers) in enumerate(
-                zip(operator.operands, table.operands, strict=True)
-            ):
-                # The table itself gathers the followed operand.
-                if operand is not None and numbers is not None and position != place:
+            for operand, numbers in zip(operator.operands, table.operands, strict=True):
+                if operand is not None and numbers is not None:
                     self._read(operand, stored.node, numbers[pick])
         for path, result in self.graph.results.items():
             argument = self.graph.arguments.get(path)
@@ -155,27 +174,54 @@ class _Draft:
             if argument is not None and argument not in self.tree.states:
                 target = self.stored[argument]
                 self._read(result, target.node, target.layout)
+        for array, reads in self.reads.items():
+            self._reshard(array, [*reads.values()])
 
     def _read(self, array: int, node: int, layout: np.ndarray) -> None:
-        """Add that a node reads an array in this layout, for each of its choices."""
-        source, final = self.stored[array], self.tree.final[array]
+        """Note that a node reads an array in this layout, for each of its choices."""
+        read = _Read(cells=_cells(self.stored[array], node, layout), node=node)
+        layouts = self.tables.layouts.of(self.graph.arrays[array])
+        # Operators of one node that read alike are one reader.
+        if layouts.wire_s[read.cells].any() or layouts.latency_s[read.cells].any():
+            self.reads.setdefault(array, {})[node, layout.tobytes()] = read
+
+    def _reshard(self, array: int, reads: list[_Read]) -> None:
+        """Add the resharding of an array for its readers; what two may share is a charge."""
+        final = self.tree.final[array]
         layouts = self.tables.layouts.of(self.graph.arrays[array])
         # Final arrays start together: their latency is a charge, paid once by all.
         full = layouts.wire_s if final else layouts.wire_s + layouts.latency_s
-        if source.node == node:
-            pick: tuple[np.ndarray, ...] = (source.layout, layout)
+        counts = np.zeros(full.shape, dtype=int)
+        for read in reads:
+            seen = np.zeros(full.shape, dtype=bool)
+            seen[read.cells] = True
+            counts += seen
+        # Not on two axes: a charge for each of hundreds of pairs of layouts makes a program of
+        # minutes. There each reader pays, and what runs may take less than the problem says.
+        is_shared = (counts > 1) & (full > 0) & (len(layouts.mesh.real_axes) == 1)
+        for read in reads:
+            seconds, charges = self._costs(array, read)
+            seconds += np.where(is_shared, 0.0, full)[read.cells]
+            for source, target in np.argwhere(is_shared):
+                mask = (read.cells[0] == source) & (read.cells[1] == target)
+                self._charge(charges, _Once(array, source, target, full[source, target]), mask)
+            if final:
+                for combined, mask in self._resharding_charges(array).items():
+                    self._charge(charges, combined, mask[read.cells])
+
+    def _costs(self, array: int, read: _Read) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+        """Return the seconds and charges that a reader adds to: its node's, or those of an edge."""
+        source = self.stored[array]
+        if source.node == read.node:
             # The same choice decides both layouts: one number for each, no edge.
-            self.seconds[node] += full[pick]
-            into = self.charges[node]
-        else:
-            # Alpa's R(v, u): every choice of the source against every choice of the reader.
-            pick = np.ix_(source.layout, layout)
-            ends = (source.node, node)
-            self.edges[ends] = self.edges.get(ends, 0.0) + full[pick]
-            into = self.edge_charges.setdefault(ends, {})
-        if final:
-            for combined, mask in self._resharding_charges(array).items():
-                self._charge(into, combined, mask[pick])
+            return self.seconds[read.node], self.charges[read.node]
+        # Alpa's R(v, u): every choice of the source against every choice of the reader.
+        ends = (source.node, read.node)
+        shape = np.broadcast_shapes(*(each.shape for each in read.cells))
+        return (
+            self.edges.setdefault(ends, np.zeros(shape)),
+            self.edge_charges.setdefault(ends, {}),
+        )
 
     def _resharding_charges(self, array: int) -> dict[Combined, np.ndarray]:
         """Return the charges of each pair of layouts of a final array."""
@@ -210,7 +256,12 @@ class _Draft:
             for ends, seconds in self.edges.items()
             if seconds.any() or self.edge_charges.get(ends)
         )
-        charges = np.array([charge_s(each, self.tables.layouts) for each in self.combined])
+        charges = np.array(
+            [
+                each.seconds if isinstance(each, _Once) else charge_s(each, self.tables.layouts)
+                for each in self.combined
+            ]
+        )
         return Problem(nodes=nodes, edges=edges, charge_s=charges)
 
     def _node(self, seconds: np.ndarray) -> int:
@@ -225,7 +276,9 @@ class _Draft:
         self.stored[array] = Stored(node=node, layout=numbers)
         self.memory[node] += np.outer(self.live[:, array], layouts.num_bytes[numbers])
 
-    def _charge(self, into: dict[int, np.ndarray], combined: Combined, mask: np.ndarray) -> None:
+    def _charge(
+        self, into: dict[int, np.ndarray], combined: Combined | _Once, mask: np.ndarray
+    ) -> None:
         # Joined by or: any part of the node has the charge, and it is paid once.
         if mask.any():
             number = self.combined.setdefault(combined, len(self.combined))

@@ -1,16 +1,18 @@
 """What a strategy costs: its collectives, one by one, and its memory on each device."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxpipe.autoshard.graph import roles_of
 from jaxpipe.autoshard.intra_op.build_problem import Space
 from jaxpipe.autoshard.intra_op.decode import choice_of, number_of, stored_as, table_row
 from jaxpipe.autoshard.intra_op.enumerate_shardings import reduction_collectives
+from jaxpipe.autoshard.intra_op.machine import Machine
 from jaxpipe.autoshard.intra_op.peak_memory import Peak
 from jaxpipe.autoshard.intra_op.tables import Combined
-from jaxpipe.autoshard.strategy import Collective
+from jaxpipe.autoshard.resharding import Computed, carried, steps_to
+from jaxpipe.autoshard.strategy import Collective, OperatorChoice, Sharding, collective_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,22 +86,32 @@ def memory_of(space: Space, chosen: Sequence[int]) -> Memory:
     )
 
 
+def seconds_of(space: Space, chosen: Sequence[int], machine: Machine) -> float:
+    """Return the seconds of a step: its products, its light operators, its collectives."""
+    mesh = space.layouts.mesh
+    moved_s = sum(
+        collective_s(each, mesh, launch_s=machine.launch_s)
+        for each in collectives_of(space, chosen)
+    )
+    rows = ((space.table(each), table_row(space, each, chosen)) for each in space.graph.operators)
+    return moved_s + sum(float(table.computed_s[row]) for table, row in rows)
+
+
 def _all_collectives(space: Space, chosen: Sequence[int]) -> Iterator[tuple[int, Collective]]:
-    """Yield every collective, and the array that it makes."""
+    """Yield every collective that runs, and the array that it makes."""
     graph, mesh = space.graph, space.layouts.mesh
-    for operator in graph.operators:
-        table, row = space.table(operator), table_row(space, operator, chosen)
-        for operand, numbers in zip(operator.operands, table.operands, strict=True):
-            if operand is not None and numbers is not None:
-                why = f"{operator.primitive} {operator.index} reads otherwise"
-                followed = space.tree.followed[operator.index]
-                # As in the tables: the gather of a followed operand is charged to the result.
-                made = operand
-                if followed is not None and operator.operands[followed] == operand:
-                    made = operator.results[0]
-                yield from _reshard(space, operand, int(numbers[row]), chosen, (made, why))
+    choices = _carried(space, chosen)
+    stored = {array: stored_as(space, array, chosen) for array in graph.arguments.values()} | {
+        result: sharding
+        for operator, choice in zip(graph.operators, choices, strict=True)
+        for result, sharding in zip(operator.results, choice.results, strict=True)
+    }
+    reads = _reads(space, chosen, choices)
+    # In the order in which arrays are made, so that a list of collectives reads like the step.
+    for array in graph.arguments.values():
+        yield from _resharded(space, array, stored[array], reads.get(array, {}))
+    for operator, choice in zip(graph.operators, choices, strict=True):
         result = operator.results[0]
-        choice = choice_of(space, operator, chosen)
         for each in reduction_collectives(
             choice.results[0], choice.partial, graph.arrays[result], mesh
         ):
@@ -108,18 +120,57 @@ def _all_collectives(space: Space, chosen: Sequence[int]) -> Iterator[tuple[int,
                 result,
                 Collective(kind=each.kind, num_bytes=each.num_bytes, axes=each.axes, why=why),
             )
+        for each in operator.results:
+            yield from _resharded(space, each, stored[each], reads.get(each, {}))
+
+
+def _carried(space: Space, chosen: Sequence[int]) -> tuple[OperatorChoice, ...]:
+    """Return how operators are computed, their partial sums where they are reduced."""
+    graph = space.graph
+    return carried(
+        [
+            Computed(
+                primitive=each.primitive,
+                inputs=each.operands,
+                outputs=each.results,
+                rule=each.rule,
+            )
+            for each in graph.operators
+        ],
+        [choice_of(space, each, chosen) for each in graph.operators],
+        dict(enumerate(graph.arrays)),
+        space.layouts.mesh,
+        needed=frozenset(graph.results.values()),
+    )
+
+
+def _reads(
+    space: Space, chosen: Sequence[int], choices: Sequence[OperatorChoice]
+) -> dict[int, dict[Sharding, str]]:
+    """Return the layouts in which each array is read, and by what first."""
+    graph = space.graph
+    found: dict[int, dict[Sharding, str]] = defaultdict(dict)
+    for operator, choice in zip(graph.operators, choices, strict=True):
+        for operand, sharding in zip(operator.operands, choice.operands, strict=True):
+            if operand is not None:
+                why = f"{operator.primitive} {operator.index} reads otherwise"
+                found[operand].setdefault(sharding, why)
     for path, result in graph.results.items():
-        argument = graph.arguments.get(path)
-        if argument is not None and argument not in space.tree.states:
-            target = number_of(space, argument, chosen)
-            yield from _reshard(space, result, target, chosen, (result, f"{path} is stored"))
+        argument = graph.arguments.get(path, result)
+        found[result].setdefault(stored_as(space, argument, chosen), f"{path} is stored")
+    return found
 
 
-def _reshard(
-    space: Space, array: int, target: int, chosen: Sequence[int], named: tuple[int, str]
+def _resharded(
+    space: Space, array: int, stored: Sharding, reads: Mapping[Sharding, str]
 ) -> Iterator[tuple[int, Collective]]:
-    layouts, (made, why) = space.layouts.of(space.graph.arrays[array]), named
-    source = number_of(space, array, chosen)
-    words = f"{why}: {stored_as(space, array, chosen)}->{layouts.shardings[target]}"
-    for each in layouts.path(source, target):
-        yield made, Collective(kind=each.kind, num_bytes=each.num_bytes, axes=each.axes, why=words)
+    layouts = space.layouts.of(space.graph.arrays[array])
+    for step in steps_to(layouts, stored, reads):
+        if step.collective is not None:
+            why = reads.get(step.after, "a step of several")
+            words = f"{why}: {step.before}->{step.after}"
+            kind, axes = step.collective.kind, step.collective.axes
+            yield (
+                array,
+                Collective(kind=kind, num_bytes=step.collective.num_bytes, axes=axes, why=words),
+            )

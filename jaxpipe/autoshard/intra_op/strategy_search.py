@@ -16,7 +16,7 @@ from jaxpipe.autoshard.intra_op.restrict import (
     kept_by,
     pinned,
 )
-from jaxpipe.autoshard.intra_op.strategy_cost import Memory, collectives_of, memory_of
+from jaxpipe.autoshard.intra_op.strategy_cost import Memory, collectives_of, memory_of, seconds_of
 from jaxpipe.autoshard.strategy import Collective, MeshShape, Pins, Strategy
 from jaxpipe.errors import PlanError
 
@@ -98,8 +98,9 @@ def find_strategy(
             f"no strategy was found within `memory_limit_bytes` = {config.memory_limit_bytes:.4g} "
             f"and `time_limit_s` = {config.time_limit_s}; raise them, or take more devices"
         )
-    found = strategy_of(space, answer.chosen, name=name)
-    seconds = space.problem.seconds(answer.chosen)
+    # What runs: at most the problem's seconds, which let each reader slice from no other's layout.
+    seconds = seconds_of(space, answer.chosen, machine)
+    found = replace(strategy_of(space, answer.chosen, name=name), seconds=seconds)
     bound_s = min(answer.bound_s, seconds)  # HiGHS' bound may exceed the optimum by its tolerance
     return Found(
         priced=_priced(space, answer.chosen, replace(found, bound_s=bound_s)),
@@ -119,7 +120,8 @@ def price_strategy(graph: Graph, strategy: Strategy, machine: Machine) -> Priced
     """
     space = space_of(graph, strategy.mesh, machine)
     chosen = choices_in(space, strategy)
-    again = strategy_of(space, chosen, name=strategy.name)
+    seconds = seconds_of(space, chosen, machine)
+    again = replace(strategy_of(space, chosen, name=strategy.name), seconds=seconds)
     return _priced(space, chosen, again)
 
 

@@ -15,7 +15,8 @@ from jaxpipe.autoshard.intra_op.enumerate_shardings import (
     following_candidate,
     reduction_collectives,
 )
-from jaxpipe.autoshard.intra_op.layouts import LayoutBook
+from jaxpipe.autoshard.intra_op.machine import Machine
+from jaxpipe.autoshard.resharding import LayoutBook
 from jaxpipe.autoshard.strategy import (
     Axes,
     Collective,
@@ -35,7 +36,8 @@ class Table:
     """The choices of an operator, or what it does for each layout of what it follows.
 
     `operands[i]` and `results[j]` are the numbers of layouts, for each choice; operands that are
-    constants have none. `splits` are the axes that split each factor.
+    constants have none. `splits` are the axes that split each factor, `computed_s` the `seconds`
+    without collectives.
     """
 
     choices: tuple[OperatorChoice, ...]
@@ -43,6 +45,7 @@ class Table:
     operands: tuple[np.ndarray | None, ...]
     results: tuple[np.ndarray, ...]
     seconds: np.ndarray
+    computed_s: np.ndarray
     charges: Mapping[Combined, np.ndarray]
 
 
@@ -64,6 +67,7 @@ class TableBook:
 
     graph: Graph
     layouts: LayoutBook
+    machine: Machine
     _made: dict[_Kind, Table] = field(default_factory=dict)
 
     def of(self, operator: Operator, *, followed: int | None, final: bool) -> Table:
@@ -78,7 +82,7 @@ class TableBook:
             followed=followed,
         )
         if kind not in self._made:
-            self._made[kind] = _table(kind, self.layouts)
+            self._made[kind] = _table(kind, self.layouts, self.machine)
         return self._made[kind]
 
 
@@ -109,29 +113,21 @@ def account(
 def charge_s(combined: Combined, book: LayoutBook) -> float:
     """Return the seconds that collectives of one kind take to start, together."""
     kind, axes, _ = combined
-    return latency_s(kind, axes, book.mesh, launch_s=book.machine.launch_s)
+    return latency_s(kind, axes, book.mesh, launch_s=book.launch_s)
 
 
-def _table(kind: _Kind, book: LayoutBook) -> Table:
-    mesh, machine = book.mesh, book.machine
+def _table(kind: _Kind, book: LayoutBook, machine: Machine) -> Table:
+    mesh = book.mesh
     if kind.followed is None:
         found = list(candidates(kind.rule, kind.results[0].shape, mesh))
-        gathered: list[list[Collective]] = [[] for _ in found]
     else:
         followed = kind.operands[kind.followed]
         assert followed is not None, kind
         source = book.of(followed)
         # A row per layout of the followed operand, by number: `Stored.layout` picks rows.
         found = [following_candidate(kind.rule, kind.followed, s, mesh) for s in source.shardings]
-        gathered = [
-            list(source.path(place, source.number[each.choice.operands[kind.followed]]))
-            for place, each in enumerate(found)
-        ]
     choices = tuple(each.choice for each in found)
-    collectives = [
-        [*before, *_sums(choice, kind.results[0], book)]
-        for before, choice in zip(gathered, choices, strict=True)
-    ]
+    collectives = [_sums(choice, kind.results[0], book) for choice in choices]
     seconds, charges = account(collectives, kind.results[0].dtype, book, final=kind.final)
     # Devices along axes that split nothing compute the same, and save no time.
     devices = np.array([mesh.size(_axes(each.split)) for each in found], dtype=float)
@@ -143,9 +139,9 @@ def _table(kind: _Kind, book: LayoutBook) -> Table:
         book.of(array).num_bytes[numbers]
         for array, numbers in zip(kind.results, results, strict=True)
     )
-    seconds = seconds + kind.flops / machine.flops_per_s / devices
     # Products are bound by FLOP, light operators by memory: an operator pays for one of them.
-    seconds = seconds + (0.0 if kind.flops else moved / machine.memory_bytes_per_s)
+    computed_s = kind.flops / machine.flops_per_s / devices
+    computed_s = computed_s + (0.0 if kind.flops else moved / machine.memory_bytes_per_s)
     return Table(
         choices=choices,
         splits=tuple(each.split for each in found),
@@ -156,7 +152,8 @@ def _table(kind: _Kind, book: LayoutBook) -> Table:
             for place, array in enumerate(kind.operands)
         ),
         results=results,
-        seconds=seconds,
+        seconds=seconds + computed_s,
+        computed_s=computed_s,
         charges=charges,
     )
 

@@ -1,6 +1,15 @@
 """Run a strategy as one SPMD program, its collectives explicit or derived by GSPMD."""
 
 from jaxpipe.autoshard.spmd.baseline import baseline
+from jaxpipe.autoshard.spmd.host_program import HostProgram
+from jaxpipe.autoshard.spmd.host_schedule import HostSchedule, schedule_of
+from jaxpipe.autoshard.spmd.host_step import (
+    HostStep,
+    local_piece,
+    measured_segments,
+    trace_host_program,
+)
+from jaxpipe.autoshard.spmd.microbatches import accumulated
 from jaxpipe.autoshard.spmd.program import Program, trace_program
 from jaxpipe.autoshard.spmd.propagate import propagate
 from jaxpipe.autoshard.spmd.sharded_step import (
@@ -20,18 +29,26 @@ from jaxpipe.autoshard.spmd.train_step import (
 )
 
 __all__ = [
+    "HostProgram",
+    "HostSchedule",
+    "HostStep",
     "LossModel",
     "NamedStep",
     "Program",
     "ShardedProgram",
     "abstract_arrays",
+    "accumulated",
     "baseline",
     "initial_state",
+    "local_piece",
+    "measured_segments",
     "partitioned_step",
     "placed",
     "propagate",
+    "schedule_of",
     "shard_program",
     "sharded_step",
+    "trace_host_program",
     "trace_program",
     "train_step",
     "unstacked",

@@ -11,17 +11,19 @@ all-reduces inside a layer run one by one, and those of all gradients together a
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jaxpipe.autoshard.resharding import LayoutBook, Step, steps_to
 from jaxpipe.autoshard.spmd.collect import gather_all, names, reduce_all, reduce_scatter_all
 from jaxpipe.autoshard.spmd.local_operator import run_locally, sliced, unended
-from jaxpipe.autoshard.spmd.program import Program
-from jaxpipe.autoshard.spmd.reshard import Move, cuts, next_move
+from jaxpipe.autoshard.spmd.program import Program, array_type
 from jaxpipe.autoshard.strategy import (
     Axes,
     CollectiveKind,
@@ -46,6 +48,7 @@ class Wait:
     axes: Axes
     dim: int
     to_dim: int
+    before: Sharding
     after: Sharding
 
     @property
@@ -62,8 +65,12 @@ class Wait:
         )
 
 
+def _nothing() -> Mapping[int, "Held"]:
+    return MappingProxyType({})
+
+
 @dataclass(slots=True)
-class _Held:
+class Held:
     """The shards of one array on this device, by sharding, and its pending reductions."""
 
     stored: Sharding
@@ -88,7 +95,13 @@ class Evaluation:
     choices: Sequence[OperatorChoice]
     mesh: MeshShape
     by_layout: bool
-    held: dict[int, _Held] = field(default_factory=dict)
+    book: LayoutBook
+    held: MutableMapping[int, Held] = field(default_factory=dict)
+    guarded: Mapping[int, Held] = field(default_factory=_nothing)
+    weights: Sequence[int] = ()
+    barriers: dict[tuple[int, Sharding], Array] = field(default_factory=dict)
+    reads: dict[int, list[Sharding]] = field(default_factory=dict)
+    steps: dict[int, dict[Sharding, Step]] = field(default_factory=dict)
 
     def run(
         self,
@@ -96,16 +109,44 @@ class Evaluation:
         results: Mapping[int, Sharding],
     ) -> list[Array]:
         """Return the pieces of the results, in the order of the program, sharded as asked."""
-        for number, (sharding, piece) in arguments.items():
-            self.held[number] = _Held(sharding, {sharding: piece})
+        self.start(arguments, results)
+        self.run_operators(range(len(self.program.operators)))
+        return self.results(results)
+
+    def start(
+        self, arguments: Mapping[int, tuple[Sharding, Array]], results: Mapping[int, Sharding]
+    ) -> None:
+        """Take the arguments and the constants, and note how everything will be read."""
+        self.hold(arguments)
         for number, value in self.program.constants.items():
             array = self.program.arrays[number]
             whole = replicated(len(array.shape))
             # The compiler of jax 0.11 dies of an empty array that `shard_map` closes over.
             held = value if math.prod(array.shape) else jnp.zeros(array.shape, array.dtype)
             # Computed whole by every device: slices of it are free.
-            self.held[number] = _Held(whole, {whole: held})
-        self._run_operators()
+            self.held[number] = Held(whole, {whole: held})
+        self.reads = _reads(self.program, self.choices, results)
+        self.weights = _dependents(self.program)
+
+    def hold(self, arguments: Mapping[int, tuple[Sharding, Array]]) -> None:
+        """Take the pieces of arguments, stored as these shardings say."""
+        for number, (sharding, piece) in arguments.items():
+            self.held[number] = Held(sharding, {sharding: piece})
+
+    def part(self, *, guarded: bool) -> "Evaluation":
+        """Return an evaluation that shares what is here, and keeps what it makes to itself.
+
+        What it resharded of shared arrays is shared as well. With `guarded` it reads them through
+        a barrier, so that XLA merges none of its products with those of another part.
+        """
+        return replace(
+            self,
+            held=ChainMap({}, self.held),
+            guarded=self.held if guarded else MappingProxyType({}),
+        )
+
+    def results(self, results: Mapping[int, Sharding]) -> list[Array]:
+        """Return the pieces of the results, in the order of the program, sharded as asked."""
         # Results last, and combined: unlike parameters in use, they end up whole anyway.
         while waits := [
             wait for number, needed in results.items() if (wait := self._wait(number, needed))
@@ -113,11 +154,11 @@ class Evaluation:
             self._collect(self._together(waits[0], waits))
         return [self._piece(number, results[number]) for number in self.program.results]
 
-    def _run_operators(self) -> None:
+    def run_operators(self, places: Iterable[int]) -> None:
+        """Run these operators; what they read is here, or made by another of them."""
         # All processes trace this, and hang unless they arrive at the same order of collectives:
         # no sets, only lists and dictionaries in the order of the program.
-        weights = _dependents(self.program)
-        left = list(range(len(self.program.operators)))
+        left = list(places)
         while left:
             waiting: list[int] = []
             waits: dict[Wait, int] = {}
@@ -127,7 +168,7 @@ class Evaluation:
                     continue
                 waiting.append(place)
                 for wait in found:
-                    waits[wait] = max(waits.get(wait, 0), weights[place])
+                    waits[wait] = max(waits.get(wait, 0), self.weights[place])
             left = waiting
             if left:
                 self._collect(self._next(waits))
@@ -142,10 +183,10 @@ class Evaluation:
         waits = [wait for number, needed in needs if (wait := self._wait(number, needed))]
         if waits:
             return waits
-        operands = [self._piece(number, needed) for number, needed in needs]
+        operands = [self._read(number, needed) for number, needed in needs]
         results = run_locally(operator, choice, operands, program=self.program, mesh=self.mesh)
         for number, sharding, piece in zip(operator.outputs, unended(choice), results, strict=True):
-            self.held[number] = _Held(sharding, {sharding: piece}, choice.partial, operator.name)
+            self.held[number] = Held(sharding, {sharding: piece}, choice.partial, operator.name)
         return None
 
     def _next(self, waits: Mapping[Wait, int]) -> list[Wait]:
@@ -170,20 +211,44 @@ class Evaluation:
         # Partial sums first: a shard of them is no shard of the array.
         if held.ends:
             return _ending(number, held, dtype)
-        nearest = _nearest(held, needed)
-        if cuts(nearest, needed) is not None:
-            return None
-        return _moving(number, next_move(nearest, needed), dtype)
+        step = self._first_missing(number, needed)
+        return None if step is None else _moving(number, step, dtype)
+
+    def _first_missing(self, number: int, needed: Sharding) -> Step | None:
+        """Return the first collective on the way to a layout; None if slices lead there."""
+        missing = None
+        while needed not in self.held[number].pieces:
+            step = self._steps(number)[needed]
+            missing = missing if step.collective is None else step
+            needed = step.before
+        return missing
+
+    def _steps(self, number: int) -> dict[Sharding, Step]:
+        """Return the step that makes each layout of an array other than the stored one."""
+        if number not in self.steps:
+            layouts = self.book.of(array_type(self.program.arrays[number]))
+            steps = steps_to(layouts, self.held[number].stored, self.reads[number])
+            self.steps[number] = {step.after: step for step in steps}
+        return self.steps[number]
+
+    def _read(self, number: int, needed: Sharding) -> Array:
+        piece = self._piece(number, needed)
+        if number not in self.guarded:
+            return piece
+        # Kept: a barrier for each reader would be as many copies.
+        return self.barriers.setdefault((number, needed), jax.lax.optimization_barrier(piece))
 
     def _piece(self, number: int, needed: Sharding) -> Array:
-        held = self.held[number]
-        if needed not in held.pieces:
-            source = next(each for each in held.pieces if cuts(each, needed) is not None)
-            piece = held.pieces[source]
-            for dim, axes in cuts(source, needed) or ():
-                piece = sliced(piece, dim, axes, self.mesh)
-            held.pieces[needed] = piece  # keeps the slice: the next reader needs none
-        return held.pieces[needed]
+        pieces = self.held[number].pieces
+        if needed not in pieces:
+            step = self._steps(number)[needed]
+            assert step.collective is None, (number, step)
+            piece = self._piece(number, step.before)
+            for dim, axes in enumerate(needed.dims):
+                gained = axes[len(step.before.dims[dim]) :]
+                piece = sliced(piece, dim, gained, self.mesh) if gained else piece
+            pieces[needed] = piece  # keeps the slice: the next reader needs none
+        return pieces[needed]
 
     def _collect(self, waits: Sequence[Wait]) -> None:
         """Run one collective and store its results."""
@@ -199,8 +264,7 @@ class Evaluation:
         held = self.held[wait.number]
         if held.ends:
             return held.pieces[held.stored]
-        before = next(each for each in held.pieces if _leads(each, wait))
-        return held.pieces[before]
+        return self._piece(wait.number, wait.before)
 
     def _collected(self, waits: Sequence[Wait], pieces: Sequence[Array]) -> list[Array]:
         kind, axes, dims = waits[0].kind, waits[0].axes, [wait.dim for wait in waits]
@@ -219,7 +283,7 @@ class Evaluation:
         return [moved]
 
 
-def _ending(number: int, held: _Held, dtype: str) -> Wait:
+def _ending(number: int, held: Held, dtype: str) -> Wait:
     end = held.ends[0]
     after, dim = held.stored, -1
     if end.scatter_dim is not None:
@@ -236,46 +300,40 @@ def _ending(number: int, held: _Held, dtype: str) -> Wait:
         axes=end.axes,
         dim=dim,
         to_dim=-1,
+        before=held.stored,
         after=after,
     )
 
 
-def _moving(number: int, move: Move, dtype: str) -> Wait:
-    gathers = move.to_dim is None
+def _moving(number: int, step: Step, dtype: str) -> Wait:
+    assert step.collective is not None, step
+    have, need = step.before.dims, step.after.dims
+    (dim,) = [place for place in range(len(have)) if len(need[place]) < len(have[place])]
+    to_dim = [place for place in range(len(have)) if len(need[place]) > len(have[place])]
     return Wait(
         number=number,
-        kind=CollectiveKind.ALL_GATHER if gathers else CollectiveKind.ALL_TO_ALL,
+        kind=step.collective.kind,
         join="add",
         dtype=dtype,
-        axes=move.axes,
-        dim=move.dim,
-        to_dim=-1 if move.to_dim is None else move.to_dim,
-        after=move.after,
+        axes=step.collective.axes,
+        dim=dim,
+        to_dim=to_dim[0] if to_dim else -1,
+        before=step.before,
+        after=step.after,
     )
 
 
-def _nearest(held: _Held, needed: Sharding) -> Sharding:
-    """Return the available sharding with the fewest collectives to the needed one."""
-    return min(held.pieces, key=lambda each: _num_moves(each, needed))
-
-
-def _num_moves(sharding: Sharding, needed: Sharding) -> int:
-    moves = 0
-    while cuts(sharding, needed) is None:
-        sharding, moves = next_move(sharding, needed).after, moves + 1
-    return moves
-
-
-def _leads(sharding: Sharding, wait: Wait) -> bool:
-    """Return whether the collective reads a shard of this sharding."""
-    have = sharding.dims[wait.dim]
-    if have[len(have) - len(wait.axes) :] != wait.axes:
-        return False
-    dims = list(sharding.dims)
-    dims[wait.dim] = have[: len(have) - len(wait.axes)]
-    if wait.to_dim >= 0:
-        dims[wait.to_dim] = (*dims[wait.to_dim], *wait.axes)
-    return tuple(dims) == wait.after.dims
+def _reads(
+    program: Program, choices: Sequence[OperatorChoice], results: Mapping[int, Sharding]
+) -> dict[int, list[Sharding]]:
+    """Return the layouts in which each array is read, once each."""
+    found: dict[int, dict[Sharding, None]] = {}
+    for operator, choice in zip(program.operators, choices, strict=True):
+        for number, sharding in zip(operator.inputs, choice.operands, strict=True):
+            found.setdefault(number, {})[sharding] = None
+    for number, sharding in results.items():
+        found.setdefault(number, {})[sharding] = None
+    return {number: [*shardings] for number, shardings in found.items()}
 
 
 def _dependents(program: Program) -> list[int]:

@@ -12,8 +12,10 @@ from itertools import count
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import Primitive
 
+from jaxpipe.autoshard.graph import ArrayType
 from jaxpipe.autoshard.graph.rule import Form, Rule
 from jaxpipe.autoshard.graph.rules import rule_of
 from jaxpipe.jaxpr import Equation, FlatJaxpr, Variable, flatten, live, varying
@@ -83,6 +85,12 @@ def trace_program(step: Callable[..., Any], *arguments: Any) -> Program:
             n: jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each, n in number.items()
         },
     )
+
+
+def array_type(array: jax.ShapeDtypeStruct) -> ArrayType:
+    """Return the type of an array of a program; a PRNG key counts no bytes."""
+    itemsize = array.dtype.itemsize if isinstance(array.dtype, np.dtype) else 0
+    return ArrayType(shape=tuple(array.shape), dtype=str(array.dtype), itemsize=itemsize)
 
 
 def _variables(flat: FlatJaxpr) -> dict[Variable, None]:

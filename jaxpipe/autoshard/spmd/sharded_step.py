@@ -9,9 +9,11 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 
 from jaxpipe.autoshard.graph import path_name
+from jaxpipe.autoshard.resharding import Computed, LayoutBook, carried
 from jaxpipe.autoshard.spmd.check_choice import check_choices
 from jaxpipe.autoshard.spmd.interpret import Evaluation
-from jaxpipe.autoshard.spmd.program import Program, trace_program
+from jaxpipe.autoshard.spmd.microbatches import phases_of, run_microbatches, times_of
+from jaxpipe.autoshard.spmd.program import Program, array_type, trace_program
 from jaxpipe.autoshard.spmd.propagate import propagate
 from jaxpipe.autoshard.strategy import (
     MeshShape,
@@ -36,11 +38,61 @@ class NamedStep:
     """A function of trees of arrays, and the names of its arguments and results in a strategy.
 
     With one name in `result_names` the function returns one tree, else a tuple of trees.
+
+    Args:
+        run: the function.
+        names: those of its arguments. What is no result too is the batch, of which each array has
+            the examples along its first dim.
+        result_names: those of its results.
+        microbatches: how many parts of the batch run one after the other in a sharded step; the
+            function has to mark its sums over examples, as `train_step` does.
+        duplex: whether two microbatches run together, the collectives of one during the products of
+            the other.
+
+    Raises:
+        PlanError: there is no microbatch, or a duplex of not two.
     """
 
     run: Callable[..., Any]
     names: tuple[str, ...]
     result_names: tuple[str, ...]
+    microbatches: int = 1
+    duplex: bool = False
+
+    def __post_init__(self) -> None:
+        if self.microbatches < 1:
+            raise PlanError(f"`microbatches` must be at least 1, is {self.microbatches}; raise it")
+        if self.duplex and self.microbatches != 2:
+            raise PlanError(
+                f"a `duplex` has two halves: `microbatches` is {self.microbatches}; set it to 2"
+            )
+
+    @property
+    def batch(self) -> tuple[str, ...]:
+        """The names of the arguments that are divided into microbatches."""
+        return tuple(name for name in self.names if name not in self.result_names)
+
+    def of_one_microbatch(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the shapes of the arguments for one microbatch: what a strategy is searched for.
+
+        Raises:
+            PlanError: a batch does not divide into microbatches.
+        """
+        return tuple(
+            jax.tree.map(self._divided, tree) if name in self.batch else tree
+            for name, tree in zip(self.names, arguments, strict=True)
+        )
+
+    def _divided(self, leaf: Any) -> Any:
+        if self.microbatches == 1 or not leaf.shape:
+            return leaf
+        if leaf.shape[0] % self.microbatches:
+            raise PlanError(
+                f"`microbatches` must divide the batch: {self.microbatches} does not divide "
+                f"{leaf.shape[0]} examples; choose another number, or another batch"
+            )
+        shape = (leaf.shape[0] // self.microbatches, *leaf.shape[1:])
+        return jax.ShapeDtypeStruct(shape, leaf.dtype)
 
     def results(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """Return the shapes of the trees that the function returns."""
@@ -50,12 +102,16 @@ class NamedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedProgram:
-    """A program, and the shardings of its arguments, results and operators."""
+    """A program, and the shardings of its arguments, results and operators.
+
+    `batch` are the arguments that microbatches divide.
+    """
 
     program: Program
     arguments: tuple[Sharding, ...]
     results: tuple[Sharding, ...]
     choices: tuple[OperatorChoice, ...]
+    batch: tuple[int, ...]
 
 
 def shard_program(step: NamedStep, arguments: Sequence[Any], strategy: Strategy) -> ShardedProgram:
@@ -66,6 +122,7 @@ def shard_program(step: NamedStep, arguments: Sequence[Any], strategy: Strategy)
     Raises:
         PlanError: the strategy does not say how an argument is stored, or it does not fit.
     """
+    arguments = step.of_one_microbatch(arguments)
     program = trace_program(step.run, *arguments)
     inputs = _paths(arguments, step.names)
     outputs = _paths(step.results(arguments), step.result_names)
@@ -80,7 +137,28 @@ def shard_program(step: NamedStep, arguments: Sequence[Any], strategy: Strategy)
         given=strategy.operators,
         scatter=strategy.zero in _SCATTERS,
     )
-    return ShardedProgram(program=program, arguments=stored, results=needed, choices=choices)
+    batch = _numbers_of(step.batch, step, arguments, program)
+    is_divided = step.microbatches > 1
+    times = times_of(phases_of(program, batch), step.microbatches) if is_divided else {}
+    choices = carried(
+        [
+            Computed(
+                primitive=each.name,
+                inputs=each.inputs,
+                outputs=each.outputs,
+                rule=each.rule,
+                times=times.get(place, 1),
+            )
+            for place, each in enumerate(program.operators)
+        ],
+        choices,
+        {number: array_type(array) for number, array in program.arrays.items()},
+        strategy.mesh,
+        needed=frozenset(program.results),
+    )
+    return ShardedProgram(
+        program=program, arguments=stored, results=needed, choices=choices, batch=batch
+    )
 
 
 def sharded_step(
@@ -106,21 +184,8 @@ def sharded_step(
         PlanError: the strategy does not say how an argument is stored, or it does not fit.
     """
     sharded = shard_program(step, arguments, strategy)
-    program = sharded.program
-
-    def local(*pieces: Array) -> tuple[Array, ...]:
-        evaluation = Evaluation(
-            program=program, choices=sharded.choices, mesh=strategy.mesh, by_layout=by_layout
-        )
-        held = zip(sharded.arguments, pieces, strict=True)
-        results = evaluation.run(
-            dict(zip(program.arguments, held, strict=True)),
-            dict(zip(program.results, sharded.results, strict=True)),
-        )
-        return tuple(results)
-
     mapped = jax.shard_map(
-        local,
+        local_step(step, sharded, strategy.mesh, by_layout=by_layout),
         mesh=jax_mesh(strategy.mesh, devices),
         in_specs=tuple(map(partition_spec, sharded.arguments)),
         out_specs=tuple(map(partition_spec, sharded.results)),
@@ -133,6 +198,40 @@ def sharded_step(
         return jax.tree.unflatten(structure, mapped(*jax.tree.leaves(trees)))
 
     return jax.jit(run, donate_argnums=tuple(donated))
+
+
+def local_step(
+    step: NamedStep, sharded: ShardedProgram, mesh: MeshShape, *, by_layout: bool
+) -> Callable[..., tuple[Array, ...]]:
+    """Return what each device runs: from pieces of the arguments to pieces of the results."""
+    program = sharded.program
+
+    def local(*pieces: Array) -> tuple[Array, ...]:
+        evaluation = Evaluation(
+            program=program,
+            choices=sharded.choices,
+            mesh=mesh,
+            by_layout=by_layout,
+            book=LayoutBook(mesh=mesh),
+        )
+        held = dict(
+            zip(program.arguments, zip(sharded.arguments, pieces, strict=True), strict=True)
+        )
+        wanted = dict(zip(program.results, sharded.results, strict=True))
+        if step.microbatches == 1:
+            return tuple(evaluation.run(held, wanted))
+        return tuple(
+            run_microbatches(
+                evaluation,
+                held,
+                wanted,
+                batch=sharded.batch,
+                num_microbatches=step.microbatches,
+                duplex=step.duplex,
+            )
+        )
+
+    return local
 
 
 def partitioned_step(
@@ -183,6 +282,19 @@ def _paths(trees: Sequence[Any], names: Sequence[str]) -> list[str]:
         for name, tree in zip(names, trees, strict=True)
         for keys, _ in jax.tree_util.tree_leaves_with_path(tree)
     ]
+
+
+def _numbers_of(
+    names: Sequence[str], step: NamedStep, arguments: Sequence[Any], program: Program
+) -> tuple[int, ...]:
+    """Return the numbers of the arrays in these arguments."""
+    owners = [
+        name
+        for name, tree in zip(step.names, arguments, strict=True)
+        for _ in jax.tree.leaves(tree)
+    ]
+    pairs = zip(owners, program.arguments, strict=True)
+    return tuple(number for owner, number in pairs if owner in names)
 
 
 def _shapes(program: Program, numbers: Sequence[int]) -> list[tuple[int, ...]]:

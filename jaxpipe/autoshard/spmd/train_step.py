@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, Integer, Key
 
+from jaxpipe.autoshard.spmd.microbatches import accumulated
+
 Tree: TypeAlias = dict[str, Any]
 Step: TypeAlias = Callable[[Tree, Array, Array], tuple[Tree, Array]]
 
@@ -83,11 +85,19 @@ def unstacked(params: Tree, num_layers: int) -> Tree:
     return {**params, "blocks": blocks}
 
 
-def train_step(model: LossModel, optimizer: optax.GradientTransformation, *, remat: bool) -> Step:
+def train_step(
+    model: LossModel,
+    optimizer: optax.GradientTransformation,
+    *,
+    remat: bool,
+    microbatches: int = 1,
+) -> Step:
     """Return a step: state, tokens and targets in; the next state and the mean loss out.
 
     The mean is over the targets that are not negative. With `remat` each layer is recomputed in
-    the backward, from its input.
+    the backward, from its input. With more than one of `microbatches`, gradients and loss are
+    marked as sums, which a sharded step with as many microbatches adds up; without sharding, the
+    step computes the whole batch at once, and returns the same.
     """
     block = (
         jax.checkpoint(lambda layer, x: model.block(layer, x, None))
@@ -95,22 +105,27 @@ def train_step(model: LossModel, optimizer: optax.GradientTransformation, *, rem
         else (lambda layer, x: model.block(layer, x, None))
     )
 
-    def mean_loss(params: Tree, tokens: Array, targets: Array) -> Array:
+    def summed_loss(params: Tree, tokens: Array, targets: Array) -> Array:
         x, added = model.embed(params, tokens, None), []
         # Unrolled, not scanned: a strategy may shard every layer in its own way.
         for layer in range(model.num_layers):
             output = block(params["blocks"][str(layer)], x)
             x, *more = output if isinstance(output, tuple) else (output,)
             added += more
-        # `loss` is a sum: the mean needs the number of targets, which padding lowers.
-        num_targets = jnp.sum((targets >= 0).astype(jnp.float32))
         # Without layers that add to it, no operation is added either.
-        return sum(added, model.loss(params, x, targets)) / num_targets
+        return sum(added, model.loss(params, x, targets))
+
+    def gradients(params: Tree, tokens: Array, targets: Array) -> tuple[Array, Tree]:
+        if microbatches > 1:
+            return _of_sums(summed_loss, params, tokens, targets)
+        # `loss` is a sum: the mean needs the number of targets, which padding lowers.
+        mean = lambda *each: summed_loss(*each) / _num_targets(targets)  # noqa: E731
+        loss, grads = jax.value_and_grad(mean)(params, tokens, targets)
+        # Moments and updates are float32: small updates would vanish in a shorter format.
+        return loss, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), grads)
 
     def step(state: Tree, tokens: Array, targets: Array) -> tuple[Tree, Array]:
-        loss, grads = jax.value_and_grad(mean_loss)(state["params"], tokens, targets)
-        # Moments and updates are float32: small updates would vanish in a shorter format.
-        grads = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), grads)
+        loss, grads = gradients(state["params"], tokens, targets)
         master = state.get("master", state["params"])
         updates, kept = optimizer.update(grads, state["optimizer"], master)
         new = optax.apply_updates(master, updates)
@@ -121,3 +136,22 @@ def train_step(model: LossModel, optimizer: optax.GradientTransformation, *, rem
         return {"params": cast, "optimizer": kept, "master": new}, loss
 
     return step
+
+
+def _of_sums(
+    summed_loss: Callable[[Tree, Array, Array], Array], params: Tree, tokens: Array, targets: Array
+) -> tuple[Array, Tree]:
+    """Return the mean loss and its gradients, from sums that are marked."""
+    # A constant, which all microbatches share: gradients of a bare sum overflow float16.
+    size = jnp.float32(targets.size)
+    scaled = lambda *each: summed_loss(*each) / size  # noqa: E731
+    loss, grads = jax.value_and_grad(scaled)(params, tokens, targets)
+    # In float32 before they are added up.
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), grads)
+    loss, wide, num_targets = accumulated((loss, wide, _num_targets(targets)))
+    factor = size / num_targets
+    return loss * factor, jax.tree.map(lambda leaf: leaf * factor, wide)
+
+
+def _num_targets(targets: Array) -> Array:
+    return jnp.sum((targets >= 0).astype(jnp.float32))

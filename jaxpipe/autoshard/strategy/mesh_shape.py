@@ -77,6 +77,11 @@ class MeshShape:
         return (self.dp, self.op)
 
     @property
+    def links(self) -> tuple[AxisLink, AxisLink]:
+        """The link along each axis, in the order of `Axis`."""
+        return (self.dp_link, self.op_link)
+
+    @property
     def real_axes(self) -> Axes:
         """The axes along which there is more than one device."""
         return tuple(axis for axis in Axis if self.sizes[axis] > 1)
@@ -88,7 +93,7 @@ class MeshShape:
     def link(self, axes: Axes) -> AxisLink:
         """Return the link of a ring along these axes: the slowest that it passes."""
         # A ring along both axes has hops of either kind, and is as slow as the slowest.
-        links = [(self.dp_link, self.op_link)[axis] for axis in axes if self.sizes[axis] > 1]
+        links = [self.links[axis] for axis in axes if self.sizes[axis] > 1]
         return AxisLink(
             latency_s=max((link.latency_s for link in links), default=0.0),
             bandwidth_bytes_per_s=min((link.bandwidth_bytes_per_s for link in links), default=inf),

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxpipe.autoshard.graph import ArrayType
-from jaxpipe.autoshard.intra_op.layouts import LayoutBook
-from jaxpipe.autoshard.intra_op.machine import Machine
 from jaxpipe.autoshard.intra_op.reshard_pruning import network_of
+from jaxpipe.autoshard.resharding import LayoutBook
 from jaxpipe.autoshard.strategy import AxisLink, MeshShape
 
 LINK = AxisLink(latency_s=1e-6, bandwidth_bytes_per_s=1e9)
@@ -35,9 +34,7 @@ def test_any_table_keeps_its_costs(seed: int, rows: int, columns: int) -> None:
 
 
 def test_reshardings_keep_their_costs_in_fewer_cells() -> None:
-    book = LayoutBook(
-        mesh=MeshShape(dp=2, op=4, dp_link=LINK, op_link=LINK), machine=Machine(flops_per_s=1.0)
-    )
+    book = LayoutBook(mesh=MeshShape(dp=2, op=4, dp_link=LINK, op_link=LINK), launch_s=5e-6)
     layouts = book.of(ArrayType(shape=(8, 16, 32), dtype="float32", itemsize=4))
     table = layouts.wire_s + layouts.latency_s
     network = network_of(table)

@@ -8,6 +8,7 @@ of a resharding is
 - an all-to-all: the innermost axis of a dim comes to split another dim, as its innermost;
 
 and a resharding is the sequence of steps that takes least (by Floyd's algorithm over all layouts).
+The sequence depends on the mesh alone, so that whoever prices it and whoever runs it agree.
 
 Source: Zheng et al., "Alpa", OSDI 2022, table 2, of which this takes the cheapest composition.
 """
@@ -15,21 +16,26 @@ Source: Zheng et al., "Alpa", OSDI 2022, table 2, of which this takes the cheape
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import permutations, product
+from math import isfinite
 
 import numpy as np
 
 from jaxpipe.autoshard.graph import ArrayType
-from jaxpipe.autoshard.intra_op.machine import Machine
 from jaxpipe.autoshard.strategy import (
     Axes,
     Axis,
+    AxisLink,
     Collective,
     CollectiveKind,
     MeshShape,
     Sharding,
+    collective_s,
     latency_s,
     wire_s,
 )
+
+_LAUNCH_S = 5e-6  # as `intra_op.Machine`: of equal bytes, fewer collectives
+_UNKNOWN = AxisLink(bandwidth_bytes_per_s=1e9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,7 +43,7 @@ class Layouts:
     """The shardings that arrays of one shape can have, by number, and reshardings between them.
 
     `wire_s[a, b]` are the seconds that grow with bytes, `latency_s[a, b]` the others; `after[a, b]`
-    is the layout after the first step.
+    is the layout after the first step, and `cost[a, b]` what decides between sequences.
     """
 
     array: ArrayType
@@ -48,29 +54,34 @@ class Layouts:
     wire_s: np.ndarray
     latency_s: np.ndarray
     after: np.ndarray
+    cost: np.ndarray
 
     def path(self, source: int, target: int) -> Iterator[Collective]:
         """Yield the collectives of a resharding, in order; slices are none."""
         while source != target:
             step = int(self.after[source, target])
-            collective = _step(self.shardings[source], self.shardings[step], self.array, self.mesh)
+            collective = self.collective(source, step)
             if collective is not None:
                 yield collective
             source = step
 
+    def collective(self, source: int, step: int) -> Collective | None:
+        """Return the collective of one step; None for a slice."""
+        return _step(self.shardings[source], self.shardings[step], self.array, self.mesh)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutBook:
-    """Layouts of all shapes on one mesh, each made once."""
+    """Layouts of all shapes on one mesh, each made once; `launch_s` starts one collective."""
 
     mesh: MeshShape
-    machine: Machine
+    launch_s: float = 0.0
     _made: dict[ArrayType, Layouts] = field(default_factory=dict)
 
     def of(self, array: ArrayType) -> Layouts:
         """Return the layouts of arrays like this."""
         if array not in self._made:
-            self._made[array] = _layouts(array, self.mesh, self.machine)
+            self._made[array] = _layouts(array, self.mesh, self.launch_s)
         return self._made[array]
 
 
@@ -97,14 +108,15 @@ def shardings_of(shape: tuple[int, ...], mesh: MeshShape) -> tuple[Sharding, ...
     return tuple(sorted(found, key=lambda each: (len(each.axes), each.axes)))
 
 
-def _layouts(array: ArrayType, mesh: MeshShape, machine: Machine) -> Layouts:
-    shardings = shardings_of(array.shape, mesh)
+def _layouts(array: ArrayType, mesh: MeshShape, launch_s: float) -> Layouts:
+    shardings, judged = shardings_of(array.shape, mesh), _judged(mesh)
     number = {sharding: place for place, sharding in enumerate(shardings)}
     size = len(shardings)
     wire, latency = np.full((size, size), np.inf), np.full((size, size), np.inf)
+    cost = np.full((size, size), np.inf)
     after = np.tile(np.arange(size), (size, 1))
-    np.fill_diagonal(wire, 0.0)
-    np.fill_diagonal(latency, 0.0)
+    for table in (wire, latency, cost):
+        np.fill_diagonal(table, 0.0)
     for place, sharding in enumerate(shardings):
         for other in _neighbours(sharding):
             if other not in number:  # it does not divide, or the axis has one device
@@ -112,20 +124,19 @@ def _layouts(array: ArrayType, mesh: MeshShape, machine: Machine) -> Layouts:
             step = _step(sharding, other, array, mesh)
             target = number[other]
             # As for a slice; a collective adds its cost below.
-            wire[place, target] = latency[place, target] = 0.0
+            wire[place, target] = latency[place, target] = cost[place, target] = 0.0
             if step is not None:
                 wire[place, target] = wire_s(step.kind, step.axes, mesh, num_bytes=step.num_bytes)
-                latency[place, target] = latency_s(
-                    step.kind, step.axes, mesh, launch_s=machine.launch_s
-                )
+                latency[place, target] = latency_s(step.kind, step.axes, mesh, launch_s=launch_s)
+                cost[place, target] = collective_s(step, judged, launch_s=_LAUNCH_S)
     # Floyd: `middle` must be the outer loop, so that paths through earlier ones are final.
     for middle in range(size):
-        through_wire = wire[:, middle, None] + wire[None, middle]
-        through_latency = latency[:, middle, None] + latency[None, middle]
+        through = cost[:, middle, None] + cost[None, middle]
         # 1e-15 s: sums that differ by rounding alone must not replace a path.
-        better = through_wire + through_latency < wire + latency - 1e-15
-        wire = np.where(better, through_wire, wire)
-        latency = np.where(better, through_latency, latency)
+        better = through < cost - 1e-15
+        cost = np.where(better, through, cost)
+        wire = np.where(better, wire[:, middle, None] + wire[None, middle], wire)
+        latency = np.where(better, latency[:, middle, None] + latency[None, middle], latency)
         after = np.where(better, after[:, middle, None], after)
     return Layouts(
         array=array,
@@ -136,7 +147,14 @@ def _layouts(array: ArrayType, mesh: MeshShape, machine: Machine) -> Layouts:
         wire_s=wire,
         latency_s=latency,
         after=after,
+        cost=cost,
     )
+
+
+def _judged(mesh: MeshShape) -> MeshShape:
+    """Return a mesh whose links have a bandwidth: over free ones any detour would be the best."""
+    links = [link if isfinite(link.bandwidth_bytes_per_s) else _UNKNOWN for link in mesh.links]
+    return MeshShape(dp=mesh.dp, op=mesh.op, dp_link=links[0], op_link=links[1])
 
 
 def _neighbours(sharding: Sharding) -> Iterator[Sharding]:

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxpipe.autoshard.graph import ArrayType
-from jaxpipe.autoshard.intra_op.layouts import LayoutBook, shardings_of
-from jaxpipe.autoshard.intra_op.machine import Machine
+from jaxpipe.autoshard.resharding import LayoutBook, shardings_of
 from jaxpipe.autoshard.strategy import (
     AxisLink,
     CollectiveKind,
@@ -20,11 +19,11 @@ from jaxpipe.autoshard.strategy import (
 )
 
 LINK = AxisLink(latency_s=1e-6, bandwidth_bytes_per_s=1e9)
-MACHINE = Machine(flops_per_s=1.0)
+LAUNCH_S = 5e-6
 
 
 def book(dp: int, op: int) -> LayoutBook:
-    return LayoutBook(mesh=MeshShape(dp=dp, op=op, dp_link=LINK, op_link=LINK), machine=MACHINE)
+    return LayoutBook(mesh=MeshShape(dp=dp, op=op, dp_link=LINK, op_link=LINK), launch_s=LAUNCH_S)
 
 
 def piece(sharding: Sharding, shape: tuple[int, ...], mesh: MeshShape, place: tuple[int, int]):
@@ -62,8 +61,7 @@ def test_a_path_takes_what_is_said_and_no_detour_less(
     total = layouts.wire_s + layouts.latency_s
     for i, j in product(range(len(total)), repeat=2):
         listed = [
-            collective_s(each, layouts.mesh, launch_s=MACHINE.launch_s)
-            for each in layouts.path(i, j)
+            collective_s(each, layouts.mesh, launch_s=LAUNCH_S) for each in layouts.path(i, j)
         ]
         assert sum(listed) == pytest.approx(total[i, j])
     detours = (total[:, :, None] + total[None, :, :]).min(axis=1)
