@@ -20,6 +20,12 @@ from jaxpipe.errors import ConfigError
 
 _BORDER = "│╭╮╰╯ "
 """Of a terminal with Unicode; others get blanks, and dashes between the parts."""
+_KINDS = {"INT": "a whole number", "FLOAT": "a number", "PATH": "a path"}
+_NO_KIND = re.compile(
+    r"no type matching (?:\{None\}\|)?(?P<kind>[A-Z]+) could be instantiated "
+    r"from \['(?P<value>.*)'\]"
+    r"|invalid literal for int\(\) with base 10: '(?P<text>.*)'"
+)
 _STYLE = re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -74,9 +80,16 @@ def in_words(box: str) -> str:
     # The first line is the title; lines of dashes divide the rest.
     parts = [" ".join(part) for is_rule, part in groupby(lines[1:], key=_is_rule) if not is_rule]
     said = parts[0].replace(" (required)", "") if parts else "the options are wrong"
+    said = _NO_KIND.sub(_wanted, said)
     meant = re.search(r"Perhaps you meant: +(--[a-z0-9-]+)", " ".join(parts))
     near = f"; did you mean `{meant[1]}`?" if meant else ""
     return f"{said[:1].lower()}{said[1:].rstrip('.')}{near}"
+
+
+def _wanted(found: re.Match[str]) -> str:
+    """Return what a value must be, of a conversion by tyro or Python that failed."""
+    kind = _KINDS.get(found["kind"] or "INT", found["kind"])
+    return f"it must be {kind}, not {found['value'] or found['text']!r}"
 
 
 def _is_rule(line: str) -> bool:
