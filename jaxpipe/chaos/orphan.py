@@ -22,7 +22,6 @@ from jaxpipe.topo.emulate.owner import owned
 CLUSTER = "laptop"
 _NEVER = 10**6
 _GONE_WITHIN_S = 10.0
-_STARTS_WITHIN_S = 400.0
 
 
 def _trials(setup: Setup) -> Iterator[Trial]:
@@ -50,8 +49,8 @@ def can_emulate() -> bool:
 
 def _kill_mpirun(config: Path, dataset: Path, figures: dict[str, float], *, after_s: float) -> None:
     with started(config, dataset) as run:
-        wait_for_ranks(run, timeout_s=_STARTS_WITHIN_S)
-        wait_for_steps(run, steps=1, timeout_s=_STARTS_WITHIN_S)
+        wait_for_ranks(run)
+        wait_for_steps(run, steps=1)
         time.sleep(after_s)
         run.ranks()  # notes the memory that they share
         job, folders = run.job(), _job_folders(run.process.pid)
@@ -70,8 +69,8 @@ def _kill_emulation(
 ) -> None:
     before = (sys.executable, "-P", "-m", "jaxpipe", "emulate", CLUSTER, "--")
     with started(config, dataset, before=before) as run:
-        wait_for_ranks(run, timeout_s=_STARTS_WITHIN_S)
-        wait_for_steps(run, steps=1, timeout_s=_STARTS_WITHIN_S)
+        wait_for_ranks(run)
+        wait_for_steps(run, steps=1)
         time.sleep(after_s)
         run.ranks()
         job, emulation = run.job(), run.process.pid
