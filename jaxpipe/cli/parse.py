@@ -12,12 +12,21 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from functools import wraps
+from itertools import groupby
 
 import tyro
 
 from jaxpipe.errors import ConfigError
 
-_BORDER = "│╭╮╰╯─ "
+_BORDER = "│╭╮╰╯ "
+"""Of a terminal with Unicode; others get blanks, and dashes between the parts."""
+_KINDS = {"INT": "a whole number", "FLOAT": "a number", "PATH": "a path"}
+_NO_KIND = re.compile(
+    r"no type matching (?:\{None\}\|)?(?P<kind>[A-Z]+) could be instantiated "
+    r"from \['(?P<value>.*)'\]"
+    r"|invalid literal for int\(\) with base 10: '(?P<text>.*)'"
+)
+_STYLE = re.compile("\x1b\\[[0-9;]*m")
 
 
 def parse(command: Callable[..., int], words: Sequence[str], *, name: str) -> Callable[[], int]:
@@ -50,14 +59,14 @@ def parse(command: Callable[..., int], words: Sequence[str], *, name: str) -> Ca
         if not ended.code:  # `--help`
             raise
         raise ConfigError(
-            f"{_in_words(printed.getvalue())} (`{name} --help` lists the options)"
+            f"{in_words(printed.getvalue())} (`{name} --help` lists the options)"
         ) from None
 
 
-def _in_words(box: str) -> str:
+def in_words(box: str) -> str:
     """Return the first part of a box as a sentence, and the option that may have been meant.
 
-    >>> print(_in_words('''
+    >>> print(in_words('''
     ... ╭─ Unrecognized options ─────────╮
     ... │ Unrecognized options: --jsn    │
     ... │ ────────────────────────────── │
@@ -67,10 +76,21 @@ def _in_words(box: str) -> str:
     ... '''))
     unrecognized options: --jsn; did you mean `--json`?
     """
-    inner = [line.strip(_BORDER) for line in box.strip().splitlines()[1:]]  # without the title
-    # A rule, a line of nothing but border, ends the first part.
-    first = inner[: inner.index("")] if "" in inner else inner
-    said = " ".join(first).replace(" (required)", "")
-    meant = re.search(r"Perhaps you meant: (--[a-z0-9-]+)", " ".join(filter(None, inner)))
+    lines = [line.strip(_BORDER) for line in _STYLE.sub("", box).strip().splitlines()]
+    # The first line is the title; lines of dashes divide the rest.
+    parts = [" ".join(part) for is_rule, part in groupby(lines[1:], key=_is_rule) if not is_rule]
+    said = parts[0].replace(" (required)", "") if parts else "the options are wrong"
+    said = _NO_KIND.sub(_wanted, said)
+    meant = re.search(r"Perhaps you meant: +(--[a-z0-9-]+)", " ".join(parts))
     near = f"; did you mean `{meant[1]}`?" if meant else ""
     return f"{said[:1].lower()}{said[1:].rstrip('.')}{near}"
+
+
+def _wanted(found: re.Match[str]) -> str:
+    """Return what a value must be, of a conversion by tyro or Python that failed."""
+    kind = _KINDS.get(found["kind"] or "INT", found["kind"])
+    return f"it must be {kind}, not {found['value'] or found['text']!r}"
+
+
+def _is_rule(line: str) -> bool:
+    return not line.strip("─-")

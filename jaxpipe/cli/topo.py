@@ -25,17 +25,27 @@ def _users_mistakes() -> Iterator[None]:
 
 
 def list_clusters() -> int:
-    """List the clusters of the catalogue."""
+    """List the clusters of the catalogue, with the GPUs of each."""
     from jaxpipe import topo
     from jaxpipe.run.console import console
 
     clusters = {name: topo.load(name) for name in topo.names()}
-    width = max(map(len, clusters))
-    for name, cluster in clusters.items():
-        where = ", ".join(cluster.regions)
-        console.print(f"{name:<{width}}  {len(cluster):>3} devices  {where}", markup=False)
+    rows = [
+        (name, f"{len(cluster):>3} devices, {_gpus(cluster)}", ", ".join(cluster.regions))
+        for name, cluster in clusters.items()
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    for name, devices, regions in rows:
+        line = f"{name:<{widths[0]}}  {devices:<{widths[1]}}  {regions}"
+        console.print(line, markup=False, soft_wrap=True)
     console.print(f"\nnext: jaxpipe topo show {next(iter(clusters))}", markup=False)
     return 0
+
+
+def _gpus(cluster: "Cluster") -> str:
+    """Return the types of a cluster's devices, as far as they are known."""
+    names = dict.fromkeys(d.gpu.name if d.gpu else "of unknown speed" for d in cluster.devices)
+    return ", ".join(names)
 
 
 def show_cluster(

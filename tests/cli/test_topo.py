@@ -19,7 +19,10 @@ def test_list_names_the_catalogue(capsys: pytest.CaptureFixture[str]):
     assert main(["topo", "list"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in topo.names())
-    assert "fluidstack-3region   48 devices  east, middle, west" in printed
+    lines = {line.split()[0]: " ".join(line.split()) for line in printed.splitlines() if line}
+    assert lines["fluidstack-3region"].startswith("fluidstack-3region 48 devices, ")
+    assert lines["fluidstack-3region"].endswith(" east, middle, west")
+    assert lines["two-region"] == "two-region 4 devices, of unknown speed ohio, virginia"
 
 
 def test_show_draws(capsys: pytest.CaptureFixture[str], tmp_path: Path):

@@ -34,6 +34,7 @@ from jaxpipe.topo.toml_text import toml_text
 NUM_RANKS = 4
 _GONE_WITHIN_S = 5.0
 _POLL_S = 0.05
+_STARTS_WITHIN_S = 400.0  # four ranks that compile, on two busy cores
 
 
 def write_dataset(folder: Path) -> Path:
@@ -205,7 +206,9 @@ def wait_until(is_so: Callable[[], bool], run: Started, *, what: str, timeout_s:
         time.sleep(_POLL_S)
 
 
-def wait_for_ranks(run: Started, *, timeout_s: float = 120.0) -> dict[int, psutil.Process]:
+def wait_for_ranks(
+    run: Started, *, timeout_s: float = _STARTS_WITHIN_S
+) -> dict[int, psutil.Process]:
     """Return the processes of all ranks, once all have started.
 
     Raises:
@@ -221,7 +224,7 @@ def wait_for_ranks(run: Started, *, timeout_s: float = 120.0) -> dict[int, psuti
     return found
 
 
-def wait_for_steps(run: Started, *, steps: int, timeout_s: float = 200.0) -> None:
+def wait_for_steps(run: Started, *, steps: int, timeout_s: float = _STARTS_WITHIN_S) -> None:
     """Wait until `steps` steps are done.
 
     Raises:

@@ -97,3 +97,19 @@ def _sleepers(nap: str) -> list[psutil.Process]:
         if any(nap in word for word in process.info["cmdline"] or ())
         and os.path.realpath(process.info["cmdline"][0]) == own
     ]
+
+
+def test_the_command_that_starts_ranks_is_the_same_without_a_home():
+    code = (
+        "from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command\n"
+        "print(launch_command(find_mpirun(), num_ranks=2))"
+    )
+    without = {name: value for name, value in os.environ.items() if name != "HOME"}
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+        ).stdout
+        for env in ({**without, "HOME": "/tmp"}, without)
+    ]
+    assert said[0] == said[1]
+    assert "mpirun" in said[0]
