@@ -29,12 +29,13 @@ MEGATRON = {
 }
 """The published name of each of Megatron's layouts."""
 
-_NAMES = {
+PUBLISHED_NAMES = {
     Setting.MEGATRON_P8: "megatron_p8",
     Setting.DTFM: "dtfm_scheduled",
     Setting.DTFM_UNSCHEDULED: "dtfm_unscheduled",
     Setting.ZERO3: "zero_s3",
 }
+"""The published name of each other system."""
 
 
 def published_s(setting: Setting, case: Case, cases: Cases) -> float | None:
@@ -48,7 +49,7 @@ def published_s(setting: Setting, case: Case, cases: Cases) -> float | None:
     if setting is Setting.MEGATRON_OPTIMAL:
         seconds = [_seconds(name, case, cases) for name in MEGATRON.values()]
         return min((each for each in seconds if each is not None), default=None)
-    return _seconds(_NAMES[setting], case, cases) if setting in _NAMES else None
+    return _seconds(PUBLISHED_NAMES[setting], case, cases) if setting in PUBLISHED_NAMES else None
 
 
 def published_layout(case: Case, cases: Cases) -> System | None:

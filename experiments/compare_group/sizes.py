@@ -3,6 +3,9 @@
 The plan of a case was found for one size. Here its layers are divided evenly, as many as there are,
 and its pipelines take more microbatches; placement, schedule and all-reduce stay. So our columns
 are upper bounds: a plan found for a size would be at least as fast.
+
+The other systems' seconds are those of `experiments.dtfm_iteration_time` on its clusters; on others
+they are simulated here.
 """
 
 from collections.abc import Callable
@@ -10,14 +13,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.compare_group.cases import Case, Cases, Setting
-from experiments.compare_group.jobs import Group, published_s, step_s
+from experiments.compare_group.jobs import (
+    MEGATRON,
+    PUBLISHED_NAMES,
+    Group,
+    published_layout,
+    published_s,
+    step_s,
+)
 from experiments.compare_group.plans import unscheduled_plan
 from experiments.dtfm_iteration_time.prediction import BATCHES, LAYERS
-from experiments.table import Row, markdown, write_csv
+from experiments.table import Row, markdown, read_csv, write_csv
 from jaxpipe.plan import Plan, even_partition
 from jaxpipe.simulate import StepModel, dtfm_constants, plan_step, system_step
 
 TABLE = "sizes"
+_ITERATION = Path(__file__).parents[1] / "dtfm_iteration_time" / "results" / "iteration.csv"
 _OURS = (Setting.OURS, Setting.OURS_UNSCHEDULED)
 
 
@@ -51,7 +62,8 @@ def simulate_sizes(cases: Cases, folder: Path, *, only: list[str] | None = None)
 
 def _rows(case: Case, cases: Cases, plans: Path) -> list[Row]:
     settings = list(Setting)
-    seconds = {each: _seconds(case, cases, each, plans) for each in settings}
+    known = theirs(case, cases)
+    seconds = {each: known.get(each) or _seconds(case, cases, each, plans) for each in settings}
     rows: list[Row] = []
     for batch in BATCHES:
         sized = replace(cases, batch=batch)
@@ -75,6 +87,40 @@ def _rows(case: Case, cases: Cases, plans: Path) -> list[Row]:
             }
         )
     return rows
+
+
+def theirs(case: Case, cases: Cases) -> dict[Setting, Callable[[int], float]]:
+    """Return the stored seconds of the published systems by batch, where the whole cluster trains.
+
+    Megatron's best layout is the one that is fastest with the first batch, as published or else as
+    simulated.
+    """
+    rows = [
+        row
+        for row in read_csv(_ITERATION)
+        if case.devices is None
+        and (row["cluster"], row["layers"]) == (case.cluster, str(cases.layers))
+        and row["seed"] in ("", str(cases.seed))
+    ]
+    if not rows:
+        return {}
+
+    def seconds_of(name: str) -> Callable[[int], float]:
+        by_batch = {
+            int(row["batch"]): float(row["simulated_s"]) for row in rows if row["system"] == name
+        }
+        return by_batch.__getitem__
+
+    layout = published_layout(case, replace(cases, batch=BATCHES[0]))
+    best = (
+        min(MEGATRON.values(), key=lambda name: seconds_of(name)(BATCHES[0]))
+        if layout is None
+        else MEGATRON[layout]
+    )
+    return {
+        Setting.MEGATRON_OPTIMAL: seconds_of(best),
+        **{setting: seconds_of(name) for setting, name in PUBLISHED_NAMES.items()},
+    }
 
 
 def _seconds(case: Case, cases: Cases, setting: Setting, plans: Path) -> Callable[[int], float]:

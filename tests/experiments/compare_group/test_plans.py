@@ -7,10 +7,10 @@ import pytest
 
 from experiments.compare_group.cases import Case, Setting, cluster_of, read_cases
 from experiments.compare_group.choices import with_chain, with_gpipe
-from experiments.compare_group.jobs import Group
+from experiments.compare_group.jobs import Group, step_s
 from experiments.compare_group.plans import find, placed, read_found, unscheduled_plan
 from experiments.compare_group.simulated import uneven
-from experiments.compare_group.sizes import resized
+from experiments.compare_group.sizes import resized, theirs
 from experiments.compare_group.small import read_small, scaled_cluster
 from jaxpipe.collective import ranks
 from jaxpipe.plan import check_plan
@@ -120,3 +120,18 @@ def test_a_resized_plan_has_all_layers_and_more_microbatches():
     assert max(plan.cut) - min(plan.cut) <= 1
     assert plan.num_microbatches == 4 * found.num_microbatches
     assert resized(found, layers=24, factor=1).placement == found.placement
+
+
+def test_stored_seconds_of_other_systems_are_those_of_a_simulation():
+    case = CASES.cases[3]
+    stored = theirs(case, CASES)
+    group = Group(case=case, cases=CASES, constants=dtfm_constants(), plans=PLANS)
+    simulated_s = step_s(group.job(Setting.ZERO3))
+    assert stored[Setting.ZERO3](CASES.batch) == pytest.approx(simulated_s, abs=0.01)
+    assert stored[Setting.MEGATRON_OPTIMAL](1024) <= stored[Setting.MEGATRON_P8](1024)
+
+
+@pytest.mark.parametrize("name", ["fluidstack 3", "homogeneous"])
+def test_where_others_trained_on_other_devices_nothing_is_stored(name: str):
+    case = next(each for each in CASES.cases if each.name == name)
+    assert not theirs(case, CASES)
