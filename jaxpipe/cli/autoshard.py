@@ -10,6 +10,11 @@ import tyro
 from jaxpipe.cli.duplex_search import DuplexRequest, search_duplex
 
 GIB = 2**30
+_OF_ILP = (
+    *("mesh", "dp", "op", "strategy", "pins", "remat", "reduce_scatter", "zero", "microbatches"),
+    *("duplex", "partitioner"),
+)
+"""Options that the duplex search would ignore."""
 _LARGEST_MESH = 1024
 """Each device is emulated by threads of one process, which compiles for all of them."""
 
@@ -123,7 +128,7 @@ def _duplex(request: AutoshardRequest) -> DuplexRequest:
     from jaxpipe.errors import ConfigError
 
     defaults = AutoshardRequest()
-    for name in ("mesh", "dp", "op", "strategy", "pins", "remat", "reduce_scatter", "partitioner"):
+    for name in _OF_ILP:
         if getattr(request, name) != getattr(defaults, name):
             raise ConfigError(
                 f"`--{name.replace('_', '-')}` is for `--search ilp`: leave it out; the devices of "
