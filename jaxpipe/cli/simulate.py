@@ -58,6 +58,7 @@ def simulate(  # noqa: PLR0913  each is an option of the command line
     from jaxpipe.simulate import (
         Workload,
         dtfm_constants,
+        num_devices_used,
         step_time,
         system_peak_bytes,
         system_step,
@@ -111,6 +112,7 @@ def simulate(  # noqa: PLR0913  each is an option of the command line
         f"{step.pflops:.2f} PFLOPS (simulated, with constants fitted to the runs of DT-FM)",
         markup=False,
     )
+    _note_devices(num_devices_used(chosen, step_model), where)
     for kind, seconds in step.breakdown.items():
         console.print(
             f"  {kind.replace('_', ' '):<24}{seconds:8.2f} s {seconds / step.seconds:6.1%}",
@@ -123,6 +125,17 @@ def simulate(  # noqa: PLR0913  each is an option of the command line
     if png is not None:
         console.print(f"\npicture -> {png}", markup=False)
     return 0
+
+
+def _note_devices(num_used: int, cluster: "Cluster") -> None:
+    """Say so if only some of the devices train."""
+    from jaxpipe.run.console import console
+
+    if num_used < len(cluster):
+        console.print(
+            f"  {num_used} of {len(cluster)} devices train: all do not share the batch evenly",
+            markup=False,
+        )
 
 
 def _memory(needed: float, cluster: "Cluster") -> str:

@@ -60,6 +60,7 @@ from jaxpipe.simulate.published.step_time import (
 )
 from jaxpipe.simulate.published.systems import (
     System,
+    num_devices_used,
     system_peak_bytes,
     system_step,
 )
@@ -111,6 +112,7 @@ __all__ = [
     "layout_step",
     "megatron_step",
     "named_schedules",
+    "num_devices_used",
     "plan_step",
     "plan_step_s",
     "replay_step",

@@ -71,3 +71,9 @@ def test_the_ranks_of_a_stage_are_drawn(capsys: pytest.CaptureFixture[str], tmp_
     assert "stage 1" not in drawn
     assert main([*arguments, "99"]) == 2
     assert "`--stages` must be of the trace, not 99" in capsys.readouterr().err
+
+
+def test_devices_that_do_not_train_are_said(capsys: pytest.CaptureFixture[str]):
+    cluster = ["--cluster", "homogeneous:hosts=12,delay_ms=1", "--layers", "8", "--batch", "4"]
+    assert main(["simulate", "--system", "megatron-p8", *cluster]) == 0
+    assert "8 of 12 devices train" in capsys.readouterr().out

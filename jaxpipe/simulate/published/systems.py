@@ -7,6 +7,7 @@ from jaxpipe.schedule import gpipe, one_f_one_b
 from jaxpipe.simulate.engine.step_model import StepModel
 from jaxpipe.simulate.published.constants import Constants
 from jaxpipe.simulate.published.dtfm import (
+    NUM_STAGES,
     Placement,
     dtfm_step,
     scheduled,
@@ -18,7 +19,7 @@ from jaxpipe.simulate.published.jaxpipe_on_dtfm import jaxpipe_step
 from jaxpipe.simulate.published.megatron import MegatronLayout, megatron_step
 from jaxpipe.simulate.published.memory import peak_bytes, pipe_peak_bytes
 from jaxpipe.simulate.published.workload import Workload
-from jaxpipe.simulate.published.zero3 import zero3_step
+from jaxpipe.simulate.published.zero3 import SAMPLES, zero3_step
 from jaxpipe.topo import Cluster
 
 
@@ -60,7 +61,8 @@ def system_step(
 ) -> StepModel:
     """Return a step of a system; `seed` shuffles the ranks of those without a scheduler.
 
-    "Unscheduled" ranks are random over all devices, "fair" ones only inside each region.
+    "Unscheduled" ranks are random over all devices, "fair" ones only inside each region. Where the
+    devices do not share the batch evenly, as 48, fewer train.
 
     Raises:
         PlanError: the cluster or the batch does not fit the system.
@@ -76,15 +78,17 @@ def system_step(
     if system in _DTFM:
         placement = _dtfm_placement(system, cluster, batch=workload.batch, seed=seed)
         return dtfm_step(cluster, placement, workload=workload, constants=constants)
-    order = launch_order(cluster)
     if system is System.ZERO_S3:
+        order = _devices(cluster, group=1, batch=workload.batch // SAMPLES)
         return zero3_step(cluster, order, workload=workload, constants=constants)
+    split = _SPLITS[system]
+    order = _devices(cluster, group=split.stages * split.tensor, batch=workload.batch)
     if system is System.MEGATRON_P8_UNSCHEDULED:
         order = shuffled(order, seed=seed)
     return megatron_step(
         cluster,
         order,
-        split=_SPLITS[system],
+        split=split,
         workload=workload,
         constants=constants,
         schedule_of=gpipe if system is System.PYTORCH_PIPE else one_f_one_b,
@@ -98,8 +102,27 @@ def system_peak_bytes(system: System, cluster: Cluster, *, workload: Workload) -
     split = _SPLITS[system]
     if system is System.PYTORCH_PIPE:
         return pipe_peak_bytes(workload, num_stages=split.stages)
-    num_replicas = len(cluster) // (split.stages * split.tensor)
-    return peak_bytes(split, workload, num_replicas=num_replicas)
+    group = split.stages * split.tensor
+    num_devices = len(_devices(cluster, group=group, batch=workload.batch))
+    return peak_bytes(split, workload, num_replicas=num_devices // group)
+
+
+def num_devices_used(system: System, step: StepModel) -> int:
+    """Return the number of devices that train in a step of a system."""
+    # A rank of Megatron stands for the devices over which its stage is split.
+    return step.num_ranks * (_SPLITS[system].tensor if system in _SPLITS else 1)
+
+
+def _devices(cluster: Cluster, *, group: int, batch: int) -> tuple[int, ...]:
+    """Return the devices that train, in launch order.
+
+    All do if groups of them share the batch evenly, else those that would under DT-FM.
+    """
+    order = launch_order(cluster)
+    num_groups, rest = divmod(len(order), group)
+    if (not rest and batch % max(1, num_groups) == 0) or len(order) < NUM_STAGES:
+        return order
+    return tuple(device for row in scheduled(cluster, batch=batch) for device in row)
 
 
 def _dtfm_placement(system: System, cluster: Cluster, *, batch: int, seed: int) -> Placement:

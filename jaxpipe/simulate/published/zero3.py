@@ -30,7 +30,7 @@ from jaxpipe.simulate.published.rings import all_gather_s
 from jaxpipe.simulate.published.workload import Workload
 from jaxpipe.topo import Cluster
 
-_SAMPLES = 4
+SAMPLES = 4
 """Samples of a device per pass. Not published; 8 would not fit into 16 GB with 40 layers."""
 _LIVE_PARAMETERS = 1e9
 """DeepSpeed's default: as many parameters stay gathered."""
@@ -51,10 +51,10 @@ def zero3_step(
         PlanError: the devices do not share the batch evenly.
     """
     size = len(order)
-    if workload.batch % (size * _SAMPLES):
+    if workload.batch % (size * SAMPLES):
         raise PlanError(
-            f"devices share the batch in passes of {_SAMPLES} samples: `batch` is "
-            f"{workload.batch} for {size} devices; take a multiple of {size * _SAMPLES}"
+            f"devices share the batch in passes of {SAMPLES} samples: `batch` is "
+            f"{workload.batch} for {size} devices; take a multiple of {size * SAMPLES}"
         )
     placement = tuple((device,) for device in order)
     compute = durations(
@@ -66,14 +66,14 @@ def zero3_step(
     )
     gather_s = _gather_s(cluster, order, workload=workload, constants=constants)
     reduce_s = _reduce_s(cluster, order, workload=workload, constants=constants)
-    passes = gpipe(num_stages=1, num_microbatches=workload.batch // (size * _SAMPLES))
+    passes = gpipe(num_stages=1, num_microbatches=workload.batch // (size * SAMPLES))
     return StepModel(
         cluster=cluster,
         placement=placement,
         # One replica: the rings are part of the durations, and nothing else is reduced.
         phases=(Phase(schedule=lower(passes, tied=False, num_replicas=1)),),
-        forward_s=tuple(_SAMPLES * each + gather_s for each in compute.forward_s),
-        backward_s=tuple(_SAMPLES * each + gather_s + reduce_s for each in compute.backward_s),
+        forward_s=tuple(SAMPLES * each + gather_s for each in compute.forward_s),
+        backward_s=tuple(SAMPLES * each + gather_s + reduce_s for each in compute.backward_s),
     )
 
 

@@ -17,6 +17,7 @@ from jaxpipe.simulate import (
     along,
     dtfm_constants,
     dtfm_step,
+    num_devices_used,
     scheduled,
     simulate,
     step_seconds,
@@ -165,7 +166,7 @@ def test_a_stage_whose_messages_stay_inside_its_host_is_faster():
     ("system", "cluster", "batch", "words"),
     [
         (System.DTFM, "homogeneous:hosts=4", 64, r"a pipeline of 8 stages needs as many devices"),
-        (System.MEGATRON_P4T2, "homogeneous:hosts=12", 64, r"there are 12 devices"),
+        (System.MEGATRON_P4T2, "homogeneous:hosts=4", 64, r"there are 4 devices"),
         (System.ZERO_S3, "homogeneous:hosts=8", 33, r"`batch` is 33 for 8 devices"),
         (System.DTFM, "laptop", 64, r"device 'here-0:0' has no known speed"),
     ],
@@ -173,6 +174,29 @@ def test_a_stage_whose_messages_stay_inside_its_host_is_faster():
 def test_what_does_not_fit_is_refused(system: System, cluster: str, batch: int, words: str):
     with pytest.raises(PlanError, match=words):
         seconds(system, cluster, Workload(num_layers=8, batch=batch))
+
+
+@pytest.mark.parametrize(
+    "system", [System.DTFM, System.MEGATRON_P8, System.MEGATRON_P4T2, System.ZERO_S3]
+)
+def test_of_48_devices_those_train_that_share_the_batch_evenly(system: System):
+    cluster = topo.load("fluidstack-3region")
+    job = system_step(
+        system,
+        cluster,
+        workload=Workload(num_layers=24, batch=1024),
+        constants=dtfm_constants(),
+    )
+    assert len(cluster) == 48
+    assert num_devices_used(system, job) == 32
+
+
+def test_all_devices_train_where_they_share_the_batch_evenly():
+    cluster = topo.load("homogeneous:hosts=24,delay_ms=1,bandwidth_gbps=10")
+    workload = Workload(num_layers=8, batch=96)
+    for system in (System.MEGATRON_P8, System.MEGATRON_T8, System.ZERO_S3):
+        job = system_step(system, cluster, workload=workload, constants=dtfm_constants())
+        assert num_devices_used(system, job) == 24, system
 
 
 def test_a_workload_has_layers_and_samples():
