@@ -97,7 +97,7 @@ def _gathered(
 
 def _description(plan: Plan) -> str:
     return (
-        f"{plan.num_stages} stages x {plan.num_replicas} replicas, {plan.schedule_name}, "
+        f"{plan.shape}, {plan.schedule_name}, "
         f"{plan.num_microbatches} microbatches of {plan.microbatch}"
     )
 

@@ -150,9 +150,9 @@ def _made_to_measure(plan: Plan, task: Task, conditions: Conditions) -> Plan:
     found = auto_schedule(search)
     # A named schedule is stored by its name; one that fits no name as its instructions.
     if found.kind is None:
-        better = replace(plan, schedule=found.compute, warmup=None)
+        better = replace(plan, schedule=found.compute).of_each(warmup=None)
     else:
-        better = replace(plan, schedule=found.kind, warmup=found.warmup)
+        better = replace(plan, schedule=found.kind).of_each(warmup=found.warmup)
     # The search may end with a schedule that is no better: plans do not get worse.
     faster = found.step_s < plan_step_s(plan, conditions)
     return better if faster else plan

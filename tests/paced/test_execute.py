@@ -188,7 +188,7 @@ def test_sums_have_the_bytes_of_the_job():
             for each in collective
             if each.source == plan.rank(replica=0, stage=stage)
         )
-        assert down == pytest.approx(all_reduces.num_bytes(Bucket.STAGE, stage=stage))
+        assert (down,) == pytest.approx(all_reduces.of_stage(replica=0, stage=stage))
 
 
 def test_messages_may_be_smaller_and_time_slower():
