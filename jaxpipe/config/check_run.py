@@ -37,8 +37,8 @@ def check_run(config: Config, *, resume: bool) -> Checkpoint | None:
     check_installed(config.run.trackers)
     if config.run.survive is Survival.SHRINK and config.plan.has_unlike_replicas:
         raise ConfigError(
-            f"a plan whose replicas differ cannot shrink: `run.survive` is {config.run.survive}, and "
-            f"`plan.cuts` or `plan.shares` is given; remove them, or set `run.survive` to "
+            f"a plan whose replicas differ cannot shrink: `run.survive` is {config.run.survive}, "
+            f"and `plan.cuts` or `plan.shares` is given; remove them, or set `run.survive` to "
             f"{Survival.RESTART}"
         )
     if config.run.survive is Survival.SHRINK and config.plan.file is not None:

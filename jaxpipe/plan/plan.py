@@ -66,7 +66,7 @@ class Plan:
 
     @property
     def shape(self) -> str:
-        """The stages and replicas as text: "2 stages x 3 replicas", "2 + 1 stages in 2 replicas"."""
+        """The stages and replicas as text, for example "2 stages x 3 replicas"."""
         sizes = [pipeline.num_stages for pipeline in self.pipelines]
         if len(set(sizes)) == 1:
             return f"{sizes[0]} stages x {self.num_replicas} replicas"
@@ -154,6 +154,11 @@ class Plan:
     def of_each(self, **changes: Any) -> "Plan":
         """Return the plan with these fields of every pipeline replaced."""
         return replace(self, pipelines=tuple(replace(each, **changes) for each in self.pipelines))
+
+    def on_devices(self, placement: Iterable[tuple[int, ...]]) -> "Plan":
+        """Return the plan on other devices, given a row of them for each replica."""
+        rows = zip(self.pipelines, placement, strict=True)
+        return replace(self, pipelines=tuple(replace(each, devices=row) for each, row in rows))
 
     def rank(self, *, replica: int, stage: int) -> int:
         """Return the rank that holds a stage of a replica."""

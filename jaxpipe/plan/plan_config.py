@@ -27,8 +27,8 @@ class PlanConfig:
     cut: tuple[int, ...] | None = None
     """Partition of the model: layers of each stage [layers]. Default: as even as possible."""
     cuts: tuple[tuple[int, ...], ...] | None = None
-    """Partition of each replica, where they differ: layers of each of its stages [layers]. Takes the
-    place of `stages`, `replicas` and `cut`."""
+    """Partition of each replica, where they differ: layers of each of its stages [layers]. It takes
+    the place of `stages`, `replicas` and `cut`."""
     shares: tuple[int, ...] | None = None
     """Share of each replica in the batch [samples]. Default: equal shares."""
     warmup: tuple[int, ...] | None = None

@@ -40,9 +40,9 @@ Where replicas differ, `format` is 2, and each of `cut`, `microbatch`, `num_micr
     ]
 
 The segments of `sync` are the stages, or the parts of them that the same ranks hold
-(`jaxpipe.plan.segments`). Optional keys: `warmup`, `num_chunks`, and `devices`, which files of older versions lack. A custom
-schedule is an array of the rows of a schedule file (`jaxpipe.schedule.csv_file`). Sync trees are
-ranks, or arrays of trees.
+(`jaxpipe.plan.segments`). Optional keys: `warmup`, `num_chunks`, and `devices`, which files of
+older versions lack. A custom schedule is an array of the rows of a schedule file
+(`jaxpipe.schedule.csv_file`). Sync trees are ranks, or arrays of trees.
 
 `jaxpipe plan` writes this file for `plan.file`. `jaxpipe train` writes it as `plan.toml` into the
 folder of each run: the launcher resolves the plan once, and its ranks read it.
@@ -262,8 +262,8 @@ def _of_each(file: _File, name: str, *, source: str) -> Sequence[Any]:
         return (value,) * num_replicas
     if (has_numbers and kinds != {tuple}) or len(value) != num_replicas:
         raise PlanError(
-            f"{source} is not a plan: `{name}` is {value}; give one for all {num_replicas} replicas "
-            "of `placement`, or one for each"
+            f"{source} is not a plan: `{name}` is {value}; give one for all {num_replicas} "
+            "replicas of `placement`, or one for each"
         )
     return value
 

@@ -89,7 +89,7 @@ class Job:
         return layout_over(devices, self.mesh, split=self.model.split)
 
     def functions(self, *, stage: int, rank: int = 0) -> StageFunctions:
-        """Return the functions of a stage of a rank: those of replicas are equal if these are alike.
+        """Return the functions of a stage of a rank; replicas that are alike have equal ones.
 
         A `rank` has its own shard of a sharded optimizer.
         """

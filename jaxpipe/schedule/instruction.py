@@ -1,9 +1,9 @@
 """Instructions, programs and schedules: what each rank executes in one step, in order.
 
 Instructions name stages, never ranks: replicas with equal pipelines run the same programs, and the
-plan maps stages to ranks. A message is identified by its two stages and its microbatch, so schedules with
-several chunks per rank need no further instructions. Between two stages of one rank there is no
-message.
+plan maps stages to ranks. A message is identified by its two stages and its microbatch, so
+schedules with several chunks per rank need no further instructions. Between two stages of one rank
+there is no message.
 
 A backward is whole, or split in two: backward-input computes the gradient that the stage before
 waits for; backward-weight adds to the gradients of the parameters, at any time later::
@@ -67,7 +67,8 @@ class Instruction:
     """One instruction of one rank.
 
     `microbatch` is set for compute and messages; `peer`, the other stage, for messages; `bucket`
-    for reductions, and `segment` for those of `Bucket.STAGE`. A message to a later stage is an activation, to an earlier one a gradient.
+    for reductions, and `segment` for those of `Bucket.STAGE`. A message to a later stage is an
+    activation, to an earlier one a gradient.
     """
 
     op: Op

@@ -339,7 +339,7 @@ class _Run:
             self.totals,
             square_norm=sum(stage.square_norm() for stage in stages) if counts_norm else 0.0,
             compute_s=recorder.compute_s(),
-            # Only the clock of the first stage sees the whole phase, which is that of all its ranks.
+            # The clock of the first stage sees the whole phase, which is that of all its ranks.
             pipeline_s=num_ranks * recorder.pipeline_s() if has_first else 0.0,
             # Without this all-reduce itself: its bytes are counted in no step.
             sent_bytes=float(interpreter.transport.num_bytes_sent - self.num_bytes_before),
