@@ -1,4 +1,4 @@
-"""Simulated plans whose replicas differ, against each replica alone and the bytes of their layers."""
+"""Simulated plans whose replicas differ, against each replica alone and the bytes of its layers."""
 
 from dataclasses import replace
 
