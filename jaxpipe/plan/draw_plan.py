@@ -40,14 +40,23 @@ def draw_tree(tree: SyncTree) -> str:
 def ideal_bubble(plan: Plan, *, replica: int | None = None) -> float:
     """Return the bubble for equal layers, backwards of two forwards, and instant messages.
 
-    It is that of one replica, or of every one.
+    It is that of one replica, or of all of them together.
     """
+    if replica is None and not plan.is_even:
+        return _bubble_of_all(plan)
     # A second per layer: a bubble depends on ratios alone.
-    cut = plan.cut if replica is None else plan.pipelines[replica].cut
-    forward_s = tuple(map(float, cut))
+    forward_s = tuple(map(float, plan.pipelines[replica or 0].cut))
     backward_s = tuple(2 * seconds for seconds in forward_s)
     schedule = plan.compute_schedule(replica=replica)
     return timetable(schedule, forward_s=forward_s, backward_s=backward_s).bubble_fraction
+
+
+def _bubble_of_all(plan: Plan) -> float:
+    # All replicas have all layers: samples are in the ratio of their computes.
+    computes = [float(pipeline.num_samples) for pipeline in plan.pipelines]
+    bubbles = [ideal_bubble(plan, replica=replica) for replica in range(plan.num_replicas)]
+    phases = (each / (1 - bubble) for each, bubble in zip(computes, bubbles, strict=True))
+    return 1 - sum(computes) / sum(phases)
 
 
 def _schedules(plan: Plan, *, num_columns: int) -> Iterator[str]:

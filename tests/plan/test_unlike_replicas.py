@@ -17,6 +17,7 @@ from jaxpipe.plan import (
     check_plan,
     default_plan,
     draw_plan,
+    ideal_bubble,
     parse_resolved_plan,
     plan_text,
     read_plan,
@@ -53,9 +54,14 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
+def of_config(config: PlanConfig, batch: int) -> Plan:
+    return default_plan(config, CLUSTER, num_layers=NUM_LAYERS, batch=batch, tied=True)
+
+
 def one_of_each() -> Plan:
-    config = PlanConfig(cluster="laptop", cuts=((3, 2), (5,)), shares=(6, 2), microbatch=2)
-    return default_plan(config, CLUSTER, num_layers=NUM_LAYERS, batch=8, tied=True)
+    return of_config(
+        PlanConfig(cluster="laptop", cuts=((3, 2), (5,)), shares=(6, 2), microbatch=2), 8
+    )
 
 
 @given(plans())
@@ -126,6 +132,16 @@ def test_warm_ups_and_sizes_of_replicas_are_kept(tmp_path: Path):
     write_plan(own, CLUSTER, path)
     assert read_plan(path, CLUSTER) == own
     assert own.batch == plan.batch
+
+
+def test_the_bubble_of_all_replicas_weighs_their_ranks():
+    plan = one_of_each()
+    # Of 3 and 1 microbatches; the first replica takes 1 / (1 - 0.25) times its computes on 2 ranks.
+    assert ideal_bubble(plan, replica=1) == 0.0
+    first = ideal_bubble(plan, replica=0)
+    assert ideal_bubble(plan) == pytest.approx(1 - 4 / (3 / (1 - first) + 1))
+    alike = of_config(PlanConfig(cluster="laptop", cut=(3, 2), shares=(6, 6), microbatch=2), 12)
+    assert ideal_bubble(alike) == ideal_bubble(alike, replica=1)
 
 
 def test_a_drawing_shows_each_replica():
