@@ -135,8 +135,7 @@ def _megatron(ours: Plan) -> Plan:
         for device in devices[first :: ours.num_replicas]
     ]
     return replace(
-        placed(ours, order),
+        placed(ours, order).of_each(warmup=None),
         schedule=ScheduleKind.ONE_F_ONE_B,
-        warmup=None,
         all_reduce=AllReduceKind.RING,
     )
