@@ -23,6 +23,11 @@ class Pipeline:
     warmup: tuple[int, ...] | None = None
 
     @property
+    def shape(self) -> tuple[int, Cut, int, int, tuple[int, ...] | None]:
+        """Everything but which devices: equal where replicas are alike."""
+        return (self.num_ranks, self.cut, self.num_microbatches, self.microbatch, self.warmup)
+
+    @property
     def num_ranks(self) -> int:
         """The number of ranks of the pipeline."""
         return len(self.devices)

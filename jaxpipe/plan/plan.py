@@ -80,11 +80,7 @@ class Plan:
     @property
     def is_even(self) -> bool:
         """Whether replicas differ in their devices alone."""
-        first, *others = (replace(pipeline, devices=()) for pipeline in self.pipelines)
-        return all(
-            other == first and len(row) == len(self.placement[0])
-            for other, row in zip(others, self.placement[1:], strict=True)
-        )
+        return len({pipeline.shape for pipeline in self.pipelines}) == 1
 
     @property
     def has_equal_cuts(self) -> bool:
@@ -263,13 +259,14 @@ class Plan:
         return self._lowered(compute, replica or 0)
 
     def _lowered(self, compute: Schedule, replica: int) -> Schedule:
+        pipeline, segments = self.pipelines[replica], self.segments
         return lower(
             compute,
             num_replicas=self.num_replicas,
             tied=self.shares_embedding,
             segments=tuple(
-                self.segments_of(replica=replica, stage=stage)
-                for stage in range(self.pipelines[replica].num_stages)
+                segments_within(segments, pipeline.layers(stage))
+                for stage in range(pipeline.num_stages)
             ),
         )
 

@@ -5,10 +5,13 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from jaxpipe.comm import BARRIER_TAG, barrier
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.schedule import ScheduleKind
 from tests.oracles.one_device import draw_tokens, worst_error
-from tests.runtime.pipelined import gradients_of_rank, make_uneven_plan
+from tests.runtime.pipelined import compile_all, gradients_of_rank, make_uneven_plan
+
+_COMPILE_S = 200.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +97,9 @@ def _error(case: Case, transport: MpiTransport) -> float:
         num_chunks=case.chunks,
     )
     tokens = draw_tokens(num_samples=plan.batch)
+    # Replicas compile for unlike times, and a message may not wait as long as that.
+    compile_all(plan, ranks=[transport.rank])
+    barrier(transport, tag=BARRIER_TAG, timeout_s=_COMPILE_S)
     gradients, totals = gradients_of_rank(transport, plan, tokens)
     return worst_error(gradients, totals, tokens, tied=case.tied)
 

@@ -1,7 +1,7 @@
 """Runs one training step of a small model through a pipeline, and collects its gradients."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 import jax
@@ -113,10 +113,15 @@ def compiled_stage(
 
 
 def compile_all(
-    plan: Plan, *, loop: Loop = Loop.UNROLLED, ops: Collection[Op] = Op, experts: int = 0
+    plan: Plan,
+    *,
+    ranks: Iterable[int] | None = None,
+    loop: Loop = Loop.UNROLLED,
+    ops: Collection[Op] = Op,
+    experts: int = 0,
 ) -> None:
-    """Compile all stages of a plan, which takes longer than a message may take."""
-    for rank in range(plan.num_ranks):
+    """Compile the stages of ranks, by default of all, which takes longer than a message may."""
+    for rank in range(plan.num_ranks) if ranks is None else ranks:
         _compiled_stages(plan, rank=rank, loop=loop, ops=ops, experts=experts)
 
 
