@@ -45,10 +45,6 @@ def default_plan(
         all_reduce=config.all_reduce or AllReduceKind.TREE,
         num_chunks=config.chunks,
         tied=tied,
-        # Replaced below: trees are over the ranks of a plan.
-        sync=(),
-        sync_shared=0,
-        sync_all=0,
     )
     plan = with_island_trees(plan, cluster.devices)
     check_programs(plan)

@@ -40,16 +40,17 @@ class Plan:
     `num_chunks` stages. `sync[segment]` is the tree over the ranks that hold the segment's layers
     (`jaxpipe.plan.segments`; a stage, if all replicas have the same partition), `sync_shared` over
     those that hold a tied embedding, `sync_all` over all ranks. `all_reduce` is the algorithm along
-    these trees. `schedule` is the name of a generator, or a custom schedule of compute
+    these trees, which follow from the rest (`jaxpipe.plan.sync.with_trees`): a plan without them is
+    not complete. `schedule` is the name of a generator, or a custom schedule of compute
     instructions.
     """
 
     pipelines: tuple[Pipeline, ...]
     schedule: ScheduleKind | Schedule
     tied: bool
-    sync: tuple[SyncTree, ...]
-    sync_shared: SyncTree
-    sync_all: SyncTree
+    sync: tuple[SyncTree, ...] = ()
+    sync_shared: SyncTree = ()
+    sync_all: SyncTree = ()
     num_chunks: int = 1
     all_reduce: AllReduceKind = AllReduceKind.TREE
     first_ranks: tuple[int, ...] = field(init=False, repr=False, compare=False)

@@ -43,10 +43,6 @@ def build(
         schedule=schedule,
         all_reduce=all_reduce,
         tied=task.tied,
-        # Replaced below: trees are over the ranks of a plan.
-        sync=(),
-        sync_shared=0,
-        sync_all=0,
     )
 
     def tree(ranks: Sequence[int], parameters: int) -> SyncTree:

@@ -49,10 +49,6 @@ def plan_of_layout(
         schedule=schedule,
         all_reduce=AllReduceKind.TREE,
         tied=tied,
-        # Replaced below: trees are over the ranks of a plan.
-        sync=(),
-        sync_shared=0,
-        sync_all=0,
     )
     plan = with_island_trees(plan, cluster.devices)
     check_plan(plan, num_devices=len(cluster))
