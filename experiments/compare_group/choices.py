@@ -69,4 +69,4 @@ def with_chain(plan: Plan) -> Plan:
 
 def with_gpipe(plan: Plan) -> Plan:
     """Return the plan with all forwards before all backwards, whatever memory that takes."""
-    return replace(plan, schedule=ScheduleKind.GPIPE, warmup=None)
+    return replace(plan, schedule=ScheduleKind.GPIPE).of_each(warmup=None)

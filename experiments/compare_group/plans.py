@@ -61,9 +61,9 @@ def placed(plan: Plan, devices: Sequence[int]) -> Plan:
     """Return the plan with a device per rank, and all-reduces in rank order."""
     size = plan.num_pipeline_ranks
     everyone = range(plan.num_ranks)
+    rows = (tuple(devices[first : first + size]) for first in everyone[::size])
     return replace(
-        plan,
-        placement=tuple(tuple(devices[first : first + size]) for first in everyone[::size]),
+        plan.on_devices(rows),
         sync=tuple(
             tuple(plan.rank(replica=replica, stage=stage) for replica in range(plan.num_replicas))
             for stage in range(plan.num_stages)

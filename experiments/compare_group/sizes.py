@@ -38,8 +38,7 @@ def resized(plan: Plan, *, layers: int, factor: int) -> Plan:
     Raises:
         PlanError: there are fewer layers than stages.
     """
-    return replace(
-        plan,
+    return plan.of_each(
         cut=even_partition(num_layers=layers, num_stages=plan.num_stages),
         num_microbatches=factor * plan.num_microbatches,
     )

@@ -116,7 +116,7 @@ def _found(network: Network, small: Small, cluster: Cluster) -> Plan:
     objective = step_objective(conditions)
     plan = decide(task, objective, effort=effort, clock=time.process_time).plan
     # Equal stages, so that the losses of all settings can be compared closely.
-    return replace(plan, cut=even_partition(num_layers=task.num_layers, num_stages=network.stages))
+    return plan.of_each(cut=even_partition(num_layers=task.num_layers, num_stages=network.stages))
 
 
 def _megatron(ours: Plan) -> Plan:
@@ -135,8 +135,7 @@ def _megatron(ours: Plan) -> Plan:
         for device in devices[first :: ours.num_replicas]
     ]
     return replace(
-        placed(ours, order),
+        placed(ours, order).of_each(warmup=None),
         schedule=ScheduleKind.ONE_F_ONE_B,
-        warmup=None,
         all_reduce=AllReduceKind.RING,
     )

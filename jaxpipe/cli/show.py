@@ -32,7 +32,7 @@ def show(
     read = load_config(config, settings, notice=_print)
     cluster = cluster_from(read)
     plan = plan_from(read, cluster)
-    schedule = plan.compute_schedule()
+    schedule = plan.compute_schedule(replica=None if plan.is_even else 0)
     _print(f"{draw_plan(plan, cluster)}\n\n{legend(schedule)}\n")
     memory = plan_memory(read, plan, cluster)
     _print("\n".join(memory_lines(memory, read.mesh)))
@@ -41,7 +41,7 @@ def show(
     changes = settings
     if schedule_csv is not None:
         check_output("--schedule-csv", schedule_csv)
-        write_schedule(schedule, schedule_csv)
+        write_schedule(plan.compute_schedule(), schedule_csv)
         _print(f"\nschedule -> {schedule_csv}")
         # A plan file has a schedule of its own, which wins.
         if read.plan.file is None:

@@ -96,10 +96,9 @@ def _gathered(
 
 
 def _description(plan: Plan) -> str:
-    return (
-        f"{plan.num_stages} stages x {plan.num_replicas} replicas, {plan.schedule_name}, "
-        f"{plan.num_microbatches} microbatches of {plan.microbatch}"
-    )
+    pipelines = plan.pipelines[:1] if plan.is_even else plan.pipelines
+    sizes = (f"{each.num_microbatches} microbatches of {each.microbatch}" for each in pipelines)
+    return f"{plan.shape}, {plan.schedule_name}, {' + '.join(sizes)}"
 
 
 def _ignore(_step: Step) -> None:

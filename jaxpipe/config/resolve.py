@@ -63,9 +63,10 @@ def check_plan_fits(config: Config, plan: Plan, *, source: str = "the plan") -> 
         PlanError: the plan is for another model or batch.
     """
     _check_same_model(config, plan, source=source)
-    _check_mesh_fits(config, microbatch=plan.microbatch)
+    for microbatch in {pipeline.microbatch for pipeline in plan.pipelines}:
+        _check_mesh_fits(config, microbatch=microbatch)
     _check_codec(config, plan)
-    _check_sharding(config)
+    _check_sharding(config, plan)
 
 
 def _all_reduce(config: Config, plan: Plan, cluster: Cluster) -> AllReduceKind:
@@ -74,13 +75,15 @@ def _all_reduce(config: Config, plan: Plan, cluster: Cluster) -> AllReduceKind:
         # The only one with far messages, which a codec compresses.
         return AllReduceKind.HIERARCHICAL
     # A tied head counts with the embedding: the copy of the last stage has a bucket of its own.
-    model, last = config.model, 0 if config.model.tied else plan.num_stages - 1
-    stage_bytes = [
-        _GRADIENT_BYTES * num_parameters(model, layers=n, embed=stage == 0, head=stage == last)
-        for stage, n in enumerate(plan.cut)
+    model, last = config.model, 0 if config.model.tied else len(plan.segments) - 1
+    segment_bytes = [
+        _GRADIENT_BYTES * num_parameters(model, layers=n, embed=number == 0, head=number == last)
+        for number, n in enumerate(plan.segments)
     ]
     embed_bytes = _GRADIENT_BYTES * model.vocabulary * model.dim
-    kind, _ = fastest_all_reduce(plan, cluster, stage_bytes=stage_bytes, embed_bytes=embed_bytes)
+    kind, _ = fastest_all_reduce(
+        plan, cluster, segment_bytes=segment_bytes, embed_bytes=embed_bytes
+    )
     return kind
 
 
@@ -109,7 +112,12 @@ def _check_codec(config: Config, plan: Plan) -> None:
         )
 
 
-def _check_sharding(config: Config) -> None:
+def _check_sharding(config: Config, plan: Plan) -> None:
+    if config.optimizer.sharded and not plan.has_equal_cuts:
+        raise ConfigError(
+            "replicas shard the optimizer of a stage that all of them have: `optimizer.sharded` is "
+            "true, and the replicas of the plan have different partitions; set it to false"
+        )
     num_devices = config.mesh.num_devices
     if config.optimizer.sharded and num_devices > 1:
         raise ConfigError(
@@ -120,11 +128,10 @@ def _check_sharding(config: Config) -> None:
 
 
 def _check_same_model(config: Config, plan: Plan, *, source: str) -> None:
-    batch = plan.num_replicas * plan.num_microbatches * plan.microbatch
     planned = {
-        "model.num_layers": (sum(plan.cut), config.model.num_layers),
+        "model.num_layers": (plan.num_layers, config.model.num_layers),
         "model.tied": (plan.tied, config.model.tied),
-        "train.batch": (batch, config.train.batch),
+        "train.batch": (plan.batch, config.train.batch),
     }
     for field, (in_plan, wanted) in planned.items():
         if in_plan != wanted:

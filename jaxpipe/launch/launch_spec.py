@@ -52,9 +52,7 @@ class Launch:
     @property
     def heading(self) -> str:
         """The comment at the top of a script."""
-        plan = self.plan
-        shape = f"{plan.num_stages} stages x {plan.num_replicas} replicas"
-        return f"# {shape} on cluster {self.cluster.name}."
+        return f"# {self.plan.shape} on cluster {self.cluster.name}."
 
     @property
     def devices(self) -> "tuple[Device, ...]":

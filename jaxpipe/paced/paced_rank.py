@@ -25,7 +25,8 @@ from jaxpipe.paced.paced_transport import PacedTransport
 from jaxpipe.paced.reduction import PlannedAllReduces, collectives_of
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.virtual_clock import VirtualClock
-from jaxpipe.plan import Plan
+from jaxpipe.plan import Pipeline, Plan
+from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.train_state import StageState, TrainState
 from jaxpipe.runtime.step.gradient_sync import reduction_tag
 from jaxpipe.runtime.step.interpreter import Interpreter, StepBatch
@@ -85,7 +86,7 @@ class PacedRank:
         job = self.task.job
         if not job.phases[phase].meets or job.num_ranks == 1:
             return
-        stage = self.transport.rank % job.num_pipeline_ranks
+        stage = job.number(self.transport.rank)
         with self.interpreter.recorder.span(
             Lane.REDUCE, Instruction(op=Op.REDUCE, stage=stage), name="barrier"
         ):
@@ -111,8 +112,8 @@ def open_rank(
         if task.all_reduces is not None
         else MessageAllReduces(paced, clock, collectives=collectives, scale=task.scale)
     )
-    message = np.zeros(task.scale.num_bytes(job.activation_bytes), np.uint8)
-    number = rank % job.num_pipeline_ranks
+    message = np.zeros(task.scale.num_bytes(job.message_bytes(rank)), np.uint8)
+    number, replica = job.number(rank), job.replicas[rank]
     interpreter = Interpreter(
         plan=plan,
         calls={
@@ -122,7 +123,7 @@ def open_rank(
                 stage=stage,
                 clock=clock,
                 message=message,
-                buckets=_buckets(task, stage=stage),
+                buckets=_buckets(task, rank=rank, stage=stage),
             )
             for stage in plan.stages(rank)
         },
@@ -139,7 +140,7 @@ def open_rank(
         task=task,
         interpreter=interpreter,
         transport=paced,
-        parts=tuple(_part(phase.schedule[number], task, collectives) for phase in job.phases),
+        parts=tuple(_part(phase.of(replica)[number], task, collectives) for phase in job.phases),
     )
 
 
@@ -161,24 +162,25 @@ def _part(program: Program, task: Task, collectives: Mapping[int, Collective]) -
     )
 
 
-def _buckets(task: Task, *, stage: int) -> dict[Bucket, np.ndarray]:
+def _buckets(task: Task, *, rank: int, stage: int) -> Buckets:
     """Return the gradients of a stage, with as many values as the scale leaves of them."""
     planned = task.all_reduces
     if planned is None:
-        return {bucket: np.zeros(1, _GRADIENT) for bucket in (Bucket.STAGE, Bucket.TIED)}
-    buckets = [Bucket.STAGE]
-    if planned.plan.tied and stage in (0, planned.plan.num_stages - 1):
-        buckets.append(Bucket.TIED)
+        number = len(task.job.collectives.get(Bucket.STAGE, ())) or 1
+        none = np.zeros(1, _GRADIENT)
+        return {Bucket.STAGE: (none,) * number, Bucket.TIED: (none,)}
+    plan = planned.plan
+    sizes = {Bucket.STAGE: planned.of_stage(replica=plan.replica(rank), stage=stage)}
+    if plan.tied and stage in (0, plan.pipeline(rank).num_stages - 1):
+        sizes[Bucket.TIED] = (planned.shared_bytes,)
     return {
-        bucket: np.zeros(
-            max(
-                1,
-                task.scale.num_bytes(planned.num_bytes(bucket, stage=stage)) // _GRADIENT.itemsize,
-            ),
-            _GRADIENT,
-        )
-        for bucket in buckets
+        bucket: tuple(_zeros(task.scale.num_bytes(each)) for each in of_bucket)
+        for bucket, of_bucket in sizes.items()
     }
+
+
+def _zeros(num_bytes: int) -> np.ndarray:
+    return np.zeros(max(1, num_bytes // _GRADIENT.itemsize), _GRADIENT)
 
 
 def _wire(task: Task) -> WireFormat:
@@ -190,15 +192,14 @@ def _wire(task: Task) -> WireFormat:
 
 def _placement_only(job: StepModel, *, rank: int) -> Plan:
     """Return a plan that says only on which devices the ranks of a job are."""
-    num_stages = job.num_stages
     return Plan(
-        placement=job.placement,
-        cut=(1,) * num_stages,
-        schedule=tuple(() for _ in range(job.num_pipeline_ranks)),
-        warmup=None,
-        num_microbatches=1,
+        pipelines=tuple(
+            Pipeline(devices=row, cut=(1,) * (len(row) * job.num_chunks), num_microbatches=1)
+            for row in job.placement
+        ),
+        schedule=(),
         tied=False,
-        sync=(rank,) * num_stages,
+        sync=(rank,) * max(len(row) * job.num_chunks for row in job.placement),
         sync_shared=rank,
         sync_all=rank,
         num_chunks=job.num_chunks,

@@ -13,7 +13,7 @@ from jaxpipe.runtime.stage.mesh import ONE_DEVICE
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.split_backward import Carried
 from jaxpipe.runtime.stage.vjp import Residuals
-from jaxpipe.schedule import Bucket, Instruction, Op
+from jaxpipe.schedule import Instruction, Op
 from jaxpipe.simulate.engine.step_model import StepModel
 
 _ZERO = np.zeros((), np.float32)
@@ -32,7 +32,7 @@ class PacedStage:
     seconds: Mapping[Op, float]
     clock: VirtualClock
     message: np.ndarray
-    buckets: Mapping[Bucket, np.ndarray]
+    buckets: Buckets
 
     def init(self) -> tuple[Parameters, tuple[()]]:
         """Return nothing."""
@@ -105,12 +105,12 @@ def paced_stage(
     stage: int,
     clock: VirtualClock,
     message: np.ndarray,
-    buckets: Mapping[Bucket, np.ndarray],
+    buckets: Buckets,
 ) -> PacedStage:
     """Return a stage of a job whose computes last as long as the job says."""
     spec = StageSpec(
         is_first=stage == 0,
-        is_last=stage == job.num_stages - 1,
+        is_last=stage == job.pipeline_size(rank) * job.num_chunks - 1,
         layout=ONE_DEVICE,
         activation=jax.ShapeDtypeStruct(message.shape, message.dtype),
         loss_cotangent=message,

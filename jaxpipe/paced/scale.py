@@ -37,7 +37,8 @@ class Scale:
         collectives = (each for group in job.collectives.values() for each in group)
         parts = (transfer.num_bytes for each in collectives for transfer in each)
         # At least that: small messages need no scale, and none may grow.
-        largest = max(job.activation_bytes, *parts, _FITTING_BYTES)
+        messages = map(job.message_bytes, job.first_ranks)
+        largest = max(*messages, *parts, _FITTING_BYTES)
         return replace(self, message=_FITTING_BYTES / largest)
 
     def num_bytes(self, meant: float) -> int:

@@ -5,6 +5,7 @@ from jaxpipe.plan.default import default_plan
 from jaxpipe.plan.draw_plan import draw_plan, ideal_bubble
 from jaxpipe.plan.dtfm import DtfmCost, dtfm_cost
 from jaxpipe.plan.partition import Cut, check_partition, even_partition, layers_of
+from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.plan_config import PlanConfig
 from jaxpipe.plan.plan_file import (
@@ -21,6 +22,7 @@ from jaxpipe.plan.sync import island_tree
 __all__ = [
     "Cut",
     "DtfmCost",
+    "Pipeline",
     "Plan",
     "PlanConfig",
     "ResolvedPlan",

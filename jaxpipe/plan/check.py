@@ -1,7 +1,10 @@
 """Checks that every plan must pass, wherever it comes from."""
 
-from jaxpipe.collective import ranks
+from collections.abc import Iterable
+
+from jaxpipe.collective import AllReduceKind, ranks
 from jaxpipe.errors import PlanError
+from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import Op, ScheduleKind, check_chunks
 
@@ -16,62 +19,94 @@ def check_plan(plan: Plan, *, num_devices: int) -> None:
     Raises:
         PlanError: it does not.
     """
-    # First: `num_pipeline_ranks` rounds down where chunks do not divide the stages.
-    _check_size(plan)
-    check_chunks(num_stages=plan.num_stages, num_chunks=plan.num_chunks)
+    # First: microbatches are what takes time below.
+    for pipeline in plan.pipelines:
+        _check_size(pipeline)
+        check_chunks(num_stages=pipeline.num_stages, num_chunks=plan.num_chunks)
+    _check_pipelines(plan)
     devices = [device for row in plan.placement for device in row]
-    # A set of one length: an empty `placement` is refused here as well.
-    if {len(row) for row in plan.placement} != {plan.num_pipeline_ranks}:
-        raise PlanError(
-            f"every replica holds all stages: the rows of `placement` have "
-            f"{[len(row) for row in plan.placement]} devices, `cut` has {plan.num_stages} stages, "
-            f"`num_chunks` of each device is {plan.num_chunks}; make them equal"
-        )
     if len(set(devices)) < len(devices) or not set(devices) <= set(range(num_devices)):
         raise PlanError(
             f"each rank has a device of its own: `placement` is {plan.placement} for "
             f"{num_devices} devices; name each at most once, counted from 0"
         )
-    stages = [
-        [plan.rank(replica=replica, stage=stage) for replica in range(plan.num_replicas)]
-        for stage in range(plan.num_stages)
-    ]
+    _check_trees(plan)
+    check_programs(plan)
+
+
+def _check_pipelines(plan: Plan) -> None:
+    """Check that each replica holds all layers, on its devices."""
+    sizes = [pipeline.num_stages // plan.num_chunks for pipeline in plan.pipelines]
+    # An empty `placement` is refused here as well.
+    if [pipeline.num_ranks for pipeline in plan.pipelines] != sizes or not sizes:
+        raise PlanError(
+            f"every replica holds all stages: the rows of `placement` have "
+            f"{[len(row) for row in plan.placement]} devices, `cut` has "
+            f"{_each(pipeline.num_stages for pipeline in plan.pipelines)} stages, "
+            f"`num_chunks` of each device is {plan.num_chunks}; make them equal"
+        )
+    layers = [sum(pipeline.cut) for pipeline in plan.pipelines]
+    if len(set(layers)) > 1 or min(min(each.cut, default=0) for each in plan.pipelines) < 1:
+        raise PlanError(
+            f"every replica holds all layers, each stage at least one: `cut` is "
+            f"{[pipeline.cut for pipeline in plan.pipelines]}, of {layers} layers; make these equal"
+        )
+    if plan.all_reduce is AllReduceKind.LIBRARY and not plan.has_equal_cuts:
+        raise PlanError(
+            f"a library's own all-reduces begin in one order on all ranks: `all_reduce` is "
+            f"{plan.all_reduce}, and replicas have different partitions; choose another, such as "
+            f"{AllReduceKind.HIERARCHICAL}"
+        )
+
+
+def _check_trees(plan: Plan) -> None:
+    """Check that each all-reduce is over the ranks that hold its values."""
+    holders = [sorted(plan.holders(segment)) for segment in range(len(plan.segments))]
     in_trees = [ranks(tree) for tree in plan.sync]
     # Sorted: the order of ranks in a tree, and so its leader, is free.
-    if [sorted(each) for each in in_trees] != stages:
+    if [sorted(each) for each in in_trees] != holders:
         raise PlanError(
-            f"gradients are all-reduced over the ranks of a stage: `sync` has {in_trees}, the "
-            f"stages {stages}; name each rank once, at each stage that it holds"
+            f"gradients are all-reduced over the ranks that hold them: `sync` has {in_trees}, the "
+            f"stages, or parts of them, {holders}; name each rank once, at each that it holds"
         )
-    all_ranks = sorted(ranks(plan.sync_all))
-    # A set: with one stage, both ends are the same ranks.
-    shared = sorted({*stages[0], *stages[-1]})
+    all_ranks, shared = sorted(ranks(plan.sync_all)), list(plan.embedding_holders())
     if all_ranks != list(range(plan.num_ranks)) or sorted(ranks(plan.sync_shared)) != shared:
         raise PlanError(
             f"`sync_all` holds all {plan.num_ranks} ranks, `sync_shared` {shared}: they hold "
             f"{all_ranks} and {sorted(ranks(plan.sync_shared))}; name each rank once"
         )
-    check_programs(plan)
-    plan.train_schedule()  # raises if the schedule cannot be generated
 
 
-def _check_size(plan: Plan) -> None:
-    most = min(MAX_MICROBATCHES, _MAX_FORWARDS // max(1, plan.num_stages))
-    if plan.num_microbatches > most:
+def _check_size(pipeline: Pipeline) -> None:
+    most = min(MAX_MICROBATCHES, _MAX_FORWARDS // max(1, pipeline.num_stages))
+    if pipeline.num_microbatches > most:
         raise PlanError(
-            f"a step has at most {most:,} microbatches with {plan.num_stages:,} stages: "
-            f"`num_microbatches` is {plan.num_microbatches:,}; use a larger `microbatch`"
+            f"a step has at most {most:,} microbatches with {pipeline.num_stages:,} stages: "
+            f"`num_microbatches` is {pipeline.num_microbatches:,}; use a larger `microbatch`"
         )
 
 
+def _each(numbers: Iterable[int]) -> str:
+    """Return the numbers of replicas: one number, if they are equal."""
+    return " ".join(map(str, dict.fromkeys(numbers)))
+
+
 def check_programs(plan: Plan) -> None:
-    """Check that a custom schedule has the ranks and microbatches of the plan.
+    """Check that schedules can be generated, or that a custom one is of the plan.
 
     Raises:
-        PlanError: it has not.
+        PlanError: they cannot, or a custom schedule has other ranks or microbatches.
     """
     if isinstance(plan.schedule, ScheduleKind):
+        # Raises if a schedule cannot be generated.
+        for replica in (None,) if plan.is_even else range(plan.num_replicas):
+            plan.train_schedule(replica=replica)
         return
+    if not plan.is_even:
+        raise PlanError(
+            "a custom schedule is one for all replicas, which differ in this plan: `schedule` has "
+            f"{len(plan.schedule)} rows; name a schedule, such as {ScheduleKind.ONE_F_ONE_B}"
+        )
     forwards = [i for program in plan.schedule for i in program if i.op is Op.FORWARD]
     num_microbatches = len(forwards) // plan.num_stages
     if len(plan.schedule) != plan.num_pipeline_ranks or num_microbatches != plan.num_microbatches:
@@ -80,3 +115,4 @@ def check_programs(plan: Plan) -> None:
             f"{len(plan.schedule)} rows and {num_microbatches} microbatches, the plan "
             f"{plan.num_pipeline_ranks} and {plan.num_microbatches}; make them equal"
         )
+    plan.train_schedule()

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from jaxpipe.collective import SyncTree
 from jaxpipe.collective.sync_tree import folded
+from jaxpipe.plan.partition import Cut, layers_of
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import peak_live, render, timetable
 from jaxpipe.topo import Cluster
@@ -15,19 +16,14 @@ def draw_plan(plan: Plan, cluster: Cluster, *, num_columns: int = 100) -> str:
     """Return the drawing: placement, partition, links, sync tree and schedule."""
     return "\n".join(
         (
-            f"{plan.num_ranks} ranks, {plan.num_stages} stages x {plan.num_replicas} replicas, on "
-            f"cluster {cluster.name}{_chunks(plan)}",
+            f"{plan.num_ranks} ranks, {plan.shape}, on cluster {cluster.name}{_chunks(plan)}",
             "",
             *_placement(plan, cluster),
             "",
             *_links(plan, cluster),
-            _gradients(plan),
+            *_gradients(plan),
             "",
-            f"schedule {plan.schedule_name}, {plan.num_microbatches} microbatches: theoretical "
-            f"bubble {ideal_bubble(plan):.1%} (backward = 2 forwards, equal layers, no network), "
-            f"at most {', '.join(map(str, peak_live(plan.compute_schedule())))} microbatches live",
-            "",
-            render(plan.compute_schedule(), num_columns=num_columns),
+            *_schedules(plan, num_columns=num_columns),
         )
     )
 
@@ -41,20 +37,57 @@ def draw_tree(tree: SyncTree) -> str:
     return folded(tree, at_rank=str, at_island=lambda members: f"({' '.join(members)})")
 
 
-def ideal_bubble(plan: Plan) -> float:
-    """Return the bubble for equal layers, backwards of two forwards, and instant messages."""
+def ideal_bubble(plan: Plan, *, replica: int | None = None) -> float:
+    """Return the bubble for equal layers, backwards of two forwards, and instant messages.
+
+    It is that of one replica, or of all of them together.
+    """
+    if replica is None and not plan.is_even:
+        return _bubble_of_all(plan)
     # A second per layer: a bubble depends on ratios alone.
-    forward_s = tuple(map(float, plan.cut))
+    forward_s = tuple(map(float, plan.pipelines[replica or 0].cut))
     backward_s = tuple(2 * seconds for seconds in forward_s)
-    times = timetable(plan.compute_schedule(), forward_s=forward_s, backward_s=backward_s)
-    return times.bubble_fraction
+    schedule = plan.compute_schedule(replica=replica)
+    return timetable(schedule, forward_s=forward_s, backward_s=backward_s).bubble_fraction
 
 
-def _gradients(plan: Plan) -> str:
+def _bubble_of_all(plan: Plan) -> float:
+    # All replicas have all layers: samples are in the ratio of their computes.
+    computes = [float(pipeline.num_samples) for pipeline in plan.pipelines]
+    bubbles = [ideal_bubble(plan, replica=replica) for replica in range(plan.num_replicas)]
+    phases = (each / (1 - bubble) for each, bubble in zip(computes, bubbles, strict=True))
+    return 1 - sum(computes) / sum(phases)
+
+
+def _schedules(plan: Plan, *, num_columns: int) -> Iterator[str]:
+    """Yield the schedule of all replicas, or that of each."""
+    for replica in (None,) if plan.is_even else range(plan.num_replicas):
+        pipeline, schedule = plan.pipelines[replica or 0], plan.compute_schedule(replica=replica)
+        of_replica = "" if replica is None else f" of replica {replica}"
+        size = "" if replica is None else f" of {pipeline.microbatch}"
+        yield (
+            f"schedule {plan.schedule_name}{of_replica}, {pipeline.num_microbatches} microbatches"
+            f"{size}: theoretical bubble {ideal_bubble(plan, replica=replica):.1%} (backward = 2 "
+            "forwards, equal layers, no network), "
+            f"at most {', '.join(map(str, peak_live(schedule)))} microbatches live"
+        )
+        yield ""
+        yield render(schedule, num_columns=num_columns)
+        if replica is not None and replica + 1 < plan.num_replicas:
+            yield ""
+
+
+def _gradients(plan: Plan) -> Iterator[str]:
     if plan.num_replicas == 1:
-        return "all-reduce of gradients: none, for there is one replica"
-    tree = draw_tree(plan.sync[0])
-    return f"all-reduce of gradients: {plan.all_reduce}, for stage 0 over ranks {tree}"
+        yield "all-reduce of gradients: none, for there is one replica"
+    elif plan.has_equal_cuts:
+        tree = draw_tree(plan.sync[0])
+        yield f"all-reduce of gradients: {plan.all_reduce}, for stage 0 over ranks {tree}"
+    else:
+        yield f"all-reduce of gradients: {plan.all_reduce}"
+        for segment, tree in enumerate(plan.sync):
+            layers = _layers(layers_of(plan.segments, segment))
+            yield f"  {layers} over ranks {draw_tree(tree)}"
 
 
 def _chunks(plan: Plan) -> str:
@@ -62,25 +95,29 @@ def _chunks(plan: Plan) -> str:
 
 
 def _placement(plan: Plan, cluster: Cluster) -> Iterator[str]:
+    # Replicas with the same partition share a heading.
     cells = [
-        [
-            f"rank {plan.rank(replica=r, stage=s)} on {cluster.devices[device].name}"
-            for s, device in enumerate(row)
-        ]
-        for r, row in enumerate(plan.placement)
+        [f"rank {first + n} on {cluster.devices[device].name}" for n, device in enumerate(row)]
+        for first, row in zip(plan.first_ranks, plan.placement, strict=True)
     ]
-    size = plan.num_pipeline_ranks
-    heads = [f"stage {s}: {_layers(plan, s)}" for s in range(plan.num_stages)]
-    width = max(len(cell) for row in (*cells, heads) for cell in row) + 3
-    for first in range(0, plan.num_stages, size):
-        chunk = heads[first : first + size]
-        yield (" " * 11 + "".join(head.ljust(width) for head in chunk)).rstrip()
-    for replica, row in enumerate(cells):
+    heads = {
+        pipeline.cut: [
+            f"stage {s}: {_layers(pipeline.layers(s))}" for s in range(pipeline.num_stages)
+        ]
+        for pipeline in plan.pipelines
+    }
+    width = max(len(cell) for row in (*cells, *heads.values()) for cell in row) + 3
+    above: Cut | None = None
+    for replica, (pipeline, row) in enumerate(zip(plan.pipelines, cells, strict=True)):
+        if pipeline.cut != above:
+            above, size = pipeline.cut, pipeline.num_ranks
+            for first in range(0, pipeline.num_stages, size):
+                chunk = heads[above][first : first + size]
+                yield (" " * 11 + "".join(head.ljust(width) for head in chunk)).rstrip()
         yield (f"replica {replica}".ljust(11) + "".join(c.ljust(width) for c in row)).rstrip()
 
 
-def _layers(plan: Plan, stage: int) -> str:
-    layers = plan.layers(stage)
+def _layers(layers: range) -> str:
     one = len(layers) == 1
     return f"layer {layers.start}" if one else f"layers {layers.start}-{layers.stop - 1}"
 
@@ -92,7 +129,10 @@ def _links(plan: Plan, cluster: Cluster) -> Iterator[str]:
     if hops:
         yield f"activations cross {_slowest(hops, cluster)}"
     if plan.num_replicas > 1:
-        columns = list(zip(*plan.placement, strict=True))
+        columns = [
+            [plan.device(rank) for rank in plan.holders(segment)]
+            for segment in range(len(plan.segments))
+        ]
         # All pairs: which of them exchange gradients depends on the all-reduce.
         pairs = [(a, b) for column in columns for a in column for b in column if a != b]
         yield f"gradients cross {_slowest(pairs, cluster)}"

@@ -25,8 +25,10 @@ def even_partition(*, num_layers: int, num_stages: int) -> Cut:
     return tuple(each + (stage < spare) for stage in range(num_stages))
 
 
-def check_partition(cut: Cut, *, num_layers: int, num_stages: int) -> None:
+def check_partition(cut: Cut, *, num_layers: int, num_stages: int, field: str = "plan.cut") -> None:
     """Check that the partition covers all layers, with at least one in each stage.
+
+    Errors name the `field` that it is from.
 
     Raises:
         PlanError: it does not.
@@ -36,11 +38,11 @@ def check_partition(cut: Cut, *, num_layers: int, num_stages: int) -> None:
             f"`plan.cut` has one number for each stage: it has {len(cut)}, `plan.stages` is "
             f"{num_stages}; give {num_stages} numbers"
         )
-    if min(cut) < 1:
-        raise PlanError(f"each stage holds at least one layer: `plan.cut` is {list(cut)}")
+    if min(cut, default=0) < 1:
+        raise PlanError(f"each stage holds at least one layer: `{field}` is {list(cut)}")
     if sum(cut) != num_layers:
         raise PlanError(
-            f"`plan.cut` covers the layers: {list(cut)} adds up to {sum(cut)}, the model has "
+            f"`{field}` covers the layers: {list(cut)} adds up to {sum(cut)}, the model has "
             f"{num_layers} layers"
         )
 

@@ -26,6 +26,11 @@ class PlanConfig:
     """Pipeline schedule."""
     cut: tuple[int, ...] | None = None
     """Partition of the model: layers of each stage [layers]. Default: as even as possible."""
+    cuts: tuple[tuple[int, ...], ...] | None = None
+    """Partition of each replica, where they differ: layers of each of its stages [layers]. It takes
+    the place of `stages`, `replicas` and `cut`."""
+    shares: tuple[int, ...] | None = None
+    """Share of each replica in the batch [samples]. Default: equal shares."""
     warmup: tuple[int, ...] | None = None
     """Forwards of each stage before its first backward [microbatches]; for `eager-1f1b`. Default:
     chosen by the schedule."""
@@ -43,8 +48,14 @@ class PlanConfig:
                 raise ValueError(f"`{field}` must be at least 1, is {getattr(self, field)}")
 
     @property
+    def has_unlike_replicas(self) -> bool:
+        """Whether replicas have their own partitions, or their own shares of the batch."""
+        return self.cuts is not None or self.shares is not None
+
+    @property
     def num_ranks(self) -> int | None:
         """The number of ranks, if the section alone decides it; else None."""
-        if self.file is not None or self.stages % self.chunks:
+        sizes = [len(cut) for cut in self.cuts or ()] or [self.stages] * self.replicas
+        if self.file is not None or any(size % self.chunks for size in sizes):
             return None
-        return self.stages // self.chunks * self.replicas
+        return sum(size // self.chunks for size in sizes)

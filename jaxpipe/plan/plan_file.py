@@ -18,22 +18,39 @@
         ["ohio-0:0", "ohio-1:0"],
         ["virginia-0:0", "virginia-1:0"],
     ]
-    sync = [                             # a sync tree over ranks for each stage
+    sync = [                             # a sync tree over ranks for each segment
         [0, 2],
         [1, 3],
     ]
     sync_shared = [[0, 1], [2, 3]]       # over the ranks of a tied embedding
     sync_all = [[0, 1], [2, 3]]          # over all ranks
 
-Optional keys: `warmup`, `num_chunks`, and `devices`, which files of older versions lack. A custom
-schedule is an array of the rows of a schedule file (`jaxpipe.schedule.csv_file`). Sync trees are
-ranks, or arrays of trees.
+Where replicas differ, `format` is 2, and each of `cut`, `microbatch`, `num_microbatches` and
+`warmup` may have an entry for each replica::
+
+    format = 2
+    num_microbatches = [6, 2]
+    cut = [
+        [3, 2],
+        [5],
+    ]
+    placement = [
+        [0, 1],
+        [2],
+    ]
+
+The segments of `sync` are the stages, or the parts of them that the same ranks hold
+(`jaxpipe.plan.segments`). Optional keys: `warmup`, `num_chunks`, and `devices`, which files of
+older versions lack. A custom schedule is an array of the rows of a schedule file
+(`jaxpipe.schedule.csv_file`). Sync trees are ranks, or arrays of trees.
 
 `jaxpipe plan` writes this file for `plan.file`. `jaxpipe train` writes it as `plan.toml` into the
 folder of each run: the launcher resolves the plan once, and its ranks read it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +59,7 @@ import msgspec
 from jaxpipe.collective import AllReduceKind, SyncTree
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.check import check_plan
-from jaxpipe.plan.partition import Cut
+from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import Schedule, ScheduleKind, parse_schedule, schedule_rows
 from jaxpipe.topo import Cluster
@@ -50,7 +67,7 @@ from jaxpipe.topo.names import check_cluster, check_device
 from jaxpipe.topo.regular_file import read_regular
 from jaxpipe.topo.toml_text import parse_toml, toml_pair, toml_rows
 
-_FORMAT = 1
+_FORMATS = (1, 2)
 _MOST_BYTES = 2**26
 """Of a plan file: 64 MiB, more than the sync trees and a schedule of 8192 ranks."""
 
@@ -78,10 +95,10 @@ class _File:
     format: int
     cluster: str
     schedule: ScheduleKind | tuple[str, ...]
-    microbatch: int
-    num_microbatches: int
+    microbatch: int | tuple[int, ...]
+    num_microbatches: int | tuple[int, ...]
     tied: bool
-    cut: Cut
+    cut: tuple[int | tuple[int, ...], ...]
     placement: tuple[tuple[int, ...], ...]
     sync: tuple[Any, ...]
     sync_shared: Any
@@ -89,7 +106,7 @@ class _File:
     devices: tuple[tuple[str, ...], ...] | None = None
     num_chunks: int = 1
     all_reduce: AllReduceKind = AllReduceKind.TREE
-    warmup: tuple[int, ...] | None = None
+    warmup: tuple[int | tuple[int, ...], ...] | None = None
 
 
 def write_plan(plan: Plan, cluster: Cluster, path: Path, *, about: str = "") -> None:
@@ -104,20 +121,21 @@ def plan_text(plan: Plan, cluster: Cluster, *, about: str = "") -> str:
 
 def resolved_plan_text(resolved: ResolvedPlan, *, about: str = "") -> str:
     """Return the text of a plan file."""
-    plan, size = resolved.plan, resolved.plan.num_pipeline_ranks
-    devices = [resolved.devices[first : first + size] for first in range(0, plan.num_ranks, size)]
+    plan = resolved.plan
+    names = iter(resolved.devices)
+    devices = [tuple(islice(names, len(row))) for row in plan.placement]
     lines = [
         *(f"# {line}" for line in about.splitlines()),
-        toml_pair("format", _FORMAT),
+        toml_pair("format", 1 if plan.is_even else 2),
         toml_pair("cluster", resolved.cluster),
         *_schedule_lines(plan),
         toml_pair("all_reduce", plan.all_reduce.value),
         *([] if plan.num_chunks == 1 else [toml_pair("num_chunks", plan.num_chunks)]),
-        *([] if plan.warmup is None else [toml_pair("warmup", plan.warmup)]),
-        toml_pair("microbatch", plan.microbatch),
-        toml_pair("num_microbatches", plan.num_microbatches),
+        *_warmup_lines(plan),
+        *_lines(plan, "microbatch"),
+        *_lines(plan, "num_microbatches"),
         toml_pair("tied", plan.tied),
-        toml_pair("cut", plan.cut),
+        *_lines(plan, "cut"),
         *toml_rows("placement", plan.placement),
         *toml_rows("devices", devices),
         *toml_rows("sync", plan.sync),
@@ -198,24 +216,20 @@ def _parse(text: str, *, source: str) -> _File:
             check_device(name, "devices")
     except ValueError as error:
         raise PlanError(f"{source} is not a plan: {error}") from error
-    if file.format != _FORMAT:
+    if file.format not in _FORMATS:
         raise PlanError(
-            f"{source} has `format` {file.format}, this version of jaxpipe reads {_FORMAT}; plan "
-            "again"
+            f"{source} has `format` {file.format}, this version of jaxpipe reads "
+            f"{' and '.join(map(str, _FORMATS))}; plan again"
         )
     return file
 
 
 def _plan(file: _File, *, source: str, num_devices: int) -> Plan:
     plan = Plan(
-        placement=file.placement,
-        cut=file.cut,
+        pipelines=_pipelines(file, source=source),
         schedule=_schedule(file, source),
         all_reduce=file.all_reduce,
         num_chunks=file.num_chunks,
-        warmup=file.warmup,
-        microbatch=file.microbatch,
-        num_microbatches=file.num_microbatches,
         tied=file.tied,
         sync=tuple(_tree(array) for array in file.sync),
         sync_shared=_tree(file.sync_shared),
@@ -223,6 +237,50 @@ def _plan(file: _File, *, source: str, num_devices: int) -> Plan:
     )
     check_plan(plan, num_devices=num_devices)
     return plan
+
+
+def _pipelines(file: _File, *, source: str) -> tuple[Pipeline, ...]:
+    columns = {
+        "cut": _of_each(file, "cut", source=source),
+        "microbatch": _of_each(file, "microbatch", source=source),
+        "num_microbatches": _of_each(file, "num_microbatches", source=source),
+        # An empty array says that this replica has none.
+        "warmup": [each or None for each in _of_each(file, "warmup", source=source)],
+    }
+    return tuple(
+        Pipeline(devices=row, **dict(zip(columns, values, strict=True)))
+        for row, *values in zip(file.placement, *columns.values(), strict=True)
+    )
+
+
+def _of_each(file: _File, name: str, *, source: str) -> Sequence[Any]:
+    """Return the value of each replica, from one for all of them or an array of their own."""
+    value, num_replicas = getattr(file, name), len(file.placement)
+    has_numbers = name in ("cut", "warmup")
+    kinds = {type(entry) for entry in value} if isinstance(value, tuple) else set()
+    if not isinstance(value, tuple) or (has_numbers and kinds <= {int}):
+        return (value,) * num_replicas
+    if (has_numbers and kinds != {tuple}) or len(value) != num_replicas:
+        raise PlanError(
+            f"{source} is not a plan: `{name}` is {value}; give one for all {num_replicas} "
+            "replicas of `placement`, or one for each"
+        )
+    return value
+
+
+def _lines(plan: Plan, name: str) -> list[str]:
+    """Return the lines of a field of pipelines: one value, if it is that of all."""
+    values = [getattr(pipeline, name) for pipeline in plan.pipelines]
+    if len(set(values)) == 1:
+        return [toml_pair(name, values[0])]
+    return toml_rows(name, values) if isinstance(values[0], tuple) else [toml_pair(name, values)]
+
+
+def _warmup_lines(plan: Plan) -> list[str]:
+    if all(pipeline.warmup is None for pipeline in plan.pipelines):
+        return []
+    own = tuple(replace(each, warmup=each.warmup or ()) for each in plan.pipelines)
+    return _lines(replace(plan, pipelines=own), "warmup")
 
 
 def _names(file: _File) -> tuple[str, ...]:
@@ -238,6 +296,7 @@ def _schedule_lines(plan: Plan) -> list[str]:
 def _schedule(file: _File, source: str) -> ScheduleKind | Schedule:
     if isinstance(file.schedule, ScheduleKind):
         return file.schedule
+    # Where replicas have their own cuts, the check refuses a schedule that is one for all.
     return parse_schedule(file.schedule, source=f"{source}, `schedule`", num_stages=len(file.cut))
 
 

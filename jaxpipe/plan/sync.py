@@ -1,9 +1,40 @@
-"""Sync trees from the islands of the network: hosts inside regions."""
+"""Sync trees of a plan, and those from the islands of the network: hosts inside regions."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from jaxpipe.collective import SyncTree
+from jaxpipe.plan.plan import Plan
 from jaxpipe.topo import Device
+
+
+def with_trees(
+    plan: Plan,
+    *,
+    segment: Callable[[int, Sequence[int]], SyncTree],
+    shared: Callable[[Sequence[int]], SyncTree],
+    every: Callable[[Sequence[int]], SyncTree],
+) -> Plan:
+    """Return the plan with sync trees over the ranks of its buckets.
+
+    `segment` returns the tree of a segment, given its number and its holders, `shared` that of a
+    tied embedding, `every` that of all ranks.
+    """
+    return replace(
+        plan,
+        sync=tuple(segment(n, plan.holders(n)) for n in range(len(plan.segments))),
+        sync_shared=shared(plan.embedding_holders()),
+        sync_all=every(range(plan.num_ranks)),
+    )
+
+
+def with_island_trees(plan: Plan, devices: Sequence[Device]) -> Plan:
+    """Return the plan with trees that follow islands; `devices` are those of its cluster."""
+
+    def tree(ranks: Sequence[int]) -> SyncTree:
+        return island_tree({rank: devices[plan.device(rank)] for rank in ranks})
+
+    return with_trees(plan, segment=lambda _, ranks: tree(ranks), shared=tree, every=tree)
 
 
 def island_tree(devices: Mapping[int, Device]) -> SyncTree:

@@ -15,6 +15,7 @@ from jaxpipe.plan.cost import live_limits, overfull
 from jaxpipe.plan.decide import Effort, Shape, Task, build, decide, dtfm_plan
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each
+from jaxpipe.propose.named_layout import named_plan
 from jaxpipe.propose.request import Goal, PlanRequest
 from jaxpipe.runtime.config import MatmulPrecision, Remat
 from jaxpipe.simulate import (
@@ -95,7 +96,9 @@ def propose(
 
     alpa: AlpaPlan | None = None
     by_shape: tuple[tuple[Shape, float], ...] = ()
-    if request.objective is Goal.DTFM:
+    if request.layout is not None:
+        plan = named_plan(request.layout, task, seed=request.seed)
+    elif request.objective is Goal.DTFM:
         plan = dtfm_plan(task, seed=request.seed, seconds=request.budget)
     elif request.objective is Goal.ALPA:
         alpa = alpa_plan(task)
@@ -150,9 +153,9 @@ def _made_to_measure(plan: Plan, task: Task, conditions: Conditions) -> Plan:
     found = auto_schedule(search)
     # A named schedule is stored by its name; one that fits no name as its instructions.
     if found.kind is None:
-        better = replace(plan, schedule=found.compute, warmup=None)
+        better = replace(plan, schedule=found.compute).of_each(warmup=None)
     else:
-        better = replace(plan, schedule=found.kind, warmup=found.warmup)
+        better = replace(plan, schedule=found.kind).of_each(warmup=found.warmup)
     # The search may end with a schedule that is no better: plans do not get worse.
     faster = found.step_s < plan_step_s(plan, conditions)
     return better if faster else plan

@@ -19,6 +19,17 @@ class Goal(StrEnum):
     """The seconds of a step that Alpa's inter-operator pass predicts."""
 
 
+class NamedLayout(StrEnum):
+    """A published baseline (`jaxpipe.propose.named_layout`)."""
+
+    P8 = "p8"
+    """Megatron's pipeline of 8 stages."""
+    DTFM = "dtfm"
+    """DT-FM's, placed by its scheduler."""
+    RANDOM = "random"
+    """DT-FM's without its scheduler."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
     """The input of the planner, and the effort of its search.
@@ -35,6 +46,9 @@ class PlanRequest:
     objective: Goal = Goal.TIME
     """What to minimize: the simulated `time` of a step, DT-FM's published cost, `dtfm`, or the
     time that `alpa`'s inter-operator pass predicts for stages on submeshes of equal size."""
+    layout: NamedLayout | None = None
+    """A published baseline instead of a search: Megatron's `p8`, `dtfm`, or `random`, which
+    `--seed` shuffles (theirs: 2022)."""
     budget: float = 30.0
     """Seconds to search."""
     measure: bool = False

@@ -86,6 +86,8 @@ def _plan(plan: dict[str, Any]) -> str:
     where = plan.get("cluster", "?")
     if plan.get("file"):
         return f"{plan['file']} on {where}"
+    if cuts := plan.get("cuts"):
+        return f"{' + '.join(str(len(cut)) for cut in cuts)} on {where}"
     return f"{plan.get('stages', '?')} x {plan.get('replicas', '?')} on {where}"
 
 

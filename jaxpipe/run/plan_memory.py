@@ -15,7 +15,7 @@ from math import inf
 from jaxpipe.config import Config
 from jaxpipe.errors import PlanError
 from jaxpipe.models import GptConfig, layer_residual_bytes_of_part, parameters_of_part
-from jaxpipe.plan import Plan
+from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.plan.cost import BytesPerParameter, StageMemory, stage_memory
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.runtime.config import MeshConfig
@@ -52,29 +52,37 @@ def plan_memory(config: Config, plan: Plan, cluster: Cluster) -> tuple[RankMemor
     each = bytes_each(model, shards_optimizer=config.optimizer.sharded)
     # The speed has no part in it.
     profile = gpt_profile(model, remat=config.train.remat, flops_per_s=1.0)
-    whole = stage_memory(plan, profile, each=each)
-    of_device = whole
+    part = profile
     if config.mesh.num_devices > 1:
         layer = replace(profile.layers[0], kept_bytes=_kept_bytes(config, model))
-        shared = replace(profile, layers=(layer,) * len(profile.layers))
-        of_device = tuple(
-            _with_parameters(needs, _parameters_of_part(config, plan, model, place), each)
-            for place, needs in enumerate(stage_memory(plan, shared, each=each))
-        )
-    columns = zip(*plan.placement, strict=True)
-    size = plan.num_pipeline_ranks
-    return tuple(
-        RankMemory(
-            ranks=tuple(range(place, plan.num_ranks, size)),
-            stages=tuple(plan.stages(place)),
-            num_parameters=of_rank.parameters // each.parameter,
+        part = replace(profile, layers=(layer,) * len(profile.layers))
+
+    def of_rank(replica: int | None, number: int, ranks: tuple[int, ...]) -> RankMemory:
+        pipeline = plan.pipelines[replica or 0]
+        whole = stage_memory(plan, profile, each=each, replica=replica)[number]
+        needs = stage_memory(plan, part, each=each, replica=replica)[number]
+        if config.mesh.num_devices > 1:
+            needs = _with_parameters(needs, _parameters(config, model, pipeline, number), each)
+        return RankMemory(
+            ranks=ranks,
+            stages=tuple(pipeline.stages(number)),
+            num_parameters=whole.parameters // each.parameter,
             needs=needs,
-            devices=tuple(cluster.devices[device] for device in column),
+            devices=tuple(cluster.devices[plan.device(rank)] for rank in ranks),
         )
-        for place, (of_rank, needs, column) in enumerate(
-            zip(whole, of_device, columns, strict=True)
-        )
-    )
+
+    return tuple(of_rank(*place) for place in _places(plan))
+
+
+def _places(plan: Plan) -> Iterator[tuple[int | None, int, tuple[int, ...]]]:
+    """Yield the ranks that have equal needs, with their replica, None for all, and their number."""
+    if not plan.is_even:
+        for rank in range(plan.num_ranks):
+            yield plan.replica(rank), plan.number(rank), (rank,)
+        return
+    size = plan.num_pipeline_ranks
+    for number in range(size):
+        yield None, number, tuple(range(number, plan.num_ranks, size))
 
 
 def _kept_bytes(config: Config, model: GptConfig) -> float:
@@ -85,17 +93,17 @@ def _kept_bytes(config: Config, model: GptConfig) -> float:
     return getattr(kept, config.train.remat) / config.mesh.data
 
 
-def _parameters_of_part(config: Config, plan: Plan, model: GptConfig, place: int) -> int:
+def _parameters(config: Config, model: GptConfig, pipeline: Pipeline, number: int) -> int:
     """Return the parameters that a device of a mesh holds of the stages of its rank."""
     return sum(
         parameters_of_part(
             model,
-            layers=len(plan.layers(stage)),
+            layers=pipeline.cut[stage],
             embed=stage == 0,
-            head=stage == plan.num_stages - 1,
+            head=stage == pipeline.num_stages - 1,
             tensor=config.mesh.tensor,
         )
-        for stage in plan.stages(place)
+        for stage in pipeline.stages(number)
     )
 
 

@@ -19,11 +19,10 @@ def smaller(
     `settings` are those that `config` was read with; they are kept, except for the size of a plan.
     `devices` names the remaining devices, for example without the one of a lost rank. Among plans
     of equal size the one with the most stages wins: each rank then holds less. A plan from a file
-    cannot be resized.
+    cannot be resized, nor one whose replicas differ.
     """
-    plan = config.plan
-    num_ranks = plan.stages // plan.chunks * plan.replicas - 1
-    found = within(config, num_ranks=num_ranks, devices=devices)
+    num_ranks = config.plan.num_ranks
+    found = None if num_ranks is None else within(config, num_ranks=num_ranks - 1, devices=devices)
     if found is None:
         return None
     changed = (*_SIZES, "plan.devices") if devices else _SIZES
@@ -42,7 +41,7 @@ def within(config: Config, *, num_ranks: int, devices: Sequence[str] = ()) -> Co
     names the remaining devices in the order of their ranks; by default those of the plan.
     """
     plan = replace(config.plan, devices=tuple(devices) or config.plan.devices)
-    if plan.file is not None:
+    if plan.file is not None or plan.has_unlike_replicas:
         return None
     cluster = cluster_from(config)
     lengths = range(1, num_ranks + 1)

@@ -78,7 +78,7 @@ class Job:
     @property
     def targets_per_step(self) -> int:
         """The number of targets of a step, over which the loss is a mean: tokens, or samples."""
-        return self._work.num_targets
+        return self._work(microbatch=1).num_targets
 
     def layout(self, devices: Sequence[Device]) -> Layout:
         """Return the layout of a stage over the devices of a rank.
@@ -89,27 +89,31 @@ class Job:
         return layout_over(devices, self.mesh, split=self.model.split)
 
     def functions(self, *, stage: int, rank: int = 0) -> StageFunctions:
-        """Return the functions of a stage; `rank` selects the shard of a sharded optimizer."""
-        is_sharded = self.optimizer.sharded  # without, functions of all replicas are equal
+        """Return the functions of a stage of a rank; replicas that are alike have equal ones.
+
+        A `rank` has its own shard of a sharded optimizer.
+        """
+        plan, replica, is_sharded = self.plan, self.plan.replica(rank), self.optimizer.sharded
         return StageFunctions(
             stage=Stage(
                 model=self.model,
                 index=stage,
-                num_stages=self.plan.num_stages,
-                layers=self.plan.layers(stage),
+                num_stages=plan.pipelines[replica].num_stages,
+                layers=plan.layers(stage, replica=replica),
                 remat=self.train.remat,
                 loop=self.train.loop,
+                segments=plan.segment_layers(replica=replica, stage=stage),
+                shares_embedding=plan.shares_embedding,
             ),
-            work=self._work,
+            work=self._work(microbatch=plan.pipelines[replica].microbatch),
             optimizer=self.optimizer,
             scales_loss=self.loss_scale is not None,
-            shard=optimizer_shard_of(self.plan, rank=rank, stage=stage) if is_sharded else None,
+            shard=optimizer_shard_of(plan, rank=rank, stage=stage) if is_sharded else None,
         )
 
-    @property
-    def _work(self) -> Work:
+    def _work(self, *, microbatch: int) -> Work:
         return Work(
-            microbatch=self.plan.microbatch,
+            microbatch=microbatch,
             sequence=self.sequence,
             batch=self.train.batch,
             num_steps=self.train.steps,

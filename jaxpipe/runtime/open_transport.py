@@ -72,8 +72,8 @@ def pipeline_pairs(plan: Plan) -> tuple[tuple[int, int], ...]:
     # A set: ranks with several chunks exchange activations at several boundaries.
     pairs = {
         (plan.rank(replica=replica, stage=before), plan.rank(replica=replica, stage=after))
-        for replica in range(plan.num_replicas)
-        for before, after in pairwise(range(plan.num_stages))
+        for replica, pipeline in enumerate(plan.pipelines)
+        for before, after in pairwise(range(pipeline.num_stages))
     }
     return tuple(sorted(pair for pair in pairs if pair[0] != pair[1]))
 

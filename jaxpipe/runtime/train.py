@@ -172,7 +172,6 @@ class _Training:
             loss_scale=None if before.loss_scale is None else before.loss_scale.scale,
             skipped_before=before.skipped_steps,
             skipped_after=state.skipped_steps,
-            num_pipeline_ranks=self.worker.job.plan.num_pipeline_ranks,
         )
         # Before anything else that may fail: from here on a survivor continues after this step.
         self.last_state.update(state, ended)

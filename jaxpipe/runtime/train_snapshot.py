@@ -63,7 +63,8 @@ def snapshot(worker: Worker, state: TrainState, *, step: int) -> Snapshot:
         # A collective call: also the replicas that save nothing contribute their shards.
         moments = _whole_moments(worker, trained, stage=stage)
         if job.plan.replica(rank) == 0:
-            tensors = _tensors(trained.params, moments, first_layer=job.plan.layers(stage).start)
+            first_layer = job.plan.layers(stage, replica=0).start
+            tensors = _tensors(trained.params, moments, first_layer=first_layer)
             shards[f"stage-{stage}"] = {name: np.array(each) for name, each in tensors.items()}
     metadata = {**job.description, **to_metadata(state)}
     return Snapshot(step=step, shards=shards, metadata=metadata)
@@ -75,11 +76,12 @@ def own_tensors(worker: Worker, state: TrainState) -> dict[str, np.ndarray] | No
     Return None if they are incomplete: because the optimizer is sharded, or because an update was
     interrupted to which the arrays had been donated.
     """
+    plan, rank = worker.job.plan, worker.transport.rank
     tensors: dict[str, np.ndarray] = {}
     for stage, trained in state.stages.items():
         if worker.calls[stage].spec.sharded is not None:
             return None
-        first_layer = worker.job.plan.layers(stage).start
+        first_layer = plan.layers(stage, replica=plan.replica(rank)).start
         moments = {moment: optax.tree.get(trained.moments, moment) for moment in _MOMENTS}
         # Reading a donated array raises: that is how an interrupted update shows.
         try:
@@ -95,7 +97,7 @@ def needed_tensors(job: Job, *, rank: int) -> tuple[str, ...]:
     for stage in job.plan.stages(rank):
         params, _ = jax.eval_shape(job.functions(stage=stage, rank=rank).init)
         for prefix in ("", *(f"{moment}." for moment in _MOMENTS)):
-            first_layer = job.plan.layers(stage).start
+            first_layer = job.plan.layers(stage, replica=job.plan.replica(rank)).start
             needed |= dict.fromkeys(names(params, first_layer=first_layer, prefix=prefix))
     return tuple(needed)
 
@@ -115,6 +117,7 @@ def restore_state(worker: Worker, checkpoint: Saved | None) -> tuple[TrainState,
         CheckpointError: a tensor is missing, corrupt, or of another shape.
     """
     plan, scaling = worker.job.plan, worker.job.loss_scale
+    replica = plan.replica(worker.transport.rank)
     loss_scale = None if scaling is None else initial_loss_scale(scaling)
     if checkpoint is None:
         stages = {stage: _fresh(calls) for stage, calls in worker.calls.items()}
@@ -126,7 +129,7 @@ def restore_state(worker: Worker, checkpoint: Saved | None) -> tuple[TrainState,
         stage: _restored(
             checkpoint,
             calls,
-            first_layer=plan.layers(stage).start,
+            first_layer=plan.layers(stage, replica=replica).start,
             num_updates=checkpoint.step - skipped_steps,  # skipped steps update nothing
         )
         for stage, calls in worker.calls.items()

@@ -104,6 +104,8 @@ def _other_ends(instruction: Instruction, *, num_ranks: int, num_stages: int) ->
         return (send(peer, stage, instruction.microbatch),)
     if instruction.op is Op.REDUCE:
         assert bucket is not None, instruction
+        if bucket is Bucket.STAGE:
+            return ()  # its other ends are in other replicas
         return together(bucket, stage=stage, num_ranks=num_ranks, num_stages=num_stages)
     return ()
 

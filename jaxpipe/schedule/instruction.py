@@ -1,9 +1,9 @@
 """Instructions, programs and schedules: what each rank executes in one step, in order.
 
-Instructions name stages, never ranks: every replica runs the same programs, and the plan maps
-stages to ranks. A message is identified by its two stages and its microbatch, so schedules with
-several chunks per rank need no further instructions. Between two stages of one rank there is no
-message.
+Instructions name stages, never ranks: replicas with equal pipelines run the same programs, and the
+plan maps stages to ranks. A message is identified by its two stages and its microbatch, so
+schedules with several chunks per rank need no further instructions. Between two stages of one rank
+there is no message.
 
 A backward is whole, or split in two: backward-input computes the gradient that the stage before
 waits for; backward-weight adds to the gradients of the parameters, at any time later::
@@ -17,7 +17,7 @@ A schedule may split some backwards and leave others whole.
 A reduction of `Bucket.STAGE` is asynchronous: it begins at its position in the program, and the
 instructions that need its result, the reduction of `Bucket.SCALARS` (the norm) and every update,
 wait for it. The other reductions block. (Blocking in all of them is correct, and slower.) Replicas
-begin their reductions in the same order, since they run the same programs.
+with the same programs begin their reductions in the same order; other replicas in any order.
 
 Source of the split: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.
 """
@@ -45,7 +45,11 @@ class Bucket(StrEnum):
     """The values that one `Op.REDUCE` sums over ranks."""
 
     STAGE = "stage"
-    """Gradients that only the replicas of one stage hold; one reduction per stage."""
+    """Gradients that only the replicas of one stage hold; one reduction per segment.
+
+    A stage is one segment, unless replicas divide the layers differently: then it has one for each
+    set of ranks that hold some of its layers (`jaxpipe.plan.segments`).
+    """
     TIED = "tied"
     """Gradients of a tied embedding, held by the first and the last stage of every replica.
 
@@ -63,7 +67,8 @@ class Instruction:
     """One instruction of one rank.
 
     `microbatch` is set for compute and messages; `peer`, the other stage, for messages; `bucket`
-    for reductions. A message to a later stage is an activation, to an earlier one a gradient.
+    for reductions, and `segment` for those of `Bucket.STAGE`. A message to a later stage is an
+    activation, to an earlier one a gradient.
     """
 
     op: Op
@@ -71,6 +76,7 @@ class Instruction:
     microbatch: int | None = None
     peer: int | None = None
     bucket: Bucket | None = None
+    segment: int | None = None
 
     @property
     def is_compute(self) -> bool:
@@ -128,9 +134,14 @@ def receive(stage: int, peer: int, microbatch: int) -> Instruction:
     return Instruction(op=Op.RECEIVE, stage=stage, peer=peer, microbatch=microbatch)
 
 
-def reduce(stage: int, bucket: Bucket) -> Instruction:
-    """Sum `bucket` over all ranks that hold it; that of a stage only begins here."""
-    return Instruction(op=Op.REDUCE, stage=stage, bucket=bucket)
+def reduce(stage: int, bucket: Bucket, *, segment: int | None = None) -> Instruction:
+    """Sum `bucket` over all ranks that hold it; that of a stage only begins here.
+
+    By default, the segment of a stage has the number of the stage.
+    """
+    if bucket is Bucket.STAGE and segment is None:
+        segment = stage
+    return Instruction(op=Op.REDUCE, stage=stage, bucket=bucket, segment=segment)
 
 
 def update(stage: int) -> Instruction:
@@ -155,6 +166,8 @@ def describe(instruction: Instruction) -> str:
         parts.append(f"{_JOINING.get(instruction.op, 'with')} stage {instruction.peer}")
     if instruction.bucket is not None:
         parts.append(instruction.bucket.value)
+    if instruction.segment not in (None, instruction.stage):
+        parts.append(f"segment {instruction.segment}")
     return " ".join(parts)
 
 

@@ -8,7 +8,8 @@ all-reduce of its gradients as soon as they are complete; each program ends with
                       send 3 to stage 2
 
     last backward     the last backward (or backward-weight) of a stage, and its send
-    of a stage  ──►   reduce stage       over the replicas of the stage, if there are several
+    of a stage  ──►   reduce stage       over the holders of each segment of the stage, last
+                                         segment first, if there are several replicas
 
     end         ──►   reduce tied      over first and last stages, if the embedding is tied
                       reduce scalars     over all ranks: loss, gradient norm, counters
@@ -18,7 +19,7 @@ There are no messages between stages of one rank. A schedule without backwards, 
 with its scalars.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule.dataflow import message_ends
@@ -37,11 +38,18 @@ from jaxpipe.schedule.instruction import (
 from jaxpipe.schedule.virtual_stages import count_stages, stages_held
 
 
-def lower(compute: Schedule, *, tied: bool, num_replicas: int) -> Schedule:
+def lower(
+    compute: Schedule,
+    *,
+    tied: bool,
+    num_replicas: int,
+    segments: Sequence[range] | None = None,
+) -> Schedule:
     """Add communication and the update to a schedule of compute instructions.
 
     `tied` says whether the first and the last stage share the embedding; with one stage there is
-    nothing to share.
+    nothing to share but with other replicas. `segments[stage]` are the numbers of the segments of a
+    stage, by default the stage's own.
 
     >>> from jaxpipe.schedule.generators.gpipe import gpipe
     >>> schedule = lower(gpipe(num_stages=2, num_microbatches=1), tied=True, num_replicas=2)
@@ -62,6 +70,9 @@ reduce scalars; update
         )
     _check_compute(compute)
     num_ranks, num_stages = len(compute), count_stages(compute)
+    # With one stage, an embedding is shared only with replicas that have several.
+    tied = tied and (num_stages > 1 or segments is not None)
+    segments = segments or [range(stage, stage + 1) for stage in range(num_stages)]
     # An evaluation has no gradients to reduce, and nothing to update.
     trains = any(instruction.is_backward for program in compute for instruction in program)
     return tuple(
@@ -70,7 +81,7 @@ reduce scalars; update
                 program,
                 num_ranks=num_ranks,
                 num_stages=num_stages,
-                reduces_stages=trains and num_replicas > 1,
+                reduced=segments if trains and num_replicas > 1 else None,
             ),
             *_end(rank, num_ranks=num_ranks, num_stages=num_stages, tied=tied, trains=trains),
         )
@@ -79,7 +90,7 @@ reduce scalars; update
 
 
 def _pipeline(
-    program: Program, *, num_ranks: int, num_stages: int, reduces_stages: bool
+    program: Program, *, num_ranks: int, num_stages: int, reduced: Sequence[range] | None
 ) -> Iterator[Instruction]:
     # A later entry replaces an earlier one: the last compute completes the stage's gradients.
     last_of = {each.stage: each for each in program}
@@ -93,15 +104,16 @@ def _pipeline(
         if destination is not None:
             yield send(stage, destination, microbatch)
         # After the send: the stage before waits for the message, nobody yet for the reduction.
-        if reduces_stages and compute is last_of[stage]:
-            yield reduce(stage, Bucket.STAGE)
+        if reduced is not None and compute is last_of[stage]:
+            for segment in reversed(reduced[stage]):
+                yield reduce(stage, Bucket.STAGE, segment=segment)
 
 
 def _end(
     rank: int, *, num_ranks: int, num_stages: int, tied: bool, trains: bool
 ) -> Iterator[Instruction]:
     own = stages_held(rank, num_ranks=num_ranks, num_stages=num_stages)
-    if trains and tied and num_stages > 1:
+    if trains and tied:
         shared = together(Bucket.TIED, stage=0, num_ranks=num_ranks, num_stages=num_stages)
         yield from (each for each in shared if each.stage in own)
     yield reduce(rank, Bucket.SCALARS)  # after the gradients: it has their norm

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan
-from jaxpipe.schedule import Schedule, ScheduleKind
+from jaxpipe.schedule import ScheduleKind
 from jaxpipe.simulate.engine.simulator import simulate
-from jaxpipe.simulate.engine.step_model import Phase, StepModel
+from jaxpipe.simulate.engine.step_model import StepModel
 from jaxpipe.simulate.gradient_transfers import gradient_collectives
+from jaxpipe.simulate.plan_step import train_phase
 from jaxpipe.topo import Cluster
 
 _CANDIDATES = (
@@ -26,7 +27,7 @@ _INSTANT_S = 1e-12
 
 
 def fastest_all_reduce(
-    plan: Plan, cluster: Cluster, *, stage_bytes: Sequence[float], embed_bytes: float
+    plan: Plan, cluster: Cluster, *, segment_bytes: Sequence[float], embed_bytes: float
 ) -> tuple[AllReduceKind, float]:
     """Return the fastest all-reduce along the plan's own sync trees, and its simulated seconds.
 
@@ -37,7 +38,7 @@ def fastest_all_reduce(
         kind: gradient_sync_s(
             replace(plan, all_reduce=kind),
             cluster,
-            stage_bytes=stage_bytes,
+            segment_bytes=segment_bytes,
             embed_bytes=embed_bytes,
         )
         for kind in _CANDIDATES
@@ -47,35 +48,35 @@ def fastest_all_reduce(
 
 
 def gradient_sync_s(
-    plan: Plan, cluster: Cluster, *, stage_bytes: Sequence[float], embed_bytes: float
+    plan: Plan, cluster: Cluster, *, segment_bytes: Sequence[float], embed_bytes: float
 ) -> float:
     """Return the simulated seconds of the gradient sync, if all ranks begin it at once."""
-    size = plan.num_replicas * plan.num_stages
+    size = plan.num_ranks * plan.num_chunks
     job = StepModel(
         cluster=cluster,
         placement=plan.placement,
-        phases=(Phase(schedule=_short_step(plan)),),
+        phases=(train_phase(_shortened(plan)),),
         num_chunks=plan.num_chunks,
         # All ranks are ready at once: only the collectives take time.
         forward_s=(_INSTANT_S,) * size,
         backward_s=(_INSTANT_S,) * size,
         collectives=gradient_collectives(
             plan,
-            stage_bytes=stage_bytes,
+            segment_bytes=segment_bytes,
             embed_bytes=embed_bytes,
-            chunk_bytes=max(1.0, *stage_bytes) / _MOST_CHUNKS,
+            chunk_bytes=max(1.0, *segment_bytes) / _MOST_CHUNKS,
         ),
     )
     return max(span.end_s for span in simulate(job).spans)
 
 
-def _short_step(plan: Plan) -> Schedule:
-    """Return programs with few computes and all of the plan's reductions."""
+def _shortened(plan: Plan) -> Plan:
+    """Return a plan with few computes and all of the plan's reductions."""
     # The fewest microbatches that interleaving accepts; a custom schedule would fix their number.
-    short = replace(
+    return replace(
         plan,
         schedule=ScheduleKind.GPIPE if plan.num_chunks == 1 else ScheduleKind.INTERLEAVED,
-        warmup=None,
-        num_microbatches=plan.num_pipeline_ranks,
+        pipelines=tuple(
+            replace(each, warmup=None, num_microbatches=each.num_ranks) for each in plan.pipelines
+        ),
     )
-    return short.train_schedule()

@@ -11,20 +11,20 @@ _SCALARS_BYTES = 64
 
 
 def gradient_collectives(
-    plan: Plan, *, stage_bytes: Sequence[float], embed_bytes: float, chunk_bytes: float
+    plan: Plan, *, segment_bytes: Sequence[float], embed_bytes: float, chunk_bytes: float
 ) -> dict[Bucket, tuple[Collective, ...]]:
     """Return the collectives of one step, over ranks.
 
-    `stage_bytes` are the bytes of each stage's gradients, `embed_bytes` those of the token
+    `segment_bytes` are the bytes of each segment's gradients, `embed_bytes` those of the token
     embedding among them. A tied embedding is reduced with the last stage's copy, apart from the
-    first stage's gradients.
+    first segment's gradients.
 
     Raises:
         PlanError: the plan uses the native all-reduce of a library, whose messages are not known.
     """
-    is_shared = plan.tied and plan.num_stages > 1
+    is_shared = plan.shares_embedding
     # Profiles count a tied embedding in the first stage only.
-    own = [each - (embed_bytes if is_shared and not n else 0) for n, each in enumerate(stage_bytes)]
+    own = [each - (embed_bytes * (is_shared and not n)) for n, each in enumerate(segment_bytes)]
 
     def all_reduce(tree: SyncTree, num_bytes: float) -> Collective:
         return all_reduce_transfers(

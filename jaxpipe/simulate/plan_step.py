@@ -13,7 +13,7 @@ from math import inf
 import numpy as np
 
 from jaxpipe.network import MessageCosts
-from jaxpipe.plan import Plan
+from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.simulate.engine.simulator import simulate
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
@@ -65,26 +65,27 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
     Raises:
         PlanError: the plan does not fit the cluster.
     """
-    profile = conditions.profile.scaled(microbatch=plan.microbatch)
-    parts = [profile.stage(plan.cut, stage) for stage in range(plan.num_stages)]
-    factors = _factors(plan, conditions)
+    parts = [
+        (part, factor)
+        for pipeline in plan.pipelines
+        for part, factor in zip(
+            _parts(pipeline, conditions.profile), _factors(pipeline, conditions), strict=True
+        )
+    ]
+    profile = conditions.profile
     return StepModel(
         cluster=conditions.cluster,
         placement=plan.placement,
-        phases=(Phase(schedule=plan.train_schedule()),),
+        phases=(train_phase(plan),),
         num_chunks=plan.num_chunks,
-        forward_s=tuple(
-            part.forward_s * f for row in factors for part, f in zip(parts, row, strict=True)
-        ),
-        backward_s=tuple(
-            part.backward_s * f for row in factors for part, f in zip(parts, row, strict=True)
-        ),
-        backward_weight_s=_weights_s(parts, factors),
+        forward_s=tuple(part.forward_s * factor for part, factor in parts),
+        backward_s=tuple(part.backward_s * factor for part, factor in parts),
+        backward_weight_s=_weights_s(parts),
         update_s=_updates_s(plan, conditions),
-        activation_bytes=profile.activation_bytes,
+        activation_bytes=_activation_bytes(plan, profile),
         collectives=gradient_collectives(
             plan,
-            stage_bytes=[part.parameters * conditions.gradient_bytes for part in parts],
+            segment_bytes=segment_bytes(plan, profile, gradient_bytes=conditions.gradient_bytes),
             embed_bytes=profile.embed.parameters * conditions.gradient_bytes,
             chunk_bytes=conditions.overheads.chunk_bytes,
         ),
@@ -95,24 +96,51 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
     )
 
 
-def _weights_s(parts: Sequence[Part], factors: list[list[float]]) -> tuple[float, ...] | None:
+def train_phase(plan: Plan) -> Phase:
+    """Return the programs of one step: those of all replicas, or of each."""
+    if plan.is_even:
+        return Phase(schedule=plan.train_schedule())
+    first, *others = (plan.train_schedule(replica=n) for n in range(plan.num_replicas))
+    return Phase(schedule=first, others=tuple(others))
+
+
+def segment_bytes(plan: Plan, profile: Profile, *, gradient_bytes: int) -> list[float]:
+    """Return the bytes of the gradients of each segment, with a tied embedding in the first."""
+    cut = plan.segments
+    return [profile.stage(cut, n).parameters * gradient_bytes for n in range(len(cut))]
+
+
+def _activation_bytes(plan: Plan, profile: Profile) -> float | tuple[float, ...]:
+    """Return the bytes of a message between stages, of all replicas or of each."""
+    each = tuple(
+        profile.scaled(microbatch=pipeline.microbatch).activation_bytes
+        for pipeline in plan.pipelines
+    )
+    return each[0] if len(set(each)) == 1 else each
+
+
+def _parts(pipeline: Pipeline, profile: Profile) -> list[Part]:
+    """Return the costs of a microbatch on each stage of a pipeline."""
+    profile = profile.scaled(microbatch=pipeline.microbatch)
+    return [profile.stage(pipeline.cut, stage) for stage in range(pipeline.num_stages)]
+
+
+def _weights_s(parts: Sequence[tuple[Part, float]]) -> tuple[float, ...] | None:
     """Return the seconds of each backward-weight; None, which means half, if not profiled."""
-    if all(part.backward_weight_s is None for part in parts):
+    if all(part.backward_weight_s is None for part, _ in parts):
         return None
-    return tuple(part.later_s * f for row in factors for part, f in zip(parts, row, strict=True))
+    return tuple(part.later_s * factor for part, factor in parts)
 
 
 def _updates_s(plan: Plan, conditions: Conditions) -> tuple[float, ...] | None:
     """Return the seconds of each stage's optimizer; None if the profile has none."""
     profile = conditions.profile  # not scaled: an update takes as long for any microbatch
-    each_s = [profile.update_s(plan.cut, s, tied=plan.tied) for s in range(plan.num_stages)]
-    if not any(each_s):
-        return None
-    return tuple(
-        update_s * float(conditions.slow[device])
-        for row in plan.placement
-        for update_s, device in zip(each_s, _holders(plan, row), strict=True)
+    each_s = tuple(
+        profile.update_s(pipeline.cut, stage, tied=plan.tied) * float(conditions.slow[device])
+        for pipeline in plan.pipelines
+        for stage, device in enumerate(_holders(pipeline))
     )
+    return each_s if any(each_s) else None
 
 
 def plan_step_s(plan: Plan, conditions: Conditions) -> float:
@@ -125,20 +153,18 @@ def end_s(trace: Trace) -> float:
     return max(span.end_s for span in trace.spans)
 
 
-def _factors(plan: Plan, conditions: Conditions) -> list[list[float]]:
-    """Return, for each replica, the factors on the profile's seconds of each stage."""
-    local = conditions.overheads.local_factor
-    holders = [_holders(plan, row) for row in plan.placement]
+def _factors(pipeline: Pipeline, conditions: Conditions) -> list[float]:
+    """Return the factors on the profile's seconds of each stage of a pipeline."""
+    local, devices = conditions.overheads.local_factor, _holders(pipeline)
     return [
-        [
-            float(conditions.slow[device])
-            * (1.0 if is_remote(conditions.cluster, devices, stage) else local)
-            for stage, device in enumerate(devices)
-        ]
-        for devices in holders
+        float(conditions.slow[device])
+        * (1.0 if is_remote(conditions.cluster, devices, stage) else local)
+        for stage, device in enumerate(devices)
     ]
 
 
-def _holders(plan: Plan, devices: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the device of each stage of a replica."""
-    return tuple(devices[stage % plan.num_pipeline_ranks] for stage in range(plan.num_stages))
+def _holders(pipeline: Pipeline) -> tuple[int, ...]:
+    """Return the device of each stage of a pipeline."""
+    return tuple(
+        pipeline.devices[stage % pipeline.num_ranks] for stage in range(pipeline.num_stages)
+    )

@@ -39,8 +39,8 @@ def replay_step(plan: Plan, conditions: Conditions, measured: Trace) -> StepMode
     took_s = _medians(measured)
     slots = [
         (plan.rank(replica=replica, stage=stage), stage)
-        for replica in range(plan.num_replicas)
-        for stage in range(plan.num_stages)
+        for replica, pipeline in enumerate(plan.pipelines)
+        for stage in range(pipeline.num_stages)
     ]
     weights_s = [took_s.get((*slot, Op.BACKWARD_WEIGHT), 0.0) for slot in slots]
     updates_s = [took_s.get((*slot, Op.UPDATE), 0.0) for slot in slots]

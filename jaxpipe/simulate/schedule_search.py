@@ -154,7 +154,7 @@ def costs_of(job: StepModel) -> Costs:
         )
 
     hops = [list(pairwise(row)) for row in job.placement]
-    message_s = partial(lone_message_s, job.cluster, num_bytes=job.activation_bytes)
+    message_s = partial(lone_message_s, job.cluster, num_bytes=job.message_bytes(0))
     both = [[max(message_s((a, b)), message_s((b, a))) for a, b in row] for row in hops]
     return Costs(
         forward_s=slowest(forward),

@@ -16,6 +16,7 @@ Sources: Huang et al., "GPipe", 2019, section 2.3; Qi et al., "Zero Bubble Pipel
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import mean
 
 from jaxpipe.trace.span import Lane, Span, Trace
 
@@ -48,16 +49,16 @@ class StepSummary:
     ranks: tuple[RankSummary, ...]
 
 
-def bubble_fraction(*, compute_s: float, pipeline_s: float, num_pipeline_ranks: int) -> float:
+def bubble_fraction(*, compute_s: float, pipeline_s: float) -> float:
     """Return the fraction of the pipeline phase in which ranks do not compute.
 
-    `compute_s` are the seconds of forwards and backwards, summed over all ranks, `pipeline_s` those
-    of the phase, summed over replicas.
+    `compute_s` are the seconds of forwards and backwards, `pipeline_s` those of the phase of a
+    rank's replica, both summed over all ranks.
 
-    >>> bubble_fraction(compute_s=18.0, pipeline_s=12.0, num_pipeline_ranks=2)
+    >>> bubble_fraction(compute_s=18.0, pipeline_s=24.0)
     0.25
     """
-    return 1.0 - compute_s / (num_pipeline_ranks * pipeline_s)
+    return 1.0 - compute_s / pipeline_s
 
 
 def summarise(trace: Trace) -> tuple[StepSummary, ...]:
@@ -99,22 +100,27 @@ def _summarise_step(
         )
         for rank in range(num_ranks)
     )
-    computes = (lanes[rank, Lane.COMPUTE] for rank in range(num_ranks))
-    phases_s = [
-        max(span.end_s for span in of_rank) - min(span.start_s for span in of_rank)
-        for of_rank in computes
-        if any(span.stage == 0 for span in of_rank)
-    ]
+    # By the first rank of each replica.
+    phases_s = {
+        rank: max(span.end_s for span in computes) - min(span.start_s for span in computes)
+        for rank in range(num_ranks)
+        for computes in [lanes[rank, Lane.COMPUTE]]
+        if any(span.stage == 0 for span in computes)
+    }
     bubble = None
-    if sum(phases_s) > 0:
+    if sum(phases_s.values()) > 0:
+        # Ranks are numbered replica by replica: a replica ends where the next one begins.
+        ends = (*phases_s, num_ranks)[1:]
         bubble = bubble_fraction(
             compute_s=sum(rank.compute_s for rank in ranks),
-            pipeline_s=sum(phases_s),
-            num_pipeline_ranks=num_ranks // len(phases_s),
+            pipeline_s=sum(
+                (end - first) * phase_s
+                for (first, phase_s), end in zip(phases_s.items(), ends, strict=True)
+            ),
         )
     return StepSummary(
         step=step,
-        pipeline_s=sum(phases_s) / len(phases_s) if phases_s else 0.0,
+        pipeline_s=mean(phases_s.values()) if phases_s else 0.0,
         bubble=measured.get(step, bubble),
         ranks=ranks,
     )

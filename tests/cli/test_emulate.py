@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -71,7 +70,7 @@ def test_a_plan_says_where_ranks_run(tmp_path: Path):
         PlanConfig(stages=2, replicas=1), cluster, num_layers=2, batch=1, tied=False
     )
     path = tmp_path / "plan.toml"
-    write_plan(replace(plan, placement=((3, 0),)), cluster, path)
+    write_plan(plan.on_devices(((3, 0),)), cluster, path)
     job = rank_job(2, tmp_path / "ranks")
     done = emulate("two-region", "--plan", str(path), "--", *job)
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,6 @@
 import os
 import shlex
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +66,7 @@ def test_hosts_writes_the_placement_of_a_plan(tmp_path: Path):
     cluster = topo.load("two-region")
     config = PlanConfig(stages=2, replicas=1)
     plan = default_plan(config, cluster, num_layers=2, batch=1, tied=False)
-    swapped = replace(plan, placement=((3, 1),))
+    swapped = plan.on_devices(((3, 1),))
     write_plan(swapped, cluster, tmp_path / "plan.toml")
     command = ["topo", "hosts", "two-region", "--plan", str(tmp_path / "plan.toml")]
     assert main([*command, "--out", str(tmp_path)]) == 0

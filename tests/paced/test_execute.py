@@ -74,6 +74,12 @@ def planned_job(
     )
     plan = default_plan(config, CLUSTER, num_layers=4, batch=8, tied=tied)
     plan = replace(plan, all_reduce=all_reduce)
+    conditions = conditions_of_plan()
+    return plan_step(plan, conditions), planned_all_reduces(plan, conditions), plan
+
+
+def conditions_of_plan() -> Conditions:
+    """Return a model of four layers, on the cluster."""
     profile = flop_profile(
         num_layers=4,
         layer_flop=1e6,
@@ -83,14 +89,13 @@ def planned_job(
         embed_parameters=500,
         flops_per_s=1e9,
     )
-    conditions = Conditions(
+    return Conditions(
         cluster=CLUSTER,
         profile=profile,
         slow=np.ones(len(CLUSTER)),
         gradient_bytes=4,
         overheads=Overheads(chunk_bytes=1024),
     )
-    return plan_step(plan, conditions), planned_all_reduces(plan, conditions), plan
 
 
 def computes(trace: Trace) -> dict[int, list[Span]]:
@@ -178,6 +183,21 @@ def test_a_planned_job_runs_with_the_sums_of_the_runtime(
     assert shared == ({0, 1, 2, 3} if tied else set())
 
 
+def test_unlike_replicas_run_as_simulated():
+    config = PlanConfig(
+        cluster="two-region", cuts=((3, 1), (4,)), shares=(5, 3), schedule=ScheduleKind.ZB_H1
+    )
+    plan = default_plan(config, CLUSTER, num_layers=4, batch=8, tied=True)
+    conditions = conditions_of_plan()
+    job = plan_step(plan, conditions)
+    outcome = run(job, all_reduces=planned_all_reduces(plan, conditions))
+    assert_like_simulated(job, outcome)
+    reduced = Counter(span.rank for span in outcome.trace.spans if span.name == "reduce stage")
+    assert reduced == {0: 1, 1: 1, 2: 2}  # replica 1 holds both segments on one rank
+    shared = {span.rank for span in outcome.trace.spans if span.name == "reduce tied"}
+    assert shared == {0, 1, 2}
+
+
 def test_sums_have_the_bytes_of_the_job():
     job, all_reduces, plan = planned_job(
         schedule=ScheduleKind.ONE_F_ONE_B, all_reduce=AllReduceKind.CHAIN, tied=False
@@ -188,7 +208,7 @@ def test_sums_have_the_bytes_of_the_job():
             for each in collective
             if each.source == plan.rank(replica=0, stage=stage)
         )
-        assert down == pytest.approx(all_reduces.num_bytes(Bucket.STAGE, stage=stage))
+        assert (down,) == pytest.approx(all_reduces.of_stage(replica=0, stage=stage))
 
 
 def test_messages_may_be_smaller_and_time_slower():
@@ -198,7 +218,7 @@ def test_messages_may_be_smaller_and_time_slower():
     assert_like_simulated(job, scaled)
     assert messages(whole.trace, Lane.SEND) == messages(scaled.trace, Lane.SEND)
     assert {s.num_bytes for s in scaled.trace.spans if s.lane is Lane.SEND} == {
-        round(job.activation_bytes)
+        round(job.message_bytes(0))
     }
     assert scaled.real_s >= scaled.step_s - 1e-3
 

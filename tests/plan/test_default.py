@@ -33,10 +33,10 @@ def test_every_rank_has_a_place_and_its_sums(
     for rank in range(plan.num_ranks):
         replica, stage = plan.replica(rank), plan.stage(rank)
         assert plan.rank(replica=replica, stage=stage) == rank == plan.device(rank)
-        assert rank in ranks(plan.tree(Bucket.STAGE, stage=stage))
+        assert rank in ranks(plan.tree(Bucket.STAGE, segment=stage))
     ends = {r for r in range(plan.num_ranks) if plan.stage(r) in (0, stages - 1)}
-    assert set(ranks(plan.tree(Bucket.TIED, stage=0))) == ends
-    assert set(ranks(plan.tree(Bucket.SCALARS, stage=0))) == set(range(plan.num_ranks))
+    assert set(ranks(plan.tree(Bucket.TIED))) == ends
+    assert set(ranks(plan.tree(Bucket.SCALARS))) == set(range(plan.num_ranks))
     check(plan.train_schedule())
     check(plan.eval_schedule(num_microbatches=2))
     assert sum(len(plan.layers(stage)) for stage in range(stages)) == stages + 1
@@ -62,7 +62,7 @@ def test_ranks_hold_their_chunks(stages: int, chunks: int, replicas: int):
         assert (plan.stage(rank), plan.device(rank)) == (held[0], rank)
         for stage in held:
             assert plan.rank(replica=plan.replica(rank), stage=stage) == rank
-            assert rank in ranks(plan.tree(Bucket.STAGE, stage=stage))
+            assert rank in ranks(plan.tree(Bucket.STAGE, segment=stage))
     check_plan(plan, num_devices=16)
     check(plan.train_schedule())
     check(plan.eval_schedule(num_microbatches=3))

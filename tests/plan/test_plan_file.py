@@ -36,7 +36,7 @@ def test_a_schedule_of_its_own_is_kept(tmp_path: Path):
     own = replace(named, schedule=named.compute_schedule(), all_reduce=AllReduceKind.RING)
     write_plan(own, cluster, tmp_path / "plan.toml")
     assert read_plan(tmp_path / "plan.toml", cluster) == own
-    wrong = replace(own, num_microbatches=4)
+    wrong = own.of_each(num_microbatches=4)
     write_plan(wrong, cluster, tmp_path / "plan.toml")
     with pytest.raises(PlanError, match=r"2 rows and 3 microbatches, the plan 2 and 4"):
         read_plan(tmp_path / "plan.toml", cluster)
@@ -108,7 +108,7 @@ def test_a_file_reads_well():
         ("format = 1", "format = ", "is not a plan"),
         ("tied = true", "", "missing required field `tied`"),
         ('schedule = "1f1b"', 'schedule = "2f2b"', r"Invalid enum value '2f2b'"),
-        ("format = 1", "format = 2", "has `format` 2, this version of jaxpipe reads 1; plan again"),
+        ("format = 1", "format = 3", "has `format` 3, .* jaxpipe reads 1 and 2; plan again"),
         ('"two-region"', '"laptop"', "`cluster` 'laptop', the configuration 'two-region'"),
         ("    [2, 3],", "    [2],", r"have \[2, 1\] devices, `cut` has 2 stages"),
         ("    [2, 3],", "    [2, 4],", r"for 4 devices; name each at most once"),

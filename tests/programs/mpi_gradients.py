@@ -5,42 +5,72 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from jaxpipe.comm import BARRIER_TAG, barrier
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.schedule import ScheduleKind
-from tests.oracles.one_device import MICROBATCH, draw_tokens, worst_error
-from tests.runtime.pipelined import gradients_of_rank, make_plan
+from tests.oracles.one_device import draw_tokens, worst_error
+from tests.runtime.pipelined import compile_all, gradients_of_rank, make_uneven_plan
+
+_COMPILE_S = 200.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A plan to try."""
+    """A plan to try; a replica has its own entry in `cuts` and `microbatches`."""
 
     schedule: ScheduleKind
-    cut: tuple[int, ...]
-    replicas: int
-    microbatches: int
+    cuts: tuple[tuple[int, ...], ...]
+    microbatches: tuple[int, ...]
     tied: bool
     chunks: int = 1
 
     @property
     def num_ranks(self) -> int:
-        return len(self.cut) // self.chunks * self.replicas
+        return sum(len(cut) // self.chunks for cut in self.cuts)
+
+
+def alike(
+    *,
+    schedule: ScheduleKind,
+    cut: tuple[int, ...],
+    replicas: int,
+    microbatches: int,
+    tied: bool,
+    chunks: int = 1,
+) -> Case:
+    """Return a case of equal replicas."""
+    return Case(
+        schedule=schedule,
+        cuts=(cut,) * replicas,
+        microbatches=(microbatches,) * replicas,
+        tied=tied,
+        chunks=chunks,
+    )
 
 
 _GPIPE, _PLAIN, _EAGER, _INTERLEAVED, _ZB_H1, _ZB_H2 = ScheduleKind
 CASES = (
-    Case(schedule=_PLAIN, cut=(1, 4), replicas=1, microbatches=3, tied=True),
-    Case(schedule=_GPIPE, cut=(5,), replicas=2, microbatches=3, tied=True),
-    Case(schedule=_EAGER, cut=(1, 4), replicas=1, microbatches=8, tied=False),
-    Case(schedule=_GPIPE, cut=(1, 4), replicas=2, microbatches=3, tied=True),
-    Case(schedule=_PLAIN, cut=(1, 4), replicas=2, microbatches=8, tied=True),
-    Case(schedule=_EAGER, cut=(1, 2, 1, 1), replicas=1, microbatches=8, tied=False),
-    Case(schedule=_PLAIN, cut=(1, 2, 1, 1), replicas=1, microbatches=1, tied=False),
-    Case(schedule=_ZB_H2, cut=(1, 4), replicas=1, microbatches=8, tied=True),
-    Case(schedule=_ZB_H1, cut=(1, 4), replicas=2, microbatches=3, tied=True),
-    Case(schedule=_INTERLEAVED, cut=(1, 2, 1, 1), replicas=1, microbatches=4, tied=True, chunks=2),
-    Case(schedule=_PLAIN, cut=(2, 1, 2), replicas=2, microbatches=3, tied=True),
-    Case(schedule=_EAGER, cut=(2, 1, 2), replicas=2, microbatches=8, tied=True),
+    alike(schedule=_PLAIN, cut=(1, 4), replicas=1, microbatches=3, tied=True),
+    alike(schedule=_GPIPE, cut=(5,), replicas=2, microbatches=3, tied=True),
+    alike(schedule=_EAGER, cut=(1, 4), replicas=1, microbatches=8, tied=False),
+    alike(schedule=_GPIPE, cut=(1, 4), replicas=2, microbatches=3, tied=True),
+    alike(schedule=_PLAIN, cut=(1, 4), replicas=2, microbatches=8, tied=True),
+    alike(schedule=_EAGER, cut=(1, 2, 1, 1), replicas=1, microbatches=8, tied=False),
+    alike(schedule=_PLAIN, cut=(1, 2, 1, 1), replicas=1, microbatches=1, tied=False),
+    alike(schedule=_ZB_H2, cut=(1, 4), replicas=1, microbatches=8, tied=True),
+    alike(schedule=_ZB_H1, cut=(1, 4), replicas=2, microbatches=3, tied=True),
+    alike(schedule=_INTERLEAVED, cut=(1, 2, 1, 1), replicas=1, microbatches=4, tied=True, chunks=2),
+    alike(schedule=_PLAIN, cut=(2, 1, 2), replicas=2, microbatches=3, tied=True),
+    alike(schedule=_EAGER, cut=(2, 1, 2), replicas=2, microbatches=8, tied=True),
+    Case(schedule=_PLAIN, cuts=((3, 2), (5,)), microbatches=(3, 1), tied=True),
+    Case(schedule=_ZB_H1, cuts=((3, 2), (5,)), microbatches=(2, 3), tied=True),
+    Case(
+        schedule=_INTERLEAVED,
+        cuts=((1, 2, 1, 1), (3, 2)),
+        microbatches=(4, 3),
+        tied=True,
+        chunks=2,
+    ),
 )
 
 
@@ -59,15 +89,17 @@ def main(folder: Path) -> None:
 
 
 def _error(case: Case, transport: MpiTransport) -> float:
-    plan = make_plan(
+    plan = make_uneven_plan(
         schedule=case.schedule,
-        cut=case.cut,
-        num_replicas=case.replicas,
+        cuts=case.cuts,
         num_microbatches=case.microbatches,
         tied=case.tied,
         num_chunks=case.chunks,
     )
-    tokens = draw_tokens(num_samples=case.replicas * case.microbatches * MICROBATCH)
+    tokens = draw_tokens(num_samples=plan.batch)
+    # Replicas compile for unlike times, and a message may not wait as long as that.
+    compile_all(plan, ranks=[transport.rank])
+    barrier(transport, tag=BARRIER_TAG, timeout_s=_COMPILE_S)
     gradients, totals = gradients_of_rank(transport, plan, tokens)
     return worst_error(gradients, totals, tokens, tied=case.tied)
 

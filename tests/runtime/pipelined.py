@@ -1,7 +1,7 @@
 """Runs one training step of a small model through a pipeline, and collects its gradients."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 import jax
@@ -60,11 +60,34 @@ def make_plan(
     return default_plan(config, load("laptop"), num_layers=NUM_LAYERS, batch=batch, tied=tied)
 
 
+def make_uneven_plan(
+    *,
+    schedule: ScheduleKind,
+    cuts: tuple[tuple[int, ...], ...],
+    num_microbatches: tuple[int, ...],
+    tied: bool,
+    num_chunks: int = 1,
+) -> Plan:
+    """Return a plan whose replicas have their own partitions and numbers of microbatches."""
+    config = PlanConfig(
+        cluster="laptop",
+        cuts=cuts,
+        shares=tuple(MICROBATCH * number for number in num_microbatches),
+        microbatch=MICROBATCH,
+        schedule=schedule,
+        chunks=num_chunks,
+    )
+    batch = sum(num_microbatches) * MICROBATCH
+    return default_plan(config, load("laptop"), num_layers=NUM_LAYERS, batch=batch, tied=tied)
+
+
 def compiled_stage(
     *,
     cut: tuple[int, ...],
     stage: int,
     tied: bool,
+    segments: tuple[int, ...] = (),
+    shares_embedding: bool = False,
     mesh: MeshConfig = NO_MESH,
     loop: Loop = Loop.UNROLLED,
     ops: Collection[Op] = Op,
@@ -79,12 +102,53 @@ def compiled_stage(
             num_stages=len(cut),
             layers=range(start, start + cut[stage]),
             loop=loop,
+            segments=segments,
+            shares_embedding=shares_embedding,
         ),
         work=Work(microbatch=MICROBATCH, sequence=SEQUENCE, batch=1, num_steps=1, seed=SEED),
         optimizer=OptimizerConfig(),
     )
     layout = layout_over(jax.local_devices(), mesh, split=functions.stage.model.split)
     return compile_stage_once(functions, ops=ops, layout=layout)
+
+
+def compile_all(
+    plan: Plan,
+    *,
+    ranks: Iterable[int] | None = None,
+    loop: Loop = Loop.UNROLLED,
+    ops: Collection[Op] = Op,
+    experts: int = 0,
+) -> None:
+    """Compile the stages of ranks, by default of all, which takes longer than a message may."""
+    for rank in range(plan.num_ranks) if ranks is None else ranks:
+        _compiled_stages(plan, rank=rank, loop=loop, ops=ops, experts=experts)
+
+
+def _compiled_stages(
+    plan: Plan,
+    *,
+    rank: int,
+    mesh: MeshConfig = NO_MESH,
+    loop: Loop,
+    ops: Collection[Op],
+    experts: int,
+) -> dict[int, CompiledStage]:
+    replica = plan.replica(rank)
+    return {
+        stage: compiled_stage(
+            cut=plan.pipelines[replica].cut,
+            stage=stage,
+            tied=plan.tied,
+            segments=plan.segment_layers(replica=replica, stage=stage),
+            shares_embedding=plan.shares_embedding,
+            mesh=mesh,
+            loop=loop,
+            ops=ops,
+            experts=experts,
+        )
+        for stage in plan.stages(rank)
+    }
 
 
 def gradients_of_rank(
@@ -102,22 +166,12 @@ def gradients_of_rank(
     What is compiled for all of `ops` serves every schedule; each takes time to compile.
     """
     replica = plan.replica(transport.rank)
+    pipeline = plan.pipelines[replica]
     cotangent = jnp.float32(1 / (len(tokens) * SEQUENCE))
-    compiled = {
-        stage: _with_cotangent(
-            compiled_stage(
-                cut=plan.cut,
-                stage=stage,
-                tied=plan.tied,
-                mesh=mesh,
-                loop=loop,
-                ops=ops,
-                experts=experts,
-            ),
-            cotangent,
-        )
-        for stage in plan.stages(transport.rank)
-    }
+    stages_of_rank = _compiled_stages(
+        plan, rank=transport.rank, mesh=mesh, loop=loop, ops=ops, experts=experts
+    )
+    compiled = {stage: _with_cotangent(each, cotangent) for stage, each in stages_of_rank.items()}
     counted = CountingTransport(transport)
     interpreter = Interpreter(
         plan=plan,
@@ -134,20 +188,27 @@ def gradients_of_rank(
     for stage, each in compiled.items():
         params, moments = each.init()
         stages[stage] = StageState(params=params, moments=moments)
-    mine = tokens.reshape(plan.num_replicas, plan.num_microbatches, MICROBATCH, SEQUENCE + 1)
+    rows = plan.rows(replica)
+    mine = tokens[rows.start : rows.stop]
     feed = StepBatch(
-        step=0, first_microbatch=replica * plan.num_microbatches, samples=mine[replica]
+        step=0,
+        first_microbatch=plan.first_microbatch(replica),
+        samples=mine.reshape(pipeline.num_microbatches, MICROBATCH, SEQUENCE + 1),
     )
-    program = plan.train_schedule()[transport.rank % plan.num_pipeline_ranks]
+    program = plan.train_schedule(replica=replica)[plan.number(transport.rank)]
     buckets, totals = interpreter.gradients(program, TrainState(stages=stages), feed)
     interpreter.reducer.close(timeout_s=60.0)
     interpreter.messages.stop(timeout_s=60.0)
     gradients: dict[str, np.ndarray] = {}
     for stage, each in compiled.items():
         is_end = each.spec.is_first or each.spec.is_last
-        tied = plan.tied and plan.num_stages > 1 and is_end
-        tree = unpack(buckets[stage], stages[stage].params, tied=tied)
-        gradients |= flatten(tree, first_layer=plan.layers(stage).start)
+        tree = unpack(
+            buckets[stage],
+            stages[stage].params,
+            tied=plan.shares_embedding and is_end,
+            segments=plan.segment_layers(replica=replica, stage=stage),
+        )
+        gradients |= flatten(tree, first_layer=pipeline.layers(stage).start)
     return gradients, totals
 
 

@@ -14,14 +14,18 @@ from jaxpipe.runtime.config import Loop
 from jaxpipe.schedule import Op, ScheduleKind
 from tests.helpers import mpi_command, mpi_environment
 from tests.oracles.one_device import (
-    MICROBATCH,
     TOLERANCE,
     draw_tokens,
     loss_and_gradients,
     worst_error,
 )
 from tests.programs.mpi_gradients import CASES
-from tests.runtime.pipelined import compiled_stage, gradients_of_rank, make_plan
+from tests.runtime.pipelined import (
+    compile_all,
+    gradients_of_rank,
+    make_plan,
+    make_uneven_plan,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -91,6 +95,49 @@ def test_gradients_of_every_all_reduce_equal_those_of_one_device(kind: AllReduce
     assert_gradients_of_one_device(replace(plan, all_reduce=kind))
 
 
+# Few partitions: compiling their stages is what takes time.
+@pytest.mark.parametrize(
+    ("schedule", "cuts", "num_microbatches", "tied", "num_chunks"),
+    [
+        (ScheduleKind.GPIPE, ((3, 2), (5,)), (1, 3), True, 1),
+        (ScheduleKind.ONE_F_ONE_B, ((5,), (3, 2)), (3, 2), True, 1),
+        (ScheduleKind.ZB_H1, ((3, 2), (5,)), (2, 5), True, 1),
+        (ScheduleKind.ZB_H2, ((3, 2), (5,)), (5, 1), True, 1),
+        # Alike but for their shares of the batch.
+        (ScheduleKind.EAGER_ONE_F_ONE_B, ((3, 2), (3, 2)), (4, 1), True, 1),
+        (ScheduleKind.INTERLEAVED, ((1, 2, 1, 1), (3, 2)), (4, 3), True, 2),
+        (ScheduleKind.ONE_F_ONE_B, ((3, 2), (1, 4)), (3, 1), False, 1),
+        (ScheduleKind.ZB_H1, ((3, 2), (1, 4)), (1, 4), False, 1),
+    ],
+)
+def test_gradients_of_unlike_replicas_equal_those_of_one_device(
+    schedule: ScheduleKind,
+    cuts: tuple[tuple[int, ...], ...],
+    num_microbatches: tuple[int, ...],
+    tied: bool,
+    num_chunks: int,
+) -> None:
+    plan = make_uneven_plan(
+        schedule=schedule,
+        cuts=cuts,
+        num_microbatches=num_microbatches,
+        num_chunks=num_chunks,
+        tied=tied,
+    )
+    assert_gradients_of_one_device(plan)
+
+
+@pytest.mark.parametrize("kind", [k for k in AllReduceKind if k is not AllReduceKind.LIBRARY])
+def test_gradients_of_every_all_reduce_of_unlike_replicas(kind: AllReduceKind) -> None:
+    plan = make_uneven_plan(
+        schedule=ScheduleKind.ONE_F_ONE_B,
+        cuts=((3, 2), (5,), (3, 2)),  # compiled for the test above
+        num_microbatches=(2, 1, 1),
+        tied=True,
+    )
+    assert_gradients_of_one_device(replace(plan, all_reduce=kind))
+
+
 # Whole backwards, and split ones, whose cotangent is a pair as well.
 @pytest.mark.parametrize("schedule", [ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZB_H1])
 def test_gradients_with_auxiliary_losses_equal_those_of_one_device(schedule: ScheduleKind) -> None:
@@ -98,17 +145,27 @@ def test_gradients_with_auxiliary_losses_equal_those_of_one_device(schedule: Sch
     assert_gradients_of_one_device(plan, experts=3, loop=Loop.SCAN)
 
 
+def test_gradients_of_unlike_replicas_with_auxiliary_losses() -> None:
+    plan = make_uneven_plan(
+        schedule=ScheduleKind.ONE_F_ONE_B, cuts=((2, 3), (5,)), num_microbatches=(2, 1), tied=True
+    )
+    assert_gradients_of_one_device(plan, experts=3, loop=Loop.SCAN)
+
+
 def assert_gradients_of_one_device(
     plan: Plan, *, experts: int = 0, loop: Loop = Loop.UNROLLED
 ) -> None:
-    tokens = draw_tokens(num_samples=plan.num_replicas * plan.num_microbatches * MICROBATCH)
+    tokens = draw_tokens(num_samples=plan.batch)
     ops = frozenset(Op)  # one compilation for every schedule; experts take longer to compile
     if experts:
-        ops = frozenset(each.op for program in plan.train_schedule() for each in program)
-        for stage in range(plan.num_stages):  # before any deadline
-            compiled_stage(
-                cut=plan.cut, stage=stage, tied=plan.tied, loop=loop, ops=ops, experts=experts
-            )
+        ops = frozenset(
+            each.op
+            for replica in range(plan.num_replicas)
+            for program in plan.train_schedule(replica=replica)
+            for each in program
+        )
+    if experts or not plan.is_even:
+        compile_all(plan, experts=experts, loop=loop, ops=ops)  # before any deadline
     results = run_ranks(
         plan.num_ranks,
         lambda t: gradients_of_rank(t, plan, tokens, experts=experts, loop=loop, ops=ops),

@@ -92,6 +92,7 @@ def test_a_resumed_run_repeats_the_losses_bit_by_bit(
         {"stages": 3, "replicas": 1, "schedule": "zb-h2"},
         {"stages": 2, "replicas": 4},
         {"stages": 2, "replicas": 2, "schedule": "interleaved-1f1b", "chunks": 2},
+        {"cuts": ((2, 1), (3,)), "shares": (5, 3)},
     ],
 )
 def test_a_run_resumes_with_other_stages_and_replicas(
@@ -102,15 +103,33 @@ def test_a_run_resumes_with_other_stages_and_replicas(
     assert losses(resumed) == pytest.approx(losses(metrics_of(reference)), rel=ROUNDING)
 
 
+def test_a_run_of_unlike_replicas_resumes_with_equal_ones(
+    reference: Path, tmp_path: Path, dataset: Path
+):
+    plan = {"cuts": ((3,), (1, 2)), "shares": (2, 6)}
+    unlike = run_tree(tiny_tree(tmp_path / "unlike", dataset, plan=plan))
+    assert losses(unlike) == pytest.approx(losses(metrics_of(reference)), rel=ROUNDING)
+    norms = [each.grad_norm for each in unlike]
+    assert norms == pytest.approx([m.grad_norm for m in metrics_of(reference)], rel=ROUNDING)
+    folder = interrupted(tmp_path / "unlike", tmp_path / "run")
+    resumed = run_tree(tiny_tree(folder, dataset), resume=True)
+    assert losses(resumed) == pytest.approx(losses(metrics_of(reference)), rel=ROUNDING)
+
+
 def test_dropout_does_not_depend_on_the_placement(tmp_path: Path, dataset: Path):
     model = {"dropout": 0.3}
-    plans = ({"stages": 1, "replicas": 1}, {"stages": 3, "replicas": 2})
+    plans = (
+        {"stages": 1, "replicas": 1},
+        {"stages": 3, "replicas": 2},
+        {"cuts": ((2, 1), (3,)), "shares": (5, 3)},
+    )
     runs = [
         losses(run_tree(tiny_tree(tmp_path / str(n), dataset, model=model, plan=plan)))
         for n, plan in enumerate(plans)
     ]
     without = losses(run_tree(tiny_tree(tmp_path / "without", dataset, plan=plans[0])))
     assert runs[0] == pytest.approx(runs[1], rel=ROUNDING)
+    assert runs[0] == pytest.approx(runs[2], rel=ROUNDING)
     assert runs[0] != pytest.approx(without, rel=1e-3)
 
 

@@ -33,7 +33,7 @@ def plan_on(where: Cluster, *, stages: int, replicas: int, chunks: int = 1) -> P
 def test_none_is_faster(stages: int, replicas: int, chunks: int, num_bytes: float):
     where = cluster(stages * replicas, latency_s=0.01, bytes_per_s=1e6, devices_per_host=2)
     plan = plan_on(where, stages=stages, replicas=replicas, chunks=chunks)
-    each = {"stage_bytes": (num_bytes,) * plan.num_stages, "embed_bytes": 0.0}
+    each = {"segment_bytes": (num_bytes,) * plan.num_stages, "embed_bytes": 0.0}
     kind, seconds = fastest_all_reduce(plan, where, **each)
     for other in set(AllReduceKind) - {AllReduceKind.LIBRARY}:
         if other not in (AllReduceKind.CHAIN, AllReduceKind.CENTRAL):
@@ -46,8 +46,8 @@ def test_a_ring_takes_its_closed_form(replicas: int):
     where = cluster(replicas, latency_s=0.5, bytes_per_s=4.0)
     plan = replace(plan_on(where, stages=1, replicas=replicas), all_reduce=AllReduceKind.RING)
     links = uniform_links(replicas, latency_s=0.5, bandwidth_bytes_per_s=4.0)
-    nothing_s = gradient_sync_s(plan, where, stage_bytes=(0.0,), embed_bytes=0.0)
-    whole_s = gradient_sync_s(plan, where, stage_bytes=(80.0,), embed_bytes=0.0)
+    nothing_s = gradient_sync_s(plan, where, segment_bytes=(0.0,), embed_bytes=0.0)
+    whole_s = gradient_sync_s(plan, where, segment_bytes=(80.0,), embed_bytes=0.0)
     wires_s = ring_s(links, num_bytes=80.0) - ring_s(links, num_bytes=0.0)
     assert whole_s - nothing_s == pytest.approx(wires_s)
 
@@ -55,14 +55,14 @@ def test_a_ring_takes_its_closed_form(replicas: int):
 def test_far_islands_share_their_sums_out():
     where = topo.load("two-region")
     plan = plan_on(where, stages=1, replicas=4)
-    kind, _ = fastest_all_reduce(plan, where, stage_bytes=(64e6,), embed_bytes=0.0)
+    kind, _ = fastest_all_reduce(plan, where, segment_bytes=(64e6,), embed_bytes=0.0)
     assert kind in (AllReduceKind.HIERARCHICAL, AllReduceKind.SHARDED)
 
 
 def test_few_bytes_take_few_rounds():
     where = cluster(8, latency_s=1.0, bytes_per_s=1e12)
     plan = plan_on(where, stages=1, replicas=8)
-    _, seconds = fastest_all_reduce(plan, where, stage_bytes=(8.0,), embed_bytes=0.0)
+    _, seconds = fastest_all_reduce(plan, where, segment_bytes=(8.0,), embed_bytes=0.0)
     slow = replace(plan, all_reduce=AllReduceKind.RING)
-    assert seconds < gradient_sync_s(slow, where, stage_bytes=(8.0,), embed_bytes=0.0) / 3
+    assert seconds < gradient_sync_s(slow, where, segment_bytes=(8.0,), embed_bytes=0.0) / 3
     assert np.isfinite(seconds)

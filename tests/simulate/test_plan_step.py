@@ -165,7 +165,7 @@ def test_a_long_step_is_foreseen_from_two_short_ones(stages: int, microbatches: 
 def test_the_plan_that_a_search_values_least_is_valued_exactly(each: list[tuple[int, int]]):
     conditions = conditions_of(3, layers=3, network=True)
     plans = [
-        replace(plan_of(conditions, stages=3, replicas=1, batch=40), warmup=(depth, middle, 1))
+        plan_of(conditions, stages=3, replicas=1, batch=40).of_each(warmup=(depth, middle, 1))
         for middle, extra in each
         for depth in [middle + extra]
     ]

@@ -119,13 +119,13 @@ def wanted_rows(
 
 def _fed(plan: Plan, tokens: np.ndarray, *, rank: int, step: int, attempt: int) -> FedSamples:
     rows = tokens.reshape(-1, tokens.shape[-1])
-    first = plan.replica(rank) * len(rows)
+    first = plan.rows(plan.replica(rank)).start
     stages = plan.stages(rank)
     return FedSamples(
         attempt=_MOST_RANKS * attempt - plan.num_ranks,  # each loss makes it larger
         step=step,
         is_first_stage=0 in stages,
-        is_last_stage=plan.num_stages - 1 in stages,
+        is_last_stage=plan.pipeline(rank).num_stages - 1 in stages,
         rows={first + place: _checksum(row) for place, row in enumerate(rows)},
     )
 

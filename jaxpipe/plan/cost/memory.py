@@ -1,6 +1,7 @@
 """Peak memory of a rank: parameters, gradients, optimizer state, and live activations."""
 
 from dataclasses import dataclass
+from itertools import cycle
 
 from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.plan import Plan
@@ -39,22 +40,23 @@ class StageMemory:
 
 
 def stage_memory(
-    plan: Plan, profile: Profile, *, each: BytesPerParameter
+    plan: Plan, profile: Profile, *, each: BytesPerParameter, replica: int | None = None
 ) -> tuple[StageMemory, ...]:
-    """Return the peak memory of each rank of a pipeline, under the plan's schedule.
+    """Return the peak memory of each rank of a replica, or of every one, under its schedule.
 
     Activations are the residuals of all microbatches that wait for their backward (`peak_live`),
     and for each of them its input message; the profile's `kept_bytes` include rematerialisation. On
     a rank with several chunks, all of them count as the largest. If the embedding is tied, the last
     stage has a copy of it.
     """
-    profile = profile.scaled(microbatch=plan.microbatch)
-    live = peak_live(plan.compute_schedule())
-    parts = [profile.stage(plan.cut, stage) for stage in range(plan.num_stages)]
+    live = peak_live(plan.compute_schedule(replica=replica))
+    pipeline = plan.pipelines[replica or 0]
+    profile = profile.scaled(microbatch=pipeline.microbatch)
+    parts = [profile.stage(pipeline.cut, stage) for stage in range(pipeline.num_stages)]
     num_shards = plan.num_replicas if each.shards_optimizer else 1
     parameters = [part.parameters for part in parts]
-    whole = [0] * plan.num_stages
-    if plan.tied and plan.num_stages > 1:
+    whole = [0] * pipeline.num_stages
+    if plan.tied and pipeline.num_stages > 1:
         # The last stage keeps a copy of a tied embedding.
         parameters[-1] += profile.embed.parameters
         whole[0] = whole[-1] = profile.embed.parameters
@@ -65,12 +67,12 @@ def stage_memory(
         StageMemory(
             parameters=own * each.parameter,
             gradients=own * each.gradient,
-            optimizer=sum(updated[stage] for stage in plan.stages(rank)) * each.optimizer,
+            optimizer=sum(updated[stage] for stage in pipeline.stages(number)) * each.optimizer,
             activations=count * (kept + profile.activation_bytes),
         )
-        for rank, count in enumerate(live)
-        for own in [sum(parameters[stage] for stage in plan.stages(rank))]
-        for kept in [max(parts[stage].kept_bytes for stage in plan.stages(rank))]
+        for number, count in enumerate(live)
+        for own in [sum(parameters[stage] for stage in pipeline.stages(number))]
+        for kept in [max(parts[stage].kept_bytes for stage in pipeline.stages(number))]
     )
 
 
@@ -106,10 +108,14 @@ def overfull(
 
     A device of unknown memory fits everything.
     """
-    needs = [memory.total for memory in stage_memory(plan, profile, each=each)]
+    whole = [None] if plan.is_even else range(plan.num_replicas)
+    needs = [
+        [memory.total for memory in stage_memory(plan, profile, each=each, replica=replica)]
+        for replica in whole
+    ]
     excess = {}
-    for row in plan.placement:
-        for device, need in zip(row, needs, strict=True):
+    for row, of_row in zip(plan.placement, cycle(needs), strict=False):
+        for device, need in zip(row, of_row, strict=True):
             size = cluster.devices[device].memory_bytes
             if size is not None and need > size:
                 excess[device] = need - size

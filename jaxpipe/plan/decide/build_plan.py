@@ -1,5 +1,7 @@
 """Build a plan: derive all of it from a placement, a shape and a schedule."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from jaxpipe.collective import AllReduceKind, SyncTree
@@ -7,8 +9,9 @@ from jaxpipe.plan.decide.balance import balanced_cut
 from jaxpipe.plan.decide.sync_order import suited_tree
 from jaxpipe.plan.decide.task import Task
 from jaxpipe.plan.partition import Cut
+from jaxpipe.plan.pipeline import equal_pipelines
 from jaxpipe.plan.plan import Plan
-from jaxpipe.plan.sync import island_tree
+from jaxpipe.plan.sync import island_tree, with_trees
 from jaxpipe.schedule import Schedule, ScheduleKind
 
 
@@ -29,38 +32,33 @@ def build(
     """
     # The slowest replica of a stage sets the pace of the gradient sync.
     cut = cut or balanced_cut(task.profile, task.slow[placement].max(axis=0))
-    num_replicas, num_stages = placement.shape
-    device_of = dict(enumerate(placement.ravel().tolist()))
-    stages = [
-        {rank: device for rank, device in device_of.items() if rank % num_stages == stage}
-        for stage in range(num_stages)
-    ]
+    plan = Plan(
+        pipelines=equal_pipelines(
+            map(tuple, placement.tolist()),
+            cut=cut,
+            warmup=warmup,
+            microbatch=microbatch,
+            num_microbatches=task.batch // (len(placement) * microbatch),
+        ),
+        schedule=schedule,
+        all_reduce=all_reduce,
+        tied=task.tied,
+    )
 
-    def tree(ranks: dict[int, int], parameters: int) -> SyncTree:
+    def tree(ranks: Sequence[int], parameters: int) -> SyncTree:
         return suited_tree(
             all_reduce,
             task.cluster,
-            ranks,
+            {rank: plan.device(rank) for rank in ranks},
             num_bytes=parameters * task.bytes_each.gradient,
             chunk_bytes=task.chunk_bytes,
         )
 
-    ends = {**stages[0], **stages[-1]}
-    return Plan(
-        placement=tuple(tuple(row) for row in placement.tolist()),
-        cut=cut,
-        schedule=schedule,
-        all_reduce=all_reduce,
-        warmup=warmup,
-        microbatch=microbatch,
-        num_microbatches=task.batch // (num_replicas * microbatch),
-        tied=task.tied,
-        sync=tuple(
-            tree(devices, task.profile.stage(cut, stage).parameters)
-            for stage, devices in enumerate(stages)
-        ),
-        # Sorted: candidate trees follow the order of the ranks.
-        sync_shared=tree(dict(sorted(ends.items())), task.profile.embed.parameters),
+    devices = task.cluster.devices
+    return with_trees(
+        plan,
+        segment=lambda n, ranks: tree(ranks, task.profile.stage(plan.segments, n).parameters),
+        shared=lambda ranks: tree(ranks, task.profile.embed.parameters),
         # Scalars are some bytes: there is no bandwidth to search a tree for.
-        sync_all=island_tree({r: task.cluster.devices[d] for r, d in device_of.items()}),
+        every=lambda ranks: island_tree({rank: devices[plan.device(rank)] for rank in ranks}),
     )

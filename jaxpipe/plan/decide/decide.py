@@ -186,7 +186,7 @@ def _fastest(
     # Built once for all sizes of microbatches: trees and partition do not depend on them.
     built = [build(task, p, microbatch=1, schedule=_SCHEDULES[0]) for p in placements]
     sized = [
-        replace(plan, microbatch=size, num_microbatches=each // size)
+        plan.of_each(microbatch=size, num_microbatches=each // size)
         for plan in built
         for size in fitting
     ]

@@ -96,14 +96,14 @@ def deepened(plan: Plan) -> Iterator[Plan]:
             min(plan.num_microbatches, deeper * (plan.num_stages - stage - 1) + 1)
             for stage in range(plan.num_stages)
         )
-        yield replace(plan, schedule=ScheduleKind.EAGER_ONE_F_ONE_B, warmup=warmup)
+        yield replace(plan, schedule=ScheduleKind.EAGER_ONE_F_ONE_B).of_each(warmup=warmup)
 
 
 def _change_schedule(_task: Task, plan: Plan, random: np.random.Generator) -> Plan:
     """Change the schedule."""
     kind = _SCHEDULES[random.integers(len(_SCHEDULES))]
     if kind is not ScheduleKind.EAGER_ONE_F_ONE_B:
-        return replace(plan, schedule=kind, warmup=None)
+        return replace(plan, schedule=kind).of_each(warmup=None)
     return list(deepened(plan))[random.integers(_DEEPEST_WARMUP)]
 
 
@@ -115,7 +115,7 @@ def _change_microbatch(task: Task, plan: Plan, random: np.random.Generator) -> P
         return plan
     # Larger microbatches are fewer: no warm-up may be deeper than their number.
     warmup = plan.warmup and tuple(min(each // size, depth) for depth in plan.warmup)
-    return replace(plan, microbatch=size, num_microbatches=each // size, warmup=warmup)
+    return plan.of_each(microbatch=size, num_microbatches=each // size, warmup=warmup)
 
 
 def _change_all_reduce(task: Task, plan: Plan, random: np.random.Generator) -> Plan:

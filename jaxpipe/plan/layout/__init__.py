@@ -10,6 +10,7 @@ from jaxpipe.plan.layout.layout_task import (
     bound_by_seconds,
 )
 from jaxpipe.plan.layout.search import LayoutSearch, search_layout
+from jaxpipe.plan.layout.to_plan import plan_of_layout
 
 __all__ = [
     "Bound",
@@ -25,5 +26,6 @@ __all__ = [
     "bound_by_seconds",
     "facing",
     "neighbours",
+    "plan_of_layout",
     "search_layout",
 ]

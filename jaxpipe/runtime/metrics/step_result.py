@@ -25,7 +25,6 @@ class StepEnd:
     loss_scale: float | None
     skipped_before: int
     skipped_after: int
-    num_pipeline_ranks: int
 
     @property
     def is_stopped(self) -> bool:
@@ -46,7 +45,7 @@ class StepEnd:
             learning_rate=float(np.asarray(rate(num_updates))),
             step_s=self.step_s,
             tokens_per_s=tokens_per_s,
-            bubble=self.totals.bubble(num_pipeline_ranks=self.num_pipeline_ranks),
+            bubble=self.totals.bubble,
             sent_bytes=int(self.totals.sent_bytes),
             flops_per_s=job.flops_per_token * tokens_per_s,
             loss_scale=self.loss_scale,

@@ -92,8 +92,8 @@ class Resumed:
             source = "the survivors" if from_ranks else "the newest checkpoint"
             beginning = f"after step {self.saved.step}, with the state of {source}"
         return (
-            f"{self.survivors}; {plan.num_ranks} continue {beginning}, as {plan.num_stages} stages "
-            f"x {plan.num_replicas} replicas (agreed in {self.took_s:.2f} s)"
+            f"{self.survivors}; {plan.num_ranks} continue {beginning}, as {plan.shape} "
+            f"(agreed in {self.took_s:.2f} s)"
         )
 
 

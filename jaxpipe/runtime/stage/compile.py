@@ -97,7 +97,7 @@ class CompiledStage:
         return self._call("backward_weight", compute, carried, gradients)
 
     def pack(self, gradients: Parameters) -> Buckets:
-        """Return the gradients as one vector per bucket."""
+        """Return the gradients as one vector per reduction."""
         return self._call("pack", gradients)
 
     def square_norm(self, buckets: Buckets) -> HostOrDeviceArray:

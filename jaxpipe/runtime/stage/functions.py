@@ -211,14 +211,20 @@ class StageFunctions:
         return jnp.float32(1 / self.work.num_targets)
 
     def pack(self, gradients: Parameters) -> Buckets:
-        """Return the gradients as one vector per bucket."""
-        return pack(self.stage.stack(gradients), tied=self.stage.has_tied_bucket)
+        """Return the gradients as one vector per reduction."""
+        stage = self.stage
+        return pack(stage.stack(gradients), tied=stage.has_tied_bucket, segments=stage.segments)
 
     def square_norm(self, buckets: Buckets) -> Float[Array, ""]:
         """Return the contribution to the squared global norm; a tied embedding counts once."""
         # Both ends have the same reduced gradient of a tied embedding: the first stage counts it.
-        own = [b for name, b in buckets.items() if self.stage.is_first or name is Bucket.STAGE]
-        return jnp.stack([jnp.vdot(bucket, bucket) for bucket in own]).sum()
+        own = [
+            vector
+            for name, vectors in buckets.items()
+            if self.stage.is_first or name is Bucket.STAGE
+            for vector in vectors
+        ]
+        return jnp.stack([jnp.vdot(vector, vector) for vector in own]).sum()
 
     def update(
         self,
@@ -232,7 +238,9 @@ class StageFunctions:
 
         Where the loss is scaled, so are the gradients, by `scale`; the norm is not.
         """
-        gradients = self._owned(unpack(buckets, params, tied=self.stage.has_tied_bucket))
+        stage = self.stage
+        tree = unpack(buckets, params, tied=stage.has_tied_bucket, segments=stage.segments)
+        gradients = self._owned(tree)
         factor = clip_factor(self.optimizer, square_norm)
         # One multiplication for clipping and unscaling; `square_norm` is unscaled already.
         factor = factor if scale is None else factor / scale

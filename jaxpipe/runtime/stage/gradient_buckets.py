@@ -1,9 +1,19 @@
-"""Gradients as flat vectors, one per bucket: an all-reduce moves one array, not one per leaf.
+"""Gradients as flat vectors, one per reduction: an all-reduce moves one array, not one per leaf.
 
 A tied embedding has a bucket of its own, since its gradient is all-reduced over the first and the
-last stage of all replicas, and the rest of a stage over the replicas of that stage alone.
+last stage of all replicas, and the rest of a stage over those that hold its layers. Where replicas
+divide the layers differently, these are several segments (`jaxpipe.plan.segments`), with a vector
+each; the embedding belongs to the first of all segments, the head to the last::
+
+    stage of replica 0    embed  [ layer 0   layer 1   layer 2 ]
+    stages of replica 1   embed  [ layer 0 ] [ layer 1   layer 2   layer 3 ]  head
+    vectors of replica 0  ------------------ -------------------
 """
 
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
@@ -12,23 +22,64 @@ from jaxtyping import Array, Float
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.schedule import Bucket
 
-Buckets = dict[Bucket, Float[Array | np.ndarray, " size"]]
+Buckets = dict[Bucket, tuple[Float[Array | np.ndarray, " _"], ...]]
+"""The vectors of each bucket: of `Bucket.STAGE` one for each segment, of others one."""
 
 
-def pack(gradients: Parameters, *, tied: bool) -> Buckets:
-    """Return the gradients as vectors; with `tied`, the token embedding has its own."""
-    parts = split_buckets(gradients, tied=tied)
-    return {bucket: ravel_pytree(part)[0] for bucket, part in parts.items()}
+def pack(gradients: Parameters, *, tied: bool, segments: Sequence[int] = ()) -> Buckets:
+    """Return the gradients as vectors; with `tied`, the token embedding has its own.
 
-
-def unpack(buckets: Buckets, like: Parameters, *, tied: bool) -> Parameters:
-    """Return the gradients in the structure of `like`: the inverse of `pack`."""
-    parts = split_buckets(like, tied=tied)
-    trees = {
-        bucket: ravel_pytree(part)[1](jnp.asarray(buckets[bucket]))
-        for bucket, part in parts.items()
+    `segments` are the layers of each segment of the stage, by default one segment.
+    """
+    parts = _parts(gradients, tied=tied, segments=segments)
+    return {
+        bucket: tuple(ravel_pytree(tree)[0] for tree in trees) for bucket, trees in parts.items()
     }
-    return merge_buckets(trees)
+
+
+def unpack(
+    buckets: Buckets, like: Parameters, *, tied: bool, segments: Sequence[int] = ()
+) -> Parameters:
+    """Return the gradients in the structure of `like`: the inverse of `pack`."""
+    parts = _parts(like, tied=tied, segments=segments)
+    trees = {
+        bucket: [
+            ravel_pytree(tree)[1](jnp.asarray(vector))
+            for tree, vector in zip(parts[bucket], buckets[bucket], strict=True)
+        ]
+        for bucket in parts
+    }
+    return merge_buckets({bucket: _joined(trees[bucket]) for bucket in trees})
+
+
+def _parts(
+    tree: Parameters, *, tied: bool, segments: Sequence[int]
+) -> dict[Bucket, list[Parameters]]:
+    parts = {bucket: [part] for bucket, part in split_buckets(tree, tied=tied).items()}
+    (stage,) = parts[Bucket.STAGE]
+    return {**parts, Bucket.STAGE: _cut(stage, segments) if len(segments) > 1 else [stage]}
+
+
+def _cut(stage: Parameters, segments: Sequence[int]) -> list[Parameters]:
+    """Return the parameters of each segment; the embedding in the first, the head in the last."""
+    cut: list[Parameters] = [
+        {"blocks": jax.tree.map(lambda leaf, a=a, b=b: leaf[a:b], stage["blocks"])}
+        for a, b in pairwise([0, *accumulate(segments)])
+    ]
+    for name, segment in (("embed", cut[0]), ("head", cut[-1])):
+        if name in stage:
+            segment[name] = stage[name]
+    return cut
+
+
+def _joined(segments: Sequence[Parameters]) -> Parameters:
+    """Return the parameters of a stage: the inverse of `_cut`."""
+    if len(segments) == 1:
+        return segments[0]
+    blocks = jax.tree.map(
+        lambda *leaf: jnp.concatenate(leaf), *(segment["blocks"] for segment in segments)
+    )
+    return {**segments[0], **segments[-1], "blocks": blocks}
 
 
 def merge_buckets(parts: dict[Bucket, Parameters]) -> Parameters:

@@ -32,6 +32,9 @@ class Stage:
                                        activation
 
     The blocks of its parameters are stacked over the layers, and scanned, or come from `spread`.
+    `segments` are the layers of the parts whose gradients are reduced apart, by default one part.
+    With `shares_embedding`, a stage of another replica holds a tied embedding as well, also if this
+    is the only stage of its own.
     """
 
     model: Model
@@ -40,6 +43,8 @@ class Stage:
     layers: range
     remat: Remat = Remat.NONE
     loop: Loop = Loop.UNROLLED
+    segments: tuple[int, ...] = ()
+    shares_embedding: bool = False
 
     @property
     def is_first(self) -> bool:
@@ -54,7 +59,8 @@ class Stage:
     @property
     def has_tied_bucket(self) -> bool:
         """Whether another stage holds the same token embedding, with a gradient of its own."""
-        return self.model.tied and self.num_stages > 1 and (self.is_first or self.is_last)
+        is_shared = self.num_stages > 1 or self.shares_embedding
+        return self.model.tied and is_shared and (self.is_first or self.is_last)
 
     def init(self, *, seed: int) -> Parameters:
         """Return fresh parameters: they depend on the seed, never on the partition of layers."""

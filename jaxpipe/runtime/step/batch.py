@@ -40,13 +40,12 @@ def eval_step_batch(job: Job, *, rank: int, index: int) -> StepBatch:
 
 def _reads(job: Job, rank: int) -> bool:
     """Return whether a rank reads samples: the first stage reads inputs, the last targets."""
-    return not {0, job.plan.num_stages - 1}.isdisjoint(job.plan.stages(rank))
+    ends = {0, job.plan.pipeline(rank).num_stages - 1}
+    return not ends.isdisjoint(job.plan.stages(rank))
 
 
 def _rows(job: Job, rank: int) -> range:
-    size = job.plan.num_microbatches * job.plan.microbatch
-    first = job.plan.replica(rank) * size
-    return range(first, first + size)
+    return job.plan.rows(job.plan.replica(rank))
 
 
 def _labelled(
@@ -72,10 +71,11 @@ def _step_batch(
     labels: np.ndarray | None = None,
 ) -> StepBatch:
     # Microbatches are consecutive rows: changing their size permutes no samples of a replica.
-    lead = (job.plan.num_microbatches, job.plan.microbatch)
+    pipeline = job.plan.pipeline(rank)
+    lead = (pipeline.num_microbatches, pipeline.microbatch)
     return StepBatch(
         step=step,
-        first_microbatch=job.plan.replica(rank) * job.plan.num_microbatches,
+        first_microbatch=job.plan.first_microbatch(job.plan.replica(rank)),
         samples=None if samples is None else samples.reshape(*lead, *samples.shape[1:]),
         labels=None if labels is None else labels.reshape(lead),
     )

@@ -36,7 +36,7 @@ from jaxpipe.trace import Lane
 def reduction_tag(instruction: Instruction) -> int:
     """Return the tag of a reduction, unique within a step.
 
-    Each stage has its own tag. The other buckets have one each, since the ranks that reduce them
+    Each segment has its own tag. The other buckets have one each, since the ranks that reduce them
     name them by different stages.
 
     >>> from jaxpipe.schedule import reduce
@@ -47,8 +47,9 @@ def reduction_tag(instruction: Instruction) -> int:
     """
     bucket = instruction.bucket
     assert bucket is not None, instruction
-    own = len(Bucket) + instruction.stage if bucket is Bucket.STAGE else list(Bucket).index(bucket)
-    return ALL_REDUCE_TAG + own
+    if instruction.segment is not None:
+        return ALL_REDUCE_TAG + len(Bucket) + instruction.segment
+    return ALL_REDUCE_TAG + list(Bucket).index(bucket)
 
 
 def check_all_reduce(plan: Plan, transport: Transport) -> None:
@@ -106,7 +107,7 @@ class GradientSync:
         start_s = self.recorder.now()
         handle = self.reducer.begin(
             cast(Any, array),  # its type variable is for one kind of array, not for either
-            self.plan.tree(bucket, stage=instruction.stage),
+            self.plan.tree(bucket, segment=instruction.segment),
             tag=reduction_tag(instruction),
             timeout_s=self.timeout_s,
             algorithm=self.plan.all_reduce,
@@ -165,7 +166,7 @@ class GradientSync:
             return all_reduce(
                 transport,
                 scalars,
-                self.plan.tree(Bucket.SCALARS, stage=instruction.stage),
+                self.plan.tree(Bucket.SCALARS),
                 tag=reduction_tag(instruction),
                 timeout_s=self.timeout_s,
             )

@@ -151,7 +151,7 @@ class Interpreter:
             transport=self.messages,
             recorder=self.recorder,
             rank_of=lambda stage: self.plan.rank(replica=self.replica, stage=stage),
-            num_stages=self.plan.num_stages,
+            num_stages=self.plan.pipelines[self.replica].num_stages,
             content=Content(
                 like=spec.layout.shape(spec.activation.shape, spec.activation.dtype),
                 receive=self.receive,
@@ -248,8 +248,8 @@ class _Run:
         elif instruction.bucket is Bucket.TIED:
             self.gradient_sync.start(instruction, self._tied_gradient())
         else:
-            buckets = self.stages[instruction.stage].pack()
-            self.gradient_sync.start(instruction, buckets[Bucket.STAGE])
+            vectors = self.stages[instruction.stage].pack()[Bucket.STAGE]
+            self.gradient_sync.start(instruction, vectors[self._position(instruction)])
 
     def update(self, instruction: Instruction) -> None:
         # All ranks have the same totals: they skip a step together, without a message.
@@ -285,7 +285,7 @@ class _Run:
         A rank that has both the first and the last stage contributes to the all-reduce once.
         """
         packed = [stage.pack() for stage in self.stages.values()]
-        first, *others = [each[Bucket.TIED] for each in packed if Bucket.TIED in each]
+        first, *others = [each[Bucket.TIED][0] for each in packed if Bucket.TIED in each]
         return sum(others, first)
 
     def _wait_for_communication(self) -> None:
@@ -313,7 +313,17 @@ class _Run:
         assert bucket is not None, done
         for number, stage in self.stages.items():
             if number == done.stage or (bucket is Bucket.TIED and bucket in stage.buckets):
-                stage.buckets[bucket] = total
+                vectors = list(stage.buckets[bucket])
+                vectors[self._position(done)] = total
+                stage.buckets[bucket] = tuple(vectors)
+
+    def _position(self, reduction: Instruction) -> int:
+        """Return the position of a reduction's vector in its bucket of its stage."""
+        if reduction.segment is None:
+            return 0
+        interpreter = self.interpreter
+        own = interpreter.plan.segments_of(replica=interpreter.replica, stage=reduction.stage)
+        return own.index(reduction.segment)
 
     def _own_totals(self) -> StepTotals:
         """Return this rank's contribution to the totals.
@@ -324,11 +334,13 @@ class _Run:
         counts_norm = self.trains and interpreter.replica == 0
         has_first = any(stage.calls.spec.is_first for stage in stages)
         recorder = interpreter.recorder
+        num_ranks = interpreter.plan.pipelines[interpreter.replica].num_ranks
         return replace(
             self.totals,
             square_norm=sum(stage.square_norm() for stage in stages) if counts_norm else 0.0,
             compute_s=recorder.compute_s(),
-            pipeline_s=recorder.pipeline_s() if has_first else 0.0,
+            # The clock of the first stage sees the whole phase, which is that of all its ranks.
+            pipeline_s=num_ranks * recorder.pipeline_s() if has_first else 0.0,
             # Without this all-reduce itself: its bytes are counted in no step.
             sent_bytes=float(interpreter.transport.num_bytes_sent - self.num_bytes_before),
             stops=float(interpreter.watch.stop_requested),

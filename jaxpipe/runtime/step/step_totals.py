@@ -14,7 +14,7 @@ class StepTotals:
 
     `loss` is in nats, summed over tokens. `square_norm` is that of the gradient before clipping,
     times the square of the loss scale unless it is `unscaled`. `pipeline_s` are the seconds of the
-    pipeline phase, summed over first stages; `compute_s` those of all forwards and backwards.
+    pipeline phase of each rank's replica; `compute_s` those of all forwards and backwards.
     `sent_bytes` were sent before this all-reduce, gradients included. `stops` counts the ranks that
     were asked to stop.
     """
@@ -41,10 +41,7 @@ class StepTotals:
             return self
         return replace(self, square_norm=unscaled_square_norm(self.square_norm, scale=scale))
 
-    def bubble(self, *, num_pipeline_ranks: int) -> float:
-        """Return the fraction of the pipeline phase in which ranks did not compute."""
-        return bubble_fraction(
-            compute_s=self.compute_s,
-            pipeline_s=self.pipeline_s,
-            num_pipeline_ranks=num_pipeline_ranks,
-        )
+    @property
+    def bubble(self) -> float:
+        """The fraction of the pipeline phase in which ranks did not compute."""
+        return bubble_fraction(compute_s=self.compute_s, pipeline_s=self.pipeline_s)

@@ -130,8 +130,9 @@ def start(
     # Both checks come before compiling, which may take minutes.
     check_all_reduce(job.plan, transport)
     layout = job.layout(jax.local_devices())
-    number = transport.rank % job.plan.num_pipeline_ranks
-    train_program = job.plan.train_schedule()[number]
+    plan, replica = job.plan, job.plan.replica(transport.rank)
+    number = plan.number(transport.rank)
+    train_program = plan.train_schedule(replica=replica)[number]
     # The last steps: of a run that is stopped earlier, no spans are kept, and memory is bounded.
     keep_from = max(0, job.train.steps - job.trace.steps)
     counted = CountingTransport(transport)
@@ -170,13 +171,15 @@ def start(
     # Compiling takes from seconds to minutes, and differs between ranks. Waiting for the slowest
     # here, with a timeout of its own, lets the first step have the short one of all steps.
     barrier(transport, tag=BARRIER_TAG, timeout_s=job.run.startup_timeout_s)
-    num_microbatches = job.plan.num_microbatches
+    evaluate = plan.eval_schedule(
+        num_microbatches=plan.pipelines[replica].num_microbatches, replica=replica
+    )
     # The clock offset comes after the barrier: round trips to a rank that compiles would take long.
     return Worker(
         job=job,
         interpreter=interpreter,
         train_program=train_program,
-        eval_program=job.plan.eval_schedule(num_microbatches=num_microbatches)[number],
+        eval_program=evaluate[number],
         clock_offset_s=clock_offset(
             transport, rounds=_CLOCK_ROUNDS, timeout_s=job.run.timeout_s, clock=time.perf_counter
         ),
@@ -191,7 +194,8 @@ def boundary_codecs(comm: CommConfig, plan: Plan, *, rank: int) -> dict[int, Cod
     replica = plan.replica(rank)
     stages = {stage + step for stage in plan.stages(rank) for step in (-1, 1)}
     peers = {
-        plan.rank(replica=replica, stage=stage) for stage in stages & set(range(plan.num_stages))
+        plan.rank(replica=replica, stage=stage)
+        for stage in stages & set(range(plan.pipelines[replica].num_stages))
     }
     return dict.fromkeys(peers - {rank}, codec)  # between own stages there are no messages
 

@@ -67,6 +67,7 @@ def _contents(schedule: Schedule) -> Schedule:
                     num_ranks=len(schedule),
                     num_stages=num_stages,
                 ),
+                *_stage_content(program, stage, is_reduced=Bucket.STAGE in buckets),
                 *_end_content(
                     stage, buckets, num_ranks=len(schedule), num_stages=num_stages, trains=trains
                 ),
@@ -105,10 +106,20 @@ def _pipeline_content(
             yield send(stage, destination, microbatch)
 
 
+def _stage_content(program: Program, stage: int, *, is_reduced: bool) -> Program:
+    """Return the reductions of a stage's segments: those that the program has, but one at least."""
+    if not is_reduced:
+        return ()
+    own = (each for each in program if each.bucket is Bucket.STAGE and each.stage == stage)
+    return tuple(dict.fromkeys(own)) or (reduce(stage, Bucket.STAGE),)
+
+
 def _end_content(
     stage: int, buckets: Iterable[Bucket], *, num_ranks: int, num_stages: int, trains: bool
 ) -> Iterator[Instruction]:
     for bucket in buckets:
+        if bucket is Bucket.STAGE:
+            continue
         own = reduce(stage, bucket)
         if own in together(bucket, stage=stage, num_ranks=num_ranks, num_stages=num_stages):
             yield own

@@ -88,9 +88,9 @@ class CollectiveTracker:
         links: Mapping[MessageCosts, Mapping[Pair, Link]],
         done: Callable[[int, str, int | None], None],
     ) -> None:
-        """`done(rank, name, stage)` is called when a rank has completed a collective.
+        """`done(rank, name, segment)` is called when a rank has completed a collective.
 
-        `stage` is None unless the collective is that of one stage.
+        `segment` is None unless the collective is that of one segment.
         """
         self._job = job
         self._links = links
@@ -126,15 +126,15 @@ class CollectiveTracker:
         if bucket is None:
             done = partial(self._leave, "barrier", None)
             return RunningCollective(self._barrier, send=partial(self._send, CONTROL), done=done)
-        stage = number if bucket is Bucket.STAGE else None
-        done = partial(self._leave, f"reduce {bucket}", stage)
+        segment = number if bucket is Bucket.STAGE else None
+        done = partial(self._leave, f"reduce {bucket}", segment)
         collective = self._job.collectives[bucket][number]
         return RunningCollective(
             collective, send=partial(self._send, self._job.gradients), done=done
         )
 
-    def _leave(self, name: str, stage: int | None, rank: int) -> None:
-        self._done(rank, name, stage)
+    def _leave(self, name: str, segment: int | None, rank: int) -> None:
+        self._done(rank, name, segment)
 
     def _send(self, costs: MessageCosts, transfer: Transfer, arrived: Callable[[], None]) -> None:
         pair = (self._job.device(transfer.source), self._job.device(transfer.destination))

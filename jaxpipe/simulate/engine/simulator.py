@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from jaxpipe.errors import PlanError
 from jaxpipe.network import EventQueue, Link, open_links
-from jaxpipe.schedule import Bucket, Instruction, Op, describe, holder, stages_held
+from jaxpipe.schedule import Bucket, Instruction, Op, describe, holder
 from jaxpipe.simulate.engine.posted_receives import PostedReceives
 from jaxpipe.simulate.engine.rendezvous import Rendezvous
 from jaxpipe.simulate.engine.running_collectives import CollectiveTracker, pairs
@@ -58,8 +58,7 @@ def simulate(job: StepModel) -> Trace:
 
 
 def _stages(job: StepModel, rank: int) -> str:
-    size = job.num_pipeline_ranks
-    held = stages_held(rank % size, num_ranks=size, num_stages=job.num_stages)
+    held = job.stages(rank)
     return f"stage{'s' if len(held) > 1 else ''} {' '.join(map(str, held))}"
 
 
@@ -85,7 +84,7 @@ def _needs_reductions(instruction: Instruction | None) -> bool:
 class _Rank:
     """The progress of a rank: its position, arrived messages, and the one that it waits for."""
 
-    __slots__ = ("arrived", "awaited", "begun_s", "first", "index", "position", "since_s", "steps")
+    __slots__ = ("arrived", "awaited", "begun", "first", "index", "position", "since_s", "steps")
 
     def __init__(self, index: int, *, first: int, steps: tuple[Step, ...]) -> None:
         self.index = index
@@ -95,7 +94,8 @@ class _Rank:
         self.arrived: set[_Message] = set()
         self.awaited: _Message | None = None
         self.since_s = 0.0
-        self.begun_s: dict[int, float] = {}  # by stage: all-reduces in progress
+        # By segment: the stage of each all-reduce in progress, and when it began.
+        self.begun: dict[int, tuple[int, float]] = {}
 
 
 class _Run:
@@ -105,16 +105,19 @@ class _Run:
         self.spans: list[Span] = []
         self._job = job
         self._queue = EventQueue()
-        size = job.num_pipeline_ranks
-        programs = [steps(job, number) for number in range(size)]
+        shared = len(job.placement[0]) if job.has_shared_programs else job.num_ranks
+        programs = [steps(job, rank) for rank in range(shared)]
         self._ranks = [
-            _Rank(rank, first=rank - rank % size, steps=programs[rank % size])
+            _Rank(rank, first=rank - job.number(rank), steps=programs[rank % shared])
             for rank in range(job.num_ranks)
         ]
         self._devices = [job.device(rank) for rank in range(job.num_ranks)]
         links = open_links(self._queue, job.cluster, pairs(job), nic_efficiency=job.nic_efficiency)
         self._links = links.get(job.messages, {})
-        self._posted = PostedReceives(self._queue, job.activation_bytes, job.messages.eager_bytes)
+        self._posted = [
+            PostedReceives(self._queue, job.message_bytes(first), job.messages.eager_bytes)
+            for first in job.first_ranks
+        ]
         self._collectives = CollectiveTracker(job, links=links, done=self._leave)
         self._rendezvous = Rendezvous(job.num_ranks) if job.blocking else None
 
@@ -124,7 +127,7 @@ class _Run:
         self._queue.run()
         # A rank that waits has no event of its own: whatever is left now waits forever.
         for rank in self._ranks:
-            assert not rank.begun_s or rank.position < len(rank.steps), rank.begun_s
+            assert not rank.begun or rank.position < len(rank.steps), rank.begun
             if rank.position < len(rank.steps):
                 instruction = rank.steps[rank.position].instruction
                 name = "barrier" if instruction is None else describe(instruction)
@@ -137,7 +140,7 @@ class _Run:
         """Execute instructions of a rank until it has to wait."""
         while rank.position < len(rank.steps):
             phase, instruction = rank.steps[rank.position]
-            if rank.begun_s and _needs_reductions(instruction):
+            if rank.begun and _needs_reductions(instruction):
                 return  # the `_leave` of the last of them continues here
             if instruction is None:
                 self._join(rank, None, phase)
@@ -192,7 +195,7 @@ class _Run:
         link = self._link(rank, receiver)
         arrive = partial(self._arrive, rank, receiver, message, self._queue.now_s)
         if self._rendezvous is None:
-            self._posted.send(message, link, arrive)
+            self._posted[self._job.replicas[rank.index]].send(message, link, arrive)
             return True
 
         def done() -> None:
@@ -200,7 +203,7 @@ class _Run:
             arrive()
 
         # Both ranks take part in the message, so none of it waits for a posted receive.
-        move = partial(link.send, self._job.activation_bytes)
+        move = partial(link.send, self._job.message_bytes(rank.index))
         self._rendezvous.offer(rank.index, receiver.index, move, done)
         return False
 
@@ -214,7 +217,8 @@ class _Run:
             return True
         rank.awaited = message
         pair = (self._devices[rank.index], self._devices[source])
-        self._posted.post(message, latency_s=float(self._job.cluster.latency_s[pair]))
+        latency_s = float(self._job.cluster.latency_s[pair])
+        self._posted[self._job.replicas[rank.index]].post(message, latency_s=latency_s)
         return False
 
     def _arrive(self, rank: _Rank, receiver: _Rank, message: _Message, since_s: float) -> None:
@@ -233,7 +237,8 @@ class _Run:
 
     def _holder(self, rank: _Rank, stage: int) -> _Rank:
         """Return the rank of the same replica that has a stage."""
-        return self._ranks[rank.first + holder(stage, num_ranks=self._job.num_pipeline_ranks)]
+        size = self._job.pipeline_size(rank.index)
+        return self._ranks[rank.first + holder(stage, num_ranks=size)]
 
     def _link(self, source: _Rank, destination: _Rank) -> Link:
         return self._links[self._devices[source.index], self._devices[destination.index]]
@@ -252,25 +257,27 @@ class _Run:
                 stage=message[2] if lane is Lane.SEND else message[3],
                 microbatch=message[4],
                 peer=peer.index,
-                num_bytes=int(self._job.activation_bytes),
+                num_bytes=int(self._job.message_bytes(rank.index)),
             )
         )
 
     def _join(self, rank: _Rank, instruction: Instruction | None, phase: int) -> bool:
         continues = instruction is not None and instruction.bucket is Bucket.STAGE
         if instruction is not None and continues:
-            rank.begun_s[instruction.stage] = self._queue.now_s
+            assert instruction.segment is not None, instruction
+            rank.begun[instruction.segment] = (instruction.stage, self._queue.now_s)
         else:
             rank.since_s = self._queue.now_s
         self._collectives.join(rank.index, phase, instruction)
         return continues
 
-    def _leave(self, index: int, name: str, stage: int | None) -> None:
+    def _leave(self, index: int, name: str, segment: int | None) -> None:
         rank = self._ranks[index]
-        since_s = rank.since_s if stage is None else rank.begun_s.pop(stage)
+        waits = (None, rank.since_s)
+        stage, since_s = waits if segment is None else rank.begun.pop(segment)
         now_s = self._queue.now_s
         self._note(rank, Lane.REDUCE, name, since_s=since_s, until_s=now_s, stage=stage)
-        if stage is None:
+        if segment is None:
             self._continue(rank)
         # A rank that computes continues by its own event; only one that waits here is resumed.
         elif rank.position < len(rank.steps) and _needs_reductions(

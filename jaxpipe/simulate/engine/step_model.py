@@ -2,39 +2,48 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from jaxpipe.collective import BarrierKind, Collective
 from jaxpipe.errors import PlanError
 from jaxpipe.network import MessageCosts
-from jaxpipe.schedule import Bucket, Instruction, Op, Schedule, count_stages
+from jaxpipe.schedule import Bucket, Instruction, Op, Schedule, count_stages, stages_held
 from jaxpipe.topo import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """Lowered programs of all replicas; with `meets`, a barrier of all ranks ends the phase."""
+    """Lowered programs of all replicas; with `meets`, a barrier of all ranks ends the phase.
+
+    Where replicas differ, `schedule` is that of the first, and `others` are those of the rest.
+    """
 
     schedule: Schedule
     meets: bool = False
+    others: tuple[Schedule, ...] = ()
+
+    def of(self, replica: int) -> Schedule:
+        """Return the programs of a replica."""
+        return self.others[replica - 1] if replica and self.others else self.schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepModel:
     """One training step.
 
-    `placement[replica]` are devices of the cluster, one for each rank of the pipeline; rank r is
-    number r % num_pipeline_ranks of replica r // num_pipeline_ranks, and has `num_chunks` stages.
-    The phases run one after the other, without a pause unless there is a barrier.
+    `placement[replica]` are devices of the cluster, one for each rank of the pipeline; ranks are
+    numbered replica by replica, and each has `num_chunks` stages. The phases run one after the
+    other, without a pause unless there is a barrier.
 
     `forward_s` and `backward_s` are the seconds of a microbatch on each stage of each replica, all
     stages of the first replica first, so with one chunk by rank; of a split backward the
     backward-weight takes `backward_weight_s`, half by default. `update_s` are the seconds of the
     optimizer for each stage, None if it takes no time; `activation_bytes` is the size of every
-    message between stages.
+    message between stages, or that of each replica.
 
     `collectives[bucket]` are the collectives, over ranks, of a reduction of the bucket: for
-    `Bucket.STAGE` one for each stage, in their order, for the others disjoint ones; a bucket
+    `Bucket.STAGE` one for each segment, in their order, for the others disjoint ones; a bucket
     without any takes no time. With `blocking` neither rank computes during a message between
     stages; collectives still overlap with compute.
 
@@ -48,7 +57,7 @@ class StepModel:
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     update_s: tuple[float, ...] | None = None
-    activation_bytes: float = 0.0
+    activation_bytes: float | tuple[float, ...] = 0.0
     collectives: Mapping[Bucket, tuple[Collective, ...]] = field(default_factory=dict)
     messages: MessageCosts = field(default_factory=MessageCosts)
     gradients: MessageCosts = field(default_factory=MessageCosts)
@@ -57,39 +66,48 @@ class StepModel:
     num_chunks: int = 1
     backward_weight_s: tuple[float, ...] | None = None
     blocking: bool = False
+    replicas: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """The replica of each rank."""
+    first_ranks: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """The first rank of each replica."""
 
     def __post_init__(self) -> None:
+        sizes = [len(row) for row in self.placement]
+        replicas = tuple(replica for replica, size in enumerate(sizes) for _ in range(size))
+        object.__setattr__(self, "replicas", replicas)
+        object.__setattr__(self, "first_ranks", tuple(accumulate(sizes, initial=0))[:-1])
         devices = [device for row in self.placement for device in row]
         if len(set(devices)) != len(devices) or not set(devices) <= set(range(len(self.cluster))):
             raise PlanError(
                 f"`placement` must name each device of the cluster of {len(self.cluster)} once at "
                 f"most, not {self.placement}"
             )
-        if {len(row) for row in self.placement} != {self.num_pipeline_ranks}:
-            raise PlanError(
-                "rows of `placement` must have the same number of devices, not "
-                f"{[len(row) for row in self.placement]}"
-            )
         for phase in self.phases:
-            if len(phase.schedule) != self.num_pipeline_ranks:
-                raise PlanError(
-                    f"`phases` must have a program for each of {self.num_pipeline_ranks} ranks; a "
-                    f"schedule has {len(phase.schedule)}"
-                )
-            if count_stages(phase.schedule) > self.num_stages:
-                raise PlanError(
-                    f"`num_chunks` must be that of the schedule: `phases` has "
-                    f"{count_stages(phase.schedule)} stages, `num_chunks` is {self.num_chunks} on "
-                    f"{self.num_pipeline_ranks} ranks"
-                )
+            self._check_programs(phase)
         self._check_durations()
         if not 0 < self.nic_efficiency <= 1:
             raise PlanError(
                 f"`nic_efficiency` must be above 0 and at most 1, not {self.nic_efficiency}"
             )
 
+    def _check_programs(self, phase: Phase) -> None:
+        # Schedules are checked once where all replicas have the same.
+        alike = not phase.others and len({len(row) for row in self.placement}) == 1
+        for replica, row in enumerate(self.placement[:1] if alike else self.placement):
+            if len(phase.of(replica)) != len(row):
+                raise PlanError(
+                    f"`phases` must have a program for each of {len(row)} ranks; a schedule has "
+                    f"{len(phase.of(replica))}"
+                )
+            if count_stages(phase.of(replica)) > len(row) * self.num_chunks:
+                raise PlanError(
+                    f"`num_chunks` must be that of the schedule: `phases` has "
+                    f"{count_stages(phase.of(replica))} stages, `num_chunks` is {self.num_chunks} "
+                    f"on {len(row)} ranks"
+                )
+
     def _check_durations(self) -> None:
-        num_durations = len(self.placement) * self.num_stages
+        num_durations = self.num_ranks * self.num_chunks
         for name in ("forward_s", "backward_s", "backward_weight_s", "update_s"):
             seconds = getattr(self, name)
             if seconds is None:
@@ -110,18 +128,25 @@ class StepModel:
 
     @property
     def num_pipeline_ranks(self) -> int:
-        """The number of ranks of a pipeline."""
-        return len(self.placement[0])
+        """The number of ranks of every pipeline."""
+        (size,) = {len(row) for row in self.placement}
+        return size
 
     @property
     def num_stages(self) -> int:
-        """The number of stages of a pipeline."""
+        """The number of stages of every pipeline."""
         return self.num_pipeline_ranks * self.num_chunks
 
     @property
     def num_ranks(self) -> int:
         """The number of ranks of all replicas."""
-        return len(self.placement) * self.num_pipeline_ranks
+        return len(self.replicas)
+
+    @property
+    def has_shared_programs(self) -> bool:
+        """Whether the ranks with the same number in their pipelines execute the same program."""
+        sizes = {len(row) for row in self.placement}
+        return len(sizes) == 1 and not any(phase.others for phase in self.phases)
 
     @property
     def is_between_barriers(self) -> bool:
@@ -131,11 +156,29 @@ class StepModel:
 
     def device(self, rank: int) -> int:
         """Return the device of a rank."""
-        return self.placement[rank // self.num_pipeline_ranks][rank % self.num_pipeline_ranks]
+        return self.placement[self.replicas[rank]][self.number(rank)]
+
+    def number(self, rank: int) -> int:
+        """Return the position of a rank in its pipeline."""
+        return rank - self.first_ranks[self.replicas[rank]]
+
+    def pipeline_size(self, rank: int) -> int:
+        """Return the number of ranks of the pipeline of a rank."""
+        return len(self.placement[self.replicas[rank]])
+
+    def stages(self, rank: int) -> range:
+        """Return the stages that a rank holds."""
+        size = self.pipeline_size(rank)
+        return stages_held(self.number(rank), num_ranks=size, num_stages=size * self.num_chunks)
+
+    def message_bytes(self, rank: int) -> float:
+        """Return the size of a message between stages of the replica of a rank."""
+        sizes = self.activation_bytes
+        return sizes[self.replicas[rank]] if isinstance(sizes, tuple) else sizes
 
     def seconds(self, instruction: Instruction, *, rank: int) -> float:
         """Return the seconds of a compute or an update on a rank."""
-        index = rank // self.num_pipeline_ranks * self.num_stages + instruction.stage
+        index = self.first_ranks[self.replicas[rank]] * self.num_chunks + instruction.stage
         whole = self.backward_s[index]
         weight = whole / 2 if self.backward_weight_s is None else self.backward_weight_s[index]
         match instruction.op:
@@ -156,8 +199,9 @@ class StepModel:
         collectives = dict(enumerate(self.collectives.get(reduction.bucket, ())))
         if reduction.bucket is not Bucket.STAGE:
             return collectives
-        stage = reduction.stage
-        return {stage: collectives[stage]} if stage in collectives else {}
+        segment = reduction.segment
+        assert segment is not None, reduction
+        return {segment: collectives[segment]} if segment in collectives else {}
 
 
 class Step(NamedTuple):
@@ -167,28 +211,28 @@ class Step(NamedTuple):
     instruction: Instruction | None
 
 
-def steps(job: StepModel, number: int) -> tuple[Step, ...]:
-    """Return the steps of the ranks with this number in their pipelines.
+def steps(job: StepModel, rank: int) -> tuple[Step, ...]:
+    """Return the steps of a rank.
 
-    Reductions without a collective, or without a part of the rank in it, are left out.
+    Reductions without a collective, or without a part of the rank in it, are left out. Where
+    replicas share programs, so do their ranks the steps: all of them join a collective, or none.
     """
-    return tuple(_steps(job, number))
+    return tuple(_steps(job, rank))
 
 
-def _steps(job: StepModel, number: int) -> Iterator[Step]:
+def _steps(job: StepModel, rank: int) -> Iterator[Step]:
+    number, replica = job.number(rank), job.replicas[rank]
     for position, phase in enumerate(job.phases):
-        for instruction in phase.schedule[number]:
-            if instruction.op is not Op.REDUCE or _joins(job, number, instruction):
+        for instruction in phase.of(replica)[number]:
+            if instruction.op is not Op.REDUCE or _joins(job, rank, instruction):
                 yield Step(position, instruction)
         if phase.meets and job.num_ranks > 1:
             yield Step(position, None)
 
 
-def _joins(job: StepModel, number: int, reduction: Instruction) -> bool:
-    # Replicas share the program of a number: all of them join, or none.
+def _joins(job: StepModel, rank: int, reduction: Instruction) -> bool:
     return any(
-        rank % job.num_pipeline_ranks == number
+        rank in (each.source, each.destination)
         for collective in job.meant_by(reduction).values()
         for each in collective
-        for rank in (each.source, each.destination)
     )

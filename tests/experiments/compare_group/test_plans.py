@@ -45,8 +45,7 @@ def test_without_a_scheduler_only_places_and_trees_change():
     check_plan(other, num_devices=len(cluster))
     assert other != ours
     kept = replace(
-        other,
-        placement=ours.placement,
+        other.on_devices(ours.placement),
         sync=ours.sync,
         sync_shared=ours.sync_shared,
         sync_all=ours.sync_all,
@@ -66,7 +65,7 @@ def test_one_choice_at_a_time_is_replaced():
         check_plan(other, num_devices=len(cluster))
     assert replace(chain, all_reduce=ours.all_reduce, sync=ours.sync) == ours
     assert chain.sync[1] == tuple(ours.rank(replica=n, stage=1) for n in range(ours.num_replicas))
-    assert replace(gpipe, schedule=ours.schedule, warmup=ours.warmup) == ours
+    assert replace(gpipe, schedule=ours.schedule).of_each(warmup=ours.warmup) == ours
 
 
 @pytest.mark.slow

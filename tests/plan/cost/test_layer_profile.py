@@ -141,7 +141,7 @@ def test_memory_is_parameters_and_live_microbatches(kind: str, live: tuple[int, 
 def test_memory_of_a_rank_is_that_of_its_chunks():
     config = PlanConfig(stages=4, chunks=2, replicas=1, schedule=ScheduleKind.INTERLEAVED)
     plan = default_plan(config, topo.load("two-region"), num_layers=5, batch=4, tied=True)
-    apart = replace(plan, num_chunks=1, schedule=ScheduleKind.GPIPE)
+    apart = replace(plan, num_chunks=1, schedule=ScheduleKind.GPIPE).of_each(devices=(0, 1, 2, 3))
     each = BytesPerParameter()
     stages = stage_memory(apart, profile_of(5), each=each)
     ranks = stage_memory(plan, profile_of(5), each=each)

@@ -126,16 +126,48 @@ def test_the_learning_rate_rises_to_its_peak_and_falls_to_its_end(
         assert rates[-1] == pytest.approx(0.02)
 
 
-@pytest.mark.parametrize(("index", "cut"), [(0, (2, 3)), (1, (2, 3)), (1, (1, 2, 2)), (0, (5,))])
+@pytest.mark.parametrize(
+    ("index", "cut", "segments"),
+    [
+        (0, (2, 3), ()),
+        (1, (2, 3), ()),
+        (1, (1, 2, 2), (2,)),
+        (0, (5,), ()),
+        (1, (2, 3), (1, 2)),
+        (0, (5,), (2, 1, 2)),
+    ],
+)
 @pytest.mark.parametrize("tied", [True, False])
-def test_buckets_hold_every_gradient_once(index: int, cut: tuple[int, ...], tied: bool):
+def test_buckets_hold_every_gradient_once(
+    index: int, cut: tuple[int, ...], segments: tuple[int, ...], tied: bool
+):
     functions = stage_functions(index=index, cut=cut, tied=tied)
     params = jax.jit(lambda: functions.stage.init(seed=SEED))()
     gradients = draw_gradients(params, 0)
     has_tied_bucket = functions.stage.has_tied_bucket
-    buckets = pack(gradients, tied=has_tied_bucket)
+    buckets = pack(gradients, tied=has_tied_bucket, segments=segments)
+    assert len(buckets[Bucket.STAGE]) == max(1, len(segments))
     is_end = index in (0, len(cut) - 1)
     assert (Bucket.TIED in buckets) == (tied and len(cut) > 1 and is_end)
-    assert sum(b.size for b in buckets.values()) == sum(x.size for x in jax.tree.leaves(params))
-    restored = unpack(buckets, params, tied=has_tied_bucket)
+    vectors = [vector for bucket in buckets.values() for vector in bucket]
+    assert sum(v.size for v in vectors) == sum(x.size for x in jax.tree.leaves(params))
+    restored = unpack(buckets, params, tied=has_tied_bucket, segments=segments)
     jax.tree.map(np.testing.assert_array_equal, restored, gradients)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_replicas_with_other_partitions_pack_a_segment_alike(tied: bool):
+    """The first segment of a replica of one stage is the first stage of the other replica."""
+    whole, first, last = (
+        stage_functions(index=index, cut=cut, tied=tied)
+        for index, cut in ((0, (5,)), (0, (2, 3)), (1, (2, 3)))
+    )
+    gradients = draw_gradients(jax.jit(lambda: whole.stage.init(seed=SEED))(), 0)
+    # The embedding of a replica of one stage has its own bucket, if other replicas share theirs.
+    of_whole = pack(gradients, tied=tied, segments=(2, 3))
+    of_stages = [
+        pack(part(gradients, each), tied=each.stage.has_tied_bucket) for each in (first, last)
+    ]
+    for segment, of_stage in zip(of_whole[Bucket.STAGE], of_stages, strict=True):
+        np.testing.assert_array_equal(segment, of_stage[Bucket.STAGE][0])
+    assert [Bucket.TIED in each for each in (of_whole, *of_stages)] == [tied] * 3

@@ -35,7 +35,12 @@ def test_no_order_has_a_cheaper_costliest_step(n: int, seed: int):
     [
         (((0, 0),), 2, 2, r"`placement` must name each device .* not \(\(0, 0\),\)"),
         (((0, 9),), 2, 2, r"not \(\(0, 9\),\)"),
-        (((0, 1), (2,)), 2, 3, r"rows of `placement` must have .* not \[2, 1\]"),
+        (
+            ((0, 1), (2,)),
+            2,
+            3,
+            r"`phases` must have a program for each of 1 ranks; a schedule has 2",
+        ),
         (((0, 1),), 1, 2, r"`phases` must have a program for each of 2 ranks; a schedule has 1"),
         (((0, 1),), 2, 1, r"`forward_s` must have .* each of 2 stages of all replicas; it has 1"),
     ],

@@ -1,0 +1,1 @@
+"""Equal and unequal replicas on cores of unlike speed, measured and predicted."""

@@ -1,0 +1,154 @@
+"""Train with equal and unequal plans on throttled ranks, and predict each from one profile.
+
+    python -m experiments.unlike_replicas.run
+
+All ranks are processes of this machine. The profile is measured on a whole core; a rank with half a
+core is predicted to take twice as long.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from experiments.emulation.commands import run, train
+from experiments.table import Row, markdown, percent, write_csv
+from experiments.unlike_replicas.throttle import SHARES_FILE, Share, groups, join
+from jaxpipe.config import Config, config_from, plan_from
+from jaxpipe.plan.cost import Profile, read_profile
+from jaxpipe.profile import MeasureConfig, measure_gpt, write_costs
+from jaxpipe.runtime.data import Source, prepare
+from jaxpipe.runtime.metrics.records import read_metrics
+from jaxpipe.simulate import Conditions, plan_step_s
+from jaxpipe.topo import load
+from jaxpipe.topo.toml_text import toml_text
+
+_FOLDER = Path(__file__).parent
+_FIRST_STEPS = 2
+"""Not counted: threads and connections start in them."""
+_GRADIENT_BYTES = 4
+
+
+def main() -> None:
+    """Measure the profile, run all cases, and write `results/measured.csv`."""
+    cases = tomllib.loads((_FOLDER / "cases.toml").read_text())
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _prepare(folder)
+        profile = _profile(cases, folder)
+        rows = [_row(cases, case, profile, folder) for case in cases["case"]]
+    write_csv(rows, _FOLDER / "results" / "measured.csv")
+    print(markdown(rows))
+
+
+def _row(cases: Mapping[str, Any], case: Mapping[str, Any], profile: Profile, folder: Path) -> Row:
+    tree = _tree(cases, case, folder)
+    own = folder / case["name"].replace(" ", "-")
+    own.mkdir()
+    tree["run"]["folder"] = str(own / "run")
+    (own / "run.toml").write_text(toml_text(tree))
+    shares = _shares(cases, case["devices"])
+    (own / SHARES_FILE).write_bytes(msgspec.json.encode(shares))
+    load_before = os.getloadavg()[0]
+    with groups(shares):
+        run(train([str(own / "run.toml"), "--hooks", "experiments.unlike_replicas.throttle:hooks"]))
+    steps = read_metrics(own / "run" / "metrics.jsonl")[_FIRST_STEPS:]
+    measured_s = median(each.step_s for each in steps)
+    predicted_s = _predicted_s(config_from(tree), profile, cases["cores"])
+    return {
+        "case": case["name"],
+        "layers": " + ".join("-".join(map(str, cut)) for cut in case["cuts"]),
+        "samples": " + ".join(map(str, case["shares"])),
+        "measured_s": measured_s,
+        "predicted_s": predicted_s,
+        "error": percent(predicted_s / measured_s - 1),
+        "last_loss": f"{steps[-1].loss:.6f}",
+        "load_before": load_before,
+    }
+
+
+def _predicted_s(config: Config, profile: Profile, cores: list[float]) -> float:
+    cluster = load(config.plan.cluster)
+    slow = np.ones(len(cluster))
+    slow[: len(cores)] = 1 / np.array(cores)
+    conditions = Conditions(
+        cluster=cluster, profile=profile, slow=slow, gradient_bytes=_GRADIENT_BYTES
+    )
+    return plan_step_s(plan_from(config, cluster), conditions)
+
+
+def _tree(cases: Mapping[str, Any], case: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    devices = load(cases["cluster"]).devices
+    return {
+        "run": {"seed": cases["seed"], "timeout_s": 120.0, "startup_timeout_s": 600.0},
+        "data": {"folder": str(folder / "dataset")},
+        "model": cases["model"],
+        "plan": {
+            "cluster": cases["cluster"],
+            "devices": [devices[number].name for number in case["devices"]],
+            "cuts": case["cuts"],
+            "shares": case["shares"],
+        },
+        "train": cases["train"],
+    }
+
+
+def _shares(cases: Mapping[str, Any], ranks: list[int]) -> tuple[Share, ...]:
+    return tuple(
+        Share(
+            group=f"jaxpipe-{os.getpid()}-{number}",
+            cores=cases["cores"][number],
+            core=cases["core_of"][number],
+        )
+        for number in ranks
+    )
+
+
+def _prepare(folder: Path) -> None:
+    text = folder / "text.txt"
+    text.write_text("".join(f"{i} plus {i} is {2 * i}; " for i in range(4000)))
+    prepare(Source(path=text), folder / "dataset")
+
+
+def _profile(cases: Mapping[str, Any], folder: Path) -> Profile:
+    """Return the profile of the model on a whole core, measured in a process of its own."""
+    path = folder / "profile.json"
+    config = folder / "profile.toml"
+    config.write_text(toml_text(_tree(cases, cases["case"][0], folder)))
+    share = Share(group=f"jaxpipe-{os.getpid()}-profile", cores=1.0, core=0)
+    code = "import sys; from experiments.unlike_replicas.run import measure; measure(*sys.argv[1:])"
+    with groups((share,)):
+        subprocess.run(
+            [sys.executable, "-c", code, str(config), str(path), share.group],
+            env=os.environ | {"JAX_PLATFORMS": "cpu"},
+            check=True,
+        )
+    return read_profile(path)
+
+
+def measure(config: str, out: str, group: str) -> None:
+    """Measure the model of a configuration on a core, and write the profile."""
+    join(Share(group=group, cores=1.0, core=0))
+    tree = tomllib.loads(Path(config).read_text())
+    model = config_from({**tree, "run": {**tree["run"], "folder": out}}).model
+    costs = measure_gpt(
+        model, settings=MeasureConfig(repeats=20), clock=time.perf_counter, observe=_ignore
+    )
+    write_costs(costs, Path(out))
+
+
+def _ignore(_: str) -> None:
+    """Print nothing of a part that is measured."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""One replica of a plan: its devices, its partition of the layers, and its share of the batch."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from jaxpipe.plan.partition import Cut, layers_of
+from jaxpipe.schedule import stages_held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """One whole pipeline; the replicas of a plan may have unlike ones.
+
+    `devices` are those of the cluster, one for each rank. `cut[stage]` is the number of layers of a
+    stage; every rank holds an equal number of stages. `microbatch` is in samples. `warmup` is the
+    number of forwards before the first backward, for each stage.
+    """
+
+    devices: tuple[int, ...]
+    cut: Cut
+    num_microbatches: int
+    microbatch: int = 1
+    warmup: tuple[int, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[int, Cut, int, int, tuple[int, ...] | None]:
+        """Everything but which devices: equal where replicas are alike."""
+        return (self.num_ranks, self.cut, self.num_microbatches, self.microbatch, self.warmup)
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of ranks of the pipeline."""
+        return len(self.devices)
+
+    @property
+    def num_stages(self) -> int:
+        """The number of stages of the pipeline."""
+        return len(self.cut)
+
+    @property
+    def num_samples(self) -> int:
+        """The samples of a step: the share of the batch."""
+        return self.num_microbatches * self.microbatch
+
+    def stages(self, number: int) -> range:
+        """Return the stages of a rank, which has this number in the pipeline."""
+        return stages_held(number, num_ranks=self.num_ranks, num_stages=self.num_stages)
+
+    def layers(self, stage: int) -> range:
+        """Return the layers of a stage."""
+        return layers_of(self.cut, stage)
+
+
+def equal_pipelines(
+    placement: Iterable[tuple[int, ...]],
+    *,
+    cut: Cut,
+    num_microbatches: int,
+    microbatch: int = 1,
+    warmup: tuple[int, ...] | None = None,
+) -> tuple[Pipeline, ...]:
+    """Return a pipeline for each row of devices, alike in everything else."""
+    first = Pipeline(
+        devices=(),
+        cut=cut,
+        num_microbatches=num_microbatches,
+        microbatch=microbatch,
+        warmup=warmup,
+    )
+    return tuple(replace(first, devices=row) for row in placement)

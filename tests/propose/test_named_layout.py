@@ -1,0 +1,45 @@
+"""Published baselines as plans."""
+
+import numpy as np
+import pytest
+
+from jaxpipe import topo
+from jaxpipe.errors import PlanError
+from jaxpipe.plan import check_plan
+from jaxpipe.plan.decide import Task
+from jaxpipe.propose.named_layout import named_plan
+from jaxpipe.propose.request import NamedLayout
+from jaxpipe.schedule import ScheduleKind
+from jaxpipe.simulate.published.dtfm import scheduled, unscheduled
+from tests.plan.models import profile_of
+
+
+def task_on(name: str, *, num_layers: int = 24, batch: int = 1024) -> Task:
+    return Task(cluster=topo.load(name), profile=profile_of(num_layers), batch=batch)
+
+
+@pytest.mark.parametrize("name", ["case1-datacenter", "case5-worldwide"])
+@pytest.mark.parametrize("layout", NamedLayout)
+def test_a_baseline_has_eight_equal_stages_on_its_devices(name: str, layout: NamedLayout):
+    task = task_on(name)
+    plan = named_plan(layout, task, seed=2022)
+    check_plan(plan, num_devices=len(task.cluster))
+    assert (plan.cut, plan.batch, plan.microbatch) == ((3,) * 8, 1024, 1)
+    assert plan.schedule is (
+        ScheduleKind.ONE_F_ONE_B if layout is NamedLayout.P8 else ScheduleKind.GPIPE
+    )
+    if layout is NamedLayout.DTFM:
+        assert plan.placement == scheduled(task.cluster, batch=1024)
+    elif layout is NamedLayout.RANDOM:
+        assert plan.placement == unscheduled(task.cluster, batch=1024, seed=2022)
+        assert plan.placement != named_plan(layout, task, seed=1).placement
+    else:
+        # Megatron numbers stage by stage: the first replicas of a stage are neighbours.
+        assert np.array(plan.placement).shape == (len(task.cluster) // 8, 8)
+
+
+def test_a_baseline_that_does_not_fit_is_refused():
+    with pytest.raises(PlanError, match="use at most 4 stages"):
+        named_plan(NamedLayout.DTFM, task_on("case5-worldwide", num_layers=4), seed=0)
+    with pytest.raises(PlanError, match="4 devices and `--batch` is 1024; take a multiple of 8"):
+        named_plan(NamedLayout.P8, task_on("two-region"), seed=0)
