@@ -102,14 +102,14 @@ def run_trials(folder: Path) -> tuple[Trial, ...]:
             before="exit 130, nothing said, nothing saved",
             run=lambda box: _struck(box, _interrupt),
             code=128 + signal.SIGINT,
-            words=(),
+            words=("stopped on request after step", "checkpoint ", "--resume"),
         ),
         Trial(
             what="SIGTERM",
             before="+ saves, exit 143",
             run=lambda box: _struck(box, lambda job: job.send_signal(signal.SIGTERM)),
             code=128 + signal.SIGTERM,
-            words=(),
+            words=("stopped on request after step", "checkpoint ", "--resume"),
         ),
         Trial(
             what="kill -9 of a rank",
