@@ -18,7 +18,7 @@ from jaxpipe.runtime.watchdog import read_heartbeats
 
 SMALL = ("model.num_layers=2", "model.dim=16", "model.num_heads=2", "sample.tokens=0")
 """Settings of a model that compiles in seconds."""
-_STARTS_WITHIN_S = 180.0
+_STARTS_WITHIN_S = 400.0
 _VICTIM = 1
 _ADDRESS_SPACE = 7_000_000_000
 """Bytes; of it, JAX maps far more than it uses."""
@@ -102,14 +102,14 @@ def run_trials(folder: Path) -> tuple[Trial, ...]:
             before="exit 130, nothing said, nothing saved",
             run=lambda box: _struck(box, _interrupt),
             code=128 + signal.SIGINT,
-            words=(),
+            words=("stopped on request after step", "checkpoint ", "--resume"),
         ),
         Trial(
             what="SIGTERM",
             before="+ saves, exit 143",
             run=lambda box: _struck(box, lambda job: job.send_signal(signal.SIGTERM)),
             code=128 + signal.SIGTERM,
-            words=(),
+            words=("stopped on request after step", "checkpoint ", "--resume"),
         ),
         Trial(
             what="kill -9 of a rank",
@@ -182,7 +182,8 @@ def _struck(box: Sandbox, strike: Callable[["subprocess.Popen[str]"], object]) -
     prepare(box)
     settings = as_set(*SMALL, "train.steps=1000000", "train.eval_every=1000000")
     with subprocess.Popen(
-        [str(JAXPIPE), "train", "c.toml", *settings],
+        # Started in the background of a shell, this process ignores Ctrl-C, and so would the run.
+        ["env", "--default-signal=INT", str(JAXPIPE), "train", "c.toml", *settings],
         cwd=box.folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -199,6 +200,8 @@ def _struck(box: Sandbox, strike: Callable[["subprocess.Popen[str]"], object]) -
             begin_s = time.perf_counter()
             strike(job)
             out, err = job.communicate(timeout=box.limit_s)
+        except subprocess.TimeoutExpired:
+            return Ended(code=None, seconds=box.limit_s, out="", err="")
         finally:
             job.kill()
     return Ended(code=job.returncode, seconds=time.perf_counter() - begin_s, out=out, err=err)

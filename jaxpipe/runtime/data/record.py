@@ -91,8 +91,8 @@ def read_record(folder: Path) -> Record:
         return msgspec.convert(content, Record)
     except OSError:
         raise DataError(
-            f"`folder` must hold a prepared dataset; {path} cannot be read; prepare one with"
-            " `jaxpipe data prepare`"
+            f"`folder` must hold a prepared dataset; {path.absolute()} cannot be read; prepare one"
+            " with `jaxpipe data prepare`"
         ) from None
     except (ValueError, msgspec.DecodeError, msgspec.ValidationError) as error:
         raise DataError(
