@@ -41,7 +41,9 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _predict() -> None:
-    writer = csv.DictWriter(sys.stdout, fieldnames=_COLUMNS, lineterminator="\n")
+    writer: csv.DictWriter[str] = csv.DictWriter(
+        sys.stdout, fieldnames=_COLUMNS, lineterminator="\n"
+    )
     writer.writeheader()
     for bar, seconds in predicted(fitted()).items():
         writer.writerow(_named(bar) | {"seconds": f"{seconds:.4f}"})

@@ -217,18 +217,20 @@ class _Building:
         *,
         nonlinear: bool = False,
         waits: float = 1.0,
-        **fields: str,
+        whole: str = "",
+        traffic: str = "",
     ) -> str:
         """Add a product with a parameter, after a norm or an activation of the operand if any."""
         labels = "".join(dict.fromkeys(equation.partition("->")[0].replace(",", "")))
-        is_linear = not nonlinear and "whole" not in fields
+        is_linear = not nonlinear and not whole
         return self._add(
             name,
             equation,
             operand,
             flops=2 * waits * self._elements(labels),
             linear=Linearity.PRODUCT if is_linear else Linearity.NONE,
-            **fields,
+            whole=whole,
+            traffic=traffic,
         )
 
     def _add(

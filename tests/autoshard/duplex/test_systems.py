@@ -50,8 +50,9 @@ def test_split_experts_exchange_four_times_and_add_dense_gradients() -> None:
 
 @pytest.mark.parametrize("system", [System.DDP, System.HOROVOD])
 def test_replicated_experts_add_all_gradients_and_exchange_nothing(system: System) -> None:
-    only = {"all_to_all": 1e-9, "all_gather": 1e-9, "reduce_scatter": 1e-9, "all_reduce": 1.0}
-    profile = CollectiveProfile(devices=DEVICES, **only)
+    profile = CollectiveProfile(
+        devices=DEVICES, all_to_all=1e-9, all_gather=1e-9, reduce_scatter=1e-9, all_reduce=1.0
+    )
     assert predicted_step_s(system, work(profile=profile)) == pytest.approx(DENSE + EXPERTS)
 
 
