@@ -25,7 +25,15 @@ from jaxpipe.autoshard.spmd import (
     trace_host_program,
     train_step,
 )
-from jaxpipe.autoshard.strategy import AxisLink, MeshShape, Pins, Strategy, parse_sharding
+from jaxpipe.autoshard.strategy import (
+    Axis,
+    AxisLink,
+    MeshShape,
+    Pins,
+    Strategy,
+    parse_sharding,
+    split_along,
+)
 from jaxpipe.comm import BARRIER_TAG, BROADCAST_TAG, barrier, broadcast_bytes
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.comm.shaped import ShapedTransport
@@ -35,11 +43,11 @@ from jaxpipe.runtime.process.affinity import die_with_parent
 from jaxpipe.topo import Cluster, Device
 
 _TIMEOUT_S = 300.0
-_NUM_REPEATS, _BATCH, _SEQUENCE = 7, 16, 64
+_NUM_REPEATS, _BATCH, _SEQUENCE = 7, 64, 64
 _LATENCY_S = 2e-4
 _MODEL = GptConfig(
-    num_layers=2,
-    dim=128,
+    num_layers=1,
+    dim=64,
     num_heads=4,
     sequence=_SEQUENCE,
     vocabulary=256,
@@ -164,7 +172,20 @@ def _strategy(step: NamedStep, arguments: Sequence[Any]) -> Strategy:
     micro = step.of_one_microbatch(arguments)
     graph = trace_step(step.run, *micro, names=step.names, result_names=step.result_names)
     texts = {"tokens": "S0R", "targets": "S0R", "*.moe.up": "S0RR", "*.moe.down": "S0RR"}
-    pins = Pins(arguments={path: parse_sharding(text) for path, text in texts.items()})
+    # By experts: kernels as small as these would be gathered, rather than tokens sent.
+    products = [
+        (each.index, graph.arrays[each.results[0]].shape)
+        for each in graph.operators
+        if each.primitive == "dot_general"
+    ]
+    pins = Pins(
+        arguments={path: parse_sharding(text) for path, text in texts.items()},
+        operators={
+            index: split_along(len(shape), 0, (Axis.DP,))
+            for index, shape in products
+            if shape[0] == _MODEL.experts
+        },
+    )
     mesh = MeshShape(dp=2, op=1, dp_link=AxisLink(bandwidth_bytes_per_s=1e8))
     return find_strategy(graph, mesh, Machine(flops_per_s=1e10), pins=pins).priced.strategy
 
