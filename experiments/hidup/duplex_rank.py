@@ -60,6 +60,7 @@ _MODEL = GptConfig(
 def main() -> None:
     """Run this rank; rank 0 prints a line of JSON."""
     die_with_parent()
+    pace = float(sys.argv[1])
     inner = MpiTransport()
     step, arguments = _step()
     strategy = _strategy(step, arguments)
@@ -70,8 +71,13 @@ def main() -> None:
     # Of the whole step: its messages take as long as its products.
     whole = runs["whole"]
     bandwidth = sum(map(_sent_bytes, whole.program.collectives)) / sum(whole.segment_s)
+    if pace:
+        bandwidth /= pace
+        runs = {name: run.paced(pace) for name, run in runs.items()}
     transport = ShapedTransport(inner, _two_ranks(bandwidth), devices=(0, 1))
-    found = {name: _measured(run, transport, bandwidth) for name, run in runs.items()}
+    found = {
+        name: _measured(run, transport, bandwidth, is_paced=pace > 0) for name, run in runs.items()
+    }
     for _ in range(_NUM_REPEATS):  # in turns: what else this machine does hits both alike
         for name, run in runs.items():
             found[name]["measured_s"].append(_timed(run, found[name]["host"]))
@@ -90,6 +96,10 @@ class _Run:
     program: HostProgram
     pieces: Sequence[Any]
     segment_s: Sequence[float]
+
+    def paced(self, pace: float) -> "_Run":
+        """Return the same with segments that take `pace` times as long."""
+        return replace(self, segment_s=[pace * each for each in self.segment_s])
 
     @classmethod
     def of(
@@ -112,7 +122,9 @@ class _Run:
         return cls(program=program, pieces=pieces, segment_s=json.loads(seconds))
 
 
-def _measured(run: _Run, transport: ShapedTransport, bandwidth: float) -> dict[str, Any]:
+def _measured(
+    run: _Run, transport: ShapedTransport, bandwidth: float, *, is_paced: bool
+) -> dict[str, Any]:
     """Return what is simulated, and what runs, after one step that does not count."""
     collective_s = [
         _num_rounds(each) * _LATENCY_S + _sent_bytes(each) / bandwidth
@@ -120,7 +132,11 @@ def _measured(run: _Run, transport: ShapedTransport, bandwidth: float) -> dict[s
     ]
     schedule = schedule_of(run.program, run.segment_s, collective_s)
     host = HostStep(
-        program=run.program, transport=transport, schedule=schedule, timeout_s=_TIMEOUT_S
+        program=run.program,
+        transport=transport,
+        schedule=schedule,
+        timeout_s=_TIMEOUT_S,
+        paced_s=run.segment_s if is_paced else (),
     )
     results = host.run(run.pieces)
     return {
