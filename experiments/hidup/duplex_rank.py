@@ -25,7 +25,15 @@ from jaxpipe.autoshard.spmd import (
     trace_host_program,
     train_step,
 )
-from jaxpipe.autoshard.strategy import AxisLink, MeshShape, Pins, Strategy, parse_sharding
+from jaxpipe.autoshard.strategy import (
+    Axis,
+    AxisLink,
+    MeshShape,
+    Pins,
+    Strategy,
+    parse_sharding,
+    split_along,
+)
 from jaxpipe.comm import BARRIER_TAG, BROADCAST_TAG, barrier, broadcast_bytes
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.comm.shaped import ShapedTransport
@@ -35,11 +43,11 @@ from jaxpipe.runtime.process.affinity import die_with_parent
 from jaxpipe.topo import Cluster, Device
 
 _TIMEOUT_S = 300.0
-_NUM_REPEATS, _BATCH, _SEQUENCE = 7, 16, 64
+_NUM_REPEATS, _BATCH, _SEQUENCE = 7, 64, 64
 _LATENCY_S = 2e-4
 _MODEL = GptConfig(
-    num_layers=2,
-    dim=128,
+    num_layers=1,
+    dim=64,
     num_heads=4,
     sequence=_SEQUENCE,
     vocabulary=256,
@@ -52,6 +60,7 @@ _MODEL = GptConfig(
 def main() -> None:
     """Run this rank; rank 0 prints a line of JSON."""
     die_with_parent()
+    pace = float(sys.argv[1])
     inner = MpiTransport()
     step, arguments = _step()
     strategy = _strategy(step, arguments)
@@ -62,8 +71,13 @@ def main() -> None:
     # Of the whole step: its messages take as long as its products.
     whole = runs["whole"]
     bandwidth = sum(map(_sent_bytes, whole.program.collectives)) / sum(whole.segment_s)
+    if pace:
+        bandwidth /= pace
+        runs = {name: run.paced(pace) for name, run in runs.items()}
     transport = ShapedTransport(inner, _two_ranks(bandwidth), devices=(0, 1))
-    found = {name: _measured(run, transport, bandwidth) for name, run in runs.items()}
+    found = {
+        name: _measured(run, transport, bandwidth, is_paced=pace > 0) for name, run in runs.items()
+    }
     for _ in range(_NUM_REPEATS):  # in turns: what else this machine does hits both alike
         for name, run in runs.items():
             found[name]["measured_s"].append(_timed(run, found[name]["host"]))
@@ -82,6 +96,10 @@ class _Run:
     program: HostProgram
     pieces: Sequence[Any]
     segment_s: Sequence[float]
+
+    def paced(self, pace: float) -> "_Run":
+        """Return the same with segments that take `pace` times as long."""
+        return replace(self, segment_s=[pace * each for each in self.segment_s])
 
     @classmethod
     def of(
@@ -104,7 +122,9 @@ class _Run:
         return cls(program=program, pieces=pieces, segment_s=json.loads(seconds))
 
 
-def _measured(run: _Run, transport: ShapedTransport, bandwidth: float) -> dict[str, Any]:
+def _measured(
+    run: _Run, transport: ShapedTransport, bandwidth: float, *, is_paced: bool
+) -> dict[str, Any]:
     """Return what is simulated, and what runs, after one step that does not count."""
     collective_s = [
         _num_rounds(each) * _LATENCY_S + _sent_bytes(each) / bandwidth
@@ -112,7 +132,11 @@ def _measured(run: _Run, transport: ShapedTransport, bandwidth: float) -> dict[s
     ]
     schedule = schedule_of(run.program, run.segment_s, collective_s)
     host = HostStep(
-        program=run.program, transport=transport, schedule=schedule, timeout_s=_TIMEOUT_S
+        program=run.program,
+        transport=transport,
+        schedule=schedule,
+        timeout_s=_TIMEOUT_S,
+        paced_s=run.segment_s if is_paced else (),
     )
     results = host.run(run.pieces)
     return {
@@ -164,7 +188,20 @@ def _strategy(step: NamedStep, arguments: Sequence[Any]) -> Strategy:
     micro = step.of_one_microbatch(arguments)
     graph = trace_step(step.run, *micro, names=step.names, result_names=step.result_names)
     texts = {"tokens": "S0R", "targets": "S0R", "*.moe.up": "S0RR", "*.moe.down": "S0RR"}
-    pins = Pins(arguments={path: parse_sharding(text) for path, text in texts.items()})
+    # By experts: kernels as small as these would be gathered, rather than tokens sent.
+    products = [
+        (each.index, graph.arrays[each.results[0]].shape)
+        for each in graph.operators
+        if each.primitive == "dot_general"
+    ]
+    pins = Pins(
+        arguments={path: parse_sharding(text) for path, text in texts.items()},
+        operators={
+            index: split_along(len(shape), 0, (Axis.DP,))
+            for index, shape in products
+            if shape[0] == _MODEL.experts
+        },
+    )
     mesh = MeshShape(dp=2, op=1, dp_link=AxisLink(bandwidth_bytes_per_s=1e8))
     return find_strategy(graph, mesh, Machine(flops_per_s=1e10), pins=pins).priced.strategy
 

@@ -47,7 +47,7 @@ def compiled_for(target: str, *, duplex: bool, layers: int = 1) -> dict[str, Any
             dim=256,
             num_heads=8,
             sequence=64,
-            vocabulary=512,
+            vocabulary=64,
             tied=False,
             experts=NUM_DEVICES,
         )

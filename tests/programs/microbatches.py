@@ -51,7 +51,8 @@ def _run(
     lying = jax.device_put(
         arguments, placed(arguments, strategy.arguments, jax_mesh(mesh), names=step.names)
     )
-    compiled = sharded_step(step, arguments, strategy, donated=()).lower(*lying).compile(HASTY)
+    sharded: Any = sharded_step(step, arguments, strategy, donated=())
+    compiled = sharded.lower(*lying).compile(HASTY)
     got = compiled(*lying)
     return {
         "compiled": totals(

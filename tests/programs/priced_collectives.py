@@ -56,7 +56,8 @@ def run(model: str, dp: int, op: int = 1, *, expert_parallel: bool = False) -> d
         arguments, placed(arguments, strategy.arguments, jax_mesh(mesh), names=step.names)
     )
     expected = jax.jit(step.run)(*arguments)
-    compiled = sharded_step(step, arguments, strategy, donated=()).lower(*lying).compile(HASTY)
+    sharded: Any = sharded_step(step, arguments, strategy, donated=())
+    compiled = sharded.lower(*lying).compile(HASTY)
     got = compiled(*lying)
     return {
         "priced": totals((each.kind.value, each.num_bytes) for each in found.collectives),

@@ -204,7 +204,11 @@ class _Draft:
             seconds += np.where(is_shared, 0.0, full)[read.cells]
             for source, target in np.argwhere(is_shared):
                 mask = (read.cells[0] == source) & (read.cells[1] == target)
-                self._charge(charges, _Once(array, source, target, full[source, target]), mask)
+                self._charge(
+                    charges,
+                    _Once(array, int(source), int(target), float(full[source, target])),
+                    mask,
+                )
             if final:
                 for combined, mask in self._resharding_charges(array).items():
                     self._charge(charges, combined, mask[read.cells])

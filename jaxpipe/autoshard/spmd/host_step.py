@@ -80,12 +80,15 @@ class HostStep:
         transport: to the other ranks, as many as the mesh has devices.
         schedule: the order; the same on all ranks.
         timeout_s: of each message.
+        paced_s: the least that each segment takes; the thread sleeps for the rest. It stands for
+            slower devices, and hides what else the machine computes.
     """
 
     program: HostProgram
     transport: Transport
     schedule: HostSchedule
     timeout_s: float = 60.0
+    paced_s: Sequence[float] = ()
 
     def run(self, pieces: Sequence[Any]) -> list[Any]:
         """Return this rank's pieces of the results, given those of the arguments."""
@@ -100,9 +103,12 @@ class HostStep:
                 for number in segment.collectives:
                     result = under_way[number].result(timeout=self.timeout_s)
                     values[program.collectives[number].result] = result
+                begin_s = time.perf_counter()
                 outputs = segment.run(*(values[each] for each in segment.inputs))
                 # A collective reads them: its thread must not wait for what is not computed.
                 values.update(zip(segment.outputs, jax.block_until_ready(outputs), strict=True))
+                if self.paced_s:
+                    time.sleep(max(0.0, begin_s + self.paced_s[index] - time.perf_counter()))
                 self._begin(index, values, under_way, thread)
             for number, future in under_way.items():
                 result = future.result(timeout=self.timeout_s)
