@@ -18,8 +18,7 @@ from jaxpipe.simulate import (
     Constants,
     System,
     Workload,
-    simulate,
-    step_seconds,
+    simulate_ends,
     system_peak_bytes,
     system_step,
 )
@@ -82,7 +81,7 @@ def _row(cell: LayoutCell, constants: Constants) -> Row:
     assert memory_bytes is not None, cluster.devices[0]
     assert needed is not None, cell
     job = system_step(cell.system, cluster, workload=workload, constants=constants)
-    seconds = step_seconds(simulate(job))
+    seconds = simulate_ends(job).seconds
     error = "" if cell.seconds is None else percent(seconds / cell.seconds - 1)
     return {
         "system": cell.system.value,

@@ -24,8 +24,7 @@ from jaxpipe.simulate import (
     System,
     Workload,
     jaxpipe_step,
-    simulate,
-    step_seconds,
+    simulate_ends,
 )
 
 CLUSTERS = (
@@ -98,16 +97,14 @@ def _line(
     """
     num_steps = max(1, _THEIR_STAGES[0] // min(choices.num_stages))
     one_s, twice_s = (
-        step_seconds(
-            simulate(
-                jaxpipe_step(
-                    topo.load(cluster),
-                    workload=Workload(num_layers=layers, batch=number * STEP),
-                    constants=constants,
-                    choices=choices,
-                )
+        simulate_ends(
+            jaxpipe_step(
+                topo.load(cluster),
+                workload=Workload(num_layers=layers, batch=number * STEP),
+                constants=constants,
+                choices=choices,
             )
-        )
+        ).seconds
         for number in (num_steps, 2 * num_steps)
     )
     return line_between(one_s, twice_s, num_steps=num_steps)

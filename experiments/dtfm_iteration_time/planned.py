@@ -29,10 +29,9 @@ from jaxpipe.simulate import (
     Workload,
     dtfm_constants,
     jaxpipe_step,
-    simulate,
+    simulate_ends,
     step_breakdown,
     step_objective,
-    step_seconds,
     system_step,
 )
 from jaxpipe.topo import Cluster
@@ -95,7 +94,7 @@ def _search(name: str, *, constants: Constants) -> Planned:
         clock=time.process_time,  # other load on the machine does not change the result
     ).plan
     dtfm_s, by_rule_s = (
-        step_seconds(simulate(job))
+        simulate_ends(job).seconds
         for job in (
             system_step(System.DTFM, cluster, workload=SIZE, constants=constants),
             jaxpipe_step(cluster, workload=SIZE, constants=constants),

@@ -17,18 +17,16 @@ from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
 from jaxpipe.simulate import (
     Constants,
+    StepEnds,
     System,
     Workload,
     along,
     dtfm_step,
     scheduled,
-    simulate,
-    step_seconds,
+    simulate_ends,
     system_step,
 )
-from jaxpipe.simulate.published.step_time import barrier_ends_s
 from jaxpipe.topo.gpu import Precision
-from jaxpipe.trace import Trace
 
 STEP = 512
 """Samples of one accumulation step: 8 pipelines of 64 microbatches."""
@@ -154,7 +152,7 @@ def pipeline_seconds(cell: PipelineCell, constants: Constants) -> float:
         constants=constants,
         all_reduce=along(AllReduceKind.CENTRAL),
     )
-    return step_seconds(simulate(job))
+    return simulate_ends(job).seconds
 
 
 def line(run: Run, *, constants: Constants) -> tuple[float, float]:
@@ -165,16 +163,16 @@ def line(run: Run, *, constants: Constants) -> tuple[float, float]:
     """
     if run.system not in _STEPPED:
         return line_between(
-            *(step_seconds(_simulate(run, batch=n * STEP, constants=constants)) for n in (2, 4)),
+            *(_simulate(run, batch=n * STEP, constants=constants).seconds for n in (2, 4)),
             num_steps=2,
         )
     num_steps = 2
-    trace = _simulate(run, batch=num_steps * STEP, constants=constants)
+    ends = _simulate(run, batch=num_steps * STEP, constants=constants)
     # The first and the last barrier enclose the step. Fewer than 8 pipelines accumulate over
     # several barriers for as many samples.
-    ends = barrier_ends_s(trace)[1:-1]
-    step_s = ends[-1] - ends[-1 - len(ends) // num_steps]
-    return step_seconds(trace) - num_steps * step_s, step_s
+    inner_s = ends.barriers_s[1:-1]
+    step_s = inner_s[-1] - inner_s[-1 - len(inner_s) // num_steps]
+    return ends.seconds - num_steps * step_s, step_s
 
 
 def line_between(one_s: float, twice_s: float, *, num_steps: int) -> tuple[float, float]:
@@ -183,8 +181,8 @@ def line_between(one_s: float, twice_s: float, *, num_steps: int) -> tuple[float
     return one_s - num_steps * step_s, step_s
 
 
-def _simulate(run: Run, *, batch: int, constants: Constants) -> Trace:
+def _simulate(run: Run, *, batch: int, constants: Constants) -> StepEnds:
     workload = Workload(num_layers=run.layers, batch=batch)
     cluster = topo.load(run.cluster)
     job = system_step(run.system, cluster, workload=workload, constants=constants, seed=run.seed)
-    return simulate(job)
+    return simulate_ends(job)

@@ -10,7 +10,9 @@ from jaxpipe.simulate.choose_all_reduce import (
     gradient_sync_s,
 )
 from jaxpipe.simulate.engine.simulator import (
+    StepEnds,
     simulate,
+    simulate_ends,
 )
 from jaxpipe.simulate.engine.step_model import (
     Phase,
@@ -97,6 +99,7 @@ __all__ = [
     "Search",
     "Speeds",
     "StepBreakdown",
+    "StepEnds",
     "StepModel",
     "StepTime",
     "System",
@@ -118,6 +121,7 @@ __all__ = [
     "replay_step",
     "scheduled",
     "simulate",
+    "simulate_ends",
     "step_breakdown",
     "step_objective",
     "step_seconds",

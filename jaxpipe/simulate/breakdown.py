@@ -12,7 +12,7 @@ Five parts that add up, each the mean of ranks or the difference of two simulati
 from dataclasses import dataclass, replace
 
 from jaxpipe.plan import Plan
-from jaxpipe.simulate.engine.simulator import simulate
+from jaxpipe.simulate.engine.simulator import simulate, simulate_ends
 from jaxpipe.simulate.plan_step import Conditions, Overheads, end_s, plan_step
 from jaxpipe.topo import without_network
 from jaxpipe.trace import Lane, Trace
@@ -41,11 +41,11 @@ def step_breakdown(plan: Plan, conditions: Conditions) -> StepBreakdown:
     job = plan_step(plan, conditions)
     trace = simulate(job)
     # Reductions without a collective take no time.
-    alone_s = end_s(simulate(replace(job, collectives={})))
+    alone_s = simulate_ends(replace(job, collectives={})).last_s
     free = replace(conditions, cluster=without_network(conditions.cluster))
     # Without the network's overheads too; the factor on compute has to stay.
     free = replace(free, overheads=Overheads(local_factor=conditions.overheads.local_factor))
-    free_s = end_s(simulate(replace(plan_step(plan, free), collectives={})))
+    free_s = simulate_ends(replace(plan_step(plan, free), collectives={})).last_s
     compute_s, update_s = (
         sum(span.end_s - span.start_s for span in trace.spans if span.lane is lane) / plan.num_ranks
         for lane in (Lane.COMPUTE, Lane.UPDATE)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan
 from jaxpipe.schedule import ScheduleKind
-from jaxpipe.simulate.engine.simulator import simulate
+from jaxpipe.simulate.engine.simulator import simulate_ends
 from jaxpipe.simulate.engine.step_model import StepModel
 from jaxpipe.simulate.gradient_transfers import gradient_collectives
 from jaxpipe.simulate.plan_step import train_phase
@@ -67,7 +67,7 @@ def gradient_sync_s(
             chunk_bytes=max(1.0, *segment_bytes) / _MOST_CHUNKS,
         ),
     )
-    return max(span.end_s for span in simulate(job).spans)
+    return simulate_ends(job).last_s
 
 
 def _shortened(plan: Plan) -> Plan:

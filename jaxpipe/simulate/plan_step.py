@@ -15,7 +15,7 @@ import numpy as np
 from jaxpipe.network import MessageCosts
 from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.plan.cost import Part, Profile
-from jaxpipe.simulate.engine.simulator import simulate
+from jaxpipe.simulate.engine.simulator import simulate_ends
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.gradient_transfers import gradient_collectives
 from jaxpipe.simulate.published.compute_times import is_remote
@@ -145,7 +145,7 @@ def _updates_s(plan: Plan, conditions: Conditions) -> tuple[float, ...] | None:
 
 def plan_step_s(plan: Plan, conditions: Conditions) -> float:
     """Return the simulated seconds of one step of a plan, every microbatch of it."""
-    return end_s(simulate(plan_step(plan, conditions)))
+    return simulate_ends(plan_step(plan, conditions)).last_s
 
 
 def end_s(trace: Trace) -> float:

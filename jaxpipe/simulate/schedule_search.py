@@ -29,7 +29,7 @@ from jaxpipe.schedule import (
     lower,
     peak_live,
 )
-from jaxpipe.simulate.engine.simulator import simulate
+from jaxpipe.simulate.engine.simulator import simulate_ends
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
 
 _SLOPES = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
@@ -166,8 +166,7 @@ def costs_of(job: StepModel) -> Costs:
 
 def _step_s(search: Search, compute: Schedule) -> float:
     schedule = lower(compute, tied=search.tied, num_replicas=len(search.job.placement))
-    trace = simulate(replace(search.job, phases=(Phase(schedule=schedule),)))
-    return max(span.end_s for span in trace.spans)
+    return simulate_ends(replace(search.job, phases=(Phase(schedule=schedule),))).last_s
 
 
 def _greedy(

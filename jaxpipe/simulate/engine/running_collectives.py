@@ -71,6 +71,9 @@ def _waiting_ranks(transfer: Transfer) -> tuple[int, ...]:
     return (transfer.destination,) if is_empty else (transfer.source, transfer.destination)
 
 
+BARRIER = "barrier"
+"""The name of a barrier in a trace."""
+
 CONTROL = MessageCosts()
 """The costs of the empty messages of a barrier: latency alone."""
 
@@ -124,7 +127,7 @@ class CollectiveTracker:
     def _open(self, group: _Group) -> RunningCollective:
         bucket, number = group
         if bucket is None:
-            done = partial(self._leave, "barrier", None)
+            done = partial(self._leave, BARRIER, None)
             return RunningCollective(self._barrier, send=partial(self._send, CONTROL), done=done)
         segment = number if bucket is Bucket.STAGE else None
         done = partial(self._leave, f"reduce {bucket}", segment)

@@ -24,10 +24,9 @@ from jaxpipe.collective.sync_tree import chained
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import even_partition
 from jaxpipe.schedule import Bucket, eager_one_f_one_b, lower
-from jaxpipe.simulate.engine.simulator import simulate
+from jaxpipe.simulate.engine.simulator import simulate_ends
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.extrapolate import extrapolate
-from jaxpipe.simulate.plan_step import end_s
 from jaxpipe.simulate.published.compute_times import durations
 from jaxpipe.simulate.published.constants import Constants
 from jaxpipe.simulate.published.dtfm import (
@@ -127,7 +126,7 @@ def _extrapolated_s(job: Callable[..., StepModel], num_stages: int, *, workload:
     """Return the seconds of a step, extrapolated from two short ones if it is long."""
 
     def seconds(batch: int) -> float:
-        return end_s(simulate(job(num_stages, workload=replace(workload, batch=batch))))
+        return simulate_ends(job(num_stages, workload=replace(workload, batch=batch))).last_s
 
     num_replicas = len(job(num_stages, workload=workload).placement)
     # A multiple of the replicas, so that short steps have as many of them.

@@ -20,12 +20,14 @@ from jaxpipe.simulate import (
     num_devices_used,
     scheduled,
     simulate,
+    simulate_ends,
     step_seconds,
     step_time,
     system_step,
     unscheduled,
 )
 from jaxpipe.simulate.published.dtfm import dtfm_phases
+from jaxpipe.simulate.published.step_time import barrier_ends_s
 from jaxpipe.topo.gpu import Precision
 from jaxpipe.trace import Lane
 
@@ -40,6 +42,21 @@ def seconds(system: System, cluster: str, workload: Workload) -> float:
         system, topo.load(cluster), workload=workload, constants=dtfm_constants(), seed=2022
     )
     return step_time(simulate(job), workload).seconds
+
+
+@pytest.mark.parametrize("system", [System.DTFM, System.MEGATRON_P8, System.ZERO_S3])
+def test_the_ends_of_a_step_are_those_of_its_trace(system: System):
+    job = system_step(
+        system,
+        topo.load("case4-regional"),
+        workload=Workload(num_layers=8, batch=512),
+        constants=dtfm_constants(),
+        seed=2022,
+    )
+    trace, ends = simulate(job), simulate_ends(job)
+    assert ends.seconds == step_seconds(trace)
+    assert ends.last_s == max(span.end_s for span in trace.spans)
+    assert len(ends.barriers_s) == len(barrier_ends_s(trace))
 
 
 def test_the_phases_of_dtfm_are_its_schedule_in_parts():
