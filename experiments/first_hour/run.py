@@ -108,7 +108,7 @@ def _trial(folder: Path, trial: Trial) -> Row:
 
 
 def _plain(text: str) -> str:
-    return text.replace("|", "/")
+    return text.replace(sys.executable, "PYTHON").replace("|", "/")
 
 
 _PARTS: dict[str, Callable[[Path], list[Row]]] = {
