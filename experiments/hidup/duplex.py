@@ -4,7 +4,7 @@ The link is so fast that communication takes about as long as compute. Products 
 real; only the link is emulated. Each rank computes with one thread.
 
     python -m experiments.hidup.duplex          compute as fast as it is
-    python -m experiments.hidup.duplex 10       each segment of products takes 10 times as long,
+    python -m experiments.hidup.duplex 4        each segment of products takes 4 times as long,
                                                 most of it asleep: for a machine that others use
 """
 

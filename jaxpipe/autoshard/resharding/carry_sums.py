@@ -105,8 +105,9 @@ class _State:
         place = self.maker[number]
         choice, operator = self.choices[place], self.operators[place]
         is_sum = bool(choice.partial) and operator.primitive not in _EXTREMES
-        # Read in another layout: what is reduced has to be resharded too.
-        return choice if is_sum and choice.results == (needed,) else None
+        if not is_sum or choice.results == (needed,):
+            return choice if is_sum else None
+        return _scattered(choice, needed)
 
     def bytes_of(self, place: int, choice: OperatorChoice) -> float:
         """Return the bytes of the partial sums that an operator makes, over a step."""
@@ -114,6 +115,18 @@ class _State:
         array = self.arrays[operator.outputs[0]]
         before = before_sums(choice)
         return operator.times * before.local_bytes(array.shape, array.itemsize, self.mesh)
+
+
+def _scattered(choice: OperatorChoice, needed: Sharding) -> OperatorChoice | None:
+    """Return the choice that scatters what is all-reduced and then sliced; None if it is not."""
+    axes, (result,) = choice.partial[0].axes, choice.results
+    if choice.partial != (PartialSum(axes=axes),):
+        return None
+    changed = [dim for dim, each in enumerate(result.dims) if needed.dims[dim] != each]
+    if len(changed) != 1 or needed.dims[changed[0]] != (*result.dims[changed[0]], *axes):
+        return None
+    partial = (PartialSum(axes=axes, scatter_dim=changed[0]),)
+    return OperatorChoice(operands=choice.operands, results=(needed,), partial=partial)
 
 
 def before_sums(choice: OperatorChoice) -> Sharding:

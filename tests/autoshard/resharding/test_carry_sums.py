@@ -38,6 +38,12 @@ def test_a_scatter_is_carried_to_the_dim_where_it_belongs() -> None:
     assert found == ["RS0,S0R->RR", "RR->RS0 +0>1"]
 
 
+def test_what_is_reduced_and_then_sliced_is_scattered() -> None:
+    negated = "S0R->S0R"
+    found = choices(lambda a, b: -(a @ b), [SUM, negated], result="S0R")
+    assert found == ["RS0,S0R->RR", "RR->S0R +0>0"]
+
+
 def test_less_is_reduced_after_a_sum() -> None:
     assert choices(lambda a, b: (a @ b).sum(axis=0), [SUM], result="R")[-1] == "RR->R +0"
 

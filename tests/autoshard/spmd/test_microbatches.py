@@ -59,7 +59,7 @@ def test_gathers_and_reductions_are_those_of_one_batch(
     ]
     counts, sizes = ([[pair[i] for pair in each] for each in reductions] for i in range(2))
     assert counts[0] == counts[1]
-    # A bias may be scattered in one and reduced in the other: of the bytes only the sum is equal.
+    # What one batch all-reduces and slices is scattered here: of the bytes only the sum is equal.
     assert sum(sizes[0]) == sum(sizes[1])
     # Gathers of tokens, which the search of the experts has chosen, are those of two halves.
     gathers = [each.get("all-gather", [0, 0]) for each in (got, wanted)]
