@@ -74,7 +74,8 @@ def on_two_ranks(strategy: Strategy, *, duplex: bool) -> list[Any]:
     ("up", "product", "kinds"),
     [
         ("RR", "S0R,RR->S0R", {"psum"}),
-        ("S0R", "S0R,RR->S0R", {"all_gather", "psum"}),
+        # Sharded parameters: the gradient is scattered, not all-reduced and sliced.
+        ("S0R", "S0R,RR->S0R", {"all_gather", "reduce_scatter"}),
         ("RS0", "RR,RS0->RS0", {"all_gather"}),
         ("RR", "RS0,S0R->S0R +0>0", {"all_to_all", "reduce_scatter", "psum", "all_gather"}),
     ],
