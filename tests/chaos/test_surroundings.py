@@ -9,7 +9,11 @@ from jaxpipe.chaos.harness.trial import Family, Setup
 from jaxpipe.chaos.orphan import ORPHAN
 from jaxpipe.chaos.start import START
 
-pytestmark = pytest.mark.mpi
+pytestmark = [
+    pytest.mark.mpi,
+    # A worker may have JAX's threads.
+    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
+]
 NO_ACCESS, SIGNALLED, NO_MPIRUN = 1, 0, 0
 """The seeds of these trials."""
 

@@ -18,6 +18,7 @@ from tests.helpers import mpi_environment
 
 REPOSITORY = Path(__file__).parents[2]
 pytestmark = pytest.mark.mpi
+_PROGRESS = ("compiling the stages: ", "starting the ranks, ")
 
 
 @contextmanager
@@ -67,7 +68,8 @@ def test_ctrl_c_saves_after_the_step_and_names_the_next_command(
         os.killpg(job.pid, signal.SIGINT)
         output, errors = job.communicate(timeout=60)
     assert job.returncode == 130, errors
-    assert errors == ""
+    # On a busy machine a start that takes long shows its progress.
+    assert [line for line in errors.splitlines() if not line.startswith(_PROGRESS)] == []
     step = open_checkpoint(latest(tmp_path / "run")).step
     assert f"stopped on request after step {step}/100000\n" in output
     assert f"next: jaxpipe train {config} --resume" in output

@@ -25,10 +25,9 @@ CLUSTER = topo.load("two-region")
 RUN = RunConfig(folder="runs/x", timeout_s=20.0)
 
 
-def plan_of(*, stages: int, replicas: int, **changes: object) -> Plan:
+def plan_of(*, stages: int, replicas: int) -> Plan:
     config = PlanConfig(cluster="two-region", stages=stages, replicas=replicas)
-    plan = default_plan(config, CLUSTER, num_layers=4, batch=8, tied=False)
-    return replace(plan, **changes)
+    return default_plan(config, CLUSTER, num_layers=4, batch=8, tied=False)
 
 
 @pytest.mark.parametrize("kind", TransportKind)
@@ -81,10 +80,8 @@ def test_all_ranks_use_nccl_or_none_does(caplog: pytest.LogCaptureFixture, witho
 
 
 def test_chunks_join_the_last_rank_of_a_pipeline_to_the_first():
-    plan = plan_of(
-        stages=2,
-        replicas=2,
-        cut=(1, 1, 1, 1),
+    plan = replace(
+        plan_of(stages=2, replicas=2).of_each(cut=(1, 1, 1, 1)),
         num_chunks=2,
         schedule=ScheduleKind.INTERLEAVED,
     )

@@ -140,7 +140,24 @@ def shard_program(step: NamedStep, arguments: Sequence[Any], strategy: Strategy)
     batch = _numbers_of(step.batch, step, arguments, program)
     is_divided = step.microbatches > 1
     times = times_of(phases_of(program, batch), step.microbatches) if is_divided else {}
-    choices = carried(
+    if strategy.operators or is_divided:
+        choices = _carried(program, choices, strategy.mesh, times)
+    return ShardedProgram(
+        program=program, arguments=stored, results=needed, choices=choices, batch=batch
+    )
+
+
+def _carried(
+    program: Program,
+    choices: Sequence[OperatorChoice],
+    mesh: MeshShape,
+    times: Mapping[int, int],
+) -> tuple[OperatorChoice, ...]:
+    """Return the choices with partial sums reduced where that takes least.
+
+    A strategy by hand reduces them where they are made, as published; only microbatches need more.
+    """
+    return carried(
         [
             Computed(
                 primitive=each.name,
@@ -153,11 +170,8 @@ def shard_program(step: NamedStep, arguments: Sequence[Any], strategy: Strategy)
         ],
         choices,
         {number: array_type(array) for number, array in program.arrays.items()},
-        strategy.mesh,
+        mesh,
         needed=frozenset(program.results),
-    )
-    return ShardedProgram(
-        program=program, arguments=stored, results=needed, choices=choices, batch=batch
     )
 
 
