@@ -8,7 +8,7 @@ of a resharding is
 - an all-to-all: the innermost axis of a dim comes to split another dim, as its innermost;
 
 and a resharding is the sequence of steps that takes least (by Floyd's algorithm over all layouts).
-The sequence depends on the mesh alone, so that whoever prices it and whoever runs it agree.
+The sequence depends on the mesh alone, so the search and the executor agree.
 
 Source: Zheng et al., "Alpa", OSDI 2022, table 2, of which this takes the cheapest composition.
 """
