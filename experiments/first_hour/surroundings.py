@@ -114,7 +114,7 @@ def _on_disk(options: str) -> Callable[[Sandbox], Ended]:
         disk = box.folder / "disk"
         with _mounted(disk, options):
             changes = ("train.steps=3", "checkpoint.every=1")
-            # Not a small one: the disk has room for so many checkpoints of this model.
+            # The size of the disk fits this many checkpoints of this model.
             return _train(box, *changes, folder=disk / "run", settings=())
 
     return run
