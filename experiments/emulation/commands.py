@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+_ROOT = Path(__file__).parents[2]
 _JAXPIPE = (sys.executable, "-m", "jaxpipe")
 
 
@@ -31,7 +33,8 @@ def run(command: Sequence[str]) -> str:
     """
     done = subprocess.run(
         command,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        # Ranks do not look for modules in the working directory; hooks may be those of experiments.
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(_ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -43,11 +43,11 @@ from jaxpipe.runtime.process.affinity import die_with_parent
 from jaxpipe.topo import Cluster, Device
 
 _TIMEOUT_S = 300.0
-_NUM_REPEATS, _BATCH, _SEQUENCE = 5, 64, 64
+_NUM_REPEATS, _BATCH, _SEQUENCE = 7, 128, 64
 _LATENCY_S = 2e-4
 _MODEL = GptConfig(
-    num_layers=1,
-    dim=64,
+    num_layers=2,
+    dim=256,
     num_heads=4,
     sequence=_SEQUENCE,
     vocabulary=256,

@@ -2,8 +2,8 @@
 
     python -m experiments.unlike_replicas.run
 
-All ranks are processes of this machine. The profile is measured on a whole core; a rank with half a
-core is predicted to take twice as long.
+All ranks are processes of this machine. The profile is measured on a whole core, next to another
+that computes the same; a rank with half a core is predicted to take twice as long.
 """
 
 import os
@@ -36,6 +36,7 @@ _FOLDER = Path(__file__).parent
 _FIRST_STEPS = 2
 """Not counted: threads and connections start in them."""
 _GRADIENT_BYTES = 4
+_PROFILE_TIMEOUT_S = 300.0
 
 
 def main() -> None:
@@ -45,8 +46,13 @@ def main() -> None:
         folder = Path(name)
         _prepare(folder)
         profile = _profile(cases, folder)
-        rows = [_row(cases, case, profile, folder) for case in cases["case"]]
-    write_csv(rows, _FOLDER / "results" / "measured.csv")
+        rows: list[Row] = []
+        for case in cases["case"]:
+            print(f"{case['name']} ...", flush=True)
+            rows.append(_row(cases, case, profile, folder))
+    results = _FOLDER / "results"
+    results.mkdir(exist_ok=True)
+    write_csv(rows, results / "measured.csv")
     print(markdown(rows))
 
 
@@ -120,24 +126,32 @@ def _prepare(folder: Path) -> None:
 
 
 def _profile(cases: Mapping[str, Any], folder: Path) -> Profile:
-    """Return the profile of the model on a whole core, measured in a process of its own."""
+    """Return the profile of the model on a whole core while the other core computes the same.
+
+    Cores share the memory, and in a run both compute.
+    """
     path = folder / "profile.json"
     config = folder / "profile.toml"
     config.write_text(toml_text(_tree(cases, cases["case"][0], folder)))
-    share = Share(group=f"jaxpipe-{os.getpid()}-profile", cores=1.0, core=0)
+    shares = [Share(group=f"jaxpipe-{os.getpid()}-{core}", cores=1.0, core=core) for core in (0, 1)]
     code = "import sys; from experiments.unlike_replicas.run import measure; measure(*sys.argv[1:])"
-    with groups((share,)):
-        subprocess.run(
-            [sys.executable, "-c", code, str(config), str(path), share.group],
-            env=os.environ | {"JAX_PLATFORMS": "cpu"},
-            check=True,
-        )
+    with groups(tuple(shares)):
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", code, str(config), out, share.group, str(share.core)],
+                env=os.environ | {"JAX_PLATFORMS": "cpu"},
+            )
+            for share, out in zip(shares, (str(path), str(folder / "other.json")), strict=True)
+        ]
+        codes = [process.wait(timeout=_PROFILE_TIMEOUT_S) for process in processes]
+    if any(codes):
+        raise RuntimeError(f"a profile exited with {max(codes)}; see its output above")
     return read_profile(path)
 
 
-def measure(config: str, out: str, group: str) -> None:
+def measure(config: str, out: str, group: str, core: str) -> None:
     """Measure the model of a configuration on a core, and write the profile."""
-    join(Share(group=group, cores=1.0, core=0))
+    join(Share(group=group, cores=1.0, core=int(core)))
     tree = tomllib.loads(Path(config).read_text())
     model = config_from({**tree, "run": {**tree["run"], "folder": out}}).model
     costs = measure_gpt(
