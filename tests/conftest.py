@@ -4,8 +4,10 @@ They may run in several processes at once (`pytest --numprocesses 2 --dist loads
 file in one process, and all that make network namespaces in one too.
 """
 
+import gc
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +25,10 @@ install_import_hook(
 
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
+
+_MAPPINGS = Path("/proc/self/maps")
+_MANY_MAPPINGS = 20_000
+"""Linux gives a process 65,530, and a compiled function takes 13 or more of them (measured)."""
 
 _CACHE = pytest.StashKey[TemporaryDirectory[str]]()
 _MPI = pytest.StashKey[TemporaryDirectory[str]]()
@@ -73,6 +79,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Say which tests one process is to run; the marks of `loadgroup` are lost on some pytests."""
     return _ByFile(config, log)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_mappings() -> Iterator[None]:
+    """Drop what was compiled before its memory mappings run out: XLA would end with signal 11."""
+    yield
+    if not _MAPPINGS.exists() or _MAPPINGS.read_bytes().count(b"\n") < _MANY_MAPPINGS:
+        return
+    import jax
+
+    from tests.runtime.compiled_once import forget
+
+    forget()
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

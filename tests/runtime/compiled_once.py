@@ -30,6 +30,11 @@ def compile_stage_once(
         return _compiled(functions, frozenset(ops), layout.mesh, precision)
 
 
+def forget() -> None:
+    """Compile each stage again when it is asked for next."""
+    _compiled.cache_clear()
+
+
 @cache
 def _compiled(
     functions: StageFunctions, ops: frozenset[Op], mesh: Mesh | None, precision: MatmulPrecision
