@@ -17,7 +17,7 @@ from hypothesis import settings
 from jaxtyping import install_import_hook
 from xdist.scheduler import LoadScopeScheduling
 
-from tests import MPI_FOLDER
+from tests import MPI_FOLDER, QUICKLY_COMPILED
 
 install_import_hook(
     ["jaxpipe.models", "jaxpipe.runtime", "jaxpipe.comm"], typechecker="beartype.beartype"
@@ -49,6 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, handler)
     if hasattr(config, "workerinput"):
         return
+    # In front: of two values of a flag, XLA takes the later one.
+    os.environ["XLA_FLAGS"] = f"{QUICKLY_COMPILED} {os.environ.get('XLA_FLAGS', '')}".strip()
     config.stash[_CACHE] = TemporaryDirectory()
     # The path of a socket has at most 107 bytes, and MPI appends about 40.
     config.stash[_MPI] = TemporaryDirectory(prefix="jp-mpi-", ignore_cleanup_errors=True)

@@ -12,7 +12,6 @@ import pytest
 from jaxpipe import topo
 from jaxpipe.cli.main import main
 from tests.cli.conftest import WriteConfig
-from tests.compare.test_losses import QUICKLY_COMPILED
 from tests.helpers import mpi_command, mpi_environment
 
 pytestmark = pytest.mark.mpi
@@ -85,7 +84,7 @@ def test_the_pipeline_and_what_was_found_in_one_table(
         capture_output=True,
         text=True,
         timeout=250,
-        env=mpi_environment() | {"XLA_FLAGS": QUICKLY_COMPILED},
+        env=mpi_environment(),
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -141,7 +140,7 @@ def test_ranks_of_an_mpirun_of_ones_own_resolve_the_plan(
         capture_output=True,
         text=True,
         timeout=250,
-        env=mpi_environment() | {"XLA_FLAGS": QUICKLY_COMPILED},
+        env=mpi_environment(),
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -13,8 +13,6 @@ from tests.runtime.training import run_tree, tiny_tree
 pytestmark = pytest.mark.mpi
 
 STEPS = 5
-QUICKLY_COMPILED = "--xla_backend_optimization_level=0"
-"""Much less time for the compiler, more for the step."""
 
 
 def test_every_system_has_the_losses_of_one_device(tmp_path: Path, dataset: Path) -> None:
@@ -31,7 +29,7 @@ def test_every_system_has_the_losses_of_one_device(tmp_path: Path, dataset: Path
         capture_output=True,
         text=True,
         timeout=200,
-        env=mpi_environment() | {"XLA_FLAGS": QUICKLY_COMPILED},
+        env=mpi_environment(),
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -14,16 +14,14 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.models import layer_residual_bytes_of_part, parameters_of_part
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, layout_over
+from tests import QUICKLY_COMPILED
 from tests.helpers import mpi_command, mpi_environment
 from tests.oracles.one_device import MICROBATCH, TOLERANCE, tiny_gpt
 from tests.programs.meshed import MESH, SHAPES
 from tests.programs.mpi_mesh import CASES
 
 ROUNDING = 1e-5
-FOUR_DEVICES = {
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
-}
-"""The second flag takes time from the compiler; how a step is cut over devices it leaves alone."""
+FOUR_DEVICES = {"XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICKLY_COMPILED}"}
 
 
 @pytest.fixture(scope="module")
