@@ -27,6 +27,12 @@ CASES: dict[str, dict[str, Any]] = {
     "experts": {"model": "switch", "dp": 2, "microbatches": 1},
     "experts, duplex": {"model": "switch", "dp": 2, "microbatches": 2, "duplex": True},
 }
+# The scales of three norms are read by the forward and by the part of the backward that is computed
+# again, behind an optimization barrier. XLA of jax 0.10 gathers them once in a step; newer ones
+# respect the barrier, and gather them again in the backward: once for the batch, or for each half.
+IS_MERGED = jax.__version_info__ < (0, 11)
+GATHERED_PER_HALF = [0, 0] if IS_MERGED else [3, 3 * 16 * 4]
+"""Gathers, and their bytes, that a second half adds."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +69,11 @@ def test_gathers_and_reductions_are_those_of_one_batch(
     assert sum(sizes[0]) == sum(sizes[1])
     # Gathers of tokens, which the search of the experts has chosen, are those of two halves.
     gathers = [each.get("all-gather", [0, 0]) for each in (got, wanted)]
-    assert gathers[0] == gathers[1] if whole == "zero 3" else gathers[0][1] == gathers[1][1]
+    if whole == "zero 3":
+        gathers[1] = [sum(pair) for pair in zip(gathers[1], GATHERED_PER_HALF, strict=True)]
+        assert gathers[0] == gathers[1]
+    else:
+        assert gathers[0][1] == gathers[1][1]
 
 
 @pytest.mark.slow
