@@ -57,6 +57,11 @@ class OuterConfig:
             raise ValueError(
                 f"`top_k_fraction` must be above 0 and at most 1, is {self.top_k_fraction}"
             )
+        if self.islands == 1 and self.codec is not CodecKind.NONE:
+            raise ValueError(
+                f"one island sends nothing to others: `codec` is {self.codec}, and `islands` is 1; "
+                f"set `codec` to {CodecKind.NONE}"
+            )
         check_timetable(every=self.every, num_fragments=self.fragments, delay=self.delay)
 
     @property
