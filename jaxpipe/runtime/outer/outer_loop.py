@@ -10,7 +10,7 @@ Anchor and momentum are in host memory, float32, divided over the replicas of an
 the same on all islands, bit for bit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,8 +47,9 @@ class OuterEnd:
 class OuterLoop:
     """The outer loop of one rank; `states` has the slices for which it takes the steps.
 
-    `sums` are those under way, begun or complete, by bucket. All ranks call each method after the
-    same inner steps.
+    `sums` are those under way, begun or complete, by bucket; `in_flight` are their fragments, equal
+    on all ranks, also on those without a bucket of them. All ranks call each method after the same
+    inner steps.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class OuterLoop:
         layouts: Mapping[OuterBucket, BucketLayout],
         states: dict[OuterBucket, OuterState],
         sums: Mapping[OuterBucket, np.ndarray],
+        in_flight: Collection[int],
     ) -> None:
         self.worker = worker
         self.exchange = exchange
@@ -66,7 +68,7 @@ class OuterLoop:
         self.states = states
         self.sums: dict[OuterBucket, PendingAllReduce[np.ndarray] | np.ndarray] = {**sums}
         self.timetable = timetable_of(self.config, num_steps=worker.whole.train.steps)
-        self._in_flight = {bucket.fragment for bucket in sums}
+        self.in_flight = set(in_flight)
         self._num_bytes_before = exchange.between.num_bytes_sent
 
     @property
@@ -96,7 +98,7 @@ class OuterLoop:
         for action, fragment in events:
             if action is OuterAction.SEND:
                 self._send(fragment, tensors)
-            elif fragment in self._in_flight:  # not in a run that was extended after its end
+            elif fragment in self.in_flight:  # not in a run that was extended after its end
                 self._apply(fragment, action, tensors, kept=kept)
                 has_ended = True
         if not has_ended:
@@ -155,7 +157,7 @@ class OuterLoop:
             local = layout.pack(tensors[bucket.stage])[own.start : own.stop]
             gradient = outer_gradient(self.states[bucket].anchor, local, weight=weight)
             self.sums[bucket] = self.exchange.begin(bucket, gradient)
-        self._in_flight.add(fragment)
+        self.in_flight.add(fragment)
 
     def _apply(
         self,
@@ -178,7 +180,7 @@ class OuterLoop:
             anchor = self.whole_anchor(bucket)
             local = layout.pack(of_stage)
             of_stage.update(layout.unpack(mixed(local, anchor, local_fraction=kept)))
-        self._in_flight.discard(fragment)
+        self.in_flight.discard(fragment)
 
     def _end(self, stops: float) -> OuterEnd:
         sent = self.exchange.between.num_bytes_sent

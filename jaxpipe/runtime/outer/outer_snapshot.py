@@ -72,7 +72,7 @@ def outer_snapshot(loop: OuterLoop, state: TrainState, *, step: int) -> Snapshot
         **worker.whole.description,
         **to_metadata(state),
         _IN_SYNC: loop.is_in_sync(step),
-        _IN_FLIGHT: sorted({bucket.fragment for bucket in pending}),
+        _IN_FLIGHT: sorted(loop.in_flight),
     }
     return Snapshot(step=step, shards=shards, metadata=metadata)
 
@@ -85,35 +85,25 @@ def start_outer(worker: Worker, saved: Saved | None) -> tuple[OuterLoop, TrainSt
     """
     view = None if saved is None else IslandState(saved, number=worker.part.island.number)
     state, step = restore_state(worker, view)
-    exchange = outer_exchange(worker.part)
-    layouts: dict[OuterBucket, BucketLayout] = {}
-    for stage, trained in state.stages.items():
-        layouts |= bucket_layouts(
-            trained.params,
-            stage=stage,
-            first_layer=first_layer(worker, stage),
-            num_fragments=worker.whole.outer.fragments,
-            has_tied=worker.job.functions(stage=stage).stage.has_tied_bucket,
-        )
+    exchange, layouts = outer_exchange(worker.part), _layouts(worker, state)
     owned = {bucket: layout for bucket, layout in layouts.items() if _is_stepped(bucket)}
-    if saved is None:
-        tensors = _local(worker, state)
-        states = {
-            bucket: fresh_state(_slice(exchange, bucket, layout.pack(tensors)))
-            for bucket, layout in owned.items()
-        }
-        sums = {}
-    else:
-        states = {b: _restored(exchange, b, layout, saved) for b, layout in owned.items()}
-        in_flight = set(saved.metadata.get(_IN_FLIGHT, ()))
-        sums = {
+    in_flight = () if saved is None else saved.metadata.get(_IN_FLIGHT, ())
+    loop = OuterLoop(
+        worker,
+        exchange,
+        layouts=layouts,
+        states=_fresh_states(exchange, owned, _local(worker, state))
+        if saved is None
+        else {bucket: _restored(exchange, bucket, each, saved) for bucket, each in owned.items()},
+        sums={
             bucket: _slice(exchange, bucket, _read(saved, layout, _PENDING))
             for bucket, layout in owned.items()
-            if bucket.fragment in in_flight
-        }
-        if worker.whole.outer.feeds_back:
-            exchange.reducer.errors = _restored_errors(exchange, owned, saved)
-    loop = OuterLoop(worker, exchange, layouts=layouts, states=states, sums=sums)
+            if saved is not None and bucket.fragment in in_flight
+        },
+        in_flight=in_flight,
+    )
+    if saved is not None and worker.whole.outer.feeds_back:
+        exchange.reducer.errors = _restored_errors(exchange, owned, saved)
     return loop, state, step
 
 
@@ -160,6 +150,29 @@ _MOMENTS = ("mu.", "nu.")
 
 def _of_island(number: int, name: str) -> str:
     return f"island.{number}.{name}"
+
+
+def _layouts(worker: Worker, state: TrainState) -> dict[OuterBucket, BucketLayout]:
+    """Return the buckets of all stages of this rank."""
+    found: dict[OuterBucket, BucketLayout] = {}
+    for stage, trained in state.stages.items():
+        found |= bucket_layouts(
+            trained.params,
+            stage=stage,
+            first_layer=first_layer(worker, stage),
+            num_fragments=worker.whole.outer.fragments,
+            has_tied=worker.job.functions(stage=stage).stage.has_tied_bucket,
+        )
+    return found
+
+
+def _fresh_states(
+    exchange: OuterExchange, owned: Mapping[OuterBucket, BucketLayout], tensors: _Tensors
+) -> dict[OuterBucket, OuterState]:
+    return {
+        bucket: fresh_state(_slice(exchange, bucket, layout.pack(tensors)))
+        for bucket, layout in owned.items()
+    }
 
 
 def _is_stepped(bucket: OuterBucket) -> bool:
@@ -245,7 +258,7 @@ def _restored_errors(
 ) -> dict[int, np.ndarray]:
     names = {exchange.tag(bucket): _errors_name(exchange, bucket) for bucket in owned}
     found = saved.read(names.values())
-    return {tag: found[name] for tag, name in names.items()}
+    return {tag: np.array(found[name]) for tag, name in names.items()}  # they are written to
 
 
 def _errors_name(exchange: OuterExchange, bucket: OuterBucket) -> str:
