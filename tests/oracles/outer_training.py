@@ -44,6 +44,7 @@ class InnerTraining:
         self.whole = Stage(model=model, index=0, num_stages=1, layers=layers)
         self.params = jax.jit(lambda: self.whole.init(seed=self.config.run.seed))()
         self.dataset = open_dataset(Path(self.config.data.folder))
+        self.loss = jax.jit(self._loss)
         self.value_and_grad = jax.jit(jax.value_and_grad(self._loss))
         self.update = jax.jit(self._update)
 
@@ -67,7 +68,8 @@ class InnerTraining:
         train = self.config.train
         sequence = self.config.model.sequence
         tokens = eval_batch(self.dataset.eval, index=0, batch=train.batch, sequence=sequence)
-        return float(self._loss(restore(self.params, anchor, first_layer=0), tokens))
+        single = {name: each.astype(np.float32) for name, each in anchor.items()}
+        return float(self.loss(restore(self.params, single, first_layer=0), tokens))
 
     def _loss(self, params: Any, tokens: Any) -> jax.Array:
         total = self.whole.apply(params, tokens[:, :-1], tokens[:, 1:], None)

@@ -94,8 +94,9 @@ def test_islands_with_the_same_data_are_one_island(seed: int, islands: int):
         for done in range(1, 7):
             run.step(done, alike)
         found.append(run.anchor)
-    # A power of two scales without rounding, and adds equal numbers without rounding.
-    assert same_bits(*found)
+    # Halves are exact, and so is their sum; three eighths of a number are rounded.
+    assert islands != 2 or same_bits(*found)
+    assert_close(*found)
 
 
 @given(

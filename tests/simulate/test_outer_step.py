@@ -61,10 +61,13 @@ def test_an_outer_step_is_the_closed_form_of_a_sharded_sum(islands: int, codec: 
     outer = OuterConfig(islands=islands, codec=codec)
     plan = plan_of(stages=1, replicas=islands)
     num_bytes = 2 * LAYER.parameters * bytes_per_value(codec)
-    # Each sends to all others its part of theirs, then its own: 2 (M - 1) / M n / b + 2 l.
-    wire_s = 2 * (islands - 1) / islands * num_bytes / BYTES_PER_S
+    # Each link carries an M-th of the bytes twice; two islands swap everything at once. Chunks that
+    # follow each other hide a part of the second latency.
+    wire_s = 2 / islands * num_bytes / BYTES_PER_S
     found = outer_step_s(plan, conditions(islands), outer)
-    assert found == pytest.approx(wire_s + 2 * LATENCY_S, rel=0.02)
+    latencies = (1, 1) if islands == 2 else (1, 2)
+    assert wire_s + latencies[0] * LATENCY_S <= found * 1.000001
+    assert found <= (wire_s + latencies[1] * LATENCY_S) * 1.000001
 
 
 def test_replicas_of_an_island_share_the_bytes_between_islands():
@@ -74,9 +77,8 @@ def test_replicas_of_an_island_share_the_bytes_between_islands():
     num_bytes = 2 * LAYER.parameters * 4
     # A quarter of the bytes between islands; then a ring gathers three quarters within each.
     across_s, within_s = num_bytes / 4 / BYTES_PER_S, 3 / 4 * num_bytes / BYTES_PER_S
-    expected = across_s + 2 * LATENCY_S + within_s + 3 * LATENCY_S
-    assert shared == pytest.approx(expected, rel=0.02)
-    assert alone == pytest.approx(num_bytes / BYTES_PER_S + 2 * LATENCY_S, rel=0.02)
+    assert shared == pytest.approx(across_s + within_s + 4 * LATENCY_S)
+    assert alone == pytest.approx(num_bytes / BYTES_PER_S + LATENCY_S)
 
 
 def test_inner_steps_have_no_sums_between_islands():

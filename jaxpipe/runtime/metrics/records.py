@@ -29,7 +29,8 @@ class StepMetrics:
 
     With an outer loop, `loss`, `grad_norm`, `bubble` and `sent_bytes` are those of the island of
     rank 0, and `eval_loss` is that of the anchor. `outer_bytes` are those that all ranks have sent
-    to other islands since the last outer step, None for a step after which none ended.
+    to other islands since the last outer step ended or the run resumed, None for a step after
+    which none ended.
     """
 
     step: int

@@ -155,13 +155,14 @@ def _of_island(number: int, name: str) -> str:
 def _layouts(worker: Worker, state: TrainState) -> dict[OuterBucket, BucketLayout]:
     """Return the buckets of all stages of this rank."""
     found: dict[OuterBucket, BucketLayout] = {}
+    job, rank = worker.job, worker.transport.rank
     for stage, trained in state.stages.items():
         found |= bucket_layouts(
             trained.params,
             stage=stage,
             first_layer=first_layer(worker, stage),
             num_fragments=worker.whole.outer.fragments,
-            has_tied=worker.job.functions(stage=stage).stage.has_tied_bucket,
+            has_tied=job.functions(stage=stage, rank=rank).stage.has_tied_bucket,
         )
     return found
 
