@@ -153,13 +153,14 @@ def restricted(tree: SyncTree, members: Collection[int]) -> SyncTree:
     >>> restricted(((0, 2), (5, (6, 7))), {2, 6, 7}), restricted((0, 2), {2})
     ((2, (6, 7)), 2)
     """
-    return pruned(
-        folded(
-            tree,
-            at_rank=lambda rank: rank if rank in members else (),
-            at_island=lambda island: tuple(each for each in island if each != ()),
-        )
-    )
+
+    def at_rank(rank: int) -> SyncTree:
+        return rank if rank in members else ()
+
+    def at_island(island: list[SyncTree]) -> SyncTree:
+        return tuple(each for each in island if each != ())
+
+    return pruned(folded(tree, at_rank=at_rank, at_island=at_island))
 
 
 def relabelled(tree: SyncTree, labels: Mapping[int, int]) -> SyncTree:

@@ -110,9 +110,10 @@ def _per_step(plan: Plan, conditions: Conditions, codec: CodecKind) -> Choice:
     The runtime compresses those across the root of a sync tree: with several replicas on an island
     these seconds are too few, in favour of per-step sums.
     """
-    ratio = bytes_per_value(codec) / bytes_per_value(CodecKind.NONE)
-    coded = replace(conditions, gradient_bytes=conditions.gradient_bytes * ratio)
-    return Choice(outer=None, codec=codec, step_s=extrapolated_step_s(plan, coded))
+    plain = conditions.gradient_bytes
+    coded = plain if codec is CodecKind.NONE else bytes_per_value(codec)
+    seconds = extrapolated_step_s(plan, replace(conditions, gradient_bytes=coded))
+    return Choice(outer=None, codec=codec, step_s=seconds)
 
 
 def _outer_choices(

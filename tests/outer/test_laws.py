@@ -125,7 +125,7 @@ def _flat(params: Parameters) -> np.ndarray:
 
 
 def _flat_sgd(flat: np.ndarray, island: int, step: int, *, seed: int) -> np.ndarray:
-    local = dict(zip(NAMES, flat.reshape(len(NAMES), SIZE), strict=True))
+    local: Parameters = dict(zip(NAMES, flat.reshape(len(NAMES), SIZE), strict=True))
     of_island = gradient(local, island, step, seed=seed)
     return flat - LEARNING_RATE * np.concatenate([of_island[name] for name in NAMES])
 

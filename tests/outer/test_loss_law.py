@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxpipe.outer.loss_law import loss_price, published_sizes
+from jaxpipe.outer.loss_law import PublishedSize, loss_price, published_sizes
 
 
 @pytest.mark.parametrize("size", published_sizes(), ids=lambda size: f"{size.parameters:.0e}")
 @pytest.mark.parametrize("islands", [1, 2, 4, 8])
-def test_published_sizes_have_their_published_gap(size, islands):
+def test_published_sizes_have_their_published_gap(size: PublishedSize, islands: int):
     if islands not in size.by_islands:
         return
     price = loss_price(num_parameters=size.parameters, islands=islands)

@@ -24,7 +24,9 @@ vectors = arrays(np.float32, 6, elements=st.floats(-8, 8, width=32))
 
 
 @given(vectors, vectors, vectors)
-def test_the_first_two_steps_are_those_by_hand(anchor, first, second):
+def test_the_first_two_steps_are_those_by_hand(
+    anchor: np.ndarray, first: np.ndarray, second: np.ndarray
+):
     once = outer_step(fresh_state(anchor), first, NESTEROV)
     np.testing.assert_allclose(once.anchor, anchor - 0.7 * 1.9 * first, rtol=1e-5, atol=1e-5)
     twice = outer_step(once, second, NESTEROV)
@@ -35,14 +37,17 @@ def test_the_first_two_steps_are_those_by_hand(anchor, first, second):
 
 
 def test_a_constant_outer_gradient_gains_the_published_factor():
-    state, one = fresh_state(np.zeros(1, np.float32)), np.ones(1, np.float32)
+    before = state = fresh_state(np.zeros(1, np.float32))
+    one = np.ones(1, np.float32)
     for _ in range(200):
         before, state = state, outer_step(state, one, NESTEROV)
     assert before.anchor - state.anchor == pytest.approx(0.7 / (1 - 0.9), rel=1e-4)
 
 
 @given(vectors, vectors, vectors, st.integers(0, 6))
-def test_a_vector_may_be_stepped_in_parts(anchor, momentum_of, gradient, cut):
+def test_a_vector_may_be_stepped_in_parts(
+    anchor: np.ndarray, momentum_of: np.ndarray, gradient: np.ndarray, cut: int
+):
     def stepped(part: slice) -> np.ndarray:
         state = outer_step(fresh_state(anchor[part]), momentum_of[part], NESTEROV)
         return outer_step(state, gradient[part], NESTEROV).anchor
@@ -52,7 +57,7 @@ def test_a_vector_may_be_stepped_in_parts(anchor, momentum_of, gradient, cut):
 
 
 @given(vectors, vectors, vectors)
-def test_a_mean_step_leaves_the_momentum(anchor, first, second):
+def test_a_mean_step_leaves_the_momentum(anchor: np.ndarray, first: np.ndarray, second: np.ndarray):
     state = outer_step(fresh_state(anchor), first, NESTEROV)
     after = mean_step(state, second)
     assert after.momentum.tobytes() == state.momentum.tobytes()
@@ -60,14 +65,14 @@ def test_a_mean_step_leaves_the_momentum(anchor, first, second):
 
 
 @given(vectors, vectors)
-def test_an_outer_gradient_is_old_minus_new(anchor, local):
+def test_an_outer_gradient_is_old_minus_new(anchor: np.ndarray, local: np.ndarray):
     found = outer_gradient(anchor, local, weight=1.0)
     np.testing.assert_array_equal(found, anchor - local)
     np.testing.assert_array_equal(outer_gradient(anchor, local, weight=0.0), 0)
 
 
 @given(vectors, vectors)
-def test_mixing_has_exact_ends(local, anchor):
+def test_mixing_has_exact_ends(local: np.ndarray, anchor: np.ndarray):
     anchor[0] = np.inf
     assert mixed(local, anchor, local_fraction=0.0).tobytes() == anchor.tobytes()
     assert mixed(local, anchor, local_fraction=1.0).tobytes() == local.tobytes()
@@ -76,13 +81,13 @@ def test_mixing_has_exact_ends(local, anchor):
 
 
 @pytest.mark.parametrize("tokens", [(0, 0), (1, -1), (float("nan"),)])
-def test_weights_need_tokens(tokens):
+def test_weights_need_tokens(tokens: tuple[float, ...]):
     with pytest.raises(ConfigError, match=re.escape("islands are weighted by their tokens")):
         token_weights(tokens)
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1).filter(any))
-def test_weights_are_shares(tokens):
+def test_weights_are_shares(tokens: list[int]):
     weights = token_weights(tokens)
     assert sum(weights) == pytest.approx(1)
     assert [weight == 0 for weight in weights] == [each == 0 for each in tokens]

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxpipe.collective import AllReduceKind, ranks
+from jaxpipe.collective import AllReduceKind, SyncTree, ranks
 from jaxpipe.collective.sync_tree import restricted
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import PlanConfig, check_islands, check_plan, default_plan, island_of
+from jaxpipe.plan import Plan, PlanConfig, check_islands, check_plan, default_plan, island_of
 from jaxpipe.topo import load
 from tests.collective.strategies import sync_trees
 
@@ -58,7 +58,7 @@ def test_an_island_keeps_the_trees_inside_it():
 
 
 @given(sync_trees(), st.sets(st.integers(0, 5), min_size=1))
-def test_a_restricted_tree_has_its_members_in_order(tree, members):
+def test_a_restricted_tree_has_its_members_in_order(tree: SyncTree, members: set[int]):
     kept = [rank for rank in ranks(tree) if rank in members]
     if kept:
         assert list(ranks(restricted(tree, members))) == kept
@@ -75,6 +75,6 @@ def test_a_restricted_tree_has_its_members_in_order(tree, members):
         ),
     ],
 )
-def test_a_plan_without_such_islands_is_refused(plan, islands: int, words: str):
+def test_a_plan_without_such_islands_is_refused(plan: Plan, islands: int, words: str):
     with pytest.raises(PlanError, match=words):
         check_islands(plan, num_islands=islands)
