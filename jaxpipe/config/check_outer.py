@@ -33,14 +33,16 @@ def check_outer(config: Config, plan: Plan) -> None:
         )
     check_fragments(outer.fragments, num_layers=config.model.num_layers)
     check_islands(plan, num_islands=outer.islands)
+    dtype = config.model.param_dtype
     excluded = {
+        "model.param_dtype": (dtype, dtype != "float32", "float32"),
         "run.survive": (run.survive, run.survive is Survival.SHRINK, Survival.RESTART),
         "run.transport": (run.transport, run.transport is TransportKind.NCCL, TransportKind.MPI),
     }
     for field, (value, is_excluded, fix) in excluded.items():
         if is_excluded:
             raise ConfigError(
-                f"an outer loop does not support this yet: `{field}` is {value}, and "
+                f"an outer loop does not support this: `{field}` is {value}, and "
                 f"`outer.islands` {outer.islands}; set the first to {fix}, or the second to 0"
             )
 

@@ -84,6 +84,7 @@ def test_a_wrong_configuration_is_refused(
     [
         ({"run": {"survive": "shrink"}}, "`run.survive` is shrink, and `outer.islands` 2; set the"),
         ({"run": {"transport": "nccl"}}, "`run.transport` is nccl, and `outer.islands` 2; set the"),
+        ({"model": {"param_dtype": "bfloat16"}}, "`model.param_dtype` is bfloat16, and `outer.isl"),
         ({"run": {"compute": "paced"}}, "`outer.islands` is 2; set it to 0"),
         ({"outer": {"fragments": 5, "every": 5}, "train": {"steps": 5}}, "at most 4"),
         ({"plan": {"all_reduce": "library"}}, "`plan.all_reduce` is library, `outer.islands` 2"),
