@@ -66,12 +66,13 @@ def _run_shaped(num_ranks: int, work: Callable[[Transport], object]) -> list[obj
 
 
 def _run_subset(num_ranks: int, work: Callable[[Transport], object]) -> list[object]:
-    members = range(num_ranks, 0, -1)  # in an order of their own, and rank 0 is not among them
+    members = range(num_ranks)  # errors name ranks of the whole: those of the subset are the same
 
     def work_in_subset(transport: Transport) -> object:
-        return work(SubsetTransport(transport, members=members)) if transport.rank else None
+        is_member = transport.rank in members
+        return work(SubsetTransport(transport, members=members)) if is_member else None
 
-    return run_ranks(num_ranks + 1, work_in_subset)[:0:-1]
+    return run_ranks(num_ranks + 1, work_in_subset)[:num_ranks]
 
 
 IN_PROCESS_TRANSPORTS: dict[str, RunRanks] = {
