@@ -57,7 +57,7 @@ def runs_of(cases: dict[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
                 ),
             )
     for each in cases["extra"]:
-        yield each["name"], (*each["settings"], f"outer.momentum={cases['momentum']}")
+        yield each["name"], each["settings"]
 
 
 def _run(cases: dict[str, Any], name: str, settings: Sequence[str], *, seed: int) -> Row:
