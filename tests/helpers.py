@@ -12,6 +12,7 @@ from jaxpipe.comm import (
     CompressedTransport,
     CountingTransport,
     ShapedTransport,
+    SubsetTransport,
     Transport,
     run_ranks,
 )
@@ -64,11 +65,22 @@ def _run_shaped(num_ranks: int, work: Callable[[Transport], object]) -> list[obj
     return run_ranks(num_ranks, work_shaped)
 
 
+def _run_subset(num_ranks: int, work: Callable[[Transport], object]) -> list[object]:
+    members = range(num_ranks)  # errors name ranks of the whole: those of the subset are the same
+
+    def work_in_subset(transport: Transport) -> object:
+        is_member = transport.rank in members
+        return work(SubsetTransport(transport, members=members)) if is_member else None
+
+    return run_ranks(num_ranks + 1, work_in_subset)[:num_ranks]
+
+
 IN_PROCESS_TRANSPORTS: dict[str, RunRanks] = {
     "local": run_ranks,
     "counted": _run_counted,
     "coded": _run_coded,
     "shaped": _run_shaped,
+    "subset": _run_subset,
 }
 
 

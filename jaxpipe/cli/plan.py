@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from jaxpipe.propose.request import PlanRequest
+from jaxpipe.propose.request import OuterQuestion, PlanRequest
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from jaxpipe.autoshard.inter_op import AlpaPlan
     from jaxpipe.models import GptConfig
+    from jaxpipe.propose.outer_advice import OuterAdvice
     from jaxpipe.propose.proposal import Proposal
 
 _FEW_RANKS = 16
@@ -144,6 +145,7 @@ def _lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
         f"DT-FM's published cost of this placement: {proposal.dtfm_s:.4f}",
         "",
         *(() if proposal.alpa is None else (*_alpa_stages(proposal.alpa, proposal), "")),
+        *_outer_lines(request, proposal),
         *_left_out(request, proposal),
         *_assumed(proposal),
         f"{proposal.num_valued} plans simulated",
@@ -196,6 +198,14 @@ def _alpa_stages(alpa: "AlpaPlan", proposal: "Proposal") -> list[str]:
             f"{' '.join(map(str, alpa.uneven.cut))} on {sizes} devices"
         )
     return lines
+
+
+def _outer_lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
+    from jaxpipe.propose.outer_advice import advice_lines
+
+    if request.outer is OuterQuestion.NONE:
+        return []
+    return [*advice_lines(proposal.advice, batch=proposal.plan.batch), ""]
 
 
 def _left_out(request: PlanRequest, proposal: "Proposal") -> list[str]:
@@ -263,6 +273,7 @@ def _json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str, An
         "random_seconds": proposal.random_s,
         "dtfm_cost": proposal.dtfm_s,
         **_alpa_json(proposal.alpa),
+        **_outer_json(proposal.advice),
         "stages": plan.num_stages,
         "replicas": plan.num_replicas,
         "cut": plan.cut,
@@ -277,6 +288,30 @@ def _json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str, An
         "memory_unchecked": [proposal.cluster.devices[each].name for each in proposal.unchecked],
         "plans_simulated": proposal.num_valued,
         "plan_file": str(out),
+    }
+
+
+def _outer_json(advice: "OuterAdvice | None") -> dict[str, Any]:
+    if advice is None:
+        return {}
+    return {
+        "outer": {
+            "choices": [
+                {
+                    "islands": 0 if choice.outer is None else choice.outer.islands,
+                    "every": 1 if choice.outer is None else choice.outer.every,
+                    "delay": 0 if choice.outer is None else choice.outer.delay,
+                    "codec": choice.codec.value,
+                    "seconds": choice.step_s,
+                    "compute_factor": choice.compute_factor,
+                    "equal_loss_seconds": choice.equal_loss_s,
+                    "published_sizes": choice.is_published,
+                }
+                for choice in advice.choices
+            ],
+            "wins_up_to_batch": advice.batch,
+            "wins_up_to_bandwidth": advice.bandwidth,
+        }
     }
 
 

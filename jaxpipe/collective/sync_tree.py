@@ -18,7 +18,7 @@ Common shapes::
     flat (0, 1, 2, 3)       chain (0, (1, (2, 3)))       halves ((0, 1), (2, 3))
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -145,6 +145,22 @@ def pruned(tree: SyncTree) -> SyncTree:
         at_rank=_itself,
         at_island=lambda members: members[0] if len(members) == 1 else tuple(members),
     )
+
+
+def restricted(tree: SyncTree, members: Collection[int]) -> SyncTree:
+    """Return the tree over those of its ranks that are among `members`, of which it has some.
+
+    >>> restricted(((0, 2), (5, (6, 7))), {2, 6, 7}), restricted((0, 2), {2})
+    ((2, (6, 7)), 2)
+    """
+
+    def at_rank(rank: int) -> SyncTree:
+        return rank if rank in members else ()
+
+    def at_island(island: list[SyncTree]) -> SyncTree:
+        return tuple(each for each in island if each != ())
+
+    return pruned(folded(tree, at_rank=at_rank, at_island=at_island))
 
 
 def relabelled(tree: SyncTree, labels: Mapping[int, int]) -> SyncTree:

@@ -26,12 +26,14 @@ from jaxpipe.comm.compressed import CompressedTransport
 from jaxpipe.comm.local import LocalTransport, LocalWorld, run_ranks
 from jaxpipe.comm.receive_jax import Arrival, receive_jax
 from jaxpipe.comm.shaped import ShapedTransport
+from jaxpipe.comm.subset_transport import SubsetTransport
 from jaxpipe.comm.tags import (
     ALL_REDUCE_TAG,
     BARRIER_TAG,
     BROADCAST_TAG,
     GATHER_TAG,
     NUM_MESSAGE_TAGS,
+    OUTER_TAG,
     SAVE_TAG,
     STATE_TRANSFER_TAG,
 )
@@ -49,6 +51,7 @@ __all__ = [
     "BROADCAST_TAG",
     "GATHER_TAG",
     "NUM_MESSAGE_TAGS",
+    "OUTER_TAG",
     "SAVE_TAG",
     "STATE_TRANSFER_TAG",
     "AllReduceHandle",
@@ -65,6 +68,7 @@ __all__ = [
     "Receiving",
     "Sending",
     "ShapedTransport",
+    "SubsetTransport",
     "SurvivingTransport",
     "Transport",
     "WireFormat",

@@ -57,6 +57,7 @@ def job_from(config: Config, plan: Plan, *, devices: Sequence[str] = ()) -> "Job
         loss_scale=config.loss_scale if scales_loss(config) else None,
         checkpoint=config.checkpoint,
         trace=config.trace,
+        outer=config.outer,
         flops_per_token=float(train_flops_per_token(config.model, sequence=sequence)),
         rank_names=tuple(
             f"stage {plan.stage(rank)} of replica {plan.replica(rank)} on {name}"

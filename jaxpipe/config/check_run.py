@@ -5,6 +5,7 @@ from pathlib import Path
 
 from jaxpipe.collective import CodecKind
 from jaxpipe.config.check_data import check_data
+from jaxpipe.config.check_outer import check_same_outer
 from jaxpipe.config.read import Config
 from jaxpipe.config.saved_config import saved_model
 from jaxpipe.errors import CheckpointError, ConfigError
@@ -52,6 +53,7 @@ def check_run(config: Config, *, resume: bool) -> Checkpoint | None:
     if resume:
         checkpoint = newest_valid(folder)
         _check_model(config, checkpoint)
+        check_same_outer(config, checkpoint)
         return checkpoint
     if _has_checkpoint(folder):
         raise ConfigError(
@@ -74,6 +76,7 @@ def check_paced(config: Config, *, resume: bool) -> None:
         "comm.gradients": (comm.gradients, comm.gradients is not CodecKind.NONE, "set it to none"),
         "mesh": (config.mesh, config.mesh.num_devices > 1, "remove it"),
         "optimizer.sharded": (True, config.optimizer.sharded, "set it to false"),
+        "outer.islands": (config.outer.islands, config.outer.is_on, "set it to 0"),
         "resume": (True, resume, "remove it"),
         "run.trackers": (", ".join(config.run.trackers), bool(config.run.trackers), "remove it"),
     }

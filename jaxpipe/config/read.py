@@ -16,6 +16,7 @@ import msgspec
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import GptConfig, load_preset
+from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import PlanConfig
 from jaxpipe.runtime.config import (
     CheckpointConfig,
@@ -50,6 +51,7 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     comm: CommConfig = field(default_factory=CommConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
+    outer: OuterConfig = field(default_factory=OuterConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     loss_scale: LossScaleConfig = field(default_factory=LossScaleConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

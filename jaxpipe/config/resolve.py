@@ -5,6 +5,7 @@ from pathlib import Path
 
 from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind, CodecKind
+from jaxpipe.config.check_outer import check_outer
 from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.models import num_parameters
@@ -59,14 +60,15 @@ def check_plan_fits(config: Config, plan: Plan, *, source: str = "the plan") -> 
 
     Raises:
         ConfigError: the plan does not use the codec of gradients, or the mesh does not divide heads
-            and microbatch, or the optimizer is sharded twice.
-        PlanError: the plan is for another model or batch.
+            and microbatch, or the optimizer is sharded twice, or an outer loop does not fit.
+        PlanError: the plan is for another model or batch, or has no such islands.
     """
     _check_same_model(config, plan, source=source)
     for microbatch in {pipeline.microbatch for pipeline in plan.pipelines}:
         _check_mesh_fits(config, microbatch=microbatch)
     _check_codec(config, plan)
     _check_sharding(config, plan)
+    check_outer(config, plan)
 
 
 def _all_reduce(config: Config, plan: Plan, cluster: Cluster) -> AllReduceKind:

@@ -8,8 +8,8 @@ from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.models import GptConfig, num_parameters
 from jaxpipe.runtime.checkpoint import Checkpoint
 
-_MOMENTS = ("mu.", "nu.")
-"""Prefixes of the names of tensors that are no parameters."""
+_NO_PARAMETERS = ("mu.", "nu.", "momentum.", "pending.", "island.")
+"""Prefixes of the names of tensors of optimizers, and of what the islands of an outer loop have."""
 
 
 def saved_config(checkpoint: Checkpoint) -> Config:
@@ -49,7 +49,8 @@ def _tree(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _check_size(checkpoint: Checkpoint, model: GptConfig) -> None:
     """Check that a model of this size was saved, before anything of that size is made."""
-    entries = [each for name, each in checkpoint.tensors.items() if not name.startswith(_MOMENTS)]
+    tensors = checkpoint.tensors.items()
+    entries = [each for name, each in tensors if not name.startswith(_NO_PARAMETERS)]
     saved, stated = (
         sum(prod(each.shape) for each in entries),
         num_parameters(model, layers=model.num_layers, embed=True, head=True),

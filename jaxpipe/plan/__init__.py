@@ -4,6 +4,7 @@ from jaxpipe.plan.check import check_plan
 from jaxpipe.plan.default import default_plan
 from jaxpipe.plan.draw_plan import draw_plan, ideal_bubble
 from jaxpipe.plan.dtfm import DtfmCost, dtfm_cost
+from jaxpipe.plan.islands import Island, check_islands, island_of
 from jaxpipe.plan.partition import Cut, check_partition, even_partition, layers_of
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
@@ -22,10 +23,12 @@ from jaxpipe.plan.sync import island_tree
 __all__ = [
     "Cut",
     "DtfmCost",
+    "Island",
     "Pipeline",
     "Plan",
     "PlanConfig",
     "ResolvedPlan",
+    "check_islands",
     "check_partition",
     "check_plan",
     "default_plan",
@@ -33,6 +36,7 @@ __all__ = [
     "dtfm_cost",
     "even_partition",
     "ideal_bubble",
+    "island_of",
     "island_tree",
     "layers_of",
     "parse_resolved_plan",

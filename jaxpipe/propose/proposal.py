@@ -16,7 +16,8 @@ from jaxpipe.plan.decide import Effort, Shape, Task, build, decide, dtfm_plan
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each
 from jaxpipe.propose.named_layout import named_plan
-from jaxpipe.propose.request import Goal, PlanRequest
+from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
+from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
 from jaxpipe.runtime.config import MatmulPrecision, Remat
 from jaxpipe.simulate import (
     Conditions,
@@ -37,7 +38,8 @@ class Proposal:
 
     `identity_s` and `random_s` are the same plan with devices in their order and at random;
     `larger` is the best plan found with more devices, if some are left out. `alpa` has the stages
-    of the objective `alpa`. `precision` is that of matrix products.
+    of the objective `alpa`, `advice` the comparison with outer loops, if it was asked for.
+    `precision` is that of matrix products.
     """
 
     plan: Plan
@@ -51,6 +53,7 @@ class Proposal:
     larger: tuple[Shape, float] | None
     num_valued: int
     alpa: AlpaPlan | None = None
+    advice: OuterAdvice | None = None
 
     @property
     def random_median_s(self) -> float:
@@ -130,6 +133,7 @@ def propose(
         larger=next((each for each in by_shape if each[0].num_ranks > plan.num_ranks), None),
         num_valued=valued,
         alpa=alpa,
+        advice=None if request.outer is OuterQuestion.NONE else outer_advice(plan, conditions),
     )
 
 

@@ -30,6 +30,15 @@ class NamedLayout(StrEnum):
     """DT-FM's without its scheduler."""
 
 
+class OuterQuestion(StrEnum):
+    """Whether outer loops are compared with sums in every step."""
+
+    NONE = "none"
+    """They are not."""
+    AUTO = "auto"
+    """Islands of all numbers that divide the replicas, with and without a codec and a delay."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
     """The input of the planner, and the effort of its search.
@@ -53,6 +62,9 @@ class PlanRequest:
     """Seconds to search."""
     measure: bool = False
     """Also search for a schedule for the plan that is found; takes as long again, or longer."""
+    outer: OuterQuestion = OuterQuestion.NONE
+    """Compare outer loops on the plan that is found, as time per step and as time to equal loss:
+    `auto`. Takes about a minute for 64 devices."""
     seed: int = 0
     """Seed of the search."""
     stages: int | None = None

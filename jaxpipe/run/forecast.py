@@ -40,10 +40,15 @@ def simulate_step(
     ('simulated', 64)
 
     Raises:
-        ConfigError: there is no such cluster, or the speed of a device is unknown and no trace
-            was measured.
+        ConfigError: there is no such cluster, the speed of a device is unknown and no trace was
+            measured, or the run has an outer loop.
         PlanError: cluster, model and batch do not fit the plan, or the trace is of another plan.
     """
+    if config.outer.islands > 1:
+        raise ConfigError(
+            f"a simulated step has sums over all replicas: `outer.islands` is "
+            f"{config.outer.islands}; set it to 0, or compare both with `jaxpipe plan --outer auto`"
+        )
     plan = plan_from(config)
     if measured is None:
         conditions = conditions_from(config, cluster)

@@ -1,10 +1,11 @@
 """A job: everything that defines a run, the same on all ranks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.config import (
     CheckpointConfig,
@@ -49,6 +50,7 @@ class Job:
     flops_per_token: float
     rank_names: tuple[str, ...]
     description: Mapping[str, Any]
+    outer: OuterConfig = field(default_factory=OuterConfig)
 
     @property
     def folder(self) -> Path:

@@ -18,7 +18,7 @@ from jaxpipe.comm import Transport
 from jaxpipe.errors import RunError
 from jaxpipe.jaxpr import warn_if_untested
 from jaxpipe.runtime.checkpoint import latest
-from jaxpipe.runtime.checkpoint.async_saver import Saver
+from jaxpipe.runtime.checkpoint.async_saver import Saver, Snapshot
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.records import (
@@ -31,11 +31,14 @@ from jaxpipe.runtime.metrics.records import (
 from jaxpipe.runtime.metrics.step_result import StepEnd
 from jaxpipe.runtime.metrics.trace_file import gather_trace, write_trace
 from jaxpipe.runtime.metrics.trackers import TrackedRun, Trackers
+from jaxpipe.runtime.outer.outer_loop import OuterEnd, OuterLoop
+from jaxpipe.runtime.outer.outer_snapshot import outer_snapshot, start_outer
 from jaxpipe.runtime.process.compile_cache import publish
 from jaxpipe.runtime.recovery.last_state import LastState, Trained
 from jaxpipe.runtime.stage.optimizer import learning_rate
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.nonfinite import NonfiniteSteps
+from jaxpipe.runtime.step.step_totals import StepTotals
 from jaxpipe.runtime.step.worker import Worker, start
 from jaxpipe.runtime.train_snapshot import Saved, restore_state, snapshot
 from jaxpipe.runtime.watchdog import Watchdog
@@ -95,7 +98,7 @@ def train(
         warn_if_untested()
     # Compiled first: fresh parameters come from an executable, restored ones go to its layout.
     worker = start(job, transport, watch, hooks=hooks)
-    state, first_step = restore_state(worker, checkpoint)
+    outer, state, first_step = _restored(worker, checkpoint)
     if checkpoint is not None and transport.rank == 0:
         _warn_of_lost_feedback(job, first_step=first_step)
     saver = Saver(
@@ -109,6 +112,7 @@ def train(
     num_reported = first_step if unfinished is None else first_step - 1
     training = _Training(
         worker=worker,
+        outer=outer,
         watch=watch,
         saver=saver,
         reporter=_Reporter(job, transport, first_step=num_reported, observe=observe),
@@ -125,6 +129,8 @@ def train(
     _finish(saver)
     watch.stop()
     worker.close()
+    if outer is not None:
+        outer.close(timeout_s=job.run.timeout_s)
     trace = gather_trace(worker, training.reporter.bubbles)
     training.reporter.close()
     if trace is None:
@@ -139,6 +145,7 @@ class _Training:
     """The steps of one rank, and its work between them."""
 
     worker: Worker
+    outer: OuterLoop | None
     watch: Watchdog
     saver: Saver
     reporter: "_Reporter"
@@ -165,9 +172,17 @@ class _Training:
         self.watch.phase("read samples", step=step)
         begin_s = time.perf_counter()
         state, totals = self.worker.train_step(before, step=step)
+        outer_bytes = None
+        if self.outer is not None:
+            state, end = self._outer_step(self.outer, state, totals, step=step)
+            # All islands stop after the same step: where they meet, if any rank was asked to.
+            totals = replace(totals, stops=0.0 if end is None else end.stops)
+            outer_bytes = None if end is None else end.num_bytes
         ended = StepEnd(
             step=step + 1,
             totals=totals,
+            num_targets=self.worker.job.targets_per_step,
+            outer_bytes=outer_bytes,
             step_s=time.perf_counter() - begin_s,
             loss_scale=None if before.loss_scale is None else before.loss_scale.scale,
             skipped_before=before.skipped_steps,
@@ -178,6 +193,13 @@ class _Training:
         self._report_and_save(state, ended)
         return state, ended
 
+    def _outer_step(
+        self, outer: OuterLoop, state: TrainState, totals: StepTotals, *, step: int
+    ) -> tuple[TrainState, OuterEnd | None]:
+        """Do what the outer loop does after an inner step."""
+        self.watch.phase("outer step", step=step, waits_for=outer.exchange.other_islands)
+        return outer.after_step(state, done=step + 1, stops=totals.stops)
+
     def _report_and_save(self, state: TrainState, ended: StepEnd) -> None:
         """Measure the held-out loss, report the step, start a checkpoint; each when it is due."""
         job, done = self.worker.job, ended.step
@@ -185,12 +207,29 @@ class _Training:
         eval_loss = None
         # The condition is equal on all ranks, as it has to be: evaluating is a collective.
         if is_last or done == 1 or (done % job.train.eval_every == 0 and not ended.is_stopped):
-            eval_loss = self.worker.eval_loss(state)
+            eval_loss = self._eval_loss(state, done=done)
         self.watch.phase("report", step=done - 1)
         self.reporter.step(ended, eval_loss=eval_loss)
         if is_last or ended.is_stopped or done % job.checkpoint.every == 0:
             self.watch.phase("save", step=done - 1)
-            self.saver.begin(snapshot(self.worker, state, step=done))
+            self.saver.begin(self._snapshot(state, done=done))
+
+    def _eval_loss(self, state: TrainState, *, done: int) -> float:
+        if self.outer is None:
+            return self.worker.eval_loss(state)
+        return self.outer.eval_loss(state, done=done)
+
+    def _snapshot(self, state: TrainState, *, done: int) -> Snapshot:
+        if self.outer is None:
+            return snapshot(self.worker, state, step=done)
+        return outer_snapshot(self.outer, state, step=done)
+
+
+def _restored(worker: Worker, saved: Saved | None) -> tuple[OuterLoop | None, TrainState, int]:
+    """Return the outer loop, if there is one, the state to train from, and its number of steps."""
+    if not worker.whole.outer.is_on:
+        return None, *restore_state(worker, saved)
+    return start_outer(worker, saved)
 
 
 def _finish(saver: Saver) -> None:

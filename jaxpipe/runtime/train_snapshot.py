@@ -24,7 +24,7 @@ from jaxpipe.runtime.stage.train_state import StageState, TrainState
 from jaxpipe.runtime.step.worker import Worker
 
 _MOMENTS = ("mu", "nu")
-_LOSS_SCALE, _SKIPPED_STEPS = "loss_scale", "skipped_steps"
+LOSS_SCALE, SKIPPED_STEPS = "loss_scale", "skipped_steps"
 """The keys of the metadata for the parts of the state that are not tensors."""
 
 
@@ -61,7 +61,7 @@ def snapshot(worker: Worker, state: TrainState, *, step: int) -> Snapshot:
     shards: dict[str, dict[str, np.ndarray]] = {}  # by file, one per stage
     for stage, trained in state.stages.items():
         # A collective call: also the replicas that save nothing contribute their shards.
-        moments = _whole_moments(worker, trained, stage=stage)
+        moments = whole_moments(worker, trained, stage=stage)
         if job.plan.replica(rank) == 0:
             first_layer = job.plan.layers(stage, replica=0).start
             tensors = _tensors(trained.params, moments, first_layer=first_layer)
@@ -105,7 +105,7 @@ def needed_tensors(job: Job, *, rank: int) -> tuple[str, ...]:
 def to_metadata(state: TrainState) -> dict[str, Any]:
     """Return the parts of the state that are not tensors."""
     loss_scale = None if state.loss_scale is None else asdict(state.loss_scale)
-    return {_LOSS_SCALE: loss_scale, _SKIPPED_STEPS: state.skipped_steps}
+    return {LOSS_SCALE: loss_scale, SKIPPED_STEPS: state.skipped_steps}
 
 
 def restore_state(worker: Worker, checkpoint: Saved | None) -> tuple[TrainState, int]:
@@ -141,8 +141,8 @@ def restore_state(worker: Worker, checkpoint: Saved | None) -> tuple[TrainState,
 def _untensored(checkpoint: Saved) -> tuple[LossScale | None, int]:
     """Return the loss scale and the number of skipped steps, if the metadata are well-formed."""
     try:
-        loss_scale = msgspec.convert(checkpoint.metadata.get(_LOSS_SCALE), LossScale | None)
-        skipped_steps = msgspec.convert(checkpoint.metadata.get(_SKIPPED_STEPS, 0), int)
+        loss_scale = msgspec.convert(checkpoint.metadata.get(LOSS_SCALE), LossScale | None)
+        skipped_steps = msgspec.convert(checkpoint.metadata.get(SKIPPED_STEPS, 0), int)
     except msgspec.ValidationError as error:
         raise CheckpointError(
             f"`checkpoint` must have a loss scale and skipped steps in its metadata: {error}; "
@@ -197,7 +197,11 @@ def _owned(calls: StageCalls, moment: Parameters) -> Parameters:
     return jax.tree.map(np.copy, sharded.owned(moment))  # a view would keep the whole array alive
 
 
-def _whole_moments(worker: Worker, state: StageState, *, stage: int) -> dict[str, Parameters]:
+def whole_moments(worker: Worker, state: StageState, *, stage: int) -> dict[str, Parameters]:
+    """Return the moments of a stage, gathered if replicas shard its optimizer; all ranks call this.
+
+    They are not copied: the next step donates them.
+    """
     moments = {moment: optax.tree.get(state.moments, moment) for moment in _MOMENTS}
     sharded = worker.calls[stage].spec.sharded
     if sharded is None:

@@ -1,15 +1,15 @@
 """Choose the all-reduce of a plan's gradients by simulating all candidates."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from jaxpipe.collective import AllReduceKind
+from jaxpipe.collective import AllReduceKind, Collective
 from jaxpipe.plan import Plan
-from jaxpipe.schedule import ScheduleKind
+from jaxpipe.schedule import Bucket, ScheduleKind
 from jaxpipe.simulate.engine.simulator import simulate_ends
 from jaxpipe.simulate.engine.step_model import StepModel
 from jaxpipe.simulate.gradient_transfers import gradient_collectives
-from jaxpipe.simulate.plan_step import train_phase
+from jaxpipe.simulate.plan_step import IDEAL, Overheads, train_phase
 from jaxpipe.topo import Cluster
 
 _CANDIDATES = (
@@ -20,7 +20,7 @@ _CANDIDATES = (
     AllReduceKind.SHARDED,
 )
 """The first of equally fast ones wins. A chain and a central server are sync trees as well."""
-_MOST_CHUNKS = 8
+MOST_CHUNKS = 8
 """Enough for chunks to overlap; more take longer to simulate and change little."""
 _INSTANT_S = 1e-12
 """Compute must take some time; it should not count."""
@@ -51,6 +51,22 @@ def gradient_sync_s(
     plan: Plan, cluster: Cluster, *, segment_bytes: Sequence[float], embed_bytes: float
 ) -> float:
     """Return the simulated seconds of the gradient sync, if all ranks begin it at once."""
+    collectives = gradient_collectives(
+        plan,
+        segment_bytes=segment_bytes,
+        embed_bytes=embed_bytes,
+        chunk_bytes=max(1.0, *segment_bytes) / MOST_CHUNKS,
+    )
+    return reductions_s(plan, cluster, collectives)
+
+
+def reductions_s(
+    plan: Plan,
+    cluster: Cluster,
+    collectives: Mapping[Bucket, tuple[Collective, ...]],
+    overheads: Overheads = IDEAL,
+) -> float:
+    """Return the simulated seconds of the collectives of a plan, all begun at once."""
     size = plan.num_ranks * plan.num_chunks
     job = StepModel(
         cluster=cluster,
@@ -60,12 +76,9 @@ def gradient_sync_s(
         # All ranks are ready at once: only the collectives take time.
         forward_s=(_INSTANT_S,) * size,
         backward_s=(_INSTANT_S,) * size,
-        collectives=gradient_collectives(
-            plan,
-            segment_bytes=segment_bytes,
-            embed_bytes=embed_bytes,
-            chunk_bytes=max(1.0, *segment_bytes) / _MOST_CHUNKS,
-        ),
+        collectives=collectives,
+        gradients=overheads.gradients,
+        nic_efficiency=overheads.nic_efficiency,
     )
     return simulate_ends(job).last_s
 

@@ -55,7 +55,7 @@ class Conditions:
     cluster: Cluster
     profile: Profile
     slow: np.ndarray
-    gradient_bytes: int
+    gradient_bytes: float
     overheads: Overheads = IDEAL
 
 
@@ -104,7 +104,7 @@ def train_phase(plan: Plan) -> Phase:
     return Phase(schedule=first, others=tuple(others))
 
 
-def segment_bytes(plan: Plan, profile: Profile, *, gradient_bytes: int) -> list[float]:
+def segment_bytes(plan: Plan, profile: Profile, *, gradient_bytes: float) -> list[float]:
     """Return the bytes of the gradients of each segment, with a tied embedding in the first."""
     cut = plan.segments
     return [profile.stage(cut, n).parameters * gradient_bytes for n in range(len(cut))]

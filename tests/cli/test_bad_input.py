@@ -62,6 +62,11 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("comm", {"top_k_fraction": 0.0}, "`top_k_fraction` must be above 0 and at most 1, is 0.0"),
         ("comm", {"top_k_fraction": 1.5}, "`top_k_fraction` must be above 0 and at most 1, is 1.5"),
         ("comm", {"chunk_bytes": 0}, "in [comm]: `chunk_bytes` must be above 0, is 0"),
+        ("outer", {"islands": 2}, "`outer.every` is 30, which does not divide `train.steps`, 4"),
+        ("outer", {"islands": 3, "every": 2}, "`outer.islands` is 3, which does not divide the 2"),
+        ("outer", {"every": 2}, "in [outer]: an outer loop needs islands: `every` is 2, and"),
+        ("outer", {"island": 2}, "unknown key `outer.island`; did you mean `outer.islands`?"),
+        ("outer", {"codec": "int4"}, "`outer.codec`: Invalid enum value 'int4'; choose from none"),
     ],
 )
 def test_a_wrong_configuration_is_refused(
@@ -72,6 +77,29 @@ def test_a_wrong_configuration_is_refused(
     words: str,
 ) -> None:
     assert words in refusal(capsys, "train", str(write_config(**{section: changes})))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"run": {"survive": "shrink"}}, "`run.survive` is shrink, and `outer.islands` 2; set the"),
+        ({"run": {"transport": "nccl"}}, "`run.transport` is nccl, and `outer.islands` 2; set the"),
+        ({"model": {"param_dtype": "bfloat16"}}, "`model.param_dtype` is bfloat16, and `outer.isl"),
+        ({"run": {"compute": "paced"}}, "`outer.islands` is 2; set it to 0"),
+        ({"outer": {"fragments": 5, "every": 5}, "train": {"steps": 5}}, "at most 4"),
+        ({"plan": {"all_reduce": "library"}}, "`plan.all_reduce` is library, `outer.islands` 2"),
+        ({"plan": {"cuts": ((2, 1), (3,)), "shares": (5, 3)}}, "have different partitions; use"),
+    ],
+)
+def test_what_an_outer_loop_excludes_is_refused(
+    write_config: WriteConfig,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, dict[str, Any]],
+    words: str,
+) -> None:
+    outer = {"islands": 2, "every": 2, **changes.get("outer", {})}
+    config = write_config(**{**changes, "outer": outer})
+    assert words in refusal(capsys, "train", str(config))
 
 
 @pytest.mark.parametrize(

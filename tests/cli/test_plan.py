@@ -56,6 +56,21 @@ def test_json_is_one_object_whose_parts_add_up(
     assert (told["stages"], told["replicas"], told["left_out"]) == (2, 2, [])
 
 
+def test_outer_loops_are_compared_when_asked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    words = ("--stages", "1", "--replicas", "4", "--outer", "auto")
+    told = planned(tmp_path / "plan.toml", *words, capsys=capsys)
+    for islands in (2, 4):
+        assert f"  {islands} islands, every 30 steps  " in told
+    assert "first at equal loss: " in told
+    assert "beyond published sizes" in told
+    found = json.loads(planned(tmp_path / "plan.toml", *words, "--json", capsys=capsys))["outer"]
+    sums, *_, last = found["choices"]
+    assert (sums["islands"], sums["compute_factor"], last["islands"]) == (0, 1.0, 4)
+    assert last["equal_loss_seconds"] == pytest.approx(last["compute_factor"] * last["seconds"])
+
+
 GPUS = """
 name = "gpus"
 [[hosts]]

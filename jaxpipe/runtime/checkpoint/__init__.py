@@ -30,7 +30,7 @@ from jaxpipe.runtime.checkpoint.folders import (
 from jaxpipe.runtime.checkpoint.manifest import TensorEntry
 from jaxpipe.runtime.checkpoint.newest_valid import newest_valid
 from jaxpipe.runtime.checkpoint.shard import write_shard
-from jaxpipe.runtime.checkpoint.tensor_names import flatten, names, restore
+from jaxpipe.runtime.checkpoint.tensor_names import flatten, names, restore, shapes
 
 __all__ = [
     "Checkpoint",
@@ -46,6 +46,7 @@ __all__ = [
     "partial_folder",
     "prune",
     "restore",
+    "shapes",
     "verify",
     "write_shard",
 ]

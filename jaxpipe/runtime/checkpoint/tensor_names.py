@@ -51,6 +51,20 @@ def names(template: Mapping[str, Any], *, first_layer: int, prefix: str = "") ->
     )
 
 
+def shapes(template: Mapping[str, Any], *, first_layer: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor by its name.
+
+    >>> import numpy as np
+    >>> shapes({"blocks": {"scale": np.ones((2, 3))}}, first_layer=4)
+    {'blocks.4.scale': (3,), 'blocks.5.scale': (3,)}
+    """
+    return {
+        name: tuple(leaf.shape[path[0] == _BLOCKS :])
+        for path, leaf in _leaves(template)
+        for name in _names(path, leaf, first_layer=first_layer, prefix="")
+    }
+
+
 def flatten(
     parameters: Mapping[str, Any], *, first_layer: int, prefix: str = ""
 ) -> dict[str, np.ndarray]:

@@ -26,6 +26,11 @@ class StepMetrics:
     compressed size of all messages between ranks, gradients included; without those of MPI's own
     all-reduce and of the parameters that replicas gather. `flops_per_s` counts the model's own
     floating-point operations, over all ranks.
+
+    With an outer loop, `loss`, `grad_norm`, `bubble` and `sent_bytes` are those of the island of
+    rank 0, and `eval_loss` is that of the anchor. `outer_bytes` are those that all ranks have sent
+    to other islands since the last outer step ended or the run resumed, None for a step after
+    which none ended.
     """
 
     step: int
@@ -40,6 +45,7 @@ class StepMetrics:
     flops_per_s: float
     loss_scale: float | None = None
     skipped_steps: int = 0
+    outer_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The result of a training step, the same on all ranks, and the metrics that it is reported as."""
+"""The result of a training step, and the metrics that it is reported as."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,10 @@ from jaxpipe.runtime.step.step_totals import StepTotals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnd:
-    """A step that has ended; `step` counts from 1.
+    """A step that has ended, the same on all ranks of an island; `step` counts from 1.
 
-    `loss_scale` and `skipped_before` are those with which the step began. The work between two
+    `loss_scale` and `skipped_before` are those with which the step began. The loss in `totals` is a
+    sum over `num_targets`. `outer_bytes` is None unless an outer step ended. The work between two
     steps (held-out loss, report, checkpoint) depends only on this and on the state, so a rank that
     was interrupted during it can repeat it.
     """
@@ -25,6 +26,8 @@ class StepEnd:
     loss_scale: float | None
     skipped_before: int
     skipped_after: int
+    num_targets: int
+    outer_bytes: int | None = None
 
     @property
     def is_stopped(self) -> bool:
@@ -39,7 +42,7 @@ class StepEnd:
         num_updates = self.step - 1 - self.skipped_before
         return StepMetrics(
             step=self.step,
-            loss=self.totals.loss / job.targets_per_step,
+            loss=self.totals.loss / self.num_targets,
             eval_loss=eval_loss,
             grad_norm=self.totals.square_norm**0.5 if is_taken else None,
             learning_rate=float(np.asarray(rate(num_updates))),
@@ -50,4 +53,5 @@ class StepEnd:
             flops_per_s=job.flops_per_token * tokens_per_s,
             loss_scale=self.loss_scale,
             skipped_steps=self.skipped_after,
+            outer_bytes=self.outer_bytes,
         )

@@ -22,7 +22,7 @@ def gather_trace(worker: Worker, bubbles: Mapping[int, float]) -> Trace | None:
     """
     spans = worker.interpreter.recorder.kept(clock_offset_s=worker.clock_offset_s)
     payloads = gather_bytes(
-        worker.transport,
+        worker.everyone,
         msgspec.json.encode(spans),
         root=0,
         tag=GATHER_TAG,
@@ -38,7 +38,7 @@ def gather_trace(worker: Worker, bubbles: Mapping[int, float]) -> Trace | None:
     return Trace(
         truth=truth.truth,
         about=truth.about,
-        rank_names=worker.job.rank_names,
+        rank_names=worker.whole.rank_names,
         spans=everything,
         bubbles=tuple((step, bubble) for step, bubble in bubbles.items() if step in steps),
     )

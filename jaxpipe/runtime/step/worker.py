@@ -31,6 +31,7 @@ from jaxpipe.plan import Plan
 from jaxpipe.runtime.config import CommConfig
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.outer.job_part import JobPart, part_of
 from jaxpipe.runtime.stage.calls import StageCalls
 from jaxpipe.runtime.stage.compile import compile_stage, num_executables
 from jaxpipe.runtime.stage.loss_scale import LossScale, adjust, is_finite
@@ -50,18 +51,36 @@ _CLOCK_ROUNDS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A rank between steps; `clock_offset_s` is the difference of rank 0's clock to its own."""
+    """A rank between steps, of an island of an outer loop or of the whole job.
 
-    job: Job
+    `clock_offset_s` is the difference of the clock of rank 0 of all to its own.
+    """
+
+    part: JobPart
     interpreter: Interpreter
     train_program: Program
     eval_program: Program
     clock_offset_s: float
 
     @property
+    def job(self) -> Job:
+        """The job of the ranks that train in step with this one."""
+        return self.part.job
+
+    @property
+    def whole(self) -> Job:
+        """The job of all ranks."""
+        return self.part.whole
+
+    @property
     def transport(self) -> Transport:
-        """The transport to the other ranks, without compression."""
+        """The transport to the ranks of `job`, without compression."""
         return self.interpreter.transport
+
+    @property
+    def everyone(self) -> Transport:
+        """The transport to all ranks."""
+        return self.part.everyone
 
     @property
     def calls(self) -> Mapping[int, StageCalls]:
@@ -73,9 +92,9 @@ class Worker:
 
         A step whose gradients are not finite changes nothing on any rank.
         """
-        rank, hooks = self.transport.rank, self.interpreter.hooks
-        batch = train_step_batch(self.job, rank=rank, step=step)
-        hooks.after_read(self.job.plan, batch.samples, rank=rank, step=step)
+        rank, hooks = self.everyone.rank, self.interpreter.hooks
+        batch = train_step_batch(self.whole, rank=rank, step=step)
+        hooks.after_read(self.whole.plan, batch.samples, rank=rank, step=step)
         reducer = self.interpreter.reducer
         errors = copied_errors(reducer)  # whether the step is skipped is known only at its end
         state, totals = self.interpreter.train(self.train_program, state, batch)
@@ -86,11 +105,11 @@ class Worker:
         return replace(state, loss_scale=loss_scale, skipped_steps=skipped_steps), totals
 
     def eval_loss(self, state: TrainState) -> float:
-        """Return the held-out loss in nats per target, the same on all ranks."""
+        """Return the held-out loss in nats per target, the same on all ranks of `job`."""
         self.interpreter.hooks.before_evaluation()
         num_batches = self.job.train.eval_batches
         batches = [
-            eval_step_batch(self.job, rank=self.transport.rank, index=index)
+            eval_step_batch(self.whole, rank=self.everyone.rank, index=index)
             for index in range(num_batches)
         ]
         losses = [self.interpreter.evaluate(self.eval_program, state, b).loss for b in batches]
@@ -129,16 +148,17 @@ def start(
     """
     # Both checks come before compiling, which may take minutes.
     check_all_reduce(job.plan, transport)
+    part = part_of(job, transport)
     layout = job.layout(jax.local_devices())
-    plan, replica = job.plan, job.plan.replica(transport.rank)
-    number = plan.number(transport.rank)
+    plan, rank = part.job.plan, part.transport.rank
+    replica, number = plan.replica(rank), plan.number(rank)
     train_program = plan.train_schedule(replica=replica)[number]
     # The last steps: of a run that is stopped earlier, no spans are kept, and memory is bounded.
     keep_from = max(0, job.train.steps - job.trace.steps)
-    counted = CountingTransport(transport)
+    counted = CountingTransport(part.transport)
 
-    stages = job.plan.stages(transport.rank)
-    functions = {stage: job.functions(stage=stage, rank=transport.rank) for stage in stages}
+    stages = plan.stages(rank)
+    functions = {stage: part.job.functions(stage=stage, rank=rank) for stage in stages}
     ops = {stage: {i.op for i in train_program if i.stage == stage} for stage in stages}
     total = sum(num_executables(functions[stage], ops=ops[stage]) for stage in stages)
     numbers = count()
@@ -153,12 +173,10 @@ def start(
         )
 
     interpreter = Interpreter(
-        plan=job.plan,
+        plan=plan,
         calls={stage: compiled(stage) for stage in stages},
         transport=counted,
-        messages=CompressedTransport(
-            counted, boundary_codecs(job.comm, job.plan, rank=transport.rank)
-        ),
+        messages=CompressedTransport(counted, boundary_codecs(job.comm, plan, rank=rank)),
         reducer=AsyncAllReduce(counted, feeds_back=job.comm.feeds_back),
         wire=gradient_wire(job.comm),
         recorder=SpanRecorder(
@@ -176,7 +194,7 @@ def start(
     )
     # The clock offset comes after the barrier: round trips to a rank that compiles would take long.
     return Worker(
-        job=job,
+        part=part,
         interpreter=interpreter,
         train_program=train_program,
         eval_program=evaluate[number],

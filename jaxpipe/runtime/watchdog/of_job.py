@@ -6,7 +6,7 @@ Not exported by the package: the interpreter imports the package, and a job the 
 from collections.abc import Callable
 from pathlib import Path
 
-from jaxpipe.plan import Plan
+from jaxpipe.plan import Plan, island_of
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.watchdog import Cause, Deadlines, Seen, Watchdog
 from jaxpipe.schedule import Bucket, Instruction, Op
@@ -21,7 +21,7 @@ def start_watchdog(
         stage=job.plan.stages(rank)[0],
         num_ranks=job.plan.num_ranks,
         folder=job.folder,
-        waits_for=waits_for(job.plan, rank=rank, sharded=job.optimizer.sharded),
+        waits_for=_waits_within(job, rank=rank),
     )
     deadlines = Deadlines(least_s=job.run.hang_s, unlearned_s=job.run.timeout_s)
     return Watchdog(seen, deadlines, end=end)
@@ -31,6 +31,14 @@ def no_watchdog(rank: int) -> Watchdog:
     """Return a watchdog that is never started, for runs without one."""
     seen = Seen(rank=rank, stage=0, num_ranks=1, folder=Path(), waits_for=lambda _: ())
     return Watchdog(seen, Deadlines(least_s=1.0, unlearned_s=1.0))
+
+
+def _waits_within(job: Job, *, rank: int) -> Callable[[Instruction], tuple[int, ...]]:
+    """Return `waits_for` of a rank of an island: within a step it waits for no other island."""
+    island = island_of(job.plan, rank=rank, num_islands=max(1, job.outer.islands))
+    first = island.ranks.start
+    inside = waits_for(island.plan, rank=rank - first, sharded=job.optimizer.sharded)
+    return lambda instruction: tuple(first + other for other in inside(instruction))
 
 
 def waits_for(

@@ -97,6 +97,7 @@ class _Doing:
     what: Instruction | str
     step: int
     since_s: float
+    waits_for: tuple[int, ...] = ()
 
 
 class Watchdog:
@@ -128,12 +129,13 @@ class Watchdog:
         """Record that the rank begins an instruction, in the step of the last phase."""
         self._switch_to((instruction.op, instruction.bucket), instruction, self._doing.step)
 
-    def phase(self, name: str, *, step: int) -> None:
+    def phase(self, name: str, *, step: int, waits_for: tuple[int, ...] = ()) -> None:
         """Record that the rank begins something outside of its program; steps count from 0.
 
-        Its duration depends on disks and terminals, and no deadline is learned from it.
+        Its duration depends on disks and terminals, and no deadline is learned from it. It ends
+        only once the ranks in `waits_for` have come as far.
         """
-        self._switch_to(None, name, step)
+        self._switch_to(None, name, step, waits_for)
 
     @property
     def is_watching(self) -> bool:
@@ -171,11 +173,17 @@ class Watchdog:
             self._thread.join()
             self._file.unlink(missing_ok=True)
 
-    def _switch_to(self, kind: Hashable, what: Instruction | str, step: int) -> None:
+    def _switch_to(
+        self,
+        kind: Hashable,
+        what: Instruction | str,
+        step: int,
+        waits_for: tuple[int, ...] = (),
+    ) -> None:
         # No lock: one assignment of an immutable value, which the watchdog's thread reads once.
         now_s = time.monotonic()
         before = self._doing
-        self._doing = _Doing(kind=kind, what=what, step=step, since_s=now_s)
+        self._doing = _Doing(kind=kind, what=what, step=step, since_s=now_s, waits_for=waits_for)
         if before.kind is not None:
             self._deadlines.add(before.kind, now_s - before.since_s)
 
@@ -215,7 +223,7 @@ class Watchdog:
             stage=_stage(doing, seen),
             step=doing.step + 1,
             doing=_describe(doing),
-            waits_for=() if isinstance(what, str) else seen.waits_for(what),
+            waits_for=doing.waits_for if isinstance(what, str) else seen.waits_for(what),
             overdue=self._waited_s > self._deadlines.limit_s(doing.kind),
             beat=self._beat,
             process=os.getpid(),

@@ -1,0 +1,75 @@
+"""Checks of an outer loop: its plan, what it excludes, and the checkpoint that it resumes from."""
+
+from typing import Any
+
+import msgspec
+
+from jaxpipe.config.read import Config
+from jaxpipe.errors import CheckpointError, ConfigError
+from jaxpipe.outer import OuterConfig, check_fragments
+from jaxpipe.plan import Plan, check_islands
+from jaxpipe.runtime.checkpoint import Checkpoint
+from jaxpipe.runtime.config import Survival, TransportKind
+
+_KEPT = ("islands", "every", "fragments", "delay", "codec", "top_k_fraction")
+"""Fields that a run keeps when it resumes: what is under way depends on them."""
+
+
+def check_outer(config: Config, plan: Plan) -> None:
+    """Check that a plan has the configured islands, and that nothing excludes an outer loop.
+
+    Raises:
+        ConfigError: the last inner step is not the end of an outer step, there are more fragments
+            than layers, or a setting is not supported with an outer loop.
+        PlanError: the plan has no such islands.
+    """
+    outer, run = config.outer, config.run
+    if not outer.is_on:
+        return
+    if config.train.steps % outer.every:
+        raise ConfigError(
+            f"a run ends with an outer step: `outer.every` is {outer.every}, which does not divide "
+            f"`train.steps`, {config.train.steps}; change one of them"
+        )
+    check_fragments(outer.fragments, num_layers=config.model.num_layers)
+    check_islands(plan, num_islands=outer.islands)
+    dtype = config.model.param_dtype
+    excluded = {
+        "model.param_dtype": (dtype, dtype != "float32", "float32"),
+        "run.survive": (run.survive, run.survive is Survival.SHRINK, Survival.RESTART),
+        "run.transport": (run.transport, run.transport is TransportKind.NCCL, TransportKind.MPI),
+    }
+    for field, (value, is_excluded, fix) in excluded.items():
+        if is_excluded:
+            raise ConfigError(
+                f"an outer loop does not support this: `{field}` is {value}, and "
+                f"`outer.islands` {outer.islands}; set the first to {fix}, or the second to 0"
+            )
+
+
+def check_same_outer(config: Config, checkpoint: Checkpoint) -> None:
+    """Check that a run continues with the outer loop of its checkpoint, or without one as before.
+
+    Raises:
+        CheckpointError: the outer loops differ in more than learning rate, momentum and mixing.
+    """
+    saved = _saved_outer(checkpoint)
+    for field in _KEPT:
+        old, new = getattr(saved, field), getattr(config.outer, field)
+        if old != new:
+            raise CheckpointError(
+                f"a run continues with its own outer loop: `outer.{field}` is {new}, the "
+                f"checkpoint {checkpoint.folder} has {old}; set it to that"
+            )
+
+
+def _saved_outer(checkpoint: Checkpoint) -> OuterConfig:
+    tree: Any = checkpoint.metadata.get("config")
+    values = tree.get("outer", {}) if isinstance(tree, dict) else {}
+    try:
+        return msgspec.convert(values, OuterConfig)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(
+            f"a checkpoint holds a configuration: `outer` of {checkpoint.folder} is none: {error}; "
+            "resume from an older step"
+        ) from error

@@ -1,0 +1,43 @@
+"""The mathematics of outer loops: islands that train apart, and share an outer step at times.
+
+- `outer_step`: outer gradients, Nesterov momentum, mixing, weights by tokens
+- `fragments`: which parameters take their outer steps together
+- `timetable`: after which inner steps they do
+- `outer_config`: the section `[outer]` of a configuration
+
+Nothing here needs jax or a transport: `jaxpipe.runtime.outer` runs it.
+"""
+
+from jaxpipe.outer.fragments import check_fragments, fragment_of, fragments
+from jaxpipe.outer.outer_config import OuterConfig
+from jaxpipe.outer.outer_step import (
+    MEAN,
+    OuterOptimizer,
+    OuterState,
+    fresh_state,
+    mean_step,
+    mixed,
+    outer_gradient,
+    outer_step,
+    token_weights,
+)
+from jaxpipe.outer.timetable import OuterAction, OuterEvent, OuterTimetable
+
+__all__ = [
+    "MEAN",
+    "OuterAction",
+    "OuterConfig",
+    "OuterEvent",
+    "OuterOptimizer",
+    "OuterState",
+    "OuterTimetable",
+    "check_fragments",
+    "fragment_of",
+    "fragments",
+    "fresh_state",
+    "mean_step",
+    "mixed",
+    "outer_gradient",
+    "outer_step",
+    "token_weights",
+]

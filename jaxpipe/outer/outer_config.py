@@ -1,0 +1,84 @@
+"""The section `[outer]` of a configuration."""
+
+from dataclasses import dataclass, fields
+from math import isfinite
+
+from jaxpipe.collective import CodecKind
+from jaxpipe.outer.timetable import check_timetable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterConfig:
+    """The outer loop: islands of replicas train apart, and take one outer step together at times.
+
+    Within an island everything is as without this section: gradients are all-reduced in each step.
+    `train.batch` is that of all islands together. The inner learning rate, its warm-up and the
+    moments belong to each island, and continue over outer steps.
+    """
+
+    islands: int = 0
+    """Number of islands, groups of consecutive replicas of equal number [islands]; 0 turns the
+    outer loop off, 1 is a single island that follows the outer optimizer."""
+    every: int = 30
+    """Inner steps from one outer step to the next, H [steps]; divides `train.steps`."""
+    learning_rate: float = 0.7
+    """Learning rate of the outer optimizer, eta. Published: 0.7, or tuned on a small model 0.4 for
+    one island, 0.6 for two or four, 0.8 for eight."""
+    momentum: float = 0.9
+    """Nesterov momentum of the outer optimizer, mu; 0 is plain SGD."""
+    fragments: int = 1
+    """Parts of the parameters that take their outer steps in turn; divides `every`. The first has
+    embeddings and head, the others every so many-th layer."""
+    delay: int = 0
+    """Inner steps for which the all-reduce of a fragment may overlap with training, tau [steps];
+    below `every` / `fragments`."""
+    local_fraction: float = 0.0
+    """Fraction of its own parameters that an island keeps when new ones arrive, alpha; published
+    with a delay: 0.5."""
+    codec: CodecKind = CodecKind.NONE
+    """Codec of outer gradients between islands. `top_k` feeds its residuals back into the next
+    outer step, and checkpoints contain them."""
+    top_k_fraction: float = 0.01
+    """Fraction of the values that `top_k` sends, the largest ones."""
+
+    def __post_init__(self) -> None:
+        if self.islands < 0:
+            raise ValueError(f"`islands` must not be negative, is {self.islands}")
+        self._check_given()
+        for name in ("every", "fragments"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, is {getattr(self, name)}")
+        if not (self.learning_rate > 0 and isfinite(self.learning_rate)):
+            raise ValueError(f"`learning_rate` must be above 0 and finite, is {self.learning_rate}")
+        for name in ("momentum", "local_fraction"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be from 0 to below 1, is {getattr(self, name)}")
+        if not 0 < self.top_k_fraction <= 1:
+            raise ValueError(
+                f"`top_k_fraction` must be above 0 and at most 1, is {self.top_k_fraction}"
+            )
+        if self.islands == 1 and self.codec is not CodecKind.NONE:
+            raise ValueError(
+                f"one island sends nothing to others: `codec` is {self.codec}, and `islands` is 1; "
+                f"set `codec` to {CodecKind.NONE}"
+            )
+        check_timetable(every=self.every, num_fragments=self.fragments, delay=self.delay)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is an outer loop."""
+        return self.islands > 0
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether the codec adds its residuals to the next outer step (error feedback)."""
+        return self.codec is CodecKind.TOP_K
+
+    def _check_given(self) -> None:
+        changed = [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+        if self.islands == 0 and changed:
+            raise ValueError(
+                f"an outer loop needs islands: `{changed[0]}` is "
+                f"{getattr(self, changed[0])}, and `islands` is 0; set `islands`, or leave out "
+                f"`{changed[0]}`"
+            )
