@@ -8,11 +8,19 @@ import numpy as np
 
 from jaxpipe import topo
 from jaxpipe.autoshard.inter_op import AlpaPlan, alpa_plan
-from jaxpipe.errors import ConfigError
+from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.models import GptConfig, load_preset
-from jaxpipe.plan import Plan, dtfm_cost
+from jaxpipe.plan import Plan, Sharing, dtfm_cost
 from jaxpipe.plan.cost import live_limits, overfull
-from jaxpipe.plan.decide import Effort, Shape, Task, build, decide, dtfm_plan
+from jaxpipe.plan.decide import (
+    Effort,
+    Shape,
+    Task,
+    build,
+    decide,
+    dtfm_plan,
+    with_suited_trees,
+)
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each
 from jaxpipe.propose.named_layout import named_plan
@@ -61,7 +69,7 @@ class Proposal:
     def unchecked(self) -> tuple[int, ...]:
         """The devices of the plan whose memory is unknown: it is not checked that stages fit."""
         devices = self.cluster.devices
-        used = sorted(device for row in self.plan.placement for device in row)
+        used = sorted(device for group in self.plan.groups for device in group)
         return tuple(device for device in used if devices[device].memory_bytes is None)
 
 
@@ -82,7 +90,8 @@ def propose(
             unknown.
         PlanError: no plan fits into memory.
     """
-    task, conditions = _conditions(request, model or _model(request))
+    model = model or _model(request)
+    task, conditions = _conditions(request, model)
     objective, valued = step_objective(conditions), 0
 
     def seconds(plan: Plan) -> float:
@@ -98,6 +107,7 @@ def propose(
     by_shape: tuple[tuple[Shape, float], ...] = ()
     if request.layout is not None:
         plan = named_plan(request.layout, task, seed=request.seed)
+        _check_heads(plan, model)
     elif request.objective is Goal.DTFM:
         plan = dtfm_plan(task, seed=request.seed, seconds=request.budget)
     elif request.objective is Goal.ALPA:
@@ -111,7 +121,7 @@ def propose(
     if request.measure:
         # After the search: a schedule is made for one plan, too slowly to be made for each.
         plan = _made_to_measure(plan, task, conditions)
-    used = {device for row in plan.placement for device in row}
+    used = {device for group in plan.groups for device in group}
     random = np.random.default_rng(request.seed)
     return Proposal(
         plan=plan,
@@ -192,7 +202,17 @@ def _conditions(request: PlanRequest, model: GptConfig) -> tuple[Task, Condition
         overheads=known.overheads(
             chunk_bytes=CHUNK_BYTES, ideal=request.ideal, keep_warm=not request.cold_connections
         ),
+        recomputes=(request.remat or Remat.FULL) is Remat.FULL,
     )
+
+
+def _check_heads(plan: Plan, model: GptConfig) -> None:
+    sizes = {len(group) for group in plan.groups} if plan.sharing is Sharing.TENSOR else set()
+    if wrong := [size for size in sorted(sizes) if model.num_heads % size]:
+        raise PlanError(
+            f"the devices of a rank have equal parts of {model.num_heads} heads: ranks have "
+            f"{wrong[0]} devices; choose a layout, or a model, in which the one divides the other"
+        )
 
 
 def _missing(name: str) -> ConfigError:
@@ -220,7 +240,13 @@ def _cluster(request: PlanRequest) -> Cluster:
 
 
 def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
-    """Return the plan on other devices, with sync trees for them."""
+    """Return the plan on other devices, with sync trees for them; of groups, in another order."""
+    if plan.has_groups:
+        # A group stays together: it is on one host.
+        order = [int(device) for device in devices if device < plan.num_ranks]
+        groups = iter([plan.group(rank) for rank in order])
+        rows = [[next(groups) for _ in row] for row in plan.placement]
+        return with_suited_trees(task, plan.on_groups(rows))
     return build(
         task,
         devices[: plan.num_ranks].reshape(plan.num_replicas, plan.num_stages),

@@ -24,6 +24,14 @@ class NamedLayout(StrEnum):
 
     P8 = "p8"
     """Megatron's pipeline of 8 stages."""
+    T8 = "t8"
+    """Megatron's tensor parallelism over 8 devices, without a pipeline."""
+    P4T2 = "p4t2"
+    """Megatron's 4 stages of 2 devices."""
+    P2T4 = "p2t4"
+    """Megatron's 2 stages of 4 devices."""
+    ZERO3 = "zero3"
+    """ZeRO-3 inside hosts, replicas across them."""
     DTFM = "dtfm"
     """DT-FM's, placed by its scheduler."""
     RANDOM = "random"
@@ -47,8 +55,8 @@ class PlanRequest:
     """What to minimize: the simulated `time` of a step, DT-FM's published cost, `dtfm`, or the
     time that `alpa`'s inter-operator pass predicts for stages on submeshes of equal size."""
     layout: NamedLayout | None = None
-    """A published baseline instead of a search: Megatron's `p8`, `dtfm`, or `random`, which
-    `--seed` shuffles (theirs: 2022)."""
+    """A published baseline instead of a search: Megatron's `p8`, `t8`, `p4t2` or `p2t4`, `zero3`
+    inside hosts, `dtfm`, or `random`, which `--seed` shuffles (theirs: 2022)."""
     budget: float = 30.0
     """Seconds to search."""
     measure: bool = False

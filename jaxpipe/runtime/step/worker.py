@@ -129,7 +129,7 @@ def start(
     """
     # Both checks come before compiling, which may take minutes.
     check_all_reduce(job.plan, transport)
-    layout = job.layout(jax.local_devices())
+    layout = job.layout(jax.local_devices(), rank=transport.rank)
     plan, replica = job.plan, job.plan.replica(transport.rank)
     number = plan.number(transport.rank)
     train_program = plan.train_schedule(replica=replica)[number]
