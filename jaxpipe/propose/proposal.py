@@ -11,29 +11,25 @@ from jaxpipe.autoshard.inter_op import AlpaPlan, alpa_plan
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.models import GptConfig, load_preset
 from jaxpipe.plan import Plan, Sharing, dtfm_cost
-from jaxpipe.plan.cost import live_limits, overfull
-from jaxpipe.plan.decide import (
-    Effort,
-    Shape,
-    Task,
-    build,
-    decide,
-    dtfm_plan,
-    with_suited_trees,
-)
+from jaxpipe.plan.cost import LowerBound, live_limits, lower_bound, overfull
+from jaxpipe.plan.decide import Shape, Task, build, dtfm_plan, with_suited_trees
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each
 from jaxpipe.propose.named_layout import named_plan
 from jaxpipe.propose.request import Goal, PlanRequest
+from jaxpipe.propose.searched import searched
+from jaxpipe.propose.worth import Appraisal, Worth
 from jaxpipe.runtime.config import MatmulPrecision, Remat
 from jaxpipe.simulate import (
     Conditions,
     Search,
     StepBreakdown,
     auto_schedule,
+    check_prices,
     plan_step,
     plan_step_s,
     step_breakdown,
+    step_dollars,
     step_objective,
 )
 from jaxpipe.topo import Cluster, Precision
@@ -45,19 +41,24 @@ class Proposal:
 
     `identity_s` and `random_s` are the same plan with devices in their order and at random;
     `larger` is the best plan found with more devices, if some are left out. `alpa` has the stages
-    of the objective `alpa`. `precision` is that of matrix products.
+    of the objective `alpa`. `precision` is that of matrix products. `dtfm_s` is None if replicas
+    are unlike. `bound` holds for every plan for these devices. Of a search for dollars, `front` has
+    the plans that no other beats in seconds and dollars; `dollars` is None without prices.
     """
 
     plan: Plan
     cluster: Cluster
     precision: Precision
     split: StepBreakdown
-    dtfm_s: float
+    dtfm_s: float | None
     identity_s: float
     random_s: tuple[float, ...]
     left_out: tuple[int, ...]
     larger: tuple[Shape, float] | None
     num_valued: int
+    bound: LowerBound
+    dollars: float | None
+    front: tuple[Worth, ...] = ()
     alpa: AlpaPlan | None = None
 
     @property
@@ -92,7 +93,11 @@ def propose(
     """
     model = model or _model(request)
     task, conditions = _conditions(request, model)
-    objective, valued = step_objective(conditions), 0
+    appraisal = None
+    if request.counts_dollars:
+        check_prices(task.cluster)
+        appraisal = Appraisal(request=request, conditions=conditions)
+    objective, valued = appraisal or step_objective(conditions), 0
 
     def seconds(plan: Plan) -> float:
         nonlocal valued
@@ -114,20 +119,39 @@ def propose(
         alpa = alpa_plan(task)
         plan = alpa.plan
     else:
-        # The time decides: a million changes are never reached.
-        effort = Effort(seconds=request.budget, num_changes=10**6)
-        decision = decide(task, seconds, seed=request.seed, effort=effort)
-        plan, by_shape = _as_listed_if_faster(decision.plan, task, conditions), decision.by_shape
+        found = searched(
+            request,
+            task,
+            seconds,
+            num_heads=model.num_heads,
+            recomputes=conditions.recomputes,
+        )
+        plan, by_shape = found.plan, found.by_shape
+        if appraisal is not None:
+            appraisal.check_limits(plan)
+        elif plan.is_even and not plan.has_groups:
+            plan = _as_listed_if_faster(plan, task, conditions)
     if request.measure:
         # After the search: a schedule is made for one plan, too slowly to be made for each.
         plan = _made_to_measure(plan, task, conditions)
     used = {device for group in plan.groups for device in group}
     random = np.random.default_rng(request.seed)
+    split = step_breakdown(plan, conditions)
     return Proposal(
         plan=plan,
         cluster=task.cluster,
         precision=task.precision,
-        split=step_breakdown(plan, conditions),
+        split=split,
+        bound=lower_bound(
+            task.cluster,
+            task.profile,
+            slow=task.slow,
+            batch=task.batch,
+            gradient_bytes=task.bytes_each.gradient,
+            local_factor=conditions.overheads.local_factor,
+        ),
+        dollars=_dollars(plan, conditions, split.step_s),
+        front=() if appraisal is None else tuple(appraisal.front),
         # Placements below share plan, schedule and partition: they differ in devices alone.
         dtfm_s=_dtfm_cost_s(plan, task.cluster),
         identity_s=exact_s(_placed(task, plan, np.arange(len(task.cluster)))),
@@ -193,6 +217,7 @@ def _conditions(request: PlanRequest, model: GptConfig) -> tuple[Task, Condition
         chunk_bytes=CHUNK_BYTES,
         stages=request.stages,
         replicas=request.replicas,
+        any_size=request.counts_dollars,
     )
     return task, Conditions(
         cluster=known.cluster,
@@ -241,11 +266,13 @@ def _cluster(request: PlanRequest) -> Cluster:
 
 def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
     """Return the plan on other devices, with sync trees for them; of groups, in another order."""
-    if plan.has_groups:
+    if plan.has_groups or not plan.is_even:
+        order = [int(device) for device in devices]
+        alone = [(device,) for device in order]
         # A group stays together: it is on one host.
-        order = [int(device) for device in devices if device < plan.num_ranks]
-        groups = iter([plan.group(rank) for rank in order])
-        rows = [[next(groups) for _ in row] for row in plan.placement]
+        groups = [plan.group(rank) for rank in order if rank < plan.num_ranks]
+        left = iter(groups if plan.has_groups else alone)
+        rows = [[next(left) for _ in row] for row in plan.placement]
         return with_suited_trees(task, plan.on_groups(rows))
     return build(
         task,
@@ -258,7 +285,18 @@ def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
     )
 
 
-def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float:
+def _dollars(plan: Plan, conditions: Conditions, step_s: float) -> float | None:
+    """Return the dollars of a step; None if the cluster has no prices."""
+    try:
+        check_prices(conditions.cluster)
+    except PlanError:
+        return None
+    return step_dollars(plan, plan_step(plan, conditions), step_s=step_s)
+
+
+def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float | None:
+    if not plan.is_even:
+        return None  # it is one of equal groups
     # DT-FM's groups are stages: the transposed placement.
     groups = np.array(plan.placement).T.tolist()
     return dtfm_cost(cluster.latency_s, cluster.bandwidth_bytes_per_s, groups).total

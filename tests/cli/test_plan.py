@@ -100,7 +100,7 @@ devices = 2
     [
         ('gpu = "A100-40GB"', (), "tf32", []),
         ('gpu = "A100-40GB"', ("--matmul-precision", "float32"), "fp32", []),
-        ('gpu = "RTX-4090"\nmemory_gib = 24\ntflops = 82.6', (), "fp32", []),
+        ('gpu = "RX-9070"\nmemory_gib = 24\ntflops = 82.6', (), "fp32", []),
         ("effective_tflops = 3", (), "fp32", ["lab-0:0", "lab-0:1"]),
     ],
 )

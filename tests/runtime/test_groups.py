@@ -15,13 +15,12 @@ from jaxpipe.plan import Sharing
 from jaxpipe.propose.request import NamedLayout
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.runtime.rank_mesh import first_device, rank_mesh
+from tests import QUICKLY_COMPILED
 from tests.programs.grouped import BATCH, MODEL, layout_plan, unlike_plan
 from tests.runtime.training import tiny_tree
 
 ROUNDING = 1e-5
-EIGHT_DEVICES = {
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-}
+EIGHT_DEVICES = {"XLA_FLAGS": f"--xla_force_host_platform_device_count=8 {QUICKLY_COMPILED}"}
 
 
 @pytest.fixture(scope="module")
