@@ -66,6 +66,8 @@ def _devices(each: HostOfGroup) -> Iterator[Device]:
             effective_flops_per_s=None if effective is None else flops_per_s(effective),
             peak_flops_per_s=None if tflops is None else flops_per_s(tflops),
             memory_bytes=None if memory_gib is None else bytes_from_gib(memory_gib),
+            dollars_per_hour=group.dollars_per_hour,
+            egress_dollars_per_gb=group.egress_dollars_per_gb,
         )
 
 

@@ -28,7 +28,8 @@ class Device:
 
     `memory_bytes` is by default that of its `gpu`. `peak_flops_per_s` is the peak of its matrix
     products, if it is not that of its `gpu`; `effective_flops_per_s` is its speed in training, if
-    that was measured.
+    that was measured. `dollars_per_hour` is its price, `egress_dollars_per_gb` that of 1e9 bytes
+    that it sends to another region; None if they are not known.
     """
 
     name: str
@@ -38,6 +39,8 @@ class Device:
     effective_flops_per_s: float | None = None
     peak_flops_per_s: float | None = None
     memory_bytes: int | None = None
+    dollars_per_hour: float | None = None
+    egress_dollars_per_gb: float | None = None
 
     def __post_init__(self) -> None:
         if self.memory_bytes is None and self.gpu is not None:
@@ -47,6 +50,10 @@ class Device:
             value = getattr(self, name)
             if value is not None and not 0 < value < inf:  # chained: nan is refused as well
                 raise ValueError(f"`{name}` must be above 0 and finite, is {value}")
+        for name in ("dollars_per_hour", "egress_dollars_per_gb"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < inf:
+                raise ValueError(f"`{name}` must be from 0 to below infinity, is {value}")
 
     @property
     def has_speed(self) -> bool:

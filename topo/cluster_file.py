@@ -44,6 +44,10 @@ class HostGroup:
     Default: that of `gpu` in each format."""
     effective_tflops: float | None = None
     """Speed that a device reaches in training, if it was measured [TFLOP/s]."""
+    dollars_per_hour: float | None = None
+    """Price of a device [dollars per hour]. Default: unknown."""
+    egress_dollars_per_gb: float | None = None
+    """Price of 1e9 bytes that leave the region [dollars]. Default: unknown."""
     nic_gbps: float = inf
     """Bandwidth of the NIC in each direction, shared by the devices of a host [Gbit/s]."""
     egress_gbps: float | None = None
@@ -63,10 +67,17 @@ class HostGroup:
             given = getattr(self, name)
             if given is not None and not 0 < given < inf:
                 raise ValueError(f"`{name}` must be above 0 and finite, is {given}")
+        self._check_prices()
         if self.name is not None and (self.count > 1 or len(self.regions) != 1):
             raise ValueError(f"`name` is for one host; {self.name!r} stands for more: leave it out")
         if self.hostfile or self.slurm_topology:
             self._check_listed()
+
+    def _check_prices(self) -> None:
+        for name in ("dollars_per_hour", "egress_dollars_per_gb"):
+            given = getattr(self, name)
+            if given is not None and not 0 <= given < inf:
+                raise ValueError(f"`{name}` must be from 0 to below infinity, is {given}")
 
     def _check_listed(self) -> None:
         """Hosts that a file lists are not counted and named here as well."""

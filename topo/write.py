@@ -55,6 +55,9 @@ def _host(host: Host, devices: list[Device]) -> Iterator[str]:
     if first.effective_flops_per_s is not None:
         tflops = tflops_from_flops_per_s(first.effective_flops_per_s)
         yield toml_pair("effective_tflops", tflops)
+    for name in ("dollars_per_hour", "egress_dollars_per_gb"):
+        if getattr(first, name) is not None:
+            yield toml_pair(name, getattr(first, name))
     if np.isfinite(host.egress_bytes_per_s):
         yield toml_pair("egress_gbps", gbps_from_bytes_per_s(host.egress_bytes_per_s))
     if np.isfinite(host.ingress_bytes_per_s):

@@ -34,9 +34,10 @@ class Question:
 
     def objective(self, layout: Layout) -> float:
         """Return the objective of a layout; infinite if it does not fit or breaks a limit."""
-        if not self.judge.fits(layout):
-            return inf
-        seconds = self.judge.step_s(layout)
+        return self.valued(layout, self.judge.step_s(layout)) if self.judge.fits(layout) else inf
+
+    def valued(self, layout: Layout, seconds: float) -> float:
+        """Return the objective of a layout whose step takes these seconds; infinite as above."""
         if self.scenario.min_steps_per_s is not None:
             is_fast = seconds * self.scenario.min_steps_per_s <= 1
             return self.judge.dollars(layout, seconds) if is_fast else inf

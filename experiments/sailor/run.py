@@ -3,8 +3,8 @@
 `judge` compares our judge with the published one, and fails where a plan differs. `measured`
 compares predictions with the measured runs. `predict FILE` takes runs in the form of
 `published/validation.csv` and prints a JSON line for each. `plan` searches layouts for all
-scenarios, or for those that are named. `exact` tries all layouts on small clusters.
-`order` simulates the layouts of other planners: some minutes.
+scenarios, or for those that are named, with the judge and with our simulator as objective. `exact`
+tries all layouts on small clusters. `order` simulates the layouts of other planners: some minutes.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from experiments.sailor.exact import MOST_GPUS, exact_row, small_clusters
 from experiments.sailor.judged import differing, judged_rows
 from experiments.sailor.measured import measured_table, simulator_table
 from experiments.sailor.order import APART, kendall_tau, order_rows
+from experiments.sailor.own import own_row
 from experiments.sailor.planned import planned_row
 from experiments.sailor.predict import fit, measured_rows, predict
 from experiments.sailor.published import scenarios
@@ -88,7 +89,7 @@ def _predict(file: Path) -> int:
 def _plan(names: list[str]) -> int:
     rows = []
     for name in names or scenarios():
-        rows.append(planned_row(name))
+        rows.append({**planned_row(name), **own_row(name)})
         print(markdown(rows[-1:]).splitlines()[-1], flush=True)
     if not names:
         write_csv(rows, _RESULTS / "planned.csv", number=".5g")

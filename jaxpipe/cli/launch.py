@@ -12,6 +12,7 @@ from jaxpipe.runtime.config import ComputeKind, Survival
 
 if TYPE_CHECKING:
     from jaxpipe.config import Config
+    from jaxpipe.plan import Plan
 
 
 class Target(StrEnum):
@@ -81,12 +82,31 @@ def _job(read: "Config", arguments: tuple[str, ...]) -> Launch:
             f"`run.compute` is {read.run.compute}; use `jaxpipe train` on one host"
         )
     cluster = cluster_from(read)
+    plan = plan_from(read, cluster)
     return Launch(
-        plan=plan_from(read, cluster),
+        plan=plan,
         cluster=cluster,
         folder=read.run.folder,
         arguments=arguments,
         steps=read.train.steps,
         survives=read.run.survive is Survival.SHRINK,
-        gpus_each=read.mesh.num_devices,
+        gpus_each=_gpus_each(read, plan),
     )
+
+
+def _gpus_each(read: "Config", plan: "Plan") -> int:
+    """Return the number of GPUs of every rank.
+
+    Raises:
+        ConfigError: ranks have unequal numbers.
+    """
+    from jaxpipe.runtime.rank_mesh import rank_mesh
+
+    sizes = {rank_mesh(plan, read.mesh, rank=rank).num_devices for rank in range(plan.num_ranks)}
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"a launcher gives all ranks as many GPUs: ranks of the plan have "
+            f"{', '.join(map(str, sorted(sizes)))} devices; start them yourself, with all GPUs of "
+            "a host visible, or plan ranks of equal groups"
+        )
+    return sizes.pop()

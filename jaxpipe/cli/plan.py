@@ -11,8 +11,11 @@ import tyro
 from jaxpipe.propose.request import OuterQuestion, PlanRequest
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
+    from collections.abc import Iterable
+
     from jaxpipe.autoshard.inter_op import AlpaPlan
     from jaxpipe.models import GptConfig
+    from jaxpipe.plan import Plan
     from jaxpipe.propose.outer_advice import OuterAdvice
     from jaxpipe.propose.proposal import Proposal
 
@@ -137,12 +140,18 @@ def _lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
         "",
         f"a step takes {split.step_s:.4g} s (simulated)",
         *(f"  {n:<14}{s:10.4g} s {s / split.step_s:7.1%}" for n, s in parts.items()),
+        *_bound(proposal),
+        *_front(proposal),
         "",
         "the same plan with other placements (simulated)",
         f"  {'as listed':<14}{proposal.identity_s:10.4g} s {identity:7.2f}x",
         f"  {'random':<14}{proposal.random_median_s:10.4g} s {chance:7.2f}x   median of "
         f"{len(proposal.random_s)}, {min(proposal.random_s):.4g} to {max(proposal.random_s):.4g} s",
-        f"DT-FM's published cost of this placement: {proposal.dtfm_s:.4f}",
+        *(
+            ()
+            if proposal.dtfm_s is None
+            else (f"DT-FM's published cost of this placement: {proposal.dtfm_s:.4f}",)
+        ),
         "",
         *(() if proposal.alpa is None else (*_alpa_stages(proposal.alpa, proposal), "")),
         *_outer_lines(request, proposal),
@@ -152,11 +161,37 @@ def _lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
     ]
 
 
+def _bound(proposal: "Proposal") -> list[str]:
+    """Return the line about the bound that is proved, and how far the plan is from it."""
+    bound, step_s = proposal.bound, proposal.split.step_s
+    by = "compute" if bound.compute_s >= bound.cut_s else "the narrowest cut"
+    line = f"no plan for these devices takes less than {bound.seconds:.4g} s, by {by}"
+    return [f"{line}: at most {step_s / bound.seconds - 1:.0%} to gain"] if bound.seconds else []
+
+
+def _front(proposal: "Proposal") -> list[str]:
+    """Return the dollars of a step, and the plans that trade them for seconds."""
+    if proposal.dollars is None:
+        return []
+    rows = [
+        f"  {each.seconds:10.4g} s {each.dollars:12.4g} dollars   {each.plan.shape}, "
+        f"{sum(map(len, each.plan.groups))} devices"
+        for each in proposal.front
+    ]
+    heading = "plans that no other beats in seconds and dollars (simulated)"
+    return [
+        f"a step costs {proposal.dollars:.4g} dollars (simulated)",
+        *(["", heading, *rows] if rows else []),
+    ]
+
+
 def _summary(proposal: "Proposal") -> list[str]:
     from jaxpipe.plan.draw_plan import draw_tree
 
     plan, devices = proposal.plan, proposal.cluster.devices
-    warmup = "" if plan.warmup is None else f", warm-up {' '.join(map(str, plan.warmup))}"
+    warmups = [" ".join(map(str, each.warmup or ())) for each in plan.pipelines]
+    warmup = f", warm-up {_each(warmups)}" if any(warmups) else ""
+    counts = (f"{each.microbatch}, {each.num_microbatches} of them" for each in plan.pipelines)
     rows = [
         ", ".join(
             f"{region} x{len(list(members))}"
@@ -166,16 +201,22 @@ def _summary(proposal: "Proposal") -> list[str]:
         for row in plan.placement
     ]
     return [
-        f"{plan.num_stages} stages x {plan.num_replicas} replicas on {plan.num_ranks} of the "
-        f"{len(devices)} devices of {proposal.cluster.name}",
+        f"{plan.shape} on {sum(map(len, plan.groups))} of the {len(devices)} devices of "
+        f"{proposal.cluster.name}",
         "",
         *(f"replica {replica:<4}{row}" for replica, row in enumerate(rows)),
         "",
-        f"layers      {' '.join(map(str, plan.cut))}",
+        f"layers      {_each(' '.join(map(str, each.cut)) for each in plan.pipelines)}",
         f"schedule    {plan.schedule_name}{warmup}",
-        f"microbatch  {plan.microbatch}, {plan.num_microbatches} of them",
-        f"gradients   {plan.all_reduce}, of stage 0 along {draw_tree(plan.sync[0])}",
+        f"microbatch  {_each(counts)}",
+        f"gradients   {plan.all_reduce}, of the first layer along {draw_tree(plan.sync[0])}",
     ]
+
+
+def _each(texts: "Iterable[str]") -> str:
+    """Return what all replicas have, or what each of them has."""
+    found = list(texts)
+    return found[0] if len(set(found)) == 1 else " | ".join(found)
 
 
 def _alpa_stages(alpa: "AlpaPlan", proposal: "Proposal") -> list[str]:
@@ -214,7 +255,9 @@ def _left_out(request: PlanRequest, proposal: "Proposal") -> list[str]:
     if not names:
         return ["all devices are used"]
     shown = _few(names)
-    if proposal.larger is None:
+    if request.counts_dollars:
+        reason = "no plan found with more of them is worth its dollars"
+    elif proposal.larger is None:
         reason = (
             f"no larger plan divides batch {request.batch}, has a layer for each stage and fits "
             "into memory, or none was among the most promising"
@@ -274,15 +317,23 @@ def _json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str, An
         "dtfm_cost": proposal.dtfm_s,
         **_alpa_json(proposal.alpa),
         **_outer_json(proposal.advice),
-        "stages": plan.num_stages,
+        "bound_seconds": proposal.bound.seconds,
+        "dollars": proposal.dollars,
+        "front": [
+            {"seconds": each.seconds, "dollars": each.dollars, "shape": each.plan.shape}
+            for each in proposal.front
+        ],
+        "stages": _value(plan, "num_stages"),
         "replicas": plan.num_replicas,
-        "cut": plan.cut,
+        "cut": _value(plan, "cut"),
         "schedule": plan.schedule_name,
-        "warmup": plan.warmup,
+        "warmup": _value(plan, "warmup"),
         "all_reduce": plan.all_reduce.value,
-        "microbatch": plan.microbatch,
-        "num_microbatches": plan.num_microbatches,
-        "placement": plan.placement,
+        "microbatch": _value(plan, "microbatch"),
+        "num_microbatches": _value(plan, "num_microbatches"),
+        "placement": [each.groups for each in plan.pipelines]
+        if plan.has_groups
+        else plan.placement,
         "left_out": [proposal.cluster.devices[device].name for device in proposal.left_out],
         "precision": proposal.precision.value,
         "memory_unchecked": [proposal.cluster.devices[each].name for each in proposal.unchecked],
@@ -313,6 +364,12 @@ def _outer_json(advice: "OuterAdvice | None") -> dict[str, Any]:
             "wins_up_to_bandwidth": advice.bandwidth,
         }
     }
+
+
+def _value(plan: "Plan", name: str) -> Any:
+    """Return the value that all replicas have, or a list with that of each."""
+    values = [getattr(pipeline, name) for pipeline in plan.pipelines]
+    return values[0] if all(each == values[0] for each in values) else values
 
 
 def _alpa_json(alpa: "AlpaPlan | None") -> dict[str, Any]:

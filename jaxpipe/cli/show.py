@@ -35,7 +35,7 @@ def show(
     schedule = plan.compute_schedule(replica=None if plan.is_even else 0)
     _print(f"{draw_plan(plan, cluster)}\n\n{legend(schedule)}\n")
     memory = plan_memory(read, plan, cluster)
-    _print("\n".join(memory_lines(memory, read.mesh)))
+    _print("\n".join(memory_lines(memory)))
     # Drawn first: the error names one rank, the table all of them.
     check_memory(memory)
     changes = settings

@@ -167,7 +167,7 @@ def _chosen(cluster: "Cluster", *, devices: str | None, plan: Path | None) -> Se
     if plan is not None:
         if devices is not None:
             raise ValueError(f"one placement at a time: `--devices` is {devices}, `--plan` {plan}")
-        return [device for row in read_plan(plan, cluster).placement for device in row]
+        return [device for group in read_plan(plan, cluster).groups for device in group]
     return range(len(cluster)) if devices is None else _numbers(devices)
 
 

@@ -28,6 +28,11 @@ def check_comparison(
         )
     check_run(config, resume=False)
     sharded = [system for system in systems if system is not System.PIPELINE]
+    if sharded and plan.has_groups:
+        raise ConfigError(
+            "SPMD systems have a rank for each device: ranks of the plan have several devices; "
+            "compare with a plan of single devices"
+        )
     # The pipeline supports more configurations than the SPMD steps.
     if sharded:
         _check_same(config)

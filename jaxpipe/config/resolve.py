@@ -10,6 +10,8 @@ from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.models import num_parameters
 from jaxpipe.plan import Plan, default_plan, read_plan
+from jaxpipe.runtime.config import MeshConfig
+from jaxpipe.runtime.rank_mesh import rank_mesh
 from jaxpipe.simulate import fastest_all_reduce
 from jaxpipe.topo import Cluster
 
@@ -64,8 +66,13 @@ def check_plan_fits(config: Config, plan: Plan, *, source: str = "the plan") -> 
         PlanError: the plan is for another model or batch, or has no such islands.
     """
     _check_same_model(config, plan, source=source)
-    for microbatch in {pipeline.microbatch for pipeline in plan.pipelines}:
-        _check_mesh_fits(config, microbatch=microbatch)
+    _check_groups(config, plan, source=source)
+    meshes = {
+        (rank_mesh(plan, config.mesh, rank=rank), plan.pipeline(rank).microbatch)
+        for rank in range(plan.num_ranks)
+    }
+    for mesh, microbatch in meshes:
+        _check_mesh_fits(config, mesh, microbatch=microbatch)
     _check_codec(config, plan)
     _check_sharding(config, plan)
     check_outer(config, plan)
@@ -89,10 +96,19 @@ def _all_reduce(config: Config, plan: Plan, cluster: Cluster) -> AllReduceKind:
     return kind
 
 
-def _check_mesh_fits(config: Config, *, microbatch: int) -> None:
+def _check_groups(config: Config, plan: Plan, *, source: str) -> None:
+    if plan.has_groups and config.mesh.num_devices > 1:
+        raise ConfigError(
+            f"the devices of a rank are those of the plan, or of the mesh: {source} has ranks of "
+            f"several devices, and `mesh.data` x `mesh.tensor` is {config.mesh.num_devices}; "
+            "remove the section `mesh`"
+        )
+
+
+def _check_mesh_fits(config: Config, mesh: MeshConfig, *, microbatch: int) -> None:
     divides = {
-        "mesh.tensor": (config.mesh.tensor, "model.num_heads", config.model.num_heads),
-        "mesh.data": (config.mesh.data, "plan.microbatch", microbatch),
+        "mesh.tensor": (mesh.tensor, "model.num_heads", config.model.num_heads),
+        "mesh.data": (mesh.data, "plan.microbatch", microbatch),
     }
     for field, (parts, whole_field, whole) in divides.items():
         if whole % parts:
@@ -121,6 +137,12 @@ def _check_sharding(config: Config, plan: Plan) -> None:
             "true, and the replicas of the plan have different partitions; set it to false"
         )
     num_devices = config.mesh.num_devices
+    if config.optimizer.sharded and plan.has_groups:
+        raise ConfigError(
+            "moments are sharded over replicas or over the devices of a rank, not both: "
+            "`optimizer.sharded` is true, and ranks of the plan have several devices; set it to "
+            "false"
+        )
     if config.optimizer.sharded and num_devices > 1:
         raise ConfigError(
             f"moments are sharded over replicas or over the devices of a rank, not both: "

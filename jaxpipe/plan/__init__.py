@@ -4,6 +4,7 @@ from jaxpipe.plan.check import check_plan
 from jaxpipe.plan.default import default_plan
 from jaxpipe.plan.draw_plan import draw_plan, ideal_bubble
 from jaxpipe.plan.dtfm import DtfmCost, dtfm_cost
+from jaxpipe.plan.group import Sharing, check_hosts
 from jaxpipe.plan.islands import Island, check_islands, island_of
 from jaxpipe.plan.partition import Cut, check_partition, even_partition, layers_of
 from jaxpipe.plan.pipeline import Pipeline
@@ -28,6 +29,8 @@ __all__ = [
     "Plan",
     "PlanConfig",
     "ResolvedPlan",
+    "Sharing",
+    "check_hosts",
     "check_islands",
     "check_partition",
     "check_plan",

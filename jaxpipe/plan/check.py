@@ -24,10 +24,11 @@ def check_plan(plan: Plan, *, num_devices: int) -> None:
         _check_size(pipeline)
         check_chunks(num_stages=pipeline.num_stages, num_chunks=plan.num_chunks)
     _check_pipelines(plan)
-    devices = [device for row in plan.placement for device in row]
+    devices = [device for group in plan.groups for device in group]
     if len(set(devices)) < len(devices) or not set(devices) <= set(range(num_devices)):
+        placement = plan.groups if plan.has_groups else plan.placement
         raise PlanError(
-            f"each rank has a device of its own: `placement` is {plan.placement} for "
+            f"each rank has a device of its own: `placement` is {placement} for "
             f"{num_devices} devices; name each at most once, counted from 0"
         )
     _check_trees(plan)
@@ -45,6 +46,12 @@ def _check_pipelines(plan: Plan) -> None:
             f"{_each(pipeline.num_stages for pipeline in plan.pipelines)} stages, "
             f"`num_chunks` of each device is {plan.num_chunks}; make them equal"
         )
+    for pipeline in plan.pipelines:
+        if len(pipeline.peers) not in (0, pipeline.num_ranks):
+            raise PlanError(
+                f"each rank has its own group of devices: `peers` has {len(pipeline.peers)} rows "
+                f"for {pipeline.num_ranks} ranks; give one for each, or none at all"
+            )
     layers = [sum(pipeline.cut) for pipeline in plan.pipelines]
     if len(set(layers)) > 1 or min(min(each.cut, default=0) for each in plan.pipelines) < 1:
         raise PlanError(

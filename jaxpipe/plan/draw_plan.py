@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from jaxpipe.collective import SyncTree
 from jaxpipe.collective.sync_tree import folded
+from jaxpipe.plan.group import Sharing
 from jaxpipe.plan.partition import Cut, layers_of
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import peak_live, render, timetable
@@ -19,6 +20,7 @@ def draw_plan(plan: Plan, cluster: Cluster, *, num_columns: int = 100) -> str:
             f"{plan.num_ranks} ranks, {plan.shape}, on cluster {cluster.name}{_chunks(plan)}",
             "",
             *_placement(plan, cluster),
+            *_sharing(plan),
             "",
             *_links(plan, cluster),
             *_gradients(plan),
@@ -97,8 +99,8 @@ def _chunks(plan: Plan) -> str:
 def _placement(plan: Plan, cluster: Cluster) -> Iterator[str]:
     # Replicas with the same partition share a heading.
     cells = [
-        [f"rank {first + n} on {cluster.devices[device].name}" for n, device in enumerate(row)]
-        for first, row in zip(plan.first_ranks, plan.placement, strict=True)
+        [f"rank {first + n} on {_names(group, cluster)}" for n, group in enumerate(each.groups)]
+        for first, each in zip(plan.first_ranks, plan.pipelines, strict=True)
     ]
     heads = {
         pipeline.cut: [
@@ -115,6 +117,25 @@ def _placement(plan: Plan, cluster: Cluster) -> Iterator[str]:
                 chunk = heads[above][first : first + size]
                 yield (" " * 11 + "".join(head.ljust(width) for head in chunk)).rstrip()
         yield (f"replica {replica}".ljust(11) + "".join(c.ljust(width) for c in row)).rstrip()
+
+
+def _names(group: tuple[int, ...], cluster: Cluster) -> str:
+    """Return the name of a rank's device, or of the first one of several and of the last."""
+    first, last = (cluster.devices[device].name for device in (group[0], group[-1]))
+    return first if len(group) == 1 else f"{first} to {last}"
+
+
+def _sharing(plan: Plan) -> Iterator[str]:
+    if plan.has_groups:
+        degrees = [degree for pipeline in plan.pipelines for degree in pipeline.degrees]
+        sizes = ", ".join(map(str, sorted(set(degrees))))
+        yield f"ranks have {sizes} devices, {_SHARED[plan.sharing]}"
+
+
+_SHARED = {
+    Sharing.TENSOR: "each with a part of every layer (tensor parallelism)",
+    Sharing.ZERO3: "each with a part of every parameter and of each microbatch (ZeRO-3)",
+}
 
 
 def _layers(layers: range) -> str:

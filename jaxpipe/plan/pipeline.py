@@ -11,7 +11,9 @@ from jaxpipe.schedule import stages_held
 class Pipeline:
     """One whole pipeline; the replicas of a plan may have unlike ones.
 
-    `devices` are those of the cluster, one for each rank. `cut[stage]` is the number of layers of a
+    `devices` are those of the cluster, one for each rank, which sends and receives its messages;
+    `peers[rank]` are further devices of its host, with which it shares its stages (`Sharing`). No
+    `peers` at all stand for ranks of one device. `cut[stage]` is the number of layers of a
     stage; every rank holds an equal number of stages. `microbatch` is in samples. `warmup` is the
     number of forwards before the first backward, for each stage.
     """
@@ -21,11 +23,29 @@ class Pipeline:
     num_microbatches: int
     microbatch: int = 1
     warmup: tuple[int, ...] | None = None
+    peers: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not any(self.peers):
+            # A frozen dataclass can only be set like this.
+            object.__setattr__(self, "peers", ())
 
     @property
-    def shape(self) -> tuple[int, Cut, int, int, tuple[int, ...] | None]:
+    def shape(self) -> tuple[object, ...]:
         """Everything but which devices: equal where replicas are alike."""
-        return (self.num_ranks, self.cut, self.num_microbatches, self.microbatch, self.warmup)
+        counts = (self.num_ranks, self.num_microbatches, self.microbatch)
+        return (*counts, self.cut, self.warmup, self.degrees)
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """The number of devices of each rank."""
+        return tuple(1 + len(each) for each in self.peers) or (1,) * self.num_ranks
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The devices of each rank, the one that sends and receives first."""
+        peers = self.peers or ((),) * self.num_ranks
+        return tuple((device, *each) for device, each in zip(self.devices, peers, strict=True))
 
     @property
     def num_ranks(self) -> int:
@@ -59,7 +79,7 @@ def equal_pipelines(
     microbatch: int = 1,
     warmup: tuple[int, ...] | None = None,
 ) -> tuple[Pipeline, ...]:
-    """Return a pipeline for each row of devices, alike in everything else."""
+    """Return a pipeline for each row of devices, alike in everything else; no rank has peers."""
     first = Pipeline(
         devices=(),
         cut=cut,

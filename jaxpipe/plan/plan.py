@@ -18,6 +18,7 @@ from typing import Any
 
 from jaxpipe.collective import AllReduceKind, SyncTree
 from jaxpipe.errors import PlanError
+from jaxpipe.plan.group import Sharing
 from jaxpipe.plan.partition import Cut, layers_of
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.segments import refined, segments_within
@@ -42,7 +43,7 @@ class Plan:
     those that hold a tied embedding, `sync_all` over all ranks. `all_reduce` is the algorithm along
     these trees, which follow from the rest (`jaxpipe.plan.sync.with_trees`): a plan without them is
     not complete. `schedule` is the name of a generator, or a custom schedule of compute
-    instructions.
+    instructions. `sharing` is how ranks of several devices use them.
     """
 
     pipelines: tuple[Pipeline, ...]
@@ -53,6 +54,7 @@ class Plan:
     sync_all: SyncTree = ()
     num_chunks: int = 1
     all_reduce: AllReduceKind = AllReduceKind.TREE
+    sharing: Sharing = Sharing.TENSOR
     first_ranks: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """The rank of each replica's first stage."""
 
@@ -74,8 +76,18 @@ class Plan:
         return f"{' + '.join(map(str, sizes))} stages in {self.num_replicas} replicas"
 
     @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The devices of each rank, the one that sends and receives first."""
+        return tuple(group for pipeline in self.pipelines for group in pipeline.groups)
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether any rank has several devices."""
+        return any(pipeline.peers for pipeline in self.pipelines)
+
+    @property
     def placement(self) -> tuple[tuple[int, ...], ...]:
-        """The devices of each replica, one for each rank of its pipeline."""
+        """The devices of each replica, one for each rank of its pipeline: without peers."""
         return tuple(pipeline.devices for pipeline in self.pipelines)
 
     @property
@@ -153,9 +165,19 @@ class Plan:
         return replace(self, pipelines=tuple(replace(each, **changes) for each in self.pipelines))
 
     def on_devices(self, placement: Iterable[tuple[int, ...]]) -> "Plan":
-        """Return the plan on other devices, given a row of them for each replica."""
-        rows = zip(self.pipelines, placement, strict=True)
-        return replace(self, pipelines=tuple(replace(each, devices=row) for each, row in rows))
+        """Return the plan with ranks of other single devices: a row for each replica."""
+        return self.on_groups([(device,) for device in row] for row in placement)
+
+    def on_groups(self, placement: Iterable[Iterable[tuple[int, ...]]]) -> "Plan":
+        """Return the plan on other groups of devices: a row of them for each replica."""
+        rows = [tuple(row) for row in placement]
+        return replace(
+            self,
+            pipelines=tuple(
+                replace(each, devices=tuple(g[0] for g in row), peers=tuple(g[1:] for g in row))
+                for each, row in zip(self.pipelines, rows, strict=True)
+            ),
+        )
 
     def rank(self, *, replica: int, stage: int) -> int:
         """Return the rank that holds a stage of a replica."""
@@ -185,6 +207,10 @@ class Plan:
     def device(self, rank: int) -> int:
         """Return the device on which a rank runs."""
         return self.pipeline(rank).devices[self.number(rank)]
+
+    def group(self, rank: int) -> tuple[int, ...]:
+        """Return the devices of a rank, the one that sends and receives first."""
+        return self.pipeline(rank).groups[self.number(rank)]
 
     def rows(self, replica: int) -> range:
         """Return the share of a replica: its rows of the batch."""

@@ -39,6 +39,16 @@ Where replicas differ, `format` is 2, and each of `cut`, `microbatch`, `num_micr
         [2],
     ]
 
+Where ranks have several devices, `format` is 3, those of a rank are an array, and `sharing` says
+how they share its stages (`jaxpipe.plan.group`)::
+
+    format = 3
+    sharing = "tensor"
+    placement = [
+        [[0, 1], [2, 3]],
+        [[4, 5], 6],
+    ]
+
 The segments of `sync` are the stages, or the parts of them that the same ranks hold
 (`jaxpipe.plan.segments`). Optional keys: `warmup`, `num_chunks`, and `devices`, which files of
 older versions lack. A custom schedule is an array of the rows of a schedule file
@@ -50,15 +60,15 @@ folder of each run: the launcher resolves the plan once, and its ranks read it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from jaxpipe.collective import AllReduceKind, SyncTree
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.check import check_plan
+from jaxpipe.plan.group import Sharing, check_hosts
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import Schedule, ScheduleKind, parse_schedule, schedule_rows
@@ -67,7 +77,9 @@ from jaxpipe.topo.names import check_cluster, check_device
 from jaxpipe.topo.regular_file import read_regular
 from jaxpipe.topo.toml_text import parse_toml, toml_pair, toml_rows
 
-_FORMATS = (1, 2)
+_T = TypeVar("_T", int, str)
+
+_FORMATS = (1, 2, 3)
 _MOST_BYTES = 2**26
 """Of a plan file: 64 MiB, more than the sync trees and a schedule of 8192 ranks."""
 
@@ -76,18 +88,23 @@ _MOST_BYTES = 2**26
 class ResolvedPlan:
     """A plan with the names that it refers to: all that a rank needs to know of its cluster.
 
-    `devices` are named in the order of their ranks.
+    `groups` are the names of the devices of each rank, in the order of ranks.
     """
 
     plan: Plan
     cluster: str
-    devices: tuple[str, ...]
+    groups: tuple[tuple[str, ...], ...]
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The name of the device of each rank, of several the one that sends and receives."""
+        return tuple(group[0] for group in self.groups)
 
     @classmethod
     def of(cls, plan: Plan, cluster: Cluster) -> "ResolvedPlan":
         """Look up the names in the cluster that the plan is for."""
-        devices = tuple(cluster.devices[plan.device(rank)].name for rank in range(plan.num_ranks))
-        return cls(plan=plan, cluster=cluster.name, devices=devices)
+        groups = tuple(tuple(cluster.devices[d].name for d in group) for group in plan.groups)
+        return cls(plan=plan, cluster=cluster.name, groups=groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +116,12 @@ class _File:
     num_microbatches: int | tuple[int, ...]
     tied: bool
     cut: tuple[int | tuple[int, ...], ...]
-    placement: tuple[tuple[int, ...], ...]
+    placement: tuple[tuple[int | tuple[int, ...], ...], ...]
     sync: tuple[Any, ...]
     sync_shared: Any
     sync_all: Any
-    devices: tuple[tuple[str, ...], ...] | None = None
+    devices: tuple[tuple[str | tuple[str, ...], ...], ...] | None = None
+    sharing: Sharing = Sharing.TENSOR
     num_chunks: int = 1
     all_reduce: AllReduceKind = AllReduceKind.TREE
     warmup: tuple[int | tuple[int, ...], ...] | None = None
@@ -122,11 +140,12 @@ def plan_text(plan: Plan, cluster: Cluster, *, about: str = "") -> str:
 def resolved_plan_text(resolved: ResolvedPlan, *, about: str = "") -> str:
     """Return the text of a plan file."""
     plan = resolved.plan
-    names = iter(resolved.devices)
-    devices = [tuple(islice(names, len(row))) for row in plan.placement]
+    names = iter(resolved.groups)
+    devices = [[_plain(next(names)) for _ in row] for row in plan.placement]
+    placement = [[_plain(group) for group in each.groups] for each in plan.pipelines]
     lines = [
         *(f"# {line}" for line in about.splitlines()),
-        toml_pair("format", 1 if plan.is_even else 2),
+        toml_pair("format", 3 if plan.has_groups else 1 if plan.is_even else 2),
         toml_pair("cluster", resolved.cluster),
         *_schedule_lines(plan),
         toml_pair("all_reduce", plan.all_reduce.value),
@@ -136,7 +155,8 @@ def resolved_plan_text(resolved: ResolvedPlan, *, about: str = "") -> str:
         *_lines(plan, "num_microbatches"),
         toml_pair("tied", plan.tied),
         *_lines(plan, "cut"),
-        *toml_rows("placement", plan.placement),
+        *([toml_pair("sharing", plan.sharing.value)] if plan.has_groups else []),
+        *toml_rows("placement", placement),
         *toml_rows("devices", devices),
         *toml_rows("sync", plan.sync),
         toml_pair("sync_shared", plan.sync_shared),
@@ -160,13 +180,17 @@ def read_plan(path: Path, cluster: Cluster) -> Plan:
     plan = _plan(file, source=str(path), num_devices=len(cluster))
     named = ResolvedPlan.of(plan, cluster)
     # Positions shift if the cluster file gains a device under the same `cluster` name; names tell.
-    for rank, name in enumerate(_names(file) or named.devices):
-        if name != named.devices[rank]:
+    for rank, (group, own) in enumerate(
+        zip(_names(file) or named.groups, named.groups, strict=False)
+    ):
+        if group != own:
+            name, expected = (" ".join(each) for each in (group, own))
             raise PlanError(
                 f"a plan names the devices of its cluster: {path} has {name!r} in `devices` for "
-                f"rank {rank}, cluster {cluster.name!r} has {named.devices[rank]!r} there; the "
+                f"rank {rank}, cluster {cluster.name!r} has {expected!r} there; the "
                 "cluster has changed, plan again"
             )
+    check_hosts(plan.groups, cluster)
     return plan
 
 
@@ -188,14 +212,14 @@ def parse_resolved_plan(text: str, *, source: str) -> ResolvedPlan:
     file = _parse(text, source=source)
     names = _names(file)
     # The resolver has checked that the devices exist in the cluster.
-    num_devices = 1 + max((device for row in file.placement for device in row), default=0)
+    num_devices = 1 + max((d for row in _groups(file.placement) for g in row for d in g), default=0)
     plan = _plan(file, source=source, num_devices=num_devices)
     if len(names) != plan.num_ranks:
         raise PlanError(
             f"a resolved plan names the device of each rank: {source} has {plan.num_ranks} ranks "
             f"and {len(names)} names in `devices`; set `plan.file` to it instead"
         )
-    return ResolvedPlan(plan=plan, cluster=file.cluster, devices=names)
+    return ResolvedPlan(plan=plan, cluster=file.cluster, groups=names)
 
 
 def _read(path: Path) -> str:
@@ -212,14 +236,16 @@ def _parse(text: str, *, source: str) -> _File:
         file = msgspec.convert(parse_toml(text), _File)
         # Names reach traces and terminals, also where no cluster is read.
         check_cluster(file.cluster, "cluster")
-        for name in _names(file):
+        for name in (name for group in _names(file) for name in group):
             check_device(name, "devices")
+        if not all(group for row in _groups(file.placement) for group in row):
+            raise ValueError("`placement` has a rank without a device: name one, or leave it out")
     except ValueError as error:
         raise PlanError(f"{source} is not a plan: {error}") from error
     if file.format not in _FORMATS:
         raise PlanError(
             f"{source} has `format` {file.format}, this version of jaxpipe reads "
-            f"{' and '.join(map(str, _FORMATS))}; plan again"
+            f"{', '.join(map(str, _FORMATS))}; plan again"
         )
     return file
 
@@ -234,6 +260,7 @@ def _plan(file: _File, *, source: str, num_devices: int) -> Plan:
         sync=tuple(_tree(array) for array in file.sync),
         sync_shared=_tree(file.sync_shared),
         sync_all=_tree(file.sync_all),
+        sharing=file.sharing,
     )
     check_plan(plan, num_devices=num_devices)
     return plan
@@ -248,8 +275,12 @@ def _pipelines(file: _File, *, source: str) -> tuple[Pipeline, ...]:
         "warmup": [each or None for each in _of_each(file, "warmup", source=source)],
     }
     return tuple(
-        Pipeline(devices=row, **dict(zip(columns, values, strict=True)))
-        for row, *values in zip(file.placement, *columns.values(), strict=True)
+        Pipeline(
+            devices=tuple(group[0] for group in row),
+            peers=tuple(group[1:] for group in row),
+            **dict(zip(columns, values, strict=True)),
+        )
+        for row, *values in zip(_groups(file.placement), *columns.values(), strict=True)
     )
 
 
@@ -283,8 +314,18 @@ def _warmup_lines(plan: Plan) -> list[str]:
     return _lines(replace(plan, pipelines=own), "warmup")
 
 
-def _names(file: _File) -> tuple[str, ...]:
-    return tuple(name for row in file.devices or () for name in row)
+def _names(file: _File) -> tuple[tuple[str, ...], ...]:
+    return tuple(group for row in _groups(file.devices or ()) for group in row)
+
+
+def _groups(rows: Sequence[Sequence[_T | tuple[_T, ...]]]) -> list[tuple[tuple[_T, ...], ...]]:
+    """Return rows in which each entry is a group: one device stands for a group of one."""
+    return [tuple(each if isinstance(each, tuple) else (each,) for each in row) for row in rows]
+
+
+def _plain(group: tuple[_T, ...]) -> _T | tuple[_T, ...]:
+    """Return a group as it is written: one device without an array around it."""
+    return group[0] if len(group) == 1 else group
 
 
 def _schedule_lines(plan: Plan) -> list[str]:

@@ -8,25 +8,29 @@ import numpy as np
 
 from jaxpipe import topo
 from jaxpipe.autoshard.inter_op import AlpaPlan, alpa_plan
-from jaxpipe.errors import ConfigError
+from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.models import GptConfig, load_preset
-from jaxpipe.plan import Plan, dtfm_cost
-from jaxpipe.plan.cost import live_limits, overfull
-from jaxpipe.plan.decide import Effort, Shape, Task, build, decide, dtfm_plan
+from jaxpipe.plan import Plan, Sharing, dtfm_cost
+from jaxpipe.plan.cost import LowerBound, live_limits, lower_bound, overfull
+from jaxpipe.plan.decide import Shape, Task, build, dtfm_plan, with_suited_trees
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each
 from jaxpipe.propose.named_layout import named_plan
 from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
 from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
+from jaxpipe.propose.searched import searched
+from jaxpipe.propose.worth import Appraisal, Worth
 from jaxpipe.runtime.config import MatmulPrecision, Remat
 from jaxpipe.simulate import (
     Conditions,
     Search,
     StepBreakdown,
     auto_schedule,
+    check_prices,
     plan_step,
     plan_step_s,
     step_breakdown,
+    step_dollars,
     step_objective,
 )
 from jaxpipe.topo import Cluster, Precision
@@ -39,19 +43,24 @@ class Proposal:
     `identity_s` and `random_s` are the same plan with devices in their order and at random;
     `larger` is the best plan found with more devices, if some are left out. `alpa` has the stages
     of the objective `alpa`, `advice` the comparison with outer loops, if it was asked for.
-    `precision` is that of matrix products.
+    `precision` is that of matrix products. `dtfm_s` is None if replicas are unlike. `bound` holds
+    for every plan for these devices. Of a search for dollars, `front` has the plans that no other
+    beats in seconds and dollars; `dollars` is None without prices.
     """
 
     plan: Plan
     cluster: Cluster
     precision: Precision
     split: StepBreakdown
-    dtfm_s: float
+    dtfm_s: float | None
     identity_s: float
     random_s: tuple[float, ...]
     left_out: tuple[int, ...]
     larger: tuple[Shape, float] | None
     num_valued: int
+    bound: LowerBound
+    dollars: float | None
+    front: tuple[Worth, ...] = ()
     alpa: AlpaPlan | None = None
     advice: OuterAdvice | None = None
 
@@ -64,7 +73,7 @@ class Proposal:
     def unchecked(self) -> tuple[int, ...]:
         """The devices of the plan whose memory is unknown: it is not checked that stages fit."""
         devices = self.cluster.devices
-        used = sorted(device for row in self.plan.placement for device in row)
+        used = sorted(device for group in self.plan.groups for device in group)
         return tuple(device for device in used if devices[device].memory_bytes is None)
 
 
@@ -85,8 +94,13 @@ def propose(
             unknown.
         PlanError: no plan fits into memory.
     """
-    task, conditions = _conditions(request, model or _model(request))
-    objective, valued = step_objective(conditions), 0
+    model = model or _model(request)
+    task, conditions = _conditions(request, model)
+    appraisal = None
+    if request.counts_dollars:
+        check_prices(task.cluster)
+        appraisal = Appraisal(request=request, conditions=conditions)
+    objective, valued = appraisal or step_objective(conditions), 0
 
     def seconds(plan: Plan) -> float:
         nonlocal valued
@@ -101,26 +115,46 @@ def propose(
     by_shape: tuple[tuple[Shape, float], ...] = ()
     if request.layout is not None:
         plan = named_plan(request.layout, task, seed=request.seed)
+        _check_heads(plan, model)
     elif request.objective is Goal.DTFM:
         plan = dtfm_plan(task, seed=request.seed, seconds=request.budget)
     elif request.objective is Goal.ALPA:
         alpa = alpa_plan(task)
         plan = alpa.plan
     else:
-        # The time decides: a million changes are never reached.
-        effort = Effort(seconds=request.budget, num_changes=10**6)
-        decision = decide(task, seconds, seed=request.seed, effort=effort)
-        plan, by_shape = _as_listed_if_faster(decision.plan, task, conditions), decision.by_shape
+        found = searched(
+            request,
+            task,
+            seconds,
+            num_heads=model.num_heads,
+            recomputes=conditions.recomputes,
+        )
+        plan, by_shape = found.plan, found.by_shape
+        if appraisal is not None:
+            appraisal.check_limits(plan)
+        elif plan.is_even and not plan.has_groups:
+            plan = _as_listed_if_faster(plan, task, conditions)
     if request.measure:
         # After the search: a schedule is made for one plan, too slowly to be made for each.
         plan = _made_to_measure(plan, task, conditions)
-    used = {device for row in plan.placement for device in row}
+    used = {device for group in plan.groups for device in group}
     random = np.random.default_rng(request.seed)
+    split = step_breakdown(plan, conditions)
     return Proposal(
         plan=plan,
         cluster=task.cluster,
         precision=task.precision,
-        split=step_breakdown(plan, conditions),
+        split=split,
+        bound=lower_bound(
+            task.cluster,
+            task.profile,
+            slow=task.slow,
+            batch=task.batch,
+            gradient_bytes=task.bytes_each.gradient,
+            local_factor=conditions.overheads.local_factor,
+        ),
+        dollars=_dollars(plan, conditions, split.step_s),
+        front=() if appraisal is None else tuple(appraisal.front),
         # Placements below share plan, schedule and partition: they differ in devices alone.
         dtfm_s=_dtfm_cost_s(plan, task.cluster),
         identity_s=exact_s(_placed(task, plan, np.arange(len(task.cluster)))),
@@ -187,6 +221,7 @@ def _conditions(request: PlanRequest, model: GptConfig) -> tuple[Task, Condition
         chunk_bytes=CHUNK_BYTES,
         stages=request.stages,
         replicas=request.replicas,
+        any_size=request.counts_dollars,
     )
     return task, Conditions(
         cluster=known.cluster,
@@ -196,7 +231,17 @@ def _conditions(request: PlanRequest, model: GptConfig) -> tuple[Task, Condition
         overheads=known.overheads(
             chunk_bytes=CHUNK_BYTES, ideal=request.ideal, keep_warm=not request.cold_connections
         ),
+        recomputes=(request.remat or Remat.FULL) is Remat.FULL,
     )
+
+
+def _check_heads(plan: Plan, model: GptConfig) -> None:
+    sizes = {len(group) for group in plan.groups} if plan.sharing is Sharing.TENSOR else set()
+    if wrong := [size for size in sorted(sizes) if model.num_heads % size]:
+        raise PlanError(
+            f"the devices of a rank have equal parts of {model.num_heads} heads: ranks have "
+            f"{wrong[0]} devices; choose a layout, or a model, in which the one divides the other"
+        )
 
 
 def _missing(name: str) -> ConfigError:
@@ -224,7 +269,15 @@ def _cluster(request: PlanRequest) -> Cluster:
 
 
 def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
-    """Return the plan on other devices, with sync trees for them."""
+    """Return the plan on other devices, with sync trees for them; of groups, in another order."""
+    if plan.has_groups or not plan.is_even:
+        order = [int(device) for device in devices]
+        alone = [(device,) for device in order]
+        # A group stays together: it is on one host.
+        groups = [plan.group(rank) for rank in order if rank < plan.num_ranks]
+        left = iter(groups if plan.has_groups else alone)
+        rows = [[next(left) for _ in row] for row in plan.placement]
+        return with_suited_trees(task, plan.on_groups(rows))
     return build(
         task,
         devices[: plan.num_ranks].reshape(plan.num_replicas, plan.num_stages),
@@ -236,7 +289,18 @@ def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
     )
 
 
-def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float:
+def _dollars(plan: Plan, conditions: Conditions, step_s: float) -> float | None:
+    """Return the dollars of a step; None if the cluster has no prices."""
+    try:
+        check_prices(conditions.cluster)
+    except PlanError:
+        return None
+    return step_dollars(plan, plan_step(plan, conditions), step_s=step_s)
+
+
+def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float | None:
+    if not plan.is_even:
+        return None  # it is one of equal groups
     # DT-FM's groups are stages: the transposed placement.
     groups = np.array(plan.placement).T.tolist()
     return dtfm_cost(cluster.latency_s, cluster.bandwidth_bytes_per_s, groups).total

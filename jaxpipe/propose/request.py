@@ -15,6 +15,8 @@ class Goal(StrEnum):
     """The simulated seconds of a step."""
     DTFM = "dtfm"
     """DT-FM's published cost of the placement."""
+    DOLLARS = "dollars"
+    """The dollars of a step, by the prices of the cluster file."""
     ALPA = "alpa"
     """The seconds of a step that Alpa's inter-operator pass predicts."""
 
@@ -24,6 +26,14 @@ class NamedLayout(StrEnum):
 
     P8 = "p8"
     """Megatron's pipeline of 8 stages."""
+    T8 = "t8"
+    """Megatron's tensor parallelism over 8 devices, without a pipeline."""
+    P4T2 = "p4t2"
+    """Megatron's 4 stages of 2 devices."""
+    P2T4 = "p2t4"
+    """Megatron's 2 stages of 4 devices."""
+    ZERO3 = "zero3"
+    """ZeRO-3 inside hosts, replicas across them."""
     DTFM = "dtfm"
     """DT-FM's, placed by its scheduler."""
     RANDOM = "random"
@@ -53,11 +63,19 @@ class PlanRequest:
     batch: int | None = None
     """Samples per step, over all replicas."""
     objective: Goal = Goal.TIME
-    """What to minimize: the simulated `time` of a step, DT-FM's published cost, `dtfm`, or the
-    time that `alpa`'s inter-operator pass predicts for stages on submeshes of equal size."""
+    """What to minimize: the simulated `time` of a step, its `dollars`, DT-FM's published cost,
+    `dtfm`, or the time that `alpa`'s inter-operator pass predicts for stages on submeshes of equal
+    size."""
+    max_step_s: float | None = None
+    """Time that a step may take, for the objective `dollars`: a floor of the throughput [s]."""
+    max_step_dollars: float | None = None
+    """Dollars that a step may cost, for the objective `time`."""
+    max_tensor: int = 1
+    """The most devices of a host that a rank may have, with tensor parallelism: 1, 2, 4 and so on
+    are tried."""
     layout: NamedLayout | None = None
-    """A published baseline instead of a search: Megatron's `p8`, `dtfm`, or `random`, which
-    `--seed` shuffles (theirs: 2022)."""
+    """A published baseline instead of a search: Megatron's `p8`, `t8`, `p4t2` or `p2t4`, `zero3`
+    inside hosts, `dtfm`, or `random`, which `--seed` shuffles (theirs: 2022)."""
     budget: float = 30.0
     """Seconds to search."""
     measure: bool = False
@@ -91,3 +109,22 @@ class PlanRequest:
     def __post_init__(self) -> None:
         if not self.budget > 0:
             raise ConfigError(f"`--budget` must be above 0, not {self.budget}")
+        if self.max_tensor < 1:
+            raise ConfigError(f"`--max-tensor` must be at least 1, not {self.max_tensor}")
+        limits = (
+            ("--max-step-s", self.max_step_s, Goal.DOLLARS),
+            ("--max-step-dollars", self.max_step_dollars, Goal.TIME),
+        )
+        for option, value, goal in limits:
+            if value is not None and not value > 0:
+                raise ConfigError(f"`{option}` must be above 0, not {value}")
+            if value is not None and self.objective is not goal:
+                raise ConfigError(
+                    f"`{option}` is a limit for the objective `{goal}`: it is {value}, and "
+                    f"`--objective` {self.objective}; leave out one of them"
+                )
+
+    @property
+    def counts_dollars(self) -> bool:
+        """Whether the dollars of a step matter."""
+        return self.objective is Goal.DOLLARS or self.max_step_dollars is not None

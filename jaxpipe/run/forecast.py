@@ -12,6 +12,7 @@ from jaxpipe.network import MessageCosts
 from jaxpipe.plan.cost import slowness
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
+from jaxpipe.runtime.config import Remat
 from jaxpipe.simulate import Conditions, Overheads, plan_step, replay_step, simulate
 from jaxpipe.topo import Cluster
 from jaxpipe.trace import Trace
@@ -88,6 +89,7 @@ def conditions_from(config: Config, cluster: Cluster | None = None) -> Condition
             ideal=paced.ideal,
             keep_warm=config.run.keep_warm,
         ),
+        recomputes=config.train.remat is Remat.FULL,
     )
 
 

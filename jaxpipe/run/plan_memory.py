@@ -4,8 +4,8 @@ An estimate, from the configuration alone: parameters, gradients, moments, and t
 microbatches that wait for their backward. What libraries and XLA's temporaries take is not in it.
 
 Of a rank with a mesh, it is the memory of one device: `tensor` divides kernels, tables and the
-residuals behind them, `data` the samples of all residuals. Every device holds the rest, and the
-messages between stages, whole.
+residuals behind them, `data` the samples of all residuals, and with `sharded` the parameters as
+well. Every device holds the rest, and the messages between stages, whole.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,6 +19,7 @@ from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.plan.cost import BytesPerParameter, StageMemory, stage_memory
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.runtime.config import MeshConfig
+from jaxpipe.runtime.rank_mesh import rank_mesh
 from jaxpipe.topo import Cluster, Device
 
 _FEW = 4
@@ -29,11 +30,12 @@ _MIB, _GIB = 2**20, 2**30
 class RankMemory:
     """What the ranks of one place in the pipeline hold, one of each replica, and their devices.
 
-    `num_parameters` are those of a rank, `needs` the memory of one of its devices, of which the
-    plan names the first.
+    `num_parameters` are those of a rank, `needs` the memory of each of its devices, of which
+    `devices` has the smallest.
     """
 
     ranks: tuple[int, ...]
+    mesh: MeshConfig
     stages: tuple[int, ...]
     num_parameters: int
     needs: StageMemory
@@ -52,23 +54,25 @@ def plan_memory(config: Config, plan: Plan, cluster: Cluster) -> tuple[RankMemor
     each = bytes_each(model, shards_optimizer=config.optimizer.sharded)
     # The speed has no part in it.
     profile = gpt_profile(model, remat=config.train.remat, flops_per_s=1.0)
-    part = profile
-    if config.mesh.num_devices > 1:
-        layer = replace(profile.layers[0], kept_bytes=_kept_bytes(config, model))
-        part = replace(profile, layers=(layer,) * len(profile.layers))
+    # Of whole ranks: how their devices share is exact below, where the model is known.
+    alone = plan.on_devices(plan.placement)
 
     def of_rank(replica: int | None, number: int, ranks: tuple[int, ...]) -> RankMemory:
         pipeline = plan.pipelines[replica or 0]
-        whole = stage_memory(plan, profile, each=each, replica=replica)[number]
-        needs = stage_memory(plan, part, each=each, replica=replica)[number]
-        if config.mesh.num_devices > 1:
-            needs = _with_parameters(needs, _parameters(config, model, pipeline, number), each)
+        mesh = rank_mesh(plan, config.mesh, rank=ranks[0])
+        whole = needs = stage_memory(alone, profile, each=each, replica=replica)[number]
+        if mesh.num_devices > 1:
+            layer = replace(profile.layers[0], kept_bytes=_kept_bytes(config, model, mesh))
+            part = replace(profile, layers=(layer,) * len(profile.layers))
+            needs = stage_memory(alone, part, each=each, replica=replica)[number]
+            needs = _with_parameters(needs, _parameters(model, pipeline, number, mesh), each)
         return RankMemory(
             ranks=ranks,
+            mesh=mesh,
             stages=tuple(pipeline.stages(number)),
             num_parameters=whole.parameters // each.parameter,
             needs=needs,
-            devices=tuple(cluster.devices[plan.device(rank)] for rank in ranks),
+            devices=tuple(_smallest(plan.group(rank), cluster) for rank in ranks),
         )
 
     return tuple(of_rank(*place) for place in _places(plan))
@@ -85,26 +89,30 @@ def _places(plan: Plan) -> Iterator[tuple[int | None, int, tuple[int, ...]]]:
         yield None, number, tuple(range(number, plan.num_ranks, size))
 
 
-def _kept_bytes(config: Config, model: GptConfig) -> float:
+def _smallest(group: tuple[int, ...], cluster: Cluster) -> Device:
+    return min((cluster.devices[device] for device in group), key=lambda d: d.memory_bytes or inf)
+
+
+def _kept_bytes(config: Config, model: GptConfig, mesh: MeshConfig) -> float:
     """Return the bytes that a device of a mesh keeps of a layer's residuals, per sample."""
-    kept = layer_residual_bytes_of_part(
-        model, batch=1, sequence=model.sequence, tensor=config.mesh.tensor
-    )
-    return getattr(kept, config.train.remat) / config.mesh.data
+    kept = layer_residual_bytes_of_part(model, batch=1, sequence=model.sequence, tensor=mesh.tensor)
+    return getattr(kept, config.train.remat) / mesh.data
 
 
-def _parameters(config: Config, model: GptConfig, pipeline: Pipeline, number: int) -> int:
+def _parameters(model: GptConfig, pipeline: Pipeline, number: int, mesh: MeshConfig) -> int:
     """Return the parameters that a device of a mesh holds of the stages of its rank."""
-    return sum(
+    num_parameters = sum(
         parameters_of_part(
             model,
             layers=pipeline.cut[stage],
             embed=stage == 0,
             head=stage == pipeline.num_stages - 1,
-            tensor=config.mesh.tensor,
+            tensor=mesh.tensor,
         )
         for stage in pipeline.stages(number)
     )
+    # Each array whose dims the parts divide is split, and arrays that they do not divide are few.
+    return -(-num_parameters // mesh.data) if mesh.sharded else num_parameters
 
 
 def _with_parameters(needs: StageMemory, number: int, each: BytesPerParameter) -> StageMemory:
@@ -116,9 +124,10 @@ def _with_parameters(needs: StageMemory, number: int, each: BytesPerParameter) -
     )
 
 
-def memory_lines(memory: Sequence[RankMemory], mesh: MeshConfig) -> Iterator[str]:
+def memory_lines(memory: Sequence[RankMemory]) -> Iterator[str]:
     """Yield a table of the ranks: their parameters, what they need and what their devices have."""
-    yield f"memory{of_mesh(mesh)} (estimated, without the temporaries of XLA)"
+    shared = " and ".join(dict.fromkeys(of_mesh(each.mesh) for each in memory))
+    yield f"memory{shared} (estimated, without the temporaries of XLA)"
     for each in memory:
         few = ", ".join(map(str, each.ranks[:_FEW])) + (", ..." if len(each.ranks) > _FEW else "")
         ranks = f"{'rank' if len(each.ranks) == 1 else 'ranks'} {few}"
@@ -143,7 +152,7 @@ def of_mesh(mesh: MeshConfig) -> str:
     """
     if mesh.num_devices == 1:
         return ""
-    shape = f"data {mesh.data} x tensor {mesh.tensor}"
+    shape = f"data {mesh.data} x tensor {mesh.tensor}{', sharded' if mesh.sharded else ''}"
     return f" of each of the {mesh.num_devices} devices of a rank, {shape}"
 
 

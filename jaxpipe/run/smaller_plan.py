@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.config import Config, cluster_from, plan_from
 from jaxpipe.errors import UserError
 from jaxpipe.topo import Cluster
@@ -34,13 +35,24 @@ def smaller(
     return (*kept, *sizes, *named)
 
 
-def within(config: Config, *, num_ranks: int, devices: Sequence[str] = ()) -> Config | None:
+def within(
+    config: Config,
+    *,
+    num_ranks: int,
+    devices: Sequence[str] = (),
+    all_reduce: AllReduceKind | None = None,
+) -> Config | None:
     """Return the configuration with the largest plan of at most `num_ranks` ranks.
 
     None if no plan fits. Among plans of equal size the one with the most stages wins. `devices`
-    names the remaining devices in the order of their ranks; by default those of the plan.
+    names the remaining devices in the order of their ranks; by default those of the plan. A running
+    plan's `all_reduce` is kept: to choose again takes seconds with hundreds of ranks.
     """
-    plan = replace(config.plan, devices=tuple(devices) or config.plan.devices)
+    plan = replace(
+        config.plan,
+        devices=tuple(devices) or config.plan.devices,
+        all_reduce=config.plan.all_reduce or all_reduce,
+    )
     if plan.file is not None or plan.has_unlike_replicas:
         return None
     cluster = cluster_from(config)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from jaxpipe.config import Config, check_paced, check_plan_fits, load_config
 from jaxpipe.errors import CheckpointError, ConfigError
-from jaxpipe.plan import Plan, read_resolved_plan
+from jaxpipe.plan import Plan, ResolvedPlan, read_resolved_plan
 from jaxpipe.run.console import console, errors, next_line
 from jaxpipe.run.folder_lock import beating, locked
 from jaxpipe.run.prepare_run import (
@@ -49,6 +49,7 @@ from jaxpipe.runtime.process.mpirun import (
     launched_rank,
 )
 from jaxpipe.runtime.process.ulfm_support import check_survival
+from jaxpipe.runtime.rank_mesh import rank_mesh
 from jaxpipe.runtime.watchdog import (
     Cause,
     CauseKind,
@@ -161,8 +162,7 @@ def _be_rank(request: TrainRequest, config: Config, here: LaunchedRank) -> int:
     # GPUs that it sees.
     die_with_parent()
     pin(os.environ)
-    number = None if resolved is None else number_on_host(resolved.devices, here.rank)
-    take_devices(os.environ, each=config.mesh.num_devices, number=number)
+    _take_devices(config, resolved, rank=here.rank)
     use_compile_cache(os.environ)
     hooks = load_hooks(request.hooks, request.config, rank=here.rank)
 
@@ -176,6 +176,18 @@ def _be_rank(request: TrainRequest, config: Config, here: LaunchedRank) -> int:
         resume_line=request.resume_line,
     )
     return run_rank(start, is_launched=True)
+
+
+def _take_devices(config: Config, resolved: ResolvedPlan | None, *, rank: int) -> None:
+    if resolved is None:
+        take_devices(os.environ, each=config.mesh.num_devices)
+        return
+    take_devices(
+        os.environ,
+        each=rank_mesh(resolved.plan, config.mesh, rank=rank).num_devices,
+        number=number_on_host(resolved.devices, rank),
+        group=resolved.groups[rank],
+    )
 
 
 def _launch(request: TrainRequest, config: Config) -> int:

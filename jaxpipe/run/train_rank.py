@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.comm import SurvivingTransport, Transport
 from jaxpipe.config import Config, cluster_from, job_from, plan_from
 from jaxpipe.errors import RankLostError, one_line
@@ -39,13 +40,15 @@ class Member:
     """This process as a member of its job: all of it changes when the job shrinks.
 
     `devices` are the names of those of the ranks of `transport`. A rank that a smaller plan has no
-    use for is `spare`. `resume_line` names the command that continues the run, and `say` is called
-    with how far this rank is.
+    use for is `spare`. `all_reduce` is that of the first plan, which smaller ones keep.
+    `resume_line` names the command that continues the run, and `say` is called with how far this
+    rank is.
     """
 
     config: Config
     transport: Transport
     devices: tuple[str, ...]
+    all_reduce: AllReduceKind
     hooks: Hooks
     resume_line: str
     is_launched: bool
@@ -193,7 +196,12 @@ def _smaller_job(member: Member, survivors: Sequence[int]) -> Job | None:
     """
     # `survivors` are ranks of the last plan, not of the first one.
     member.devices = tuple(member.devices[rank] for rank in survivors)
-    found = within(member.config, num_ranks=len(survivors), devices=member.devices)
+    found = within(
+        member.config,
+        num_ranks=len(survivors),
+        devices=member.devices,
+        all_reduce=member.all_reduce,
+    )
     return None if found is None else job_from(found, plan_from(found))
 
 

@@ -255,9 +255,16 @@ class MeshConfig:
     tensor: int = 1
     """Parts of each layer, one per device of the axis (tensor parallelism); must divide the
     attention heads."""
+    sharded: bool = False
+    """Shard parameters, gradients and moments over `data` as well (ZeRO-3, FSDP)."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("data", "tensor"))
+        if self.sharded and self.data == 1:
+            raise ValueError(
+                "`sharded` splits parameters over the axis `data`, which is 1; raise it, or set "
+                "`sharded` to false"
+            )
 
     @property
     def num_devices(self) -> int:

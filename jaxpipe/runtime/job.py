@@ -20,6 +20,7 @@ from jaxpipe.runtime.config import (
 from jaxpipe.runtime.data import Dataset
 from jaxpipe.runtime.metrics.records import METRICS_FILE
 from jaxpipe.runtime.metrics.run_truth import RunTruth, truth_of
+from jaxpipe.runtime.rank_mesh import first_device, rank_mesh
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.mesh import Device, Layout, layout_over
 from jaxpipe.runtime.stage.model import Model
@@ -82,13 +83,15 @@ class Job:
         """The number of targets of a step, over which the loss is a mean: tokens, or samples."""
         return self._work(microbatch=1).num_targets
 
-    def layout(self, devices: Sequence[Device]) -> Layout:
-        """Return the layout of a stage over the devices of a rank.
+    def layout(self, devices: Sequence[Device], *, rank: int) -> Layout:
+        """Return the layout of the stages of a rank over the devices of its process.
 
         Raises:
             ConfigError: there are fewer devices than the mesh needs.
         """
-        return layout_over(devices, self.mesh, split=self.model.split)
+        mesh = rank_mesh(self.plan, self.mesh, rank=rank)
+        first = first_device(self.plan, self.mesh, rank=rank, num_devices=len(devices))
+        return layout_over(devices[first:], mesh, split=self.model.split)
 
     def functions(self, *, stage: int, rank: int = 0) -> StageFunctions:
         """Return the functions of a stage of a rank; replicas that are alike have equal ones.

@@ -9,6 +9,10 @@ from jaxpipe.simulate.choose_all_reduce import (
     fastest_all_reduce,
     gradient_sync_s,
 )
+from jaxpipe.simulate.dollars import (
+    check_prices,
+    step_dollars,
+)
 from jaxpipe.simulate.engine.simulator import (
     StepEnds,
     simulate,
@@ -106,6 +110,7 @@ __all__ = [
     "Workload",
     "along",
     "auto_schedule",
+    "check_prices",
     "dtfm_constants",
     "dtfm_step",
     "extrapolated_step_s",
@@ -123,6 +128,7 @@ __all__ = [
     "simulate",
     "simulate_ends",
     "step_breakdown",
+    "step_dollars",
     "step_objective",
     "step_seconds",
     "step_time",

@@ -6,15 +6,15 @@
     plan + cluster ──► messages between stages, and all-reduces along the plan's sync trees
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
 
 from jaxpipe.network import MessageCosts
 from jaxpipe.plan import Pipeline, Plan
-from jaxpipe.plan.cost import Part, Profile
+from jaxpipe.plan.cost import Part, Profile, SharedStage, shared_part
 from jaxpipe.simulate.engine.simulator import simulate_ends
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.gradient_transfers import gradient_collectives
@@ -49,7 +49,8 @@ IDEAL = Overheads()
 class Conditions:
     """The conditions of a simulation: cluster, profile, and bytes of a parameter's gradient.
 
-    `slow[device]` is the factor by which the device is slower than the profiled one.
+    `slow[device]` is the factor by which the device is slower than the profiled one. With
+    `recomputes` the profile's backwards compute the forwards again.
     """
 
     cluster: Cluster
@@ -57,6 +58,7 @@ class Conditions:
     slow: np.ndarray
     gradient_bytes: float
     overheads: Overheads = IDEAL
+    recomputes: bool = False
 
 
 def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
@@ -66,11 +68,7 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
         PlanError: the plan does not fit the cluster.
     """
     parts = [
-        (part, factor)
-        for pipeline in plan.pipelines
-        for part, factor in zip(
-            _parts(pipeline, conditions.profile), _factors(pipeline, conditions), strict=True
-        )
+        part for pipeline in plan.pipelines for part in _stage_costs(plan, pipeline, conditions)
     ]
     profile = conditions.profile
     return StepModel(
@@ -78,10 +76,10 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
         placement=plan.placement,
         phases=(train_phase(plan),),
         num_chunks=plan.num_chunks,
-        forward_s=tuple(part.forward_s * factor for part, factor in parts),
-        backward_s=tuple(part.backward_s * factor for part, factor in parts),
+        forward_s=tuple(part.forward_s for part in parts),
+        backward_s=tuple(part.backward_s for part in parts),
         backward_weight_s=_weights_s(parts),
-        update_s=_updates_s(plan, conditions),
+        update_s=tuple(part.update_s for part in parts) if any(p.update_s for p in parts) else None,
         activation_bytes=_activation_bytes(plan, profile),
         collectives=gradient_collectives(
             plan,
@@ -119,28 +117,34 @@ def _activation_bytes(plan: Plan, profile: Profile) -> float | tuple[float, ...]
     return each[0] if len(set(each)) == 1 else each
 
 
-def _parts(pipeline: Pipeline, profile: Profile) -> list[Part]:
-    """Return the costs of a microbatch on each stage of a pipeline."""
-    profile = profile.scaled(microbatch=pipeline.microbatch)
-    return [profile.stage(pipeline.cut, stage) for stage in range(pipeline.num_stages)]
+def _stage_costs(plan: Plan, pipeline: Pipeline, conditions: Conditions) -> Iterator[Part]:
+    """Yield the costs of a microbatch on each stage of a pipeline, on its own devices."""
+    profile = conditions.profile.scaled(microbatch=pipeline.microbatch)
+    factors = _factors(pipeline, conditions)
+    for stage, (group, factor) in enumerate(zip(_holders(pipeline), factors, strict=True)):
+        part = profile.stage(pipeline.cut, stage)
+        # An update takes as long for any microbatch, and a tied embedding is updated twice.
+        update_s = profile.update_s(pipeline.cut, stage, tied=plan.tied) * _slowest(
+            group, conditions
+        )
+        timed = replace(part.scaled(factor), update_s=update_s)
+        shared = SharedStage(
+            group=group,
+            num_layers=pipeline.cut[stage],
+            activation_bytes=profile.activation_bytes,
+            gradient_bytes=part.parameters * conditions.gradient_bytes,
+            is_first=stage == 0,
+            is_last=stage == pipeline.num_stages - 1,
+            recomputes=conditions.recomputes,
+        )
+        yield shared_part(timed, shared, plan.sharing, conditions.cluster)
 
 
-def _weights_s(parts: Sequence[tuple[Part, float]]) -> tuple[float, ...] | None:
+def _weights_s(parts: Sequence[Part]) -> tuple[float, ...] | None:
     """Return the seconds of each backward-weight; None, which means half, if not profiled."""
-    if all(part.backward_weight_s is None for part, _ in parts):
+    if all(part.backward_weight_s is None for part in parts):
         return None
-    return tuple(part.later_s * factor for part, factor in parts)
-
-
-def _updates_s(plan: Plan, conditions: Conditions) -> tuple[float, ...] | None:
-    """Return the seconds of each stage's optimizer; None if the profile has none."""
-    profile = conditions.profile  # not scaled: an update takes as long for any microbatch
-    each_s = tuple(
-        profile.update_s(pipeline.cut, stage, tied=plan.tied) * float(conditions.slow[device])
-        for pipeline in plan.pipelines
-        for stage, device in enumerate(_holders(pipeline))
-    )
-    return each_s if any(each_s) else None
+    return tuple(part.later_s for part in parts)
 
 
 def plan_step_s(plan: Plan, conditions: Conditions) -> float:
@@ -155,16 +159,20 @@ def end_s(trace: Trace) -> float:
 
 def _factors(pipeline: Pipeline, conditions: Conditions) -> list[float]:
     """Return the factors on the profile's seconds of each stage of a pipeline."""
-    local, devices = conditions.overheads.local_factor, _holders(pipeline)
+    local, groups = conditions.overheads.local_factor, _holders(pipeline)
+    devices = tuple(group[0] for group in groups)
     return [
-        float(conditions.slow[device])
+        _slowest(group, conditions)
         * (1.0 if is_remote(conditions.cluster, devices, stage) else local)
-        for stage, device in enumerate(devices)
+        for stage, group in enumerate(groups)
     ]
 
 
-def _holders(pipeline: Pipeline) -> tuple[int, ...]:
-    """Return the device of each stage of a pipeline."""
-    return tuple(
-        pipeline.devices[stage % pipeline.num_ranks] for stage in range(pipeline.num_stages)
-    )
+def _slowest(group: tuple[int, ...], conditions: Conditions) -> float:
+    return max(float(conditions.slow[device]) for device in group)
+
+
+def _holders(pipeline: Pipeline) -> tuple[tuple[int, ...], ...]:
+    """Return the devices of each stage of a pipeline."""
+    groups = pipeline.groups
+    return tuple(groups[stage % len(groups)] for stage in range(pipeline.num_stages))

@@ -5,10 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from jaxpipe import topo
 from jaxpipe.cli.main import main
+from jaxpipe.config import load_config
+from jaxpipe.plan import write_plan
+from jaxpipe.propose.request import NamedLayout
+from jaxpipe.run.forecast import simulate_step
 from jaxpipe.trace import Truth, read_chrome
 from tests.cli.conftest import WriteConfig
 from tests.cli.test_runs import JAXPIPE, run
+from tests.programs.grouped import BATCH, CLUSTERS, MODEL, layout_plan
 
 PLAN = {"cluster": "two-region", "stages": 2, "replicas": 2}
 
@@ -32,6 +38,27 @@ def test_a_large_model_runs_without_its_data(write_config: WriteConfig, tmp_path
     trace = read_chrome(tmp_path / "run" / "trace.json")
     assert trace.truth is Truth.EMULATED
     assert {span.rank for span in trace.spans} == {0, 1, 2, 3}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("layout", [NamedLayout.P2T4, NamedLayout.ZERO3])
+def test_ranks_of_several_devices_are_paced(
+    layout: NamedLayout, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    cluster, file = CLUSTERS[layout], tmp_path / "plan.toml"
+    write_plan(layout_plan(layout), topo.load(cluster), file)
+    config = write_config(
+        model=MODEL,
+        plan={"cluster": cluster, "file": str(file)},
+        train={"steps": 1, "batch": BATCH},
+        paced={"tflops": 1e-4},
+    )
+    job = run([*JAXPIPE, "train", str(config), "--compute", "paced"])
+    assert job.returncode == 0, job.stderr
+    assert "ranks have 4 devices" in job.stdout
+    _, step = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    simulated = simulate_step(load_config(config))
+    assert step["step_s"] >= max(span.end_s for span in simulated.spans) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.plan import check_plan, read_plan
 from jaxpipe.plan.cost import flop_profile, write_profile
 from tests.cli.conftest import WriteConfig
+from tests.programs.grouped import MODEL
 from tests.runtime.training import run_tree, tiny_tree
 
 _SMALL = ("--cluster", "two-region", "--model", "tiny", "--batch", "8", "--tflops", "0.01")
@@ -71,6 +72,35 @@ def test_outer_loops_are_compared_when_asked_for(
     assert last["equal_loss_seconds"] == pytest.approx(last["compute_factor"] * last["seconds"])
 
 
+@pytest.mark.parametrize("layout", ["t8", "p4t2", "p2t4", "zero3"])
+def test_a_layout_of_groups_is_planned_and_shown(
+    layout: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, write_config: WriteConfig
+):
+    out, cluster = tmp_path / "plan.toml", "homogeneous:hosts=1,devices=8"
+    sections = {"model": MODEL, "train": {"batch": 16}}
+    model = str(write_config(**sections))
+    words = ["--config", model, "--cluster", cluster, "--layout", layout, "--json"]
+    assert main(["plan", *words, "--out", str(out)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["left_out"] == []
+    assert told["seconds"] == pytest.approx(sum(told["breakdown"].values()))
+    plan = read_plan(out, topo.load(cluster))
+    assert [len(group) for group in plan.groups] == [8 // plan.num_ranks] * plan.num_ranks
+    config = write_config(**sections, plan={"cluster": cluster, "file": str(out)})
+    assert main(["show", str(config)]) == 0
+    shown = capsys.readouterr().out
+    assert f"of each of the {8 // plan.num_ranks} devices of a rank" in shown
+
+
+def test_a_layout_that_heads_do_not_divide_into_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    words = ["--cluster", "homogeneous:hosts=1,devices=8", "--model", "tiny", "--batch", "8"]
+    assert main(["plan", *words, "--layout", "t8", "--out", str(tmp_path / "plan.toml")]) == 2
+    assert "parts of 4 heads: ranks have 8 devices" in capsys.readouterr().err
+    assert not (tmp_path / "plan.toml").exists()
+
+
 GPUS = """
 name = "gpus"
 [[hosts]]
@@ -85,7 +115,7 @@ devices = 2
     [
         ('gpu = "A100-40GB"', (), "tf32", []),
         ('gpu = "A100-40GB"', ("--matmul-precision", "float32"), "fp32", []),
-        ('gpu = "RTX-4090"\nmemory_gib = 24\ntflops = 82.6', (), "fp32", []),
+        ('gpu = "RX-9070"\nmemory_gib = 24\ntflops = 82.6', (), "fp32", []),
         ("effective_tflops = 3", (), "fp32", ["lab-0:0", "lab-0:1"]),
     ],
 )

@@ -36,8 +36,8 @@ def main(folder: Path) -> None:
     report = {
         "losses": _losses(folder, dataset),
         "scaled": _scaled_losses(folder, dataset),
-        "forward": _collectives(layer.executables["evaluate"]),
-        "backward": _collectives(layer.executables["backward"]),
+        "forward": collectives(layer.executables["evaluate"]),
+        "backward": collectives(layer.executables["backward"]),
         "bytes": _parameter_bytes(layer),
         "held": {name: _held_bytes(shape) for name, shape in SHAPES.items()},
     }
@@ -88,7 +88,8 @@ def _run(
     return [m.loss for m in metrics] + [m.eval_loss for m in metrics if m.eval_loss is not None]
 
 
-def _collectives(compiled: Any) -> dict[str, int]:
+def collectives(compiled: Any) -> dict[str, int]:
+    """Return how often each collective occurs in a compiled function."""
     return Counter(_COLLECTIVE.findall(compiled.as_text()))
 
 
@@ -101,7 +102,9 @@ def _parameter_bytes(layer: CompiledStage) -> tuple[int, int]:
 
 def _held_bytes(shape: dict[str, Any]) -> tuple[int, int]:
     """Return what each device holds of a stage's parameters, and of a microbatch's residuals."""
-    stage = compiled_stage(**shape, mesh=MeshConfig(**MESH), ops=(Op.BACKWARD,))
+    stage = compiled_stage(
+        **shape, mesh=MeshConfig(data=MESH["data"], tensor=MESH["tensor"]), ops=(Op.BACKWARD,)
+    )
     held = []
     for name, part in (("init", 0), ("forward", 1)):
         compiled = stage.executables[name]

@@ -64,6 +64,13 @@ CASES = (
     alike(schedule=_EAGER, cut=(2, 1, 2), replicas=2, microbatches=8, tied=True),
     Case(schedule=_PLAIN, cuts=((3, 2), (5,)), microbatches=(3, 1), tied=True),
     Case(schedule=_ZB_H1, cuts=((3, 2), (5,)), microbatches=(2, 3), tied=True),
+    Case(
+        schedule=_INTERLEAVED,
+        cuts=((1, 2, 1, 1), (3, 2)),
+        microbatches=(4, 3),
+        tied=True,
+        chunks=2,
+    ),
 )
 
 

@@ -70,7 +70,7 @@ def test_the_smallest_device_of_a_place_decides() -> None:
         PlanError, match=r"rank 3 needs .* MiB on a device .* 'virginia-1:0' has .* MiB; raise"
     ):
         check_memory(plan_memory(config, plan, small))
-    lines = list(memory_lines(plan_memory(config, plan, small), config.mesh))
+    lines = list(memory_lines(plan_memory(config, plan, small)))
     assert lines[1].startswith("ranks 0, 2")
     assert lines[1].endswith("of unknown")
     assert lines[2].endswith(" MiB")
@@ -104,7 +104,7 @@ def test_a_mesh_divides_what_it_divides(
         assert each.needs.activations - message == pytest.approx(
             residuals * (one.needs.activations - message), rel=0.02
         )
-    first = next(memory_lines(shared, config.mesh))
+    first = next(memory_lines(shared))
     assert first.startswith("memory of each of the ")
     check_memory(shared)
 

@@ -27,7 +27,9 @@ def compile_stage_once(
     for _ in range(num_executables(functions, ops=ops)):  # also of a stage that is compiled already
         before_each()
     with _ONE_AT_A_TIME:
-        return _compiled(functions, frozenset(ops), layout.mesh, precision)
+        return _compiled(
+            functions, frozenset(ops), layout.mesh, precision, shards_data=layout.shards_data
+        )
 
 
 def forget() -> None:
@@ -37,8 +39,15 @@ def forget() -> None:
 
 @cache
 def _compiled(
-    functions: StageFunctions, ops: frozenset[Op], mesh: Mesh | None, precision: MatmulPrecision
+    functions: StageFunctions,
+    ops: frozenset[Op],
+    mesh: Mesh | None,
+    precision: MatmulPrecision,
+    *,
+    shards_data: bool,
 ) -> CompiledStage:
     split = functions.stage.model.split
-    layout = ONE_DEVICE if mesh is None else Layout(mesh=mesh, split=split)
+    layout = ONE_DEVICE
+    if mesh is not None:  # a layout has a dictionary, which no cache takes as a key
+        layout = Layout(mesh=mesh, split=split, shards_data=shards_data)
     return compile_stage(functions, ops=ops, layout=layout, precision=precision)

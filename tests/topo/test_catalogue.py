@@ -13,6 +13,7 @@ from jaxpipe.topo.csv_table import csv_rows
 from jaxpipe.topo.draw_cluster import draw_cluster
 from jaxpipe.topo.parameters import Value, substitute
 from jaxpipe.topo.units import gbps_from_bytes_per_s, ms_from_seconds
+from jaxpipe.topo.write import cluster_toml
 
 
 def link(cluster: topo.Cluster, source: str, destination: str) -> tuple[float, float]:
@@ -297,16 +298,16 @@ def described(tmp_path: Path, *lines: str) -> topo.Device:
 
 
 def test_any_gpu_can_be_described(tmp_path: Path):
-    device = described(tmp_path, 'gpu = "RTX-4090"', "memory_gib = 24", "tflops = 82.6")
+    device = described(tmp_path, 'gpu = "RX-9070"', "memory_gib = 24", "tflops = 82.6")
     assert device.gpu is not None
-    assert (device.gpu.name, device.memory_bytes) == ("RTX-4090", 24 * 2**30)
+    assert (device.gpu.name, device.memory_bytes) == ("RX-9070", 24 * 2**30)
     assert {device.peak(precision) for precision in topo.Precision} == {82.6e12}
     assert device.flops_per_s(topo.Precision.BF16) == 82.6e12
-    assert "1 RTX-4090" in draw_cluster(topo.load(str(tmp_path / "mine.toml")))
+    assert "1 RX-9070" in draw_cluster(topo.load(str(tmp_path / "mine.toml")))
 
 
 def test_a_gpu_may_be_described_by_what_it_reaches(tmp_path: Path):
-    device = described(tmp_path, 'gpu = "B200"', "memory_gib = 180", "effective_tflops = 900")
+    device = described(tmp_path, 'gpu = "B300"', "memory_gib = 180", "effective_tflops = 900")
     assert (device.memory_bytes, device.flops_per_s(topo.Precision.BF16)) == (180 * 2**30, 900e12)
 
 
@@ -315,6 +316,25 @@ def test_a_description_wins_over_the_table(tmp_path: Path):
     assert (part.memory_bytes, part.peak(topo.Precision.TF32)) == (20 * 2**30, 44e12)
     memory = described(tmp_path, 'gpu = "A100-80GB"', "memory_gib = 20")
     assert (memory.memory_bytes, memory.peak(topo.Precision.TF32)) == (20 * 2**30, 156e12)
+
+
+def test_prices_are_read_and_written(tmp_path: Path):
+    lines = ("tflops = 1", "dollars_per_hour = 2.5", "egress_dollars_per_gb = 0")
+    device = described(tmp_path, *lines)
+    assert (device.dollars_per_hour, device.egress_dollars_per_gb) == (2.5, 0)
+    text = cluster_toml(topo.load(str(tmp_path / "mine.toml")))
+    (tmp_path / "again.toml").write_text(text)
+    assert topo.load(str(tmp_path / "again.toml")).devices == (device,)
+    with pytest.raises(ValueError, match="`dollars_per_hour` must be from 0 to below infinity"):
+        described(tmp_path, "dollars_per_hour = -1")
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops"),
+    [("RTX-4090", 165.2), ("L40S", 362), ("A10", 125), ("B200", 2250), ("MI300X", 1307.4)],
+)
+def test_gpus_that_people_own_are_listed(name: str, tflops: float):
+    assert topo.gpu(name).peak_flops_per_s(topo.Precision.BF16) == pytest.approx(1e12 * tflops)
 
 
 def test_devices_without_a_type_may_have_memory_and_speed(tmp_path: Path):

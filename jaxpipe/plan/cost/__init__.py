@@ -3,7 +3,9 @@
 from jaxpipe.network.alpha_beta import Links, links_between, uniform_links
 from jaxpipe.plan.cost.collective_cost import ring_s, transfers_s, tree_s
 from jaxpipe.plan.cost.estimate import Estimate, estimate, slowness
+from jaxpipe.plan.cost.group_cost import SharedStage, shared_part
 from jaxpipe.plan.cost.layer_profile import Part, Profile, flop_profile, read_profile, write_profile
+from jaxpipe.plan.cost.lower_bound import LowerBound, lower_bound
 from jaxpipe.plan.cost.memory import (
     BytesPerParameter,
     StageMemory,
@@ -16,16 +18,20 @@ __all__ = [
     "BytesPerParameter",
     "Estimate",
     "Links",
+    "LowerBound",
     "Part",
     "Profile",
+    "SharedStage",
     "StageMemory",
     "estimate",
     "flop_profile",
     "links_between",
     "live_limits",
+    "lower_bound",
     "overfull",
     "read_profile",
     "ring_s",
+    "shared_part",
     "slowness",
     "stage_memory",
     "transfers_s",

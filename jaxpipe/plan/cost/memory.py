@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import cycle
 
 from jaxpipe.plan.cost.layer_profile import Profile
+from jaxpipe.plan.group import Sharing
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import peak_live
 from jaxpipe.topo import Cluster
@@ -44,6 +45,9 @@ def stage_memory(
 ) -> tuple[StageMemory, ...]:
     """Return the peak memory of each rank of a replica, or of every one, under its schedule.
 
+    Of a rank of several devices it is that of each of them, from above: all parameters count as
+    divided, residuals as whole with tensor parallelism, by samples with ZeRO-3.
+
     Activations are the residuals of all microbatches that wait for their backward (`peak_live`),
     and for each of them its input message; the profile's `kept_bytes` include rematerialisation. On
     a rank with several chunks, all of them count as the largest. If the embedding is tied, the last
@@ -63,17 +67,20 @@ def stage_memory(
     updated = [
         kept + -(-(held - kept) // num_shards) for held, kept in zip(parameters, whole, strict=True)
     ]
-    return tuple(
-        StageMemory(
+
+    def of_rank(number: int, degree: int) -> StageMemory:
+        stages = pipeline.stages(number)
+        own = -(-sum(parameters[stage] for stage in stages) // degree)
+        kept = max(parts[stage].kept_bytes for stage in stages)
+        num_shares = degree if plan.sharing is Sharing.ZERO3 else 1
+        return StageMemory(
             parameters=own * each.parameter,
             gradients=own * each.gradient,
-            optimizer=sum(updated[stage] for stage in pipeline.stages(number)) * each.optimizer,
-            activations=count * (kept + profile.activation_bytes),
+            optimizer=-(-sum(updated[stage] for stage in stages) // degree) * each.optimizer,
+            activations=live[number] * (-(-kept // num_shares) + profile.activation_bytes),
         )
-        for number, count in enumerate(live)
-        for own in [sum(parameters[stage] for stage in pipeline.stages(number))]
-        for kept in [max(parts[stage].kept_bytes for stage in pipeline.stages(number))]
-    )
+
+    return tuple(of_rank(number, degree) for number, degree in enumerate(pipeline.degrees))
 
 
 def live_limits(
@@ -90,7 +97,8 @@ def live_limits(
     for rank, memory in enumerate(stage_memory(plan, profile, each=each)):
         kept = max(profile.stage(plan.cut, stage).kept_bytes for stage in plan.stages(rank))
         one = kept + profile.activation_bytes
-        sizes = [cluster.devices[row[rank]].memory_bytes for row in plan.placement]
+        groups = [pipeline.groups[rank] for pipeline in plan.pipelines]
+        sizes = [cluster.devices[device].memory_bytes for group in groups for device in group]
         rooms = [
             # A profile may keep 0 bytes.
             (size - memory.total + memory.activations) // max(1, one)
@@ -106,17 +114,22 @@ def overfull(
 ) -> dict[int, int]:
     """Return the devices that the plan does not fit, and by how many bytes it exceeds them.
 
-    A device of unknown memory fits everything.
+    A device of unknown memory fits everything. All devices of a rank need as much.
     """
     whole = [None] if plan.is_even else range(plan.num_replicas)
     needs = [
         [memory.total for memory in stage_memory(plan, profile, each=each, replica=replica)]
         for replica in whole
     ]
+    of_devices = (
+        (device, need)
+        for pipeline, of_row in zip(plan.pipelines, cycle(needs), strict=False)
+        for group, need in zip(pipeline.groups, of_row, strict=True)
+        for device in group
+    )
     excess = {}
-    for row, of_row in zip(plan.placement, cycle(needs), strict=False):
-        for device, need in zip(row, of_row, strict=True):
-            size = cluster.devices[device].memory_bytes
-            if size is not None and need > size:
-                excess[device] = need - size
+    for device, need in of_devices:
+        size = cluster.devices[device].memory_bytes
+        if size is not None and need > size:
+            excess[device] = need - size
     return excess

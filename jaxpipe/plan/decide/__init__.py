@@ -1,7 +1,7 @@
 """Planner: choose stages, replicas, placement, partition, schedule and all-reduce together."""
 
 from jaxpipe.plan.decide.balance import balanced_cut
-from jaxpipe.plan.decide.build_plan import build
+from jaxpipe.plan.decide.build_plan import build, with_suited_trees
 from jaxpipe.plan.decide.decide import Decision, Effort, Objective, decide
 from jaxpipe.plan.decide.dtfm_plan import dtfm_plan
 from jaxpipe.plan.decide.sync_order import fastest_tree
@@ -19,4 +19,5 @@ __all__ = [
     "dtfm_plan",
     "fastest_tree",
     "shapes",
+    "with_suited_trees",
 ]

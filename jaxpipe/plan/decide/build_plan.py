@@ -32,22 +32,29 @@ def build(
     """
     # The slowest replica of a stage sets the pace of the gradient sync.
     cut = cut or balanced_cut(task.profile, task.slow[placement].max(axis=0))
-    plan = Plan(
-        pipelines=equal_pipelines(
-            map(tuple, placement.tolist()),
-            cut=cut,
-            warmup=warmup,
-            microbatch=microbatch,
-            num_microbatches=task.batch // (len(placement) * microbatch),
+    return with_suited_trees(
+        task,
+        Plan(
+            pipelines=equal_pipelines(
+                map(tuple, placement.tolist()),
+                cut=cut,
+                warmup=warmup,
+                microbatch=microbatch,
+                num_microbatches=task.batch // (len(placement) * microbatch),
+            ),
+            schedule=schedule,
+            all_reduce=all_reduce,
+            tied=task.tied,
         ),
-        schedule=schedule,
-        all_reduce=all_reduce,
-        tied=task.tied,
     )
+
+
+def with_suited_trees(task: Task, plan: Plan) -> Plan:
+    """Return any plan with sync trees for its all-reduce, over the devices that hold each layer."""
 
     def tree(ranks: Sequence[int], parameters: int) -> SyncTree:
         return suited_tree(
-            all_reduce,
+            plan.all_reduce,
             task.cluster,
             {rank: plan.device(rank) for rank in ranks},
             num_bytes=parameters * task.bytes_each.gradient,

@@ -19,7 +19,8 @@ class Task:
     """A model to train on a cluster, `batch` samples a step.
 
     `tied` says whether the head shares the embedding's parameters. Gradients are sent in chunks of
-    `chunk_bytes`. `stages` and `replicas` are chosen by the planner by default.
+    `chunk_bytes`. `stages` and `replicas` are chosen by the planner by default. With `any_size`
+    plans that leave out most devices are tried as well: where these cost money.
 
     Raises:
         PlanError: there is no sample, no stage or no replica.
@@ -34,6 +35,7 @@ class Task:
     chunk_bytes: float = inf
     stages: int | None = None
     replicas: int | None = None
+    any_size: bool = False
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -70,8 +72,8 @@ class Shape:
 def shapes(task: Task) -> tuple[Shape, ...]:
     """Return the shapes that fit the devices, the layers and the batch, largest first.
 
-    For each number of stages these are the most replicas that divide the batch, and at most half
-    as many, in case it is better to leave devices unused.
+    For each number of stages these are the most replicas that divide the batch, at most half as
+    many, and one, in case it is better to leave devices unused.
 
     Raises:
         PlanError: the task's own stages and replicas do not fit.
@@ -98,5 +100,8 @@ def _replicas(task: Task, *, stages: int) -> tuple[int, ...]:
         return (task.replicas,) if task.batch % task.replicas == 0 else ()
     most = len(task.cluster) // stages
     fitting = [replicas for replicas in range(1, most + 1) if task.batch % replicas == 0]
+    if task.any_size:
+        return tuple(fitting)
     half = [replicas for replicas in fitting if 2 * replicas <= fitting[-1]]
-    return (*fitting[-1:], *half[-1:])
+    # Also one replica: a small model has nothing to gain from gradients over slow links.
+    return tuple({*fitting[-1:], *half[-1:], 1})

@@ -10,7 +10,9 @@ slowest stage faster than
 
 since stage s can hold at most the part (T - x) / C of the model. A step of M microbatches takes at
 least (M - 1) T, the first microbatch on the fastest kind alone, and the all-reduce of the largest
-stage, which has at least its share of the parameters. All candidates of a number of replicas are
+stage, which has at least its share of the parameters. Where computes hide all-reduces, that of a
+stage behind the slowest one may begin when this has up to S microbatches left of S stages, so that
+only (M - S) T and the all-reduce add up. All candidates of a number of replicas are
 bounded at once, by arrays: a million of them take about a second.
 """
 
@@ -196,4 +198,9 @@ def _least_s(
             for num in range(1, int(num_stages.max()) + 1)
         ]
     )[num_stages - 1]
-    return _SLACK * (compute_s + np.where(counts > 0, reduce_s, np.inf).min(axis=1))
+    least_reduce_s = np.where(counts > 0, reduce_s, np.inf).min(axis=1)
+    added_s = compute_s + least_reduce_s
+    if task.overlaps:
+        early_s = (num_microbatches - num_stages) * slowest_s + least_reduce_s
+        added_s = np.where(num_stages > 1, np.maximum(compute_s, early_s), added_s)
+    return _SLACK * added_s

@@ -1,7 +1,7 @@
 """A layout: which groups of GPUs hold which stage of which replica, in a mixed cluster.
 
-A `Plan` has one device to a rank and names it. A layout has a group of GPUs to a rank, all of one
-type on one node, and says only their type, their zone and how many they are::
+A `Plan` names the devices of each rank. A layout has a group of GPUs to a rank, all of one type on
+one node, and says only their type, their zone and how many they are::
 
     stage 0   4 layers     16 x V100-16:4@a                    16 replicas, tensor degree 4
     stage 1   22 layers     6 x A100-40:1@a + 10 x A100-40:1@b 16 replicas, in two zones

@@ -54,6 +54,8 @@ class StageCosts(Protocol):
 class LayoutTask:
     """GPUs by type and zone, and what to place on them.
 
+    With `overlaps` the objective hides the all-reduce of a stage behind the computes of others.
+
     Raises:
         PlanError: a number is out of its range.
     """
@@ -66,6 +68,7 @@ class LayoutTask:
     objective: Objective
     bound: Bound = bound_by_seconds
     most_stages: int = 8
+    overlaps: bool = False
 
     def __post_init__(self) -> None:
         if not self.gpus or min(self.gpus.values()) < 1:

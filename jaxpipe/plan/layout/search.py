@@ -12,7 +12,8 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, permutations
+from heapq import nsmallest
+from itertools import chain, islice, permutations
 from math import inf
 from typing import NamedTuple
 
@@ -39,18 +40,24 @@ class LayoutSearch:
     """The best layout, its objective, and what the search did.
 
     `bound` is the least bound that was not tried: no layout of the space is better, up to the slack
-    of the bounds; it is the objective itself where the search ended before its limit.
+    of the bounds; it is the objective itself where the search ended before its limit. `floor` is
+    the least bound of all, tried or not: the objective is at most so far from the best that exists.
+    `best` are the best layouts, at most `num_best`, the best first.
     """
 
     layout: Layout
     objective: float
     bound: float
+    floor: float
+    best: tuple[Layout, ...]
     num_evaluated: int
     seconds: float
 
 
-def search_layout(task: LayoutTask, *, limit_s: float, seed: int = 2022) -> LayoutSearch:
-    """Return the best layout that is found in some seconds of CPU.
+def search_layout(
+    task: LayoutTask, *, limit_s: float, seed: int = 2022, num_best: int = 1
+) -> LayoutSearch:
+    """Return the best layout that is found in some seconds of CPU, and the `num_best` best.
 
     A search that ends before the limit gives the same layout each time. The limit does not count
     before the first layout that fits.
@@ -70,6 +77,8 @@ def search_layout(task: LayoutTask, *, limit_s: float, seed: int = 2022) -> Layo
         layout=search.best,
         objective=search.least,
         bound=min(bound, search.least),
+        floor=min(search.floor, search.least),
+        best=search.first(num_best),
         num_evaluated=search.num_evaluated,
         seconds=time.process_time() - began_s,
     )
@@ -88,6 +97,7 @@ class _Search:
     def __init__(self, task: LayoutTask, *, limit_s: float, seed: int) -> None:
         self.best: Layout | None = None
         self.least = inf
+        self.floor = inf
         self.num_evaluated = 0
         self._task = task
         self._began_s = time.process_time()
@@ -101,7 +111,9 @@ class _Search:
         untried = inf
         turns: dict[int, list[Iterator[Candidate]]] = {}
         for (variety, _), each in candidates(self._task).items():
-            turns.setdefault(variety, []).append(each)
+            first = next(each)  # the least bound of its number of stages
+            self.floor = min(self.floor, first.bound)
+            turns.setdefault(variety, []).append(chain([first], each))
         for variety in sorted(turns):
             until_s = self._began_s + self._limit_s * _SHARES[min(variety, len(_SHARES) - 1)]
             looked: list[_Look] = []
@@ -123,6 +135,11 @@ class _Search:
                     break
                 self._refine(look)
         return untried
+
+    def first(self, num: int) -> tuple[Layout, ...]:
+        """Return the best layouts that were evaluated, the best first."""
+        finite = (layout for layout, value in self._seen.items() if value < inf)
+        return tuple(nsmallest(num, finite, key=self._seen.__getitem__))
 
     def _look(self, candidate: Candidate) -> list[_Look]:
         """Return the best layout of each order of a candidate's kinds, in one order of zones."""

@@ -7,12 +7,11 @@ gives some replicas a microbatch more::
 """
 
 from collections import defaultdict
-from itertools import repeat
 
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.check import check_plan
-from jaxpipe.plan.layout.layout import Group, Layout, Stage
+from jaxpipe.plan.layout.layout import Group, Layout
 from jaxpipe.plan.partition import Cut
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
@@ -30,20 +29,26 @@ def plan_of_layout(
     tied: bool = False,
     schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B,
 ) -> Plan:
-    """Return the plan of a layout of single devices, on devices of its types and regions.
+    """Return the plan of a layout, on devices of its types and regions; of a group on one host.
 
     The cut of the layout counts the layers of the model, or the embedding and the head as well.
 
     Raises:
-        PlanError: a group has several devices, stages have unequal numbers of replicas, the cluster
-            lacks a device, or the layers or the batch do not fit.
+        PlanError: stages have unequal numbers of replicas, the cluster lacks a device, or the
+            layers or the batch do not fit.
     """
     rows = _rows(layout, cluster)
     counts = _num_microbatches(layout, batch=batch, num_replicas=len(rows))
     cut = _cut_of_model(layout.cut, num_layers=num_layers)
     plan = Plan(
         pipelines=tuple(
-            Pipeline(devices=row, cut=cut, num_microbatches=count, microbatch=layout.microbatch)
+            Pipeline(
+                devices=tuple(group[0] for group in row),
+                peers=tuple(group[1:] for group in row),
+                cut=cut,
+                num_microbatches=count,
+                microbatch=layout.microbatch,
+            )
             for row, count in zip(rows, counts, strict=True)
         ),
         schedule=schedule,
@@ -55,39 +60,33 @@ def plan_of_layout(
     return plan
 
 
-def _rows(layout: Layout, cluster: Cluster) -> list[tuple[int, ...]]:
-    """Return the devices of each replica: the next of its type in its region."""
-    columns = [_groups(stage) for stage in layout.stages]
+def _rows(layout: Layout, cluster: Cluster) -> list[tuple[tuple[int, ...], ...]]:
+    """Return the devices of each replica: the next of its type in its region, of one host."""
+    columns = [[group for group, count in stage for _ in range(count)] for stage in layout.stages]
     if len({len(column) for column in columns}) > 1:
         raise PlanError(
             "a plan's replicas have all stages: `stages` of the layout have "
             f"{[len(column) for column in columns]} replicas; make them equal"
         )
-    free: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-    for number, device in reversed(tuple(enumerate(cluster.devices))):
-        free["" if device.gpu is None else device.gpu.name, device.region].append(number)
+    free: defaultdict[tuple[str, str], dict[str, list[int]]] = defaultdict(dict)
+    for number, device in enumerate(cluster.devices):
+        kind = "" if device.gpu is None else device.gpu.name
+        free[kind, device.region].setdefault(device.host, []).append(number)
 
-    def take(group: Group) -> int:
-        if not free[group.gpu, group.zone]:
-            raise PlanError(
-                f"each group of the layout has a device: cluster {cluster.name!r} has too few with "
-                f"`gpu` {group.gpu!r} in region {group.zone!r}; use fewer replicas there"
-            )
-        return free[group.gpu, group.zone].pop()
+    def take(group: Group) -> tuple[int, ...]:
+        for left in free[group.gpu, group.zone].values():
+            if len(left) >= group.tensor:
+                taken = tuple(left[: group.tensor])
+                del left[: group.tensor]
+                return taken
+        raise PlanError(
+            f"each group of the layout has its devices on one host: cluster {cluster.name!r} has "
+            f"too few with `gpu` {group.gpu!r} in region {group.zone!r} for groups of "
+            f"{group.tensor}; use fewer replicas there"
+        )
 
     # Replica by replica: devices of one host are neighbours in the cluster.
     return [tuple(take(group) for group in row) for row in zip(*columns, strict=True)]
-
-
-def _groups(stage: Stage) -> list[Group]:
-    groups = [group for group, count in stage for group in repeat(group, count)]
-    shared = [group for group in groups if group.tensor > 1]
-    if shared:
-        raise PlanError(
-            f"a rank of a plan has one device, or the same `mesh` as all others: the layout has "
-            f"groups of {shared[0].tensor} devices ({shared[0]}); use a layout of tensor degree 1"
-        )
-    return groups
 
 
 def _num_microbatches(layout: Layout, *, batch: int, num_replicas: int) -> list[int]:

@@ -9,6 +9,7 @@
 An assignment by the launcher, such as `srun --gpus-per-task=1`, takes precedence, and so does
 `JAX_CUDA_VISIBLE_DEVICES`. If all devices of the plan are on one host, each rank takes the GPU of
 its device's number instead: a plan without the device of a lost rank then leaves that GPU out.
+Ranks of several devices take those that the plan names, on any number of hosts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +20,23 @@ _LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"
 """The variables of Open MPI, MPICH and SLURM; SLURM last, since it may run an mpirun."""
 
 
-def take_devices(environment: Mapping[str, str], *, each: int, number: int | None = None) -> None:
+def take_devices(
+    environment: Mapping[str, str],
+    *,
+    each: int,
+    number: int | None = None,
+    group: Sequence[str] = (),
+) -> None:
     """Restrict jax to the `each` GPUs of this rank, before it starts a backend.
 
     `number` is that of its device on its host, if the plan says which; by default its local rank.
-    Without GPUs, or without a launcher that states the local rank, nothing changes.
+    Of several devices of a plan, `group` has the names. Without GPUs, or without a launcher that
+    states the local rank, nothing changes.
     """
     num_gpus = count_gpus(environment, Path("/dev"))
     chosen = devices_of(environment, each=each, num_gpus=num_gpus, number=number)
+    if chosen is not None and len(group) > 1:
+        chosen = numbers_of(group, num_gpus=num_gpus) or chosen
     if chosen is not None:
         import jax
 
@@ -44,6 +54,17 @@ def number_on_host(devices: Sequence[str], rank: int) -> int | None:
     hosts = {name.rpartition(":")[0] for name in devices}
     number = devices[rank].rpartition(":")[2]
     return int(number) if len(hosts) == 1 and number.isdecimal() else None
+
+
+def numbers_of(group: Sequence[str], *, num_gpus: int) -> tuple[int, ...]:
+    """Return the numbers of named devices on their host; none if it has too few GPUs for them.
+
+    >>> numbers_of(["a:2", "a:3"], num_gpus=4), numbers_of(["a:2", "a:3"], num_gpus=2)
+    ((2, 3), ())
+    """
+    numbers = [name.rpartition(":")[2] for name in group]
+    fit = all(number.isdecimal() and int(number) < num_gpus for number in numbers)
+    return tuple(map(int, numbers)) if fit else ()
 
 
 def devices_of(

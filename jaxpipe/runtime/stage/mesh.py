@@ -11,9 +11,12 @@ defines which dim of which parameter is split. XLA inserts the all-reduces betwe
 a model that is split as in the source, one after attention and one after the MLP, in each
 direction.
 
+With a sharded mesh, parameters, gradients and moments are also split over the axis `data`, each
+along its longest dim that divides evenly (ZeRO-3).
+
 Arrays that enter or leave the rank, activations and buckets, are replicated on its devices.
 
-Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
+Source: Shoeybi et al. 2019, "Megatron-LM", section 3; Rajbhandari et al. 2020, "ZeRO", section 5.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,10 +44,11 @@ class Layout:
 
     `split` maps parameters, by their keys such as "blocks.mlp.up.kernel", to the dim that is split
     over the axis `tensor`, counted from the last, which is -1. All other arrays, and dims that do
-    not divide evenly, are replicated.
+    not divide evenly, are replicated; with `shards_data` they are split over the axis `data`.
     """
 
     mesh: Mesh | None = None
+    shards_data: bool = False
     split: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -102,13 +106,26 @@ class Layout:
         assert self.mesh is not None, path
         dim = self.split.get(".".join(key.key for key in path if isinstance(key, DictKey)))
         # `dim` counts from the last: leaves of blocks have one more at the front, the layer.
-        if dim is None or leaf.shape[dim] % self.mesh.shape[TENSOR]:
-            return self.whole
-        before = leaf.ndim + dim
-        return self._sharding(*[None] * before, TENSOR)
+        axes: list[str | None] = [None] * leaf.ndim
+        num_parts = self.mesh.shape[TENSOR]
+        if dim is not None and num_parts > 1 and leaf.shape[dim] % num_parts == 0:
+            axes[dim] = TENSOR
+        if self.shards_data:
+            _add_data(axes, leaf.shape, num_parts=self.mesh.shape[DATA])
+        # Trailing dims need no entry: shardings that mean the same compare as equal.
+        while axes and axes[-1] is None:
+            axes.pop()
+        return self._sharding(*axes)
 
     def _sharding(self, *axes: str | None) -> NamedSharding | None:
         return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec(*axes))
+
+
+def _add_data(axes: list[str | None], shape: Sequence[int], *, num_parts: int) -> None:
+    """Split the longest free dim that divides evenly over the axis `data`, if there is one."""
+    free = [d for d, axis in enumerate(axes) if axis is None and shape[d] % num_parts == 0]
+    if free:
+        axes[max(free, key=lambda d: shape[d])] = DATA
 
 
 ONE_DEVICE = Layout()
@@ -133,4 +150,5 @@ def layout_over(
         )
     # `tensor` is the inner axis: its devices, next to each other, exchange the most.
     mine = np.array(devices[: config.num_devices]).reshape(config.data, config.tensor)
-    return Layout(mesh=Mesh(mine, (DATA, TENSOR)), split=split)
+    mesh = Mesh(mine, (DATA, TENSOR))
+    return Layout(mesh=mesh, split=split, shards_data=config.sharded)

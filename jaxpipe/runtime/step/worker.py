@@ -149,7 +149,7 @@ def start(
     # Both checks come before compiling, which may take minutes.
     check_all_reduce(job.plan, transport)
     part = part_of(job, transport)
-    layout = job.layout(jax.local_devices())
+    layout = job.layout(jax.local_devices(), rank=transport.rank)
     plan, rank = part.job.plan, part.transport.rank
     replica, number = plan.replica(rank), plan.number(rank)
     train_program = plan.train_schedule(replica=replica)[number]

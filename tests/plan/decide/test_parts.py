@@ -100,7 +100,7 @@ def test_the_tree_of_many_ranks_is_one_that_a_plan_file_can_hold():
     ("devices", "layers", "batch", "expected"),
     [
         (1, 1, 1, {(1, 1)}),
-        (4, 2, 4, {(1, 4), (1, 2), (2, 2), (2, 1)}),
+        (4, 2, 4, {(1, 4), (1, 2), (1, 1), (2, 2), (2, 1)}),
         (3, 3, 2, {(1, 2), (1, 1), (2, 1), (3, 1)}),
     ],
 )

@@ -1,4 +1,4 @@
-"""Layouts of single devices as plans."""
+"""Layouts as plans."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import PlanConfig, check_plan, default_plan
+from jaxpipe.plan import PlanConfig, check_hosts, check_plan, default_plan
 from jaxpipe.plan.layout import Group, Layout, Run, plan_of_layout
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.gpu import gpu
@@ -40,6 +40,18 @@ def test_replicas_have_the_devices_of_their_groups():
     assert with_ends.is_even
 
 
+def test_a_group_has_devices_of_one_host():
+    cluster = topo.load("homogeneous:hosts=3,devices=3")
+    pair, one = group(SLOW, "here", tensor=2), group(SLOW, "here")
+    stages = ((Run(pair, 1), Run(pair, 1)), (Run(pair, 1), Run(one, 1)))
+    layout = Layout(cut=(3, 2), stages=stages, microbatch=1)
+    plan = plan_of_layout(layout, cluster, num_layers=5, batch=8)
+    # The third device of a host is of use alone.
+    assert plan.groups == ((0, 1), (3, 4), (6, 7), (2,))
+    check_hosts(plan.groups, cluster)
+    assert [pipeline.degrees for pipeline in plan.pipelines] == [(2, 2), (2, 1)]
+
+
 def test_a_layout_of_equal_devices_is_the_default_plan():
     ohio, virginia = group(FAST, "ohio"), group(SLOW, "virginia")
     stages = (Run(ohio, 1), Run(virginia, 1))
@@ -52,7 +64,7 @@ def test_a_layout_of_equal_devices_is_the_default_plan():
 @pytest.mark.parametrize(
     ("stages", "batch", "num_layers", "words"),
     [
-        (((group(FAST, "ohio", tensor=2), 1),), 8, 5, "groups of 2 devices .*tensor degree 1"),
+        (((group(FAST, "ohio", tensor=2), 1),), 8, 5, "'ohio' for groups of 2; use fewer replicas"),
         (((group(FAST, "ohio"), 3),), 9, 5, "too few with `gpu` 'A100-40GB' in region 'ohio'"),
         (((group(SLOW, "ohio"), 1),), 8, 5, "too few with `gpu` 'V100-SXM2' in region 'ohio'"),
         (((group(FAST, "ohio"), 2),), 1, 5, "`batch` is 1 for 2 replicas"),

@@ -1,0 +1,44 @@
+"""Groups: the devices of one host that hold the stages of one rank together.
+
+::
+
+    tensor    each device has a part of every layer, and all of them compute every sample
+    zero3     each device has a part of every parameter, gradient and moment; before it computes its
+              own samples of a microbatch, it gathers whole layers from the others
+
+One device of a group sends and receives the messages of its rank, whole activations and gradients,
+so ranks of unlike groups exchange them as if each had one device.
+
+Source: Shoeybi et al., "Megatron-LM", 2019, section 3; Rajbhandari et al., "ZeRO: Memory
+Optimizations Toward Training Trillion Parameter Models", SC 2020, section 5.
+"""
+
+from enum import StrEnum
+
+from jaxpipe.errors import PlanError
+from jaxpipe.topo import Cluster
+
+
+class Sharing(StrEnum):
+    """How the devices of a rank share its stages."""
+
+    TENSOR = "tensor"
+    """Tensor parallelism: parts of each layer."""
+    ZERO3 = "zero3"
+    """Fully sharded data parallelism: parts of each parameter, and of each microbatch."""
+
+
+def check_hosts(groups: tuple[tuple[int, ...], ...], cluster: Cluster) -> None:
+    """Check that the devices of each rank are on one host; `groups` are in the order of ranks.
+
+    Raises:
+        PlanError: they are not.
+    """
+    for rank, group in enumerate(groups):
+        hosts = dict.fromkeys(cluster.devices[device].host for device in group)
+        if len(hosts) > 1:
+            raise PlanError(
+                f"a rank has devices of one host: `placement` has {list(group)} for rank {rank}, "
+                f"which are on {', '.join(hosts)} of cluster {cluster.name!r}; take fewer devices "
+                "for it, or more of one host"
+            )

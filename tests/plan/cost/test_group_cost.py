@@ -1,0 +1,60 @@
+"""Stages that several devices share, against closed forms."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxpipe.plan import Sharing
+from jaxpipe.plan.cost import Part, SharedStage, shared_part
+from tests.simulate.uniform import cluster
+
+LATENCY_S, RATE = 0.25, 8.0
+
+
+def stage_of(degree: int, **changes: object) -> SharedStage:
+    fields = {
+        "group": tuple(range(degree)),
+        "num_layers": 3,
+        "activation_bytes": 16.0,
+        "gradient_bytes": 40.0,
+    }
+    return SharedStage(**(fields | changes))  # pyright: ignore[reportArgumentType]
+
+
+def all_reduce_s(degree: int, num_bytes: float) -> float:
+    """Return the seconds of a ring of equal links."""
+    return 2 * (degree - 1) * (LATENCY_S + num_bytes / degree / RATE)
+
+
+WHOLE = Part(forward_s=6.0, backward_s=12.0, backward_weight_s=5.0, update_s=4.0, parameters=10)
+
+
+@given(st.integers(2, 8), st.booleans(), st.booleans(), st.booleans())
+def test_layers_all_reduce_twice_in_each_direction(
+    degree: int, is_first: bool, is_last: bool, recomputes: bool
+):
+    where = cluster(8, latency_s=LATENCY_S, bytes_per_s=RATE)
+    stage = stage_of(degree, is_first=is_first, is_last=is_last, recomputes=recomputes)
+    found = shared_part(WHOLE, stage, Sharing.TENSOR, where)
+    each_s = all_reduce_s(degree, 16.0)
+    assert found.forward_s == pytest.approx(6 / degree + (6 + is_first) * each_s)
+    back = 6 * (1 + recomputes) + is_last
+    assert found.backward_s == pytest.approx(12 / degree + back * each_s)
+    assert found.backward_weight_s == pytest.approx(5 / degree)
+    assert found.update_s == pytest.approx(4 / degree + all_reduce_s(degree, 40.0) / 2)
+    assert found.parameters == WHOLE.parameters
+
+
+@given(st.integers(2, 8))
+def test_zero3_gathers_parameters_and_scatters_gradients(degree: int):
+    where = cluster(8, latency_s=LATENCY_S, bytes_per_s=RATE)
+    found = shared_part(WHOLE, stage_of(degree, recomputes=True), Sharing.ZERO3, where)
+    ring_s = all_reduce_s(degree, 40.0)
+    assert found.forward_s == pytest.approx(6 / degree + ring_s / 2)
+    assert found.backward_s == pytest.approx(12 / degree + ring_s)
+
+
+def test_one_device_has_nothing_to_exchange():
+    where = cluster(2, latency_s=LATENCY_S, bytes_per_s=RATE)
+    for sharing in Sharing:
+        assert shared_part(WHOLE, stage_of(1), sharing, where) is WHOLE

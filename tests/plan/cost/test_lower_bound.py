@@ -1,0 +1,94 @@
+"""No plan is faster than the lower bound; where a closed form exists, the bound is that."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxpipe.plan.cost import flop_profile, lower_bound, slowness
+from jaxpipe.plan.decide import Task, build
+from jaxpipe.plan.decide.neighbours import neighbour
+from jaxpipe.schedule import ScheduleKind
+from jaxpipe.simulate import Conditions, plan_step_s
+from jaxpipe.topo import Cluster, Precision
+from tests.plan.models import cluster_of, profile_of
+from tests.simulate.uniform import cluster
+
+
+def bound_of(where: Cluster, profile_layers: int, batch: int, **sizes: int):
+    profile = profile_of(profile_layers, **sizes)
+    slow = slowness(where, profile, Precision.FP32)
+    return lower_bound(where, profile, slow=slow, batch=batch)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.floats(0.25, 4.0), min_size=2, max_size=6),
+    st.integers(1, 3),
+    st.sampled_from([10, 10_000, 10_000_000]),
+    st.sampled_from([10, 100_000]),
+    st.integers(0, 999),
+)
+def test_no_plan_is_faster(
+    tflops: list[float], replicas: int, layer_parameters: int, activation_bytes: int, seed: int
+):
+    where = cluster_of(*tflops, seed=seed)
+    profile = profile_of(4, layer_parameters=layer_parameters, activation_bytes=activation_bytes)
+    replicas = min(replicas, len(where))
+    stages = min(4, len(where) // replicas)
+    task = Task(cluster=where, profile=profile, batch=4 * replicas, precision=Precision.FP32)
+    random = np.random.default_rng(seed)
+    placement = random.permutation(len(where))[: stages * replicas].reshape(replicas, stages)
+    plan = build(task, placement, microbatch=2, schedule=ScheduleKind.ONE_F_ONE_B)
+    plan = neighbour(task, plan, random=random)
+    conditions = Conditions(cluster=where, profile=profile, slow=task.slow, gradient_bytes=4)
+    found = lower_bound(where, profile, slow=task.slow, batch=task.batch)
+    assert found.seconds <= plan_step_s(plan, conditions) * (1 + 1e-9)
+
+
+def test_without_a_network_the_bound_is_the_work_over_all_speeds():
+    where = cluster_of(1.0, 3.0)
+    where = replace(
+        where,
+        latency_s=np.zeros((2, 2)),
+        bandwidth_bytes_per_s=np.full((2, 2), np.inf),
+        alone_bytes_per_s=np.full((2, 2), np.inf),
+    )
+    found = bound_of(where, 4, 8)
+    # A second for each layer and sample; four times the speed.
+    assert found.compute_s == pytest.approx(4 * 8 / 4)
+    assert found.seconds == found.compute_s
+
+
+def test_a_link_that_carries_nothing_leaves_the_faster_side():
+    where = cluster(2, latency_s=0.0, bytes_per_s=1e-3)
+    profile = profile_of(4, layer_parameters=1000, activation_bytes=1000)
+    found = lower_bound(where, profile, slow=np.array([1.0, 0.5]), batch=8)
+    assert found.compute_s == pytest.approx(32 / 3)
+    assert found.cut_s == pytest.approx(32 / 2, rel=1e-3)
+
+
+def test_gradients_cross_for_the_work_of_the_other_side():
+    # Twice the work of a layer for the second; both on each of two equal devices.
+    profile = profile_of(2, layer_parameters=100, activation_bytes=10**9)
+    where = cluster(2, latency_s=0.0, bytes_per_s=100.0)
+    found = lower_bound(where, profile, slow=np.ones(2), batch=8)
+    # T = g(16 - T) / 100 with g(w) = 800 w / 16: 100 T = 50 (16 - T).
+    assert found.cut_s == pytest.approx(800 / 150)
+    assert found.compute_s == pytest.approx(8.0)
+
+
+def test_activations_are_the_other_way():
+    profile = flop_profile(
+        num_layers=2,
+        layer_flop=1e12 / 3,
+        layer_parameters=10**9,
+        layer_kept_bytes=0,
+        activation_bytes=100,
+        flops_per_s=1e12,
+    )
+    where = cluster(2, latency_s=0.0, bytes_per_s=10.0)
+    found = lower_bound(where, profile, slow=np.ones(2), batch=1)
+    assert found.cut_s == pytest.approx(2.0)  # 10 s for the activations, but 2 s on one device

@@ -1,0 +1,143 @@
+"""Objectives in dollars and seconds, limits, and the Pareto front."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxpipe.errors import ConfigError, PlanError
+from jaxpipe.propose.proposal import Proposal, propose
+from jaxpipe.propose.request import Goal, PlanRequest
+from jaxpipe.propose.worth import Worth, is_beaten, with_worth
+from tests.plan.test_unlike_replicas import one_of_each
+
+pytestmark = pytest.mark.slow  # searches are limited by the clock
+PLAN = one_of_each()
+CLUSTER = """
+name = "priced"
+[[hosts]]
+region = "ohio"
+count = 2
+effective_tflops = 4
+dollars_per_hour = 8.0
+egress_dollars_per_gb = 0.1
+[[hosts]]
+region = "oregon"
+count = 2
+effective_tflops = 1
+dollars_per_hour = 0.5
+egress_dollars_per_gb = 0.1
+[inside_region]
+latency_ms = 0.1
+bandwidth_gbps = 10
+[across_regions]
+latency_ms = 20
+bandwidth_gbps = 1
+"""
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12))
+def test_the_front_has_all_plans_that_no_other_beats(pairs: list[tuple[int, int]]):
+    front: list[Worth] = []
+    for seconds, dollars in pairs:
+        worth = Worth(seconds=seconds, dollars=dollars, plan=PLAN)
+        if not is_beaten(worth, front):
+            front = with_worth(front, worth)
+    expected = {
+        pair
+        for pair in pairs
+        if not any(o != pair and o[0] <= pair[0] and o[1] <= pair[1] for o in pairs)
+    }
+    assert [(each.seconds, each.dollars) for each in front] == sorted(expected)
+
+
+def proposed(tmp_path: Path, **changes: object) -> Proposal:
+    path = tmp_path / "priced.toml"
+    path.write_text(CLUSTER)
+    request = PlanRequest(cluster=str(path), model="tiny", batch=16, budget=3.0, ideal=True)
+    return propose(replace(request, **changes), observe=lambda _: None)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_cheapest_step_is_not_the_fastest(tmp_path: Path):
+    fastest, cheapest = proposed(tmp_path), proposed(tmp_path, objective=Goal.DOLLARS)
+    assert fastest.dollars is not None
+    assert cheapest.dollars is not None
+    # Four times the speed for sixteen times the price: the slow devices, or one of them.
+    assert cheapest.dollars < fastest.dollars
+    assert fastest.split.step_s < cheapest.split.step_s
+    used = {cheapest.cluster.devices[d].region for g in cheapest.plan.groups for d in g}
+    assert used == {"oregon"}
+    best = min(cheapest.front, key=lambda each: each.dollars)
+    assert best.dollars == pytest.approx(cheapest.dollars)
+    assert fastest.bound.seconds <= fastest.split.step_s
+
+
+def test_limits_are_kept(tmp_path: Path):
+    fastest, cheapest = proposed(tmp_path), proposed(tmp_path, objective=Goal.DOLLARS)
+    between_s = (fastest.split.step_s + cheapest.split.step_s) / 2
+    quick = proposed(tmp_path, objective=Goal.DOLLARS, max_step_s=between_s)
+    assert quick.split.step_s <= between_s
+    assert quick.dollars is not None
+    assert cheapest.dollars is not None
+    assert quick.dollars >= cheapest.dollars
+    limited = proposed(tmp_path, max_step_dollars=quick.dollars)
+    assert limited.dollars is not None
+    assert limited.dollars <= quick.dollars
+    with pytest.raises(PlanError, match="none that was found does, the nearest takes"):
+        proposed(tmp_path, max_step_dollars=1e-12)
+
+
+def test_dollars_need_prices():
+    request = PlanRequest(
+        cluster="two-region", model="tiny", batch=8, tflops=1.0, objective=Goal.DOLLARS
+    )
+    with pytest.raises(PlanError, match="`dollars_per_hour` of device 'ohio-0:0' is missing; add"):
+        propose(request, observe=lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_step_s": 1.0}, "`--max-step-s` is a limit for the objective `dollars`: it is 1.0"),
+        ({"max_step_dollars": 0.0}, "`--max-step-dollars` must be above 0, not 0.0"),
+        ({"max_step_dollars": 1.0, "objective": Goal.DTFM}, "limit for the objective `time`"),
+        ({"max_tensor": 0}, "`--max-tensor` must be at least 1, not 0"),
+    ],
+)
+def test_wrong_limits_are_refused(changes: dict[str, object], words: str):
+    with pytest.raises(ConfigError, match=words):
+        PlanRequest(**changes)  # pyright: ignore[reportArgumentType]
+
+
+def test_groups_are_tried(tmp_path: Path):
+    request = PlanRequest(
+        cluster="homogeneous:hosts=2,devices=4,bandwidth_gbps=0.01",
+        model="gpt-xl-24",
+        batch=1,
+        budget=3.0,
+        max_tensor=4,
+    )
+    alone = propose(replace(request, max_tensor=1, budget=1.0), observe=lambda _: None)
+    grouped = propose(request, observe=lambda _: None)
+    # One sample fills no pipeline, and has no replicas: only parts of layers share its work.
+    assert grouped.plan.has_groups
+    assert grouped.split.step_s < alone.split.step_s
+
+
+def test_unlike_replicas_are_tried(tmp_path: Path):
+    path = tmp_path / "unlike.toml"
+    hosts = "".join(f"[[hosts]]\nname = 'h{n}'\neffective_tflops = {n}e-3\n" for n in (1, 2, 4))
+    path.write_text(
+        f"name = 'unlike'\n{hosts}[inside_region]\nlatency_ms = 0.1\nbandwidth_gbps = 10\n"
+    )
+    request = PlanRequest(cluster=str(path), model="tiny", batch=28, budget=4.0)
+    found = propose(request, observe=lambda _: None)
+    even = propose(replace(request, sharded_optimizer=True), observe=lambda _: None)
+    assert even.plan.is_even
+    assert not found.plan.is_even
+    assert found.dtfm_s is None
+    assert found.split.step_s < even.split.step_s
+    # A replica for each device, with its part of the samples, keeps all of them busy.
+    assert found.split.step_s <= 1.05 * found.bound.seconds

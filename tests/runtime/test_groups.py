@@ -1,0 +1,87 @@
+"""Ranks of several devices, as a plan says: losses of one device, tried on eight forced ones."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxpipe.config import check_plan_fits, config_from
+from jaxpipe.errors import ConfigError
+from jaxpipe.plan import Sharing
+from jaxpipe.propose.request import NamedLayout
+from jaxpipe.runtime.config import MeshConfig
+from jaxpipe.runtime.rank_mesh import first_device, rank_mesh
+from tests import QUICKLY_COMPILED
+from tests.programs.grouped import BATCH, MODEL, layout_plan, unlike_plan
+from tests.runtime.training import tiny_tree
+
+ROUNDING = 1e-5
+EIGHT_DEVICES = {"XLA_FLAGS": f"--xla_force_host_platform_device_count=8 {QUICKLY_COMPILED}"}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return what `tests.programs.grouped` has found."""
+    folder = tmp_path_factory.mktemp("grouped")
+    command = [sys.executable, "-m", "tests.programs.grouped", str(folder)]
+    subprocess.run(command, env=os.environ | EIGHT_DEVICES, check=True, timeout=400)
+    return json.loads((folder / "report.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["t8", "p4t2", "p2t4", "zero3", "unlike"])
+def test_losses_are_those_of_one_device(report: dict[str, Any], name: str) -> None:
+    losses = report["losses"]
+    assert len(losses["alone"]) == 4  # of two steps, and the held-out ones before and after
+    assert losses[name] == pytest.approx(losses["alone"], rel=ROUNDING)
+
+
+@pytest.mark.slow
+def test_a_sharded_stage_is_divided_and_gathered(report: dict[str, Any]) -> None:
+    found = report["sharded"]
+    assert found["held"] == found["whole"] / 2
+    # What one device lacks it gets from the other, in both directions.
+    assert sum(found["forward"].values()) > 0
+    assert sum(found["backward"].values()) > 0
+
+
+def test_the_group_of_a_rank_is_its_mesh() -> None:
+    plan, none = unlike_plan(), MeshConfig()
+    meshes = [rank_mesh(plan, none, rank=rank) for rank in range(3)]
+    assert meshes == [MeshConfig(tensor=4), MeshConfig(tensor=2), none]
+    zero3 = layout_plan(NamedLayout.ZERO3)
+    assert zero3.sharing is Sharing.ZERO3
+    assert rank_mesh(zero3, none, rank=1) == MeshConfig(data=4, sharded=True)
+    firsts = [first_device(plan, none, rank=rank, num_devices=7) for rank in range(3)]
+    assert firsts == [0, 4, 6]
+    # A process of its own, with the devices of its rank alone.
+    assert [first_device(plan, none, rank=rank, num_devices=4) for rank in range(3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        (
+            {"mesh": {"tensor": 2}},
+            "has ranks of several devices, and `mesh.data` x .* is 2; remove",
+        ),
+        ({"optimizer": {"sharded": True}}, "`optimizer.sharded` is true, and"),
+        ({"model": {"num_heads": 2}}, "`mesh.tensor` is 4, .* `model.num_heads`, 2"),
+    ],
+)
+def test_what_groups_do_not_combine_with_is_refused(
+    sections: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    model = {**MODEL, "tied": True, **sections.pop("model", {})}
+    tree = tiny_tree(tmp_path, tmp_path, model=model, train={"batch": BATCH}, **sections)
+    with pytest.raises(ConfigError, match=words):
+        check_plan_fits(config_from(tree), unlike_plan())
+
+
+def test_a_mesh_shards_over_an_axis_that_it_has() -> None:
+    with pytest.raises(ValueError, match="`sharded` splits parameters over the axis `data`, which"):
+        MeshConfig(sharded=True)
