@@ -64,16 +64,7 @@ def problem_of(request: Mapping[str, Any]) -> Problem:
     Raises:
         ConfigError: the speed of the target in this format is not known.
     """
-    speeds = target_speeds(Target(request["target"]))
-    if request["dtype"] not in speeds.products:
-        raise ConfigError(
-            f"`--dtype` must be a format whose speed on the target is known: "
-            f"{', '.join(speeds.products)}, not {request['dtype']}"
-        )
-    fields = {**load_preset(request["model"]), "compute_dtype": request["dtype"]}
-    if request["layers"] is not None:
-        fields["num_layers"] = request["layers"]
-    config = GptConfig(**fields)
+    config, speeds = config_and_speeds(request)
     model = AlpaGpt(config) if request["model"].startswith("alpa-") else Gpt(config)
     # Shapes alone: billions of parameters would not fit here, and are never computed.
     state = jax.eval_shape(lambda key: _fresh(model, key, config), jax.random.key(0))
@@ -97,6 +88,24 @@ def problem_of(request: Mapping[str, Any]) -> Problem:
         request=request,
         speeds=speeds,
     )
+
+
+def config_and_speeds(request: Mapping[str, Any]) -> tuple[GptConfig, TargetSpeeds]:
+    """Return the sizes of the requested model, and the speeds of the target.
+
+    Raises:
+        ConfigError: the speed of the target in this format is not known.
+    """
+    speeds = target_speeds(Target(request["target"]))
+    if request["dtype"] not in speeds.products:
+        raise ConfigError(
+            f"`--dtype` must be a format whose speed on the target is known: "
+            f"{', '.join(speeds.products)}, not {request['dtype']}"
+        )
+    fields = {**load_preset(request["model"]), "compute_dtype": request["dtype"]}
+    if request["layers"] is not None:
+        fields["num_layers"] = request["layers"]
+    return GptConfig(**fields), speeds
 
 
 def batch_shapes(

@@ -5,9 +5,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from jaxpipe.autoshard.hlo import Target, target_speeds
-from jaxpipe.errors import ConfigError, UserError
-from jaxpipe.models import GptConfig, load_preset
+from jaxpipe.cli.autoshard_problem import config_and_speeds
+from jaxpipe.errors import UserError
 from jaxpipe.propose.staged_search import search_stages
 
 
@@ -21,17 +20,9 @@ def main() -> None:
 
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    speeds = target_speeds(Target(request["target"]))
-    if request["dtype"] not in speeds.products:
-        raise ConfigError(
-            f"`--dtype` must be a format whose speed on the target is known: "
-            f"{', '.join(speeds.products)}, not {request['dtype']}"
-        )
-    fields = {**load_preset(request["model"]), "compute_dtype": request["dtype"]}
-    if request["layers"] is not None:
-        fields["num_layers"] = request["layers"]
+    config, speeds = config_and_speeds(request)
     found = search_stages(
-        GptConfig(**fields),
+        config,
         speeds,
         num_devices=request["mesh"],
         batch=request["batch"],
