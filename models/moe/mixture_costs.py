@@ -1,7 +1,7 @@
 """The costs of a mixture of experts in closed form, without jax: FLOPs, parameters, residuals.
 
-Per routing group, a sequence by default, with S = sequence, D = dim, E = experts, k = experts per token, C = capacity and
-R = E C rows of the experts, or k S rows where tokens are sorted:
+Per routing group, a sequence by default, with S = its tokens, D = dim, E = experts, k = experts per
+token, C = capacity and R = E C rows of the experts, or k S rows where tokens are sorted:
 
     ==========  =============  ==============================================
     router      2 S D E FLOP

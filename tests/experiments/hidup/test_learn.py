@@ -30,10 +30,10 @@ def test_each_device_has_its_part_of_every_microbatch(num_microbatches: int) -> 
 
 @pytest.mark.slow
 def test_losses_are_those_of_the_pipeline(tmp_path: Path) -> None:
-    prepare(out=tmp_path / "data", kind=Kind.PICTURES, samples=80)
+    prepare(out=tmp_path / "data", kind=Kind.PICTURES, samples=200)
     case: dict[str, Any] = {"steps": 3, "batch": 16, "learning_rate": 1e-3}
     tree = tree_of("vit-switch-tiny", case, every=3, folder=tmp_path)
-    tree["train"]["eval_batches"] = 0
+    tree["train"]["eval_batches"] = 1
     seen: list[StepMetrics] = []
     jaxpipe.train(config_from(tree), observe=seen.append)
     spmd = run_python("experiments.hidup.learn_spmd", tree, num_devices=DEVICES, path=ROOT)
