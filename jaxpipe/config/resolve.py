@@ -9,7 +9,6 @@ from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.models import num_parameters
 from jaxpipe.plan import Plan, default_plan, read_plan
-from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.simulate import fastest_all_reduce
 from jaxpipe.topo import Cluster
 
@@ -64,10 +63,8 @@ def check_plan_fits(config: Config, plan: Plan, *, source: str = "the plan") -> 
         PlanError: the plan is for another model or batch.
     """
     _check_same_model(config, plan, source=source)
-    _check_mesh_stages(config, plan)
     for microbatch in {pipeline.microbatch for pipeline in plan.pipelines}:
-        for stage in range(len(config.mesh.stages) or 1):
-            _check_mesh_fits(config, config.mesh.of_stage(stage), microbatch=microbatch)
+        _check_mesh_fits(config, microbatch=microbatch)
     _check_codec(config, plan)
     _check_sharding(config, plan)
 
@@ -90,23 +87,10 @@ def _all_reduce(config: Config, plan: Plan, cluster: Cluster) -> AllReduceKind:
     return kind
 
 
-def _check_mesh_stages(config: Config, plan: Plan) -> None:
-    stages = config.mesh.stages
-    if not stages:
-        return
-    for replica, pipeline in enumerate(plan.pipelines):
-        if not pipeline.num_stages == pipeline.num_ranks == len(stages):
-            raise ConfigError(
-                f"`mesh.stages` has a mesh for each stage, and a rank has one stage: it has "
-                f"{len(stages)}, replica {replica} has {pipeline.num_stages} stages on "
-                f"{pipeline.num_ranks} ranks; name one for each, with `plan.chunks` 1"
-            )
-
-
-def _check_mesh_fits(config: Config, mesh: MeshConfig, *, microbatch: int) -> None:
+def _check_mesh_fits(config: Config, *, microbatch: int) -> None:
     divides = {
-        "mesh.tensor": (mesh.tensor, "model.num_heads", config.model.num_heads),
-        "mesh.data": (mesh.data, "plan.microbatch", microbatch),
+        "mesh.tensor": (config.mesh.tensor, "model.num_heads", config.model.num_heads),
+        "mesh.data": (config.mesh.data, "plan.microbatch", microbatch),
     }
     for field, (parts, whole_field, whole) in divides.items():
         if whole % parts:

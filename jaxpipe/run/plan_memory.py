@@ -52,16 +52,17 @@ def plan_memory(config: Config, plan: Plan, cluster: Cluster) -> tuple[RankMemor
     each = bytes_each(model, shards_optimizer=config.optimizer.sharded)
     # The speed has no part in it.
     profile = gpt_profile(model, remat=config.train.remat, flops_per_s=1.0)
+    part = profile
+    if config.mesh.num_devices > 1:
+        layer = replace(profile.layers[0], kept_bytes=_kept_bytes(config, model))
+        part = replace(profile, layers=(layer,) * len(profile.layers))
 
     def of_rank(replica: int | None, number: int, ranks: tuple[int, ...]) -> RankMemory:
         pipeline = plan.pipelines[replica or 0]
         whole = stage_memory(plan, profile, each=each, replica=replica)[number]
-        needs, mesh = whole, config.mesh.of_stage(pipeline.stages(number)[0])
-        if mesh.num_devices > 1:
-            layer = replace(profile.layers[0], kept_bytes=_kept_bytes(config, mesh, model))
-            part = replace(profile, layers=(layer,) * len(profile.layers))
-            needs = stage_memory(plan, part, each=each, replica=replica)[number]
-            needs = _with_parameters(needs, _parameters(mesh, model, pipeline, number), each)
+        needs = stage_memory(plan, part, each=each, replica=replica)[number]
+        if config.mesh.num_devices > 1:
+            needs = _with_parameters(needs, _parameters(config, model, pipeline, number), each)
         return RankMemory(
             ranks=ranks,
             stages=tuple(pipeline.stages(number)),
@@ -84,13 +85,15 @@ def _places(plan: Plan) -> Iterator[tuple[int | None, int, tuple[int, ...]]]:
         yield None, number, tuple(range(number, plan.num_ranks, size))
 
 
-def _kept_bytes(config: Config, mesh: MeshConfig, model: GptConfig) -> float:
+def _kept_bytes(config: Config, model: GptConfig) -> float:
     """Return the bytes that a device of a mesh keeps of a layer's residuals, per sample."""
-    kept = layer_residual_bytes_of_part(model, batch=1, sequence=model.sequence, tensor=mesh.tensor)
-    return getattr(kept, config.train.remat) / mesh.data
+    kept = layer_residual_bytes_of_part(
+        model, batch=1, sequence=model.sequence, tensor=config.mesh.tensor
+    )
+    return getattr(kept, config.train.remat) / config.mesh.data
 
 
-def _parameters(mesh: MeshConfig, model: GptConfig, pipeline: Pipeline, number: int) -> int:
+def _parameters(config: Config, model: GptConfig, pipeline: Pipeline, number: int) -> int:
     """Return the parameters that a device of a mesh holds of the stages of its rank."""
     return sum(
         parameters_of_part(
@@ -98,7 +101,7 @@ def _parameters(mesh: MeshConfig, model: GptConfig, pipeline: Pipeline, number: 
             layers=pipeline.cut[stage],
             embed=stage == 0,
             head=stage == pipeline.num_stages - 1,
-            tensor=mesh.tensor,
+            tensor=config.mesh.tensor,
         )
         for stage in pipeline.stages(number)
     )
@@ -140,9 +143,6 @@ def of_mesh(mesh: MeshConfig) -> str:
     """
     if mesh.num_devices == 1:
         return ""
-    if mesh.stages:
-        shapes = ", ".join(f"{data} x {tensor}" for data, tensor in mesh.stages)
-        return f" of each device of a rank, data x tensor by stage: {shapes}"
     shape = f"data {mesh.data} x tensor {mesh.tensor}"
     return f" of each of the {mesh.num_devices} devices of a rank, {shape}"
 

@@ -255,36 +255,14 @@ class MeshConfig:
     tensor: int = 1
     """Parts of each layer, one per device of the axis (tensor parallelism); must divide the
     attention heads."""
-    stages: tuple[tuple[int, int], ...] = ()
-    """`data` and `tensor` of each stage, where stages have unlike meshes, such as [[2, 1], [1, 4]].
-    Default: all stages have the mesh above. A rank then has one stage."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("data", "tensor"))
-        if self.stages and (self.data, self.tensor) != (1, 1):
-            raise ValueError(
-                f"`stages` replaces `data` and `tensor`, which are {self.data} and {self.tensor}: "
-                "leave those out"
-            )
-        for stage, sizes in enumerate(self.stages):
-            if min(sizes) < 1:
-                raise ValueError(f"`stages` must be above 0, is {list(sizes)} for stage {stage}")
 
     @property
     def num_devices(self) -> int:
-        """The number of devices of a rank, or of that with the most."""
-        return max((data * tensor for data, tensor in self.stages), default=self.data * self.tensor)
-
-    def of_stage(self, stage: int) -> "MeshConfig":
-        """Return the mesh of a stage.
-
-        >>> MeshConfig(stages=((2, 1), (1, 4))).of_stage(1)
-        MeshConfig(data=1, tensor=4, stages=())
-        """
-        if not self.stages:
-            return self
-        data, tensor = self.stages[stage]
-        return MeshConfig(data=data, tensor=tensor)
+        """The number of devices of a rank."""
+        return self.data * self.tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

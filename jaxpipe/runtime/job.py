@@ -80,13 +80,13 @@ class Job:
         """The number of targets of a step, over which the loss is a mean: tokens, or samples."""
         return self._work(microbatch=1).num_targets
 
-    def layout(self, devices: Sequence[Device], *, stage: int = 0) -> Layout:
+    def layout(self, devices: Sequence[Device]) -> Layout:
         """Return the layout of a stage over the devices of a rank.
 
         Raises:
             ConfigError: there are fewer devices than the mesh needs.
         """
-        return layout_over(devices, self.mesh.of_stage(stage), split=self.model.split)
+        return layout_over(devices, self.mesh, split=self.model.split)
 
     def functions(self, *, stage: int, rank: int = 0) -> StageFunctions:
         """Return the functions of a stage of a rank; replicas that are alike have equal ones.

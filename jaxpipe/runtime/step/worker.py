@@ -129,8 +129,7 @@ def start(
     """
     # Both checks come before compiling, which may take minutes.
     check_all_reduce(job.plan, transport)
-    # With `mesh.stages` a rank has one stage; without, all stages have one mesh.
-    layout = job.layout(jax.local_devices(), stage=job.plan.stages(transport.rank)[0])
+    layout = job.layout(jax.local_devices())
     plan, replica = job.plan, job.plan.replica(transport.rank)
     number = plan.number(transport.rank)
     train_program = plan.train_schedule(replica=replica)[number]
