@@ -59,6 +59,8 @@ class GptConfig:
         balance_loss: weight of the load-balance loss in the training loss.
         z_loss: weight of the router's z-loss in the training loss.
         dispatch: how tokens are brought to their experts.
+        routing_groups: groups of a batch whose tokens compete for the slots of experts; 0 if each
+            sequence is a group.
 
     Raises:
         ValueError: a size below 1, `dim` not a multiple of `num_heads`, `dropout` outside [0, 1),
@@ -92,6 +94,7 @@ class GptConfig:
     balance_loss: float = 0.0
     z_loss: float = 0.0
     dispatch: Dispatch = Dispatch.EINSUM
+    routing_groups: int = 0
 
     def __post_init__(self) -> None:
         for lowest, names in ((1, _SIZES), (0, _COUNTS)):
@@ -159,6 +162,7 @@ class GptConfig:
             balance_loss=self.balance_loss,
             z_loss=self.z_loss,
             dispatch=self.dispatch,
+            groups=self.routing_groups,
         )
 
     @property

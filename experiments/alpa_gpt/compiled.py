@@ -55,7 +55,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     shape = (case.batch, model.sequence)
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
     zero = ZeroLevel.GRADIENTS if case.reduce_scatter else ZeroLevel.NONE
-    strategy = baseline(state, shape, mesh=mesh, split=model.split, zero=zero)
+    strategy = baseline(state, shape, shape, mesh=mesh, split=model.split, zero=zero)
     params = state.pop("params")
     whole_step = train_step(model, optimizer, remat=case.remat)
 

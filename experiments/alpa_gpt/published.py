@@ -34,16 +34,23 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRow:
-    """One row of table 1."""
+    """One row of table 1; `compile_s` are seconds of search and compilation."""
 
     gpus: int
     tflops: float
     seconds: float
+    peak_gib: float
+    compile_s: float
 
 
 def rows() -> tuple[Row, ...]:
     """Return the rows of tables 2.1 and 2.2."""
     return tuple(_row(row) for row in _read("alpa_shard_parallel.csv"))
+
+
+def more_rows() -> tuple[Row, ...]:
+    """Return the rows that no constant was fitted to: table 2.3, and table 2.2 in float32."""
+    return tuple(_row(row) for row in _read("alpa_shard_parallel_more.csv"))
 
 
 def pipeline_rows() -> tuple[PipelineRow, ...]:
@@ -53,6 +60,8 @@ def pipeline_rows() -> tuple[PipelineRow, ...]:
             gpus=int(row["gpus"]),
             tflops=float(row["tflops"]),
             seconds=float(row["execute_mean_s"]),
+            peak_gib=float(row["peak_mem_gb"]),
+            compile_s=float(row["compile_optimize_s"]),
         )
         for row in _read("alpa_pipeshard.csv")
     )

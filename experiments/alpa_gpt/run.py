@@ -1,6 +1,6 @@
 """Write the tables: `python -m experiments.alpa_gpt.run [--layers 8] [--dtype float32]`.
 
-Without options: the published tables 1, 2.1 and 2.2, theirs and ours, and the fit of the two
+Without options: the published tables 2.1 and 2.2, theirs and ours, and the fit of the two
 constants. With options: the cases of table 2.2 with another number of layers or another format, for
 which nothing was published; times are predicted with the stored constants.
 """
@@ -18,18 +18,15 @@ import numpy as np
 from experiments.alpa_gpt.compiled import config_of
 from experiments.alpa_gpt.formulas import GIB, state_gib
 from experiments.alpa_gpt.predict import Fitted, Work, fit, predicted_s, work_of
-from experiments.alpa_gpt.published import Case, Row, pipeline_rows, rows
+from experiments.alpa_gpt.published import Case, Row, rows
 from experiments.table import markdown, percent, write_csv
 from jaxpipe.autoshard.hlo import Target, has_gpu_compiler, run_python, target_speeds
-from jaxpipe.models import GptConfig, load_preset
 from jaxpipe.models.alpa_gpt import step_flops
 
 _HERE = Path(__file__).parent
 _RESULTS = _HERE / "results"
 _FP32_OF_FP16 = 15.7 / 120
 """Peak FLOP/s of a V100 in float32 over those of its tensor cores (NVIDIA's data sheet)."""
-
-_PIPELINE_MODELS = {1: "350m", 2: "760m", 4: "1.3b", 8: "2.6b", 16: "6.7b"}
 
 
 def main() -> None:
@@ -42,7 +39,7 @@ def main() -> None:
         return
     cases = _cases(settings, options)
     fitted = Fitted(**json.loads((_RESULTS / "fitted.json").read_text()))
-    works, found = _worked(cases)
+    works, found = worked(cases)
     table = [
         _our_row(case, work, each, _in_format(fitted, case))
         for case, work, each in zip(cases, works, found, strict=True)
@@ -82,7 +79,7 @@ def _cases(settings: dict[str, Any], options: argparse.Namespace) -> list[Case]:
 def _published() -> None:
     theirs = rows()
     cases = [row.case for row in theirs]
-    works, found = _worked(cases)
+    works, found = worked(cases)
     fitted = fit(works, [row.seconds for row in theirs])
     table = [
         _compared(row, _our_row(row.case, work, each, fitted))
@@ -91,9 +88,7 @@ def _published() -> None:
     errors = [
         predicted_s(work, fitted) / row.seconds - 1 for row, work in zip(theirs, works, strict=True)
     ]
-    pipeline = _pipeline_table()
     write_csv(table, _RESULTS / "tables2.csv")
-    write_csv(pipeline, _RESULTS / "table1.csv")
     (_RESULTS / "fitted.json").write_text(json.dumps(asdict(fitted), indent=2) + "\n")
     summary = (
         f"Fitted: {fitted.speed / 1e12:.1f} TFLOPS a V100, {fitted.link / 1e9:.1f} GB/s an NVLink. "
@@ -101,13 +96,12 @@ def _published() -> None:
         f"{100 * max(map(abs, errors)):.1f} %; order of the meshes right in "
         f"{_orders_right(theirs, works, fitted)}."
     )
-    text = f"## Tables 2.1 and 2.2\n\n{summary}\n\n{markdown(table)}\n\n"
-    text += f"## Table 1\n\n{markdown(pipeline)}\n"
+    text = f"## Tables 2.1 and 2.2\n\n{summary}\n\n{markdown(table)}\n"
     (_RESULTS / "tables.md").write_text(text)
     print(text)
 
 
-def _worked(cases: Sequence[Case]) -> tuple[list[Work], list[dict[str, Any]]]:
+def worked(cases: Sequence[Case]) -> tuple[list[Work], list[dict[str, Any]]]:
     """Compile the cases for the CPU in two ways, and for the V100 if its compiler is installed."""
     by_layout = _compiled(cases, Target.CPU, by_layout=True)
     flat = by_layout
@@ -196,30 +190,6 @@ def _orders_right(theirs: Sequence[Row], works: Sequence[Work], fitted: Fitted) 
         for group in groups.values()
     )
     return f"{right} of {len(groups)} tables"
-
-
-def pipeline_model(gpus: int) -> GptConfig:
-    """Return the model of the row of table 1 with this number of GPUs."""
-    fields = load_preset(f"alpa-{_PIPELINE_MODELS[gpus]}")
-    return GptConfig(**{**fields, "compute_dtype": "float16"})
-
-
-def _pipeline_table() -> list[dict[str, Any]]:
-    table = []
-    for row in pipeline_rows():
-        flops = step_flops(pipeline_model(row.gpus), batch=1024, remat=True)
-        tflops = flops / row.seconds / 1e12
-        table.append(
-            {
-                "gpus": row.gpus,
-                "model": f"alpa-{_PIPELINE_MODELS[row.gpus]}",
-                "theirs: seconds": f"{row.seconds:.3f}",
-                "theirs: TFLOPS": f"{row.tflops:.2f}",
-                "recomputed TFLOPS": f"{tflops:.2f}",
-                "error": percent(tflops / row.tflops - 1),
-            }
-        )
-    return table
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Train small models in a pipeline of two ranks: `python -m experiments.hidup.learn [MODEL ...]`.
 
-The ranks are threads of this process. Results are written after each model: the held-out loss and
-accuracy as a table, and curves.
+The ranks are threads of this process. The same models then train as SPMD programs on two emulated
+devices (`learn_spmd`). Results are written after each model: losses and held-out accuracy as a
+table, and curves.
 """
 
 import sys
@@ -17,7 +18,10 @@ import numpy as np
 
 import jaxpipe
 from experiments.hidup.labelled_lines import write_lines
+from experiments.hidup.learn_spmd import DEVICES
+from experiments.hidup.learning_curves import draw_curves
 from experiments.table import Row, markdown, read_csv, write_csv
+from jaxpipe.autoshard.hlo import run_python
 from jaxpipe.cli.data import Kind, prepare
 from jaxpipe.config import config_from, restored_model
 from jaxpipe.runtime.checkpoint import open_checkpoint
@@ -38,32 +42,43 @@ def main(names: Sequence[str]) -> None:
     rows: list[Row] = [*read_csv(_CURVES)] if names and _CURVES.exists() else []
     for name in names or cases:
         with TemporaryDirectory() as folder:
-            found = _train(name, cases[name], every=every, folder=Path(folder))
+            case = cases[name]
+            found = _train(name, case, every=case.get("every", every), folder=Path(folder))
         rows = [row for row in rows if row["model"] != name] + found
         write_csv(rows, _CURVES)
         (_HERE / "results" / "learned.md").write_text(markdown(rows) + "\n")
+        draw_curves(read_csv(_CURVES), _HERE / "results" / "learned.png")
         print(markdown(found), flush=True)
+
+
+def tree_of(name: str, case: dict[str, Any], *, every: int, folder: Path) -> dict[str, Any]:
+    """Return the configuration of a case."""
+    return {
+        "run": {"folder": str(folder / "run")},
+        "data": {"folder": str(folder / "data")},
+        "model": {"preset": name},
+        "plan": {
+            "cluster": "laptop",
+            "stages": 2,
+            "replicas": 1,
+            "microbatch": case["batch"] // 4,
+        },
+        "train": {
+            "steps": case["steps"],
+            "batch": case["batch"],
+            "loop": "scan",
+            "eval_every": every,
+            "eval_batches": _EVAL_BATCHES,
+        },
+        "optimizer": {"learning_rate": case["learning_rate"], "warmup_steps": 20},
+        "checkpoint": {"every": every, "keep": case["steps"]},
+    }
 
 
 def _train(name: str, case: dict[str, Any], *, every: int, folder: Path) -> list[Row]:
     _DATA[case["data"]](folder)
-    config = config_from(
-        {
-            "run": {"folder": str(folder / "run")},
-            "data": {"folder": str(folder / "data")},
-            "model": {"preset": name},
-            "plan": {"cluster": "laptop", "stages": 2, "microbatch": case["batch"] // 4},
-            "train": {
-                "steps": case["steps"],
-                "batch": case["batch"],
-                "loop": "scan",
-                "eval_every": every,
-                "eval_batches": _EVAL_BATCHES,
-            },
-            "optimizer": {"learning_rate": case["learning_rate"], "warmup_steps": 20},
-            "checkpoint": {"every": every, "keep": case["steps"]},
-        }
-    )
+    tree = tree_of(name, case, every=every, folder=folder)
+    config = config_from(tree)
     seen: list[StepMetrics] = []
 
     def observe(metrics: StepMetrics) -> None:
@@ -72,11 +87,17 @@ def _train(name: str, case: dict[str, Any], *, every: int, folder: Path) -> list
             print(f"{name} step {metrics.step}: loss {metrics.loss:.4f}", flush=True)
 
     jaxpipe.train(config, observe=observe)
+    spmd = run_python(
+        "experiments.hidup.learn_spmd", tree, num_devices=DEVICES, path=_HERE.parents[1]
+    )
+    apart = [abs(each.loss - loss) for each, loss in zip(seen, spmd, strict=True)]
     return [
         {
             "model": name,
             "step": metrics.step,
-            "training loss": _mean_loss(seen, until=metrics.step),
+            "training loss": _mean_loss([each.loss for each in seen], until=metrics.step),
+            "training loss, SPMD": _mean_loss(spmd, until=metrics.step),
+            "largest difference so far": f"{max(apart[: metrics.step]):.1e}",
             "held-out loss": f"{metrics.eval_loss:.4f}",
             "held-out accuracy": _accuracy(folder, metrics.step) if config.model.classes else "",
         }
@@ -85,9 +106,9 @@ def _train(name: str, case: dict[str, Any], *, every: int, folder: Path) -> list
     ]
 
 
-def _mean_loss(seen: Sequence[StepMetrics], *, until: int, last: int = 20) -> str:
+def _mean_loss(losses: Sequence[float], *, until: int, last: int = 20) -> str:
     """Return the mean training loss of the last steps, auxiliary loss included."""
-    return f"{np.mean([each.loss for each in seen[max(0, until - last) : until]]):.4f}"
+    return f"{np.mean(losses[max(0, until - last) : until]):.4f}"
 
 
 def _accuracy(folder: Path, step: int) -> str:

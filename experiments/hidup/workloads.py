@@ -14,8 +14,8 @@ from jaxpipe.autoshard.duplex import (
 )
 from jaxpipe.autoshard.duplex.routing_load import RoutingLoad
 from jaxpipe.autoshard.duplex.systems import System, Workload
-from jaxpipe.cli.model_sizes import transformer_sizes
 from jaxpipe.models import GptConfig, load_preset
+from jaxpipe.propose.model_sizes import transformer_sizes
 
 MODELS = ("bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch")
 _SETTINGS = tomllib.loads((Path(__file__).parent / "simulated.toml").read_text())

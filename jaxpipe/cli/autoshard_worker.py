@@ -8,24 +8,19 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import optax
-
-from jaxpipe.autoshard.graph import Graph, trace_step
+from jaxpipe.autoshard.duplex.found_file import decisions_for, read_found
+from jaxpipe.autoshard.duplex_step import realized
 from jaxpipe.autoshard.hlo import (
     CompiledStep,
     Target,
-    TargetSpeeds,
     bytes_by_kind,
     compile_step,
     count_collectives,
     target_devices,
-    target_speeds,
 )
 from jaxpipe.autoshard.intra_op import (
     GradientReduction,
@@ -36,18 +31,13 @@ from jaxpipe.autoshard.intra_op import (
     price_strategy,
 )
 from jaxpipe.autoshard.spmd import (
-    NamedStep,
     abstract_arrays,
     baseline,
-    initial_state,
     partitioned_step,
     placed,
     sharded_step,
-    train_step,
 )
 from jaxpipe.autoshard.strategy import (
-    AxisLink,
-    MeshShape,
     Strategy,
     ZeroLevel,
     draw_collectives,
@@ -57,10 +47,12 @@ from jaxpipe.autoshard.strategy import (
     read_strategy,
     strategy_text,
 )
+from jaxpipe.cli.autoshard_execute import executed
+from jaxpipe.cli.autoshard_problem import Problem, problem_of
 from jaxpipe.errors import ConfigError, PlanError, UserError
-from jaxpipe.models import GptConfig, load_preset
-from jaxpipe.models.alpa_gpt import AlpaGpt, step_flops, step_memory_bytes
-from jaxpipe.models.gpt import Gpt
+from jaxpipe.models.alpa_gpt import step_flops, step_memory_bytes
+from jaxpipe.propose.model_names import model_names
+from jaxpipe.propose.model_sizes import duplex_graph
 
 
 def main() -> None:
@@ -72,68 +64,15 @@ def main() -> None:
     print(json.dumps(answer))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Problem:
-    """The step to shard, and what the request says of it."""
-
-    step: NamedStep
-    arguments: tuple[Any, ...]
-    request: Mapping[str, Any]
-    speeds: TargetSpeeds
-
-    @property
-    def machine(self) -> Machine:
-        """The speed of a device in the dtype of the request."""
-        return Machine(flops_per_s=self.speeds.products[self.request["dtype"]])
-
-    def graph(self) -> Graph:
-        """Trace the step of one microbatch."""
-        names, result_names = self.step.names, self.step.result_names
-        arguments = self.step.of_one_microbatch(self.arguments)
-        return trace_step(self.step.run, *arguments, names=names, result_names=result_names)
-
-
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    target = Target(request["target"])
-    speeds = target_speeds(target)
-    if request["dtype"] not in speeds.products:
-        raise ConfigError(
-            f"`--dtype` must be a format whose speed on the target is known: "
-            f"{', '.join(speeds.products)}, not {request['dtype']}"
-        )
-    fields = {**load_preset(request["model"]), "compute_dtype": request["dtype"]}
-    if request["layers"] is not None:
-        fields["num_layers"] = request["layers"]
-    config = GptConfig(**fields)
-    gpt = AlpaGpt(config) if request["model"].startswith("alpa-") else Gpt(config)
-    optimizer = optax.adam(1e-4)
-    # Shapes alone: billions of parameters would not fit here, and are never computed.
-    state = jax.eval_shape(
-        lambda key: initial_state(gpt, optimizer, key, dtype=config.compute_dtype),
-        jax.random.key(0),
-    )
-    tokens = jax.ShapeDtypeStruct((request["batch"], config.sequence), jnp.int32)
-    whole = train_step(gpt, optimizer, remat=request["remat"], microbatches=request["microbatches"])
-    step = NamedStep(
-        run=lambda *trees: whole(*trees)[0],
-        names=("state", "tokens", "targets"),
-        result_names=("state",),
-        microbatches=request["microbatches"],
-        duplex=request["duplex"],
-    )
-    problem = _Problem(step=step, arguments=(state, tokens, tokens), request=request, speeds=speeds)
+    problem = problem_of(request)
     started = time.perf_counter()
-    priced: Priced | None = None
-    if request["dp"] is not None:
-        strategy = _by_hand(problem, split=gpt.split)
-    elif request["strategy"] is not None:
-        strategy, priced = _read(problem)
-    else:
-        priced = _searched(problem)
-        strategy = priced.strategy
+    strategy, priced = _chosen(problem)
     solve_s = time.perf_counter() - started
-    compiled = _compiled(problem, strategy, target)
-    answer = _described(strategy, compiled, config=config, request=request, speeds=speeds)
+    compiled = _compiled(problem, strategy, Target(request["target"]))
+    answer = _described(problem, strategy, compiled)
+    if request["execute"]:
+        answer |= executed(problem, strategy)
     return answer | {
         "solve_s": solve_s,
         "strategy_file": strategy_text(strategy),
@@ -141,16 +80,45 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _by_hand(problem: _Problem, *, split: Mapping[str, int]) -> Strategy:
+def _chosen(problem: Problem) -> tuple[Strategy, Priced | None]:
+    """Return the strategy by hand, of a file, or the one that a search finds."""
+    request = problem.request
+    if request["dp"] is not None:
+        return _by_hand(problem, split=problem.model.split), None
+    if request["duplex_file"]:
+        return _duplex(problem), None
+    if request["strategy"] is not None:
+        return _read(problem)
+    priced = _searched(problem)
+    return priced.strategy, priced
+
+
+def _by_hand(problem: Problem, *, split: Mapping[str, int]) -> Strategy:
     """Return Megatron's strategy on the mesh of the request."""
     request = problem.request
-    state, tokens, _ = problem.step.of_one_microbatch(problem.arguments)
+    state, tokens, targets = problem.step.of_one_microbatch(problem.arguments)
     zero = [*ZeroLevel][2 if request["reduce_scatter"] else request["zero"]]
-    mesh = _mesh(request["dp"], request["op"], problem.speeds)
-    return baseline(state, tokens.shape, mesh=mesh, split=split, zero=zero)
+    mesh = problem.mesh(request["dp"], request["op"])
+    return baseline(state, tokens.shape, targets.shape, mesh=mesh, split=split, zero=zero)
 
 
-def _read(problem: _Problem) -> tuple[Strategy, Priced | None]:
+def _duplex(problem: Problem) -> Strategy:
+    """Return what the duplex search has found, as a strategy of this step."""
+    request = problem.request
+    found = read_found(Path(request["strategy"]))
+    graph = duplex_graph(problem.config, batch=request["batch"], dtype=request["dtype"])
+    strategy = realized(
+        problem.step,
+        problem.arguments,
+        graph=graph,
+        decisions=decisions_for(graph, found),
+        names=model_names(problem.config),
+        num_devices=found.devices,
+    )
+    return replace(strategy, seconds=found.seconds)
+
+
+def _read(problem: Problem) -> tuple[Strategy, Priced | None]:
     """Return the strategy of a file, priced on the links of the target if it names operators."""
     path, num_devices = problem.request["strategy"], problem.request["mesh"]
     read = read_strategy(Path(path))
@@ -160,14 +128,14 @@ def _read(problem: _Problem) -> tuple[Strategy, Priced | None]:
             f"not {num_devices}"
         )
     # With the links of this target, not of the one for which the file was written.
-    strategy = replace(read, mesh=_mesh(read.mesh.dp, read.mesh.op, problem.speeds))
+    strategy = replace(read, mesh=problem.mesh(read.mesh.dp, read.mesh.op))
     if not strategy.operators:
         return strategy, None
     priced = price_strategy(problem.graph(), strategy, problem.machine)
     return strategy, priced
 
 
-def _searched(problem: _Problem) -> Priced:
+def _searched(problem: Problem) -> Priced:
     """Search every mesh of the requested number of devices; return the fastest, as predicted."""
     request, graph = problem.request, problem.graph()
     pins = None if request["pins"] is None else read_pins(Path(request["pins"]))
@@ -182,7 +150,7 @@ def _searched(problem: _Problem) -> Priced:
     for dp in range(1, request["mesh"] + 1):
         if request["mesh"] % dp or request["batch"] % dp:  # axes divide devices and batch
             continue
-        mesh = _mesh(dp, request["mesh"] // dp, problem.speeds)
+        mesh = problem.mesh(dp, request["mesh"] // dp)
         name = f"found on {mesh.dp} x {mesh.op}"
         try:
             best = find_strategy(graph, mesh, problem.machine, pins=pins, config=config, name=name)
@@ -195,7 +163,7 @@ def _searched(problem: _Problem) -> Priced:
     return min(found, key=lambda each: each.strategy.seconds or 0.0)
 
 
-def _compiled(problem: _Problem, strategy: Strategy, target: Target) -> CompiledStep:
+def _compiled(problem: Problem, strategy: Strategy, target: Target) -> CompiledStep:
     step, arguments = problem.step, problem.arguments
     devices = target_devices(target, num_devices=strategy.mesh.num_devices)
     shardings = placed(
@@ -216,14 +184,8 @@ def _drawing(strategy: Strategy, priced: Priced | None, machine: Machine) -> str
     return f"{draw_strategy(strategy)}\n\n{drawn}"
 
 
-def _described(
-    strategy: Strategy,
-    compiled: CompiledStep,
-    *,
-    config: GptConfig,
-    request: Mapping[str, Any],
-    speeds: TargetSpeeds,
-) -> dict[str, Any]:
+def _described(problem: Problem, strategy: Strategy, compiled: CompiledStep) -> dict[str, Any]:
+    config, request, speeds = problem.config, problem.request, problem.speeds
     mesh, batch, remat = strategy.mesh, request["batch"], request["remat"]
     flops = step_flops(config, batch=batch, remat=remat)
     memory_bytes = step_memory_bytes(
@@ -240,8 +202,12 @@ def _described(
         + memory_bytes / speeds.memory_bytes_per_s
         + speeds.on_rings_s(compiled.collectives, num_devices=mesh.num_devices)
     )
+    if request["duplex_file"] and strategy.seconds is not None:
+        # Of the search, which knows halves, experts and the links it was made for.
+        seconds = strategy.seconds
     return {
         "strategy": strategy.name,
+        "is_duplex": request["duplex_file"],
         "dp": strategy.mesh.dp,
         "op": strategy.mesh.op,
         "counts": count_collectives(compiled.collectives),
@@ -254,13 +220,6 @@ def _described(
         "predicted_s": seconds,
         "predicted_tflops": flops / seconds / 1e12,
     }
-
-
-def _mesh(dp: int, op: int, speeds: TargetSpeeds) -> MeshShape:
-    def link(group: int) -> AxisLink:
-        return AxisLink(bandwidth_bytes_per_s=speeds.ring_bytes_per_s(group))
-
-    return MeshShape(dp=dp, op=op, dp_link=link(dp), op_link=link(op))
 
 
 if __name__ == "__main__":

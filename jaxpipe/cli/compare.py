@@ -34,8 +34,9 @@ def compare(
 
     Args:
         config: a TOML file, as `jaxpipe train` takes it.
-        against: the baselines, separated by commas: alpa (the strategy found for the links that
-            are timed, which it measures first), megatron, zero3, ddp.
+        against: the baselines, separated by commas: alpa and hidup (the strategies found for the
+            links that are timed, which they measure first), megatron, zero3, ddp, horovod; and for
+            models with experts gshard, deepspeed-moe, fastmoe.
         settings: a change to the file, such as `train.batch=8`; may be repeated.
         steps: the number of steps of each.
         out: the folder of the results.

@@ -77,12 +77,11 @@ def search_duplex(request: DuplexRequest, *, out: Path | None, draw: bool, as_js
 
 
 def _cost_model(request: DuplexRequest) -> Any:
-    from jaxpipe.autoshard.duplex import CostModel, Device, find_profile, transformer_graph
+    from jaxpipe.autoshard.duplex import CostModel, Device, find_profile
     from jaxpipe.autoshard.hlo import Target, target_speeds
-    from jaxpipe.cli.model_sizes import transformer_sizes
     from jaxpipe.errors import ConfigError
     from jaxpipe.models import GptConfig, load_preset
-    from jaxpipe.models.gpt_config import DTYPE_BYTES
+    from jaxpipe.propose.model_sizes import duplex_graph
 
     profile = find_profile(request.links)
     if request.batch % (2 * profile.devices) or request.batch < 1:
@@ -102,11 +101,7 @@ def _cost_model(request: DuplexRequest) -> Any:
         raise ConfigError(f"`--model`: {error}") from error
     if request.layers is not None:
         fields["num_layers"] = request.layers
-    graph = transformer_graph(
-        transformer_sizes(GptConfig(**fields)),
-        batch=request.batch,
-        bytes_per_element=DTYPE_BYTES[request.dtype],
-    )
+    graph = duplex_graph(GptConfig(**fields), batch=request.batch, dtype=request.dtype)
     device = Device(
         flops_per_s=speeds.products[request.dtype], memory_bytes_per_s=speeds.memory_bytes_per_s
     )

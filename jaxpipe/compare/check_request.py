@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxpipe.compare.system import System
+from jaxpipe.compare.system import SPLITS_BATCH, SPLITS_EXPERTS, System
 from jaxpipe.config import Config, check_run
 from jaxpipe.errors import ConfigError
+from jaxpipe.models.moe.routing import Dispatch
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.config import Remat, TransportKind
 
@@ -38,6 +39,8 @@ def check_comparison(
         _check_same(config)
     for system in sharded:
         _check_divides(system, batch=config.train.batch, num_ranks=plan.num_ranks)
+        if system in SPLITS_EXPERTS:
+            _check_experts(system, config, num_ranks=plan.num_ranks)
 
 
 def _check_same(config: Config) -> None:
@@ -70,8 +73,27 @@ def _check_same(config: Config) -> None:
 
 def _check_divides(system: System, *, batch: int, num_ranks: int) -> None:
     # Alpa may choose a mesh that divides, Megatron does not split the batch.
-    if system in (System.DDP, System.ZERO3) and batch % num_ranks:
+    if system in SPLITS_BATCH and batch % num_ranks:
         raise ConfigError(
             f"`train.batch` must be a multiple of the ranks for {system}, which gives each rank as "
             f"many samples: it is {batch} for {num_ranks} ranks"
+        )
+    if system is System.HIDUP and batch % (2 * num_ranks):
+        raise ConfigError(
+            f"`train.batch` must be a multiple of twice the ranks for {system}, which divides each "
+            f"rank's samples into halves: it is {batch} for {num_ranks} ranks"
+        )
+
+
+def _check_experts(system: System, config: Config, *, num_ranks: int) -> None:
+    model = config.model
+    if not model.experts or model.experts % num_ranks:
+        raise ConfigError(
+            f"`model.experts` must be a multiple of the ranks for {system}, which gives each rank "
+            f"as many experts: it is {model.experts} for {num_ranks} ranks"
+        )
+    if model.dispatch is not Dispatch.EINSUM:
+        raise ConfigError(
+            f"`model.dispatch` must be einsum for {system}, whose slots have fixed places on the "
+            f"ranks, not {model.dispatch}"
         )

@@ -35,8 +35,8 @@ def run_pipeline(
         begin_s = time.perf_counter()
         state, totals = worker.train_step(state, step=number)
         step_s = time.perf_counter() - begin_s
-        # `totals.loss` is the sum over the tokens of all replicas.
-        done = Step(step=number + 1, loss=totals.loss / job.tokens_per_step, step_s=step_s)
+        # `totals.loss` is the sum over the targets of all replicas.
+        done = Step(step=number + 1, loss=totals.loss / job.targets_per_step, step_s=step_s)
         steps.append(done)
         observe(done)
     worker.close()

@@ -1,13 +1,14 @@
 """One rank of an SPMD system: one step, sharded over all ranks by a strategy.
 
 The model, the samples of each step, the optimizer and the seed are those of the pipeline. The step
-takes the whole batch at once: there are no microbatches to accumulate over.
+takes the whole batch at once, or as two halves that overlap.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 import jax
@@ -20,12 +21,12 @@ from jaxpipe.autoshard.strategy import jax_mesh, parse_strategy, strategy_text
 from jaxpipe.comm import BARRIER_TAG, BROADCAST_TAG, Transport, barrier, broadcast_bytes
 from jaxpipe.compare.busy_speeds import measure_busy_speeds
 from jaxpipe.compare.measured import RankPart, Step, peak_bytes
+from jaxpipe.compare.routed_job import routed
 from jaxpipe.compare.slow_links import regions_of, sent_in_rings
-from jaxpipe.compare.strategies import NAMES, RESULT_NAMES, Chosen, choose
-from jaxpipe.compare.system import System
-from jaxpipe.compare.whole_step import optimizer_of, whole_step
+from jaxpipe.compare.strategies import BUCKET_BYTES, NAMES, RESULT_NAMES, Chosen, choose
+from jaxpipe.compare.system import SEARCHES, System
+from jaxpipe.compare.whole_step import optimizer_of, whole_batch, whole_step
 from jaxpipe.runtime.compile_count import counted_compiles
-from jaxpipe.runtime.data import sample
 from jaxpipe.runtime.job import Job
 from jaxpipe.topo import Cluster
 
@@ -48,11 +49,20 @@ def run_sharded(
         DeadlineError: another rank did not answer in time.
         PlanError: no strategy was found.
     """
-    step, arguments = whole_step(job)
+    job = routed(system, job)
+    halves = 2 if system is System.HIDUP else 1
+    run, arguments = whole_step(job, microbatches=halves)
+    step = NamedStep(
+        run=run,
+        names=NAMES,
+        result_names=RESULT_NAMES,
+        microbatches=halves,
+        duplex=halves == 2,
+    )
     timeout_s, transport = job.run.startup_timeout_s, ranks.transport
     precision = partial(jax.default_matmul_precision, job.run.matmul_precision.jax_name)
     speeds = None
-    if system is System.ALPA:
+    if system in SEARCHES:
         with precision():
             speeds = measure_busy_speeds(transport, ranks.devices, timeout_s=timeout_s)
     chosen = _chosen_by_rank_0(
@@ -62,8 +72,13 @@ def run_sharded(
     )
     strategy = chosen.strategy
     begin_s = time.perf_counter()
-    named = NamedStep(run=step, names=NAMES, result_names=RESULT_NAMES)
-    jitted: Any = sharded_step(named, arguments, strategy, devices=ranks.devices)
+    jitted: Any = sharded_step(
+        step,
+        arguments,
+        strategy,
+        devices=ranks.devices,
+        bucket_bytes=BUCKET_BYTES.get(system, inf),
+    )
     mesh = jax_mesh(strategy.mesh, ranks.devices)
     shardings = placed(arguments, strategy.arguments, mesh, names=NAMES)
     # From abstract arrays: the state need not exist yet.
@@ -121,14 +136,7 @@ def _train(
     steps: list[Step] = []
     for number in range(job.train.steps):
         begin_s = time.perf_counter()
-        rows = sample(
-            job.dataset.train,
-            seed=job.run.seed,
-            step=number,
-            batch=job.train.batch,
-            sequence=job.sequence,
-        )
-        batch = placed_pieces((rows[:, :-1], rows[:, 1:]), shardings[1:])
+        batch = placed_pieces(whole_batch(job, step=number), shardings[1:])
         # `state` is donated: the old one must not be used again.
         state, loss = compiled(state, *batch)
         # The loss alone may be ready before the update: the whole step counts.

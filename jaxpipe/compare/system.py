@@ -1,7 +1,10 @@
 """Systems of a comparison: the configured pipeline, and SPMD baselines."""
 
 import difflib
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
 
 from jaxpipe.errors import ConfigError
 
@@ -18,7 +21,44 @@ class System(StrEnum):
     ZERO3 = "zero3"
     """Batch, parameters, gradients and moments sharded over all ranks (Rajbhandari et al. 2020)."""
     DDP = "ddp"
-    """The batch sharded over all ranks; each has the whole model."""
+    """The batch sharded over all ranks; each has the whole model; gradients in buckets of 25 MiB
+    (Li et al. 2020, "PyTorch Distributed")."""
+    HOROVOD = "horovod"
+    """The same with buckets of 64 MiB (Sergeev and Del Balso 2018)."""
+    GSHARD = "gshard"
+    """Experts over the ranks, routed by sequence (Lepikhin et al. 2020)."""
+    DEEPSPEED_MOE = "deepspeed-moe"
+    """Experts over the ranks; the tokens of a rank share slots (Rajbhandari et al. 2022)."""
+    FASTMOE = "fastmoe"
+    """Experts over the ranks, without a capacity (He et al. 2021)."""
+    HIDUP = "hidup"
+    """The strategy that the duplex search finds, in two halves (Zhang et al. 2022)."""
+
+
+SPLITS_EXPERTS: Final = frozenset((System.GSHARD, System.DEEPSPEED_MOE, System.FASTMOE))
+"""Systems for models with experts alone."""
+
+SPLITS_BATCH: Final = SPLITS_EXPERTS | {System.DDP, System.HOROVOD, System.ZERO3}
+"""Systems in which each rank has as many samples."""
+
+SEARCHES: Final = frozenset((System.ALPA, System.HIDUP))
+"""Systems that search for a strategy, and measure speeds for it first."""
+
+OVERLAPS: Final[Mapping[System, str]] = MappingProxyType(
+    {
+        System.PIPELINE: "messages and gradients, under products",
+        System.ALPA: "nothing by plan",
+        System.MEGATRON: "nothing",
+        System.ZERO3: "parameters and gradients of other layers",
+        System.DDP: "gradients in buckets of 25 MiB, under the backward",
+        System.HOROVOD: "gradients in buckets of 64 MiB, under the backward",
+        System.GSHARD: "nothing",
+        System.DEEPSPEED_MOE: "nothing",
+        System.FASTMOE: "nothing",
+        System.HIDUP: "collectives of a half, under products of the other",
+    }
+)
+"""What a system may communicate while it computes: as published, and by its dependences here."""
 
 
 def systems_from(text: str) -> tuple[System, ...]:

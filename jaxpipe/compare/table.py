@@ -10,6 +10,7 @@ import msgspec
 
 from jaxpipe.compare.check_request import TABLE
 from jaxpipe.compare.measured import Measured
+from jaxpipe.compare.system import OVERLAPS
 from jaxpipe.trace import Truth
 
 _MIB = 2**20
@@ -25,6 +26,7 @@ def row(measured: Measured, truth: Truth) -> dict[str, str]:
     return {
         "system": measured.system.value,
         "runs": measured.strategy,
+        "overlaps": OVERLAPS[measured.system],
         f"step s ({truth})": f"{measured.step_s:.4f}",
         f"tokens/s ({truth})": f"{measured.tokens_per_s:,.0f}",
         "MiB a step over slow links": f"{measured.slow_bytes / _MIB:.3f} {how}",

@@ -5,23 +5,49 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from jaxpipe.autoshard.spmd import initial_state, train_step
 from jaxpipe.runtime.config import OptimizerConfig, Remat
+from jaxpipe.runtime.data import sample, sample_numbers
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.optimizer import adamw, clip_factor
 
 
-def whole_step(job: Job) -> tuple[Callable[..., Any], tuple[Any, Any, Any]]:
+def whole_step(
+    job: Job, *, microbatches: int = 1
+) -> tuple[Callable[..., Any], tuple[Any, Any, Any]]:
     """Return the step, and the shapes of its state, tokens and targets; the state is in float32."""
     optimizer = optimizer_of(job)
     params = _shapes(job)
     state = {"params": params, "optimizer": jax.eval_shape(optimizer.init, params)}
-    tokens = jax.ShapeDtypeStruct((job.train.batch, job.sequence), jnp.int32)
     is_full = job.train.remat is Remat.FULL
-    return train_step(job.model, optimizer, remat=is_full), (state, tokens, tokens)
+    step = train_step(job.model, optimizer, remat=is_full, microbatches=microbatches)
+    return step, (state, *_batch_shapes(job))
+
+
+def whole_batch(job: Job, *, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the inputs and targets of a step of all replicas, in the order of the pipeline."""
+    data, seed, batch = job.dataset.train, job.run.seed, job.train.batch
+    labels, shape = job.dataset.labels, job.dataset.labelled_input
+    if labels is None or shape is None:
+        rows = sample(data, seed=seed, step=step, batch=batch, sequence=job.sequence)
+        return rows[:, :-1], rows[:, 1:]
+    numbers = sample_numbers(len(data), seed=seed, step=step, batch=batch).tolist()
+    inputs, targets = (np.asarray(each[numbers]) for each in (data, labels.train))
+    return inputs.astype(shape.dtype), targets.astype(np.int32)
+
+
+def _batch_shapes(job: Job) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    """Return the shapes of `whole_batch`."""
+    batch, shape = job.train.batch, job.dataset.labelled_input
+    if shape is None:
+        tokens = jax.ShapeDtypeStruct((batch, job.sequence), jnp.int32)
+        return tokens, tokens
+    inputs = jax.ShapeDtypeStruct((batch, *shape.shape), shape.dtype)
+    return inputs, jax.ShapeDtypeStruct((batch,), jnp.int32)
 
 
 def optimizer_of(job: Job) -> optax.GradientTransformation:

@@ -49,6 +49,8 @@ class Equation:
         source: the equation of JAX; None for a barrier that `flatten` has inserted.
         remat: whether it is computed under `jax.checkpoint`.
         scan: what it iterates over, if it is a scan.
+        scope: the names of `jax.named_scope` around it, outermost first; a backward has those of
+            its forward, with marks such as "transpose(jvp(up))".
     """
 
     primitive: str
@@ -57,6 +59,7 @@ class Equation:
     source: JaxprEqn | None
     remat: bool
     scan: "Scan | None" = None
+    scope: str = ""
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -131,6 +134,7 @@ class _Flattener:
     unroll: bool
     barriers: bool
     equations: list[Equation] = field(default_factory=list)
+    scopes: list[str] = field(default_factory=list)
 
     def inline(
         self, closed: ClosedJaxpr, arguments: Sequence[Variable], *, remat: bool
@@ -143,7 +147,10 @@ class _Flattener:
             known[var] = Variable(var.aval, value)
         for equation in jaxpr.eqns:
             operands = tuple(_read(known, atom) for atom in equation.invars)
+            # JAX starts an empty stack in each jaxpr: that of a call stands around it.
+            self.scopes.append(str(equation.source_info.name_stack))
             results = self._add(equation, operands, remat=remat)
+            self.scopes.pop()
             known.update(zip(equation.outvars, results, strict=True))
         return tuple(_read(known, atom) for atom in jaxpr.outvars)
 
@@ -182,6 +189,7 @@ class _Flattener:
                 source=source,
                 remat=remat,
                 scan=scan,
+                scope="/".join(filter(None, self.scopes)),
             )
         )
         return results

@@ -38,9 +38,13 @@ def dispatched(
     """
     num_experts = routed.probabilities.shape[-1]
     gates = routed.gates.astype(x.dtype)
-    mask, weights = _masks(routed.experts, gates, num_experts, capacity)
-    outputs = experts(jnp.einsum("bsd,bsec->ebcd", x, mask))
-    return jnp.einsum("ebcd,bsec->bsd", outputs, weights)
+    with jax.named_scope("router"):
+        mask, weights = _masks(routed.experts, gates, num_experts, capacity)
+    with jax.named_scope("dispatch"):
+        rows = jnp.einsum("bsd,bsec->ebcd", x, mask)
+    outputs = experts(rows)
+    with jax.named_scope("combine"):
+        return jnp.einsum("ebcd,bsec->bsd", outputs, weights)
 
 
 # Keeps the numbers of experts for the backward, not the one-hot arrays.

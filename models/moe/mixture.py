@@ -49,19 +49,24 @@ class Mixture(nnx.Module):
         self, x: Float[Array, "batch seq dim"]
     ) -> tuple[Float[Array, "batch seq dim"], Float[Array, ""] | None]:
         """Return the output for each token, and the auxiliary loss, a mean; None if it has none."""
-        routing = self.routing
-        routed = route(x, self.router[...], routing)
+        routing, shape = self.routing, x.shape
+        x = x.reshape(*routing.grouped(*shape[:2]), shape[2])  # no operation, but for groups
+        with jax.named_scope("router"):
+            routed = route(x, self.router[...], routing)
         if routing.dispatch is Dispatch.RAGGED:
             y = sorted_by_expert(x, routed, self._grouped)
         else:
             y = dispatched(x, routed, self._batched, capacity=routing.capacity(x.shape[1]))
-        return y, auxiliary_loss(routed, routing) if routing.has_loss else None
+        return y.reshape(shape), auxiliary_loss(routed, routing) if routing.has_loss else None
 
     def _batched(
         self, rows: Float[Array, "experts batch capacity dim"]
     ) -> Float[Array, "experts batch capacity dim"]:
         up, down = self._kernels()
-        return jnp.einsum("ebch,ehd->ebcd", _gelu(jnp.einsum("ebcd,edh->ebch", rows, up)), down)
+        with jax.named_scope("up"):
+            hidden = jnp.einsum("ebcd,edh->ebch", rows, up)
+        with jax.named_scope("down"):
+            return jnp.einsum("ebch,ehd->ebcd", _gelu(hidden), down)
 
     def _grouped(
         self, rows: Float[Array, "rows dim"], sizes: Int[Array, " experts"]

@@ -1,7 +1,7 @@
 """The costs of a mixture of experts in closed form, without jax: FLOPs, parameters, residuals.
 
-Per sequence, with S = sequence, D = dim, E = experts, k = experts per token, C = capacity and
-R = E C rows of the experts, or k S rows where tokens are sorted:
+Per routing group, a sequence by default, with S = its tokens, D = dim, E = experts, k = experts per
+token, C = capacity and R = E C rows of the experts, or k S rows where tokens are sorted:
 
     ==========  =============  ==============================================
     router      2 S D E FLOP
@@ -44,6 +44,7 @@ class MixtureFlops:
 def mixture_flops(config: GptConfig, *, batch: int, sequence: int) -> MixtureFlops:
     """Return the FLOPs of one mixture."""
     routing = _routing(config)
+    batch, sequence = routing.grouped(batch, sequence)
     rows, tokens = batch * _rows(routing, sequence), batch * sequence
     masks = 0 if _is_sorted(routing) else 2 * sequence * rows * config.dim
     kernel = 2 * rows * config.dim * config.hidden
@@ -69,6 +70,7 @@ def mixture_residual_bytes(config: GptConfig, *, batch: int, sequence: int) -> i
     two masks and the numbers of the chosen experts, or for sorted tokens their order.
     """
     routing = _routing(config)
+    batch, sequence = routing.grouped(batch, sequence)
     num_bytes, rows = DTYPE_BYTES[config.compute_dtype], _rows(routing, sequence)
     choices = sequence * routing.experts_per_token
     kept = 2 * rows * (config.dim + config.hidden) * num_bytes

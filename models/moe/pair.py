@@ -55,8 +55,11 @@ class SparseBlock(nnx.Module):
         """Return the input of the next layer, and the auxiliary loss, a mean over tokens."""
         first, second = (None, None) if key is None else jax.random.split(key)
         x = attend(self, x, first)
-        output, loss = self.moe(jax.checkpoint(self.norm2)(x))
-        return x + dropout(output, second, rate=self.dropout), loss
+        with jax.named_scope("router"):
+            normed = jax.checkpoint(self.norm2)(x)
+        output, loss = self.moe(normed)
+        with jax.named_scope("add2"):
+            return x + dropout(output, second, rate=self.dropout), loss
 
 
 class Pair(nnx.Module):
@@ -80,7 +83,10 @@ class Pair(nnx.Module):
         The sum is in the units of the model's loss, a sum over targets: tokens, or samples.
         """
         first, second = (None, None) if key is None else jax.random.split(key)
-        x, loss = self.sparse(self.dense(x, first), second)
+        with jax.named_scope("dense"):
+            x = self.dense(x, first)
+        with jax.named_scope("sparse"):
+            x, loss = self.sparse(x, second)
         if loss is None:
             return x
         return x, loss * (x.shape[0] if self.labels else x.shape[0] * x.shape[1])

@@ -20,6 +20,8 @@ class Routing:
 
     A routing group is one sequence: its tokens compete for the slots of each expert, tokens of
     other sequences do not. So the output for a sequence does not depend on the batch around it.
+    With `groups`, the batch is divided into that many groups of consecutive sequences instead, such
+    as one for each device.
 
     Args:
         experts: number of experts of a layer.
@@ -31,6 +33,7 @@ class Routing:
         balance_loss: weight of the load-balance loss.
         z_loss: weight of the router's z-loss.
         dispatch: how tokens are brought to their experts.
+        groups: routing groups of a batch; 0 if each sequence is one.
 
     Raises:
         ValueError: there are fewer experts than a token takes, or a weight is out of its range.
@@ -47,6 +50,7 @@ class Routing:
     balance_loss: float = 0.0
     z_loss: float = 0.0
     dispatch: Dispatch = Dispatch.EINSUM
+    groups: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.experts_per_token <= self.experts:
@@ -56,6 +60,8 @@ class Routing:
             )
         if not 0 < self.capacity_factor < math.inf:
             raise ValueError(f"`capacity_factor` must be above 0, not {self.capacity_factor}")
+        if self.groups < 0:
+            raise ValueError(f"`groups` must be at least 0, not {self.groups}")
         for name in ("balance_loss", "z_loss"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"`{name}` must be at least 0, not {getattr(self, name)}")
@@ -64,6 +70,23 @@ class Routing:
     def has_loss(self) -> bool:
         """Whether the layer adds to the loss."""
         return self.balance_loss > 0 or self.z_loss > 0
+
+    def grouped(self, batch: int, sequence: int) -> tuple[int, int]:
+        """Return the number of routing groups of a batch, and the tokens of each.
+
+        >>> Routing(experts=2).grouped(6, 4), Routing(experts=2, groups=2).grouped(6, 4)
+        ((6, 4), (2, 12))
+
+        Raises:
+            ValueError: the sequences do not divide into the groups.
+        """
+        if not self.groups:
+            return batch, sequence
+        if batch % self.groups:
+            raise ValueError(
+                f"`routing_groups` must divide the batch: {self.groups} groups of {batch} sequences"
+            )
+        return self.groups, batch // self.groups * sequence
 
     def capacity(self, tokens: int) -> int:
         """Return the slots of one expert for a routing group of `tokens`: at least one.

@@ -156,3 +156,93 @@ def test_what_microbatches_cannot_be_is_refused(
 def test_a_search_decides_about_zero_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*_SMALL.split(), "--zero", "3"]) == 2
     assert "`--zero 3` is for a strategy by hand" in capsys.readouterr().err
+
+
+_STAGED = "autoshard --stages auto --model alpa-125m --layers 2 --mesh 2 --batch 8"
+
+
+def test_stages_are_searched_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "stages.json"
+    assert main([*_STAGED.split(), "--draw", "-o", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "(simulated for v100)" in text
+    assert "to run it     " in text
+    found = json.loads(out.read_text())
+    layers = [each["layers"] for each in found["stages"]]
+    assert (layers[0][0], layers[-1][1]) == (0, 2)
+    assert found["predicted_s"] > 0
+    assert found["peak_bytes"] > found["search_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--dp 2", "`--dp` is for one stage: leave it out, `--stages auto` decides"),
+        ("--model tiny", "`--stages auto` has costs for the `alpa-` models, not for tiny"),
+        ("--batch 0", "`--batch` must be at least 1, is 0"),
+        ("--dtype bfloat16", "`--dtype` must be a format whose speed on the target is known"),
+    ],
+)
+def test_stages_that_cannot_be_searched_are_refused(
+    options: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*_STAGED.split(), *options.split()]) == 2
+    assert words in capsys.readouterr().err
+
+
+_FOUND = "autoshard --search duplex --model gpt-moe-tiny --layers 1 --dtype float32 --batch 8"
+
+
+@pytest.fixture
+def duplex_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The strategy for two devices whose all-reduces are slow."""
+    links = tmp_path / "links.toml"
+    links.write_text(
+        "[slow]\ndevices = 2\nall_gather = 1e6\nall_reduce = 1e6\nreduce_scatter = 1e6\n"
+        "all_to_all = 1e12\n"
+    )
+    out = tmp_path / "found.json"
+    assert main([*_FOUND.split(), "--links", str(links), "-o", str(out)]) == 0
+    capsys.readouterr()
+    return str(out)
+
+
+_EXECUTE = "autoshard --model gpt-moe-tiny --layers 1 --dtype float32 --batch 8 --execute 2 --json"
+
+
+def test_what_the_duplex_search_found_runs(
+    duplex_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*_EXECUTE.split(), "--strategy", duplex_file, "--executor", "host"]
+    assert main(words) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["mesh"] == 2
+    assert told["counts"]["all2all"] > 0
+    assert told["loss"] < told["first_loss"]
+    # The preset balances its experts: in halves that loss is of each half.
+    assert told["loss"] == pytest.approx(told["one_device_loss"], rel=1e-3)
+    assert told["step_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--mesh 8", "`--mesh` must be the 2 devices of the strategy"),
+        ("--batch 6", "`--batch` must be a multiple of 4"),
+        ("--layers 2", "a strategy is for one model: the file names"),
+        ("--target v100", "`--execute` runs on emulated devices of this host"),
+        ("--execute -1", "`--execute` must be at least 0"),
+    ],
+)
+def test_a_duplex_that_does_not_fit_is_refused(
+    duplex_file: str, options: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*_EXECUTE.split(), "--strategy", duplex_file, *options.split()]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_strategy_by_hand_is_executed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*_BY_HAND.split(), "--execute", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "executed      2 steps on emulated devices, one program" in out
+    assert "gradients differ by at most" in out

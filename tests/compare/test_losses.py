@@ -3,11 +3,13 @@
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jaxpipe.compare.system import System
 from tests.helpers import mpi_command, mpi_environment
-from tests.programs.mpi_losses import SYSTEMS
+from tests.programs.mpi_losses import SYSTEMS, WITH_EXPERTS
 from tests.runtime.training import run_tree, tiny_tree
 
 pytestmark = pytest.mark.mpi
@@ -15,9 +17,18 @@ pytestmark = pytest.mark.mpi
 STEPS = 5
 
 
-def test_every_system_has_the_losses_of_one_device(tmp_path: Path, dataset: Path) -> None:
+# With as many slots as tokens nobody drops any, however a system groups them.
+EXPERTS = {"num_layers": 1, "experts": 4, "experts_per_token": 2, "capacity_factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("model", "systems"), [({"num_layers": 1}, SYSTEMS), (EXPERTS, WITH_EXPERTS)]
+)
+def test_every_system_has_the_losses_of_one_device(
+    tmp_path: Path, dataset: Path, model: dict[str, Any], systems: tuple[System, ...]
+) -> None:
     sections = {
-        "model": {"num_layers": 1},
+        "model": model,
         "train": {"steps": STEPS, "batch": 4},
         "optimizer": {"clip_norm": 0.5, "learning_rate": 3e-2},
     }
@@ -38,7 +49,7 @@ def test_every_system_has_the_losses_of_one_device(tmp_path: Path, dataset: Path
     assert expected[-1] < expected[0] - 0.1
     for rank in range(2):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
-        for system in SYSTEMS:
+        for system in systems:
             steps, part = found[system.value]
             assert [step["loss"] for step in steps] == pytest.approx(expected, rel=2e-6), system
             assert part["peak_bytes"] > 0

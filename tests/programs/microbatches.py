@@ -72,7 +72,7 @@ def _strategy(
         machine = Machine(flops_per_s=1e9)
         return find_strategy(graph, mesh, machine, pins=experts_over_data()).priced.strategy
     batch = (BATCH // step.microbatches, SEQUENCE)
-    found = baseline(arguments[0], batch, mesh=mesh, split={}, zero=zero)
+    found = baseline(arguments[0], batch, batch, mesh=mesh, split={}, zero=zero)
     return replace(found, mesh=mesh)
 
 

@@ -13,7 +13,8 @@ from jaxpipe.compare.sharded_rank import Ranks, run_sharded
 from jaxpipe.compare.system import System
 from jaxpipe.config import config_from, job_from, plan_from
 
-SYSTEMS = (System.DDP, System.ZERO3, System.MEGATRON)
+SYSTEMS = (System.DDP, System.HOROVOD, System.ZERO3, System.MEGATRON)
+WITH_EXPERTS = (System.GSHARD, System.DEEPSPEED_MOE, System.FASTMOE, System.HIDUP)
 
 
 def main(tree: Path) -> None:
@@ -26,7 +27,7 @@ def main(tree: Path) -> None:
         ranks = Ranks(transport=transport, devices=devices, cluster=topo.load(config.plan.cluster))
         found = {
             system.value: run_sharded(system, job, ranks, observe=lambda _: None)[1:]
-            for system in SYSTEMS
+            for system in (WITH_EXPERTS if config.model.experts else SYSTEMS)
         }
         leave()
         path = tree.with_name(f"{transport.rank}.json")

@@ -63,7 +63,7 @@ def _run(
     if options.get("found", False):
         strategy = _found(step, arguments, mesh)
     else:
-        strategy = baseline(state, BATCH, mesh=mesh, split=gpt.split, zero=ZeroLevel(zero))
+        strategy = baseline(state, BATCH, BATCH, mesh=mesh, split=gpt.split, zero=ZeroLevel(zero))
     make: Any = partitioned_step if options.get("by_compiler", False) else sharded_step
     lying = jax.device_put(
         arguments, placed(arguments, strategy.arguments, jax_mesh(mesh), names=step.names)

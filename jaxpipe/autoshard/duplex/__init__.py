@@ -5,8 +5,8 @@
     sizes of a model ──► graph of operators ──┐
     profile of collectives, speed of a device ┴─► search ──► strategy, its stages, predicted seconds
 
-Nothing here imports jax. `jaxpipe.autoshard.spmd` executes what the integer programme of
-`jaxpipe.autoshard.intra_op` finds; strategies of this package are predictions.
+Nothing here imports jax, and times are predictions. `jaxpipe.autoshard.duplex_step` makes what was
+found the strategy of a traced step, which `jaxpipe.autoshard.spmd` executes.
 
 Source: Zhang et al., "HiDup", SoCC 2022.
 """

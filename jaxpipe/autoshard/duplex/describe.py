@@ -17,11 +17,10 @@ import msgspec
 from jaxpipe.autoshard.duplex.cost import CostModel
 from jaxpipe.autoshard.duplex.decision import Decision
 from jaxpipe.autoshard.duplex.form import FULL, backward_conversion, conversion
+from jaxpipe.autoshard.duplex.found_file import FORMAT, SEARCH
 from jaxpipe.autoshard.duplex.search import Found
 from jaxpipe.autoshard.duplex.stage import costs_of, stages
 from jaxpipe.collective.kinds import CollectiveKind
-
-_FORMAT = 1
 
 
 def strategy_json(model: CostModel, found: Found) -> str:
@@ -41,8 +40,8 @@ def strategy_json(model: CostModel, found: Found) -> str:
             }
         )
     content = {
-        "format": _FORMAT,
-        "search": "duplex",
+        "format": FORMAT,
+        "search": SEARCH,
         "devices": model.profile.devices,
         "seconds": found.seconds,
         "memory_bytes": found.memory_bytes,

@@ -22,7 +22,8 @@ import numpy as np
 from jaxpipe.autoshard.duplex.by_label import split_by_label
 from jaxpipe.autoshard.duplex.collective_profile import CollectiveProfile
 from jaxpipe.autoshard.duplex.cost import CostModel, Device
-from jaxpipe.autoshard.duplex.graph import Operator
+from jaxpipe.autoshard.duplex.decision import Decision
+from jaxpipe.autoshard.duplex.graph import Graph, Operator
 from jaxpipe.autoshard.duplex.routing_load import RoutingGroup, RoutingLoad
 from jaxpipe.autoshard.duplex.search import search
 from jaxpipe.autoshard.duplex.timeline import Overlap, replicated_bytes, whole_step_s
@@ -100,6 +101,31 @@ class Workload:
         )
 
 
+def strategy_of(system: System, graph: Graph, *, num_devices: int) -> tuple[Decision, ...]:
+    """Return the strategy of a system that does not search.
+
+    Raises:
+        PlanError: experts, or the batch, do not divide over the devices.
+    """
+    rule = _RULES[system]
+    return split_by_label(
+        graph,
+        lambda operator: _label_of(operator, rule),
+        num_devices=num_devices,
+        shards_parameters=rule.shards_parameters,
+    )
+
+
+def bucket_bytes(system: System) -> float:
+    """Return the size of the buckets of gradients; infinite if one all-reduce ends the step."""
+    return _RULES[system].overlap.bucket_bytes
+
+
+def _label_of(operator: Operator, rule: _Rule) -> str:
+    is_expert = "e" in operator.operands[0] and "e" in operator.result
+    return "e" if rule.splits_experts and is_expert else "b"
+
+
 def predicted_step_s(system: System, workload: Workload) -> float:
     """Return the predicted seconds of a step of a system."""
     if system in (System.HIDUP, System.DUPLEX):
@@ -109,18 +135,8 @@ def predicted_step_s(system: System, workload: Workload) -> float:
         ).seconds
     rule = _RULES[system]
     model = workload.model(rule.group, halves=1)
-
-    def label_of(operator: Operator) -> str:
-        is_expert = "e" in operator.operands[0] and "e" in operator.result
-        return "e" if rule.splits_experts and is_expert else "b"
-
-    strategy = split_by_label(
-        model.graph,
-        label_of,
-        num_devices=workload.profile.devices,
-        shards_parameters=rule.shards_parameters,
-    )
-    mixtures = sum(label_of(each) == "e" for each in model.graph.operators) / 2
+    strategy = strategy_of(system, model.graph, num_devices=workload.profile.devices)
+    mixtures = sum(_label_of(each, rule) == "e" for each in model.graph.operators) / 2
     others_s = rule.num_counts * mixtures * workload.profile.latency_s
     elements = replicated_bytes(model, strategy) / model.graph.bytes_per_element
     others_s += elements * rule.copied_bytes / workload.device.memory_bytes_per_s

@@ -140,12 +140,15 @@ def _unstack(form: Form) -> Rule:
 
 
 def _along(key: str) -> MakeRule:
-    """Return what makes the rule of a primitive that needs the dims in `params[key]` whole."""
+    """Return what makes the rule of a primitive that needs the dims in `params[key]` whole.
+
+    Without such a parameter it is the last one.
+    """
 
     def make(form: Form) -> Rule:
-        value = form.params[key]
-        dims = (value,) if isinstance(value, int) else value
+        value = form.params.get(key, -1)
         names = tuple(range(len(form.results[0])))
+        dims = {each % len(names) for each in ((value,) if isinstance(value, int) else value)}
         sizes = {dim: form.results[0][dim] for dim in names if dim not in dims}
         return named_rule((names,) * len(form.operands), (names,) * len(form.results), sizes=sizes)
 
@@ -183,6 +186,7 @@ _RULES: Final[Mapping[str, MakeRule]] = MappingProxyType(
         "unstack": _unstack,
         "rev": _along("dimensions"),
         "sort": _along("dimension"),
+        "top_k": _along("axis"),
         "gather": gather_rule,
         **dict.fromkeys(("scatter-add", "scatter_add"), scatter_rule),
     }

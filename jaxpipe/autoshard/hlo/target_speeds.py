@@ -23,13 +23,17 @@ _DTYPES: Final = ("float16", "bfloat16", "float32")
 class TargetSpeeds:
     """FLOP/s of products by dtype, bytes/s of a device's memory and of one link.
 
-    `num_links` maps the size of a group to the number of links of a device into it.
+    `num_links` maps the size of a group to the number of links of a device into it. A device has
+    `memory_bytes`; hosts of `host_devices` each have a network card of `host_link_bytes_per_s`.
     """
 
     products: Mapping[str, float]
     memory_bytes_per_s: float
     link_bytes_per_s: float
     num_links: Mapping[int, int]
+    memory_bytes: float
+    host_devices: int
+    host_link_bytes_per_s: float
 
     def ring_bytes_per_s(self, group: int) -> float:
         """Return the rate of a ring through a group; nothing limits one device.
@@ -59,4 +63,7 @@ def target_speeds(target: Target) -> TargetSpeeds:
         memory_bytes_per_s=table["memory"],
         link_bytes_per_s=table["link"],
         num_links={int(size): links for size, links in table["links"].items()},
+        memory_bytes=table["capacity"],
+        host_devices=table["host_devices"],
+        host_link_bytes_per_s=table["host_link"],
     )

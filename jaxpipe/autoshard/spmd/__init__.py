@@ -12,6 +12,7 @@ from jaxpipe.autoshard.spmd.host_step import (
 from jaxpipe.autoshard.spmd.microbatches import accumulated
 from jaxpipe.autoshard.spmd.program import Program, trace_program
 from jaxpipe.autoshard.spmd.propagate import propagate
+from jaxpipe.autoshard.spmd.run_steps import Ran, run_hosts, run_one_device, run_program
 from jaxpipe.autoshard.spmd.sharded_step import (
     NamedStep,
     ShardedProgram,
@@ -35,6 +36,7 @@ __all__ = [
     "LossModel",
     "NamedStep",
     "Program",
+    "Ran",
     "ShardedProgram",
     "abstract_arrays",
     "accumulated",
@@ -45,6 +47,9 @@ __all__ = [
     "partitioned_step",
     "placed",
     "propagate",
+    "run_hosts",
+    "run_one_device",
+    "run_program",
     "schedule_of",
     "shard_program",
     "sharded_step",

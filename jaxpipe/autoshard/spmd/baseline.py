@@ -12,12 +12,13 @@ import jax
 from jaxpipe.autoshard.graph import path_name
 from jaxpipe.autoshard.strategy import MeshShape, Strategy, ZeroLevel, by_hand, replicated
 
-_STATE, _DATA = "state", ("tokens", "targets")
+_STATE = "state"
 
 
 def baseline(
     state: Any,
-    batch: tuple[int, int],
+    tokens: tuple[int, ...],
+    targets: tuple[int, ...],
     *,
     mesh: MeshShape,
     split: Mapping[str, int],
@@ -29,13 +30,14 @@ def baseline(
 
     Args:
         state: the state of the step, or its shapes.
-        batch: sequences and tokens of each.
+        tokens: the shape of the inputs, examples first.
+        targets: the shape of the targets.
         mesh: the devices.
         split: dims by the parameters' names without the layer's number, "blocks.mlp.up.kernel".
         zero: what the devices of axis dp shard.
     """
     # Else the batch would be replicated, and every rank compute all of it.
-    assert batch[0] % mesh.dp == 0, (batch, mesh)
+    assert tokens[0] % mesh.dp == 0, (tokens, mesh)
     leaves = jax.tree_util.tree_leaves_with_path(state)
     shapes = {path_name(_STATE, keys): tuple(leaf.shape) for keys, leaf in leaves}
     is_param = {path: path.startswith(f"{_STATE}.params.") for path in shapes}
@@ -43,7 +45,7 @@ def baseline(
         mesh,
         parameters={path: shape for path, shape in shapes.items() if is_param[path]},
         optimizer={path: shape for path, shape in shapes.items() if not is_param[path]},
-        batch=dict.fromkeys(_DATA, batch),
+        batch={"tokens": tokens, "targets": targets},
         zero=zero,
         split=split,
     ).arguments

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import jax
@@ -33,9 +34,16 @@ from jaxpipe.jaxpr import Variable, flatten, live, read
 
 
 def trace_host_program(
-    step: NamedStep, arguments: Sequence[Any], strategy: Strategy, *, rank: int
+    step: NamedStep,
+    arguments: Sequence[Any],
+    strategy: Strategy,
+    *,
+    rank: int,
+    bucket_bytes: float = inf,
 ) -> HostProgram:
     """Return what a rank runs of a step, one device to a rank.
+
+    One all-reduce of several arrays has at most `bucket_bytes`.
 
     Raises:
         PlanError: the strategy does not fit, or its mesh has two axes.
@@ -52,7 +60,7 @@ def trace_host_program(
         jax.ShapeDtypeStruct(sharding.local_shape(leaf.shape, mesh), leaf.dtype)
         for leaf, sharding in zip(whole, sharded.arguments, strict=True)
     ]
-    local = local_step(step, sharded, mesh, by_layout=False)
+    local = local_step(step, sharded, mesh, by_layout=False, bucket_bytes=bucket_bytes)
     traced = jax.make_jaxpr(local, axis_env=[("dp", mesh.dp), ("op", mesh.op)])(*shapes)
     return host_program(live(flatten(traced, unroll=True, barriers=True)), rank=rank)
 

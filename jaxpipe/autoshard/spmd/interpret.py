@@ -89,6 +89,9 @@ class Evaluation:
         mesh: the devices.
         by_layout: whether reduce-scatters are combined only if the same other axes split the
             arrays, so that a buffer is either replicated or sharded along those axes, never both.
+        bucket_bytes: what one flat buffer of an all-reduce has at most, unless a single array is
+            larger: a bucket depends on its own arrays alone, so that it can start before others
+            are computed.
     """
 
     program: Program
@@ -96,6 +99,7 @@ class Evaluation:
     mesh: MeshShape
     by_layout: bool
     book: LayoutBook
+    bucket_bytes: float = math.inf
     held: MutableMapping[int, Held] = field(default_factory=dict)
     guarded: Mapping[int, Held] = field(default_factory=_nothing)
     weights: Sequence[int] = ()
@@ -202,7 +206,22 @@ class Evaluation:
         """Return the collectives that share a buffer with the first; an all-to-all shares none."""
         if first.kind is CollectiveKind.ALL_TO_ALL:
             return [first]
-        return [each for each in waits if each.goes_with(first, by_layout=self.by_layout)]
+        found = [each for each in waits if each.goes_with(first, by_layout=self.by_layout)]
+        return found if first.kind is not CollectiveKind.ALL_REDUCE else self._bucket(found)
+
+    def _bucket(self, waits: Sequence[Wait]) -> list[Wait]:
+        """Return those that are made first, up to the size of a bucket; at least one."""
+        if self.bucket_bytes == math.inf:
+            return [*waits]
+        found: list[Wait] = []
+        size = 0
+        # Arrays are numbered as they are made: gradients of the last layer first.
+        for wait in sorted(waits, key=lambda each: each.number):
+            size += self._source(wait).nbytes
+            if found and size > self.bucket_bytes:
+                break
+            found.append(wait)
+        return found
 
     def _wait(self, number: int, needed: Sharding) -> Wait | None:
         """Return the collective that the array needs first, or None if it needs none."""

@@ -29,6 +29,7 @@ class Operator:
         primitive: None for the barrier before a recomputation.
         index: of its equation in the graph of the step; None for barriers and constants.
         rule: the dims that are split together.
+        scope: the names of `jax.named_scope` around it, of a backward those of its forward.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Operator:
     outputs: tuple[int, ...]
     rule: Rule
     index: int | None = None
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,4 +124,5 @@ def _operator(equation: Equation, number: Mapping[Variable, int], *, index: int 
         outputs=tuple(number[variable] for variable in equation.results),
         rule=rule_of(equation.primitive, form),
         index=index,
+        scope=equation.scope,
     )

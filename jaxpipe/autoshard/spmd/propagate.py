@@ -12,6 +12,7 @@ Shardings that the strategy fixes are used unchanged.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from jaxpipe.autoshard.graph.rule import Dims
 from jaxpipe.autoshard.spmd.program import Operator, Program
@@ -41,6 +42,7 @@ def propagate(
     results: Mapping[int, Sharding],
     given: Mapping[int, OperatorChoice],
     scatter: bool,
+    split: Mapping[int, Mapping[int, Axes]] = MappingProxyType({}),
 ) -> tuple[OperatorChoice, ...]:
     """Return a choice for each operator of the program.
 
@@ -51,8 +53,10 @@ def propagate(
         results: the wanted shardings of the arrays of these numbers after it.
         given: the choices that are fixed, by the index in the graph.
         scatter: whether partial sums may end in a reduce-scatter.
+        split: the factors that these operators split, by the index in the graph; all others of
+            their factors are whole.
     """
-    state = _State(program=program, mesh=mesh, scatter=scatter)
+    state = _State(program=program, mesh=mesh, scatter=scatter, split=split)
     state.stored.update(arguments)
     state.light.update(arguments)
     state.wanted.update(_wanted(program, results))
@@ -70,6 +74,7 @@ class _State:
     program: Program
     mesh: MeshShape
     scatter: bool
+    split: Mapping[int, Mapping[int, Axes]]
     stored: dict[int, Sharding] = field(default_factory=dict)
     wanted: dict[int, Sharding] = field(default_factory=dict)
     light: set[int] = field(default_factory=set)
@@ -89,7 +94,8 @@ def _decided(
 
 def _choose(operator: Operator, state: _State) -> OperatorChoice:
     rule = operator.rule
-    split = _split_factors(operator, state)
+    split = None if operator.index is None else state.split.get(operator.index)
+    split = _split_factors(operator, state) if split is None else split
     summed = frozenset(rule.summed)
     axes = tuple(sorted(axis for factor in summed for axis in split.get(factor, ())))
     results = tuple(_sharding(dims, split) for dims in rule.results)

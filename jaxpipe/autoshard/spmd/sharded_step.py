@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, TypeAlias
 
 import jax
@@ -183,6 +184,7 @@ def sharded_step(
     devices: Sequence[Device] | None = None,
     donated: Sequence[int] = (0,),
     by_layout: bool = False,
+    bucket_bytes: float = inf,
 ) -> Callable[..., Any]:
     """Return the jitted step with explicit collectives.
 
@@ -193,13 +195,14 @@ def sharded_step(
         devices: the devices of the mesh; default: those of JAX.
         donated: the arguments that results may overwrite.
         by_layout: combine reduce-scatters only where the same other axes split the arrays.
+        bucket_bytes: what one all-reduce of several arrays has at most.
 
     Raises:
         PlanError: the strategy does not say how an argument is stored, or it does not fit.
     """
     sharded = shard_program(step, arguments, strategy)
     mapped = jax.shard_map(
-        local_step(step, sharded, strategy.mesh, by_layout=by_layout),
+        local_step(step, sharded, strategy.mesh, by_layout=by_layout, bucket_bytes=bucket_bytes),
         mesh=jax_mesh(strategy.mesh, devices),
         in_specs=tuple(map(partition_spec, sharded.arguments)),
         out_specs=tuple(map(partition_spec, sharded.results)),
@@ -215,7 +218,12 @@ def sharded_step(
 
 
 def local_step(
-    step: NamedStep, sharded: ShardedProgram, mesh: MeshShape, *, by_layout: bool
+    step: NamedStep,
+    sharded: ShardedProgram,
+    mesh: MeshShape,
+    *,
+    by_layout: bool,
+    bucket_bytes: float = inf,
 ) -> Callable[..., tuple[Array, ...]]:
     """Return what each device runs: from pieces of the arguments to pieces of the results."""
     program = sharded.program
@@ -227,6 +235,7 @@ def local_step(
             mesh=mesh,
             by_layout=by_layout,
             book=LayoutBook(mesh=mesh),
+            bucket_bytes=bucket_bytes,
         )
         held = dict(
             zip(program.arguments, zip(sharded.arguments, pieces, strict=True), strict=True)

@@ -106,14 +106,20 @@ def train_step(
     )
 
     def summed_loss(params: Tree, tokens: Array, targets: Array) -> Array:
-        x, added = model.embed(params, tokens, None), []
+        added: list[Array] = []
+        # Scopes: a strategy by names of operators finds their equations, of the backward too.
+        with jax.named_scope("embed"):
+            x = model.embed(params, tokens, None)
         # Unrolled, not scanned: a strategy may shard every layer in its own way.
         for layer in range(model.num_layers):
-            output = block(params["blocks"][str(layer)], x)
+            with jax.named_scope(f"layer{layer}"):
+                output = block(params["blocks"][str(layer)], x)
             x, *more = output if isinstance(output, tuple) else (output,)
             added += more
         # Without layers that add to it, no operation is added either.
-        return sum(added, model.loss(params, x, targets))
+        with jax.named_scope("head"):
+            loss = model.loss(params, x, targets)
+        return sum(added, loss)
 
     def gradients(params: Tree, tokens: Array, targets: Array) -> tuple[Array, Tree]:
         if microbatches > 1:

@@ -14,10 +14,10 @@ from jaxpipe.autoshard.duplex import (
 )
 from jaxpipe.autoshard.duplex.moves import Moves
 from jaxpipe.autoshard.duplex.relaxed import RestBounds
-from jaxpipe.cli.model_sizes import transformer_sizes
 from jaxpipe.models import GptConfig, load_preset
 from jaxpipe.models.gpt_costs import head_forward_flops, layer_forward_flops, num_parameters
 from jaxpipe.models.moe.mixture_costs import mixture_flops
+from jaxpipe.propose.model_sizes import transformer_sizes
 
 
 @pytest.mark.parametrize("name", ["bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch"])

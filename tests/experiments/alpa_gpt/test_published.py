@@ -8,7 +8,7 @@ import pytest
 from experiments.alpa_gpt.compiled import config_of
 from experiments.alpa_gpt.formulas import GIB, state_gib
 from experiments.alpa_gpt.published import Row, pipeline_rows, rows
-from experiments.alpa_gpt.run import pipeline_model
+from experiments.alpa_gpt.stages import pipeline_model
 from jaxpipe.autoshard.hlo import run_python
 from jaxpipe.models.alpa_gpt import step_flops
 

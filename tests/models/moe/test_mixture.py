@@ -106,6 +106,20 @@ def test_a_sequence_is_routed_by_itself() -> None:
     np.testing.assert_allclose(mixture(x)[0], alone, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+def test_a_group_is_routed_like_one_long_sequence(groups: int) -> None:
+    routing = replace(TIGHT, groups=groups)
+    x = inputs()
+    joined = x.reshape(groups, -1, DIM)
+    expected = layer(TIGHT)(joined)[0].reshape(x.shape)
+    np.testing.assert_array_equal(layer(routing)(x)[0], expected)
+
+
+def test_groups_divide_the_batch() -> None:
+    with pytest.raises(ValueError, match="`routing_groups` must divide the batch: 2 groups of 3"):
+        layer(replace(SWITCH, groups=2))(inputs())
+
+
 def test_the_router_computes_in_float32() -> None:
     mixture, x = layer(SWITCH, "bfloat16"), inputs("bfloat16")
     routed = route(x, mixture.router[...], SWITCH)

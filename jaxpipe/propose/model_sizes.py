@@ -1,7 +1,15 @@
 """The sizes of a preset in the terms of `jaxpipe.autoshard.duplex`, which knows no models."""
 
-from jaxpipe.autoshard.duplex import ExpertSizes, TransformerSizes
+from jaxpipe.autoshard.duplex import ExpertSizes, Graph, TransformerSizes, transformer_graph
 from jaxpipe.models import GptConfig
+from jaxpipe.models.gpt_config import DTYPE_BYTES
+
+
+def duplex_graph(config: GptConfig, *, batch: int, dtype: str) -> Graph:
+    """Return the operators of a step of a model, in a format of computation."""
+    return transformer_graph(
+        transformer_sizes(config), batch=batch, bytes_per_element=DTYPE_BYTES[dtype]
+    )
 
 
 def transformer_sizes(config: GptConfig) -> TransformerSizes:

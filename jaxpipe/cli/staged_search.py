@@ -1,0 +1,70 @@
+"""`jaxpipe autoshard --stages auto`: Alpa's inter-operator search over its intra-operator one."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+GIB = 2**30
+
+
+def search_staged(asked: Mapping[str, Any], *, out: Path | None, draw: bool, as_json: bool) -> int:
+    """Search stages in a process of its own, print them, and write them as JSON."""
+    from jaxpipe.autoshard.hlo import run_python
+    from jaxpipe.errors import PlanError
+    from jaxpipe.run.output_files import check_output
+
+    check_output("--out", out)
+    answer = run_python("jaxpipe.cli.staged_worker", dict(asked), num_devices=1)
+    if "error" in answer:
+        raise PlanError(answer["error"])
+    answer = {"truth": "simulated", "model": asked["model"], "devices": asked["mesh"], **answer}
+    if out is not None:
+        out.write_text(json.dumps(answer, indent=2) + "\n")
+    if as_json:
+        print(json.dumps(answer))
+        return 0
+    print("\n".join(_lines(answer, asked)))
+    if draw:
+        print("\n" + "\n".join(_drawing(answer)))
+    if out is not None:
+        print(f"\nstages -> {out}")
+    return 0
+
+
+def _lines(answer: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    stages, microbatch = answer["stages"], answer["microbatch"]
+    device = "v100" if asked["target"] == "cpu" else asked["target"]
+    return [
+        f"stages        {len(stages)} on {' + '.join(map(str, map(_size, stages)))} devices, "
+        f"layers {' '.join(str(each['layers'][1] - each['layers'][0]) for each in stages)}",
+        f"microbatches  {asked['batch'] // microbatch} of {microbatch} samples",
+        f"peak          {answer['peak_bytes'] / GIB:.3f} GiB a device (simulated)",
+        f"a step        {answer['predicted_s']:.4g} s, {answer['predicted_tflops']:.1f} TFLOPS "
+        f"(simulated for {device})",
+        f"took          {answer['search_s']:.1f} s to search",
+        f"to run it     {_how_to_run(stages, microbatch)}",
+    ]
+
+
+def _size(stage: Mapping[str, Any]) -> int:
+    return stage["devices"][1] - stage["devices"][0]
+
+
+def _how_to_run(stages: list[dict[str, Any]], microbatch: int) -> str:
+    """Return the sections of a configuration that runs the stages, a rank for each."""
+    meshes = ", ".join(f"[{each['dp']}, {each['op']}]" for each in stages)
+    layers = ", ".join(str(each["layers"][1] - each["layers"][0]) for each in stages)
+    return (
+        f"[plan] stages = {len(stages)}, replicas = 1, cut = [{layers}], microbatch = "
+        f"{microbatch}; [mesh] stages = [{meshes}]"
+    )
+
+
+def _drawing(answer: Mapping[str, Any]) -> list[str]:
+    return [
+        f"layers {each['layers'][0]:>3} .. {each['layers'][1] - 1:<3} devices "
+        f"{each['devices'][0]:>3} .. {each['devices'][1] - 1:<3} dp {each['dp']} x op {each['op']}"
+        f"   {1e3 * each['seconds']:.3f} ms a microbatch"
+        for each in answer["stages"]
+    ]

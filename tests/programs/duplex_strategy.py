@@ -1,0 +1,85 @@
+"""Search strategies for two halves, run them, and compare with one device: JSON in and out."""
+
+import json
+import sys
+from collections import Counter
+from random import Random
+from typing import Any
+
+import jax
+
+from jaxpipe.autoshard.duplex import CollectiveProfile, CostModel, Device, search
+from jaxpipe.autoshard.duplex.describe import count_step_collectives
+from jaxpipe.autoshard.duplex_step import realized
+from jaxpipe.autoshard.hlo import collectives
+from jaxpipe.autoshard.spmd import (
+    NamedStep,
+    run_hosts,
+    run_one_device,
+    run_program,
+    train_step,
+)
+from jaxpipe.propose.model_names import model_names
+from jaxpipe.propose.model_sizes import duplex_graph
+from tests.programs.priced_collectives import BATCH, GRADIENTS, HASTY, apart, data, small, state_of
+
+
+def main() -> None:
+    """Run every case of the request."""
+    print(json.dumps([_run(**case) for case in json.loads(sys.stdin.read())]))  # noqa: T201
+
+
+def _run(
+    model: str, devices: int, profile: dict[str, float], flops_per_s: float, *, hosts: bool = False
+) -> dict[str, Any]:
+    gpt = small(model)
+    tokens, targets = data()
+    arguments = (state_of(gpt), tokens, targets)
+    step = NamedStep(
+        run=train_step(gpt, GRADIENTS, remat=False, microbatches=2),
+        names=("state", "tokens", "targets"),
+        result_names=("state", "loss"),
+        microbatches=2,
+        duplex=True,
+    )
+    graph = duplex_graph(gpt.config, batch=BATCH, dtype="float32")
+    costs = CostModel(
+        graph=graph,
+        device=Device(flops_per_s=flops_per_s),
+        profile=CollectiveProfile(devices=devices, **profile),  # type: ignore[arg-type]
+    )
+    found = search(costs)
+    strategy = realized(
+        step,
+        arguments,
+        graph=graph,
+        decisions=found.strategy,
+        names=model_names(gpt.config),
+        num_devices=devices,
+    )
+    if hosts:
+        ran = run_hosts(step, arguments, strategy, num_steps=1)
+    else:
+        ran = run_program(step, arguments, strategy, num_steps=1, compiler_options=HASTY)
+    expected = run_one_device(step, arguments, num_steps=1, compiler_options=HASTY).states[0]
+    return {
+        "apart": max(jax.tree.leaves(jax.tree.map(apart, ran.states[0], expected))),
+        "labels": sorted({each.signature.label for each in found.strategy}),
+        "stored": sorted({str(p.stored) for each in found.strategy for p in each.placements}),
+        "compiled": Counter(each.kind.value for each in collectives(ran.hlo)),
+        "predicted": {str(k): n for k, n in count_step_collectives(found.strategy).items()},
+    }
+
+
+def random_speeds(seed: int) -> dict[str, Any]:
+    """Return speeds of products and of each collective, from slow to fast: any strategy may win."""
+    random = Random(seed)
+    kinds = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
+    return {
+        "profile": {kind: 10 ** random.uniform(6, 11) for kind in kinds},
+        "flops_per_s": 10 ** random.uniform(9, 12),
+    }
+
+
+if __name__ == "__main__":
+    main()

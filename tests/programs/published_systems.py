@@ -1,0 +1,92 @@
+"""Run one step of each published system on emulated devices, and compare with one device."""
+
+import json
+import math
+import sys
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from jaxpipe.autoshard.duplex.systems import System, strategy_of
+from jaxpipe.autoshard.duplex_step import realized
+from jaxpipe.autoshard.spmd import (
+    HostProgram,
+    NamedStep,
+    baseline,
+    run_one_device,
+    run_program,
+    trace_host_program,
+    train_step,
+)
+from jaxpipe.autoshard.strategy import MeshShape, Strategy, ZeroLevel
+from jaxpipe.models.gpt import Gpt
+from jaxpipe.propose.model_names import model_names
+from jaxpipe.propose.model_sizes import duplex_graph
+from tests.programs.priced_collectives import BATCH, GRADIENTS, HASTY, apart, data, small, state_of
+
+
+def main() -> None:
+    """Run every case of the request."""
+    print(json.dumps([_run(**case) for case in json.loads(sys.stdin.read())]))  # noqa: T201
+
+
+def _run(
+    system: str,
+    devices: int,
+    bucket_bytes: float = math.inf,
+    fields: dict[str, Any] | None = None,
+    reference: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Run a system on a model with these fields, and one device on another with `reference`."""
+    config = replace(small("switch").config, **(fields or {}))
+    arguments = (state_of(Gpt(config)), *data())
+    step, expected = (_step(Gpt(replace(config, **extra))) for extra in ({}, reference or {}))
+    strategy = _strategy(System(system), Gpt(config), step, arguments, devices)
+    ran = run_program(step, arguments, strategy, num_steps=1, compiler_options=HASTY)
+    wanted = run_one_device(expected, arguments, num_steps=1, compiler_options=HASTY).states[0]
+    whole, program = (
+        trace_host_program(step, arguments, strategy, rank=0, bucket_bytes=size)
+        for size in (math.inf, bucket_bytes)
+    )
+    return {
+        "apart": max(jax.tree.leaves(jax.tree.map(apart, ran.states[0], wanted))),
+        "collectives": Counter(each.primitive for each in program.collectives),
+        "whole": _sums(whole),
+        "buckets": _sums(program),
+    }
+
+
+def _sums(program: HostProgram) -> list[int]:
+    """Return the bytes of each all-reduce."""
+    return [each.num_bytes for each in program.collectives if each.primitive == "psum"]
+
+
+def _step(gpt: Gpt) -> NamedStep:
+    return NamedStep(
+        run=train_step(gpt, GRADIENTS, remat=False),
+        names=("state", "tokens", "targets"),
+        result_names=("state", "loss"),
+    )
+
+
+def _strategy(system: System, gpt: Gpt, step: NamedStep, arguments: Any, devices: int) -> Strategy:
+    if system in (System.DDP, System.HOROVOD, System.ZERO3):
+        shapes = (arguments[1].shape, arguments[2].shape)
+        zero = ZeroLevel.PARAMETERS if system is System.ZERO3 else ZeroLevel.NONE
+        mesh = MeshShape(dp=devices, op=1)
+        return baseline(arguments[0], *shapes, mesh=mesh, split={}, zero=zero)
+    graph = duplex_graph(gpt.config, batch=BATCH, dtype="float32")
+    return realized(
+        step,
+        arguments,
+        graph=graph,
+        decisions=strategy_of(system, graph, num_devices=devices),
+        names=model_names(gpt.config),
+        num_devices=devices,
+    )
+
+
+if __name__ == "__main__":
+    main()
