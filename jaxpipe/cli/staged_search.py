@@ -53,11 +53,14 @@ def _size(stage: Mapping[str, Any]) -> int:
 
 def _how_to_run(stages: list[dict[str, Any]], microbatch: int) -> str:
     """Return the sections of a configuration that runs the stages, a rank for each."""
-    meshes = ", ".join(f"[{each['dp']}, {each['op']}]" for each in stages)
+    meshes = {(each["dp"], each["op"]) for each in stages}
+    if len(meshes) > 1:
+        return "a prediction alone: `[mesh]` is the same for all stages, and these have others"
+    [(data, tensor)] = meshes
     layers = ", ".join(str(each["layers"][1] - each["layers"][0]) for each in stages)
     return (
         f"[plan] stages = {len(stages)}, replicas = 1, cut = [{layers}], microbatch = "
-        f"{microbatch}; [mesh] stages = [{meshes}]"
+        f"{microbatch}; [mesh] data = {data}, tensor = {tensor}"
     )
 
 
