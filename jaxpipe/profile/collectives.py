@@ -76,7 +76,9 @@ def measure_collectives(
                 break
             last_s = measuring.median_s(kind, size, settings.repeats)
             left_s -= last_s * (settings.repeats + 1)
-            found.append(size / max(last_s - latency_s, _LEAST_S))
+            # Where other work disturbed the calls, a large array may seem faster than a small one.
+            is_slower = last_s > latency_s + _LEAST_S
+            found.append(size / (last_s - latency_s if is_slower else max(last_s, _LEAST_S)))
         speeds[kind] = mean(found)
     return CollectiveProfile(
         devices=transport.num_ranks,

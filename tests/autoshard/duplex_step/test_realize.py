@@ -49,9 +49,10 @@ def test_all_to_alls_are_those_of_the_search(runs: dict[str, dict[str, Any]]) ->
     # They are never combined, so that their number is comparable.
     found = runs["random 3"]
     assert found["compiled"]["all-to-all"] == found["predicted"]["all-to-all"] == 8
-    # What a norm is computed from again is converted again, once in each half.
+    # What a norm is computed from again is converted again, once in each half, unless XLA merges it
+    # with the conversion of the forward: jax 0.11.2 does not, 0.10.2 does without optimizations.
     found = runs["experts"]
-    assert found["compiled"]["all-to-all"] == found["predicted"]["all-to-all"] + 2
+    assert found["compiled"]["all-to-all"] - found["predicted"]["all-to-all"] in (0, 2)
 
 
 def test_what_is_sharded_is_gathered_and_scattered(runs: dict[str, dict[str, Any]]) -> None:
