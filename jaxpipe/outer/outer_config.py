@@ -28,7 +28,7 @@ class OuterConfig:
     """Nesterov momentum of the outer optimizer, mu; 0 is plain SGD."""
     fragments: int = 1
     """Parts of the parameters that take their outer steps in turn; divides `every`. The first has
-    embeddings and head, the others every so many-th layer."""
+    embeddings and head, each of the others layers at equal distances."""
     delay: int = 0
     """Inner steps for which the all-reduce of a fragment may overlap with training, tau [steps];
     below `every` / `fragments`."""

@@ -42,7 +42,7 @@ class ModelWork:
 
 
 Works: TypeAlias = Callable[[int, int], ModelWork]
-"""The parts of a model on so many devices of axis op, for so many samples."""
+"""The parts of a model for a number of devices on axis op, and a number of samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
