@@ -61,7 +61,7 @@ class OuterExchange:
     ) -> PendingAllReduce[np.ndarray] | np.ndarray:
         """Start to sum the slices of all islands, and return at once; of one island it is the sum.
 
-        The order of additions depends on the islands alone: all get the same bits, also with delays.
+        The order of additions depends on the islands alone: all get the same bits, with any delay.
         """
         if len(self.counterparts) == 1:
             return gradient
