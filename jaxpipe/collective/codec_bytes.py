@@ -2,7 +2,7 @@
 
 from jaxpipe.collective.kinds import CodecKind
 
-_BLOCK = 256
+BLOCK = 256
 """Values that share a scale of 4 bytes in the block-quantized codecs."""
 
 
@@ -15,7 +15,7 @@ def bytes_per_value(codec: CodecKind, *, top_k_fraction: float = 0.01) -> float:
     return {
         CodecKind.NONE: 4.0,
         CodecKind.BF16: 2.0,
-        CodecKind.INT8: 1 + 4 / _BLOCK,
-        CodecKind.FP8: 1 + 4 / _BLOCK,
+        CodecKind.INT8: 1 + 4 / BLOCK,
+        CodecKind.FP8: 1 + 4 / BLOCK,
         CodecKind.TOP_K: 8 * top_k_fraction,
     }[codec]

@@ -18,9 +18,9 @@ import ml_dtypes
 import numpy as np
 from jaxtyping import Float32, UInt8
 
+from jaxpipe.collective.codec_bytes import BLOCK
 from jaxpipe.comm.buffer import aligned_empty
 
-BLOCK = 256
 LARGEST_INT8 = 127.0
 LARGEST_FLOAT8 = 448.0
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from jaxpipe.collective import CodecKind
+from jaxpipe.collective.codec_bytes import BLOCK
 from jaxpipe.comm.codec import (
     Bfloat16Codec,
     Codec,
@@ -18,7 +19,6 @@ from jaxpipe.comm.codec import (
     codec_of,
     encode_with_feedback,
 )
-from jaxpipe.comm.codec.block_quantized import BLOCK
 
 CODECS: list[Codec] = [
     Bfloat16Codec(),
