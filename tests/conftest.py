@@ -17,6 +17,7 @@ from hypothesis import settings
 from jaxtyping import install_import_hook
 from xdist.scheduler import LoadScopeScheduling
 
+from jaxpipe.runtime.process.compile_cache import publish, use_compile_cache, variables_of_cache
 from tests import MPI_FOLDER, QUICKLY_COMPILED
 
 install_import_hook(
@@ -35,9 +36,10 @@ _MPI = pytest.StashKey[TemporaryDirectory[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let ranks, replicas and tests that compile the same stage do it once; jax reads these.
+    """Let ranks, replicas and tests that compile the same stage do it once.
 
-    Processes that run a part of the tests inherit the environment of the one that starts them.
+    Processes that run a part of the tests inherit the environment of the one that starts them. Each
+    process has a view of the cache: what a killed rank wrote half, no other one reads.
     """
     # A shell ignores SIGINT in background jobs, nohup SIGHUP, and children inherit that: tests of
     # signals would wait for a job that never receives one.
@@ -48,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
     if hasattr(config, "workerinput"):
+        use_compile_cache(os.environ)
         return
     # In front: of two values of a flag, XLA takes the later one.
     os.environ["XLA_FLAGS"] = f"{QUICKLY_COMPILED} {os.environ.get('XLA_FLAGS', '')}".strip()
@@ -55,9 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # The path of a socket has at most 107 bytes, and MPI appends about 40.
     config.stash[_MPI] = TemporaryDirectory(prefix="jp-mpi-", ignore_cleanup_errors=True)
     os.environ[MPI_FOLDER] = config.stash[_MPI].name
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = config.stash[_CACHE].name
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    os.environ.update(variables_of_cache(Path(config.stash[_CACHE].name) / "compiled"))
+    use_compile_cache(os.environ)
 
 
 class _ByFile(LoadScopeScheduling):
@@ -81,6 +83,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Say which tests one process is to run; the marks of `loadgroup` are lost on some pytests."""
     return _ByFile(config, log)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def published() -> Iterator[None]:
+    """Let the ranks of later tests read what the tests of a file compiled."""
+    yield
+    publish(os.environ)
 
 
 @pytest.fixture(scope="module", autouse=True)

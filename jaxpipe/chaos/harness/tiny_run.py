@@ -29,6 +29,7 @@ from jaxpipe.chaos.harness.processes import (
 )
 from jaxpipe.errors import RunError
 from jaxpipe.runtime.process.affinity import die_with_parent
+from jaxpipe.runtime.process.compile_cache import variables_of_cache
 from jaxpipe.topo.toml_text import toml_text
 
 NUM_RANKS = 4
@@ -91,10 +92,7 @@ def write_config(folder: Path, dataset: Path, /, **sections: Mapping[str, Any]) 
 def environment(dataset: Path) -> dict[str, str]:
     """Return the environment of runs; the compilation cache is next to the dataset."""
     ours = {
-        "JAX_COMPILATION_CACHE_DIR": str(dataset.parent / "compiled"),
-        # Tiny stages compile faster than JAX's threshold, and would not be cached.
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        **variables_of_cache(dataset.parent / "compiled"),
         "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",  # MPICH: more ranks than cores
     }
     return {**ours, **os.environ}

@@ -9,8 +9,9 @@
 
 jax writes its files in place, so a rank that is killed, or reads while another writes, would find
 half of one. Here each process has a folder of its own, and a file enters the common one by a link,
-which is atomic. The environment variables are jax's: `JAX_COMPILATION_CACHE_DIR` moves the cache,
-then jax alone manages it, and `JAX_ENABLE_COMPILATION_CACHE=false` switches it off.
+which is atomic; the view that a process inherits from its parent only says where the common folder
+is. The environment variables are jax's: `JAX_COMPILATION_CACHE_DIR` moves the cache, then jax alone
+manages it, and `JAX_ENABLE_COMPILATION_CACHE=false` switches it off.
 """
 
 import atexit
@@ -43,24 +44,21 @@ def use_compile_cache(environment: MutableMapping[str, str]) -> None:
     Does nothing where jax's variables move the cache or switch it off, or where the cache cannot be
     written. New executables are published by `publish`, and when the process ends.
     """
-    if environment.get(_FOLDER) or environment.get(_SWITCH, "").lower() in _FALSE:
+    folder = environment.get(_FOLDER, "")
+    if (folder and not _is_view(folder)) or environment.get(_SWITCH, "").lower() in _FALSE:
         return
     try:
-        view = _open_view(cache_folder(environment))
+        view = _open_view(Path(folder).parent.parent if folder else cache_folder(environment))
     except (OSError, RuntimeError) as error:  # pathlib raises the latter without a home
         logger.info("nothing is cached that is compiled: %s", error)
         return
     atexit.register(_close_view, view)
-    environment.update(
-        {
-            _FOLDER: str(view),
-            # By default, jax keeps only what takes a second to compile.
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-            # XLA's own caches would put the path of the view into the key of each executable.
-            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
-        }
-    )
+    environment.update(_variables(view))
+
+
+def variables_of_cache(folder: Path) -> dict[str, str]:
+    """Return variables by which processes share a cache in `folder`, once each calls the above."""
+    return _variables(folder / _VIEWS / "none")
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
@@ -83,9 +81,9 @@ def publish(environment: Mapping[str, str]) -> None:
 
     Nothing happens if the folder of jax's cache is not one of `use_compile_cache`.
     """
-    view = Path(environment.get(_FOLDER, ""))
-    if view.parent.name == _VIEWS:
-        _publish(view)
+    folder = environment.get(_FOLDER, "")
+    if _is_view(folder):
+        _publish(Path(folder))
 
 
 def warmth(num_requests: int, num_hits: int) -> str:
@@ -93,6 +91,21 @@ def warmth(num_requests: int, num_hits: int) -> str:
     if num_hits == 0:
         return "cold"
     return "warm" if num_hits == num_requests else f"{num_hits} of {num_requests} warm"
+
+
+def _variables(view: Path) -> dict[str, str]:
+    return {
+        _FOLDER: str(view),
+        # By default, jax keeps only what takes a second to compile.
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        # XLA's own caches would put the path of the view into the key of each executable.
+        "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
+    }
+
+
+def _is_view(folder: str) -> bool:
+    return Path(folder).parent.name == _VIEWS
 
 
 def _publish(view: Path) -> None:

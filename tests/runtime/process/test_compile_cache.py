@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.runtime.process import compile_cache
-from jaxpipe.runtime.process.compile_cache import cache_folder, publish, use_compile_cache, warmth
+from jaxpipe.runtime.process.compile_cache import (
+    cache_folder,
+    publish,
+    use_compile_cache,
+    variables_of_cache,
+    warmth,
+)
 
 PROCESS = """
 import os, sys
@@ -84,6 +90,22 @@ def test_what_is_published_is_there_before_the_process_ends(home: Path, tmp_path
     (tmp_path / "b-cache").write_bytes(b"b")
     publish({"JAX_COMPILATION_CACHE_DIR": str(tmp_path)})  # the user's own
     publish({})
+    assert [each.name for each in store.glob("*-cache")] == ["a-cache"]
+
+
+def test_processes_share_a_folder_by_views_of_their_own(tmp_path: Path) -> None:
+    store = tmp_path / "compiled"
+    parent = variables_of_cache(store)
+    use_compile_cache(parent)
+    view = Path(parent["JAX_COMPILATION_CACHE_DIR"])
+    assert view.parent.parent == store
+    (view / "a-cache").write_bytes(b"half")  # jax has begun to write
+    child = dict(parent)
+    use_compile_cache(child)
+    inside = Path(child["JAX_COMPILATION_CACHE_DIR"])
+    assert inside.parent == view.parent != inside
+    assert not list(inside.iterdir())
+    publish(parent)
     assert [each.name for each in store.glob("*-cache")] == ["a-cache"]
 
 
