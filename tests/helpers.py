@@ -17,6 +17,7 @@ from jaxpipe.comm import (
     run_ranks,
 )
 from jaxpipe.comm.buffer import aligned_empty
+from jaxpipe.runtime.process.compile_cache import publish
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 from tests import MPI_FOLDER
 
@@ -101,5 +102,9 @@ def mpi_command(num_ranks: int, *arguments: str) -> list[str]:
 
 
 def mpi_environment() -> dict[str, str]:
-    """Return the environment of an MPI job that has more ranks than this machine has cores."""
+    """Return the environment of an MPI job that has more ranks than this machine has cores.
+
+    Its ranks can read what this process has compiled until now.
+    """
+    publish(os.environ)
     return os.environ | {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}

@@ -88,7 +88,7 @@ def test_a_stopped_rank_is_named_and_the_job_ends(
 
 
 def test_a_killed_rank_leaves_a_cause(write_config: WriteConfig, tmp_path: Path) -> None:
-    config = write_config(train=ENDLESS)
+    config = write_config(plan={"replicas": 1}, train=ENDLESS)
     with training(config) as process:
         wait_for_steps(tmp_path / "run", steps=1)
         ranks(config)[1].kill()
@@ -104,7 +104,7 @@ def test_a_killed_rank_leaves_a_cause(write_config: WriteConfig, tmp_path: Path)
 def test_a_run_that_is_told_to_stop_saves_and_goes_on(
     write_config: WriteConfig, tmp_path: Path
 ) -> None:
-    config = write_config(train=ENDLESS, checkpoint={"every": 100_000})
+    config = write_config(plan={"replicas": 1}, train=ENDLESS, checkpoint={"every": 100_000})
     with training(config) as process:
         wait_for_steps(tmp_path / "run", steps=1)
         process.terminate()
@@ -120,14 +120,14 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on(
 def test_ranks_that_differ_are_refused(
     write_config: WriteConfig, tmp_path: Path, differs: str
 ) -> None:
-    config = write_config()
-    command = mpi_command(4, "-m", "tests.programs.differing_rank", str(config), differs)
+    config = write_config(plan={"replicas": 1})
+    command = mpi_command(2, "-m", "tests.programs.differing_rank", str(config), differs)
     job = subprocess.run(
         command, cwd=REPOSITORY, env=mpi_environment(), capture_output=True, text=True, check=False
     )
     assert job.returncode == 2
     words = {
-        "versions": "`versions.jax` is '0.0' on rank 3",
+        "versions": "`versions.jax` is '0.0' on rank 1",
         "config": "`config.run.seed` is 99 on",
     }
     assert job.stderr.count(words[differs]) == 1, job.stderr

@@ -1,4 +1,4 @@
-"""A training run of which rank 3 has another version of jax, or another configuration."""
+"""A training run of which rank 1 has another version of jax, or another configuration."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ def version(name: str) -> str:
 if __name__ == "__main__":
     here = launched_rank(os.environ)
     arguments = ["train", sys.argv[1]]
-    if here is not None and here.rank == 3:
+    if here is not None and here.rank == 1:
         if sys.argv[2] == "versions":
             metadata.version = version
         else:

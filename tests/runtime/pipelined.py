@@ -81,6 +81,16 @@ def make_uneven_plan(
     return default_plan(config, load("laptop"), num_layers=NUM_LAYERS, batch=batch, tied=tied)
 
 
+def ops_of(plan: Plan) -> frozenset[Op]:
+    """Return the operations that the schedules of a plan have."""
+    return frozenset(
+        each.op
+        for replica in range(plan.num_replicas)
+        for program in plan.train_schedule(replica=replica)
+        for each in program
+    )
+
+
 def compiled_stage(
     *,
     cut: tuple[int, ...],

@@ -25,6 +25,7 @@ from tests.runtime.pipelined import (
     gradients_of_rank,
     make_plan,
     make_uneven_plan,
+    ops_of,
 )
 
 pytestmark = pytest.mark.slow
@@ -158,12 +159,7 @@ def assert_gradients_of_one_device(
     tokens = draw_tokens(num_samples=plan.batch)
     ops = frozenset(Op)  # one compilation for every schedule; experts take longer to compile
     if experts:
-        ops = frozenset(
-            each.op
-            for replica in range(plan.num_replicas)
-            for program in plan.train_schedule(replica=replica)
-            for each in program
-        )
+        ops = ops_of(plan)
     if experts or not plan.is_even:
         compile_all(plan, experts=experts, loop=loop, ops=ops)  # before any deadline
     results = run_ranks(
