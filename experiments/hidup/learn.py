@@ -76,7 +76,7 @@ def tree_of(name: str, case: dict[str, Any], *, every: int, folder: Path) -> dic
 
 
 def _train(name: str, case: dict[str, Any], *, every: int, folder: Path) -> list[Row]:
-    _DATA[case["data"]](folder)
+    DATA[case["data"]](folder)
     tree = tree_of(name, case, every=every, folder=folder)
     config = config_from(tree)
     seen: list[StepMetrics] = []
@@ -148,7 +148,7 @@ def _text(folder: Path) -> None:
     prepare(out=folder / "data")
 
 
-_DATA = {"digits": _digits, "lines": _lines, "text": _text}
+DATA = {"digits": _digits, "lines": _lines, "text": _text}
 
 if __name__ == "__main__":
     main(sys.argv[1:])

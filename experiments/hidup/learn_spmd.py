@@ -6,10 +6,13 @@ samples make up each microbatch, so that routing and balance losses are the same
 
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import jax
 import numpy as np
+import optax
 
 from jaxpipe.autoshard.duplex.systems import System, strategy_of
 from jaxpipe.autoshard.duplex_step import realized
@@ -34,38 +37,65 @@ def main() -> None:
 
 def losses(job: Job) -> list[float]:
     """Return the loss of each step of a job, sharded over the devices of this process."""
-    num_microbatches = job.plan.pipelines[0].num_microbatches
-    run, arguments = whole_step(job, microbatches=num_microbatches)
-    step = NamedStep(
-        run=run,
-        names=("state", "tokens", "targets"),
-        result_names=("state", "loss"),
-        microbatches=num_microbatches,
-    )
-    config = config_of(job)
-    graph = duplex_graph(config, batch=job.train.batch, dtype=config.compute_dtype)
-    strategy = realized(
-        step,
-        arguments,
-        graph=graph,
-        decisions=strategy_of(System.GSHARD, graph, num_devices=DEVICES),
-        names=model_names(config),
-        num_devices=DEVICES,
-    )
-    lies = placed(arguments, strategy.arguments, jax_mesh(strategy.mesh), names=step.names)
-    key = jax.random.key(job.run.seed)
-    state: Any = jax.device_put(
-        initial_state(job.model, optimizer_of(job), key, dtype="float32"), lies[0]
-    )
-    sharded = sharded_step(step, arguments, strategy)
+    optimizer, key = optimizer_of(job), jax.random.key(job.run.seed)
+    program = SpmdProgram.of(job, optimizer)
+    state = program.placed(initial_state(job.model, optimizer, key, dtype="float32"))
     found: list[float] = []
     for number in range(job.train.steps):
-        order = dealt(job.train.batch, num_microbatches)
-        rows = tuple(each[order] for each in whole_batch(job, step=number))
-        batch = jax.device_put(rows, lies[1:])
-        state, loss = sharded(state, *batch)
+        state, loss = program.step(state, number)
         found.append(float(loss))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class SpmdProgram:
+    """The step of a job over the devices of this process.
+
+    Attributes:
+        job: the job of a pipeline, whose samples and microbatches the step has.
+        sharded: the step; it donates its state.
+        placements: of the state, the inputs and the targets.
+    """
+
+    job: Job
+    sharded: Callable[..., Any]
+    placements: Any
+
+    @classmethod
+    def of(cls, job: Job, optimizer: optax.GradientTransformation) -> "SpmdProgram":
+        """Shard the step of a job with an optimizer: experts over the devices."""
+        num_microbatches = job.plan.pipelines[0].num_microbatches
+        run, arguments = whole_step(job, microbatches=num_microbatches, optimizer=optimizer)
+        step = NamedStep(
+            run=run,
+            names=("state", "tokens", "targets"),
+            result_names=("state", "loss"),
+            microbatches=num_microbatches,
+        )
+        config = config_of(job)
+        graph = duplex_graph(config, batch=job.train.batch, dtype=config.compute_dtype)
+        strategy = realized(
+            step,
+            arguments,
+            graph=graph,
+            decisions=strategy_of(System.GSHARD, graph, num_devices=DEVICES),
+            names=model_names(config),
+            num_devices=DEVICES,
+        )
+        mesh = jax_mesh(strategy.mesh)
+        placements = placed(arguments, strategy.arguments, mesh, names=step.names)
+        return cls(job, sharded_step(step, arguments, strategy), placements)
+
+    def placed(self, state: Any) -> Any:
+        """Return a state on the devices."""
+        return jax.device_put(state, self.placements[0])
+
+    def step(self, state: Any, number: int) -> tuple[Any, Any]:
+        """Return the state after a step, and its loss."""
+        num_microbatches = self.job.plan.pipelines[0].num_microbatches
+        order = dealt(self.job.train.batch, num_microbatches)
+        rows = tuple(each[order] for each in whole_batch(self.job, step=number))
+        return self.sharded(state, *jax.device_put(rows, self.placements[1:]))
 
 
 def dealt(batch: int, num_microbatches: int) -> np.ndarray:

@@ -79,7 +79,7 @@ def workload(bar: Bar, constants: Constants) -> Workload:
     routed = _SETTINGS["routed"]["vit" if config.patch else "bert"]
     per_token = config.experts_per_token
     load = RoutingLoad(
-        num_experts=routed["experts_per_device"] * profile.devices,
+        num_experts=routed_experts(bar.model, devices=profile.devices),
         num_devices=profile.devices,
         experts_per_token=per_token,
         capacity_factor=config.capacity_factor / per_token,
@@ -102,6 +102,16 @@ def workload(bar: Bar, constants: Constants) -> Workload:
         profile=profile.scaled(constants.efficiency),
         throughput=tuple(zip(*_SETTINGS["throughput"].values(), strict=True)),
     )
+
+
+def routed_experts(model: str, *, devices: int) -> int:
+    """Return the experts of a layer: as many for each device as published.
+
+    >>> routed_experts("vit-switch", devices=8)
+    16
+    """
+    kind = model.partition("-")[0]
+    return _SETTINGS["routed"][kind]["experts_per_device"] * devices
 
 
 def cluster(figure: int, condition: str) -> CollectiveProfile:

@@ -4,13 +4,13 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 if TYPE_CHECKING:  # these import numpy or jax, which `--help` can do without
     from jaxpipe.compare.measured import Measured, Step
-    from jaxpipe.compare.system import System
+    from jaxpipe.compare.system import Executor, System
     from jaxpipe.config import Config
     from jaxpipe.plan import Plan
     from jaxpipe.runtime.metrics.run_truth import RunTruth
@@ -24,6 +24,7 @@ def compare(
     against: str = "alpa,megatron,zero3,ddp",
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
     steps: int = 10,
+    executor: Literal["spmd", "host"] = "spmd",
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("runs/compare"),
     rank_of: Annotated[str | None, tyro.conf.arg(metavar="SYSTEM")] = None,
 ) -> int:
@@ -39,11 +40,13 @@ def compare(
             models with experts gshard, deepspeed-moe, fastmoe.
         settings: a change to the file, such as `train.batch=8`; may be repeated.
         steps: the number of steps of each.
+        executor: how baselines run: `spmd` as one program, `host` in segments between collectives,
+            which a thread runs during products (XLA for CPUs runs them between products).
         out: the folder of the results.
         rank_of: run as one rank of this system; `compare` starts its ranks with it.
     """
-    from jaxpipe.compare.system import systems_from
-    from jaxpipe.config import load_config, plan_from
+    from jaxpipe.compare.system import Executor, systems_from
+    from jaxpipe.config import load_config
 
     systems = systems_from(against)
     # The last settings win: each system has these steps, and the pipeline a folder of its own.
@@ -53,11 +56,12 @@ def compare(
         notice=None if rank_of is not None else print,
     )
     if rank_of is not None:
-        return _be_rank(rank_of, read, out)
-    return _compare(_command(config, settings, steps, out), systems, read, plan_from(read), out)
+        return _be_rank(rank_of, read, out, Executor(executor))
+    command = [*_command(config, settings, steps, out), "--executor", executor]
+    return _compare(command, systems, read, Executor(executor), out)
 
 
-def _be_rank(name: str, config: "Config", out: Path) -> int:
+def _be_rank(name: str, config: "Config", out: Path, executor: "Executor") -> int:
     from jaxpipe.compare.system import System
     from jaxpipe.config import cluster_from, plan_from
     from jaxpipe.errors import ConfigError
@@ -88,7 +92,14 @@ def _be_rank(name: str, config: "Config", out: Path) -> int:
 
     from jaxpipe.compare.compare_rank import run_system
 
-    run_system(System(name), config, resolved, folder=out, observe=_StepLine(name, config, out))
+    run_system(
+        System(name),
+        config,
+        resolved,
+        folder=out,
+        observe=_StepLine(name, config, out),
+        executor=executor,
+    )
     return 0
 
 
@@ -121,13 +132,17 @@ def _command(config: Path, settings: Sequence[str], steps: int, out: Path) -> li
 
 
 def _compare(
-    command: list[str], systems: "Sequence[System]", config: "Config", plan: "Plan", out: Path
+    command: list[str],
+    systems: "Sequence[System]",
+    config: "Config",
+    executor: "Executor",
+    out: Path,
 ) -> int:
     from jaxpipe.compare.check_request import check_comparison
     from jaxpipe.compare.measured import read_measured
     from jaxpipe.compare.system import System
     from jaxpipe.compare.table import markdown, write_table
-    from jaxpipe.config import cluster_from
+    from jaxpipe.config import cluster_from, plan_from
     from jaxpipe.config.build_job import describe
     from jaxpipe.errors import ConfigError, RunError
     from jaxpipe.plan import ResolvedPlan
@@ -141,9 +156,10 @@ def _compare(
         raise ConfigError(
             "`jaxpipe compare` starts its own ranks, one system after the other: leave out mpirun"
         )
+    plan = plan_from(config)
     everyone = (System.PIPELINE, *systems)
     # All systems are checked before the first starts: no refusal after some have trained.
-    check_comparison(config, plan, everyone, folder=out)
+    check_comparison(config, plan, everyone, executor=executor, folder=out)
     # The ranks of every system read it.
     write_resolved_plan(config, ResolvedPlan.of(plan, cluster_from(config)))
     all_measured = []
@@ -160,7 +176,7 @@ def _compare(
             )
         all_measured.append(read_measured(out, system))
     truth = truth_of(config.run, os.environ, cluster=config.plan.cluster)
-    notes = _notes(all_measured, config, plan, truth)
+    notes = f"{_notes(all_measured, config, plan, truth)} {_RUN_BY[executor]}"
     console.print(f"\n{markdown(all_measured, truth.truth)}\n\n{notes}\n", markup=False)
     description = {**describe(config), "command": ["jaxpipe", *command]}
     files = [*write_table(all_measured, description, out, truth=truth.truth, notes=notes)]
@@ -168,6 +184,12 @@ def _compare(
     console.print("\n".join(f"{'results':<12}{path}" for path in files), markup=False)
     console.print(f"\nnext: jaxpipe train {command[1]}", markup=False)
     return 0
+
+
+_RUN_BY = {
+    "spmd": "Collectives of the baselines are XLA's, which on CPUs runs them between products.",
+    "host": "The host runs collectives of the baselines as messages, during products.",
+}
 
 
 def _why(output: str) -> str:

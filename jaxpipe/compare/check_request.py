@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxpipe.compare.system import SPLITS_BATCH, SPLITS_EXPERTS, System
+from jaxpipe.compare.system import SPLITS_BATCH, SPLITS_EXPERTS, Executor, System
 from jaxpipe.config import Config, check_run
 from jaxpipe.errors import ConfigError
 from jaxpipe.models.moe.routing import Dispatch
@@ -15,7 +15,12 @@ TABLE = "compare.csv"
 
 
 def check_comparison(
-    config: Config, plan: Plan, systems: Sequence[System], *, folder: Path
+    config: Config,
+    plan: Plan,
+    systems: Sequence[System],
+    *,
+    folder: Path,
+    executor: Executor = Executor.SPMD,
 ) -> None:
     """Check that every system can run this configuration with the same losses.
 
@@ -37,6 +42,11 @@ def check_comparison(
     # The pipeline supports more configurations than the SPMD steps.
     if sharded:
         _check_same(config)
+    if executor is Executor.HOST and System.ALPA in sharded:
+        raise ConfigError(
+            "`executor` host runs collectives of all ranks, and alpa may choose a mesh of two "
+            "axes: leave alpa out of `against`, or use spmd"
+        )
     for system in sharded:
         _check_divides(system, batch=config.train.batch, num_ranks=plan.num_ranks)
         if system in SPLITS_EXPERTS:

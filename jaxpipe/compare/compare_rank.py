@@ -12,7 +12,7 @@ from jaxpipe.compare.measured import Measured, RankPart, Step, write_measured
 from jaxpipe.compare.pipeline_rank import run_pipeline
 from jaxpipe.compare.sharded_rank import Ranks, run_sharded
 from jaxpipe.compare.strategies import Chosen
-from jaxpipe.compare.system import System
+from jaxpipe.compare.system import Executor, System
 from jaxpipe.config import Config, cluster_from, job_from
 from jaxpipe.plan import Plan, ResolvedPlan
 from jaxpipe.runtime.job import Job
@@ -27,6 +27,7 @@ def run_system(
     *,
     folder: Path,
     observe: Callable[[Step], None],
+    executor: Executor = Executor.SPMD,
 ) -> None:
     """Train as one of the ranks that MPI has started; rank 0 writes the measurements of all.
 
@@ -40,7 +41,7 @@ def run_system(
     transport = open_transport(config.run, resolved.plan, cluster, is_launched=True)
     try:
         job = job_from(config, resolved.plan, devices=resolved.devices)
-        _run(system, job, transport, cluster, folder=folder, observe=observe)
+        _run(system, job, transport, cluster, folder=folder, observe=observe, executor=executor)
     # BaseException: an interrupted rank must end the others as well, or they wait for it.
     except BaseException as error:
         transport.close(error=error)
@@ -56,6 +57,7 @@ def _run(
     *,
     folder: Path,
     observe: Callable[[Step], None],
+    executor: Executor = Executor.SPMD,
 ) -> None:
     callback = observe if transport.rank == 0 else _ignore
     chosen: Chosen | None = None
@@ -64,7 +66,7 @@ def _run(
     else:
         devices = join(transport, timeout_s=job.run.startup_timeout_s)
         ranks = Ranks(transport=transport, devices=devices, cluster=cluster)
-        chosen, steps, part = run_sharded(system, job, ranks, observe=callback)
+        chosen, steps, part = run_sharded(system, job, ranks, observe=callback, executor=executor)
         # On all ranks together: JAX takes a process that just ends for a lost one.
         leave()
     parts = _gathered(transport, part, timeout_s=job.run.timeout_s)
@@ -76,7 +78,7 @@ def _run(
         tokens_per_step=job.tokens_per_step,
         steps=steps,
         ranks=parts,
-        is_counted=chosen is not None,
+        is_counted=chosen is not None and executor is Executor.SPMD,
         search_s=None if chosen is None else chosen.search_s,
         searched_for=None if chosen is None else chosen.searched_for,
     )

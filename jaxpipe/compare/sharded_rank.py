@@ -18,13 +18,21 @@ from jaxpipe.autoshard.hlo import collectives
 from jaxpipe.autoshard.spmd import NamedStep, abstract_arrays, placed, sharded_step
 from jaxpipe.autoshard.spmd.distributed import initial_pieces, placed_pieces
 from jaxpipe.autoshard.strategy import jax_mesh, parse_strategy, strategy_text
-from jaxpipe.comm import BARRIER_TAG, BROADCAST_TAG, Transport, barrier, broadcast_bytes
+from jaxpipe.comm import (
+    BARRIER_TAG,
+    BROADCAST_TAG,
+    CountingTransport,
+    Transport,
+    barrier,
+    broadcast_bytes,
+)
 from jaxpipe.compare.busy_speeds import measure_busy_speeds
+from jaxpipe.compare.host_rank import HostRun
 from jaxpipe.compare.measured import RankPart, Step, peak_bytes
 from jaxpipe.compare.routed_job import routed
 from jaxpipe.compare.slow_links import regions_of, sent_in_rings
 from jaxpipe.compare.strategies import BUCKET_BYTES, NAMES, RESULT_NAMES, Chosen, choose
-from jaxpipe.compare.system import SEARCHES, System
+from jaxpipe.compare.system import SEARCHES, Executor, System
 from jaxpipe.compare.whole_step import optimizer_of, whole_batch, whole_step
 from jaxpipe.runtime.compile_count import counted_compiles
 from jaxpipe.runtime.job import Job
@@ -41,13 +49,18 @@ class Ranks:
 
 
 def run_sharded(
-    system: System, job: Job, ranks: Ranks, *, observe: Callable[[Step], None]
+    system: System,
+    job: Job,
+    ranks: Ranks,
+    *,
+    observe: Callable[[Step], None],
+    executor: Executor = Executor.SPMD,
 ) -> tuple[Chosen, tuple[Step, ...], RankPart]:
     """Train as one of the ranks, which have joined; the losses are the same on all ranks.
 
     Raises:
         DeadlineError: another rank did not answer in time.
-        PlanError: no strategy was found.
+        PlanError: no strategy was found, or the executor does not run it.
     """
     job = routed(system, job)
     halves = 2 if system is System.HIDUP else 1
@@ -71,6 +84,17 @@ def run_sharded(
         timeout_s=timeout_s,
     )
     strategy = chosen.strategy
+    if executor is Executor.HOST:
+        host = HostRun(
+            job=job,
+            step=step,
+            arguments=arguments,
+            strategy=strategy,
+            transport=CountingTransport(transport),
+            bucket_bytes=BUCKET_BYTES.get(system, inf),
+        )
+        with precision():
+            return chosen, *host.train(ranks.cluster, observe=observe)
     begin_s = time.perf_counter()
     jitted: Any = sharded_step(
         step,

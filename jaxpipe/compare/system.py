@@ -35,6 +35,15 @@ class System(StrEnum):
     """The strategy that the duplex search finds, in two halves (Zhang et al. 2022)."""
 
 
+class Executor(StrEnum):
+    """How the ranks run the step of an SPMD system."""
+
+    SPMD = "spmd"
+    """One program of XLA's, which runs the collectives."""
+    HOST = "host"
+    """Segments between collectives; the host runs these on a thread, during segments."""
+
+
 SPLITS_EXPERTS: Final = frozenset((System.GSHARD, System.DEEPSPEED_MOE, System.FASTMOE))
 """Systems for models with experts alone."""
 

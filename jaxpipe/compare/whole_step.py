@@ -17,10 +17,13 @@ from jaxpipe.runtime.stage.optimizer import adamw, clip_factor
 
 
 def whole_step(
-    job: Job, *, microbatches: int = 1
+    job: Job, *, microbatches: int = 1, optimizer: optax.GradientTransformation | None = None
 ) -> tuple[Callable[..., Any], tuple[Any, Any, Any]]:
-    """Return the step, and the shapes of its state, tokens and targets; the state is in float32."""
-    optimizer = optimizer_of(job)
+    """Return the step, and the shapes of its state, tokens and targets; the state is in float32.
+
+    By default, the optimizer is that of the pipeline.
+    """
+    optimizer = optimizer or optimizer_of(job)
     params = _shapes(job)
     state = {"params": params, "optimizer": jax.eval_shape(optimizer.init, params)}
     is_full = job.train.remat is Remat.FULL

@@ -49,8 +49,8 @@ def test_every_system_has_the_losses_of_one_device(
     assert expected[-1] < expected[0] - 0.1
     for rank in range(2):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
-        for system in systems:
-            steps, part = found[system.value]
+        for system in (*(each.value for each in systems), "host"):
+            steps, part = found[system]
             assert [step["loss"] for step in steps] == pytest.approx(expected, rel=2e-6), system
             assert part["peak_bytes"] > 0
             assert part["sent_bytes"] > 0

@@ -10,7 +10,7 @@ from jaxpipe import topo
 from jaxpipe.autoshard.spmd.distributed import join, leave
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.compare.sharded_rank import Ranks, run_sharded
-from jaxpipe.compare.system import System
+from jaxpipe.compare.system import Executor, System
 from jaxpipe.config import config_from, job_from, plan_from
 
 SYSTEMS = (System.DDP, System.HOROVOD, System.ZERO3, System.MEGATRON)
@@ -29,6 +29,11 @@ def main(tree: Path) -> None:
             system.value: run_sharded(system, job, ranks, observe=lambda _: None)[1:]
             for system in (WITH_EXPERTS if config.model.experts else SYSTEMS)
         }
+        # Its collectives as messages of this transport, on a thread.
+        by_host = System.HIDUP if config.model.experts else System.ZERO3
+        found["host"] = run_sharded(
+            by_host, job, ranks, observe=lambda _: None, executor=Executor.HOST
+        )[1:]
         leave()
         path = tree.with_name(f"{transport.rank}.json")
         path.write_bytes(msgspec.json.encode(found))

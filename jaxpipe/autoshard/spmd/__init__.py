@@ -6,6 +6,7 @@ from jaxpipe.autoshard.spmd.host_schedule import HostSchedule, schedule_of
 from jaxpipe.autoshard.spmd.host_step import (
     HostStep,
     local_piece,
+    measured_collectives,
     measured_segments,
     trace_host_program,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "baseline",
     "initial_state",
     "local_piece",
+    "measured_collectives",
     "measured_segments",
     "partitioned_step",
     "placed",

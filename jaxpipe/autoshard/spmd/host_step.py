@@ -207,3 +207,20 @@ def measured_segments(program: HostProgram, pieces: Sequence[Any], *, repeats: i
             seconds[number, index] = time.perf_counter() - begin_s
             values.update(zip(segment.outputs, outputs, strict=True))
     return np.median(seconds[1:], axis=0).tolist()  # the first pass compiles
+
+
+def measured_collectives(
+    program: HostProgram, transport: Transport, *, repeats: int, timeout_s: float
+) -> list[float]:
+    """Return the seconds of each collective on this rank, the median of several; all ranks call it.
+
+    Messages are zeros of the right size, and nothing computes meanwhile.
+    """
+    seconds = np.zeros((repeats + 1, len(program.collectives)))
+    for number in range(repeats + 1):
+        for index, each in enumerate(program.collectives):
+            operand = np.zeros(each.operand.aval.shape, each.operand.aval.dtype)
+            begin_s = time.perf_counter()
+            run_collective(each, operand, transport, timeout_s=timeout_s)
+            seconds[number, index] = time.perf_counter() - begin_s
+    return np.median(seconds[1:], axis=0).tolist()  # the first pass connects
