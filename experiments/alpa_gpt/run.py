@@ -25,7 +25,7 @@ from jaxpipe.models.alpa_gpt import step_flops
 
 _HERE = Path(__file__).parent
 _RESULTS = _HERE / "results"
-_FP32_OF_FP16 = 15.7 / 120
+FP32_OF_FP16 = 15.7 / 120
 """Peak FLOP/s of a V100 in float32 over those of its tensor cores (NVIDIA's data sheet)."""
 
 
@@ -130,7 +130,7 @@ def _in_format(fitted: Fitted, case: Case) -> Fitted:
     """Return the constants in the case's format, at the same fraction of peak."""
     if case.dtype == "float16":
         return fitted
-    return replace(fitted, speed=fitted.speed * _FP32_OF_FP16)
+    return replace(fitted, speed=fitted.speed * FP32_OF_FP16)
 
 
 def _our_row(case: Case, work: Work, found: dict[str, Any], fitted: Fitted) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 - `network_rows`: the seconds of the network alone. A bar below it was not run with these samples,
   in float32, over links of the published speed.
 - `repeated_rows`: bars that the paper has measured twice, in a figure and in table 4.
+- `variant_rows`: other assumptions under the same constants, and what they change.
 - `order_rows`: pairs of systems in a wrong order, and how far apart their published bars are.
 """
 
@@ -10,11 +11,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from statistics import median
 
-from experiments.hidup.accuracy import Seconds, is_judged, published, published_bars
+from experiments.hidup.accuracy import (
+    TIE,
+    Seconds,
+    errors,
+    in_order,
+    is_judged,
+    published,
+    published_bars,
+)
 from experiments.hidup.workloads import Bar, fitted, workload
 from experiments.table import Row
-from jaxpipe.autoshard.duplex import Device
+from jaxpipe.autoshard.duplex import Device, search, step_s
+from jaxpipe.autoshard.duplex.routing_load import RoutingGroup
 from jaxpipe.autoshard.duplex.systems import System, predicted_step_s
 
 _TABLE_4 = Path(__file__).parent / "published" / "table-4.csv"
@@ -50,6 +61,49 @@ def network_rows() -> Iterator[Row]:
             "published / that": f"{seconds / whole:.2f}",
             "network alone, 8 samples": f"{half:.3f}",
         }
+
+
+def variant_rows() -> Iterator[Row]:
+    """Yield errors and orders if both directions overlap, and with 8 samples in figure 6."""
+    theirs = published()
+    for name, sequences, overlaps_backward in (
+        ("HiDup's backward overlaps as well", None, True),
+        ("8 samples for each device in figure 6", 8, False),
+    ):
+        ours = {
+            bar: _variant_s(
+                bar,
+                sequences=sequences if bar.figure == 6 else None,
+                overlaps_backward=overlaps_backward,
+            )
+            for bar in theirs
+        }
+        off = errors(ours, theirs)
+        row: Row = {"variant": name, "median of all bars": f"{median(map(abs, off.values())):.1%}"}
+        for model in ("bert", "vit"):
+            for system in (System.HIDUP, System.DEEPSPEED):
+                own = [
+                    x
+                    for bar, x in off.items()
+                    if (bar.figure, bar.system) == (6, system) and bar.model.startswith(model)
+                ]
+                row[f"figure 6, {model}, {system}"] = f"{min(own):+.0%} to {max(own):+.0%}"
+        for tie in (1.0, TIE):
+            found = in_order(ours, theirs, tie=tie)
+            row[f"in order, ties of {tie - 1:.0%}"] = sum(found[x] for x in found if is_judged(x))
+        yield row
+
+
+def _variant_s(bar: Bar, *, sequences: int | None, overlaps_backward: bool) -> float:
+    """Return a predicted bar; the strategy of HiDup is that of the published cost function."""
+    work = workload(bar, fitted())
+    if sequences is not None:
+        work = replace(work, load=replace(work.load, sequences=sequences))
+    if bar.system is not System.HIDUP:
+        return predicted_step_s(bar.system, work)
+    model = work.model(RoutingGroup.SEQUENCE, halves=2, overlaps_backward=False)
+    found = search(model)
+    return step_s(replace(model, overlaps_backward=overlaps_backward), found.strategy)
 
 
 def repeated_rows() -> Iterator[Row]:

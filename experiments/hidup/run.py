@@ -25,7 +25,12 @@ from experiments.hidup.accuracy import (
     predicted,
     published,
 )
-from experiments.hidup.reachable import network_rows, order_rows, repeated_rows
+from experiments.hidup.reachable import (
+    network_rows,
+    order_rows,
+    repeated_rows,
+    variant_rows,
+)
 from experiments.hidup.robustness import noise_rows, search_rows
 from experiments.hidup.workloads import Bar, fitted
 from experiments.table import Row, markdown, write_csv
@@ -147,6 +152,7 @@ def _reachable() -> None:
         markdown([*rows])
         for rows in (
             network_rows(),
+            variant_rows(),
             repeated_rows(),
             order_rows(predicted(fitted()), published()),
         )
