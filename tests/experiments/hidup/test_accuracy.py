@@ -2,10 +2,13 @@
 
 import pytest
 
-from experiments.hidup.accuracy import errors, in_order, is_judged, published
-from experiments.hidup.workloads import Bar, bars, cluster, fitted, workload
+from experiments.hidup.accuracy import Grid, errors, in_order, is_judged, published
+from experiments.hidup.reachable import network_s, order_rows
+from experiments.hidup.workloads import Bar, Constants, bars, cluster, fitted, workload
 from jaxpipe.autoshard.duplex import published_profiles
+from jaxpipe.autoshard.duplex.routing_load import RoutingGroup
 from jaxpipe.autoshard.duplex.systems import System, predicted_step_s
+from jaxpipe.autoshard.duplex.transformer_graph import parameter_bytes
 
 FAST = Bar(figure=6, condition="8 GPUs", model="vit-switch", system=System.HIDUP)
 MIDDLE = Bar(figure=6, condition="8 GPUs", model="vit-switch", system=System.FASTMOE)
@@ -41,6 +44,59 @@ def test_clusters_between_published_ones_are_between_them() -> None:
     limits = [cluster(8, f"{limit} Gbps").all_reduce for limit in (20, 25, 30, 35)]
     assert limits == sorted(limits)
     assert limits[0] == published_profiles()["v100-2x4-20gbps"].all_reduce
+
+
+def test_no_bar_of_bert_is_below_the_network_alone_but_one_of_vit_is() -> None:
+    theirs = published()
+    for model, is_possible in (("bert-switch", True), ("vit-switch", False)):
+        bar = Bar(figure=6, condition="32 GPUs", model=model, system=System.HIDUP)
+        assert (theirs[bar] > network_s(bar)) is is_possible
+        assert (
+            network_s(bar, sequences=8)
+            < network_s(bar)
+            < predicted_step_s(System.DUPLEX, workload(bar, fitted()))
+        )
+
+
+def test_the_network_alone_of_a_system_without_overlap_is_its_collectives() -> None:
+    """Four mixtures with four all-to-alls and one of counts each, and one all-reduce."""
+    bar = Bar(figure=6, condition="8 GPUs", model="vit-switch", system=System.FASTMOE)
+    profile = cluster(6, "8 GPUs")
+    rows = 4 * 16 * 8 * 64 * 768
+    dense = sum(
+        size
+        for name, labels, size in parameter_bytes(
+            workload(bar, fitted()).model(RoutingGroup.NONE, halves=1).graph
+        )
+        if "e" not in labels or "router" in name
+    )
+    moved = 16 * rows / profile.all_to_all + dense / profile.all_reduce
+    assert network_s(bar) == pytest.approx(moved + 21 * profile.latency_s, rel=1e-6)
+
+
+def test_wrong_orders_name_the_pair_and_its_distance() -> None:
+    (row,) = order_rows({FAST: 1.02, MIDDLE: 1.0, SLOW: 2.0}, THEIRS)
+    assert row["published"] == "hidup < fastmoe"
+    assert row["by"] == "1.0%"
+    assert not [*order_rows(THEIRS, THEIRS)]
+
+
+def test_constants_are_fitted_without_a_condition_a_figure_and_a_model() -> None:
+    slow = Bar(figure=7, condition="8 GPUs", model="bert-switch", system=System.DDP)
+    theirs = {**THEIRS, slow: 1.0}
+    right, wrong = (Constants(flops_per_s=1.0, efficiency=1.0, skew=each) for each in (0.0, 1.0))
+    grid = Grid(theirs, {right: theirs, wrong: {bar: 2 * each for bar, each in theirs.items()}})
+    rows = grid.left_out()
+    assert [row["left out"] for row in rows] == [
+        "figure 6, 8 GPUs",
+        "figure 7, 8 GPUs",
+        "figure 6",
+        "figure 7",
+        "vit-switch",
+        "bert-switch",
+    ]
+    assert {(row["skew"], row["median error"]) for row in rows} == {(0.0, "0.0%")}
+    assert grid.most_in_order() == (2, 2)
 
 
 @pytest.mark.parametrize("system", [System.DEEPSPEED, System.FASTMOE])
