@@ -22,8 +22,8 @@ from jaxpipe.config import config_from
 from jaxpipe.runtime.metrics.records import StepMetrics
 
 _HERE = Path(__file__).parent
-_STEPS = 60
-_SHOWN = (1, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60)
+_STEPS = 12
+_SHOWN = (1, 2, 4, 6, 8, 10, 12)
 
 
 def main(names: Sequence[str]) -> None:
