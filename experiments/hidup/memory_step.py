@@ -5,6 +5,7 @@ The memory of a device under data parallelism is that of one device with its sha
 
 import json
 import sys
+from dataclasses import replace
 from typing import Final
 
 import jax
@@ -26,8 +27,8 @@ def main() -> None:
 
 
 def _peak(model: str, devices: int) -> dict[str, int]:
-    preset = load_preset(model)
-    config = GptConfig(**preset | {"experts": routed_experts(model, devices=devices)})
+    published = GptConfig(**load_preset(model))
+    config = replace(published, experts=routed_experts(model, devices=devices))
     gpt, optimizer = Gpt(config), optax.adam(1e-4)
     state = jax.eval_shape(
         lambda key: initial_state(gpt, optimizer, key, dtype="float32"), jax.random.key(0)

@@ -90,7 +90,8 @@ def variant_rows() -> Iterator[Row]:
                 row[f"figure 6, {model}, {system}"] = f"{min(own):+.0%} to {max(own):+.0%}"
         for tie in (1.0, TIE):
             found = in_order(ours, theirs, tie=tie)
-            row[f"in order, ties of {tie - 1:.0%}"] = sum(found[x] for x in found if is_judged(x))
+            right = sum(found[group] for group in found if is_judged(group))
+            row[f"in order, ties of {tie - 1:.0%}"] = str(right)
         yield row
 
 
