@@ -3,12 +3,12 @@
 import logging
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from jaxpipe.collective import AllReduceKind
-from jaxpipe.comm import SurvivingTransport, Transport
+from jaxpipe.comm import BROADCAST_TAG, SurvivingTransport, Transport, broadcast_bytes
 from jaxpipe.config import Config, cluster_from, job_from, plan_from
 from jaxpipe.errors import RankLostError, one_line
 from jaxpipe.plan import Plan, ResolvedPlan, resolved_plan_text
@@ -21,15 +21,18 @@ from jaxpipe.run.signals import stop_on_signal
 from jaxpipe.run.smaller_plan import within
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
+from jaxpipe.runtime.checkpoint.own_disks.available import Available
+from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.config import Survival
 from jaxpipe.runtime.hooks import Hooks
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.process.preflight import check_same_everywhere
 from jaxpipe.runtime.recovery.last_state import LastState
 from jaxpipe.runtime.recovery.survivor import Survivor
+from jaxpipe.runtime.resume_apart import fetched_checkpoint
 from jaxpipe.runtime.train import Outcome, Stopped, train
 from jaxpipe.runtime.train_snapshot import Saved
-from jaxpipe.runtime.watchdog import CauseKind, Watchdog, has_ended, mark_ended, write_cause
+from jaxpipe.runtime.watchdog import Cause, CauseKind, Watchdog, has_ended, mark_ended
 from jaxpipe.runtime.watchdog.of_job import start_watchdog
 
 logger = logging.getLogger(__name__)
@@ -42,7 +45,7 @@ class Member:
     `devices` are the names of those of the ranks of `transport`. A rank that a smaller plan has no
     use for is `spare`. `all_reduce` is that of the first plan, which smaller ones keep.
     `resume_line` names the command that continues the run, and `say` is called with how far this
-    rank is.
+    rank is. `disks` says which ranks share a run folder; None is one for all.
     """
 
     config: Config
@@ -56,6 +59,7 @@ class Member:
     watchdog: Watchdog | None = None
     last_state: LastState = field(default_factory=LastState)
     is_spare: bool = False
+    disks: Disks | None = None
 
     @property
     def survives(self) -> bool:
@@ -69,23 +73,32 @@ class Member:
 
     def start_watchdog(self, job: Job) -> None:
         """Make the watchdog for a job; a stop that was requested of the last one stays."""
-        end = partial(end_job, job.folder, survives=self.survives)
+        end = partial(self._end_job, survives=self.survives)
         if self.survives:
             end = OnHang(job.folder, end=end)
         before, self.watchdog = (
             self.watchdog,
-            start_watchdog(job, rank=self.transport.rank, end=end),
+            start_watchdog(job, rank=self.transport.rank, end=end, transport=self.transport),
         )
         if before is not None and before.stop_requested:
             self.watchdog.stop_requested = True
 
+    def _end_job(self, cause: Cause, *, survives: bool) -> None:
+        """End the job, with the cause in every folder of the run."""
+        end_job(self.current_watchdog().keep_cause, cause, survives=survives)
+
 
 def train_rank(
-    member: Member, resolved: ResolvedPlan, *, resume: bool, checkpoint: Checkpoint | None
+    member: Member,
+    resolved: ResolvedPlan,
+    *,
+    resume: bool,
+    found: Checkpoint | Available | None,
 ) -> int:
     """Train as one rank, and return the exit code; an error ends all ranks.
 
-    With `resume`, rank 0 has the `checkpoint` at which all begin. A rank that was asked to stop
+    With `resume`, rank 0 has `found` the checkpoint at which all begin; where the hosts share no
+    folder, all ranks have found it. A rank that was asked to stop
     returns 0 if it was launched, since the others could be aborted for another code.
 
     Raises:
@@ -96,9 +109,10 @@ def train_rank(
         if transport.rank == 0:
             console.print("\ncompiling the stages ...")
         job = job_from(config, resolved.plan, devices=resolved.devices)
+        job = replace(job, disks=member.disks)
         member.start_watchdog(job)
         with stop_on_signal(member.current_watchdog, is_launched=member.is_launched) as received:
-            begin = partial(_train_first, member, job, resolved, resume=resume, found=checkpoint)
+            begin = partial(_train_first, member, job, resolved, resume=resume, found=found)
             outcome = _train_to_the_end(member, begin)
     except BaseException as error:
         # Before `close`, which ends the process.
@@ -136,7 +150,17 @@ def _leave(member: Member, *, is_over: bool) -> None:
     Rank 0 alone knows that the run `is_over`. From then on a rank that seems lost may just have
     left.
     """
-    folder = Path(member.config.run.folder)
+    folder, disks = Path(member.config.run.folder), member.disks
+    if disks is not None and not disks.is_shared:  # the others cannot see the mark of rank 0
+        word = b"over" if is_over else b""
+        heard = broadcast_bytes(
+            member.transport,
+            word if member.transport.rank == 0 else None,
+            root=0,
+            tag=BROADCAST_TAG,
+            timeout_s=member.config.run.timeout_s,
+        )
+        is_over = heard == b"over"
     if is_over:
         mark_ended(folder)
     try:
@@ -147,7 +171,12 @@ def _leave(member: Member, *, is_over: bool) -> None:
 
 
 def _train_first(
-    member: Member, job: Job, resolved: ResolvedPlan, *, resume: bool, found: Checkpoint | None
+    member: Member,
+    job: Job,
+    resolved: ResolvedPlan,
+    *,
+    resume: bool,
+    found: Checkpoint | Available | None,
 ) -> Outcome | Stopped | None:
     """Train as a rank of the whole plan, once all ranks are known to agree."""
     transport, timeout_s = member.transport, job.run.startup_timeout_s
@@ -155,7 +184,9 @@ def _train_first(
     del facts["hardware"]  # hosts may differ in it
     check_same_everywhere(transport, facts, timeout_s=timeout_s)
     checkpoint = None
-    if resume:
+    if isinstance(found, Available):
+        checkpoint = fetched_checkpoint(job, transport, found, timeout_s=timeout_s)
+    elif resume:
         checkpoint = agree_on_checkpoint(transport, found, timeout_s=timeout_s)
     return _train(member, job, checkpoint)
 
@@ -202,7 +233,9 @@ def _smaller_job(member: Member, survivors: Sequence[int]) -> Job | None:
         devices=member.devices,
         all_reduce=member.all_reduce,
     )
-    return None if found is None else job_from(found, plan_from(found))
+    if member.disks is not None:
+        member.disks = member.disks.among(survivors)
+    return None if found is None else replace(job_from(found, plan_from(found)), disks=member.disks)
 
 
 def _report(member: Member, plan: Plan, outcome: Outcome | Stopped | None) -> None:
@@ -223,7 +256,7 @@ def _keep_error(member: Member, error: BaseException) -> None:
     folder, rank = Path(member.config.run.folder), member.transport.rank
     if member.watchdog is not None:
         message = one_line(rank, error).partition(": ")[2]
-        write_cause(folder, member.watchdog.cause(CauseKind.ERROR, message))
+        member.watchdog.keep_cause(member.watchdog.cause(CauseKind.ERROR, message))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"rank-{rank}-error.txt").write_text(traceback.format_exc())
