@@ -24,6 +24,7 @@ from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
 from jaxpipe.runtime.checkpoint.own_disks.available import Available
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.config import Survival
+from jaxpipe.runtime.data.bring_dataset import bring_dataset
 from jaxpipe.runtime.hooks import Hooks
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.process.preflight import check_same_everywhere
@@ -45,7 +46,8 @@ class Member:
     `devices` are the names of those of the ranks of `transport`. A rank that a smaller plan has no
     use for is `spare`. `all_reduce` is that of the first plan, which smaller ones keep.
     `resume_line` names the command that continues the run, and `say` is called with how far this
-    rank is. `disks` says which ranks share a run folder; None is one for all.
+    rank is. `disks` says which ranks share a run folder; None is one for all. `dataset`
+    is the folder of the dataset on this host, by default the configured one.
     """
 
     config: Config
@@ -60,11 +62,29 @@ class Member:
     last_state: LastState = field(default_factory=LastState)
     is_spare: bool = False
     disks: Disks | None = None
+    dataset: Path | None = None
 
     @property
     def survives(self) -> bool:
         """Whether the job continues without lost ranks."""
         return self.config.run.survive is Survival.SHRINK
+
+    def bring_dataset(self) -> None:
+        """Bring the dataset to this host, if the hosts share no folder; all ranks call this."""
+        config = self.config
+        if self.disks is not None and not self.disks.is_shared:
+            self.dataset = bring_dataset(
+                self.transport,
+                self.disks,
+                Path(config.data.folder),
+                run_folder=Path(config.run.folder),
+                timeout_s=config.run.startup_timeout_s,
+            )
+
+    def job(self, config: Config, plan: Plan, *, devices: Sequence[str] = ()) -> Job:
+        """Return the job of a plan, with what is where on this host."""
+        job = job_from(config, plan, devices=devices, dataset=self.dataset)
+        return replace(job, disks=self.disks)
 
     def current_watchdog(self) -> Watchdog:
         """Return the watchdog of this rank, which a recovery replaces."""
@@ -108,8 +128,8 @@ def train_rank(
     try:
         if transport.rank == 0:
             console.print("\ncompiling the stages ...")
-        job = job_from(config, resolved.plan, devices=resolved.devices)
-        job = replace(job, disks=member.disks)
+        member.bring_dataset()
+        job = member.job(config, resolved.plan, devices=resolved.devices)
         member.start_watchdog(job)
         with stop_on_signal(member.current_watchdog, is_launched=member.is_launched) as received:
             begin = partial(_train_first, member, job, resolved, resume=resume, found=found)
@@ -235,7 +255,7 @@ def _smaller_job(member: Member, survivors: Sequence[int]) -> Job | None:
     )
     if member.disks is not None:
         member.disks = member.disks.among(survivors)
-    return None if found is None else replace(job_from(found, plan_from(found)), disks=member.disks)
+    return None if found is None else member.job(found, plan_from(found))
 
 
 def _report(member: Member, plan: Plan, outcome: Outcome | Stopped | None) -> None:

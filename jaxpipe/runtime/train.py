@@ -236,8 +236,10 @@ def _saver(job: Job, transport: Transport, *, hooks: Hooks) -> Saver:
     }
     if job.disks is None or job.disks.is_shared:
         return Saver(transport, **common)
+    # Copies cross links between hosts while other ranks wait: that takes longer than a step.
+    apart = {**common, "timeout_s": max(job.run.timeout_s, job.run.startup_timeout_s)}
     copies = copies_of(job.plan, job.disks)
-    return Saver(transport, **common, apart=CommitByMessage(transport, copies, **common))
+    return Saver(transport, **apart, apart=CommitByMessage(transport, copies, **apart))
 
 
 def _restored(worker: Worker, saved: Saved | None) -> tuple[OuterLoop | None, TrainState, int]:

@@ -46,7 +46,7 @@ def training(emulation: Emulation, config: Path, *options: str) -> Iterator[subp
 
 def completed(emulation: Emulation, config: Path, *options: str) -> str:
     with training(emulation, config, *options) as process:
-        output, _ = process.communicate(timeout=200)
+        output, _ = process.communicate(timeout=280)
     assert process.returncode == 0, output
     return output
 

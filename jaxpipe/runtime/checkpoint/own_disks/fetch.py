@@ -92,7 +92,8 @@ def fetch(
     problem = ""
     if disks.leads(transport.rank):
         problem = _begin(base)
-        arrived = _move(transport, base, file_moves(available.held, needed), timeout_s=timeout_s)
+        moves = file_moves(available.held, needed)
+        arrived = move_files(transport, base, moves, timeout_s=timeout_s)
         missing = needed[transport.rank] - available.held[transport.rank]
         problem = problem or arrived or _settle(base, available, missing)
     if problem := first_text(transport, problem, tag=FILE_TAG, timeout_s=timeout_s):
@@ -123,8 +124,17 @@ def _begin(base: Path) -> str:
     return ""
 
 
-def _move(transport: Transport, base: Path, moves: Iterable[FileMove], *, timeout_s: float) -> str:
-    """Send and receive files, in one order on all ranks; return the first problem."""
+def move_files(
+    transport: Transport, base: Path, moves: Iterable[FileMove], *, timeout_s: float
+) -> str:
+    """Send and receive files of a folder, in one order on all ranks; return the first problem.
+
+    What has arrived is not verified.
+
+    Raises:
+        DeadlineError: a message took longer than `timeout_s`.
+        TransportError: a message could not be moved.
+    """
     problem = ""
     for move in moves:
         if move.source == transport.rank:
