@@ -218,14 +218,17 @@ def _train_on(member: Member, survivor: Survivor) -> Outcome | Stopped | None:
         member.is_spare = True
         return None
     member.transport, plan = resumed.transport, resumed.job.plan
-    member.start_watchdog(resumed.job)
+    if member.disks is not None:  # without ranks for which the plan has no use
+        member.disks = member.disks.among(range(plan.num_ranks))
+    job = replace(resumed.job, disks=member.disks)
+    member.start_watchdog(job)
     if resumed.transport.rank == 0:
         cluster = cluster_from(member.config)  # others need no cluster file
         write_resolved_plan(member.config, ResolvedPlan.of(plan, cluster))
         console.print(f"\n{resumed}\n", markup=False)
         introduce(member.config, plan, cluster)
         console.print("\ncompiling the stages ...")
-    return _train(member, resumed.job, resumed.saved)
+    return _train(member, job, resumed.saved)
 
 
 def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped | None:

@@ -19,7 +19,7 @@ from jaxpipe.topo.emulate import Emulation, EngineKind, emulated
 from jaxpipe.topo.emulate.namespaces import processes_in
 from jaxpipe.topo.emulate.own_disks import disk_of
 from jaxpipe.topo.toml_text import toml_text
-from tests.runtime.training import tiny_tree
+from tests.runtime.training import Tree, run_tree, tiny_tree
 from tests.topo.emulate.machine import leftovers, needs_namespaces
 
 REPOSITORY = Path(__file__).parents[2]
@@ -51,6 +51,14 @@ def completed(emulation: Emulation, config: Path, *options: str) -> str:
     return output
 
 
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    begin_s = time.monotonic()
+    while not path.exists():
+        assert time.monotonic() - begin_s < 200
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+
+
 def steps_of(run: Path) -> dict[int, tuple[float, float | None, float]]:
     rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return {r["step"]: (r["loss"], r["eval_loss"], r["grad_norm"]) for r in rows if "step" in r}
@@ -67,45 +75,38 @@ def last_shards(run: Path) -> dict[str, bytes]:
 @pytest.mark.timeout(600)
 def test_a_lost_host_and_its_disk_change_no_bit(tmp_path: Path, dataset: Path) -> None:
     needs_namespaces(EngineKind.UNSHAPED)
-    disk = tmp_path / "disk"
+    disk, config = tmp_path / "disk", tmp_path / "config.toml"
     disk.mkdir()
 
-    def config(name: str) -> Path:
-        tree = tiny_tree(
-            disk / name,
-            dataset,
+    def tree(run: Path, data: Path) -> Tree:
+        return tiny_tree(
+            run,
+            data,
             plan={"cluster": "two-region", "stages": 2, "replicas": 1},
             train={"steps": STEPS, "eval_every": STEPS},
             checkpoint={"every": 2},
             sample={"tokens": 0},
         )
-        path = tmp_path / f"{name}.toml"
-        path.write_text(toml_text(tree))
-        return path
 
-    cluster = topo.load("two-region")
-    with emulated(cluster, kind=EngineKind.UNSHAPED) as emulation:
+    config.write_text(toml_text(tree(disk / "run", disk / "dataset")))
+    run_tree(tree(tmp_path / "undisturbed", dataset))
+    with emulated(topo.load("two-region"), kind=EngineKind.UNSHAPED) as emulation:
         emulation.give_disks([disk])
         here, lost = (disk_of(emulation.owner, number, disk) for number in (0, 1))
-        completed(emulation, config("whole"))
-        broken = config("broken")
-        hooks = "tests.programs.paused_rank:paused"
-        with training(emulation, broken, "--hooks", hooks) as process:
-            begin_s = time.monotonic()
-            while not (lost / "broken" / "paused").exists():
-                assert time.monotonic() - begin_s < 120
-                assert process.poll() is None, process.communicate()
-                time.sleep(0.1)
+        shutil.copytree(dataset, here / "dataset")
+        with training(emulation, config, "--hooks", "tests.programs.paused_rank:paused") as process:
+            wait_for(lost / "run" / "paused", process)
             for pid in processes_in([emulation.owner.namespace(1)]):
                 os.kill(pid, signal.SIGKILL)
             process.wait(60)  # with 0: so does an mpirun that has lost a host
-        for content in lost.iterdir():
-            shutil.rmtree(content)
-        assert "resuming after step 2/6" in completed(emulation, broken, "--resume")
-        assert steps_of(here / "broken") == steps_of(here / "whole")
-        assert list(steps_of(here / "broken")) == list(range(1, STEPS + 1))
-        shards = last_shards(here / "broken")
-        assert shards == last_shards(lost / "broken") == last_shards(here / "whole")
-        assert sorted(shards) == ["stage-0.safetensors", "stage-1.safetensors"]
+        assert sorted(path.name for path in lost.iterdir()) == ["run"]
+        shutil.rmtree(lost / "run")
+        output = completed(emulation, config, "--resume")
+        assert f"resuming after step 2/{STEPS}" in output
+        assert steps_of(here / "run") == steps_of(tmp_path / "undisturbed")
+        assert list(steps_of(here / "run")) == list(range(1, STEPS + 1))
+        expected = last_shards(tmp_path / "undisturbed")
+        assert sorted(expected) == ["stage-0.safetensors", "stage-1.safetensors"]
+        assert last_shards(here / "run") == last_shards(lost / "run") == expected
         assert list(disk.iterdir()) == []  # what a host writes is on its own disk alone
     assert leftovers(os.getpid()) == []

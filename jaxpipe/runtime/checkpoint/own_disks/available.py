@@ -20,7 +20,7 @@ import msgspec
 from jaxpipe.comm import FILE_TAG, Transport, broadcast_bytes, exchange_bytes
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint.checkpoint import Checkpoint, checkpoint_of, verify_file
-from jaxpipe.runtime.checkpoint.folders import newest_first, partial_folder, step_of
+from jaxpipe.runtime.checkpoint.folders import newest_first, partial_folder, step_of, unfinished
 from jaxpipe.runtime.checkpoint.manifest import MANIFEST, parse_manifest
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.storage.checksum import checksum_bytes
@@ -110,7 +110,8 @@ def in_order(offers: Sequence[Iterable[tuple[int, str]]]) -> list[tuple[int, str
 def manifests_in(run_folder: Path) -> dict[tuple[int, str], Path]:
     """Return the readable manifests on this disk, by step and checksum of their content."""
     found: dict[tuple[int, str], Path] = {}
-    for folder in candidates(run_folder):
+    committed = (folder for folder in newest_first(run_folder) if not folder.suffix)
+    for folder in (*committed, *unfinished(run_folder)):
         path = folder / MANIFEST
         try:
             content = read_regular(path, most_bytes=_MOST_BYTES)
@@ -120,13 +121,6 @@ def manifests_in(run_folder: Path) -> dict[tuple[int, str], Path]:
         if step == step_of(folder):
             found.setdefault((step, checksum_bytes(content)), path)
     return found
-
-
-def candidates(run_folder: Path) -> list[Path]:
-    """Return the folders of checkpoints on this disk: committed ones first, then unfinished."""
-    committed = [path for path in newest_first(run_folder) if not path.suffix]
-    unfinished = sorted((run_folder / "checkpoints").glob("step-*.partial"), reverse=True)
-    return [*committed, *(path for path in unfinished if path.is_dir())]
 
 
 def base_folder(run_folder: Path, content: bytes, *, step: int) -> Path:
