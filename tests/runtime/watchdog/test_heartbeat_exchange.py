@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from queue import Queue
-from threading import Event
+from threading import Barrier, Event
 
 import pytest
 
@@ -90,13 +90,18 @@ def test_the_culprit_is_named_on_every_disk(tmp_path: Path, is_stopped: bool) ->
 
 
 def test_a_rank_that_has_ended_in_order_is_forgotten(tmp_path: Path) -> None:
+    heard = Barrier(len(CHAIN))
+
     def work(transport: Transport) -> None:
         watch = watchdog_of(transport, tmp_path, lambda _: None, least_s=60.0)
         watch.start()
-        time.sleep(0.5)
         exchange = watch._exchange  # pyright: ignore[reportPrivateUsage]
         assert isinstance(exchange, HeartbeatExchange)
-        assert set(exchange.heartbeats) == set(CHAIN) - {transport.rank}
+        deadline_s = time.monotonic() + PATIENCE_S
+        while set(exchange.heartbeats) != set(CHAIN) - {transport.rank}:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+        heard.wait(PATIENCE_S)
         watch.stop()
         assert exchange.heartbeats == {}
 
