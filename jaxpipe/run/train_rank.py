@@ -46,8 +46,8 @@ class Member:
     `devices` are the names of those of the ranks of `transport`. A rank that a smaller plan has no
     use for is `spare`. `all_reduce` is that of the first plan, which smaller ones keep.
     `resume_line` names the command that continues the run, and `say` is called with how far this
-    rank is. `disks` says which ranks share a run folder; None is one for all. `dataset`
-    is the folder of the dataset on this host, by default the configured one.
+    rank is. `disks` says which ranks share a run folder; None is one for all. `dataset` is the
+    folder of the dataset on this host, by default the configured one.
     """
 
     config: Config
@@ -118,8 +118,8 @@ def train_rank(
     """Train as one rank, and return the exit code; an error ends all ranks.
 
     With `resume`, rank 0 has `found` the checkpoint at which all begin; where the hosts share no
-    folder, all ranks have found it. A rank that was asked to stop
-    returns 0 if it was launched, since the others could be aborted for another code.
+    folder, all ranks have found it. A rank that was asked to stop returns 0 if it was launched,
+    since the others could be aborted for another code.
 
     Raises:
         JaxpipeError: the input is wrong, or the run has failed.

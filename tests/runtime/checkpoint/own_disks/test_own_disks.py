@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ HOSTS = ("a", "b", "c", "d")
 APART = Disks(leader_of=(0, 1, 2, 3), hosts=HOSTS)
 
 
+@cache
 def plan_of(stages: int, replicas: int) -> Plan:
     config = PlanConfig(cluster="two-region", stages=stages, replicas=replicas)
     return default_plan(config, topo.load("two-region"), num_layers=4, batch=4, tied=False)
