@@ -15,7 +15,7 @@ class _Pauses(Hooks):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def before_instruction(self, _: Instruction) -> None:
+    def before_instruction(self, instruction: Instruction) -> None:  # noqa: ARG002
         """Pause, if there is a checkpoint."""
         if committed_folders(self._folder):
             (self._folder / "paused").touch()

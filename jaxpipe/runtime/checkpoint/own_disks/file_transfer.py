@@ -53,7 +53,7 @@ def receive_file(transport: Transport, path: Path, *, source: int, timeout_s: fl
     try:
         with path.open("wb") as file:
             for piece in arrived:
-                file.write(piece)
+                file.write(piece.data)
     except OSError as error:
         problem = str(error)
     for _ in arrived:  # the rest, if the disk is full
