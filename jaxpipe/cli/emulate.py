@@ -50,6 +50,7 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
     loss: float = 0.0,
     tcp: TcpStart = TcpStart.STEADY,
     sysctls: Annotated[tuple[str, ...], tyro.conf.arg(name="sysctl", metavar="NAME=VALUE")] = (),
+    own_disks: Annotated[tuple[Path, ...], tyro.conf.arg(name="own-disk", metavar="FOLDER")] = (),
     plan: Path | None = None,
     inside: Annotated[str | None, tyro.conf.arg(name="in", metavar="HOST")] = None,
 ) -> int:
@@ -69,6 +70,7 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
         tcp: steady, always at the full rate; or kernel, which starts slowly after a link was idle.
         sysctls: a setting of TCP on all hosts, such as `net.ipv4.tcp_slow_start_after_idle=0`; may
             be repeated.
+        own_disks: a folder of which each host has its own, empty at first; may be repeated.
         plan: a plan file with the placement of ranks. By default that of the configuration in a
             `jaxpipe train` or `compare` command, or else rank r on the host of device r.
         inside: the host that runs the command itself, by default the machine.
@@ -92,6 +94,7 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
                 devices=placed,
             )
             with network as emulation:
+                emulation.give_disks(own_disks)
                 _introduce(emulation, scale=scale)
                 words = (*(emulation.enter(inside) if inside else ()), *command)
                 return _run(emulation, words, check_signals, scale=scale)

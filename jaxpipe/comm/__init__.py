@@ -20,7 +20,15 @@ from jaxpipe.comm.collective.exchange import (
     broadcast,
     reduce_scatter,
 )
-from jaxpipe.comm.collective.gather_broadcast import barrier, broadcast_bytes, gather_bytes
+from jaxpipe.comm.collective.gather_broadcast import (
+    barrier,
+    broadcast_bytes,
+    exchange_bytes,
+    first_text,
+    gather_bytes,
+    receive_bytes,
+    send_bytes,
+)
 from jaxpipe.comm.collective.native import native_of
 from jaxpipe.comm.compressed import CompressedTransport
 from jaxpipe.comm.local import LocalTransport, LocalWorld, run_ranks
@@ -31,6 +39,8 @@ from jaxpipe.comm.tags import (
     ALL_REDUCE_TAG,
     BARRIER_TAG,
     BROADCAST_TAG,
+    CONTROL_TAG,
+    FILE_TAG,
     GATHER_TAG,
     NUM_MESSAGE_TAGS,
     OUTER_TAG,
@@ -49,6 +59,8 @@ __all__ = [
     "ALL_REDUCE_TAG",
     "BARRIER_TAG",
     "BROADCAST_TAG",
+    "CONTROL_TAG",
+    "FILE_TAG",
     "GATHER_TAG",
     "NUM_MESSAGE_TAGS",
     "OUTER_TAG",
@@ -81,9 +93,13 @@ __all__ = [
     "broadcast_bytes",
     "clock_offset",
     "codec_of",
+    "exchange_bytes",
+    "first_text",
     "gather_bytes",
     "native_of",
+    "receive_bytes",
     "receive_jax",
     "reduce_scatter",
     "run_ranks",
+    "send_bytes",
 ]

@@ -6,7 +6,7 @@
     2**20 ........ 3 * 2**19    all-reduces: `ALL_REDUCE_TAG` + bucket
     3 * 2**19 .... 2**21 - 1    outer steps: `OUTER_TAG` + what is exchanged
     2**21 ........              one tag each: gather, broadcast, barrier, clock, group, close, save,
-                                and the state transfer after the loss of a rank
+                                the state transfer after the loss of a rank, files, and control
     `NCCL_TAG`                  control messages of `NcclTransport`
     2**22 ........              tokens of `ShapedTransport`: `TOKEN_TAG` + tag of the message
 
@@ -25,7 +25,9 @@ GROUP_TAG = GATHER_TAG + 4
 CLOSE_TAG = GATHER_TAG + 5
 SAVE_TAG = GATHER_TAG + 6
 STATE_TRANSFER_TAG = GATHER_TAG + 7
-MAX_TAG = STATE_TRANSFER_TAG
+FILE_TAG = GATHER_TAG + 8
+CONTROL_TAG = GATHER_TAG + 9
+MAX_TAG = CONTROL_TAG
 NCCL_TAG = MAX_TAG + 1
 TOKEN_TAG = 2**22
 LARGEST_TAG = TOKEN_TAG + MAX_TAG

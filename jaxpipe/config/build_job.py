@@ -30,11 +30,14 @@ def scales_loss(config: Config) -> bool:
     return config.model.compute_dtype == "float16" if enabled is None else enabled
 
 
-def job_from(config: Config, plan: Plan, *, devices: Sequence[str] = ()) -> "Job":
+def job_from(
+    config: Config, plan: Plan, *, devices: Sequence[str] = (), dataset: Path | None = None
+) -> "Job":
     """Return the job of a run, the same on all ranks. Imports jax.
 
     `devices` are the names of the devices in the order of their ranks; by default they are looked
-    up in the configured cluster.
+    up in the configured cluster. `dataset` is the folder of the dataset on this host, by default
+    the configured one.
 
     Raises:
         DataError: the dataset cannot be opened.
@@ -48,7 +51,7 @@ def job_from(config: Config, plan: Plan, *, devices: Sequence[str] = ()) -> "Job
         model=Gpt(config.model),
         plan=plan,
         # `check_run` has read it all, once.
-        dataset=open_dataset(Path(config.data.folder), verify=False),
+        dataset=open_dataset(dataset or Path(config.data.folder), verify=False),
         run=config.run,
         train=config.train,
         comm=config.comm,

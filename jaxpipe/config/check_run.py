@@ -18,10 +18,13 @@ _MAY_CHANGE = frozenset({"dropout", "compute_dtype"})
 """Fields that may differ between a checkpoint's model and the run that resumes from it."""
 
 
-def check_run(config: Config, *, resume: bool) -> Checkpoint | None:
+def check_run(
+    config: Config, *, resume: bool, found: Checkpoint | None = None
+) -> Checkpoint | None:
     """Check all that a run will read before any rank computes; reads every byte once.
 
-    Returns the newest intact checkpoint for a run that resumes, else None.
+    Returns the newest intact checkpoint for a run that resumes, else None; `found` is that one, if
+    it was found and verified before.
 
     Raises:
         ConfigError: the sequence or the vocabulary does not fit the model, a tracker is not
@@ -51,7 +54,7 @@ def check_run(config: Config, *, resume: bool) -> Checkpoint | None:
     check_data(config, open_dataset(Path(config.data.folder)))
     folder = Path(config.run.folder)
     if resume:
-        checkpoint = newest_valid(folder)
+        checkpoint = found or newest_valid(folder)
         _check_model(config, checkpoint)
         check_same_outer(config, checkpoint)
         return checkpoint

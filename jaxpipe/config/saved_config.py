@@ -60,6 +60,7 @@ def _check_size(checkpoint: Checkpoint, model: GptConfig) -> None:
             checkpoint,
             f"holds {saved:,} parameters, and its `config` describes a model of {stated:,}",
         )
+    entries = [each for each in entries if each.file not in checkpoint.elsewhere]
     files = {each.file for each in entries}
     try:
         on_disk = sum((checkpoint.folder / file).lstat().st_size for file in files)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jaxpipe.comm.mpi.abort_job import end_launcher
 from jaxpipe.errors import printable
-from jaxpipe.runtime.watchdog import Cause, read_heartbeats, write_cause
+from jaxpipe.runtime.watchdog import Cause, read_heartbeats
 
 _PATIENCE_S = 5.0
 
@@ -81,9 +81,12 @@ def kill_rank(folder: Path, rank: int) -> Killed:
     return Killed.NOW
 
 
-def end_job(folder: Path, cause: Cause, *, survives: bool) -> None:
-    """End this process, and with it the job: the main thread may be blocked for good."""
-    if write_cause(folder, cause):
+def end_job(keep: Callable[[Cause], bool], cause: Cause, *, survives: bool) -> None:
+    """End this process, and with it the job: the main thread may be blocked for good.
+
+    `keep` writes the cause, and returns whether it is the first.
+    """
+    if keep(cause):
         _write_line(f"{cause}")
     if survives:  # then one rank's exit does not end the others
         end_launcher()

@@ -49,8 +49,10 @@ class Prepared:
         return self.checkpoint is not None and self.checkpoint.step >= self.config.train.steps
 
 
-def prepare(config: Config, *, resume: bool) -> Prepared:
+def prepare(config: Config, *, resume: bool, found: Checkpoint | None = None) -> Prepared:
     """Resolve the plan and check the run; changes nothing.
+
+    A run that resumes looks for its checkpoint in its folder, if none was `found` before.
 
     Raises:
         UserError: the input is wrong.
@@ -61,7 +63,7 @@ def prepare(config: Config, *, resume: bool) -> Prepared:
     if config.run.compute is ComputeKind.PACED:
         check_paced(config, resume=resume)
     else:
-        checkpoint = check_run(config, resume=resume)
+        checkpoint = check_run(config, resume=resume, found=found)
     return Prepared(config=config, plan=plan, cluster=cluster, checkpoint=checkpoint)
 
 
@@ -79,10 +81,15 @@ def begin_folder(prepared: Prepared) -> Path:
     # First: it makes the folder, or refuses one that cannot be written.
     plan_file = write_resolved_plan(prepared.config, prepared.resolved)
     keep_inputs(prepared.config, prepared.cluster, folder)
+    forget_last_end(folder)
+    return plan_file
+
+
+def forget_last_end(folder: Path) -> None:
+    """Remove what the last run in a folder has left of its end."""
     clear_cause(folder)
     clear_ended(folder)
     clear_heartbeats(folder)
-    return plan_file
 
 
 def write_resolved_plan(config: Config, resolved: ResolvedPlan) -> Path:

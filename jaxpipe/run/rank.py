@@ -16,6 +16,7 @@ from jaxpipe.comm import BROADCAST_TAG, Transport, broadcast_bytes
 from jaxpipe.config import Config, cluster_from
 from jaxpipe.errors import UserError
 from jaxpipe.plan import ResolvedPlan, parse_resolved_plan, resolved_plan_text
+from jaxpipe.run.apart import Place, find_place
 from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.paced import run_paced
 from jaxpipe.run.prepare_run import begin_folder, introduce_run, prepare, report_complete
@@ -35,8 +36,9 @@ class Start:
     """With what a rank starts.
 
     `resolved` is None on ranks of the user's own launcher: rank 0 then resolves the plan. Rank 0
-    of a run that resumes has the `checkpoint`, or finds it. `resume_line` names the command that
-    continues the run.
+    of a run that resumes has the `checkpoint`, or finds it. `place` is where the run has its
+    folder, if ranks of the user's own launcher have found that out. `resume_line` names the command
+    that continues the run.
     """
 
     config: Config
@@ -44,6 +46,7 @@ class Start:
     resolved: ResolvedPlan | None = None
     checkpoint: Checkpoint | None = None
     cluster: Cluster | None = None
+    place: Place | None = None
     hooks: Hooks = NO_HOOKS
     resume_line: str = "next: the same command with --resume"
 
@@ -95,8 +98,12 @@ def _run(
         resume_line=start.resume_line,
         is_launched=is_launched,
         say=say,
+        disks=None if start.place is None else start.place.disks,
     )
-    return train_rank(member, resolved, resume=start.resume, checkpoint=start.checkpoint)
+    found = start.checkpoint
+    if start.place is not None and start.place.available is not None:
+        found = start.place.available
+    return train_rank(member, resolved, resume=start.resume, found=found)
 
 
 _REFUSED, _COMPLETE = b"", b"complete"
@@ -118,6 +125,15 @@ def receive_plan(transport: Transport, start: Start, held: ExitStack) -> Start |
     """
     refusal: UserError | None = None
     payload: bytes | None = None
+    try:
+        place = find_place(transport, start.config, held, resume=start.resume)
+        start = replace(start, place=place)
+    except UserError:  # which all ranks have found
+        transport.close()
+        raise
+    except BaseException as error:
+        transport.close(error=error)
+        raise
     try:
         if transport.rank == 0:
             try:
@@ -154,7 +170,9 @@ def _prepared(start: Start, held: ExitStack, *, num_started: int) -> Start:
     A run that is complete has no plan.
     """
     held.enter_context(locked(Path(start.config.run.folder)))
-    prepared = prepare(start.config, resume=start.resume)
+    folder, place = Path(start.config.run.folder), start.place
+    found = None if place is None else place.checkpoint(folder)
+    prepared = prepare(start.config, resume=start.resume, found=found)
     here = LaunchedRank(rank=0, num_ranks=num_started)
     check_launched_rank(here, num_ranks=prepared.plan.num_ranks)
     if prepared.is_complete:

@@ -3,12 +3,12 @@
 import logging
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from jaxpipe.collective import AllReduceKind
-from jaxpipe.comm import SurvivingTransport, Transport
+from jaxpipe.comm import BROADCAST_TAG, SurvivingTransport, Transport, broadcast_bytes
 from jaxpipe.config import Config, cluster_from, job_from, plan_from
 from jaxpipe.errors import RankLostError, one_line
 from jaxpipe.plan import Plan, ResolvedPlan, resolved_plan_text
@@ -21,15 +21,19 @@ from jaxpipe.run.signals import stop_on_signal
 from jaxpipe.run.smaller_plan import within
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
+from jaxpipe.runtime.checkpoint.own_disks.available import Available
+from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.config import Survival
+from jaxpipe.runtime.data.bring_dataset import bring_dataset
 from jaxpipe.runtime.hooks import Hooks
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.process.preflight import check_same_everywhere
 from jaxpipe.runtime.recovery.last_state import LastState
 from jaxpipe.runtime.recovery.survivor import Survivor
+from jaxpipe.runtime.resume_apart import fetched_checkpoint
 from jaxpipe.runtime.train import Outcome, Stopped, train
 from jaxpipe.runtime.train_snapshot import Saved
-from jaxpipe.runtime.watchdog import CauseKind, Watchdog, has_ended, mark_ended, write_cause
+from jaxpipe.runtime.watchdog import Cause, CauseKind, Watchdog, has_ended, mark_ended
 from jaxpipe.runtime.watchdog.of_job import start_watchdog
 
 logger = logging.getLogger(__name__)
@@ -42,7 +46,8 @@ class Member:
     `devices` are the names of those of the ranks of `transport`. A rank that a smaller plan has no
     use for is `spare`. `all_reduce` is that of the first plan, which smaller ones keep.
     `resume_line` names the command that continues the run, and `say` is called with how far this
-    rank is.
+    rank is. `disks` says which ranks share a run folder; None is one for all. `dataset` is the
+    folder of the dataset on this host, by default the configured one.
     """
 
     config: Config
@@ -56,11 +61,30 @@ class Member:
     watchdog: Watchdog | None = None
     last_state: LastState = field(default_factory=LastState)
     is_spare: bool = False
+    disks: Disks | None = None
+    dataset: Path | None = None
 
     @property
     def survives(self) -> bool:
         """Whether the job continues without lost ranks."""
         return self.config.run.survive is Survival.SHRINK
+
+    def bring_dataset(self) -> None:
+        """Bring the dataset to this host, if the hosts share no folder; all ranks call this."""
+        config = self.config
+        if self.disks is not None and not self.disks.is_shared:
+            self.dataset = bring_dataset(
+                self.transport,
+                self.disks,
+                Path(config.data.folder),
+                run_folder=Path(config.run.folder),
+                timeout_s=config.run.startup_timeout_s,
+            )
+
+    def job(self, config: Config, plan: Plan, *, devices: Sequence[str] = ()) -> Job:
+        """Return the job of a plan, with what is where on this host."""
+        job = job_from(config, plan, devices=devices, dataset=self.dataset)
+        return replace(job, disks=self.disks)
 
     def current_watchdog(self) -> Watchdog:
         """Return the watchdog of this rank, which a recovery replaces."""
@@ -69,24 +93,33 @@ class Member:
 
     def start_watchdog(self, job: Job) -> None:
         """Make the watchdog for a job; a stop that was requested of the last one stays."""
-        end = partial(end_job, job.folder, survives=self.survives)
+        end = partial(self._end_job, survives=self.survives)
         if self.survives:
             end = OnHang(job.folder, end=end)
         before, self.watchdog = (
             self.watchdog,
-            start_watchdog(job, rank=self.transport.rank, end=end),
+            start_watchdog(job, rank=self.transport.rank, end=end, transport=self.transport),
         )
         if before is not None and before.stop_requested:
             self.watchdog.stop_requested = True
 
+    def _end_job(self, cause: Cause, *, survives: bool) -> None:
+        """End the job, with the cause in every folder of the run."""
+        end_job(self.current_watchdog().keep_cause, cause, survives=survives)
+
 
 def train_rank(
-    member: Member, resolved: ResolvedPlan, *, resume: bool, checkpoint: Checkpoint | None
+    member: Member,
+    resolved: ResolvedPlan,
+    *,
+    resume: bool,
+    found: Checkpoint | Available | None,
 ) -> int:
     """Train as one rank, and return the exit code; an error ends all ranks.
 
-    With `resume`, rank 0 has the `checkpoint` at which all begin. A rank that was asked to stop
-    returns 0 if it was launched, since the others could be aborted for another code.
+    With `resume`, rank 0 has `found` the checkpoint at which all begin; where the hosts share no
+    folder, all ranks have found it. A rank that was asked to stop returns 0 if it was launched,
+    since the others could be aborted for another code.
 
     Raises:
         JaxpipeError: the input is wrong, or the run has failed.
@@ -95,10 +128,11 @@ def train_rank(
     try:
         if transport.rank == 0:
             console.print("\ncompiling the stages ...")
-        job = job_from(config, resolved.plan, devices=resolved.devices)
+        member.bring_dataset()
+        job = member.job(config, resolved.plan, devices=resolved.devices)
         member.start_watchdog(job)
         with stop_on_signal(member.current_watchdog, is_launched=member.is_launched) as received:
-            begin = partial(_train_first, member, job, resolved, resume=resume, found=checkpoint)
+            begin = partial(_train_first, member, job, resolved, resume=resume, found=found)
             outcome = _train_to_the_end(member, begin)
     except BaseException as error:
         # Before `close`, which ends the process.
@@ -136,7 +170,17 @@ def _leave(member: Member, *, is_over: bool) -> None:
     Rank 0 alone knows that the run `is_over`. From then on a rank that seems lost may just have
     left.
     """
-    folder = Path(member.config.run.folder)
+    folder, disks = Path(member.config.run.folder), member.disks
+    if disks is not None and not disks.is_shared:  # the others cannot see the mark of rank 0
+        word = b"over" if is_over else b""
+        heard = broadcast_bytes(
+            member.transport,
+            word if member.transport.rank == 0 else None,
+            root=0,
+            tag=BROADCAST_TAG,
+            timeout_s=member.config.run.timeout_s,
+        )
+        is_over = heard == b"over"
     if is_over:
         mark_ended(folder)
     try:
@@ -147,7 +191,12 @@ def _leave(member: Member, *, is_over: bool) -> None:
 
 
 def _train_first(
-    member: Member, job: Job, resolved: ResolvedPlan, *, resume: bool, found: Checkpoint | None
+    member: Member,
+    job: Job,
+    resolved: ResolvedPlan,
+    *,
+    resume: bool,
+    found: Checkpoint | Available | None,
 ) -> Outcome | Stopped | None:
     """Train as a rank of the whole plan, once all ranks are known to agree."""
     transport, timeout_s = member.transport, job.run.startup_timeout_s
@@ -155,7 +204,9 @@ def _train_first(
     del facts["hardware"]  # hosts may differ in it
     check_same_everywhere(transport, facts, timeout_s=timeout_s)
     checkpoint = None
-    if resume:
+    if isinstance(found, Available):
+        checkpoint = fetched_checkpoint(job, transport, found, timeout_s=timeout_s)
+    elif resume:
         checkpoint = agree_on_checkpoint(transport, found, timeout_s=timeout_s)
     return _train(member, job, checkpoint)
 
@@ -167,14 +218,17 @@ def _train_on(member: Member, survivor: Survivor) -> Outcome | Stopped | None:
         member.is_spare = True
         return None
     member.transport, plan = resumed.transport, resumed.job.plan
-    member.start_watchdog(resumed.job)
+    if member.disks is not None:  # without ranks for which the plan has no use
+        member.disks = member.disks.among(range(plan.num_ranks))
+    job = replace(resumed.job, disks=member.disks)
+    member.start_watchdog(job)
     if resumed.transport.rank == 0:
         cluster = cluster_from(member.config)  # others need no cluster file
         write_resolved_plan(member.config, ResolvedPlan.of(plan, cluster))
         console.print(f"\n{resumed}\n", markup=False)
         introduce(member.config, plan, cluster)
         console.print("\ncompiling the stages ...")
-    return _train(member, resumed.job, resumed.saved)
+    return _train(member, job, resumed.saved)
 
 
 def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped | None:
@@ -202,7 +256,9 @@ def _smaller_job(member: Member, survivors: Sequence[int]) -> Job | None:
         devices=member.devices,
         all_reduce=member.all_reduce,
     )
-    return None if found is None else job_from(found, plan_from(found))
+    if member.disks is not None:
+        member.disks = member.disks.among(survivors)
+    return None if found is None else member.job(found, plan_from(found))
 
 
 def _report(member: Member, plan: Plan, outcome: Outcome | Stopped | None) -> None:
@@ -223,7 +279,7 @@ def _keep_error(member: Member, error: BaseException) -> None:
     folder, rank = Path(member.config.run.folder), member.transport.rank
     if member.watchdog is not None:
         message = one_line(rank, error).partition(": ")[2]
-        write_cause(folder, member.watchdog.cause(CauseKind.ERROR, message))
+        member.watchdog.keep_cause(member.watchdog.cause(CauseKind.ERROR, message))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"rank-{rank}-error.txt").write_text(traceback.format_exc())

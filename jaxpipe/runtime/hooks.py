@@ -18,7 +18,10 @@ from jaxpipe.schedule import Instruction
 
 
 class SavePhase(Enum):
-    """What a save is about to do, in this order; rank 0 alone comes by all but the first."""
+    """What a save is about to do, in this order; rank 0 alone comes by all but the first.
+
+    Where hosts share no folder, the first rank of each disk comes by the last three.
+    """
 
     SHARDS = "shards"
     """A save has begun, and this rank has not written its shards."""

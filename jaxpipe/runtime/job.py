@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Plan
+from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.config import (
     CheckpointConfig,
     CommConfig,
@@ -34,7 +35,8 @@ class Job:
 
     `loss_scale` is None if the loss is not scaled. `flops_per_token` counts the forward and the
     backward of the model without rematerialisation. `description`, configuration and versions, is
-    saved with each checkpoint and with the metrics.
+    saved with each checkpoint and with the metrics. `disks` says which ranks see the same run
+    folder; None is one folder for all.
     """
 
     model: Model
@@ -52,6 +54,7 @@ class Job:
     rank_names: tuple[str, ...]
     description: Mapping[str, Any]
     outer: OuterConfig = field(default_factory=OuterConfig)
+    disks: Disks | None = None
 
     @property
     def folder(self) -> Path:

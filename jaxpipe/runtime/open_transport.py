@@ -4,9 +4,9 @@ import logging
 from collections.abc import Callable
 from itertools import pairwise
 
-from jaxpipe.comm import LocalWorld, ShapedTransport, Transport, broadcast_bytes, gather_bytes
+from jaxpipe.comm import LocalWorld, ShapedTransport, Transport, first_text
 from jaxpipe.comm.nccl import NcclBinding, NcclTransport, local_binding
-from jaxpipe.comm.tags import BROADCAST_TAG, GATHER_TAG
+from jaxpipe.comm.tags import GATHER_TAG
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.config import RunConfig, Survival, TransportKind
 from jaxpipe.topo import Cluster
@@ -110,7 +110,4 @@ def _missing_anywhere(base: Transport, binding: NcclBinding | str, *, timeout_s:
     All ranks must decide alike: with one of them on MPI, the others would wait for it in NCCL.
     """
     mine = f"rank {base.rank}: {binding}" if isinstance(binding, str) else ""
-    all_missing = gather_bytes(base, mine.encode(), root=0, tag=GATHER_TAG, timeout_s=timeout_s)
-    # The first reason that is not empty; b"" if all ranks have NCCL.
-    first = None if all_missing is None else next(filter(None, all_missing), b"")
-    return broadcast_bytes(base, first, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s).decode()
+    return first_text(base, mine, tag=GATHER_TAG, timeout_s=timeout_s)

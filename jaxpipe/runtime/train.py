@@ -13,12 +13,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from jaxpipe.comm import Transport
 from jaxpipe.errors import RunError
 from jaxpipe.jaxpr import warn_if_untested
 from jaxpipe.runtime.checkpoint import latest
-from jaxpipe.runtime.checkpoint.async_saver import Saver, Snapshot
+from jaxpipe.runtime.checkpoint.async_saver import Saver
+from jaxpipe.runtime.checkpoint.own_disks.commit_by_message import CommitByMessage
+from jaxpipe.runtime.checkpoint.own_disks.copies import copies_of
+from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.records import (
@@ -35,6 +39,7 @@ from jaxpipe.runtime.outer.outer_loop import OuterEnd, OuterLoop
 from jaxpipe.runtime.outer.outer_snapshot import outer_snapshot, start_outer
 from jaxpipe.runtime.process.compile_cache import publish
 from jaxpipe.runtime.recovery.last_state import LastState, Trained
+from jaxpipe.runtime.resume_apart import gather_on_rank_0
 from jaxpipe.runtime.stage.optimizer import learning_rate
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.nonfinite import NonfiniteSteps
@@ -101,13 +106,7 @@ def train(
     outer, state, first_step = _restored(worker, checkpoint)
     if checkpoint is not None and transport.rank == 0:
         _warn_of_lost_feedback(job, first_step=first_step)
-    saver = Saver(
-        transport,
-        folder=job.folder,
-        keep=job.checkpoint.keep,
-        timeout_s=job.run.timeout_s,
-        hooks=hooks,
-    )
+    saver = _saver(job, transport, hooks=hooks)
     unfinished = last_state.unfinished
     num_reported = first_step if unfinished is None else first_step - 1
     training = _Training(
@@ -131,6 +130,8 @@ def train(
     worker.close()
     if outer is not None:
         outer.close(timeout_s=job.run.timeout_s)
+    if last_step == job.train.steps:
+        gather_on_rank_0(job, transport)
     trace = gather_trace(worker, training.reporter.bubbles)
     training.reporter.close()
     if trace is None:
@@ -223,6 +224,22 @@ class _Training:
         if self.outer is None:
             return snapshot(self.worker, state, step=done)
         return outer_snapshot(self.outer, state, step=done)
+
+
+def _saver(job: Job, transport: Transport, *, hooks: Hooks) -> Saver:
+    """Return what saves checkpoints, on the shared folder or on the disks of the hosts."""
+    common: Any = {
+        "folder": job.folder,
+        "keep": job.checkpoint.keep,
+        "timeout_s": job.run.timeout_s,
+        "hooks": hooks,
+    }
+    if job.disks is None or job.disks.is_shared:
+        return Saver(transport, **common)
+    # Copies cross links between hosts while other ranks wait: that takes longer than a step.
+    apart = {**common, "timeout_s": max(job.run.timeout_s, job.run.startup_timeout_s)}
+    copies = copies_of(job.plan, job.disks)
+    return Saver(transport, **apart, apart=CommitByMessage(transport, copies, **apart))
 
 
 def _restored(worker: Worker, saved: Saved | None) -> tuple[OuterLoop | None, TrainState, int]:

@@ -15,7 +15,7 @@ import optax
 
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import flatten, names, restore
-from jaxpipe.runtime.checkpoint.async_saver import Snapshot
+from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.calls import StageCalls
 from jaxpipe.runtime.stage.loss_scale import LossScale, initial_loss_scale

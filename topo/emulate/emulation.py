@@ -8,11 +8,13 @@
 """
 
 import json
+import shlex
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from jaxpipe.topo.cluster import Cluster
@@ -23,6 +25,7 @@ from jaxpipe.topo.emulate.engine import Choice, Engine, EngineKind, LinkCount, c
 from jaxpipe.topo.emulate.mpi import available_cores, mpi_settings
 from jaxpipe.topo.emulate.namespaces import check_sysctls, locked, make, remove, sweep
 from jaxpipe.topo.emulate.network_spec import NetworkSpec, Tcp, network_spec
+from jaxpipe.topo.emulate.own_disks import MOUNTS, give_disks
 from jaxpipe.topo.emulate.owner import Owner, this_process
 from jaxpipe.topo.emulate.relay_engine import RelayEngine
 from jaxpipe.topo.emulate.watch import RankWatch
@@ -74,8 +77,17 @@ class Emulation:
         names = [each.name for each in self.cluster.hosts]
         if host not in names:
             raise ValueError(f"cluster {self.cluster.name!r} has no host {host!r}: it has {names}")
-        name = self.owner.namespace(names.index(host))
-        return ("ip", "netns", "exec", name, "unshare", "--uts", *_named(host))
+        number = names.index(host)
+        named = _named(host, number=number, mounts=self.owner.folder / MOUNTS)
+        return ("ip", "netns", "exec", self.owner.namespace(number), "unshare", "--uts", *named)
+
+    def give_disks(self, paths: Sequence[Path]) -> None:
+        """Give each host its own content of these folders, from the next `mpirun` on.
+
+        Raises:
+            ValueError: a path is not absolute, or no folder.
+        """
+        give_disks(self.owner, len(self.cluster.hosts), paths)
 
     def watch(self) -> RankWatch:
         """Return a watch of the hosts of ranks, to be entered before they start."""
@@ -179,10 +191,11 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _named(host: str) -> tuple[str, ...]:
-    """Return the prefix of a command that sets the name of its host."""
+def _named(host: str, *, number: int, mounts: Path) -> tuple[str, ...]:
+    """Return the prefix of a command that sets the name of its host, and mounts its disks."""
     # $0 and $@: the name is data, never part of the shell's text.
-    return ("sh", "-c", 'hostname "$0" && exec "$@"', host)
+    begin = f'hostname "$0" && number={number} && . {shlex.quote(str(mounts))} && exec "$@"'
+    return ("sh", "-c", begin, host)
 
 
 def _count(host: str, namespace: str) -> HostCount:

@@ -1,9 +1,10 @@
 """Settings and a launch agent that make `mpirun` start its ranks in the namespaces.
 
 Open MPI and MPICH start ranks on other hosts through a program such as ssh; the agent replaces it.
-Given a host's name and a command, it enters the namespace of the host, sets the host name, binds to
-its processors and runs the command. Files of hosts, one line per rank, place the ranks; settings
-make MPI use TCP over the emulated network: hosts on one machine would use shared memory otherwise.
+Given a host's name and a command, it enters the namespace of the host, sets the host name, mounts
+the host's disks, binds to its processors and runs the command. Files of hosts, one line per rank,
+place the ranks; settings make MPI use TCP over the emulated network: hosts on one machine would use
+shared memory otherwise.
 
 Sources: PRRTE 3, prte-map(1), "seq"; Open MPI 5, "TCP"; MPICH, "Using the Hydra Process Manager";
 UCX and libfabric, "environment variables".
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 
 from jaxpipe.topo.cluster import Cluster
 from jaxpipe.topo.emulate import addresses
+from jaxpipe.topo.emulate.own_disks import MOUNTS
 from jaxpipe.topo.emulate.owner import Owner
 from jaxpipe.topo.hostfile import mpich_hostfile
 
@@ -31,7 +33,8 @@ shift
 while read -r name number cores; do
     if [ "$name" = "$host" ]; then
         exec ip netns exec "{prefix}$number" taskset -c "$cores" unshare --uts \\
-            sh -c 'hostname "$0" && eval "$1"' "$host" "$*"
+            sh -c 'hostname "$0" && number=$2 && . "{mounts}" && eval "$1"' \\
+            "$host" "$*" "$number"
     fi
 done < "{table}"
 echo "no emulated host is called $host" >&2
@@ -66,7 +69,9 @@ def mpi_settings(
             )
         )
     )
-    agent.write_text(_AGENT.format(prefix=owner.namespace(""), table=table))
+    mounts = folder / MOUNTS
+    mounts.touch()  # empty, unless hosts are given disks of their own
+    agent.write_text(_AGENT.format(prefix=owner.namespace(""), table=table, mounts=mounts))
     agent.chmod(0o755)
     (folder / "mpich.hosts").write_text(mpich)
     (folder / "openmpi.hosts").write_text("".join(f"{name}\n" for name in names))

@@ -1,10 +1,11 @@
-"""Gather and broadcast of bytes, and the barrier, over any transport.
+"""Gather, broadcast and exchange of bytes, and the barrier, over any transport.
 
 For control messages (reports, plans, traces), not for gradients: the root exchanges messages with
 every rank itself.
 """
 
 import jax
+import msgspec
 import numpy as np
 
 from jaxpipe.collective.kinds import BarrierKind
@@ -34,7 +35,7 @@ def gather_bytes(
         TransportError: a message could not be moved, or the job was aborted.
     """
     if transport.rank != root:
-        _send_bytes(transport, payload, to=(root,), tag=tag, timeout_s=timeout_s)
+        send_bytes(transport, payload, to=(root,), tag=tag, timeout_s=timeout_s)
         return None
     others = [rank for rank in range(transport.num_ranks) if rank != root]
     # All posted before the first is waited for: ranks may send in any order.
@@ -66,12 +67,49 @@ def broadcast_bytes(
     if transport.rank == root:
         assert payload is not None, "the root needs a payload to broadcast"
         others = tuple(rank for rank in range(transport.num_ranks) if rank != root)
-        _send_bytes(transport, payload, to=others, tag=tag, timeout_s=timeout_s)
+        send_bytes(transport, payload, to=others, tag=tag, timeout_s=timeout_s)
         return payload
     assert payload is None, f"rank {transport.rank} passes a payload, but the root is {root}"
-    length = transport.receive(_LENGTH, source=root, tag=tag).wait(timeout_s=timeout_s)
-    receiving = transport.receive(_payload_of(length), source=root, tag=tag)
-    return _bytes_of(receiving.wait(timeout_s=timeout_s))
+    return receive_bytes(transport, source=root, tag=tag, timeout_s=timeout_s)
+
+
+def exchange_bytes(
+    transport: Transport, payload: bytes, *, tag: int, timeout_s: float
+) -> tuple[bytes, ...]:
+    """Return the payloads of all ranks, by rank, on every rank; rank 0 gathers and broadcasts them.
+
+    >>> from jaxpipe.comm.local import run_ranks
+    >>> run_ranks(2, lambda transport: exchange_bytes(
+    ...     transport, b"x" * transport.rank, tag=0, timeout_s=1.0))
+    [(b'', b'x'), (b'', b'x')]
+
+    Raises:
+        DeadlineError: a message took longer than `timeout_s`.
+        TransportError: a message could not be moved, or the job was aborted.
+    """
+    gathered = gather_bytes(transport, payload, root=0, tag=tag, timeout_s=timeout_s)
+    packed = None if gathered is None else msgspec.msgpack.encode(gathered)
+    everything = broadcast_bytes(transport, packed, root=0, tag=tag, timeout_s=timeout_s)
+    return msgspec.msgpack.decode(everything, type=tuple[bytes, ...])
+
+
+def first_text(transport: Transport, text: str, *, tag: int, timeout_s: float) -> str:
+    """Return on all ranks the text of the first rank whose text is not empty, if any is.
+
+    So all ranks decide alike about a problem that only some of them have.
+
+    >>> from jaxpipe.comm.local import run_ranks
+    >>> texts = ["", "disk full", "no such file"]
+    >>> run_ranks(3, lambda t: first_text(t, texts[t.rank], tag=0, timeout_s=1.0))
+    ['disk full', 'disk full', 'disk full']
+
+    Raises:
+        DeadlineError: a message took longer than `timeout_s`.
+        TransportError: a message could not be moved, or the job was aborted.
+    """
+    gathered = gather_bytes(transport, text.encode(), root=0, tag=tag, timeout_s=timeout_s)
+    first = None if gathered is None else next(filter(None, gathered), b"")
+    return broadcast_bytes(transport, first, root=0, tag=tag, timeout_s=timeout_s).decode()
 
 
 def barrier(
@@ -97,14 +135,32 @@ def barrier(
     execution.run(list(weave([barrier_phases(members, transport.rank, kind)])))
 
 
-def _send_bytes(
+def send_bytes(
     transport: Transport, payload: bytes, *, to: tuple[int, ...], tag: int, timeout_s: float
 ) -> None:
+    """Send a payload of any length to some ranks, for `receive_bytes`.
+
+    Raises:
+        DeadlineError: a message took longer than `timeout_s`.
+        TransportError: a message could not be moved, or the job was aborted.
+    """
     length = np.array([len(payload)], np.int64)
     content = np.frombuffer(payload, np.uint8)
     sendings = [transport.send(part, to=rank, tag=tag) for rank in to for part in (length, content)]
     for sending in sendings:
         sending.wait(timeout_s=timeout_s)
+
+
+def receive_bytes(transport: Transport, *, source: int, tag: int, timeout_s: float) -> bytes:
+    """Return the payload that a rank sends by `send_bytes`.
+
+    Raises:
+        DeadlineError: a message took longer than `timeout_s`.
+        TransportError: a message could not be moved, or the job was aborted.
+    """
+    length = transport.receive(_LENGTH, source=source, tag=tag).wait(timeout_s=timeout_s)
+    receiving = transport.receive(_payload_of(length), source=source, tag=tag)
+    return _bytes_of(receiving.wait(timeout_s=timeout_s))
 
 
 def _payload_of(length: np.ndarray | jax.Array) -> jax.ShapeDtypeStruct:

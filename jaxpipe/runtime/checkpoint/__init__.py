@@ -14,9 +14,11 @@
 - `tensor_names`: names of tensors that any partition of the layers can read
 - `newest_valid`, `agree`: which checkpoint a run resumes from, on all ranks
 - `make_room`: remove old checkpoints from a disk that is full
-- `async_saver`: save while the training continues
+- `save_parts`: what a rank contributes; `async_saver`: save while the training continues
+- `own_disks`: all of this where the hosts share no folder
 
-The package needs neither jax nor MPI; `agree` and `async_saver` do, and are imported by themselves.
+The package needs neither jax nor MPI; `agree`, `async_saver` and `own_disks` do, and are imported
+by themselves.
 """
 
 from jaxpipe.runtime.checkpoint.checkpoint import Checkpoint, commit, open_checkpoint, verify

@@ -8,18 +8,16 @@
 Training stops for the copy, and for a save that is still under way when the next one begins. If
 a checkpoint cannot be saved, a warning says so and training continues. On a disk without room for
 one more than `keep`, the oldest is removed before the next is written.
+
+Where the hosts share no folder, `own_disks.commit_by_message` saves in the same thread instead.
 """
 
 import logging
-from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import numpy as np
 
 from jaxpipe.comm import SAVE_TAG, Transport, broadcast_bytes, gather_bytes
 from jaxpipe.comm.serial_executor import SerialExecutor
@@ -33,42 +31,19 @@ from jaxpipe.runtime.checkpoint import (
     prune,
     write_shard,
 )
-from jaxpipe.runtime.checkpoint.make_room import error_number, make_room, most_with_room
+from jaxpipe.runtime.checkpoint.make_room import make_room, most_with_room
+from jaxpipe.runtime.checkpoint.own_disks.commit_by_message import CommitByMessage
+from jaxpipe.runtime.checkpoint.save_parts import Snapshot, Written
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """One rank's part of the state after `step` steps, in arrays that nothing else refers to.
-
-    `shards` maps the name of a file to its tensors, by their names.
-    """
-
-    step: int
-    shards: Mapping[str, Mapping[str, np.ndarray]]
-    metadata: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
-    """The report of a rank to rank 0: the entries that it wrote, or why not, with its `errno`."""
-
-    entries: tuple[TensorEntry, ...] = ()
-    failure: str = ""
-    number: int | None = None
-
-    @classmethod
-    def of(cls, error: Exception) -> "_Written":
-        """Return the report of a rank that could not write."""
-        return cls(failure=str(error), number=error_number(error))
-
-
 class Saver:
     """Saves one snapshot after another; all ranks must call `begin` for the same steps.
 
-    The newest `keep` checkpoints stay. `timeout_s` is for each message between ranks.
+    The newest `keep` checkpoints stay. `timeout_s` is for each message between ranks. `apart` saves
+    where the hosts share no folder.
     """
 
     def __init__(
@@ -79,7 +54,9 @@ class Saver:
         keep: int,
         timeout_s: float,
         hooks: Hooks = NO_HOOKS,
+        apart: CommitByMessage | None = None,
     ) -> None:
+        self._apart = apart
         self._transport = transport
         self._folder = folder
         self._keep = keep
@@ -126,7 +103,8 @@ class Saver:
                 self._thread.close(timeout_s=self._timeout_s)
 
     def _run(self, snapshot: Snapshot) -> str | None:
-        failure = self._save(snapshot)
+        save = self._save if self._apart is None else self._apart.save
+        failure = save(snapshot)
         if failure is not None:
             step = snapshot.step
             logger.warning("no checkpoint of step %d, training continues: %s", step, failure)
@@ -148,7 +126,7 @@ class Saver:
         )
         if payloads is None:
             return None
-        return self._commit([msgspec.json.decode(p, type=_Written) for p in payloads], snapshot)
+        return self._commit([msgspec.json.decode(p, type=Written) for p in payloads], snapshot)
 
     def _make_folder(self, step: int) -> str:
         """Return an empty string, or why there is no folder."""
@@ -159,17 +137,17 @@ class Saver:
             return str(error)
         return ""
 
-    def _write(self, snapshot: Snapshot) -> _Written:
+    def _write(self, snapshot: Snapshot) -> Written:
         folder = partial_folder(self._folder, step=snapshot.step)
         entries: tuple[TensorEntry, ...] = ()
         try:
             for name, tensors in snapshot.shards.items():
                 entries += write_shard(folder, name, tensors)
         except (OSError, CheckpointError) as error:
-            return _Written.of(error)
-        return _Written(entries=entries)
+            return Written.of(error)
+        return Written(entries=entries)
 
-    def _commit(self, written: list[_Written], snapshot: Snapshot) -> str | None:
+    def _commit(self, written: list[Written], snapshot: Snapshot) -> str | None:
         folder = partial_folder(self._folder, step=snapshot.step)
         failures = [each for each in written if each.failure]
         try:
@@ -180,7 +158,7 @@ class Saver:
                 self._hooks.before_save_phase(SavePhase.PRUNE)
                 prune(self._folder, keep=self._keep, newest=snapshot.step, hooks=self._hooks)
         except (OSError, CheckpointError) as error:
-            failures.append(_Written.of(error))
+            failures.append(Written.of(error))
         if not failures:
             return None
         # A partial checkpoint would take the space that the next save needs.

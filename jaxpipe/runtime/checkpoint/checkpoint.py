@@ -28,7 +28,8 @@ _log = logging.getLogger(__name__)
 class Checkpoint:
     """An open checkpoint: `tensors` lists its contents by name; none of them is read yet.
 
-    `copies` and `headers` are those of the manifest.
+    `copies` and `headers` are those of the manifest. `elsewhere` are its files that only other
+    disks hold, of a run whose hosts share no folder (`own_disks`).
     """
 
     folder: Path
@@ -37,6 +38,7 @@ class Checkpoint:
     tensors: Mapping[str, TensorEntry]
     copies: tuple[TensorEntry, ...] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: frozenset[str] = frozenset()
 
     @property
     def names_by_file(self) -> dict[str, set[str]]:
@@ -88,26 +90,50 @@ def commit(
             manifest does not read back as it was written.
         OSError: the disk is full.
     """
-    tensors: dict[str, TensorEntry] = {}
-    copies: list[TensorEntry] = []
+    entries = tuple(entries)
     names: dict[str, set[str]] = defaultdict(set)
     for entry in entries:
         names[entry.file].add(entry.name)
+    for file in sorted(names):
+        check_shard(folder, file, names[file])
+    headers = {file: checksum_header(folder, file) for file in sorted(names)}
+    # From here on only rank 0 writes: the manifest, and the rename that commits everything.
+    manifest = manifest_of(step_of(folder), entries, metadata, headers=headers)
+    return commit_manifest(folder, manifest, hooks=hooks)
+
+
+def manifest_of(
+    step: int,
+    entries: Iterable[TensorEntry],
+    metadata: Mapping[str, Any],
+    *,
+    headers: Mapping[str, str],
+) -> Manifest:
+    """Return the manifest of these entries: of each name the first, and the others as copies."""
+    tensors: dict[str, TensorEntry] = {}
+    copies: list[TensorEntry] = []
+    for entry in entries:
         kept = tensors.setdefault(entry.name, entry)
         if kept is not entry:
             copies.append(entry)
         if kept.checksum != entry.checksum:
             _log.warning("%s differs: kept that of %s, not %s", entry.name, kept.file, entry.file)
-    for file in sorted(names):
-        check_shard(folder, file, names[file])
-    # From here on only rank 0 writes: the manifest, and the rename that commits everything.
-    manifest = Manifest(
-        step=step_of(folder),
+    return Manifest(
+        step=step,
         metadata=dict(metadata),
         tensors=tuple(tensors.values()),
         copies=tuple(copies),
-        headers={file: checksum_header(folder, file) for file in sorted(names)},
+        headers=dict(headers),
     )
+
+
+def commit_manifest(folder: Path, manifest: Manifest, *, hooks: Hooks = NO_HOOKS) -> Path:
+    """Write the manifest of a folder whose shards are verified, and put the folder in place.
+
+    Raises:
+        CheckpointError: the manifest does not read back as it was written.
+        OSError: the disk is full.
+    """
     write_manifest(folder, manifest)
     if read_manifest(folder).tensors != manifest.tensors:
         raise corrupt(folder, "the manifest does not read back as it was written")
@@ -133,6 +159,18 @@ def verify(checkpoint: Checkpoint) -> None:
         read_shard(folder, entry.file, [entry])
 
 
+def verify_file(checkpoint: Checkpoint, file: str) -> None:
+    """Read and verify every byte of one file, one tensor at a time, and keep none.
+
+    Raises:
+        CheckpointError: it is missing, truncated, changed, or holds other tensors.
+    """
+    _check_listed(checkpoint, file, checkpoint.names_by_file[file])
+    for entry in (*checkpoint.tensors.values(), *checkpoint.copies):
+        if entry.file == file:
+            read_shard(checkpoint.folder, file, [entry])
+
+
 def _check_listed(checkpoint: Checkpoint, file: str, names: set[str]) -> None:
     """Check the header of a file, or of older versions, that its tensors are in the manifest."""
     folder = checkpoint.folder
@@ -151,7 +189,11 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     Raises:
         CheckpointError: the manifest is missing, corrupt or of another format version.
     """
-    manifest = read_manifest(folder)
+    return checkpoint_of(folder, read_manifest(folder))
+
+
+def checkpoint_of(folder: Path, manifest: Manifest) -> Checkpoint:
+    """Return the checkpoint that a manifest describes, with its files in this folder."""
     return Checkpoint(
         folder=folder,
         step=manifest.step,

@@ -106,6 +106,11 @@ def newest_first(run_folder: Path) -> tuple[Path, ...]:
     return tuple(path for _, path in sorted(ours, key=lambda found: found[0]))[::-1]
 
 
+def unfinished(run_folder: Path) -> tuple[Path, ...]:
+    """Return the folders of saves that were not committed, the latest first."""
+    return tuple(path for path, _ in _ours(run_folder) if path.suffix == _PARTIAL)
+
+
 def discard(folder: Path) -> None:
     """Remove a folder that `begin_checkpoint` made, and free its space."""
     _remove([folder])

@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from jaxpipe.errors import CheckpointError
@@ -47,16 +48,25 @@ def most_with_room(run_folder: Path, number: int | None) -> int | None:
     return max(1, count - 1) if is_full or number == errno.EDQUOT else None
 
 
-def make_room(run_folder: Path, *, most: int | None = None) -> None:
+def _newest_intact(run_folder: Path) -> Path:
+    return newest_valid(run_folder).folder
+
+
+def make_room(
+    run_folder: Path,
+    *,
+    most: int | None = None,
+    newest: Callable[[Path], Path] = _newest_intact,
+) -> None:
     """Remove the oldest checkpoints until there is room for another, of the size of the newest.
 
     The remains of interrupted saves go first. At least the newest intact one stays, and at most
-    `most`. Costs a read of that one if any is removed.
+    `most`. Costs a read of that one if any is removed. `newest` returns the folder that stays.
     """
     remove_remains(run_folder)
     while _is_short(run_folder, most):
         try:
-            kept = newest_valid(run_folder).folder
+            kept = newest(run_folder)
         except CheckpointError:
             return
         committed = committed_folders(run_folder)

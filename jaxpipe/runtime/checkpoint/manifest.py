@@ -84,7 +84,12 @@ class Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `manifest.json` with its own checksum; `metadata` must be JSON, without NaN."""
-    write_durably(folder / MANIFEST, seal(msgspec.to_builtins(manifest), version=_VERSION))
+    write_durably(folder / MANIFEST, sealed(manifest))
+
+
+def sealed(manifest: Manifest) -> bytes:
+    """Return the content of `manifest.json`."""
+    return seal(msgspec.to_builtins(manifest), version=_VERSION)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -97,9 +102,21 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
         content = read_regular(path, most_bytes=_MOST_BYTES)
+    except OSError as error:
+        raise corrupt(path, error) from None
+    return parse_manifest(content, folder)
+
+
+def parse_manifest(content: bytes, folder: Path) -> Manifest:
+    """Return the manifest with this content, of a folder.
+
+    Raises:
+        CheckpointError: it is corrupt or of another format version, or names a file outside.
+    """
+    try:
         manifest = msgspec.convert(unseal(content, version=_VERSION), Manifest)
         for entry in (*manifest.tensors, *manifest.copies):
             check_inside(entry.file, folder)
-        return manifest
     except (OSError, ValueError, msgspec.ValidationError) as error:
-        raise corrupt(path, error) from None
+        raise corrupt(folder / MANIFEST, error) from None
+    return manifest

@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxpipe.outer import OuterState, fresh_state
 from jaxpipe.runtime.checkpoint import flatten
-from jaxpipe.runtime.checkpoint.async_saver import Snapshot
+from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.outer.outer_buckets import BucketLayout, OuterBucket, bucket_layouts
 from jaxpipe.runtime.outer.outer_exchange import OuterExchange, outer_exchange
 from jaxpipe.runtime.outer.outer_loop import OuterLoop, first_layer

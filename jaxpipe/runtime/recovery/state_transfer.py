@@ -20,14 +20,7 @@ import jax.numpy as jnp
 import msgspec
 import numpy as np
 
-from jaxpipe.comm import (
-    BROADCAST_TAG,
-    GATHER_TAG,
-    STATE_TRANSFER_TAG,
-    Transport,
-    broadcast_bytes,
-    gather_bytes,
-)
+from jaxpipe.comm import GATHER_TAG, STATE_TRANSFER_TAG, Transport, exchange_bytes
 from jaxpipe.errors import CheckpointError
 
 
@@ -144,18 +137,10 @@ def moves(offers: Sequence[Offer], *, step: int) -> tuple[Move, ...]:
 
 
 def _exchange(transport: Transport, offer: Offer, *, timeout_s: float) -> list[Offer]:
-    gathered = gather_bytes(
-        transport, msgspec.msgpack.encode(offer), root=0, tag=GATHER_TAG, timeout_s=timeout_s
+    offers = exchange_bytes(
+        transport, msgspec.msgpack.encode(offer), tag=GATHER_TAG, timeout_s=timeout_s
     )
-    everything = None
-    if gathered is not None:
-        everything = msgspec.msgpack.encode(
-            [msgspec.msgpack.decode(each, type=Offer) for each in gathered]
-        )
-    all_offers = broadcast_bytes(
-        transport, everything, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s
-    )
-    return msgspec.msgpack.decode(all_offers, type=list[Offer])
+    return [msgspec.msgpack.decode(each, type=Offer) for each in offers]
 
 
 def _move(

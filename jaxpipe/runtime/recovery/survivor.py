@@ -31,11 +31,13 @@ from jaxpipe.comm.mpi.abort_job import end_launcher
 from jaxpipe.errors import CheckpointError, RunError, printable
 from jaxpipe.runtime.checkpoint import newest_valid
 from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
+from jaxpipe.runtime.checkpoint.own_disks.available import newest_available
 from jaxpipe.runtime.config import RunConfig
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.step_result import StepEnd
 from jaxpipe.runtime.recovery.last_state import LastState
 from jaxpipe.runtime.recovery.state_transfer import Offer, TransferredState, transfer_state
+from jaxpipe.runtime.resume_apart import fetched_checkpoint
 from jaxpipe.runtime.train_snapshot import Saved, needed_tensors, own_tensors, to_metadata
 from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause, write_cause
 
@@ -161,7 +163,7 @@ class Survivor:
         transferred = transfer_state(transport, offer, tensors or {}, timeout_s=timeout_s)
         self._last_state.unfinished = None
         if transferred is None:
-            return _from_disk(transport, job.folder, timeout_s=timeout_s)
+            return _from_disk(transport, job, timeout_s=timeout_s)
         ended = transferred.metadata[_ENDED]
         self._last_state.unfinished = None if ended is None else msgspec.convert(ended, StepEnd)
         return transferred
@@ -191,9 +193,18 @@ def _own_state(last_state: LastState) -> tuple[dict[str, np.ndarray] | None, dic
     return own_tensors(trained.worker, trained.state), metadata
 
 
-def _from_disk(transport: Transport, folder: Path, *, timeout_s: float) -> Saved | None:
-    """Return the newest intact checkpoint, as rank 0 finds it; None if there is none."""
-    found = None
+def _from_disk(transport: Transport, job: Job, *, timeout_s: float) -> Saved | None:
+    """Return the newest intact checkpoint, as rank 0 finds it; None if there is none.
+
+    Where the hosts share no folder, that of the disks that are left.
+    """
+    folder, found = job.folder, None
+    if job.disks is not None and not job.disks.is_shared:
+        try:
+            available = newest_available(transport, job.disks, folder, timeout_s=timeout_s)
+        except CheckpointError:  # which all ranks raise
+            return None
+        return fetched_checkpoint(job, transport, available, timeout_s=timeout_s)
     if transport.rank == 0:
         with suppress(CheckpointError):
             found = newest_valid(folder)

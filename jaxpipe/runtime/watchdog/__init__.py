@@ -9,6 +9,7 @@
 - `watchdog`: the thread of one rank, and the deadlines that it learns
 - `heartbeat`: the file of one rank, `culprit`: the rank at the end of the chain of waits
 - `cause`: why the run has ended, for the terminal and for `jaxpipe run`
+- `heartbeat_exchange`: both as messages, between ranks that share no folder
 - `of_job`: the watchdog of a rank of a job, and the ranks that each instruction waits for
 """
 

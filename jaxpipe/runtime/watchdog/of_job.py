@@ -4,18 +4,28 @@ Not exported by the package: the interpreter imports the package, and a job the 
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from jaxpipe.comm import Transport
 from jaxpipe.plan import Plan, island_of
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.watchdog import Cause, Deadlines, Seen, Watchdog
+from jaxpipe.runtime.watchdog import Cause, Deadlines, Seen, Watchdog, write_cause
+from jaxpipe.runtime.watchdog.heartbeat_exchange import HeartbeatExchange
 from jaxpipe.schedule import Bucket, Instruction, Op
 
 
 def start_watchdog(
-    job: Job, *, rank: int, end: Callable[[Cause], object] | None = None
+    job: Job,
+    *,
+    rank: int,
+    end: Callable[[Cause], object] | None = None,
+    transport: Transport | None = None,
 ) -> Watchdog:
-    """Return the watchdog of a rank, not started; `end` is called with the cause of a hang."""
+    """Return the watchdog of a rank, not started; `end` is called with the cause of a hang.
+
+    Over the `transport` it exchanges heartbeats with ranks that do not see the run folder.
+    """
     seen = Seen(
         rank=rank,
         stage=job.plan.stages(rank)[0],
@@ -24,7 +34,18 @@ def start_watchdog(
         waits_for=_waits_within(job, rank=rank),
     )
     deadlines = Deadlines(least_s=job.run.hang_s, unlearned_s=job.run.timeout_s)
-    return Watchdog(seen, deadlines, end=end)
+    meet = None if transport is None else _meeting(job, transport)
+    return Watchdog(seen, deadlines, end=end, meet=meet)
+
+
+def _meeting(job: Job, transport: Transport) -> Callable[[], HeartbeatExchange] | None:
+    """Return what begins the exchange with the ranks on other disks; None if there are none."""
+    if job.disks is None or job.disks.is_shared:
+        return None
+    leader_of = job.disks.leader_of
+    others = [rank for rank, leader in enumerate(leader_of) if leader != leader_of[transport.rank]]
+    keep = partial(write_cause, job.folder)
+    return lambda: HeartbeatExchange(transport, others, on_cause=keep)
 
 
 def no_watchdog(rank: int) -> Watchdog:

@@ -1,5 +1,7 @@
 """The watchdog of one rank: it writes heartbeats, and finds the rank that blocks the run.
 
+Ranks on one disk read each other's files; others exchange messages (`heartbeat_exchange`).
+
 A thread ticks five times a second. Time is counted in ticks, none longer than two intervals: on an
 overloaded host, where all threads starve, a rank appears to wait no longer than its watchdog runs.
 """
@@ -13,8 +15,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
+from typing import Protocol, runtime_checkable
 
-from jaxpipe.runtime.watchdog.cause import Cause, CauseKind
+from jaxpipe.runtime.watchdog.cause import Cause, CauseKind, write_cause
 from jaxpipe.runtime.watchdog.culprit import Verdict, explain, find_culprit
 from jaxpipe.runtime.watchdog.heartbeat import (
     Heartbeat,
@@ -100,17 +103,47 @@ class _Doing:
     waits_for: tuple[int, ...] = ()
 
 
+@runtime_checkable
+class Exchange(Protocol):
+    """Heartbeats and causes of ranks that see another folder (`HeartbeatExchange`)."""
+
+    @property
+    def heartbeats(self) -> dict[int, Heartbeat]:
+        """The latest heartbeats of those ranks."""
+        ...
+
+    def tick(self, mine: Heartbeat, *, waits: bool) -> None:
+        """Take what has arrived, and send the heartbeat of this rank when it is due."""
+        ...
+
+    def tell(self, cause: Cause) -> None:
+        """Send why the run ends."""
+        ...
+
+    def close(self) -> None:
+        """End the exchange together with those ranks."""
+        ...
+
+
 class Watchdog:
     """Watches one rank from `start` to `stop`; without an `end`, it only tracks the rank.
 
     The callback `end` receives the cause, in the watchdog's thread, when a culprit is found. Set
-    `stop_requested` to stop the run after the current step.
+    `stop_requested` to stop the run after the current step. `meet` begins the exchange with ranks
+    that do not see the folder; by default all do.
     """
 
     def __init__(
-        self, seen: Seen, deadlines: Deadlines, *, end: Callable[[Cause], object] | None = None
+        self,
+        seen: Seen,
+        deadlines: Deadlines,
+        *,
+        end: Callable[[Cause], object] | None = None,
+        meet: Callable[[], Exchange] | None = None,
     ) -> None:
         self.stop_requested = False
+        self._meet = meet
+        self._exchange: Exchange | None = None
         self._seen = seen
         self._deadlines = deadlines
         self._end = end
@@ -158,12 +191,26 @@ class Watchdog:
             last_instruction=_describe(self._doing),
         )
 
+    def keep_cause(self, cause: Cause) -> bool:
+        """Write `cause.json`, unless there is one, here and for the ranks that see another folder.
+
+        Returns whether it was written here.
+        """
+        is_first = write_cause(self._seen.folder, cause)
+        if is_first and self._exchange is not None:
+            self._exchange.tell(cause)
+        return is_first
+
     def start(self) -> None:
         """Start to watch; call it once everything is compiled, which takes longer than any step."""
         if self._end is None:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_heartbeat(self._file, self._heartbeat(self._doing))
+        first = self._heartbeat(self._doing)
+        write_heartbeat(self._file, first)
+        if self._meet is not None:
+            self._exchange = self._meet()
+            self._exchange.tick(first, waits=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -172,6 +219,9 @@ class Watchdog:
         if self._thread.is_alive():
             self._thread.join()
             self._file.unlink(missing_ok=True)
+        if self._exchange is not None:
+            self._exchange.close()
+            self._exchange = None
 
     def _switch_to(
         self,
@@ -205,6 +255,8 @@ class Watchdog:
         self._last = doing
         self._beat += 1  # also while the rank waits: it shows that the process runs
         mine = self._heartbeat(doing)
+        if self._exchange is not None:
+            self._exchange.tick(mine, waits=self._waited_s >= _LOOKS_AFTER_S)
         try:
             write_heartbeat(self._file, mine)
         except OSError:
@@ -237,6 +289,8 @@ class Watchdog:
         to a tick apart, so that one look may see a wait that is over.
         """
         heartbeats = read_heartbeats(self._seen.folder, range(self._seen.num_ranks))
+        if self._exchange is not None:
+            heartbeats |= self._exchange.heartbeats
         for rank, heartbeat in heartbeats.items():
             beat, silent_s = self._beats.get(rank, (-1, 0.0))
             self._beats[rank] = (

@@ -1,0 +1,111 @@
+"""Bring the dataset to hosts that have none, where the hosts of a run share no folder.
+
+::
+
+    disk A    data.folder: dataset.json, train.npy, eval.npy, ...
+    disk B    nothing                    ◄── files, verified ── disk A or C     run/dataset
+    disk C    data.folder: the same dataset.json
+
+A copy stays in the run folder, and the next start finds it there. Not exported by the package,
+which needs no jax.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from jaxpipe.comm import FILE_TAG, Transport, exchange_bytes, first_text
+from jaxpipe.errors import DataError
+from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
+from jaxpipe.runtime.checkpoint.own_disks.fetch import file_moves, move_files
+from jaxpipe.runtime.data.record import RECORD, TOKENIZER
+from jaxpipe.runtime.data.tokens import open_dataset
+from jaxpipe.runtime.storage.checksum import checksum_file
+
+_FILES = (RECORD, TOKENIZER, "train.npy", "eval.npy", "train-labels.npy", "eval-labels.npy")
+_COPY = "dataset"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """The dataset on a disk: the checksums of its files, in a copy or not; or what is wrong."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    is_copy: bool = False
+    problem: str = ""
+
+
+def bring_dataset(
+    transport: Transport, disks: Disks, folder: Path, *, run_folder: Path, timeout_s: float
+) -> Path:
+    """Return where this rank's disk has the dataset of rank 0: in `folder`, or a copy of it.
+
+    All ranks call this. The leader of each disk reads and verifies every byte.
+
+    Raises:
+        DataError: a disk has another dataset or a broken one, or a copy is not intact; all ranks
+            raise it.
+        DeadlineError: a message took longer than `timeout_s`.
+    """
+    leads, copy = disks.leads(transport.rank), run_folder / _COPY
+    mine = _find(folder, copy) if leads else _Found()
+    payloads = exchange_bytes(
+        transport, msgspec.json.encode(mine), tag=FILE_TAG, timeout_s=timeout_s
+    )
+    found = [msgspec.json.decode(each, type=_Found) for each in payloads]
+    if problem := _problem(found, disks, folder):
+        raise DataError(problem)  # the same on all ranks, who have heard the same
+    held = [each.files for each in found]
+    lacks = [disks.leads(rank) and not files for rank, files in enumerate(held)]
+    failure = ""
+    if leads:
+        moves = file_moves(held, [held[0] if each else () for each in lacks])
+        here = copy if mine.is_copy or lacks[transport.rank] else folder
+        here.mkdir(parents=True, exist_ok=True)
+        failure = move_files(transport, here, moves, timeout_s=timeout_s) or _broken(here)
+    if failure := first_text(transport, failure, tag=FILE_TAG, timeout_s=timeout_s):
+        raise DataError(failure)
+    leader = disks.leader_of[transport.rank]
+    return copy if found[leader].is_copy or lacks[leader] else folder
+
+
+def _find(folder: Path, copy: Path) -> _Found:
+    if (folder / RECORD).exists():
+        return _Found(files=_checksums(folder), problem=_broken(folder))
+    if _broken(copy):  # missing, or left by a transfer that was interrupted: it is made again
+        return _Found()
+    return _Found(files=_checksums(copy), is_copy=True)
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    return {name: checksum_file(folder / name) for name in _FILES if (folder / name).exists()}
+
+
+def _broken(folder: Path) -> str:
+    """Return why there is no intact dataset in a folder; an empty string if there is one."""
+    try:
+        open_dataset(folder, verify=True)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def _problem(found: Sequence[_Found], disks: Disks, folder: Path) -> str:
+    """Return why the ranks cannot train on what they have found, if they cannot."""
+    for rank in disks.leaders:
+        host, each = disks.hosts[rank], found[rank]
+        if each.problem:
+            return f"{each.problem} (on {host})"
+        if each.files and each.files != found[0].files:
+            return (
+                f"all hosts must have the same dataset: `data.folder` {folder} on {host} differs "
+                f"from that on {disks.hosts[0]}; remove it there, and it is sent"
+            )
+    if not found[0].files:
+        return (
+            f"the host of rank 0 must have the dataset: `data.folder` {folder} on "
+            f"{disks.hosts[0]} holds none; prepare it there with `jaxpipe data prepare`"
+        )
+    return ""
