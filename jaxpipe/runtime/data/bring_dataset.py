@@ -98,6 +98,8 @@ def _problem(found: Sequence[_Found], disks: Disks, folder: Path) -> str:
         host, each = disks.hosts[rank], found[rank]
         if each.problem:
             return f"{each.problem} (on {host})"
+        if others := set(each.files).difference(_FILES):
+            return f"a dataset has the files {', '.join(_FILES)}; {host} names {min(others)!r:.80}"
         if each.files and each.files != found[0].files:
             return (
                 f"all hosts must have the same dataset: `data.folder` {folder} on {host} differs "

@@ -52,6 +52,15 @@ def test_another_dataset_is_refused_on_all_ranks(tmp_path: Path, dataset: Path) 
         brought(tmp_path)
 
 
+def test_no_file_of_another_name_is_written(
+    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(dataset, tmp_path / "a" / "data")
+    monkeypatch.setattr("jaxpipe.runtime.data.bring_dataset._checksums", lambda _: {"../x": "0"})
+    with pytest.raises(DataError, match=r"has the files .*; a names '\.\./x'"):
+        brought(tmp_path)
+
+
 def test_the_first_host_must_have_it(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the host of rank 0 must have the dataset"):
         brought(tmp_path)

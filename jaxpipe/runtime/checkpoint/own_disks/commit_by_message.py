@@ -11,6 +11,7 @@ A disk removes an older checkpoint only when all disks have committed the newer 
 is lost, and whenever, the others together hold a whole one.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +44,7 @@ from jaxpipe.runtime.checkpoint.save_parts import Snapshot, Written
 from jaxpipe.runtime.checkpoint.shard import checksum_header, read_shard, write_shard
 from jaxpipe.runtime.hooks import Hooks, SavePhase
 from jaxpipe.runtime.storage.atomic_write import sync_file, sync_folder
+from jaxpipe.topo.regular_file import check_inside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,14 +157,19 @@ class CommitByMessage:
             send_file(transport, folder / file, to=to, timeout_s=timeout_s)
 
     def _receive(self, folder: Path, *, source: int) -> Written:
-        """Write the files of another rank, and read them back."""
+        """Write the files of another rank, and read them back.
+
+        Raises:
+            CheckpointError: the other rank names a file outside of the folder.
+        """
         transport, timeout_s = self._transport, self._timeout_s
         announced = receive_bytes(transport, source=source, tag=FILE_TAG, timeout_s=timeout_s)
         theirs = msgspec.json.decode(announced, type=Written)
-        problems: dict[str, str] = {}
-        for file in theirs.files:
-            problem = receive_file(transport, folder / file, source=source, timeout_s=timeout_s)
-            problems[file] = problem
+        paths = _paths(folder, theirs.files)
+        problems = {
+            path.name: receive_file(transport, path, source=source, timeout_s=timeout_s)
+            for path in paths
+        }
         try:
             for file, problem in problems.items():
                 if problem:
@@ -229,6 +236,14 @@ class CommitByMessage:
         for rank, number in decision.numbers.items():
             if leader_of[rank] == self._transport.rank:
                 self._most = most_with_room(self._folder, number) or self._most
+
+
+def _paths(folder: Path, names: Iterable[str]) -> list[Path]:
+    """Return the paths of files that another rank names."""
+    try:
+        return [check_inside(name, folder) for name in names]
+    except OSError as error:
+        raise corrupt(folder, error) from None
 
 
 def verify_copy(folder: Path, file: str, written: Written) -> None:

@@ -88,7 +88,11 @@ def fetch(
         DeadlineError: a message took longer than `timeout_s`.
     """
     base = base_folder(folder, available.content, step=available.step)
-    needed = _needed(transport, disks, needs, timeout_s=timeout_s)
+    # What the manifest does not name is nobody's to write: its names were checked.
+    named = checkpoint_of(base, parse_manifest(available.content, base)).names_by_file
+    needed = [
+        each.intersection(named) for each in _needed(transport, disks, needs, timeout_s=timeout_s)
+    ]
     problem = ""
     if disks.leads(transport.rank):
         problem = _begin(base)

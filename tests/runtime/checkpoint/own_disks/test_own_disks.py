@@ -19,6 +19,7 @@ from jaxpipe.plan import Plan, PlanConfig, default_plan
 from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid
 from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.checkpoint.folders import committed_folders
+from jaxpipe.runtime.checkpoint.manifest import TensorEntry
 from jaxpipe.runtime.checkpoint.own_disks import commit_by_message
 from jaxpipe.runtime.checkpoint.own_disks.available import newest_available
 from jaxpipe.runtime.checkpoint.own_disks.commit_by_message import CommitByMessage
@@ -27,7 +28,7 @@ from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.checkpoint.own_disks.fetch import fetch, file_moves
 from jaxpipe.runtime.checkpoint.own_disks.file_transfer import receive_file, send_file
 from jaxpipe.runtime.checkpoint.own_disks.find_disks import find_disks
-from jaxpipe.runtime.checkpoint.save_parts import Snapshot
+from jaxpipe.runtime.checkpoint.save_parts import Snapshot, Written
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
 
 TIMEOUT_S = 20.0
@@ -63,14 +64,7 @@ class FailAt(Hooks):
             raise KilledError
 
 
-def saver_of(
-    transport: Transport,
-    root: Path,
-    *,
-    keep: int = 2,
-    disks: Disks = APART,
-    hooks: Hooks | None = None,
-) -> Saver:
+def saver_of(transport: Transport, root: Path, *, hooks: Hooks | None = None) -> Saver:
     common: Any = {
         "folder": folder_of(root, transport.rank),
         "keep": 2,
@@ -332,3 +326,15 @@ def move(source: Path, target: Path) -> str:
         return receive_file(transport, target, source=0, timeout_s=TIMEOUT_S)
 
     return run_ranks(2, work)[1]
+
+
+def test_a_rank_cannot_name_a_file_outside_of_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = TensorEntry(name="x", file="../x", dtype="bool", shape=(), checksum="")
+    monkeypatch.setattr(
+        CommitByMessage, "_write", lambda *_: Written(entries=(entry,), headers={"../x": ""})
+    )
+    with pytest.raises(CheckpointError, match="not the name of a file in this folder"):
+        save(tmp_path, [1])
+    assert not list(tmp_path.rglob("x"))
