@@ -1,23 +1,26 @@
 """`jaxpipe plan`: searches the fastest plan for a model on a cluster."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from jaxpipe.cli.plan_fleet import fleet_json, fleet_lines
 from jaxpipe.propose.request import OuterQuestion, PlanRequest
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from jaxpipe.autoshard.inter_op import AlpaPlan
     from jaxpipe.models import GptConfig
     from jaxpipe.plan import Plan
     from jaxpipe.propose.outer_advice import OuterAdvice
     from jaxpipe.propose.proposal import Proposal
+    from jaxpipe.topo import Cluster
 
 _FEW_RANKS = 16
 """Up to this many ranks are drawn one by one."""
@@ -42,7 +45,6 @@ def plan(
         json_: print one JSON object and nothing else.
     """
     from jaxpipe.plan import write_plan
-    from jaxpipe.propose.proposal import propose
     from jaxpipe.run.console import console, train_command
     from jaxpipe.run.output_files import check_output
     from jaxpipe.run.progress import search_progress
@@ -56,19 +58,60 @@ def plan(
     with search_progress(
         "searching a plan", of="plans simulated", budget_s=request.budget
     ) as observe:
-        proposal = propose(request, observe=observe, model=model)
+        found = _found(request, model, observe=observe)
     about = (
         f"Planned for {request.model}, batch {request.batch}, objective {request.objective}: "
-        f"{proposal.split.step_s:.4g} s a step, simulated."
+        f"{found.step_s:.4g} s a step, {found.truth}."
     )
-    write_plan(proposal.plan, proposal.cluster, out, about=about)
+    write_plan(found.plan, found.cluster, out, about=about)
     if json_:
-        print(json.dumps(_json(request, proposal, out)))
+        print(json.dumps(found.as_json(out)))
         return 0
-    console.print("\n".join(_lines(request, proposal)), markup=False)
+    console.print("\n".join(found.lines()), markup=False)
     following = train_command(config or Path("CONFIG"), (*settings, *changes))
     console.print(f"\nplan -> {out}\nnext: {following}", markup=False)
     return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A plan, and how to print it."""
+
+    plan: "Plan"
+    cluster: "Cluster"
+    step_s: float
+    truth: str
+    as_json: "Callable[[Path], dict[str, Any]]"
+    lines: "Callable[[], list[str]]"
+
+
+def _found(
+    request: PlanRequest, model: "GptConfig | None", *, observe: "Callable[[int], None]"
+) -> _Found:
+    from jaxpipe.propose.fleet_proposal import MOST_SIMULATED, propose_fleet
+    from jaxpipe.propose.proposal import preset_model, propose_for, task_and_conditions
+
+    model = model or preset_model(request)
+    task, conditions = task_and_conditions(request, model)
+    if len(task.cluster) > MOST_SIMULATED:
+        fleet = propose_fleet(request, task, conditions, observe=observe)
+        return _Found(
+            plan=fleet.plan,
+            cluster=fleet.cluster,
+            step_s=fleet.step.step_s,
+            truth="closed form",
+            as_json=partial(fleet_json, request, fleet),
+            lines=partial(fleet_lines, fleet),
+        )
+    proposal = propose_for(request, model, task, conditions, observe=observe)
+    return _Found(
+        plan=proposal.plan,
+        cluster=proposal.cluster,
+        step_s=proposal.split.step_s,
+        truth="simulated",
+        as_json=partial(_json, request, proposal),
+        lines=partial(_lines, request, proposal),
+    )
 
 
 def _changes(request: PlanRequest, out: Path) -> list[str]:
