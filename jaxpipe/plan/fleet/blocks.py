@@ -5,7 +5,7 @@
     block        hosts of equal devices in one region                  a choice for each: how many
     choice       stages, and whether a host holds a pipeline           stages, and along what
                  or one stage of several
-    teams        replicas of the block; devices left over are pooled with those of its region
+    teams        replicas of the block; the devices of a region that are left over may be pooled
 """
 
 from collections.abc import Mapping
@@ -89,10 +89,8 @@ class Teams:
         ]
         # Slow devices together: then few replicas wait for them.
         rest.sort(key=lambda device: (float(self._task.slow[device]), device))
-        return [
-            self._team(np.array([rest[start : start + stages]]))
-            for start in range(0, len(rest) - stages + 1, stages)
-        ]
+        whole = np.array(rest[: len(rest) // stages * stages], int).reshape(-1, stages)
+        return self._by_cut(whole)
 
     def _rows(self, number: int, choice: Choice) -> tuple[np.ndarray, list[int]]:
         """Return the replicas of a block, and the devices that are left over."""
@@ -110,11 +108,20 @@ class Teams:
         return self._known[key]
 
     def _team(self, rows: np.ndarray) -> Team:
-        slow = self._task.slow[rows].max(axis=0)
+        return Team(devices=rows, cut=self._cut(self._task.slow[rows].max(axis=0)))
+
+    def _by_cut(self, rows: np.ndarray) -> list[Team]:
+        """Return a team for all rows that are divided alike."""
+        found: dict[Cut, list[np.ndarray]] = {}
+        for row in rows:
+            found.setdefault(self._cut(self._task.slow[row]), []).append(row)
+        return [Team(devices=np.array(members), cut=cut) for cut, members in found.items()]
+
+    def _cut(self, slow: np.ndarray) -> Cut:
         key = tuple(slow.tolist())
         if key not in self._cuts:
             self._cuts[key] = balanced_cut(self._task.profile, slow)
-        return Team(devices=rows, cut=self._cuts[key])
+        return self._cuts[key]
 
 
 def _across(hosts: tuple[tuple[int, ...], ...], stages: int) -> tuple[list[list[int]], list[int]]:

@@ -48,7 +48,11 @@ def fleet_links(cluster: Cluster, *, nic_efficiency: float = 1.0) -> FleetLinks:
     # The first devices of each host, and of the first two hosts of each region.
     members = [np.flatnonzero(host == number)[:2] for number in range(len(cluster.hosts))]
     firsts = [
-        [int(members[number][0]) for number in np.flatnonzero(region == each) if len(members[number])]
+        [
+            int(members[number][0])
+            for number in np.flatnonzero(region == each)
+            if len(members[number])
+        ]
         for each in range(len(names))
     ]
     pairs = [

@@ -53,9 +53,7 @@ class Fits:
     def __call__(self, teams: Sequence[Team], *, microbatch: int, schedule: ScheduleKind) -> bool:
         """Return whether all stages of all replicas fit."""
         return all(
-            bool(
-                (self._memory[team.devices] >= self._needed(team.cut, microbatch, schedule)).all()
-            )
+            bool((self._memory[team.devices] >= self._needed(team.cut, microbatch, schedule)).all())
             for team in teams
         )
 

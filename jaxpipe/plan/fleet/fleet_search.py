@@ -2,13 +2,14 @@
 
 ::
 
-    coarse     all blocks alike: stages, direction, microbatch         dozens of plans
+    coarse     all blocks alike: stages, direction, microbatch; or     some hundred plans
+               replicas of any devices of a region
     by kind    another choice, or none, for all blocks of a kind       until none helps
     by block   another choice, or none, for each block                 until none helps
-    pools      replicas of what the blocks of a region leave over      where that helps
+    pools      replicas of what the blocks of a region leave over,     until none helps
+               or of all of its devices
 
-Every plan is valued by `jaxpipe.plan.fleet.fleet_cost`. The first step contains the plans that fill
-replicas region by region.
+Every plan is valued by `jaxpipe.plan.fleet.fleet_cost`.
 """
 
 import time
@@ -29,6 +30,8 @@ _SCHEDULES = (ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
 """The first that fits into memory is taken: depth hides messages, and costs only memory."""
 _MICROBATCHES = (1, 2, 4, 8)
 _MOST_STAGES = 64
+_NONE = Choice(stages=0)
+"""A block that is left out."""
 _GAIN = 1e-4
 """A change has to gain so much of a step."""
 
@@ -122,10 +125,11 @@ class _Search:
 
     def run(self) -> float:
         """Search, and return the step of the best plan whose blocks are alike."""
-        self._offer_all(self._alike())
+        self._offer_all((*self._alike(), *self._mixed()))
         coarse_s = inf if self.step is None else self.step.step_s
         if self.step is not None:
-            self._descend(self._of_kinds)
+            # Few changes of much: the best of all, so none is derived from a better one.
+            self._descend(lambda: list(self._of_kinds()))
             self._descend(self._of_blocks)
             self._descend(self._of_pools)
         return coarse_s
@@ -137,7 +141,13 @@ class _Search:
 
     def _offer_all(self, choices: Iterable[FleetChoice]) -> bool:
         """Value choices until the time is up; return whether one was better."""
-        return any([self._offer(each) for each in choices if not self._is_late()])
+        is_better = False
+        for each in choices:
+            if self._is_late():
+                break
+            # All of them: the first that helps is not the best.
+            is_better |= self._offer(each)
+        return is_better
 
     def _is_late(self) -> bool:
         # Never before the first plan.
@@ -175,6 +185,25 @@ class _Search:
             for choice in self._choices():
                 yield FleetChoice(of_block=dict.fromkeys(numbers, choice), microbatch=microbatch)
 
+    def _mixed(self) -> Iterator[FleetChoice]:
+        """Yield plans whose replicas take the devices of a region, whatever their kind."""
+        for microbatch in self._microbatches():
+            for stages in dict.fromkeys(choice.stages for choice in self._choices()):
+                none = dict.fromkeys(range(len(self._teams.blocks)), _NONE)
+                pools = tuple((region, stages) for region in self._regions)
+                yield FleetChoice(of_block=none, microbatch=microbatch, pools=pools)
+
+    @property
+    def _regions(self) -> list[str]:
+        return list(dict.fromkeys(block.region for block in self._teams.blocks))
+
+    def _without(self, region: str) -> FleetChoice:
+        """Return the best choice without the replicas of a region."""
+        blocks = enumerate(self._teams.blocks)
+        left_out = {n: _NONE for n, block in blocks if block.region == region}
+        kept = tuple(pool for pool in self.best.pools if pool[0] != region)
+        return replace(self.best, of_block={**self.best.of_block, **left_out}, pools=kept)
+
     def _microbatches(self) -> list[int]:
         return [size for size in _MICROBATCHES if self._costs.task.batch % size == 0]
 
@@ -182,7 +211,7 @@ class _Search:
         """Yield changes of all blocks of a kind, and of the microbatch."""
         blocks = self._teams.blocks
         for kind in dict.fromkeys(block.kind for block in blocks):
-            for choice in (Choice(stages=0), *self._choices()):
+            for choice in (_NONE, *self._choices()):
                 changed = {n: choice for n, block in enumerate(blocks) if block.kind == kind}
                 yield replace(self.best, of_block={**self.best.of_block, **changed})
         for microbatch in self._microbatches():
@@ -190,11 +219,9 @@ class _Search:
 
     def _of_blocks(self) -> Iterator[FleetChoice]:
         """Yield changes of whole regions, and of single blocks."""
-        blocks = self._teams.blocks
-        for region in dict.fromkeys(block.region for block in blocks):
-            left_out = {n: Choice(stages=0) for n, b in enumerate(blocks) if b.region == region}
-            yield replace(self.best, of_block={**self.best.of_block, **left_out})
-        for number in range(len(blocks)):
+        for region in self._regions:
+            yield self._without(region)
+        for number in range(len(self._teams.blocks)):
             for choice in self._near(self.best.of_block[number]):
                 yield self.best.with_block(number, choice)
 
@@ -204,18 +231,19 @@ class _Search:
         sizes = sorted({each.stages for each in known})
         place = sizes.index(choice.stages) if choice.stages else len(sizes)
         next_ones = [size for size in sizes[max(0, place - 1) : place + 2] if choice.stages]
-        found = dict.fromkeys((Choice(stages=0), *self.best.of_block.values()))
+        found = dict.fromkeys((_NONE, *self.best.of_block.values()))
         found |= dict.fromkeys(each for each in known if each.stages in next_ones)
         return [each for each in found if each != choice]
 
     def _of_pools(self) -> Iterator[FleetChoice]:
-        """Yield further replicas in a region, of as many stages as others have."""
-        sizes = sorted({each.stages for each in self.best.of_block.values() if each.stages})
-        for region in dict.fromkeys(block.region for block in self._teams.blocks):
-            kept = tuple(pool for pool in self.best.pools if pool[0] != region)
-            for stages in sizes:
-                if (region, stages) not in self.best.pools:
-                    yield replace(self.best, pools=(*kept, (region, stages)))
+        """Yield pools of a region: of what its blocks leave over, and of all of its devices."""
+        sizes = {each.stages for each in self.best.of_block.values()}
+        sizes |= {stages for _, stages in self.best.pools}
+        for region in self._regions:
+            for stages in sorted(sizes - {0}):
+                for choice in (self.best, self._without(region)):
+                    kept = tuple(pool for pool in choice.pools if pool[0] != region)
+                    yield replace(choice, pools=(*kept, (region, stages)))
 
 
 def _sizes(most: int) -> list[int]:

@@ -80,10 +80,7 @@ def _by_cut(teams: Sequence[Team]) -> dict[Cut, np.ndarray]:
 def _holders(whole: Mapping[Cut, np.ndarray], layer: int) -> np.ndarray:
     """Return the devices that hold a layer."""
     return np.concatenate(
-        [
-            devices[:, bisect_right(tuple(accumulate(cut)), layer)]
-            for cut, devices in whole.items()
-        ]
+        [devices[:, bisect_right(tuple(accumulate(cut)), layer)] for cut, devices in whole.items()]
     )
 
 
