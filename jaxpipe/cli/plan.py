@@ -152,7 +152,7 @@ def _configured(
         matmul_precision=request.matmul_precision or read.run.matmul_precision,
         sharded_optimizer=request.sharded_optimizer or read.optimizer.sharded,
         profile=Path(paced.profile)
-        if request.profile is None and paced.profile
+        if request.profile is None and paced.profile and not request.profile_of
         else request.profile,
         tflops=paced.tflops if request.tflops is None else request.tflops,
         ideal=request.ideal or paced.ideal,

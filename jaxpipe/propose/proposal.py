@@ -223,6 +223,7 @@ def task_and_conditions(request: PlanRequest, model: GptConfig) -> tuple[Task, C
         profile=request.profile,
         tflops=request.tflops,
         matmul_precision=request.matmul_precision or MatmulPrecision.TF32,
+        profiles_of=request.profile_of,
     )
     if request.batch is None:
         raise _missing("batch")
@@ -247,6 +248,7 @@ def task_and_conditions(request: PlanRequest, model: GptConfig) -> tuple[Task, C
             chunk_bytes=CHUNK_BYTES, ideal=request.ideal, keep_warm=not request.cold_connections
         ),
         recomputes=(request.remat or Remat.FULL) is Remat.FULL,
+        profiles=known.profiles,
     )
 
 

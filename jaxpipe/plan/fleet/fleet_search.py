@@ -65,7 +65,11 @@ class FleetSearch:
 
 
 def search_fleet(
-    costs: FleetCosts, *, limit_s: float = inf, observe: Callable[[int], None] | None = None
+    costs: FleetCosts,
+    *,
+    limit_s: float = inf,
+    observe: Callable[[int], None] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> FleetSearch:
     """Return the best plan that is found in some seconds; a search that ends before is repeatable.
 
@@ -75,7 +79,7 @@ def search_fleet(
     Raises:
         PlanError: no plan fits.
     """
-    search = _Search(costs, limit_s=limit_s, observe=observe or (lambda _: None))
+    search = _Search(costs, limit_s=limit_s, observe=observe or (lambda _: None), clock=clock)
     coarse_s = search.run()
     if search.step is None:
         task = costs.task
@@ -104,7 +108,12 @@ class _Search:
     """The best choice so far."""
 
     def __init__(
-        self, costs: FleetCosts, *, limit_s: float, observe: Callable[[int], None]
+        self,
+        costs: FleetCosts,
+        *,
+        limit_s: float,
+        observe: Callable[[int], None],
+        clock: Callable[[], float],
     ) -> None:
         self.best = FleetChoice(of_block={}, microbatch=1)
         self.step: FleetStep | None = None
@@ -114,14 +123,15 @@ class _Search:
         self._costs = costs
         self._fits = Fits(costs.task)
         self._teams = Teams(costs.task, blocks_of(costs.task))
-        self._began_s = time.perf_counter()
+        self._clock = clock
+        self._began_s = clock()
         self._limit_s = limit_s
         self._observe = observe
 
     @property
     def spent_s(self) -> float:
         """The seconds since the search began."""
-        return time.perf_counter() - self._began_s
+        return self._clock() - self._began_s
 
     def run(self) -> float:
         """Search, and return the step of the best plan whose blocks are alike."""
