@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from jaxpipe.cli.plan_fleet import fleet_json, fleet_lines
+from jaxpipe.cli.plan_pareto import check_pareto, draw_pareto
 from jaxpipe.propose.request import OuterQuestion, PlanRequest
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
@@ -32,6 +33,7 @@ def plan(
     config: Path | None = None,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("plan.toml"),
+    pareto: Path | None = None,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
     """Plan a training run, and write a plan file for `jaxpipe train`.
@@ -42,6 +44,8 @@ def plan(
             where an option does not.
         settings: a change to it, such as `train.batch=64`; may be repeated.
         out: the file to write.
+        pareto: a picture to draw of the plans that no other beats in seconds and dollars, `.png`,
+            `.svg` or `.pdf`; for the objective `dollars`, or with a limit of them.
         json_: print one JSON object and nothing else.
     """
     from jaxpipe.plan import write_plan
@@ -50,6 +54,8 @@ def plan(
     from jaxpipe.run.progress import search_progress
 
     check_output("--out", out)
+    if pareto is not None:
+        check_pareto(request, pareto)
     model, changes = None, _changes(request, out)
     if config is not None or settings:
         request, model = _configured(request, config, settings)
@@ -64,6 +70,8 @@ def plan(
         f"{found.step_s:.4g} s a step, {found.truth}."
     )
     write_plan(found.plan, found.cluster, out, about=about)
+    if pareto is not None:
+        found.draw(pareto)
     if json_:
         print(json.dumps(found.as_json(out)))
         return 0
@@ -83,6 +91,7 @@ class _Found:
     truth: str
     as_json: "Callable[[Path], dict[str, Any]]"
     lines: "Callable[[], list[str]]"
+    draw: "Callable[[Path], None]"
 
 
 def _found(
@@ -102,6 +111,7 @@ def _found(
             truth="closed form",
             as_json=partial(fleet_json, request, fleet),
             lines=partial(fleet_lines, fleet),
+            draw=lambda _: None,  # a fleet is not searched for dollars
         )
     proposal = propose_for(request, model, task, conditions, observe=observe)
     return _Found(
@@ -111,6 +121,7 @@ def _found(
         truth="simulated",
         as_json=partial(_json, request, proposal),
         lines=partial(_lines, request, proposal),
+        draw=partial(draw_pareto, request, proposal),
     )
 
 
