@@ -97,14 +97,16 @@ class Teams:
         key = (number, choice)
         if key not in self._known:
             hosts = self.blocks[number].hosts
-            rows, rest = [], [device for host in hosts for device in host]
+            rest = [device for host in hosts for device in host]
+            rows = np.zeros((0, max(1, choice.stages)), int)
             if choice.stages and choice.along is Along.STAGE:
-                rows, rest = _across(hosts, choice.stages)
+                across, rest = _across(hosts, choice.stages)
+                rows = np.array(across, int).reshape(-1, choice.stages)
             if choice.stages:
                 whole = len(rest) // choice.stages * choice.stages
-                rows += np.array(rest[:whole], int).reshape(-1, choice.stages).tolist()
-                rest = rest[whole:]
-            self._known[key] = np.array(rows, int).reshape(-1, max(1, choice.stages)), rest
+                along = np.array(rest[:whole], int).reshape(-1, choice.stages)
+                rows, rest = np.concatenate((rows, along)), rest[whole:]
+            self._known[key] = rows, rest
         return self._known[key]
 
     def _team(self, rows: np.ndarray) -> Team:

@@ -40,28 +40,24 @@ class FleetLinks:
 def fleet_links(cluster: Cluster, *, nic_efficiency: float = 1.0) -> FleetLinks:
     """Return the network; of the NICs `nic_efficiency` is usable.
 
-    Cost: linear in the devices, and quadratic in the regions.
+    Cost: devices times hosts, and the square of the regions.
     """
     host = np.array(cluster.host_of)
     names = {name: number for number, name in enumerate(cluster.regions)}
     region = np.array([names[each.region] for each in cluster.hosts])
     # The first devices of each host, and of the first two hosts of each region.
     members = [np.flatnonzero(host == number)[:2] for number in range(len(cluster.hosts))]
+    # A host without a device is in no plan.
+    assert all(map(len, members)), cluster.name
     firsts = [
-        [
-            int(members[number][0])
-            for number in np.flatnonzero(region == each)
-            if len(members[number])
-        ]
+        [int(members[number][0]) for number in np.flatnonzero(region == each)]
         for each in range(len(names))
     ]
     pairs = [
         [(a[0], b[0]) if a is not b else (a[0], a[min(1, len(a) - 1)]) for b in firsts]
         for a in firsts
     ]
-    inside = [(int(each[0]), int(each[-1])) for each in members if len(each)]
-    # A host without a device is in no plan.
-    assert len(inside) == len(cluster.hosts), cluster.name
+    inside = [(int(each[0]), int(each[-1])) for each in members]
     return FleetLinks(
         cluster=cluster,
         host=host,
