@@ -134,14 +134,30 @@ class _Search:
         return self._clock() - self._began_s
 
     def run(self) -> float:
-        """Search, and return the step of the best plan whose blocks are alike."""
-        self._offer_all((*self._alike(), *self._mixed()))
-        coarse_s = inf if self.step is None else self.step.step_s
-        if self.step is not None:
-            # Few changes of much: the best of all, so none is derived from a better one.
-            self._descend(lambda: list(self._of_kinds()))
+        """Search from several starts, and return the step of the best plan whose blocks are alike.
+
+        A descent from the better start may end in the worse plan. Of the changes of a kind one
+        descent takes each that helps, another the best of all: few changes of much.
+        """
+        coarse_s, found = inf, None
+        whole_s = self._limit_s
+        for starts, is_best, share in (
+            (self._alike, False, 0.5),
+            (self._alike, True, 0.75),
+            (self._mixed, True, 1.0),
+        ):
+            self.step, self._limit_s = None, share * whole_s
+            self._offer_all(starts())
+            if self.step is None:
+                continue
+            coarse_s = min(coarse_s, self.step.step_s)
+            self._descend(lambda is_best=is_best: self._of_kinds(at_once=is_best))
             self._descend(self._of_blocks)
             self._descend(self._of_pools)
+            ended = (self.best, self.step, self.teams, self.schedule)
+            found = min(found or ended, ended, key=lambda each: each[1].step_s)
+        if found is not None:
+            self.best, self.step, self.teams, self.schedule = found
         return coarse_s
 
     def _descend(self, changes: Callable[[], Iterable[FleetChoice]]) -> None:
@@ -217,7 +233,11 @@ class _Search:
     def _microbatches(self) -> list[int]:
         return [size for size in _MICROBATCHES if self._costs.task.batch % size == 0]
 
-    def _of_kinds(self) -> Iterator[FleetChoice]:
+    def _of_kinds(self, *, at_once: bool) -> Iterable[FleetChoice]:
+        """Return changes of all blocks of a kind; `at_once` none of them builds on another."""
+        return list(self._changes_of_kinds()) if at_once else self._changes_of_kinds()
+
+    def _changes_of_kinds(self) -> Iterator[FleetChoice]:
         """Yield changes of all blocks of a kind, and of the microbatch."""
         blocks = self._teams.blocks
         for kind in dict.fromkeys(block.kind for block in blocks):
