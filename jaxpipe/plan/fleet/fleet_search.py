@@ -2,14 +2,14 @@
 
 ::
 
-    coarse     all blocks alike: stages, direction, microbatch; or     some hundred plans
+    start      all blocks alike: stages, direction, microbatch; or     some hundred plans
                replicas of any devices of a region
     by kind    another choice, or none, for all blocks of a kind       until none helps
     by block   another choice, or none, for each block                 until none helps
     pools      replicas of what the blocks of a region leave over,     until none helps
                or of all of its devices
 
-Every plan is valued by `jaxpipe.plan.fleet.fleet_cost`.
+Each start has a descent of its own. Every plan is valued by `jaxpipe.plan.fleet.fleet_cost`.
 """
 
 import time
@@ -54,7 +54,7 @@ class FleetChoice:
 class FleetSearch:
     """The plan, its step in closed form, and what the search did.
 
-    `coarse_s` is the step of the best plan whose blocks are alike.
+    `coarse_s` is the step of the best start.
     """
 
     plan: Plan
