@@ -13,7 +13,7 @@ from jaxpipe.simulate import Conditions
 from jaxpipe.topo import Cluster, Precision
 
 MOST_SIMULATED = 1024
-"""Plans for more devices are valued in closed form: to simulate one takes minutes to hours."""
+"""Plans for more devices are valued in closed form: to simulate one takes minutes or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,8 @@
     sync        `jaxpipe.plan.fleet.sync_cost`, after the last replica
     update      the slowest optimizer
 
-A simulation of ten thousand ranks that share NICs takes hours; this takes hundredths of a second.
+A simulation of a hundred ranks that share NICs takes minutes; this takes hundredths of a second
+for ten thousand.
 All-reduces begin when all replicas have ended, so a step is rather too long.
 """
 
