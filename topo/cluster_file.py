@@ -10,7 +10,7 @@ from jaxpipe.topo.names import check_name
 from jaxpipe.topo.parameters import Value
 from jaxpipe.topo.plain_types import in_plain_words
 
-MAX_DEVICES = 2**13
+MAX_DEVICES = 2**14
 """Of more, the matrices of links take gigabytes each."""
 
 Rows: TypeAlias = tuple[tuple[float, ...], ...]

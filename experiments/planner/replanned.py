@@ -9,6 +9,9 @@ from pathlib import Path
 
 from experiments.table import Row, markdown, write_csv
 from jaxpipe.config import Config, cluster_from, config_from, plan_from
+from jaxpipe.plan import Plan
+from jaxpipe.plan.cost.moving_state import moving_s
+from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.run.smaller_plan import within
 
 _RESULTS = Path(__file__).parent / "results"
@@ -47,14 +50,31 @@ def replanned(stages: int, replicas: int) -> Row:
     again = within(config, num_ranks=num_ranks, devices=names, all_reduce=kind)
     joined_s = time.perf_counter() - began_s
     assert again is not None, num_ranks
+    plans = [plan_from(each) for each in (config, smaller, again)]
     return {
         "devices": num_ranks,
         "running": f"{stages} x {replicas}",
         "after a loss": f"{smaller.plan.stages} x {smaller.plan.replicas}",
         "seconds after a loss": lost_s,
+        "state moves in, simulated": _moved_s(config, plans[0], plans[1], lost=num_ranks // 2),
         "after a join": f"{again.plan.stages} x {again.plan.replicas}",
         "seconds after a join": joined_s,
+        "and back in, simulated": _moved_s(config, plans[1], plans[2], lost=num_ranks // 2),
     }
+
+
+def _moved_s(config: Config, old: Plan, new: Plan, *, lost: int) -> float:
+    profile = gpt_profile(config.model, remat=config.train.remat, flops_per_s=1.0)
+    # Parameters and AdamW's moments; a gradient does not move.
+    each = bytes_each(config.model)
+    return moving_s(
+        old,
+        new,
+        cluster_from(config),
+        profile,
+        bytes_per_parameter=each.parameter + each.optimizer,
+        lost=(lost,),
+    )
 
 
 if __name__ == "__main__":

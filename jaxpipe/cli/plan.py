@@ -1,23 +1,27 @@
 """`jaxpipe plan`: searches the fastest plan for a model on a cluster."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from jaxpipe.cli.plan_fleet import fleet_json, fleet_lines
+from jaxpipe.cli.plan_pareto import check_pareto, draw_pareto
 from jaxpipe.propose.request import OuterQuestion, PlanRequest
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from jaxpipe.autoshard.inter_op import AlpaPlan
     from jaxpipe.models import GptConfig
     from jaxpipe.plan import Plan
     from jaxpipe.propose.outer_advice import OuterAdvice
     from jaxpipe.propose.proposal import Proposal
+    from jaxpipe.topo import Cluster
 
 _FEW_RANKS = 16
 """Up to this many ranks are drawn one by one."""
@@ -29,6 +33,7 @@ def plan(
     config: Path | None = None,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("plan.toml"),
+    pareto: Path | None = None,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
     """Plan a training run, and write a plan file for `jaxpipe train`.
@@ -39,15 +44,18 @@ def plan(
             where an option does not.
         settings: a change to it, such as `train.batch=64`; may be repeated.
         out: the file to write.
+        pareto: a picture to draw of the plans that no other beats in seconds and dollars, `.png`,
+            `.svg` or `.pdf`; for the objective `dollars`, or with a limit of them.
         json_: print one JSON object and nothing else.
     """
     from jaxpipe.plan import write_plan
-    from jaxpipe.propose.proposal import propose
     from jaxpipe.run.console import console, train_command
     from jaxpipe.run.output_files import check_output
     from jaxpipe.run.progress import search_progress
 
     check_output("--out", out)
+    if pareto is not None:
+        check_pareto(request, pareto)
     model, changes = None, _changes(request, out)
     if config is not None or settings:
         request, model = _configured(request, config, settings)
@@ -56,19 +64,65 @@ def plan(
     with search_progress(
         "searching a plan", of="plans simulated", budget_s=request.budget
     ) as observe:
-        proposal = propose(request, observe=observe, model=model)
+        found = _found(request, model, observe=observe)
     about = (
         f"Planned for {request.model}, batch {request.batch}, objective {request.objective}: "
-        f"{proposal.split.step_s:.4g} s a step, simulated."
+        f"{found.step_s:.4g} s a step, {found.truth}."
     )
-    write_plan(proposal.plan, proposal.cluster, out, about=about)
+    write_plan(found.plan, found.cluster, out, about=about)
+    if pareto is not None:
+        found.draw(pareto)
     if json_:
-        print(json.dumps(_json(request, proposal, out)))
+        print(json.dumps(found.as_json(out)))
         return 0
-    console.print("\n".join(_lines(request, proposal)), markup=False)
+    console.print("\n".join(found.lines()), markup=False)
     following = train_command(config or Path("CONFIG"), (*settings, *changes))
     console.print(f"\nplan -> {out}\nnext: {following}", markup=False)
     return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A plan, and how to print it."""
+
+    plan: "Plan"
+    cluster: "Cluster"
+    step_s: float
+    truth: str
+    as_json: "Callable[[Path], dict[str, Any]]"
+    lines: "Callable[[], list[str]]"
+    draw: "Callable[[Path], None]"
+
+
+def _found(
+    request: PlanRequest, model: "GptConfig | None", *, observe: "Callable[[int], None]"
+) -> _Found:
+    from jaxpipe.propose.fleet_proposal import MOST_SIMULATED, propose_fleet
+    from jaxpipe.propose.proposal import preset_model, propose_for, task_and_conditions
+
+    model = model or preset_model(request)
+    task, conditions = task_and_conditions(request, model)
+    if len(task.cluster) > MOST_SIMULATED:
+        fleet = propose_fleet(request, task, conditions, observe=observe)
+        return _Found(
+            plan=fleet.plan,
+            cluster=fleet.cluster,
+            step_s=fleet.step.step_s,
+            truth="closed form",
+            as_json=partial(fleet_json, request, fleet),
+            lines=partial(fleet_lines, fleet),
+            draw=lambda _: None,  # a fleet is not searched for dollars
+        )
+    proposal = propose_for(request, model, task, conditions, observe=observe)
+    return _Found(
+        plan=proposal.plan,
+        cluster=proposal.cluster,
+        step_s=proposal.split.step_s,
+        truth="simulated",
+        as_json=partial(_json, request, proposal),
+        lines=partial(_lines, request, proposal),
+        draw=partial(draw_pareto, request, proposal),
+    )
 
 
 def _changes(request: PlanRequest, out: Path) -> list[str]:
@@ -109,7 +163,7 @@ def _configured(
         matmul_precision=request.matmul_precision or read.run.matmul_precision,
         sharded_optimizer=request.sharded_optimizer or read.optimizer.sharded,
         profile=Path(paced.profile)
-        if request.profile is None and paced.profile
+        if request.profile is None and paced.profile and not request.profile_of
         else request.profile,
         tflops=paced.tflops if request.tflops is None else request.tflops,
         ideal=request.ideal or paced.ideal,

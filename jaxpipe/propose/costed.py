@@ -1,6 +1,7 @@
 """Costs of a model on a cluster: its profile, the speed of devices and the overheads of links."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jaxpipe.models import GptConfig
@@ -8,6 +9,7 @@ from jaxpipe.network import MessageCosts
 from jaxpipe.plan.cost import Profile, read_profile
 from jaxpipe.propose.device_speeds import precision_of, with_speeds
 from jaxpipe.propose.gpt_profile import gpt_profile
+from jaxpipe.propose.gpu_profiles import read_gpu_profiles, with_profiled_speeds
 from jaxpipe.runtime.config import MatmulPrecision, Remat
 from jaxpipe.simulate import Overheads, dtfm_constants
 from jaxpipe.topo import Cluster
@@ -25,6 +27,8 @@ class Costed:
     profile: Profile
     precision: Precision
     local_factor: float
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    """Those of GPU types with one of their own."""
 
     def overheads(self, *, chunk_bytes: float, ideal: bool, keep_warm: bool) -> Overheads:
         """Return the overheads fitted to DT-FM's runs; with `ideal`, the links as stated.
@@ -59,10 +63,12 @@ def costed(
     profile: Path | None,
     tflops: float | None,
     matmul_precision: MatmulPrecision,
+    profiles_of: Sequence[str] = (),
 ) -> Costed:
     """Return the costs, from counted FLOPs or from a measured `profile`.
 
-    A device of unknown speed reaches `tflops`, or the speed of the profile by default.
+    `profiles_of` are words `GPU=FILE`: profiles of GPU types, the first instead of `profile`. A
+    device of unknown speed reaches `tflops`, or the speed of the profile by default.
 
     Raises:
         ConfigError: the speed of a device is unknown.
@@ -70,16 +76,19 @@ def costed(
     precision = precision_of(model, cluster, matmul_precision=matmul_precision)
     speeds = dtfm_constants().speeds(precision)
     unknown = None if tflops is None else tflops * 1e12  # TFLOP/s to FLOP/s
-    if profile is not None:
-        measured = read_profile(profile)
+    own = read_gpu_profiles(profiles_of, cluster)
+    if profile is not None or own:
+        measured = next(iter(own.values())) if profile is None else read_profile(profile)
         known = with_speeds(
-            cluster,
+            with_profiled_speeds(cluster, own),
             precision,
             # The part of its peak that the profiled device reached holds for other types, too.
             fraction=_fraction(measured, precision),
             unknown_flops_per_s=unknown or measured.flops_per_s,
         )
-        return Costed(cluster=known, profile=measured, precision=precision, local_factor=1.0)
+        return Costed(
+            cluster=known, profile=measured, precision=precision, local_factor=1.0, profiles=own
+        )
     known = with_speeds(
         cluster,
         precision,

@@ -94,8 +94,19 @@ def propose(
             unknown.
         PlanError: no plan fits into memory.
     """
-    model = model or _model(request)
-    task, conditions = _conditions(request, model)
+    model = model or preset_model(request)
+    return propose_for(request, model, *task_and_conditions(request, model), observe=observe)
+
+
+def propose_for(
+    request: PlanRequest,
+    model: GptConfig,
+    task: Task,
+    conditions: Conditions,
+    *,
+    observe: Callable[[int], None],
+) -> Proposal:
+    """Return the best plan found for a task; see `propose`."""
     appraisal = None
     if request.counts_dollars:
         check_prices(task.cluster)
@@ -199,8 +210,12 @@ def _made_to_measure(plan: Plan, task: Task, conditions: Conditions) -> Plan:
     return better if faster else plan
 
 
-def _conditions(request: PlanRequest, model: GptConfig) -> tuple[Task, Conditions]:
-    """Return the task of the search, and the conditions of its simulations."""
+def task_and_conditions(request: PlanRequest, model: GptConfig) -> tuple[Task, Conditions]:
+    """Return the task of the search, and the conditions of its simulations.
+
+    Raises:
+        ConfigError: cluster or batch is missing or wrong, or the speed of a device is unknown.
+    """
     known = costed(
         model,
         _cluster(request),
@@ -208,6 +223,7 @@ def _conditions(request: PlanRequest, model: GptConfig) -> tuple[Task, Condition
         profile=request.profile,
         tflops=request.tflops,
         matmul_precision=request.matmul_precision or MatmulPrecision.TF32,
+        profiles_of=request.profile_of,
     )
     if request.batch is None:
         raise _missing("batch")
@@ -232,6 +248,7 @@ def _conditions(request: PlanRequest, model: GptConfig) -> tuple[Task, Condition
             chunk_bytes=CHUNK_BYTES, ideal=request.ideal, keep_warm=not request.cold_connections
         ),
         recomputes=(request.remat or Remat.FULL) is Remat.FULL,
+        profiles=known.profiles,
     )
 
 
@@ -250,7 +267,12 @@ def _missing(name: str) -> ConfigError:
     )
 
 
-def _model(request: PlanRequest) -> GptConfig:
+def preset_model(request: PlanRequest) -> GptConfig:
+    """Return the preset that a request names.
+
+    Raises:
+        ConfigError: it names none, or there is no such preset.
+    """
     if request.model is None:
         raise _missing("model")
     try:

@@ -98,6 +98,9 @@ class PlanRequest:
     """Shard the optimizer's moments over replicas (ZeRO-1), as with `optimizer.sharded`."""
     profile: Path | None = None
     """File of measured costs of the model, instead of counted FLOPs."""
+    profile_of: tuple[str, ...] = ()
+    """Measured costs of the model on a GPU type of the cluster, `GPU=FILE`; may be repeated, once
+    for each type. Other types are scaled from the first by their peaks."""
     tflops: float | None = None
     """TFLOP/s of devices whose speed the cluster does not state."""
     ideal: bool = False
@@ -111,6 +114,11 @@ class PlanRequest:
             raise ConfigError(f"`--budget` must be above 0, not {self.budget}")
         if self.max_tensor < 1:
             raise ConfigError(f"`--max-tensor` must be at least 1, not {self.max_tensor}")
+        if self.profile is not None and self.profile_of:
+            raise ConfigError(
+                f"a model has one profile, or one for each GPU type: `--profile` is "
+                f"{self.profile}, `--profile-of` {' '.join(self.profile_of)}; leave out one of them"
+            )
         limits = (
             ("--max-step-s", self.max_step_s, Goal.DOLLARS),
             ("--max-step-dollars", self.max_step_dollars, Goal.TIME),

@@ -6,7 +6,7 @@
     plan + cluster ──► messages between stages, and all-reduces along the plan's sync trees
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -50,7 +50,8 @@ class Conditions:
     """The conditions of a simulation: cluster, profile, and bytes of a parameter's gradient.
 
     `slow[device]` is the factor by which the device is slower than the profiled one. With
-    `recomputes` the profile's backwards compute the forwards again.
+    `recomputes` the profile's backwards compute the forwards again. Devices of a GPU type in
+    `profiles` take the seconds of that profile; parameters and bytes are those of `profile`.
     """
 
     cluster: Cluster
@@ -59,6 +60,7 @@ class Conditions:
     gradient_bytes: float
     overheads: Overheads = IDEAL
     recomputes: bool = False
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
 
 
 def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
@@ -120,14 +122,23 @@ def _activation_bytes(plan: Plan, profile: Profile) -> float | tuple[float, ...]
 def _stage_costs(plan: Plan, pipeline: Pipeline, conditions: Conditions) -> Iterator[Part]:
     """Yield the costs of a microbatch on each stage of a pipeline, on its own devices."""
     profile = conditions.profile.scaled(microbatch=pipeline.microbatch)
+    own = {
+        name: each.scaled(microbatch=pipeline.microbatch)
+        for name, each in conditions.profiles.items()
+    }
     factors = _factors(pipeline, conditions)
     for stage, (group, factor) in enumerate(zip(_holders(pipeline), factors, strict=True)):
         part = profile.stage(pipeline.cut, stage)
+        of_gpu, slow = own.get(_gpu(group, conditions)), _slowest(group, conditions)
+        seconds, slow = (profile, slow) if of_gpu is None else (of_gpu, 1.0)
         # An update takes as long for any microbatch, and a tied embedding is updated twice.
-        update_s = profile.update_s(pipeline.cut, stage, tied=plan.tied) * _slowest(
-            group, conditions
+        update_s = seconds.update_s(pipeline.cut, stage, tied=plan.tied) * slow
+        timed = replace(
+            seconds.stage(pipeline.cut, stage).scaled(slow * factor),
+            parameters=part.parameters,
+            kept_bytes=part.kept_bytes,
+            update_s=update_s,
         )
-        timed = replace(part.scaled(factor), update_s=update_s)
         shared = SharedStage(
             group=group,
             num_layers=pipeline.cut[stage],
@@ -158,14 +169,20 @@ def end_s(trace: Trace) -> float:
 
 
 def _factors(pipeline: Pipeline, conditions: Conditions) -> list[float]:
-    """Return the factors on the profile's seconds of each stage of a pipeline."""
+    """Return the factor of each stage of a pipeline whose messages stay inside its host."""
     local, groups = conditions.overheads.local_factor, _holders(pipeline)
     devices = tuple(group[0] for group in groups)
     return [
-        _slowest(group, conditions)
-        * (1.0 if is_remote(conditions.cluster, devices, stage) else local)
-        for stage, group in enumerate(groups)
+        1.0 if is_remote(conditions.cluster, devices, stage) else local
+        for stage in range(len(groups))
     ]
+
+
+def _gpu(group: tuple[int, ...], conditions: Conditions) -> str:
+    """Return the GPU type of the slowest device of a group; "" if it has none."""
+    slowest = max(group, key=lambda device: float(conditions.slow[device]))
+    gpu = conditions.cluster.devices[slowest].gpu
+    return "" if gpu is None else gpu.name
 
 
 def _slowest(group: tuple[int, ...], conditions: Conditions) -> float:

@@ -59,3 +59,8 @@ def test_prices_are_needed():
         check_prices(priced(egress=None))
     one = topo.subcluster(priced(egress=None), (0, 1))
     check_prices(one)  # nothing leaves the only region
+
+
+@pytest.mark.parametrize("name", ["gcp-five-zones", "gcp-two-zones"])
+def test_the_clusters_of_a_study_of_prices_have_them(name: str):
+    check_prices(topo.load(name))

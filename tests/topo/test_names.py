@@ -182,7 +182,7 @@ def test_the_header_of_a_matrix_claims_no_memory(tmp_path: Path):
 @pytest.mark.parametrize("content", ["n1 slots=999999999\n", "n1 slots=99999999999999\n"])
 def test_slots_are_counted_before_devices_are_made(tmp_path: Path, content: str):
     (tmp_path / "hosts").write_text(content)
-    with pytest.raises(ValueError, match=r"at most 8,192 devices|N at least 1"):
+    with pytest.raises(ValueError, match=r"at most 16,384 devices|N at least 1"):
         load(cluster_file(tmp_path, 'name = "c"\n[[hosts]]\nhostfile = "hosts"'))
 
 

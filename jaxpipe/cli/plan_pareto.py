@@ -1,0 +1,43 @@
+"""The Pareto front of `jaxpipe plan` as a picture."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxpipe.errors import ConfigError
+from jaxpipe.propose.request import PlanRequest
+
+if TYPE_CHECKING:  # this imports numpy, which `--help` can do without
+    from jaxpipe.propose.proposal import Proposal
+
+
+def check_pareto(request: PlanRequest, path: Path) -> None:
+    """Check that a search keeps a front, and that it can be drawn into this file.
+
+    Raises:
+        ConfigError: it keeps none, or the ending of the file names no format.
+        UserError: matplotlib is missing, or the file cannot be written.
+    """
+    from jaxpipe.pictures import check_format
+    from jaxpipe.run.output_files import check_output
+
+    if not request.counts_dollars:
+        raise ConfigError(
+            f"a front is of seconds and dollars: `--pareto` is {path}, and `--objective` "
+            f"{request.objective}; set it to `dollars`, or give `--max-step-dollars`"
+        )
+    check_format(path, name="--pareto")
+    check_output("--pareto", path)
+
+
+def draw_pareto(request: PlanRequest, proposal: "Proposal", path: Path) -> None:
+    """Draw the front of a proposal, and its plan."""
+    from jaxpipe.pictures.pareto_picture import Worth, draw_front
+
+    assert proposal.dollars is not None, request
+    front = [
+        Worth(each.seconds, each.dollars, f"{sum(map(len, each.plan.groups))} devices")
+        for each in proposal.front
+    ]
+    chosen = Worth(proposal.split.step_s, proposal.dollars, "")
+    title = f"{request.model}, batch {request.batch}, on {proposal.cluster.name}"
+    draw_front(front, chosen, path, title=title)

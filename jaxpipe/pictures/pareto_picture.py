@@ -1,0 +1,46 @@
+"""A picture of a Pareto front: the seconds and the dollars of a step of each plan on it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxpipe.pictures.canvas import new_figure, plain_text, save
+from jaxpipe.pictures.palette import BLUE, LINE, VERMILION
+
+
+class Worth(NamedTuple):
+    """The seconds and the dollars of a step of a plan, and what stands at its point."""
+
+    seconds: float
+    dollars: float
+    name: str
+
+
+def draw_front(front: Sequence[Worth], chosen: Worth, path: Path, *, title: str) -> None:
+    """Draw the front as steps, since no plan lies between two of its points, and the chosen plan.
+
+    Raises:
+        UserError: matplotlib is missing, or the ending of the file names no format.
+    """
+    figure = new_figure(width_in=8.0, height_in=4.5)
+    axes = figure.subplots()
+    ordered = sorted(front)
+    seconds, dollars = [each.seconds for each in ordered], [each.dollars for each in ordered]
+    axes.step(seconds, dollars, where="post", color=BLUE, marker="o", linewidth=1.2)
+    axes.plot(chosen.seconds, chosen.dollars, color=VERMILION, marker="*", markersize=14)
+    for each in ordered:
+        axes.annotate(
+            plain_text(each.name),
+            (each.seconds, each.dollars),
+            xytext=(6, 6),
+            textcoords="offset points",
+            fontsize=7,
+        )
+    axes.set_xlabel("seconds of a step (simulated)")
+    axes.set_ylabel("dollars of a step")
+    axes.set_title(plain_text(title), loc="left", fontweight="bold")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color=LINE, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.margins(0.12)
+    save(figure, path)
