@@ -6,6 +6,7 @@ from pathlib import Path
 from jaxpipe.compare.system import SPLITS_BATCH, SPLITS_EXPERTS, System
 from jaxpipe.config import Config, check_run
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import GptConfig
 from jaxpipe.models.moe.routing import Dispatch
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.config import Remat, TransportKind
@@ -38,6 +39,7 @@ def check_comparison(
     if sharded:
         _check_same(config)
     for system in sharded:
+        _check_family(system, config)
         _check_divides(system, batch=config.train.batch, num_ranks=plan.num_ranks)
         if system in SPLITS_EXPERTS:
             _check_experts(system, config, num_ranks=plan.num_ranks)
@@ -71,6 +73,14 @@ def _check_same(config: Config) -> None:
             )
 
 
+def _check_family(system: System, config: Config) -> None:
+    if system is System.HIDUP and not isinstance(config.model, GptConfig):
+        raise ConfigError(
+            f"{system} knows the layers of a GPT alone: `model.family` is {config.model.family}; "
+            "leave out the system, or compare a GPT"
+        )
+
+
 def _check_divides(system: System, *, batch: int, num_ranks: int) -> None:
     # Alpa may choose a mesh that divides, Megatron does not split the batch.
     if system in SPLITS_BATCH and batch % num_ranks:
@@ -87,7 +97,7 @@ def _check_divides(system: System, *, batch: int, num_ranks: int) -> None:
 
 def _check_experts(system: System, config: Config, *, num_ranks: int) -> None:
     model = config.model
-    if not model.experts or model.experts % num_ranks:
+    if not isinstance(model, GptConfig) or not model.experts or model.experts % num_ranks:
         raise ConfigError(
             f"`model.experts` must be a multiple of the ranks for {system}, which gives each rank "
             f"as many experts: it is {model.experts} for {num_ranks} ranks"
