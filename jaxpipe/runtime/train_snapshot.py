@@ -175,14 +175,17 @@ def _restored(
 ) -> StageState:
     fresh = _fresh(calls)
     read = partial(_read, checkpoint, fresh.params, first_layer=first_layer)
+    place = calls.spec.layout.place  # every leaf becomes an array of its own: all are donated
+    params = place(read(prefix=""))
+    if not num_updates:  # an import has no moments: they are fresh
+        return StageState(params=params, moments=fresh.moments)
     # `count` is not saved: the schedule of the learning rate follows from the number of updates.
     moments = optax.tree.set(
         fresh.moments,
         count=np.int32(num_updates),
         **{moment: _owned(calls, read(prefix=f"{moment}.")) for moment in _MOMENTS},
     )
-    place = calls.spec.layout.place  # every leaf becomes an array of its own: all are donated
-    return StageState(params=place(read(prefix="")), moments=place(moments))
+    return StageState(params=params, moments=place(moments))
 
 
 def _read(checkpoint: Saved, template: Parameters, *, first_layer: int, prefix: str) -> Parameters:
