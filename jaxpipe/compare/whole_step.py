@@ -13,7 +13,7 @@ from jaxpipe.runtime.config import OptimizerConfig, Remat
 from jaxpipe.runtime.data import sample, sample_numbers
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.model import Parameters
-from jaxpipe.runtime.stage.optimizer import adamw, clip_factor
+from jaxpipe.runtime.stage.optimizer import clip_factor, stage_optimizer
 
 
 def whole_step(
@@ -56,7 +56,7 @@ def optimizer_of(job: Job) -> optax.GradientTransformation:
     decayed = jax.tree.map(lambda leaf: leaf.ndim >= 2, _shapes(job))
     return optax.chain(
         _clipped(job.optimizer),
-        adamw(job.optimizer, num_steps=job.train.steps, decayed=decayed),
+        stage_optimizer(job.optimizer, num_steps=job.train.steps, decayed=decayed),
     )
 
 

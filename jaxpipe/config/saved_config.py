@@ -8,7 +8,7 @@ from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.models import ModelConfig, num_parameters
 from jaxpipe.runtime.checkpoint import Checkpoint
 
-_NO_PARAMETERS = ("mu.", "nu.", "momentum.", "pending.", "island.")
+_NO_PARAMETERS = ("mu.", "nu.", "trace.", "momentum.", "pending.", "island.")
 """Prefixes of the names of tensors of optimizers, and of what the islands of an outer loop have."""
 
 

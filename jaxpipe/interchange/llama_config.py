@@ -194,7 +194,7 @@ def _check_layer_types(fields: Mapping[str, Any], expected: list[str]) -> None:
 
 
 def _special_fields(kind: str, config: LlamaConfig) -> dict[str, Any]:
-    biased = {"attention_bias": config.qkv_bias}
+    biased, scale = {"attention_bias": config.qkv_bias}, config.query_scale or float(config.width)
     if kind == "gemma2":
         return {
             **biased,
@@ -203,7 +203,8 @@ def _special_fields(kind: str, config: LlamaConfig) -> dict[str, Any]:
             "sliding_window": config.window,
             "attn_logit_softcapping": config.attention_softcap or None,
             "final_logit_softcapping": config.final_softcap or None,
-            "query_pre_attn_scalar": config.query_scale or config.width,
+            # `transformers` takes a whole number alone.
+            "query_pre_attn_scalar": int(scale) if scale.is_integer() else scale,
         }
     if kind == "mistral":
         return {"hidden_act": "silu", "sliding_window": config.window}

@@ -3,7 +3,7 @@
 from jaxpipe.models import ModelConfig, costs
 from jaxpipe.models.gpt_config import DTYPE_BYTES
 from jaxpipe.plan.cost import BytesPerParameter, Part, Profile
-from jaxpipe.runtime.config import Remat
+from jaxpipe.runtime.config import OptimizerName, Remat
 
 
 def gpt_profile(config: ModelConfig, *, remat: Remat, flops_per_s: float) -> Profile:
@@ -44,12 +44,21 @@ def gpt_profile(config: ModelConfig, *, remat: Remat, flops_per_s: float) -> Pro
     )
 
 
-def bytes_each(config: ModelConfig, *, shards_optimizer: bool = False) -> BytesPerParameter:
-    """Return the bytes per parameter: itself, its gradient and AdamW's moments, of one dtype."""
+def bytes_each(
+    config: ModelConfig,
+    *,
+    shards_optimizer: bool = False,
+    optimizer: OptimizerName = OptimizerName.ADAMW,
+) -> BytesPerParameter:
+    """Return the bytes per parameter: itself, its gradient and its moments, of one dtype.
+
+    Of Muon, matrices of layers have one moment and the rest has two: two are counted for all.
+    """
     num_bytes = DTYPE_BYTES[config.param_dtype]
+    has_one = optimizer in (OptimizerName.LION, OptimizerName.SGD)
     return BytesPerParameter(
         parameter=num_bytes,
         gradient=num_bytes,
-        optimizer=2 * num_bytes,
+        optimizer=(1 if has_one else 2) * num_bytes,
         shards_optimizer=shards_optimizer,
     )

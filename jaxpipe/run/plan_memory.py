@@ -51,7 +51,8 @@ def plan_memory(config: Config, plan: Plan, cluster: Cluster) -> tuple[RankMemor
     """Return the memory of the ranks of each place in the pipeline."""
     sequence = config.train.sequence or config.model.sequence
     model = replace(config.model, sequence=sequence)
-    each = bytes_each(model, shards_optimizer=config.optimizer.sharded)
+    optimizer = config.optimizer
+    each = bytes_each(model, shards_optimizer=optimizer.sharded, optimizer=optimizer.name)
     # The speed has no part in it.
     profile = gpt_profile(model, remat=config.train.remat, flops_per_s=1.0)
     # Of whole ranks: how their devices share is exact below, where the model is known.

@@ -17,7 +17,7 @@ LLAMA = LlamaConfig(
     rope_factor=4.0,
     rope_sequence=64,
 )
-PLAIN = replace(LLAMA, rope_scaling=RopeScaling.NONE, rope_factor=1.0)
+PLAIN = replace(LLAMA, rope_scaling=RopeScaling.NONE, rope_factor=1.0, rope_sequence=8192)
 
 QWEN2 = replace(PLAIN, qkv_bias=True, tied=True)
 QWEN3 = replace(PLAIN, qk_norm=True, head_width=6, norm_epsilon=1e-6)
