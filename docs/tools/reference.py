@@ -5,11 +5,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import jaxpipe
 from docs.tools.commands import command_reference
-from docs.tools.fields import choice_table, choices_of, field_table, table
+from docs.tools.fields import choice_table, choices_of, field_table, forms_of, table
 from docs.tools.messages import error_classes, messages
 from docs.tools.source import summary
 from jaxpipe import topo
@@ -40,7 +40,7 @@ def _configuration() -> str:
     for each in fields(Config):
         note = _REQUIRED if each.name in ("run", "model", "data") else ""
         # The section `model` has a form for each family.
-        for section in get_args(each.type) or (each.type,):
+        for section in forms_of(each.type):
             shown = _title(each.name, section)
             parts.append(f"## {shown}\n\n{summary(section)}{note}\n\n{field_table(section)}")
             parts += [_choices(choice, section) for choice in choices_of(section)]

@@ -9,7 +9,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.models import GptConfig
 from jaxpipe.models.moe.routing import Dispatch
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.config import Remat, TransportKind
+from jaxpipe.runtime.config import Decayed, OptimizerName, Remat, TransportKind
 
 TABLE = "compare.csv"
 """The file that marks the folder of a comparison."""
@@ -46,7 +46,7 @@ def check_comparison(
 
 
 def _check_same(config: Config) -> None:
-    model = config.model
+    model, optimizer = config.model, config.optimizer
     # The sharded step has float32 parameters, no loss scaling and no dropout.
     refused = {
         "model.dropout": (model.dropout, model.dropout == 0, "0"),
@@ -62,6 +62,13 @@ def _check_same(config: Config) -> None:
             config.run.transport is not TransportKind.SHAPED,
             "mpi; for links that are emulated for all systems, `jaxpipe emulate CLUSTER -- jaxpipe "
             "compare ...`",
+        ),
+        # The layers of the sharded step are not stacked, and masks have no parts.
+        "optimizer.name": (optimizer.name, optimizer.name is not OptimizerName.MUON, "another"),
+        "optimizer.decayed": (
+            optimizer.decayed,
+            optimizer.decayed is Decayed.MATRICES,
+            Decayed.MATRICES,
         ),
         "mesh": (config.mesh.num_devices, config.mesh.num_devices == 1, "one device per rank"),
     }

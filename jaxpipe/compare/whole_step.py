@@ -51,7 +51,7 @@ def _batch_shapes(job: Job) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]
 
 
 def optimizer_of(job: Job) -> optax.GradientTransformation:
-    """Return the optimizer of the pipeline: clipping by the global norm, then AdamW."""
+    """Return the optimizer of the pipeline: clipping by the global norm, then the rule."""
     # By leaf, as in the pipeline: layers are not stacked here, so kernels have two dims or more.
     decayed = jax.tree.map(lambda leaf: leaf.ndim >= 2, _shapes(job))
     return optax.chain(
