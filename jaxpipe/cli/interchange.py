@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import tyro
 
 if TYPE_CHECKING:  # they import numpy, which `--help` can do without
@@ -32,7 +33,7 @@ def import_model(
     """
     from jaxpipe.config import config_from, describe
     from jaxpipe.config.kept_inputs import TOKENIZER_FILE
-    from jaxpipe.interchange import begin_run, read_model
+    from jaxpipe.interchange import begin_run, keep_beside, read_model
     from jaxpipe.models import num_parameters
     from jaxpipe.run.console import console, next_line
     from jaxpipe.topo.toml_text import toml_text
@@ -46,6 +47,7 @@ def import_model(
     tokenizer = str(given) if given.exists() else "TOKENIZER.JSON"
     if given.exists():
         shutil.copyfile(given, out / TOKENIZER_FILE)
+    keep_beside(folder, out)
     size = num_parameters(model, layers=model.num_layers, embed=True, head=True)
     texts = ("--source", "TEXTS", "--tokenizer", tokenizer)
     console.print(
@@ -65,25 +67,29 @@ def export(
 ) -> int:
     """Write the newest checkpoint of a run for Hugging Face's `from_pretrained`.
 
+    Files of the tokenizer that an import has kept, such as its chat template, are copied as well.
+
     Args:
         run: the folder of a run.
-        out: the folder to write: config.json, model.safetensors and tokenizer.json.
+        out: the folder to write: config.json, safetensors and tokenizer.json.
     """
     from jaxpipe.config import keep_tokenizer, saved_model, tokenizer_of
     from jaxpipe.errors import DataError
-    from jaxpipe.interchange import write_model
+    from jaxpipe.interchange import BESIDE, keep_beside, write_model
     from jaxpipe.run.console import console, errors
     from jaxpipe.run.output_files import check_output_folder
     from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 
     checkpoint = open_checkpoint(latest(run))
     model = saved_model(checkpoint)
-    check_output_folder("--out", out, ("config.json", "model.safetensors", "tokenizer.json"))
+    names = ("config.json", "model.safetensors", "tokenizer.json", *BESIDE)
+    check_output_folder("--out", out, names)
     name = write_model(out, model, checkpoint.read)
     try:
         keep_tokenizer(tokenizer_of(checkpoint), out)
     except DataError as error:
         errors.print(f"no tokenizer.json: {error}", markup=False)
+    keep_beside(run, out)
     console.print(
         f"step {checkpoint.step} of {run} -> {out}\n"
         f"next: transformers.{name}.from_pretrained({str(out)!r})",
@@ -96,8 +102,9 @@ def _tree(model: "ModelConfig", *, run: Path, data: Path) -> dict[str, dict[str,
     """Return a configuration with one stage, for users to edit."""
     from jaxpipe.models.catalogue import FAMILY
 
+    plain = msgspec.to_builtins(model)  # names in place of enumerations
     fields = {
-        field.name: getattr(model, field.name)
+        field.name: plain[field.name]
         for field in dataclasses.fields(model)
         # The file states what is special, and the family.
         if getattr(model, field.name) != field.default or field.name == FAMILY

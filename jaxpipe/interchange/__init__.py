@@ -8,6 +8,7 @@
 GPT-2, Llama, Mistral, Qwen 2 and 3, and Gemma 2.
 """
 
+from jaxpipe.interchange.beside import BESIDE, keep_beside
 from jaxpipe.interchange.folder import our_names, read_gpt2, read_model, write_gpt2, write_model
 from jaxpipe.interchange.gpt2_config import config_of_gpt2, gpt2_config_of
 from jaxpipe.interchange.gpt2_tensors import shape_of, tensors_of_gpt2, to_gpt2_tensors
@@ -16,10 +17,12 @@ from jaxpipe.interchange.llama_tensors import llama_pairs
 from jaxpipe.interchange.start_run import begin_run
 
 __all__ = [
+    "BESIDE",
     "begin_run",
     "config_of_gpt2",
     "config_of_llama",
     "gpt2_config_of",
+    "keep_beside",
     "llama_config_of",
     "llama_pairs",
     "our_names",
