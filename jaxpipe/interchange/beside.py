@@ -1,4 +1,4 @@
-"""Small files of a model that jaxpipe does not read, such as the chat template, kept as they are."""
+"""Small files of a model that jaxpipe does not read, such as the chat template, kept beside it."""
 
 from pathlib import Path
 from typing import Final

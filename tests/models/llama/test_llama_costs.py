@@ -1,8 +1,10 @@
 """The closed forms against real arrays, against XLA's counts, and against the published sizes."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +70,7 @@ def test_published_sizes(name: str, count: int) -> None:
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count
 
 
-def under(llama: Llama, remat: str):
+def under(llama: Llama, remat: str) -> Callable[..., Any]:
     """Return the forward of one layer that also returns its vjp."""
     block = llama.block
     if remat != "none":
@@ -76,7 +78,7 @@ def under(llama: Llama, remat: str):
     return lambda layer, x: jax.vjp(lambda layer, x: block(layer, x, None), layer, x)
 
 
-def layer_of(llama: Llama):
+def layer_of(llama: Llama) -> dict[str, Any]:
     init = partial(llama.init, layers=range(1), embed=False, head=False)
     stacked = jax.eval_shape(init, jax.random.key(0))["blocks"]
     dtype = llama.config.compute_dtype
