@@ -31,7 +31,8 @@ def begin_run(
         partial = begin_checkpoint(folder, step=0)
         entries: list[TensorEntry] = []
         for number, held in enumerate(_files(tensors)):
-            entries += write_shard(partial, f"parameters-{number}", held)
+            name = f"parameters-{number}" if number else "parameters"
+            entries += write_shard(partial, name, held)
         return commit(partial, entries, metadata)
     raise CheckpointError(
         f"a run does not overwrite another: {folder} holds {existing.name}; name another folder"

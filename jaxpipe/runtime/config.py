@@ -93,7 +93,7 @@ class OptimizerName(StrEnum):
     """Gradient descent with the momentum `beta1`."""
     MUON = "muon"
     """Muon: matrices of layers move along an orthogonalised momentum, each in its stage; the
-    embedding, the head, norms and biases by AdamW. Source: Jordan et al. 2024, "Muon"."""
+    embedding, the head, norms and biases by AdamW with a Nesterov momentum. Source: Jordan et al. 2024, "Muon"."""
 
 
 class Schedule(StrEnum):

@@ -79,7 +79,10 @@ def stage_optimizer(
 
 
 def _muon(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Return the directions of Muon, and of Adam for what is no matrix of a layer."""
+    """Return the directions of Muon, and of Adam for what is no matrix of a layer.
+
+    Both momenta are Nesterov's, as in `optax.contrib.muon`.
+    """
     directions = muon(
         1.0,
         beta=config.beta1,
