@@ -93,7 +93,8 @@ class OptimizerName(StrEnum):
     """Gradient descent with the momentum `beta1`."""
     MUON = "muon"
     """Muon: matrices of layers move along an orthogonalised momentum, each in its stage; the
-    embedding, the head, norms and biases by AdamW with a Nesterov momentum. Source: Jordan et al. 2024, "Muon"."""
+    embedding, the head, norms and biases by AdamW with a Nesterov momentum. Source: Jordan et al.
+    2024, "Muon: an optimizer for hidden layers in neural networks"."""
 
 
 class Schedule(StrEnum):
