@@ -60,10 +60,13 @@ def parameters_of_part(
     config: ModelConfig, *, layers: int, embed: bool, head: bool, tensor: int
 ) -> int:
     """Return the parameters that one of `tensor` devices holds of a stage."""
-    held = {"layers": layers, "embed": embed, "head": head}
     if isinstance(config, GptConfig):
-        return split_costs.parameters_of_part(config, **held, tensor=tensor)
-    return llama_costs.parameters_of_part(config, **held, tensor=tensor)
+        return split_costs.parameters_of_part(
+            config, layers=layers, embed=embed, head=head, tensor=tensor
+        )
+    return llama_costs.parameters_of_part(
+        config, layers=layers, embed=embed, head=head, tensor=tensor
+    )
 
 
 def parameter_bytes(config: ModelConfig, *, layers: int, embed: bool, head: bool) -> int:

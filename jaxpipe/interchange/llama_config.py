@@ -68,7 +68,7 @@ def config_of_llama(fields: Mapping[str, Any]) -> LlamaConfig:
         check_choice(fields, name, values)
     sizes = {ours: size_of(fields, theirs) for ours, theirs in _SIZES.items()}
     heads = sizes["num_heads"]
-    found = {
+    found: dict[str, Any] = {
         **sizes,
         "num_layers": size_of(fields, "num_hidden_layers"),
         "num_kv_heads": size_of(fields, "num_key_value_heads", default=heads),

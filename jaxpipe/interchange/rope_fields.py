@@ -61,7 +61,9 @@ def rope_fields_of(config: LlamaConfig) -> dict[str, Any]:
 def same_rope(config: LlamaConfig) -> LlamaConfig:
     """Return the same positions in the fewest fields: a base in place of NTK, unused ones fresh."""
     unused = ("rope_low", "rope_high", "rope_sequence")
-    fresh = {field.name: field.default for field in fields(LlamaConfig) if field.name in unused}
+    fresh: dict[str, Any] = {
+        field.name: field.default for field in fields(LlamaConfig) if field.name in unused
+    }
     if config.rope_scaling is RopeScaling.LLAMA3:
         return config
     if config.rope_scaling is RopeScaling.LINEAR:

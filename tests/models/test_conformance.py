@@ -65,21 +65,28 @@ def stages_of(model: Model, cut: tuple[int, ...]) -> Iterable[StageFunctions]:
 def of_pipeline(model: Model, cut: tuple[int, ...], tokens: jax.Array) -> tuple[jax.Array, Trees]:
     """Return the loss and the gradients of the stages, computed as their ranks would."""
     stages, position = tuple(stages_of(model, cut)), jnp.zeros(2, jnp.int32)
-    x, loss, kept = tokens[:, :-1], jnp.float32(0), []
+    x, loss = tokens[:, :-1], jnp.float32(0)
+    kept: list[tuple[Any, Any, bool]] = []
     for each in stages:
         compute = each.cast(each.stage.init(seed=SEED))
         output, residuals = each.forward(compute, x, tokens[:, 1:], position)
         kept.append((compute, residuals, isinstance(output, tuple)))
         # A layer that adds to the loss returns a pair; the last stage has added it.
-        x, added = output if isinstance(output, tuple) else (output, jnp.float32(0))
-        loss = loss + (output if each.stage.is_last else added)
+        if isinstance(output, tuple):
+            x, added = output
+            loss = loss + added
+        elif each.stage.is_last:
+            loss = loss + output
+        else:
+            x = output
     gradients: list[dict[str, Any]] = []
     cotangent = of_loss = stages[-1].loss_cotangent()
     for each, (compute, residuals, is_pair) in zip(stages[::-1], kept[::-1], strict=True):
         of_output = (cotangent, of_loss) if is_pair else cotangent
         of_input, found = each.backward(compute, residuals, of_output, each.zeros())
         gradients.append(found)
-        cotangent = of_input
+        if of_input is not None:  # the first stage returns none
+            cotangent = of_input
     return loss * of_loss, tuple(gradients[::-1])
 
 
