@@ -2,7 +2,7 @@
 
 import sys
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,11 @@ class Decays:
     vocabulary: int = 256
     dim: int = 32
     tied: bool = True
-    split: ClassVar = {"blocks.up": -1, "blocks.down": -2}  # dims that local devices divide
+
+    @property
+    def split(self) -> dict[str, int]:
+        """The dims that local devices divide."""
+        return {"blocks.up": -1, "blocks.down": -2}
 
     def init(self, key: jax.Array, *, layers: range, embed: bool, head: bool) -> dict[str, Any]:
         """Draw each part from the key and its own number, never from the cut."""

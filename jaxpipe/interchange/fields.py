@@ -50,7 +50,7 @@ def number_of(
     if value is None:
         value = default if null is None else null
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
+    if value is None or not is_number or not math.isfinite(value):
         raise ConfigError(
             f"a model has its numbers: `{name}` is {value!r:.80} in `config.json`; give a finite "
             "number"

@@ -95,7 +95,9 @@ def of_one_device(model: Model, tokens: jax.Array) -> tuple[jax.Array, dict[str,
     whole = Stage(model=model, index=0, num_stages=1, layers=range(NUM_LAYERS), loop=Loop.SCAN)
 
     def loss(params: dict[str, Any]) -> jax.Array:
-        return whole.apply(params, tokens[:, :-1], tokens[:, 1:], None) / (SAMPLES * SEQUENCE)
+        total = whole.apply(params, tokens[:, :-1], tokens[:, 1:], None)
+        assert not isinstance(total, tuple)
+        return total / (SAMPLES * SEQUENCE)
 
     return jax.value_and_grad(loss)(whole.init(seed=SEED))
 

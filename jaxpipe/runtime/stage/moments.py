@@ -58,10 +58,10 @@ def with_moments(
 
 def _visited(state: Any, visit: Callable[[str, Any], Any]) -> Any:
     """Return a state in which `visit` has replaced every moment and every count."""
-    if isinstance(state, tuple) and hasattr(state, "_fields"):
-        fields = zip(state._fields, state, strict=True)
+    if names := getattr(state, "_fields", None):  # a named tuple with fields
+        fields = zip(names, state, strict=True)
         return type(state)(*(_field(name, value, visit) for name, value in fields))
-    if isinstance(state, tuple):
+    if type(state) is tuple:
         return tuple(_visited(each, visit) for each in state)
     if isinstance(state, dict):
         return {key: _visited(each, visit) for key, each in state.items()}

@@ -97,7 +97,7 @@ def _muon(config: OptimizerConfig) -> optax.GradientTransformation:
     return optax.chain(directions, optax.scale(-1.0))
 
 
-def _matrix_dims(params: Parameters) -> dict[str, Any]:
+def _matrix_dims(params: Any) -> Any:
     """Return which dims of each leaf are the matrix that Muon orthogonalises; None for Adam.
 
     Other dims are batches: the layer, experts, and of qkv the three kinds of products.

@@ -72,10 +72,10 @@ def test_schedules_are_their_closed_forms(schedule: Schedule, expected: list[flo
         learning_rate=2.0, warmup_steps=2, schedule=schedule, decay_fraction=0.25
     )
     rate = learning_rate(config, num_steps=12)
-    found = [float(rate(step)) / 2 for step in (0, 1, 2, 7, 12)]
+    found = [np.asarray(rate(step)) / 2 for step in (0, 1, 2, 7, 12)]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     if schedule is Schedule.WSD:  # 9 to 12 is the last quarter
-        found = [float(rate(step)) / 2 for step in (9, 10, 11)]
+        found = [np.asarray(rate(step)) / 2 for step in (9, 10, 11)]
         np.testing.assert_allclose(found, [1, 0.7, 0.4], rtol=1e-5)
 
 
