@@ -37,17 +37,19 @@ def cross_entropy(
     targets: Int[Array, " tokens"],
     *,
     logits_bytes: int,
+    softcap: float = 0.0,
 ) -> Float[Array, ""]:
     """Return -log p of the targets in nats, summed over all tokens, where p = softmax(x rows^T).
 
-    Logits, statistics and the sum are float32. A target outside the vocabulary makes it NaN.
+    With a `softcap` c, logits are c tanh(x rows^T / c). Logits, statistics and the sum are float32.
+    A target outside the vocabulary makes it NaN.
 
     >>> x, rows = jnp.zeros((3, 2)), jnp.zeros((4, 2))
     >>> print(f"{cross_entropy(x, rows, jnp.arange(3), logits_bytes=32) / math.log(4):.3f}")
     3.000
     """
     chunk = chunk_tokens(len(x), len(rows), logits_bytes=logits_bytes)
-    return _cross_entropy(x, rows, targets, chunk)
+    return _cross_entropy(x, rows, targets, chunk, softcap)
 
 
 def chunk_tokens(tokens: int, vocabulary: int, *, logits_bytes: int) -> int:
@@ -60,36 +62,51 @@ def chunk_tokens(tokens: int, vocabulary: int, *, logits_bytes: int) -> int:
     return math.ceil(tokens / math.ceil(tokens / at_most))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _cross_entropy(x: Array, rows: Array, targets: Array, chunk: int) -> Array:
-    return _forward(x, rows, targets, chunk)[0]
+def capped(logits: Array, softcap: float) -> Array:
+    """Return logits within a soft bound; 0 for none.
+
+    >>> [float(capped(jnp.float32(logit), 30.0)) for logit in (0.0, 1e6)]
+    [0.0, 30.0]
+    """
+    return softcap * jnp.tanh(logits / softcap) if softcap else logits
 
 
-def _forward(x: Array, rows: Array, targets: Array, chunk: int) -> tuple[Array, _Residuals]:
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _cross_entropy(x: Array, rows: Array, targets: Array, chunk: int, softcap: float) -> Array:
+    return _forward(x, rows, targets, chunk, softcap)[0]
+
+
+def _forward(
+    x: Array, rows: Array, targets: Array, chunk: int, softcap: float
+) -> tuple[Array, _Residuals]:
     def add(total: Array, part: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        lost, logsumexp, _ = _lost(part[0], rows, part[1])
+        lost, logsumexp, _ = _lost(part[0], rows, part[1], softcap)
         # The padding of the last chunk has targets, too: only real tokens count.
         return total + jnp.sum(jnp.where(part[2], lost, 0)), logsumexp
 
     if chunk == len(x):
-        lost, logsumexp, logits = _lost(x, rows, targets)
+        lost, logsumexp, logits = _lost(x, rows, targets, softcap)
         return jnp.sum(lost), _Residuals(x, rows, targets, logsumexp, logits)
     loss, logsumexp = jax.lax.scan(add, jnp.float32(0), _chunks(chunk, x, targets))
     return loss, _Residuals(x, rows, targets, logsumexp, None)
 
 
-def _backward(chunk: int, kept: _Residuals, of_loss: Array) -> tuple[Array, Array, None]:
+def _backward(
+    chunk: int, softcap: float, kept: _Residuals, of_loss: Array
+) -> tuple[Array, Array, None]:
     x, rows, targets, logsumexp, logits = kept
 
     def add(of_rows: Array, part: tuple[tuple[Array, Array, Array], Array]) -> tuple[Array, Array]:
         (x, targets, is_token), logsumexp = part
-        logits = _logits(x, rows)
+        logits = _logits(x, rows, softcap)
         of_lost = jnp.where(is_token, of_loss, 0)
-        of_x, more = _gradients(x, rows, _of_logits(logits, logsumexp, targets, of_lost))
+        of_logits = _of_logits(logits, logsumexp, targets, of_lost, softcap)
+        of_x, more = _gradients(x, rows, of_logits)
         return of_rows + more, of_x
 
     if logits is not None:
-        of_logits = _of_logits(logits, logsumexp, targets, jnp.broadcast_to(of_loss, len(x)))
+        of_lost = jnp.broadcast_to(of_loss, len(x))
+        of_logits = _of_logits(logits, logsumexp, targets, of_lost, softcap)
         of_x, of_rows = _gradients(x, rows, of_logits)
     else:
         # float32: the table's gradient is a sum over all chunks.
@@ -102,9 +119,9 @@ def _backward(chunk: int, kept: _Residuals, of_loss: Array) -> tuple[Array, Arra
 _cross_entropy.defvjp(_forward, _backward)
 
 
-def _lost(x: Array, rows: Array, targets: Array) -> tuple[Array, Array, Array]:
+def _lost(x: Array, rows: Array, targets: Array, softcap: float) -> tuple[Array, Array, Array]:
     """Return -log p of each target, the logsumexp and the logits."""
-    logits = _logits(x, rows)
+    logits = _logits(x, rows, softcap)
     logsumexp = jax.nn.logsumexp(logits, axis=1)
     return logsumexp - jax.vmap(_chosen)(logits, targets), logsumexp, logits
 
@@ -114,14 +131,20 @@ def _chosen(logits: Array, target: Array) -> Array:
     return logits.at[target].get(mode="fill", wrap_negative_indices=False)
 
 
-def _logits(x: Array, rows: Array) -> Array:
-    return jnp.einsum("td,vd->tv", x, rows, preferred_element_type=jnp.float32)
+def _logits(x: Array, rows: Array, softcap: float) -> Array:
+    products = jnp.einsum("td,vd->tv", x, rows, preferred_element_type=jnp.float32)
+    return capped(products, softcap)
 
 
-def _of_logits(logits: Array, logsumexp: Array, targets: Array, of_lost: Array) -> Array:
+def _of_logits(
+    logits: Array, logsumexp: Array, targets: Array, of_lost: Array, softcap: float
+) -> Array:
+    """Return the gradient of the products, before their bound."""
     # A comparison, not a scatter: it is fused with the rest.
     is_target = targets[:, None] == jnp.arange(logits.shape[1])
-    return (jnp.exp(logits - logsumexp[:, None]) - is_target) * of_lost[:, None]
+    of_logits = (jnp.exp(logits - logsumexp[:, None]) - is_target) * of_lost[:, None]
+    # The slope of c tanh(x / c) is 1 - tanh^2.
+    return of_logits * (1 - (logits / softcap) ** 2) if softcap else of_logits
 
 
 def _gradients(x: Array, rows: Array, of_logits: Array) -> tuple[Array, Array]:

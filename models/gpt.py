@@ -28,28 +28,21 @@ With classes, the head's kernel has a row per class; with patches, "embed" is th
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Integer, Key
 
-from jaxpipe.models.ends import Embedding, Head
+from jaxpipe.models.ends import Embedding, Head, gpt_head
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.layers import Block
 from jaxpipe.models.moe.pair import Pair
+from jaxpipe.models.parts import Parameters, Parts, graph
 from jaxpipe.models.patches import Patches
 
-Parameters: TypeAlias = dict[str, Any]
-Part: TypeAlias = type[Embedding] | type[Patches] | type[Block] | type[Pair] | type[Head]
 Inputs: TypeAlias = Int[Array, "batch seq"] | Integer[Array, "batch height width channels"]
 Targets: TypeAlias = Int[Array, "batch seq"] | Int[Array, " batch"]
-
-EMBED, HEAD, BLOCKS = range(3)
-"""What is folded into the key of each part; `BLOCKS` is followed by the layer's number."""
 
 SPLIT: Final = MappingProxyType(
     {
@@ -104,9 +97,10 @@ class Gpt:
     _head: nnx.GraphDef[Head] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_embedding", _graph(_embedding(self.config), self.config))
-        object.__setattr__(self, "_block", _graph(_block(self.config), self.config))
-        object.__setattr__(self, "_head", _graph(Head, self.config))
+        parts = _parts(self.config)
+        object.__setattr__(self, "_embedding", graph(parts.embedding, self.config))
+        object.__setattr__(self, "_block", graph(parts.block, self.config))
+        object.__setattr__(self, "_head", graph(parts.head, self.config))
 
     @property
     def num_layers(self) -> int:
@@ -137,32 +131,8 @@ class Gpt:
         return SPLIT_PAIRS if self.config.experts else SPLIT
 
     def init(self, key: Key[Array, ""], *, layers: range, embed: bool, head: bool) -> Parameters:
-        """Return fresh parameters, in `param_dtype`, of consecutive layers and of the ends asked.
-
-        Each leaf depends on `key` and on its own layer's number alone, bit by bit. With a tied
-        head and `head` but not `embed`, the part "embed" holds the "tokens" leaf alone; without
-        layers there is no part "blocks".
-
-        Raises:
-            ValueError: `layers` is not consecutive layers of this model.
-        """
-        if layers.step != 1 or layers.start < 0 or layers.stop > self.num_layers:
-            raise ValueError(
-                f"`layers` must be consecutive and within range(0, {self.num_layers}), not {layers}"
-            )
-        params: Parameters = {}
-        if embed or (head and self.tied):
-            part = _embedding(self.config)
-            params["embed"] = _draw_end(part, self.config, jax.random.fold_in(key, EMBED))
-            # Drawn whole, then cut: the tied table equals that of the first stage bit by bit.
-            if not embed:
-                del params["embed"]["positions"]
-        if layers:
-            numbers = jnp.arange(layers.start, layers.stop)
-            params["blocks"] = _draw_blocks(self.config, jax.random.fold_in(key, BLOCKS), numbers)
-        if head:
-            params["head"] = _draw_end(Head, self.config, jax.random.fold_in(key, HEAD))
-        return params
+        """Return fresh parameters, as `Parts.init` draws them."""
+        return _parts(self.config).init(self.config, key, layers=layers, embed=embed, head=head)
 
     def embed(
         self, params: Parameters, inputs: Inputs, key: Key[Array, ""] | None
@@ -208,33 +178,9 @@ class Gpt:
         return params["embed"]["tokens"] if self.tied else None
 
 
-def _embedding(config: GptConfig) -> Part:
-    return Patches if config.patch else Embedding
-
-
-def _block(config: GptConfig) -> Part:
-    return Pair if config.experts else Block
-
-
-def _graph(part: Part, config: GptConfig) -> nnx.GraphDef[Any]:
-    # Shapes alone: no array is allocated.
-    return nnx.graphdef(nnx.eval_shape(lambda: part(config, rngs=nnx.Rngs(0))))
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _draw_end(part: Part, config: GptConfig, key: Key[Array, ""]) -> Parameters:
-    return _draw(part, config, key)
-
-
-@partial(jax.jit, static_argnums=0)
-def _draw_blocks(
-    config: GptConfig, key: Key[Array, ""], numbers: Int[Array, " layers"]
-) -> Parameters:
-    # A loop, not vmap: each layer runs the same compiled body, so the cut cannot change a bit.
-    return jax.lax.map(lambda n: _draw(_block(config), config, jax.random.fold_in(key, n)), numbers)
-
-
-def _draw(part: Part, config: GptConfig, key: Key[Array, ""]) -> Parameters:
-    # Drawn in float32 and then rounded: bfloat16 uniforms would give only 256 different values.
-    state = nnx.state(part(config, rngs=nnx.Rngs(params=key)), nnx.Param)
-    return jax.tree.map(lambda leaf: leaf.astype(config.param_dtype), nnx.to_pure_dict(state))
+def _parts(config: GptConfig) -> Parts:
+    return Parts(
+        embedding=Patches if config.patch else Embedding,
+        block=Pair if config.experts else Block,
+        head=gpt_head,
+    )

@@ -84,21 +84,6 @@ def head_forward_flops(config: GptConfig, *, batch: int, sequence: int) -> int:
     return 2 * batch * sequence * config.dim * config.vocabulary
 
 
-def train_flops_per_token(config: GptConfig, *, sequence: int) -> int:
-    """Return the FLOPs of training per token, forward and backward, without recomputation.
-
-    The numerator of the MFU: tokens per second times this, over the peak of all devices.
-
-    >>> gpt2 = GptConfig(num_layers=12, dim=768, num_heads=12, sequence=1024, vocabulary=50257)
-    >>> train_flops_per_token(gpt2, sequence=1024)
-    854438400
-    """
-    layer = layer_forward_flops(config, batch=1, sequence=sequence)
-    head = head_forward_flops(config, batch=1, sequence=sequence)
-    # 3: the backward is two products for each of the forward.
-    return 3 * (config.num_layers * layer + head) // sequence
-
-
 def num_parameters(config: GptConfig, *, layers: int, embed: bool, head: bool) -> int:
     """Return the number of parameters of a stage of this many layers, with its ends.
 
@@ -128,12 +113,6 @@ def _layer_parameters(config: GptConfig) -> int:
     dense = (12 * dim + 13) * dim
     # Attention and two norms.
     return dense + (4 * dim + 8) * dim + mixture_parameters(config) if config.experts else dense
-
-
-def parameter_bytes(config: GptConfig, *, layers: int, embed: bool, head: bool) -> int:
-    """Return the bytes of `num_parameters` in `param_dtype`."""
-    count = num_parameters(config, layers=layers, embed=embed, head=head)
-    return count * DTYPE_BYTES[config.param_dtype]
 
 
 def activation_bytes(config: GptConfig, *, batch: int, sequence: int) -> int:

@@ -128,7 +128,7 @@ class Block(nnx.Module):
     """
 
     def __init__(self, config: GptConfig, *, rngs: nnx.Rngs) -> None:
-        residual_std = residual_init_std(config)
+        residual_std = residual_init_std(config.depth)
         self.dropout = config.dropout
         self.norm1 = norm(config, rngs)
         self.attention = Attention(config, residual_std=residual_std, rngs=rngs)
@@ -170,10 +170,10 @@ def attend(
         return x + dropout(mixed, key, rate=layer.dropout)
 
 
-def residual_init_std(config: GptConfig) -> float:
+def residual_init_std(depth: int) -> float:
     """Return the standard deviation of fresh kernels that write to the residual stream.
 
-    Smaller than `INIT_STD` by the root of their number, two per attention layer, so that the
-    variance of the stream does not grow with the depth.
+    Smaller than `INIT_STD` by the root of their number, two in each of `depth` attention layers, so
+    that the variance of the stream does not grow with the depth.
     """
-    return INIT_STD / math.sqrt(2 * config.depth)
+    return INIT_STD / math.sqrt(2 * depth)

@@ -1,4 +1,4 @@
-"""Presets: one TOML file each in `presets/`, with the fields of a `GptConfig`."""
+"""Presets: one TOML file each in `presets/`, with the fields of a model's configuration."""
 
 import difflib
 import tomllib
@@ -18,7 +18,7 @@ def presets() -> list[str]:
 
 
 def load_preset(name: str) -> dict[str, Any]:
-    """Return the fields that a preset sets; all others keep the defaults of `GptConfig`.
+    """Return the fields that a preset sets; all others keep their defaults.
 
     Raises:
         ValueError: there is no preset of this name.

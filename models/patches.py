@@ -35,8 +35,8 @@ class Patches(nnx.Module):
         shape = (config.patch**2 * config.channels, config.dim)
         self.kernel = nnx.Param(nnx.initializers.normal(INIT_STD)(rngs.params(), shape))
         self.bias = nnx.Param(nnx.initializers.zeros(rngs.params(), (config.dim,)))
-        self.start = table(1, config, rngs)
-        self.positions = table(config.sequence, config, rngs)
+        self.start = table(1, config.dim, rngs)
+        self.positions = table(config.sequence, config.dim, rngs)
 
     def __call__(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from math import inf
 from pathlib import Path
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from docs.tools.source import DocumentationError, attribute_docs, summary
 
@@ -29,6 +29,15 @@ class Field:
     unit: str
     default: str
     meaning: str
+
+
+def forms_of(section: Any) -> tuple[Any, ...]:
+    """Return the dataclasses of a section: one, or one for each family of models.
+
+    >>> len(forms_of(int | str)), forms_of(int)
+    (2, (<class 'int'>,))
+    """
+    return get_args(section) or (section,)
 
 
 def fields_of(section: type) -> tuple[Field, ...]:
@@ -102,6 +111,8 @@ def type_name(hint: Any) -> str:
     origin, arguments = get_origin(hint), [a for a in get_args(hint) if a is not type(None)]
     if origin in (types.UnionType, Union):
         return " or ".join(type_name(each) for each in arguments)
+    if origin is Literal:
+        return "one of " + ", ".join(f"`{each}`" for each in arguments)
     if origin is tuple:
         inner = type_name(arguments[0])
         return f"list of {inner}s" if inner in _NAMES.values() else inner.replace("one", "list", 1)

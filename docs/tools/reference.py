@@ -9,12 +9,13 @@ from typing import Any
 
 import jaxpipe
 from docs.tools.commands import command_reference
-from docs.tools.fields import choice_table, choices_of, field_table, table
+from docs.tools.fields import choice_table, choices_of, field_table, forms_of, table
 from docs.tools.messages import error_classes, messages
 from docs.tools.source import summary
 from jaxpipe import topo
 from jaxpipe.config import Config
-from jaxpipe.models import GptConfig, load_preset, num_parameters, presets
+from jaxpipe.models import GptConfig, num_parameters, preset_config, presets
+from jaxpipe.models.catalogue import FAMILY
 from jaxpipe.topo.cluster_file import ClusterFile, HostGroup, Measured, Pairs, RegionLink, Speed
 from jaxpipe.topo.csv_table import csv_rows
 
@@ -37,11 +38,18 @@ def reference_pages(root: Path) -> Mapping[str, str]:
 def _configuration() -> str:
     parts = []
     for each in fields(Config):
-        section: Any = each.type
         note = _REQUIRED if each.name in ("run", "model", "data") else ""
-        parts.append(f"## `[{each.name}]`\n\n{summary(section)}{note}\n\n{field_table(section)}")
-        parts += [_choices(choice, section) for choice in choices_of(section)]
+        # The section `model` has a form for each family.
+        for section in forms_of(each.type):
+            shown = _title(each.name, section)
+            parts.append(f"## {shown}\n\n{summary(section)}{note}\n\n{field_table(section)}")
+            parts += [_choices(choice, section) for choice in choices_of(section)]
     return "\n\n".join(parts)
+
+
+def _title(name: str, section: Any) -> str:
+    family = next((f.default for f in fields(section) if f.name == FAMILY), None)
+    return f"`[{name}]`" if family is None else f'`[{name}]`, `family = "{family}"`'
 
 
 _REQUIRED = "\n\nThis section is required."
@@ -57,7 +65,7 @@ def _presets() -> str:
     names = [f.name for f in fields(GptConfig)][:6]
     rows = []
     for name in presets():
-        config = GptConfig(**load_preset(name))
+        config = preset_config(name)
         sizes = [_shown(getattr(config, each)) for each in names]
         size = num_parameters(config, layers=config.num_layers, embed=True, head=True)
         rows.append((f"`{name}`", f"{size / 1e6:,.1f} M", *sizes))

@@ -1,7 +1,7 @@
 """The step that `jaxpipe autoshard` shards: from a request to a traced training step."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from jaxpipe.autoshard.intra_op import Machine
 from jaxpipe.autoshard.spmd import NamedStep, initial_state, train_step
 from jaxpipe.autoshard.strategy import AxisLink, MeshShape
 from jaxpipe.errors import ConfigError
-from jaxpipe.models import GptConfig, load_preset
+from jaxpipe.models import GptConfig, gpt_preset
 from jaxpipe.models.alpa_gpt import AlpaGpt
 from jaxpipe.models.gpt import Gpt
 
@@ -102,10 +102,10 @@ def config_and_speeds(request: Mapping[str, Any]) -> tuple[GptConfig, TargetSpee
             f"`--dtype` must be a format whose speed on the target is known: "
             f"{', '.join(speeds.products)}, not {request['dtype']}"
         )
-    fields = {**load_preset(request["model"]), "compute_dtype": request["dtype"]}
+    config = replace(gpt_preset(request["model"]), compute_dtype=request["dtype"])
     if request["layers"] is not None:
-        fields["num_layers"] = request["layers"]
-    return GptConfig(**fields), speeds
+        config = replace(config, num_layers=request["layers"])
+    return config, speeds
 
 
 def batch_shapes(

@@ -269,10 +269,10 @@ def _axes(mesh: int, batch: int, dp: int | None, op: int | None) -> tuple[int | 
 
 def _known(model: str) -> str:
     from jaxpipe.errors import ConfigError
-    from jaxpipe.models import load_preset
+    from jaxpipe.models import gpt_preset
 
     try:
-        load_preset(model)
+        gpt_preset(model)
     except ValueError as error:
         raise ConfigError(f"`--model`: {error}") from error
     return model

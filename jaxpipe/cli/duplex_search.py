@@ -1,7 +1,7 @@
 """`jaxpipe autoshard --search duplex`: HiDup's search, under a profile of collectives."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def _cost_model(request: DuplexRequest) -> Any:
     from jaxpipe.autoshard.duplex import CostModel, Device, find_profile
     from jaxpipe.autoshard.hlo import Target, target_speeds
     from jaxpipe.errors import ConfigError
-    from jaxpipe.models import GptConfig, load_preset
+    from jaxpipe.models import gpt_preset
     from jaxpipe.propose.model_sizes import duplex_graph
 
     profile = find_profile(request.links)
@@ -96,12 +96,12 @@ def _cost_model(request: DuplexRequest) -> Any:
             f"{request.dtype}"
         )
     try:
-        fields = load_preset(request.model)
+        config = gpt_preset(request.model)
     except ValueError as error:
         raise ConfigError(f"`--model`: {error}") from error
     if request.layers is not None:
-        fields["num_layers"] = request.layers
-    graph = duplex_graph(GptConfig(**fields), batch=request.batch, dtype=request.dtype)
+        config = replace(config, num_layers=request.layers)
+    graph = duplex_graph(config, batch=request.batch, dtype=request.dtype)
     device = Device(
         flops_per_s=speeds.products[request.dtype], memory_bytes_per_s=speeds.memory_bytes_per_s
     )

@@ -1,4 +1,4 @@
-"""`jaxpipe import` and `jaxpipe export`: GPT-2 weights in the files of Hugging Face."""
+"""`jaxpipe import` and `jaxpipe export`: weights in the files of Hugging Face."""
 
 import dataclasses
 import shlex
@@ -6,12 +6,14 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import tyro
 
 if TYPE_CHECKING:  # they import numpy, which `--help` can do without
-    from jaxpipe.models import GptConfig
+    from jaxpipe.models import ModelConfig
 
-_HEAD = "# An imported GPT-2; edit `plan` and `train`."
+_HEAD = "# An imported model; edit `plan` and `train`."
+_LONG = 2048
 
 
 def import_model(
@@ -20,22 +22,23 @@ def import_model(
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
     data: Path = Path("data/imported"),
 ) -> int:
-    """Begin a run with a GPT-2 from the files of Hugging Face's `save_pretrained`.
+    """Begin a run with a model from the files of Hugging Face's `save_pretrained`.
 
-    Nothing is downloaded.
+    GPT-2, Llama, Mistral, Qwen 2 and 3, and Gemma 2. Nothing is downloaded.
 
     Args:
-        folder: the folder with config.json and model.safetensors.
+        folder: the folder with config.json and model.safetensors, or several files and their index.
         out: the folder of the run to begin.
         data: the dataset to train on; prepare it with the tokenizer.json of the model.
     """
     from jaxpipe.config import config_from, describe
     from jaxpipe.config.kept_inputs import TOKENIZER_FILE
-    from jaxpipe.interchange import begin_run, read_gpt2
+    from jaxpipe.interchange import begin_run, keep_beside, read_model
+    from jaxpipe.models import num_parameters
     from jaxpipe.run.console import console, next_line
     from jaxpipe.topo.toml_text import toml_text
 
-    model, tensors = read_gpt2(folder)
+    model, tensors = read_model(folder)
     tree, path = _tree(model, run=out, data=data), out / "config.toml"
     # First: it refuses a folder with checkpoints, before a file of it is overwritten.
     begin_run(out, tensors, describe(config_from(tree)))
@@ -44,10 +47,12 @@ def import_model(
     tokenizer = str(given) if given.exists() else "TOKENIZER.JSON"
     if given.exists():
         shutil.copyfile(given, out / TOKENIZER_FILE)
+    keep_beside(folder, out)
+    size = num_parameters(model, layers=model.num_layers, embed=True, head=True)
     texts = ("--source", "TEXTS", "--tokenizer", tokenizer)
     console.print(
-        f"{len(tensors)} tensors, {sum(each.size for each in tensors.values()):,} parameters, "
-        f"dropout 0\n\nconfiguration  {path}\ncheckpoint     {out / 'checkpoints'}\n\n"
+        f"{size:,} parameters, dropout 0\n\n"
+        f"configuration  {path}\ncheckpoint     {out / 'checkpoints'}\n\n"
         f"{next_line('data', 'prepare', '--out', data, *texts)}\n"
         f"      jaxpipe train {shlex.quote(str(path))} --resume",
         markup=False,
@@ -60,47 +65,58 @@ def export(
     *,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
 ) -> int:
-    """Write the newest checkpoint of a run as a GPT-2 for Hugging Face's `from_pretrained`.
+    """Write the newest checkpoint of a run for Hugging Face's `from_pretrained`.
+
+    Files of the tokenizer that an import has kept, such as its chat template, are copied as well.
 
     Args:
         run: the folder of a run.
-        out: the folder to write: config.json, model.safetensors and tokenizer.json.
+        out: the folder to write: config.json, safetensors and tokenizer.json.
     """
     from jaxpipe.config import keep_tokenizer, saved_model, tokenizer_of
     from jaxpipe.errors import DataError
-    from jaxpipe.interchange import our_names, write_gpt2
+    from jaxpipe.interchange import BESIDE, keep_beside, write_model
     from jaxpipe.run.console import console, errors
     from jaxpipe.run.output_files import check_output_folder
     from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 
     checkpoint = open_checkpoint(latest(run))
     model = saved_model(checkpoint)
-    check_output_folder("--out", out, ("config.json", "model.safetensors", "tokenizer.json"))
-    write_gpt2(out, model, checkpoint.read(our_names(model)))
+    names = ("config.json", "model.safetensors", "tokenizer.json", *BESIDE)
+    check_output_folder("--out", out, names)
+    name = write_model(out, model, checkpoint.read)
     try:
         keep_tokenizer(tokenizer_of(checkpoint), out)
     except DataError as error:
         errors.print(f"no tokenizer.json: {error}", markup=False)
+    keep_beside(run, out)
     console.print(
         f"step {checkpoint.step} of {run} -> {out}\n"
-        f"next: transformers.GPT2LMHeadModel.from_pretrained({str(out)!r})",
+        f"next: transformers.{name}.from_pretrained({str(out)!r})",
         markup=False,
     )
     return 0
 
 
-def _tree(model: "GptConfig", *, run: Path, data: Path) -> dict[str, dict[str, Any]]:
+def _tree(model: "ModelConfig", *, run: Path, data: Path) -> dict[str, dict[str, Any]]:
     """Return a configuration with one stage, for users to edit."""
+    from jaxpipe.models.catalogue import FAMILY
+
+    plain = msgspec.to_builtins(model)  # names in place of enumerations
     fields = {
-        field.name: getattr(model, field.name)
+        field.name: plain[field.name]
         for field in dataclasses.fields(model)
-        if getattr(model, field.name) != field.default  # the file states what is special
+        # The file states what is special, and the family.
+        if getattr(model, field.name) != field.default or field.name == FAMILY
     }
+    train = {"batch": 8}
+    if model.sequence > _LONG:  # what a model can read is more than most texts and memories have
+        train["sequence"] = _LONG
     return {
         "run": {"folder": str(run)},
         "data": {"folder": str(data)},
         "model": fields,
         "plan": {"cluster": "laptop", "stages": 1, "replicas": 1, "microbatch": 1},
-        "train": {"batch": 8},
+        "train": train,
         "optimizer": {"learning_rate": 3e-5},
     }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from collections.abc import Callable, Iterable
 
     from jaxpipe.autoshard.inter_op import AlpaPlan
-    from jaxpipe.models import GptConfig
+    from jaxpipe.models import ModelConfig
     from jaxpipe.plan import Plan
     from jaxpipe.propose.outer_advice import OuterAdvice
     from jaxpipe.propose.proposal import Proposal
@@ -140,7 +140,7 @@ def _changes(request: PlanRequest, out: Path) -> list[str]:
 
 def _configured(
     request: PlanRequest, config: Path | None, settings: tuple[str, ...]
-) -> tuple[PlanRequest, "GptConfig"]:
+) -> tuple[PlanRequest, "ModelConfig"]:
     """Return the request with what a configuration says, and the configured model."""
     from jaxpipe.config import load_config
     from jaxpipe.errors import ConfigError

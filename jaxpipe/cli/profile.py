@@ -54,14 +54,14 @@ def profile(  # noqa: PLR0913  each is an option of the command line
         return profile_collectives(out, largest_mib=largest_mib, repeats=repeats)
     if model is None:
         raise ConfigError("`--model` must name a preset, such as gpt2, unless with `--collectives`")
-    from jaxpipe.models import GptConfig, load_preset
+    from jaxpipe.models import preset_config
     from jaxpipe.profile import MeasureConfig, measure_gpt, write_costs
     from jaxpipe.run.console import console, print_table
     from jaxpipe.run.output_files import check_output
     from jaxpipe.run.progress import Progress, showing_progress
 
     try:
-        config = GptConfig(**load_preset(model))
+        config = preset_config(model)
     except ValueError as error:
         raise ConfigError(f"`--model`: {error}") from error
     if out is not None and sequence not in (None, config.sequence):

@@ -6,9 +6,10 @@ from pathlib import Path
 from jaxpipe.compare.system import SPLITS_BATCH, SPLITS_EXPERTS, Executor, System
 from jaxpipe.config import Config, check_run
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import GptConfig
 from jaxpipe.models.moe.routing import Dispatch
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.config import Remat, TransportKind
+from jaxpipe.runtime.config import Decayed, OptimizerName, Remat, TransportKind
 
 TABLE = "compare.csv"
 """The file that marks the folder of a comparison."""
@@ -48,13 +49,14 @@ def check_comparison(
             "axes: leave alpa out of `against`, or use spmd"
         )
     for system in sharded:
+        _check_family(system, config)
         _check_divides(system, batch=config.train.batch, num_ranks=plan.num_ranks)
         if system in SPLITS_EXPERTS:
             _check_experts(system, config, num_ranks=plan.num_ranks)
 
 
 def _check_same(config: Config) -> None:
-    model = config.model
+    model, optimizer = config.model, config.optimizer
     # The sharded step has float32 parameters, no loss scaling and no dropout.
     refused = {
         "model.dropout": (model.dropout, model.dropout == 0, "0"),
@@ -71,6 +73,13 @@ def _check_same(config: Config) -> None:
             "mpi; for links that are emulated for all systems, `jaxpipe emulate CLUSTER -- jaxpipe "
             "compare ...`",
         ),
+        # The layers of the sharded step are not stacked, and masks have no parts.
+        "optimizer.name": (optimizer.name, optimizer.name is not OptimizerName.MUON, "another"),
+        "optimizer.decayed": (
+            optimizer.decayed,
+            optimizer.decayed is Decayed.MATRICES,
+            Decayed.MATRICES,
+        ),
         "mesh": (config.mesh.num_devices, config.mesh.num_devices == 1, "one device per rank"),
     }
     for field, (value, is_right, choices) in refused.items():
@@ -79,6 +88,14 @@ def _check_same(config: Config) -> None:
                 f"`{field}` must suit all systems of a comparison, and SPMD systems do not support "
                 f"{value}; use {choices}"
             )
+
+
+def _check_family(system: System, config: Config) -> None:
+    if system is System.HIDUP and not isinstance(config.model, GptConfig):
+        raise ConfigError(
+            f"{system} knows the layers of a GPT alone: `model.family` is {config.model.family}; "
+            "leave out the system, or compare a GPT"
+        )
 
 
 def _check_divides(system: System, *, batch: int, num_ranks: int) -> None:
@@ -97,7 +114,7 @@ def _check_divides(system: System, *, batch: int, num_ranks: int) -> None:
 
 def _check_experts(system: System, config: Config, *, num_ranks: int) -> None:
     model = config.model
-    if not model.experts or model.experts % num_ranks:
+    if not isinstance(model, GptConfig) or not model.experts or model.experts % num_ranks:
         raise ConfigError(
             f"`model.experts` must be a multiple of the ranks for {system}, which gives each rank "
             f"as many experts: it is {model.experts} for {num_ranks} ranks"

@@ -13,7 +13,7 @@ from jaxpipe.runtime.config import OptimizerConfig, Remat
 from jaxpipe.runtime.data import sample, sample_numbers
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.model import Parameters
-from jaxpipe.runtime.stage.optimizer import adamw, clip_factor
+from jaxpipe.runtime.stage.optimizer import clip_factor, stage_optimizer
 
 
 def whole_step(
@@ -54,12 +54,12 @@ def _batch_shapes(job: Job) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]
 
 
 def optimizer_of(job: Job) -> optax.GradientTransformation:
-    """Return the optimizer of the pipeline: clipping by the global norm, then AdamW."""
+    """Return the optimizer of the pipeline: clipping by the global norm, then the rule."""
     # By leaf, as in the pipeline: layers are not stacked here, so kernels have two dims or more.
     decayed = jax.tree.map(lambda leaf: leaf.ndim >= 2, _shapes(job))
     return optax.chain(
         _clipped(job.optimizer),
-        adamw(job.optimizer, num_steps=job.train.steps, decayed=decayed),
+        stage_optimizer(job.optimizer, num_steps=job.train.steps, decayed=decayed),
     )
 
 

@@ -42,13 +42,13 @@ def job_from(
     Raises:
         DataError: the dataset cannot be opened.
     """
-    from jaxpipe.models.gpt import Gpt
+    from jaxpipe.models.build_model import build_model
     from jaxpipe.runtime.job import Job
 
     sequence = config.train.sequence or config.model.sequence
     names = devices or ResolvedPlan.of(plan, cluster_from(config)).devices
     return Job(
-        model=Gpt(config.model),
+        model=build_model(config.model),
         plan=plan,
         # `check_run` has read it all, once.
         dataset=open_dataset(dataset or Path(config.data.folder), verify=False),
@@ -94,11 +94,11 @@ def restored_model(checkpoint: Checkpoint) -> "tuple[Model, Parameters]":
     """
     import jax
 
-    from jaxpipe.models.gpt import Gpt
+    from jaxpipe.models.build_model import build_model
     from jaxpipe.runtime.train_snapshot import restore_params
 
     config = saved_config(checkpoint)
-    model = Gpt(config.model)
+    model = build_model(config.model)
     # Shapes alone: the values come from the checkpoint.
     template = jax.eval_shape(
         lambda: model.init(jax.random.key(0), layers=range(model.num_layers), embed=True, head=True)

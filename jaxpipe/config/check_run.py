@@ -9,6 +9,7 @@ from jaxpipe.config.check_outer import check_same_outer
 from jaxpipe.config.read import Config
 from jaxpipe.config.saved_config import saved_model
 from jaxpipe.errors import CheckpointError, ConfigError
+from jaxpipe.models.catalogue import FAMILY
 from jaxpipe.runtime.checkpoint import Checkpoint, latest, newest_valid
 from jaxpipe.runtime.config import Survival, TransportKind
 from jaxpipe.runtime.data import open_dataset
@@ -101,6 +102,12 @@ def _has_checkpoint(folder: Path) -> bool:
 
 def _check_model(config: Config, checkpoint: Checkpoint) -> None:
     saved = saved_model(checkpoint)
+    if type(saved) is not type(config.model):
+        raise CheckpointError(
+            f"a run continues with its own model: `model.{FAMILY}` is that of "
+            f"{type(config.model).__name__}, the checkpoint {checkpoint.folder} has a "
+            f"{type(saved).__name__}; give the configuration of its run"
+        )
     for field in sorted({each.name for each in fields(saved)} - _MAY_CHANGE):
         old, new = getattr(saved, field), getattr(config.model, field)
         if old != new:

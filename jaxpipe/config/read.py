@@ -15,7 +15,7 @@ from typing import Any, get_args
 import msgspec
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.models import GptConfig, load_preset
+from jaxpipe.models import ModelConfig, config_type, load_preset
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import PlanConfig
 from jaxpipe.runtime.config import (
@@ -36,6 +36,8 @@ from jaxpipe.topo.toml_text import parse_toml
 
 _log = logging.getLogger(__name__)
 
+_MODEL = "model"
+
 _BESIDE_FILE = ("file", "cluster")
 """The fields of the section `plan` that a plan file does not decide."""
 
@@ -45,7 +47,7 @@ class Config:
     """The complete configuration; `model` is the preset with the changes of the file."""
 
     run: RunConfig
-    model: GptConfig
+    model: ModelConfig
     data: DataConfig
     plan: PlanConfig = field(default_factory=PlanConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -113,13 +115,13 @@ def config_from(tree: Mapping[str, Any]) -> Config:
     return dataclasses.replace(config, plan=PlanConfig(**kept))
 
 
-def model_from_tree(values: Any) -> GptConfig:
+def model_from_tree(values: Any) -> ModelConfig:
     """Return the model of the section `model`, with or without a preset.
 
     Raises:
         ConfigError: a key or a value is wrong.
     """
-    return _section("model", GptConfig, values)
+    return _section(_MODEL, ModelConfig, values)
 
 
 def to_tree(config: Config) -> dict[str, Any]:
@@ -134,8 +136,9 @@ def to_tree(config: Config) -> dict[str, Any]:
 def _section(name: str, section: Any, values: Any) -> Any:
     if not isinstance(values, dict):
         raise ConfigError(f"`{name}` must be a section, is {values!r:.80}; write [{name}]")
-    if section is GptConfig:
+    if name == _MODEL:
         values = _with_preset(values)  # first: `preset` is no field
+        section = _model_section(values)
     _refuse_unknown(values, section, f"{name}.")
     try:
         return msgspec.convert(values, section)
@@ -159,14 +162,23 @@ def _overridden(plan: Mapping[str, Any]) -> dict[str, Any]:
 def _with_preset(values: dict[str, Any]) -> dict[str, Any]:
     if "preset" not in values:
         return values
-    _refuse_unknown(values, GptConfig, "model.", also=("preset",))
     changes = {key: value for key, value in values.items() if key != "preset"}
     if not isinstance(values["preset"], str):
         raise ConfigError(f"`model.preset` must be a name, is {values['preset']!r:.80}")
     try:
-        return {**load_preset(values["preset"]), **changes}
+        fields = {**load_preset(values["preset"]), **changes}
     except ValueError as error:
         raise ConfigError(f"`model.preset`: {error}") from error
+    _refuse_unknown(values, _model_section(fields), "model.", also=("preset",))
+    return fields
+
+
+def _model_section(values: Mapping[str, Any]) -> Any:
+    """Return the type of the section `model`, by its family."""
+    try:
+        return config_type(values)
+    except ValueError as error:
+        raise ConfigError(f"in [model]: {error}") from error
 
 
 def _refuse_unknown(

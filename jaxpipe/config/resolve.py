@@ -8,7 +8,7 @@ from jaxpipe.collective import AllReduceKind, CodecKind
 from jaxpipe.config.check_outer import check_outer
 from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError, PlanError
-from jaxpipe.models import num_parameters
+from jaxpipe.models import LlamaConfig, num_parameters
 from jaxpipe.plan import Plan, default_plan, read_plan
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.runtime.rank_mesh import rank_mesh
@@ -106,11 +106,14 @@ def _check_groups(config: Config, plan: Plan, *, source: str) -> None:
 
 
 def _check_mesh_fits(config: Config, mesh: MeshConfig, *, microbatch: int) -> None:
-    divides = {
-        "mesh.tensor": (mesh.tensor, "model.num_heads", config.model.num_heads),
-        "mesh.data": (mesh.data, "plan.microbatch", microbatch),
-    }
-    for field, (parts, whole_field, whole) in divides.items():
+    model = config.model
+    divides = [
+        ("mesh.tensor", mesh.tensor, "model.num_heads", model.num_heads),
+        ("mesh.data", mesh.data, "plan.microbatch", microbatch),
+    ]
+    if isinstance(model, LlamaConfig):
+        divides.append(("mesh.tensor", mesh.tensor, "model.num_kv_heads", model.num_kv_heads))
+    for field, parts, whole_field, whole in divides:
         if whole % parts:
             choices = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
             raise ConfigError(

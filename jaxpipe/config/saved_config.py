@@ -5,10 +5,10 @@ from typing import Any
 
 from jaxpipe.config.read import Config, config_from, model_from_tree
 from jaxpipe.errors import CheckpointError, ConfigError
-from jaxpipe.models import GptConfig, num_parameters
+from jaxpipe.models import ModelConfig, num_parameters
 from jaxpipe.runtime.checkpoint import Checkpoint
 
-_NO_PARAMETERS = ("mu.", "nu.", "momentum.", "pending.", "island.")
+_NO_PARAMETERS = ("mu.", "nu.", "trace.", "momentum.", "pending.", "island.")
 """Prefixes of the names of tensors of optimizers, and of what the islands of an outer loop have."""
 
 
@@ -26,7 +26,7 @@ def saved_config(checkpoint: Checkpoint) -> Config:
     return config
 
 
-def saved_model(checkpoint: Checkpoint) -> GptConfig:
+def saved_model(checkpoint: Checkpoint) -> ModelConfig:
     """Return the model in a checkpoint; other sections may be those of an older version.
 
     Raises:
@@ -47,7 +47,7 @@ def _tree(checkpoint: Checkpoint) -> dict[str, Any]:
     return tree
 
 
-def _check_size(checkpoint: Checkpoint, model: GptConfig) -> None:
+def _check_size(checkpoint: Checkpoint, model: ModelConfig) -> None:
     """Check that a model of this size was saved, before anything of that size is made."""
     tensors = checkpoint.tensors.items()
     entries = [each for name, each in tensors if not name.startswith(_NO_PARAMETERS)]

@@ -1,24 +1,58 @@
-"""Read and write the folder of a Hugging Face model: `config.json` and safetensors files."""
+"""Read and write the folder of a Hugging Face model: `config.json` and safetensors files.
 
+A decoder of the Llama type is read and written one tensor after the other; a GPT-2, whose largest
+size has 6 GB, in one piece.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy, for which safetensors asks by name
 import msgspec
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.interchange.gpt2_config import check_is_gpt2, config_of_gpt2, gpt2_config_of
+from jaxpipe.interchange.gpt2_tensors import our_names as gpt2_names
 from jaxpipe.interchange.gpt2_tensors import tensors_of_gpt2, to_gpt2_tensors
-from jaxpipe.models import GptConfig
+from jaxpipe.interchange.llama_config import ARCHITECTURES, config_of_llama, llama_config_of
+from jaxpipe.interchange.llama_tensors import Pair, known_pairs, llama_pairs, to_ours, to_theirs
+from jaxpipe.interchange.tensor_files import (
+    CONFIG,
+    INDEX,
+    WEIGHTS,
+    TensorFiles,
+    open_tensors,
+    read_json,
+)
+from jaxpipe.models import GptConfig, LlamaConfig, ModelConfig
 from jaxpipe.runtime.storage.atomic_write import mode_by_umask
-from jaxpipe.topo.regular_file import check_inside, check_regular, read_regular
 
-_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
-_INDEX = "model.safetensors.index.json"
-_MOST_JSON_BYTES = 2**26
+Named: TypeAlias = Iterator[tuple[str, np.ndarray]]
+Read: TypeAlias = Callable[[Iterable[str]], Mapping[str, np.ndarray]]
+
+FILE_BYTES = 2**30
+"""The size at which a file of an export is full."""
+
+
+def read_model(folder: Path) -> tuple[ModelConfig, Named]:
+    """Return the configuration of a model on disk, and its tensors under our names, in float32.
+
+    Names and configuration are checked at once, each tensor as it is taken.
+
+    Raises:
+        ConfigError: the folder has no `config.json`, or one of another architecture.
+        CheckpointError: a file is missing or corrupt, or does not fit the configuration.
+    """
+    fields = read_json(folder / CONFIG, ConfigError)
+    if fields.get("model_type") not in ARCHITECTURES:
+        config, tensors = _gpt2(folder, fields)
+        return config, iter(tensors.items())
+    model, files = config_of_llama(fields), open_tensors(folder)
+    pairs = known_pairs(model, files.files)
+    return model, _streamed(files, pairs)
 
 
 def read_gpt2(folder: Path) -> tuple[GptConfig, dict[str, np.ndarray]]:
@@ -28,12 +62,32 @@ def read_gpt2(folder: Path) -> tuple[GptConfig, dict[str, np.ndarray]]:
         ConfigError: the folder has no `config.json`, or one of another architecture.
         CheckpointError: a file is missing or corrupt, or does not fit the configuration.
     """
-    config = config_of_gpt2(_json(folder / _CONFIG, ConfigError))
-    tensors: dict[str, np.ndarray] = {}
-    # Shards of a large model are one dictionary: their names do not overlap.
-    for file in _files(folder):
-        tensors |= _read(folder / file)
-    return config, tensors_of_gpt2(tensors, config)
+    return _gpt2(folder, read_json(folder / CONFIG, ConfigError))
+
+
+def our_names(config: ModelConfig) -> tuple[str, ...]:
+    """Return the names that the parameters of the whole model have in a checkpoint."""
+    if isinstance(config, GptConfig):
+        return gpt2_names(config)
+    return tuple(pair.ours for pair in llama_pairs(config))
+
+
+def write_model(folder: Path, config: ModelConfig, read: Read) -> str:
+    """Write a model as a folder that `transformers` opens; return the name of its class.
+
+    `read` returns tensors by our names, those of one file at a time.
+
+    Raises:
+        ConfigError: the model is none that `transformers` has.
+        CheckpointError: the folder cannot be written, or a tensor is missing.
+    """
+    if isinstance(config, GptConfig):
+        check_is_gpt2(config)
+        write_gpt2(folder, config, dict(read(gpt2_names(config))))
+        return str(gpt2_config_of(config)["architectures"][0])
+    fields = llama_config_of(config)
+    _write_llama(folder, config, fields, read)
+    return str(fields["architectures"][0])
 
 
 def write_gpt2(folder: Path, config: GptConfig, tensors: dict[str, np.ndarray]) -> None:
@@ -49,57 +103,80 @@ def write_gpt2(folder: Path, config: GptConfig, tensors: dict[str, np.ndarray]) 
         name: np.ascontiguousarray(tensor)
         for name, tensor in to_gpt2_tensors(tensors, config).items()
     }
+    _write(folder, {WEIGHTS: theirs}.items(), gpt2_config_of(config))
+
+
+def _gpt2(folder: Path, fields: dict[str, Any]) -> tuple[GptConfig, dict[str, np.ndarray]]:
+    config, files = config_of_gpt2(fields), open_tensors(folder)
+    return config, tensors_of_gpt2({name: files.read(name) for name in files.files}, config)
+
+
+def _streamed(files: TensorFiles, pairs: Iterable[Pair]) -> Named:
+    for pair in pairs:
+        yield pair.ours, to_ours(files.read(pair.theirs), pair)
+
+
+def _write_llama(folder: Path, config: LlamaConfig, fields: dict[str, Any], read: Read) -> None:
+    shards = tuple(_shards(llama_pairs(config)))
+    if len(shards) == 1:
+        names = (WEIGHTS,)
+    else:
+        number = len(shards)
+        names = tuple(f"model-{i + 1:05d}-of-{number:05d}.safetensors" for i in range(number))
+
+    def files() -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+        for name, pairs in zip(names, shards, strict=True):
+            ours = read([pair.ours for pair in pairs])
+            yield name, {pair.theirs: _theirs(ours[pair.ours], pair) for pair in pairs}
+
+    _write(folder, files(), fields)
+    if len(shards) > 1:
+        where = {
+            pair.theirs: name for name, pairs in zip(names, shards, strict=True) for pair in pairs
+        }
+        size = sum(4 * int(np.prod(pair.shape)) for pairs in shards for pair in pairs)
+        _write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": where})
+
+
+def _theirs(tensor: np.ndarray, pair: Pair) -> np.ndarray:
+    return to_theirs(np.asarray(tensor, np.float32), pair)
+
+
+def _shards(pairs: Iterable[Pair]) -> Iterator[tuple[Pair, ...]]:
+    held: list[Pair] = []
+    size = 0
+    for pair in pairs:
+        num_bytes = 4 * int(np.prod(pair.shape))
+        if held and size + num_bytes > FILE_BYTES:
+            yield tuple(held)
+            held, size = [], 0
+        held.append(pair)
+        size += num_bytes
+    yield tuple(held)
+
+
+def _write(
+    folder: Path, files: Iterable[tuple[str, dict[str, np.ndarray]]], fields: dict[str, Any]
+) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with mode_by_umask(folder / _WEIGHTS):
-            # "pt": `transformers` refuses files without it.
-            save_file(theirs, folder / _WEIGHTS, metadata={"format": "pt"})
-        (folder / _CONFIG).write_bytes(
-            msgspec.json.format(msgspec.json.encode(gpt2_config_of(config)), indent=2) + b"\n"
-        )
+        for name, tensors in files:
+            with mode_by_umask(folder / name):
+                # "pt": `transformers` refuses files without it.
+                save_file(tensors, folder / name, metadata={"format": "pt"})
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"an export needs a folder to write: {folder} cannot be written: {error}; name another"
-        ) from error
+        raise _unwritable(folder, error) from error
+    _write_json(folder / CONFIG, fields)
 
 
-def _files(folder: Path) -> list[str]:
-    """Return the names of the files with tensors: those of the index, if there is one."""
-    if not (folder / _INDEX).exists():
-        return [_WEIGHTS]
-    path = folder / _INDEX
+def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
     try:
-        files = set(
-            msgspec.convert(_json(path, CheckpointError)["weight_map"], dict[str, str]).values()
-        )
-        return sorted(check_inside(file, folder).name for file in files)
-    except (KeyError, OSError, msgspec.ValidationError) as error:
-        raise CheckpointError(
-            f"`weight_map` must give the file of each tensor in this folder: {path} does not: "
-            f"{error}; give the folder that `save_pretrained` wrote"
-        ) from error
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n")
+    except OSError as error:
+        raise _unwritable(path.parent, error) from error
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
-    try:
-        check_regular(path.stat(), path)  # links are: caches of downloads consist of them
-        with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    # NumPy has no such dtype: AttributeError or TypeError, as safetensors looks for it.
-    except (OSError, SafetensorError, AttributeError, TypeError) as error:
-        raise CheckpointError(
-            f"tensors come as safetensors: {path} cannot be read ({error}); save the model with "
-            "`save_pretrained`, which writes that"
-        ) from error
-
-
-def _json(path: Path, error_type: type[ConfigError] | type[CheckpointError]) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(
-            read_regular(path, most_bytes=_MOST_JSON_BYTES), type=dict[str, Any]
-        )
-    except (OSError, RecursionError, msgspec.MsgspecError) as error:
-        raise error_type(
-            f"a model is a folder with {path.name}: {path} cannot be read ({error}); give the "
-            "folder that `save_pretrained` wrote"
-        ) from error
+def _unwritable(folder: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"an export needs a folder to write: {folder} cannot be written: {error}; name another"
+    )

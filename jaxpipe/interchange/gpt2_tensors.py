@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from jaxpipe.errors import CheckpointError
+from jaxpipe.interchange.checked_tensor import checked
 from jaxpipe.models import GptConfig
 
 _PREFIX = "transformer."
@@ -127,19 +128,7 @@ def shape_of(name: str, config: GptConfig) -> tuple[int, ...]:
 
 def _shaped(tensor: np.ndarray, shape: tuple[int, ...], *, name: str) -> np.ndarray:
     flat = (shape[0], shape[1] * shape[2]) if len(shape) == 3 else shape
-    if tensor.shape != flat:
-        raise CheckpointError(
-            f"tensors are those of their `config.json`: `{name}` is {list(tensor.shape)}, not "
-            f"{list(flat)}; give the files that belong together"
-        )
-    with np.errstate(over="ignore"):  # of float64: found below
-        values = tensor.astype(np.float32).reshape(shape)
-    if num_wrong := values.size - int(np.isfinite(values).sum()):
-        raise CheckpointError(
-            f"weights are finite numbers: {num_wrong:,} of the {values.size:,} in `{name}` are NaN "
-            "or infinite in float32; give a model that was saved intact"
-        )
-    return values
+    return checked(tensor, flat, name=name).reshape(shape)
 
 
 def _flat(tensor: np.ndarray, name: str) -> np.ndarray:

@@ -9,8 +9,7 @@ import jax
 import msgspec
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.models import GptConfig
-from jaxpipe.models import gpt_costs as costs
+from jaxpipe.models import ModelConfig, costs
 from jaxpipe.plan import Cut
 from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.plan.partition import layers_of
@@ -35,7 +34,7 @@ class GptCosts:
     `peak_flops_per_s` is the speed of matrix products in the model's dtype.
     """
 
-    config: GptConfig
+    config: ModelConfig
     settings: MeasureConfig
     sequence: int
     device: str
@@ -45,7 +44,7 @@ class GptCosts:
 
 
 def measure_gpt(
-    config: GptConfig,
+    config: ModelConfig,
     *,
     cut: Cut = (),
     settings: MeasureConfig,
@@ -60,7 +59,7 @@ def measure_gpt(
     Raises:
         ConfigError: the sequence is longer than the model's, or the partition has more layers.
     """
-    from jaxpipe.models.gpt import Gpt
+    from jaxpipe.models.build_model import build_model
 
     sequence = settings.sequence or config.sequence
     if sequence > config.sequence:
@@ -73,7 +72,7 @@ def measure_gpt(
             f"not {','.join(map(str, cut))}"
         )
     measure = partial(_measured, config, settings=settings, clock=clock, observe=observe)
-    model = Gpt(config)
+    model = build_model(config)
     kinds = (
         measure(Ends(model), (1, 1), 0, name="embedding", layers=0),
         # Stage 1 of (1, 1, 1) has neither end, so that a block is measured alone.
@@ -161,7 +160,7 @@ def _part(measured: PartCosts, *, parameters: int) -> Part:
 
 
 def _measured(  # noqa: PLR0913 - which part of which model, and how
-    config: GptConfig,
+    config: ModelConfig,
     model: Model,
     cut: Cut,
     stage: int,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from jaxpipe.models import GptConfig
+from jaxpipe.models import ModelConfig
 from jaxpipe.network import MessageCosts
 from jaxpipe.plan.cost import Profile, read_profile
 from jaxpipe.propose.device_speeds import precision_of, with_speeds
@@ -56,7 +56,7 @@ class Costed:
 
 
 def costed(
-    model: GptConfig,
+    model: ModelConfig,
     cluster: Cluster,
     *,
     remat: Remat,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.models import GptConfig
+from jaxpipe.models import ModelConfig
 from jaxpipe.models.gpt_config import DTYPE_BYTES
 from jaxpipe.runtime.config import MatmulPrecision
 from jaxpipe.topo import Cluster, Device
@@ -11,15 +11,18 @@ from jaxpipe.topo.gpu import Precision
 
 
 def precision_of(
-    config: GptConfig, cluster: Cluster, *, matmul_precision: MatmulPrecision = MatmulPrecision.TF32
+    config: ModelConfig,
+    cluster: Cluster,
+    *,
+    matmul_precision: MatmulPrecision = MatmulPrecision.TF32,
 ) -> Precision:
     """Return the precision of matrix products: for 2 bytes, a format that all GPUs support.
 
     For float32 it is that of `run.matmul_precision`: TF32, if any GPU has it.
 
     >>> from jaxpipe import topo
-    >>> from jaxpipe.models import load_preset
-    >>> config = GptConfig(**load_preset("gpt-xl-24"))
+    >>> from jaxpipe.models import preset_config
+    >>> config = preset_config("gpt-xl-24")
     >>> precision_of(config, topo.load("case5-worldwide")).value  # a V100 has no bfloat16
     'fp16'
     """

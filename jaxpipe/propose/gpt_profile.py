@@ -1,17 +1,16 @@
-"""Profile of a GPT from counted FLOPs: where `models` and `plan` meet."""
+"""Profile of a model from counted FLOPs: where `models` and `plan` meet."""
 
-from jaxpipe.models import GptConfig
-from jaxpipe.models import gpt_costs as costs
+from jaxpipe.models import ModelConfig, costs
 from jaxpipe.models.gpt_config import DTYPE_BYTES
 from jaxpipe.plan.cost import BytesPerParameter, Part, Profile
-from jaxpipe.runtime.config import Remat
+from jaxpipe.runtime.config import OptimizerName, Remat
 
 
-def gpt_profile(config: GptConfig, *, remat: Remat, flops_per_s: float) -> Profile:
+def gpt_profile(config: ModelConfig, *, remat: Remat, flops_per_s: float) -> Profile:
     """Return the profile of one sample of the longest sequence on a device of `flops_per_s`.
 
-    >>> from jaxpipe.models import load_preset
-    >>> config = GptConfig(**load_preset("gpt-xl-24"))
+    >>> from jaxpipe.models import preset_config
+    >>> config = preset_config("gpt-xl-24")
     >>> profile = gpt_profile(config, remat=Remat.FULL, flops_per_s=50e12)
     >>> round(1e3 * profile.layers[0].forward_s, 2), round(1e3 * profile.layers[0].backward_s, 2)
     (4.81, 13.4)
@@ -45,12 +44,21 @@ def gpt_profile(config: GptConfig, *, remat: Remat, flops_per_s: float) -> Profi
     )
 
 
-def bytes_each(config: GptConfig, *, shards_optimizer: bool = False) -> BytesPerParameter:
-    """Return the bytes per parameter: itself, its gradient and AdamW's moments, of one dtype."""
+def bytes_each(
+    config: ModelConfig,
+    *,
+    shards_optimizer: bool = False,
+    optimizer: OptimizerName = OptimizerName.ADAMW,
+) -> BytesPerParameter:
+    """Return the bytes per parameter: itself, its gradient and its moments, of one dtype.
+
+    Of Muon, matrices of layers have one moment and the rest has two: two are counted for all.
+    """
     num_bytes = DTYPE_BYTES[config.param_dtype]
+    has_one = optimizer in (OptimizerName.LION, OptimizerName.SGD)
     return BytesPerParameter(
         parameter=num_bytes,
         gradient=num_bytes,
-        optimizer=2 * num_bytes,
+        optimizer=(1 if has_one else 2) * num_bytes,
         shards_optimizer=shards_optimizer,
     )

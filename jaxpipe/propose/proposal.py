@@ -9,7 +9,7 @@ import numpy as np
 from jaxpipe import topo
 from jaxpipe.autoshard.inter_op import AlpaPlan, alpa_plan
 from jaxpipe.errors import ConfigError, PlanError
-from jaxpipe.models import GptConfig, load_preset
+from jaxpipe.models import ModelConfig, preset_config
 from jaxpipe.plan import Plan, Sharing, dtfm_cost
 from jaxpipe.plan.cost import LowerBound, live_limits, lower_bound, overfull
 from jaxpipe.plan.decide import Shape, Task, build, dtfm_plan, with_suited_trees
@@ -83,7 +83,7 @@ CHUNK_BYTES = 4 * 2**20
 
 
 def propose(
-    request: PlanRequest, *, observe: Callable[[int], None], model: GptConfig | None = None
+    request: PlanRequest, *, observe: Callable[[int], None], model: ModelConfig | None = None
 ) -> Proposal:
     """Return the best plan found; `observe` is called with the number of plans simulated so far.
 
@@ -210,7 +210,7 @@ def _made_to_measure(plan: Plan, task: Task, conditions: Conditions) -> Plan:
     return better if faster else plan
 
 
-def task_and_conditions(request: PlanRequest, model: GptConfig) -> tuple[Task, Conditions]:
+def task_and_conditions(request: PlanRequest, model: ModelConfig) -> tuple[Task, Conditions]:
     """Return the task of the search, and the conditions of its simulations.
 
     Raises:
@@ -252,7 +252,7 @@ def task_and_conditions(request: PlanRequest, model: GptConfig) -> tuple[Task, C
     )
 
 
-def _check_heads(plan: Plan, model: GptConfig) -> None:
+def _check_heads(plan: Plan, model: ModelConfig) -> None:
     sizes = {len(group) for group in plan.groups} if plan.sharing is Sharing.TENSOR else set()
     if wrong := [size for size in sorted(sizes) if model.num_heads % size]:
         raise PlanError(
@@ -267,7 +267,7 @@ def _missing(name: str) -> ConfigError:
     )
 
 
-def preset_model(request: PlanRequest) -> GptConfig:
+def preset_model(request: PlanRequest) -> ModelConfig:
     """Return the preset that a request names.
 
     Raises:
@@ -276,7 +276,7 @@ def preset_model(request: PlanRequest) -> GptConfig:
     if request.model is None:
         raise _missing("model")
     try:
-        return GptConfig(**load_preset(request.model))
+        return preset_config(request.model)
     except ValueError as error:
         raise ConfigError(f"`--model`: {error}") from error
 

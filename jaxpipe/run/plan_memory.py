@@ -14,7 +14,7 @@ from math import inf
 
 from jaxpipe.config import Config
 from jaxpipe.errors import PlanError
-from jaxpipe.models import GptConfig, layer_residual_bytes_of_part, parameters_of_part
+from jaxpipe.models import ModelConfig, layer_residual_bytes_of_part, parameters_of_part
 from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.plan.cost import BytesPerParameter, StageMemory, stage_memory
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
@@ -51,7 +51,8 @@ def plan_memory(config: Config, plan: Plan, cluster: Cluster) -> tuple[RankMemor
     """Return the memory of the ranks of each place in the pipeline."""
     sequence = config.train.sequence or config.model.sequence
     model = replace(config.model, sequence=sequence)
-    each = bytes_each(model, shards_optimizer=config.optimizer.sharded)
+    optimizer = config.optimizer
+    each = bytes_each(model, shards_optimizer=optimizer.sharded, optimizer=optimizer.name)
     # The speed has no part in it.
     profile = gpt_profile(model, remat=config.train.remat, flops_per_s=1.0)
     # Of whole ranks: how their devices share is exact below, where the model is known.
@@ -93,13 +94,13 @@ def _smallest(group: tuple[int, ...], cluster: Cluster) -> Device:
     return min((cluster.devices[device] for device in group), key=lambda d: d.memory_bytes or inf)
 
 
-def _kept_bytes(config: Config, model: GptConfig, mesh: MeshConfig) -> float:
+def _kept_bytes(config: Config, model: ModelConfig, mesh: MeshConfig) -> float:
     """Return the bytes that a device of a mesh keeps of a layer's residuals, per sample."""
     kept = layer_residual_bytes_of_part(model, batch=1, sequence=model.sequence, tensor=mesh.tensor)
     return getattr(kept, config.train.remat) / mesh.data
 
 
-def _parameters(model: GptConfig, pipeline: Pipeline, number: int, mesh: MeshConfig) -> int:
+def _parameters(model: ModelConfig, pipeline: Pipeline, number: int, mesh: MeshConfig) -> int:
     """Return the parameters that a device of a mesh holds of the stages of its rank."""
     num_parameters = sum(
         parameters_of_part(

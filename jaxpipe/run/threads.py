@@ -19,7 +19,7 @@ from pathlib import Path
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import Config, check_run, cluster_from, job_from, plan_from
 from jaxpipe.errors import ConfigError
-from jaxpipe.models import GptConfig
+from jaxpipe.models import ModelConfig
 from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.prepare_run import resume_notice
 from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
@@ -47,7 +47,7 @@ def train(
     """Train with one thread for each rank, and return where the results are.
 
     `observe` is called with the metrics of each step, in the thread of rank 0. A `model` of your
-    own takes the place of the GPT that the section `model` describes; that section still has to
+    own takes the place of the one that the section `model` describes; that section still has to
     state its `num_layers`, `sequence`, `vocabulary` and `tied`. Interrupting the call (Ctrl-C, or
     a notebook's stop button) saves a checkpoint after the current step, then raises
     `KeyboardInterrupt`; a second interrupt raises it at once.
@@ -132,7 +132,7 @@ def _check_threads(config: Config) -> None:
             )
 
 
-def _check_model(model: Model, stated: GptConfig) -> None:
+def _check_model(model: Model, stated: ModelConfig) -> None:
     """Check that a model is the one for which the plan and the data were checked."""
     for field in ("num_layers", "sequence", "vocabulary", "tied"):
         actual, expected = getattr(model, field), getattr(stated, field)

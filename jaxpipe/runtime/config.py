@@ -81,6 +81,46 @@ class ComputeKind(StrEnum):
     nothing is trained, and any model fits on any machine."""
 
 
+class OptimizerName(StrEnum):
+    """The rule that turns gradients into updates; all decay weights apart from them."""
+
+    ADAMW = "adamw"
+    """AdamW: two moments. Source: Loshchilov and Hutter 2019, "Decoupled weight decay"."""
+    LION = "lion"
+    """Lion: the sign of a momentum; wants a learning rate 3 to 10 times smaller, and `beta2` 0.99.
+    Source: Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"."""
+    SGD = "sgd"
+    """Gradient descent with the momentum `beta1`."""
+    MUON = "muon"
+    """Muon: matrices of layers move along an orthogonalised momentum, each in its stage; the
+    embedding, the head, norms and biases by AdamW with a Nesterov momentum. Source: Jordan et al.
+    2024, "Muon: an optimizer for hidden layers in neural networks"."""
+
+
+class Schedule(StrEnum):
+    """How the learning rate changes after its linear warm-up."""
+
+    COSINE = "cosine"
+    """Decreases along a cosine until the last step."""
+    WSD = "wsd"
+    """Stays at its peak, and decreases linearly in the last `decay_fraction` of the steps."""
+    LINEAR = "linear"
+    """Decreases linearly until the last step."""
+    CONSTANT = "constant"
+    """Stays at its peak."""
+
+
+class Decayed(StrEnum):
+    """The parameters that `weight_decay` makes smaller."""
+
+    MATRICES = "matrices"
+    """Matrices of layers, tables and the head; not norms and biases."""
+    BLOCKS = "blocks"
+    """Matrices of layers alone."""
+    ALL = "all"
+    """All parameters."""
+
+
 class TrackerKind(StrEnum):
     """Services that show the metrics of a run, in addition to `metrics.jsonl`.
 
@@ -274,25 +314,34 @@ class MeshConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019).
+    """The optimizer by its name, and its learning rate.
 
-    The learning rate rises linearly to its peak, then decreases along a cosine until the last step.
+    The learning rate rises linearly to its peak, then follows `schedule`. Gradient accumulation is
+    that of the pipeline: a step sums over its microbatches.
     """
 
+    name: OptimizerName = OptimizerName.ADAMW
+    """The rule that turns gradients into updates."""
+    schedule: Schedule = Schedule.COSINE
+    """How the learning rate changes after the warm-up."""
+    decay_fraction: float = 0.2
+    """The part of all steps in which the learning rate of `wsd` decreases."""
     learning_rate: float = 1e-3
     """Peak of the learning rate, after the warm-up."""
     warmup_steps: int = 20
     """Duration of the linear warm-up [steps]; 0 starts at the peak."""
     final_fraction: float = 0.1
-    """Learning rate at the last step, as a fraction of the peak."""
+    """Learning rate at the last step, as a fraction of the peak; not of `constant`."""
     beta1: float = 0.9
-    """Decay rate of the first moment, per step."""
+    """Decay rate of the first moment, per step; the momentum of `sgd` and of `muon`."""
     beta2: float = 0.95
-    """Decay rate of the second moment, per step."""
+    """Decay rate of the second moment, per step; of the only one of `lion`."""
     epsilon: float = 1e-8
     """Added to the square root of the second moment, against division by zero."""
     weight_decay: float = 0.1
-    """Decoupled weight decay, times the learning rate; of matrices only."""
+    """Decoupled weight decay, times the learning rate."""
+    decayed: Decayed = Decayed.MATRICES
+    """The parameters with weight decay."""
     clip_norm: float = 1.0
     """Maximum of the global norm of the gradients over all stages; larger ones are scaled down."""
     sharded: bool = False
@@ -306,6 +355,15 @@ class OptimizerConfig:
             above_zero=("learning_rate", "epsilon", "clip_norm"),
             not_negative=("warmup_steps", "final_fraction", "weight_decay", "beta1", "beta2"),
         )
+        if not 0 < self.decay_fraction <= 1:
+            raise ValueError(
+                f"`decay_fraction` must be above 0 and at most 1, is {self.decay_fraction}"
+            )
+        if self.sharded and self.name is OptimizerName.MUON:
+            raise ValueError(
+                f"pieces of a matrix cannot be orthogonalised alone: `sharded` is true, `name` "
+                f"{self.name}; set `sharded` to false, or `name` to {OptimizerName.ADAMW}"
+            )
         for name in ("beta1", "beta2"):
             if not getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be below 1, is {getattr(self, name)}")

@@ -4,14 +4,13 @@ Names and shapes depend neither on the partition, nor on the mesh, nor on a shar
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 import msgspec
 import numpy as np
-import optax
 
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import flatten, names, restore
@@ -20,10 +19,10 @@ from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.calls import StageCalls
 from jaxpipe.runtime.stage.loss_scale import LossScale, initial_loss_scale
 from jaxpipe.runtime.stage.model import Parameters
+from jaxpipe.runtime.stage.moments import moments_of, with_moments
 from jaxpipe.runtime.stage.train_state import StageState, TrainState
 from jaxpipe.runtime.step.worker import Worker
 
-_MOMENTS = ("mu", "nu")
 LOSS_SCALE, SKIPPED_STEPS = "loss_scale", "skipped_steps"
 """The keys of the metadata for the parts of the state that are not tensors."""
 
@@ -82,7 +81,7 @@ def own_tensors(worker: Worker, state: TrainState) -> dict[str, np.ndarray] | No
         if worker.calls[stage].spec.sharded is not None:
             return None
         first_layer = plan.layers(stage, replica=plan.replica(rank)).start
-        moments = {moment: optax.tree.get(trained.moments, moment) for moment in _MOMENTS}
+        moments = moments_of(trained.moments)
         # Reading a donated array raises: that is how an interrupted update shows.
         try:
             tensors |= _tensors(trained.params, moments, first_layer=first_layer)
@@ -95,10 +94,14 @@ def needed_tensors(job: Job, *, rank: int) -> tuple[str, ...]:
     """Return the names of all tensors that a rank reads to resume, without compiling anything."""
     needed: dict[str, None] = {}
     for stage in job.plan.stages(rank):
-        params, _ = jax.eval_shape(job.functions(stage=stage, rank=rank).init)
-        for prefix in ("", *(f"{moment}." for moment in _MOMENTS)):
-            first_layer = job.plan.layers(stage, replica=job.plan.replica(rank)).start
-            needed |= dict.fromkeys(names(params, first_layer=first_layer, prefix=prefix))
+        functions = job.functions(stage=stage, rank=rank)
+        # Of a sharded optimizer, too, each moment has the names of all parameters.
+        params, moments = jax.eval_shape(replace(functions, shard=None).init)
+        first_layer = job.plan.layers(stage, replica=job.plan.replica(rank)).start
+        needed |= dict.fromkeys(names(params, first_layer=first_layer))
+        for moment, tree in moments_of(moments).items():
+            prefix = f"{moment}."
+            needed |= dict.fromkeys(names(tree, first_layer=first_layer, prefix=prefix))
     return tuple(needed)
 
 
@@ -173,16 +176,19 @@ def _fresh(calls: StageCalls) -> StageState:
 def _restored(
     checkpoint: Saved, calls: StageCalls, *, first_layer: int, num_updates: int
 ) -> StageState:
-    fresh = _fresh(calls)
-    read = partial(_read, checkpoint, fresh.params, first_layer=first_layer)
-    # `count` is not saved: the schedule of the learning rate follows from the number of updates.
-    moments = optax.tree.set(
-        fresh.moments,
-        count=np.int32(num_updates),
-        **{moment: _owned(calls, read(prefix=f"{moment}.")) for moment in _MOMENTS},
-    )
+    fresh, sharded = _fresh(calls), calls.spec.sharded is not None
+    read = partial(_read, checkpoint, first_layer=first_layer)
     place = calls.spec.layout.place  # every leaf becomes an array of its own: all are donated
-    return StageState(params=place(read(prefix="")), moments=place(moments))
+    params = place(read(fresh.params, prefix=""))
+    if not num_updates:  # an import has no moments: they are fresh
+        return StageState(params=params, moments=fresh.moments)
+    found = {
+        # The moments of a sharded optimizer are pieces: whole ones are like the parameters.
+        name: _owned(calls, read(fresh.params if sharded else tree, prefix=f"{name}."))
+        for name, tree in moments_of(fresh.moments).items()
+    }
+    moments = with_moments(fresh.moments, found, num_updates=num_updates)
+    return StageState(params=params, moments=place(moments))
 
 
 def _read(checkpoint: Saved, template: Parameters, *, first_layer: int, prefix: str) -> Parameters:
@@ -202,7 +208,7 @@ def whole_moments(worker: Worker, state: StageState, *, stage: int) -> dict[str,
 
     They are not copied: the next step donates them.
     """
-    moments = {moment: optax.tree.get(state.moments, moment) for moment in _MOMENTS}
+    moments = moments_of(state.moments)
     sharded = worker.calls[stage].spec.sharded
     if sharded is None:
         return moments

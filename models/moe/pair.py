@@ -33,7 +33,7 @@ class SparseBlock(nnx.Module):
     """
 
     def __init__(self, config: GptConfig, *, rngs: nnx.Rngs) -> None:
-        routing, residual_std = config.routing, residual_init_std(config)
+        routing, residual_std = config.routing, residual_init_std(config.depth)
         assert routing is not None, config
         self.dropout = config.dropout
         self.norm1 = norm(config, rngs)

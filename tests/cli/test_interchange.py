@@ -9,8 +9,9 @@ from safetensors.numpy import load_file, save_file
 
 from jaxpipe.cli.main import main
 from jaxpipe.config import load_config, to_tree
-from jaxpipe.interchange import gpt2_config_of
+from jaxpipe.interchange import gpt2_config_of, llama_pairs, write_model
 from jaxpipe.models import GptConfig
+from tests.oracles.llamas import KINDS
 from tests.oracles.numpy_gpt2 import random_tensors
 from tests.runtime.training import run_tree
 
@@ -62,3 +63,24 @@ def test_a_run_without_a_checkpoint_is_not_exported(
 ):
     assert main(["export", str(tmp_path), "-o", str(tmp_path / "out")]) == 2
     assert "has none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "qwen3"])
+def test_a_decoder_comes_in_and_goes_out_with_its_chat_template(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    config, given, run, out = KINDS[kind], *(tmp_path / name for name in ("given", "run", "out"))
+    source = np.random.default_rng(0)
+    drawn = {
+        pair.ours: source.normal(size=pair.shape).astype(np.float32) for pair in llama_pairs(config)
+    }
+    write_model(given, config, lambda names: {name: drawn[name] for name in names})
+    (given / "chat_template.jinja").write_text("{{ messages }}")
+    assert main(["import", str(given), "-o", str(run)]) == 0
+    assert load_config(run / "config.toml").model == config
+    assert main(["export", str(run), "-o", str(out)]) == 0
+    assert "from_pretrained" in capsys.readouterr().out
+    before, after = (load_file(each / "model.safetensors") for each in (given, out))
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert (out / "chat_template.jinja").read_text() == "{{ messages }}"

@@ -25,9 +25,9 @@ def test_what_is_left_out_has_a_default():
 
 @pytest.mark.parametrize("preset", presets())
 def test_a_preset_can_be_changed(preset: str):
-    config = config_from({**LEAST, "model": {"preset": preset, "dropout": 0.25}})
+    config = config_from({**LEAST, "model": {"preset": preset, "logits_bytes": 4096}})
     same = config_from({**LEAST, "model": {"preset": preset}})
-    assert config.model.dropout == 0.25
+    assert config.model.logits_bytes == 4096
     assert config.model.num_layers == same.model.num_layers
 
 

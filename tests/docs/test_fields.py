@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
-from docs.tools.fields import choice_table, choices_of, field_table, fields_of
+from docs.tools.fields import choice_table, choices_of, field_table, fields_of, forms_of
 from docs.tools.source import DocumentationError, attribute_docs
 from jaxpipe.config import Config
 
-SECTIONS: dict[str, Any] = {each.name: each.type for each in dataclasses.fields(Config)}
+SECTIONS: dict[str, Any] = {
+    f"{each.name}: {form.__name__}": form
+    for each in dataclasses.fields(Config)
+    for form in forms_of(each.type)
+}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from docs.tools.commands import commands, options
+from docs.tools.fields import forms_of
 from docs.tools.floors import draw_floors, layers, without_accelerator
 from docs.tools.record import FOLDER, output, recorded
 from jaxpipe import topo
@@ -97,7 +98,8 @@ def test_every_piece_of_configuration_that_a_page_shows_is_one(page: Path):
 def _check_settings(settings: list[str]) -> None:
     for setting in settings:
         section, _, key = setting.partition("=")[0].partition(".")
-        known = {each.name for each in dataclasses.fields(SECTIONS[section])} | {"preset"}
+        forms = map(dataclasses.fields, forms_of(SECTIONS[section]))
+        known = {each.name for fields in forms for each in fields} | {"preset"}
         assert key in known, setting
 
 

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import Array
 
-from jaxpipe.models.attention import MAX_PARTS, MIN_PART, parts, self_attention
+from jaxpipe.models.attention import (
+    MAX_PARTS,
+    MIN_PART,
+    Scores,
+    grouped_attention,
+    parts,
+    self_attention,
+)
 from jaxpipe.models.gpt_config import Attention
 
 pytestmark = pytest.mark.slow
@@ -107,3 +114,38 @@ def test_the_fused_kernel_is_asked_for_by_name() -> None:
     qkv, _ = draw(1, 4, "bfloat16")
     with pytest.raises(Exception, match=r"(?i)cudnn"):
         self_attention(qkv, num_heads=HEADS, form=Attention.FLASH)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize(("seq", "window", "softcap"), [(7, 0, 0.0), (2 * MIN_PART + 5, 150, 2.0)])
+def test_groups_windows_and_bounds_are_those_of_jax(
+    kv_heads: int, seq: int, window: int, softcap: float
+) -> None:
+    source = np.random.default_rng(seq)
+    q, k, v = (
+        jnp.asarray(source.normal(size=(2, seq, heads, WIDTH)), jnp.float32)
+        for heads in (4, kv_heads, kv_heads)
+    )
+    of_output = jnp.asarray(source.normal(size=(2 * seq, 4 * WIDTH)), jnp.float32)
+    scores = Scores(scale=0.3, window=window, softcap=softcap)
+
+    def ours(q: Array, k: Array, v: Array) -> Array:
+        return grouped_attention(q, k, v, form=Attention.PRODUCT, scores=scores)
+
+    def theirs(q: Array, k: Array, v: Array) -> Array:
+        # Keys for every head, all scores, and a mask.
+        k, v = (jnp.repeat(each, 4 // kv_heads, axis=2) for each in (k, v))
+        found = 0.3 * jnp.einsum("bqhd,bkhd->bhqk", q, k)
+        found = softcap * jnp.tanh(found / softcap) if softcap else found
+        behind = jnp.arange(seq)[:, None] - jnp.arange(seq)
+        reads = (behind >= 0) & (behind < (window or seq))
+        weights = jax.nn.softmax(jnp.where(reads, found, -jnp.inf), axis=-1)
+        return jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(2 * seq, -1)
+
+    @partial(jax.jit, static_argnums=0)
+    def both(attend: Callable, *qkv: Array) -> tuple[Array, ...]:
+        output, vjp = jax.vjp(attend, *qkv)
+        return output, *vjp(of_output)
+
+    for found, expected in zip(both(ours, q, k, v), both(theirs, q, k, v), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

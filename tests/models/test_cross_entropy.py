@@ -99,3 +99,23 @@ def test_the_peak_of_memory_is_that_of_one_chunk() -> None:
     assert peak(all_logits) >= all_logits
     # A chunk's logits and their gradient, and room for the rest: x, rows, and what XLA copies.
     assert peak(all_logits * chunk // tokens) <= 4 * all_logits * chunk // tokens
+
+
+@pytest.mark.parametrize("tokens_at_a_time", [3, 100])
+def test_bounded_logits_are_the_plain_ones(tokens_at_a_time: int) -> None:
+    arguments, bound = draw(7), 1.5
+
+    def ours(x: Array, rows: Array, targets: Array) -> Array:
+        held = tokens_at_a_time * 4 * VOCABULARY
+        return cross_entropy(x, rows, targets, logits_bytes=held, softcap=bound)
+
+    def bounded(x: Array, rows: Array, targets: Array) -> Array:
+        logits = bound * jnp.tanh(x @ rows.T / bound)
+        return -jnp.sum(jax.nn.log_softmax(logits)[jnp.arange(len(x)), targets])
+
+    found, expected = (
+        jax.value_and_grad(each, argnums=(0, 1))(*arguments) for each in (ours, bounded)
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), found, expected
+    )

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxpipe.models import gpt_costs
+from jaxpipe.models import gpt_costs, parameter_bytes, train_flops_per_token
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.moe.routing import Dispatch
@@ -81,7 +81,7 @@ def test_parameters_are_counted(config: GptConfig, layers: int, embed: bool, hea
     held = {"layers": layers, "embed": embed, "head": head}
     count = sum(leaf.size for leaf in jax.tree.leaves(shapes))
     assert gpt_costs.num_parameters(config, **held) == count
-    assert gpt_costs.parameter_bytes(config, **held) == bytes_of(shapes)
+    assert parameter_bytes(config, **held) == bytes_of(shapes)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -165,4 +165,4 @@ def test_training_is_three_forwards() -> None:
     layer = gpt_costs.layer_forward_flops(CONFIG, **sizes)
     head = gpt_costs.head_forward_flops(CONFIG, **sizes)
     whole = 3 * (CONFIG.num_layers * layer + head)
-    assert gpt_costs.train_flops_per_token(CONFIG, sequence=CONFIG.sequence) * 128 == whole
+    assert train_flops_per_token(CONFIG, sequence=CONFIG.sequence) * 128 == whole

@@ -5,13 +5,13 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from jaxpipe.models.gpt_config import GptConfig
-from jaxpipe.models.gpt_costs import (
+from jaxpipe.models.costs import (
     activation_bytes,
     layer_forward_flops,
     num_parameters,
     parameter_bytes,
 )
+from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.load_presets import load_preset, presets
 
 
@@ -31,6 +31,7 @@ def test_the_names_are_sorted() -> None:
         "bert-sgmoe",
         "bert-switch",
         "bert-switch-tiny",
+        "gemma-2-2b",
         "gpt-moe-tiny",
         "gpt-xl-24",
         "gpt-xl-32",
@@ -39,6 +40,12 @@ def test_the_names_are_sorted() -> None:
         "gpt2-large",
         "gpt2-medium",
         "gpt2-xl",
+        "llama-3.1-8b",
+        "llama-3.2-1b",
+        "llama-tiny",
+        "mistral-7b",
+        "qwen3-0.6b",
+        "qwen3-8b",
         "tiny",
         "vit-sgmoe",
         "vit-switch",

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from jaxpipe.config import Config
-from jaxpipe.models.gpt import Gpt
+from jaxpipe.models.build_model import build_model
 from jaxpipe.runtime.checkpoint import flatten, restore
 from jaxpipe.runtime.data import open_dataset, sample
 from jaxpipe.runtime.data.batches import eval_batch
@@ -39,7 +39,7 @@ class InnerTraining:
     losses: dict[int, list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        model = Gpt(self.config.model)
+        model = build_model(self.config.model)
         layers = range(model.num_layers)
         self.whole = Stage(model=model, index=0, num_stages=1, layers=layers)
         self.params = jax.jit(lambda: self.whole.init(seed=self.config.run.seed))()

@@ -1,4 +1,4 @@
-"""A whole GPT on one device, as the stages of a pipeline would run it together."""
+"""A whole model on one device, as the stages of a pipeline would run it together."""
 
 from dataclasses import replace
 from functools import partial
@@ -9,38 +9,38 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.gpt_config import GptConfig
+from jaxpipe.runtime.stage.model import Model
 
 SMALL = GptConfig(num_layers=3, dim=24, num_heads=3, sequence=10, vocabulary=17)
 UNTIED = replace(SMALL, tied=False)
 
 
-def init(gpt: Gpt, seed: int = 0) -> dict[str, Any]:
+def init(gpt: Model, seed: int = 0) -> dict[str, Any]:
     """Return the fresh parameters of the whole model."""
     layers = range(gpt.num_layers)
     return gpt.init(jax.random.key(seed), layers=layers, embed=True, head=True)
 
 
-def disturbed(gpt: Gpt) -> dict[str, Any]:
+def disturbed(gpt: Model) -> dict[str, Any]:
     """Return parameters with no leaf that is all zeros or ones, so that each one matters."""
     source = np.random.default_rng(0)
     return jax.tree.map(lambda a: a + 0.2 * source.normal(size=a.shape).astype(a.dtype), init(gpt))
 
 
 @partial(jax.jit, static_argnums=0)
-def logits(gpt: Gpt, params: dict[str, Any], tokens: Array, key: Array | None = None) -> Array:
+def logits(gpt: Model, params: dict[str, Any], tokens: Array, key: Array | None = None) -> Array:
     """Return the logits; the embedding's key and each layer's are folded from `key`."""
     return gpt.head(params, _hidden(gpt, params, tokens, key))
 
 
 @partial(jax.jit, static_argnums=0)
-def loss(gpt: Gpt, params: dict[str, Any], tokens: Array, targets: Array) -> Array:
+def loss(gpt: Model, params: dict[str, Any], tokens: Array, targets: Array) -> Array:
     """Return the summed loss without dropout."""
     return gpt.loss(params, _hidden(gpt, params, tokens, None), targets)
 
 
-def _hidden(gpt: Gpt, params: dict[str, Any], tokens: Array, key: Array | None) -> Array:
+def _hidden(gpt: Model, params: dict[str, Any], tokens: Array, key: Array | None) -> Array:
     keys = None
     if key is not None:
         keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(gpt.num_layers + 1))
@@ -54,6 +54,6 @@ def _hidden(gpt: Gpt, params: dict[str, Any], tokens: Array, key: Array | None) 
     return jax.lax.scan(step, x, layers)[0]
 
 
-def random_tokens(gpt: Gpt, batch: int, seq: int, seed: int = 0) -> Array:
+def random_tokens(gpt: Model, batch: int, seq: int, seed: int = 0) -> Array:
     """Return random tokens (batch, seq)."""
     return jax.random.randint(jax.random.key(seed), (batch, seq), 0, gpt.vocabulary, jnp.int32)

@@ -6,8 +6,7 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.errors import ConfigError
-from jaxpipe.models import GptConfig, load_preset
-from jaxpipe.models.gpt_costs import num_parameters, train_flops_per_token
+from jaxpipe.models import GptConfig, load_preset, num_parameters, train_flops_per_token
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.device_speeds import precision_of, with_speeds
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile

@@ -10,6 +10,8 @@ import pytest
 
 from jaxpipe.config import config_from
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import GptConfig
+from jaxpipe.models.build_model import build_model
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.run.threads import train
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
@@ -57,13 +59,14 @@ def test_a_model_of_the_user_takes_the_place_of_the_configured_one(
             calls.append("init")
             return super().init(*args, **kwargs)
 
+    assert isinstance(config.model, GptConfig)
     train(config, model=Recording(config.model))
     assert calls
 
     other = config_from(tiny_tree(tmp_path / "run", dataset, model={"num_layers": 4}))
     expected = "`model.num_layers` is 3, but the given model has 4; set `model.num_layers` to that"
     with pytest.raises(ConfigError, match=expected):
-        train(config, model=Gpt(other.model), resume=True)
+        train(config, model=build_model(other.model), resume=True)
 
 
 def test_an_interrupted_call_leaves_a_checkpoint_and_no_thread(

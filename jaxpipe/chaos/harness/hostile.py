@@ -151,7 +151,7 @@ def _saved(run: Path) -> Path:
     tensors = _tensors()
     model = msgspec.to_builtins(_MODEL)
     config = {"run": {"folder": "run"}, "data": {"folder": "data"}, "model": model}
-    return begin_run(run, tensors, {"config": config})
+    return begin_run(run, tensors.items(), {"config": config})
 
 
 def _forge(folder: Path, random: Random) -> str:

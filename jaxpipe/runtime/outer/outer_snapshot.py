@@ -26,6 +26,7 @@ from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.outer.outer_buckets import BucketLayout, OuterBucket, bucket_layouts
 from jaxpipe.runtime.outer.outer_exchange import OuterExchange, outer_exchange
 from jaxpipe.runtime.outer.outer_loop import OuterLoop, first_layer
+from jaxpipe.runtime.stage.moments import MOMENTS
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.worker import Worker
 from jaxpipe.runtime.train_snapshot import (
@@ -145,7 +146,7 @@ class IslandState:
         return _of_island(self.number, name)
 
 
-_MOMENTS = ("mu.", "nu.")
+_MOMENTS = tuple(f"{name}." for name in MOMENTS)
 
 
 def _of_island(number: int, name: str) -> str:

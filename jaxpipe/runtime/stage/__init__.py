@@ -10,7 +10,8 @@
 - `model`, `stage`: layers, embedding, head and loss of one stage, with rematerialisation
 - `functions`: forward, backward, update; `vjp`: residuals that a jitted forward can return;
   `split_backward`: separate gradients of input and weights (zero bubble)
-- `optimizer`, `zero1`: AdamW, and its sharding over replicas; `loss_scale`: for float16
+- `optimizer`, `moments`, `zero1`: the optimizer by its name, its state, and ZeRO-1 over replicas;
+  `loss_scale`: for float16
 - `gradient_buckets`: gradients as vectors for the all-reduce
 - `mesh`: a stage over several local devices; `train_state`: the state of all stages of a rank
 """

@@ -14,7 +14,7 @@ from jaxpipe.runtime.stage.calls import Scalar, StageSpec
 from jaxpipe.runtime.stage.gradient_buckets import Buckets, pack, unpack
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE
 from jaxpipe.runtime.stage.model import Parameters
-from jaxpipe.runtime.stage.optimizer import adamw, clip_factor, matrices
+from jaxpipe.runtime.stage.optimizer import clip_factor, decay_mask, stage_optimizer
 from jaxpipe.runtime.stage.split_backward import Carried, Crossing, SplitBackward, split_backward
 from jaxpipe.runtime.stage.stage import Input, Output, Stage, Targets, microbatch_key
 from jaxpipe.runtime.stage.vjp import Residuals, backward_from_residuals, forward_with_residuals
@@ -264,8 +264,8 @@ class StageFunctions:
 
     def _transformation(self) -> optax.GradientTransformation:
         # Pieces are flat: their shapes no longer tell a matrix from a bias.
-        decayed = None if self.shard is None else matrices(self._shapes())
-        return adamw(self.optimizer, num_steps=self.work.num_steps, decayed=decayed)
+        decayed = None if self.shard is None else decay_mask(self.optimizer)(self._shapes())
+        return stage_optimizer(self.optimizer, num_steps=self.work.num_steps, decayed=decayed)
 
     def _shapes(self) -> Parameters:
         return jax.eval_shape(lambda: self.stage.init(seed=self.work.seed))

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jax.tree_util import DictKey, KeyPath
+from jax.tree_util import DictKey, GetAttrKey, KeyPath
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.config import MeshConfig
@@ -104,7 +104,7 @@ class Layout:
 
     def _of_leaf(self, path: KeyPath, leaf: jax.ShapeDtypeStruct) -> NamedSharding | None:
         assert self.mesh is not None, path
-        dim = self.split.get(".".join(key.key for key in path if isinstance(key, DictKey)))
+        dim = self.split.get(_name(path))
         # `dim` counts from the last: leaves of blocks have one more at the front, the layer.
         axes: list[str | None] = [None] * leaf.ndim
         num_parts = self.mesh.shape[TENSOR]
@@ -119,6 +119,20 @@ class Layout:
 
     def _sharding(self, *axes: str | None) -> NamedSharding | None:
         return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec(*axes))
+
+
+def _name(path: KeyPath) -> str:
+    """Return the name of a parameter, given the path of it or of its moment in a state.
+
+    What precedes a field of a state is no part of the name; layers in a tuple have none.
+    """
+    words: list[str] = []
+    for key in path:
+        if isinstance(key, GetAttrKey):
+            words.clear()
+        elif isinstance(key, DictKey):
+            words.append(key.key)
+    return ".".join(words)
 
 
 def _add_data(axes: list[str | None], shape: Sequence[int], *, num_parts: int) -> None:

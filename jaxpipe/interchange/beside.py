@@ -1,0 +1,33 @@
+"""Small files of a model that jaxpipe does not read, such as the chat template, kept beside it."""
+
+from pathlib import Path
+from typing import Final
+
+from jaxpipe.errors import CheckpointError
+from jaxpipe.topo.regular_file import read_regular
+
+BESIDE: Final = (
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "generation_config.json",
+)
+_MOST_BYTES: Final = 2**26
+
+
+def keep_beside(source: Path, target: Path) -> tuple[str, ...]:
+    """Copy those of the files that a folder has to another folder; return their names.
+
+    Raises:
+        CheckpointError: one is no regular file, too large, or cannot be written.
+    """
+    found = tuple(name for name in BESIDE if (source / name).exists())
+    for name in found:
+        try:
+            (target / name).write_bytes(read_regular(source / name, most_bytes=_MOST_BYTES))
+        except OSError as error:
+            raise CheckpointError(
+                f"files of a model are kept beside it: {source / name} cannot be copied to "
+                f"{target}: {error}; remove it, or name another folder"
+            ) from error
+    return found

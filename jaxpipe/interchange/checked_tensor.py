@@ -1,0 +1,26 @@
+"""A tensor of another program, checked before it becomes a parameter."""
+
+import numpy as np
+
+from jaxpipe.errors import CheckpointError
+
+
+def checked(tensor: np.ndarray, shape: tuple[int, ...], *, name: str) -> np.ndarray:
+    """Return a tensor in float32.
+
+    Raises:
+        CheckpointError: it is of another shape, or has values that are not finite in float32.
+    """
+    if tensor.shape != shape:
+        raise CheckpointError(
+            f"tensors are those of their `config.json`: `{name}` is {list(tensor.shape)}, not "
+            f"{list(shape)}; give the files that belong together"
+        )
+    with np.errstate(over="ignore"):  # of float64: found below
+        values = tensor.astype(np.float32)
+    if num_wrong := values.size - int(np.isfinite(values).sum()):
+        raise CheckpointError(
+            f"weights are finite numbers: {num_wrong:,} of the {values.size:,} in `{name}` are NaN "
+            "or infinite in float32; give a model that was saved intact"
+        )
+    return values

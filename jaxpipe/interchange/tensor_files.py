@@ -1,0 +1,97 @@
+"""The safetensors files of a model on disk: one, or several with an index; read one by one."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy, for which safetensors asks by name
+import msgspec
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from jaxpipe.errors import CheckpointError, ConfigError
+from jaxpipe.topo.regular_file import check_inside, check_regular, read_regular
+
+CONFIG: Final = "config.json"
+WEIGHTS: Final = "model.safetensors"
+INDEX: Final = "model.safetensors.index.json"
+_MOST_JSON_BYTES: Final = 2**26
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFiles:
+    """The tensors of a folder, by their names; none is read before it is asked for."""
+
+    files: Mapping[str, Path]
+
+    def read(self, name: str) -> np.ndarray:
+        """Return one tensor.
+
+        Raises:
+            CheckpointError: its file is corrupt, or has a format without a dtype of NumPy.
+        """
+        with _opened(self.files[name]) as file:
+            return file.get_tensor(name)
+
+
+def open_tensors(folder: Path) -> TensorFiles:
+    """Return the tensors of a folder: those in `model.safetensors`, or in the files of the index.
+
+    Raises:
+        CheckpointError: a file is missing or corrupt.
+    """
+    found: dict[str, Path] = {}
+    # Shards of a large model are one dictionary: their names do not overlap.
+    for path in _files(folder):
+        with _opened(path) as file:
+            found |= dict.fromkeys(file.keys(), path)
+    return TensorFiles(found)
+
+
+def read_json(path: Path, error_type: type[ConfigError] | type[CheckpointError]) -> dict[str, Any]:
+    """Return an object in JSON.
+
+    Raises:
+        ConfigError, CheckpointError: as given: the file cannot be read, or holds something else.
+    """
+    try:
+        return msgspec.json.decode(
+            read_regular(path, most_bytes=_MOST_JSON_BYTES), type=dict[str, Any]
+        )
+    except (OSError, RecursionError, msgspec.MsgspecError) as error:
+        raise error_type(
+            f"a model is a folder with {path.name}: {path} cannot be read ({error}); give the "
+            "folder that `save_pretrained` wrote"
+        ) from error
+
+
+def _files(folder: Path) -> list[Path]:
+    if not (folder / INDEX).exists():
+        return [folder / WEIGHTS]
+    path = folder / INDEX
+    try:
+        files = set(
+            msgspec.convert(read_json(path, CheckpointError)["weight_map"], dict[str, str]).values()
+        )
+        return sorted(folder / check_inside(file, folder).name for file in files)
+    except (KeyError, OSError, msgspec.ValidationError) as error:
+        raise CheckpointError(
+            f"`weight_map` must give the file of each tensor in this folder: {path} does not: "
+            f"{error}; give the folder that `save_pretrained` wrote"
+        ) from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        check_regular(path.stat(), path)  # links are: caches of downloads consist of them
+        with safe_open(path, framework="numpy") as file:
+            yield file
+    # NumPy has no such dtype: AttributeError or TypeError, as safetensors looks for it.
+    except (OSError, SafetensorError, AttributeError, TypeError) as error:
+        raise CheckpointError(
+            f"tensors come as safetensors: {path} cannot be read ({error}); save the model with "
+            "`save_pretrained`, which writes that"
+        ) from error

@@ -1,0 +1,97 @@
+"""The costs of every model of the catalogue, by the type of its configuration; without jax.
+
+The closed forms are those of `jaxpipe.models.gpt_costs` and `jaxpipe.models.llama.llama_costs`.
+"""
+
+from jaxpipe.models import gpt_costs, split_costs
+from jaxpipe.models.catalogue import ModelConfig
+from jaxpipe.models.gpt_config import DTYPE_BYTES, GptConfig
+from jaxpipe.models.gpt_costs import ByRemat
+from jaxpipe.models.llama import llama_costs
+
+
+def layer_forward_flops(config: ModelConfig, *, batch: int, sequence: int) -> int:
+    """Return the FLOPs of one layer's forward."""
+    if isinstance(config, GptConfig):
+        return gpt_costs.layer_forward_flops(config, batch=batch, sequence=sequence)
+    return llama_costs.layer_forward_flops(config, batch=batch, sequence=sequence)
+
+
+def layer_backward_flops(config: ModelConfig, *, batch: int, sequence: int) -> ByRemat:
+    """Return the FLOPs of one layer's backward, with recomputation."""
+    if isinstance(config, GptConfig):
+        return gpt_costs.layer_backward_flops(config, batch=batch, sequence=sequence)
+    return llama_costs.layer_backward_flops(config, batch=batch, sequence=sequence)
+
+
+def head_forward_flops(config: ModelConfig, *, batch: int, sequence: int) -> int:
+    """Return the FLOPs of the head's forward; with classes, one position of a sample is read."""
+    if isinstance(config, GptConfig):
+        return gpt_costs.head_forward_flops(config, batch=batch, sequence=sequence)
+    return llama_costs.head_forward_flops(config, batch=batch, sequence=sequence)
+
+
+def train_flops_per_token(config: ModelConfig, *, sequence: int) -> int:
+    """Return the FLOPs of training per token, forward and backward, without recomputation.
+
+    The numerator of the MFU: tokens per second times this, over the peak of all devices.
+
+    >>> gpt2 = GptConfig(num_layers=12, dim=768, num_heads=12, sequence=1024, vocabulary=50257)
+    >>> train_flops_per_token(gpt2, sequence=1024)
+    854438400
+    """
+    layer = layer_forward_flops(config, batch=1, sequence=sequence)
+    head = head_forward_flops(config, batch=1, sequence=sequence)
+    # 3: the backward is two products for each of the forward.
+    return 3 * (config.num_layers * layer + head) // sequence
+
+
+def num_parameters(config: ModelConfig, *, layers: int, embed: bool, head: bool) -> int:
+    """Return the number of parameters of a stage of this many layers, with its ends.
+
+    A stage with a tied head and no embedding holds a copy of the token table.
+    """
+    if isinstance(config, GptConfig):
+        return gpt_costs.num_parameters(config, layers=layers, embed=embed, head=head)
+    return llama_costs.num_parameters(config, layers=layers, embed=embed, head=head)
+
+
+def parameters_of_part(
+    config: ModelConfig, *, layers: int, embed: bool, head: bool, tensor: int
+) -> int:
+    """Return the parameters that one of `tensor` devices holds of a stage."""
+    if isinstance(config, GptConfig):
+        return split_costs.parameters_of_part(
+            config, layers=layers, embed=embed, head=head, tensor=tensor
+        )
+    return llama_costs.parameters_of_part(
+        config, layers=layers, embed=embed, head=head, tensor=tensor
+    )
+
+
+def parameter_bytes(config: ModelConfig, *, layers: int, embed: bool, head: bool) -> int:
+    """Return the bytes of `num_parameters` in `param_dtype`."""
+    count = num_parameters(config, layers=layers, embed=embed, head=head)
+    return count * DTYPE_BYTES[config.param_dtype]
+
+
+def activation_bytes(config: ModelConfig, *, batch: int, sequence: int) -> int:
+    """Return the bytes that cross a stage boundary, each way, per microbatch."""
+    return batch * sequence * config.dim * DTYPE_BYTES[config.compute_dtype]
+
+
+def layer_residual_bytes(config: ModelConfig, *, batch: int, sequence: int) -> ByRemat:
+    """Return the bytes that one layer's forward keeps for its backward, weights excluded."""
+    if isinstance(config, GptConfig):
+        return gpt_costs.layer_residual_bytes(config, batch=batch, sequence=sequence)
+    return llama_costs.layer_residual_bytes(config, batch=batch, sequence=sequence)
+
+
+def layer_residual_bytes_of_part(
+    config: ModelConfig, *, batch: int, sequence: int, tensor: int
+) -> ByRemat:
+    """Return the bytes that one of `tensor` devices keeps of a layer's residuals."""
+    sizes = {"batch": batch, "sequence": sequence, "tensor": tensor}
+    if isinstance(config, GptConfig):
+        return split_costs.layer_residual_bytes_of_part(config, **sizes)
+    return llama_costs.layer_residual_bytes_of_part(config, **sizes)

@@ -1,0 +1,168 @@
+"""A decoder of the Llama type that can be partitioned between any two layers, as pure functions.
+
+Outside, parameters are nested dicts of arrays; inside, they become NNX modules::
+
+    {"embed":  {"tokens":    (vocabulary, dim)},
+     "blocks": {"norm1":     {"scale": (layers, dim)},
+                "attention": {"query":   {"kernel": (layers, dim, heads * width), "bias"},
+                              "key":     {"kernel": (layers, dim, kv_heads * width), "bias"},
+                              "value":   {"kernel": (layers, dim, kv_heads * width), "bias"},
+                              "project": {"kernel": (layers, heads * width, dim), "bias"},
+                              "query_norm", "key_norm": {"scale": (layers, width)}},
+                "norm2":     {"scale": (layers, dim)},
+                "mlp":       {"gate", "up": {"kernel": (layers, dim, hidden), "bias"},
+                              "down":       {"kernel": (layers, hidden, dim), "bias"}},
+                "attention_norm", "mlp_norm": {"scale": (layers, dim)}},
+     "head":   {"norm":      {"scale": (dim,)},
+                "kernel":    (vocabulary, dim), unless tied}}
+
+Biases and some norms are optional. Where windows alternate, a layer is a pair, and "blocks" has the
+parts "local" and "full", each as above.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from flax import nnx
+from jaxtyping import Array, Float, Int, Key
+
+from jaxpipe.models.ends import Head
+from jaxpipe.models.llama.block import layer
+from jaxpipe.models.llama.ends import TokenEmbedding, llama_head
+from jaxpipe.models.llama.llama_config import LlamaConfig
+from jaxpipe.models.parts import Parameters, Parts, graph
+
+_COLUMNS = ("attention.query", "attention.key", "attention.value", "mlp.gate", "mlp.up")
+_ROWS = ("attention.project", "mlp.down")
+
+_SPLIT_LAYER: Final = MappingProxyType(
+    {
+        **{f"{name}.{leaf}": -1 for name in _COLUMNS for leaf in ("kernel", "bias")},
+        **{f"{name}.kernel": -2 for name in _ROWS},
+    }
+)
+_SPLIT_ENDS: Final = MappingProxyType({"embed.tokens": -2, "head.kernel": -2})
+
+SPLIT: Final = MappingProxyType(
+    {**_SPLIT_ENDS, **{f"blocks.{name}": dim for name, dim in _SPLIT_LAYER.items()}}
+)
+"""What writes to the middle of a layer is split by columns, what reads from there by rows.
+
+Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
+"""
+
+SPLIT_PAIRS: Final = MappingProxyType(
+    {
+        **_SPLIT_ENDS,
+        **{
+            f"blocks.{part}.{name}": dim
+            for part in ("local", "full")
+            for name, dim in _SPLIT_LAYER.items()
+        },
+    }
+)
+"""The same where windows alternate."""
+
+_PARTS: Final = Parts(embedding=TokenEmbedding, block=layer, head=llama_head)
+
+
+@dataclass(frozen=True, slots=True)
+class Llama:
+    """A decoder of the size and variant of `config`; it holds no parameters.
+
+    Parameters may come in `param_dtype`, or already cast to `compute_dtype`.
+
+    >>> import jax
+    >>> config = LlamaConfig(
+    ...     num_layers=4, dim=8, num_heads=2, num_kv_heads=1, hidden=12, sequence=16,
+    ...     vocabulary=256,
+    ... )
+    >>> llama = Llama(config)
+    >>> params = llama.init(jax.random.key(0), layers=range(2, 4), embed=False, head=True)
+    >>> sorted(params), params["blocks"]["mlp"]["up"]["kernel"].shape
+    (['blocks', 'head'], (2, 8, 12))
+    """
+
+    config: LlamaConfig
+    # Derived from `config`: no part of equality or of the hash, which `jit` needs.
+    _embedding: nnx.GraphDef[Any] = field(init=False, repr=False, compare=False)
+    _block: nnx.GraphDef[Any] = field(init=False, repr=False, compare=False)
+    _head: nnx.GraphDef[Head] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_embedding", graph(_PARTS.embedding, self.config))
+        object.__setattr__(self, "_block", graph(_PARTS.block, self.config))
+        object.__setattr__(self, "_head", graph(_PARTS.head, self.config))
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers of the whole model; where windows alternate, of pairs."""
+        return self.config.num_layers
+
+    @property
+    def sequence(self) -> int:
+        """The longest sequence, in tokens."""
+        return self.config.sequence
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of different tokens."""
+        return self.config.vocabulary
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head multiplies by the token embedding."""
+        return self.config.tied
+
+    @property
+    def split(self) -> Mapping[str, int]:
+        """The dim of each parameter that tensor parallelism splits: heads, hidden, vocabulary."""
+        return SPLIT_PAIRS if self.config.alternating else SPLIT
+
+    def init(self, key: Key[Array, ""], *, layers: range, embed: bool, head: bool) -> Parameters:
+        """Return fresh parameters, as `Parts.init` draws them."""
+        return _PARTS.init(self.config, key, layers=layers, embed=embed, head=head)
+
+    def embed(
+        self, params: Parameters, inputs: Int[Array, "batch seq"], key: Key[Array, ""] | None
+    ) -> Float[Array, "batch seq dim"]:
+        """Return the input of the first layer, in `compute_dtype`; `key` is not used.
+
+        A token outside the vocabulary makes its row NaN.
+
+        Raises:
+            ValueError: there are more tokens than `sequence`.
+        """
+        del key
+        return nnx.merge(self._embedding, params["embed"])(inputs)
+
+    def block(
+        self, layer: Parameters, x: Float[Array, "batch seq dim"], key: Key[Array, ""] | None
+    ) -> Float[Array, "batch seq dim"]:
+        """Apply one layer, given one slice of `params["blocks"]`; `key` is not used."""
+        del key
+        return nnx.merge(self._block, layer)(x)
+
+    def head(
+        self, params: Parameters, x: Float[Array, "batch seq dim"]
+    ) -> Float[Array, "batch seq vocabulary"]:
+        """Return the logits, in float32."""
+        return nnx.merge(self._head, params["head"])(x, self._tied_tokens(params))
+
+    def loss(
+        self,
+        params: Parameters,
+        x: Float[Array, "batch seq dim"],
+        targets: Int[Array, "batch seq"],
+    ) -> Float[Array, ""]:
+        """Return the cross-entropy of the head in nats, summed over all targets, in float32.
+
+        A target outside the vocabulary makes it NaN.
+        """
+        head = nnx.merge(self._head, params["head"])
+        return head.loss(x, self._tied_tokens(params), targets)
+
+    def _tied_tokens(self, params: Parameters) -> Float[Array, "vocabulary dim"] | None:
+        return params["embed"]["tokens"] if self.tied else None

@@ -1,0 +1,263 @@
+"""The size, the variant and the number formats of a decoder of the Llama type; without jax.
+
+::
+
+    Llama 3    SwiGLU, rotary positions with Llama-3 scaling
+    Mistral    + `window`
+    Qwen 2     + `qkv_bias`
+    Qwen 3     + `qk_norm`
+    Gemma 2    GeGLU, `alternating` windows, both soft caps, `post_norms`, `norm_offset`,
+               `scaled_embedding`, `query_scale`
+
+Source: Grattafiori et al. 2024, "The Llama 3 Herd of Models"; Jiang et al. 2023, "Mistral 7B"; Yang
+et al. 2024, "Qwen2 Technical Report"; Yang et al. 2025, "Qwen3 Technical Report"; Gemma Team 2024,
+"Gemma 2".
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from jaxpipe.models.gpt_config import DTYPE_BYTES, Attention
+
+
+class Activation(StrEnum):
+    """The activation of the gate of an MLP.
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer", section 2.
+    """
+
+    SILU = "silu"
+    """x sigmoid(x): the MLP is SwiGLU."""
+    GELU_TANH = "gelu_tanh"
+    """GELU in its tanh form: the MLP is GeGLU."""
+
+
+class RopeScaling(StrEnum):
+    """How rotary positions reach beyond the sequences of pretraining."""
+
+    NONE = "none"
+    """Frequencies of the base alone."""
+    LINEAR = "linear"
+    """All frequencies divided by `rope_factor` (position interpolation)."""
+    NTK = "ntk"
+    """A larger base: the lowest frequency divided by `rope_factor`, the highest as it is."""
+    LLAMA3 = "llama3"
+    """Low frequencies divided by `rope_factor`, high ones as they are, and a ramp between them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaConfig:
+    """Describe a decoder of the Llama type.
+
+    With `alternating`, layers come in pairs, one with the window and one without; a pair is one
+    layer for `num_layers` and for plans, so that all layers are equal.
+
+    Args:
+        family: "llama": what distinguishes the section from that of a GPT.
+        num_layers: number of equal layers between the embedding and the head, with `alternating` of
+            pairs [layers].
+        dim: the width of the residual stream.
+        num_heads: attention heads per layer [heads]; a multiple of `num_kv_heads`.
+        num_kv_heads: heads of keys and values per layer [heads].
+        head_width: the width of a head, an even number; 0 for `dim` / `num_heads`.
+        hidden: the width of the MLP's middle.
+        sequence: the longest sequence [tokens].
+        vocabulary: number of different tokens [tokens].
+        tied: whether the head multiplies by the token embedding (tied embedding).
+        activation: the activation of the gate.
+        norm_epsilon: added to the mean square in RMSNorm.
+        norm_offset: whether a norm multiplies by 1 + its parameter, which begins as 0.
+        post_norms: whether the outputs of attention and MLP are normalised, too.
+        qk_norm: whether queries and keys are normalised, head by head.
+        qkv_bias: whether queries, keys and values have biases.
+        project_bias: whether the output of attention has one.
+        mlp_bias: whether the three products of the MLP have biases.
+        scaled_embedding: whether the embedding is multiplied by the root of `dim`.
+        window: how many tokens a token reads at most, itself and the ones before it; 0 for all.
+        alternating: whether only every other layer has the window, beginning with the first.
+        attention_softcap: soft bound of the scores; 0 for none.
+        final_softcap: soft bound of the logits; 0 for none.
+        query_scale: scores are divided by the root of it; 0 for the width of a head.
+        rope_base: base of the frequencies of rotary positions.
+        rope_scaling: how they reach beyond the sequences of pretraining.
+        rope_factor: the factor of `rope_scaling`.
+        rope_low: of Llama-3 scaling, the turns within `rope_sequence` below which a frequency is
+            low.
+        rope_high: the turns above which it is high.
+        rope_sequence: the longest sequence of pretraining [tokens].
+        param_dtype: format of fresh parameters, one of `DTYPE_BYTES`.
+        compute_dtype: format of activations and of the operands of matrix products, one of
+            `DTYPE_BYTES`. Statistics, softmax, logits and loss are float32 whatever it is.
+        attention: kernel that computes attention.
+        logits_bytes: memory that the logits of a microbatch may take in training [bytes]; larger
+            logits are computed in chunks of tokens, and again in the backward.
+
+    Raises:
+        ValueError: a size below 1, heads that are no equal groups, an odd width of a head, an
+            unknown format, a window or a scaling without its numbers, or a fused kernel asked for
+            bounded scores.
+
+    >>> config = LlamaConfig(
+    ...     num_layers=2, dim=64, num_heads=4, num_kv_heads=2, hidden=128, sequence=32,
+    ...     vocabulary=256,
+    ... )
+    >>> config.width, config.query_width, config.kv_width
+    (16, 64, 32)
+    """
+
+    family: Literal["llama"] = "llama"
+    num_layers: int
+    dim: int
+    num_heads: int
+    num_kv_heads: int
+    head_width: int = 0
+    hidden: int
+    sequence: int
+    vocabulary: int
+    tied: bool = False
+    activation: Activation = Activation.SILU
+    norm_epsilon: float = 1e-5
+    norm_offset: bool = False
+    post_norms: bool = False
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    project_bias: bool = False
+    mlp_bias: bool = False
+    scaled_embedding: bool = False
+    window: int = 0
+    alternating: bool = False
+    attention_softcap: float = 0.0
+    final_softcap: float = 0.0
+    query_scale: float = 0.0
+    rope_base: float = 10_000.0
+    rope_scaling: RopeScaling = RopeScaling.NONE
+    rope_factor: float = 1.0
+    rope_low: float = 1.0
+    rope_high: float = 4.0
+    rope_sequence: int = 8192
+    param_dtype: str = "float32"
+    compute_dtype: str = "float32"
+    attention: Attention = Attention.AUTO
+    logits_bytes: int = 2**26
+
+    def __post_init__(self) -> None:
+        for lowest, names in ((1, _SIZES), (0, _NOT_NEGATIVE)):
+            for name in names:
+                if not getattr(self, name) >= lowest:
+                    raise ValueError(
+                        f"`{name}` must be at least {lowest}, not {getattr(self, name)}"
+                    )
+        for name in ("param_dtype", "compute_dtype"):
+            if getattr(self, name) not in DTYPE_BYTES:
+                raise ValueError(
+                    f"`{name}` must be one of {', '.join(DTYPE_BYTES)}, not {getattr(self, name)!r}"
+                )
+        self._check_heads()
+        self._check_scores()
+        self._check_positions()
+
+    def _check_heads(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            choices = [n for n in range(1, self.num_heads + 1) if self.num_heads % n == 0]
+            raise ValueError(
+                f"`num_heads` must be a multiple of `num_kv_heads`: {self.num_heads} is not one of "
+                f"{self.num_kv_heads}; choose from {', '.join(map(str, choices))}"
+            )
+        if not self.head_width and self.dim % self.num_heads:
+            raise ValueError(
+                f"`dim` must be a multiple of `num_heads`: {self.dim} is not one of "
+                f"{self.num_heads}; or set `head_width`"
+            )
+        if self.width % 2:
+            raise ValueError(
+                f"rotary positions turn pairs: `head_width` must be even, not {self.width}"
+            )
+
+    def _check_scores(self) -> None:
+        if self.alternating and not self.window:
+            raise ValueError(
+                "`window` must be at least 1 where every other layer has one (`alternating`), not 0"
+            )
+        if self.attention is Attention.FLASH and self.attention_softcap:
+            raise ValueError(
+                f"the fused kernel bounds no scores: `attention` is {self.attention}, "
+                f"`attention_softcap` {self.attention_softcap}; set `attention` to "
+                f"{Attention.AUTO}"
+            )
+
+    def _check_positions(self) -> None:
+        if not self.rope_base > 1:
+            raise ValueError(f"`rope_base` must be above 1, not {self.rope_base}")
+        if not self.rope_factor >= 1:
+            raise ValueError(f"`rope_factor` must be at least 1, not {self.rope_factor}")
+        if self.rope_scaling is RopeScaling.LLAMA3 and not 0 < self.rope_low < self.rope_high:
+            raise ValueError(
+                f"`rope_low` must be above 0 and below `rope_high`, {self.rope_high}, not "
+                f"{self.rope_low}"
+            )
+
+    @property
+    def width(self) -> int:
+        """The width of a head."""
+        return self.head_width or self.dim // self.num_heads
+
+    @property
+    def query_width(self) -> int:
+        """The width of all queries of a token, and of the output of attention."""
+        return self.num_heads * self.width
+
+    @property
+    def kv_width(self) -> int:
+        """The width of all keys, or all values, of a token."""
+        return self.num_kv_heads * self.width
+
+    @property
+    def depth(self) -> int:
+        """The number of attention layers: two for each pair."""
+        return self.num_layers * (2 if self.alternating else 1)
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The window of each attention layer that makes one layer; 0 for all tokens."""
+        return (self.window, 0) if self.alternating else (self.window,)
+
+    @property
+    def classes(self) -> int:
+        """0: the targets are the next tokens."""
+        return 0
+
+    @property
+    def picture(self) -> None:
+        """None: inputs are tokens."""
+
+    @property
+    def experts(self) -> int:
+        """0: all layers are dense."""
+        return 0
+
+    @property
+    def dropout(self) -> float:
+        """0: nothing is dropped."""
+        return 0.0
+
+
+_SIZES = (
+    "num_layers",
+    "dim",
+    "num_heads",
+    "num_kv_heads",
+    "hidden",
+    "sequence",
+    "vocabulary",
+    "logits_bytes",
+    "rope_sequence",
+)
+_NOT_NEGATIVE = (
+    "head_width",
+    "norm_epsilon",
+    "window",
+    "attention_softcap",
+    "final_softcap",
+    "query_scale",
+)

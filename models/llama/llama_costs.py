@@ -1,0 +1,148 @@
+"""The costs of a decoder of the Llama type in closed form, without jax: FLOPs, parameters, bytes.
+
+Per token of an attention layer, with D = dim, Q = heads x width, K = kv_heads x width, H = hidden,
+S = sequence and R = min(S, window):
+
+    =================  ======================================  =====================================
+    forward, layer     4 D (Q + K) + 6 D H + 4 R Q FLOP        query and project 2 D Q each, key and
+                                                               value 2 D K each, MLP 2 D H three
+                                                               times; scores and mixing 2 R Q each
+    forward, head      2 D V FLOP
+    parameters, layer  2 D (Q + K) + 3 D H + 2 D               kernels and two norms; optional
+                                                               biases and norms add to it
+    =================  ======================================  =====================================
+
+FLOPs are those of the matrix products. Scores above the diagonal count, as in `gpt_costs`; those
+before the window do not, also where a part of a short sequence computes some of them.
+"""
+
+from jaxpipe.models.gpt_config import DTYPE_BYTES
+from jaxpipe.models.gpt_costs import ByRemat
+from jaxpipe.models.llama.llama_config import LlamaConfig
+
+
+def layer_forward_flops(config: LlamaConfig, *, batch: int, sequence: int) -> int:
+    """Return the FLOPs of one layer's forward; of a pair, of both."""
+    tokens = batch * sequence
+    products = 4 * config.dim * (config.query_width + config.kv_width) + 6 * _mlp(config)
+    scores = 4 * config.query_width * _reach(config, sequence)
+    return tokens * (len(config.windows) * products + scores)
+
+
+def layer_backward_flops(config: LlamaConfig, *, batch: int, sequence: int) -> ByRemat:
+    """Return the FLOPs of one layer's backward, with recomputation.
+
+    Twice the forward, and under every policy the scores once more. `full` adds the forward but for
+    the last product of the MLP, whose result no gradient needs, unless a norm follows it.
+    """
+    tokens = batch * sequence
+    forward = layer_forward_flops(config, batch=batch, sequence=sequence)
+    # Scores are computed again from the statistic: one product.
+    kept = 2 * forward + 2 * tokens * config.query_width * _reach(config, sequence)
+    # Of a pair, the last product of the first layer is the input of the second.
+    unneeded = 0 if config.post_norms else 2 * tokens * _mlp(config)
+    return ByRemat(none=kept, dots=kept, full=kept + forward - unneeded)
+
+
+def head_forward_flops(config: LlamaConfig, *, batch: int, sequence: int) -> int:
+    """Return the FLOPs of the head's forward."""
+    return 2 * batch * sequence * config.dim * config.vocabulary
+
+
+def num_parameters(config: LlamaConfig, *, layers: int, embed: bool, head: bool) -> int:
+    """Return the number of parameters of a stage of this many layers, with its ends.
+
+    A stage with a tied head and no embedding holds a copy of the token table.
+
+    >>> llama_3_2_1b = LlamaConfig(
+    ...     num_layers=16, dim=2048, num_heads=32, num_kv_heads=8, hidden=8192, sequence=131072,
+    ...     vocabulary=128256, tied=True,
+    ... )
+    >>> num_parameters(llama_3_2_1b, layers=16, embed=True, head=True)
+    1235814400
+    """
+    table = config.vocabulary * config.dim
+    num_tables = max(embed, head) if config.tied else embed + head
+    each = split_parameters(config) + _replicated_parameters(config)
+    return layers * each + num_tables * table + head * config.dim
+
+
+def split_parameters(config: LlamaConfig) -> int:
+    """Return the parameters of one layer that tensor parallelism splits."""
+    dim, hidden = config.dim, config.hidden
+    kernels = 2 * dim * (config.query_width + config.kv_width) + 3 * _mlp(config)
+    biases = config.qkv_bias * (config.query_width + 2 * config.kv_width)
+    return len(config.windows) * (kernels + biases + config.mlp_bias * 2 * hidden)
+
+
+def _replicated_parameters(config: LlamaConfig) -> int:
+    """Return the parameters of one layer that are not split: norms, biases added after a sum."""
+    norms = (4 if config.post_norms else 2) * config.dim
+    heads = 2 * config.width if config.qk_norm else 0
+    biases = (config.project_bias + config.mlp_bias) * config.dim
+    return len(config.windows) * (norms + heads + biases)
+
+
+def parameters_of_part(
+    config: LlamaConfig, *, layers: int, embed: bool, head: bool, tensor: int
+) -> int:
+    """Return the parameters that one of `tensor` devices holds of a stage.
+
+    Token tables are split by rows, if there are as many for each part.
+    """
+    split = layers * split_parameters(config)
+    if config.vocabulary % tensor == 0:
+        num_tables = max(embed, head) if config.tied else embed + head
+        split += num_tables * config.vocabulary * config.dim
+    whole = num_parameters(config, layers=layers, embed=embed, head=head)
+    return whole - split + split // tensor
+
+
+def layer_residual_bytes(config: LlamaConfig, *, batch: int, sequence: int) -> ByRemat:
+    """Return the bytes that one layer's forward keeps for its backward, weights excluded.
+
+    Per token, `none` keeps the input and the middle of the residual stream, both normalised, and
+    the inputs of post-norms (D each); queries, keys, values and the output of attention, and with
+    `qk_norm` queries and keys before it as well; gate, up and their product (H each). `dots` keeps
+    the input, the products with weights, but the last one only for a norm or a layer that follows,
+    and the output of attention. Both keep the statistic of attention, 4 bytes per token and head.
+    """
+    return layer_residual_bytes_of_part(config, batch=batch, sequence=sequence, tensor=1)
+
+
+def layer_residual_bytes_of_part(
+    config: LlamaConfig, *, batch: int, sequence: int, tensor: int
+) -> ByRemat:
+    """Return the bytes that one of `tensor` devices keeps of a layer's residuals.
+
+    They share heads and the hidden layer, and each keeps the residual stream whole.
+    """
+    dim, both = config.dim, config.query_width + config.kv_width
+    layers, tokens = len(config.windows), batch * sequence
+    size, statistics = DTYPE_BYTES[config.compute_dtype], layers * 4 * config.num_heads
+
+    def kept(*, whole: int, split: int) -> int:
+        return tokens * (size * whole + (size * split + statistics) // tensor)
+
+    before_norm = both if config.qk_norm else 0
+    outputs = layers if config.post_norms else layers - 1
+    return ByRemat(
+        none=kept(
+            whole=layers * (6 if config.post_norms else 4) * dim,
+            split=layers * (2 * both + before_norm + 3 * config.hidden),
+        ),
+        dots=kept(
+            whole=(1 + layers + outputs) * dim, split=layers * (2 * both + 2 * config.hidden)
+        ),
+        full=tokens * size * dim,
+    )
+
+
+def _mlp(config: LlamaConfig) -> int:
+    """Return the size of one kernel of the MLP."""
+    return config.dim * config.hidden
+
+
+def _reach(config: LlamaConfig, sequence: int) -> int:
+    """Return the keys that the score products of a layer have, summed over a pair."""
+    return sum(min(sequence, window or sequence) for window in config.windows)

@@ -1,0 +1,86 @@
+"""A configuration of the family `llama` comes from TOML; a wrong one says what is wrong."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from jaxpipe.config import config_from, plan_from, to_tree
+from jaxpipe.errors import ConfigError
+from jaxpipe.models import LlamaConfig, config_type, gpt_preset, preset_config
+
+SIZES: dict[str, Any] = {
+    "num_layers": 2,
+    "dim": 12,
+    "num_heads": 6,
+    "num_kv_heads": 2,
+    "hidden": 20,
+    "sequence": 8,
+    "vocabulary": 16,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden": 0}, "`hidden` must be at least 1, not 0"),
+        ({"window": -1}, "`window` must be at least 0, not -1"),
+        ({"num_kv_heads": 4}, "`num_heads` must be a multiple of .* 6 is not .* 4; .* 1, 2, 3, 6"),
+        ({"num_heads": 10}, "`dim` must be a multiple of `num_heads`: 12 .* 10; or set `head_w"),
+        ({"head_width": 5}, "`head_width` must be even, not 5"),
+        ({"alternating": True}, "`window` must be at least 1 .*, not 0"),
+        (
+            {"attention": "flash", "attention_softcap": 50.0},
+            "`attention` is flash, `attention_softcap` 50.0; set `attention` to auto",
+        ),
+        ({"rope_base": 1.0}, "`rope_base` must be above 1, not 1.0"),
+        ({"rope_factor": 0.5}, "`rope_factor` must be at least 1, not 0.5"),
+        ({"rope_scaling": "llama3", "rope_low": 4.0}, "`rope_low` .* below `rope_high`, 4.0, not"),
+        ({"param_dtype": "float8"}, "`param_dtype` must be one of float32, .*, not 'float8'"),
+    ],
+)
+def test_what_is_wrong_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=message):
+        msgspec.convert(SIZES | change, LlamaConfig)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"family": "lama", **SIZES}, r"in \[model\]: `family` must be llama, .*, not 'lama'"),
+        ({"family": "llama", **SIZES, "experts": 2}, "unknown key `model.experts`"),
+        ({"preset": "llama-tiny", "dropout": 0.1}, "unknown key `model.dropout`"),
+        ({"preset": "tiny", "num_kv_heads": 2}, "unknown key `model.num_kv_heads`"),
+    ],
+)
+def test_the_section_of_another_family_is_refused(model: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config_from({"run": {"folder": "a"}, "data": {"folder": "b"}, "model": model})
+
+
+def test_a_configuration_survives_its_tree() -> None:
+    model = {"preset": "gemma-2-2b", "num_layers": 1}
+    config = config_from({"run": {"folder": "a"}, "data": {"folder": "b"}, "model": model})
+    assert isinstance(config.model, LlamaConfig)
+    assert config.model.depth == 2
+    assert config_from(to_tree(config)) == config
+
+
+def test_a_mesh_divides_the_heads_of_keys() -> None:
+    tree = {
+        "run": {"folder": "a"},
+        "data": {"folder": "b"},
+        "model": {"preset": "llama-tiny"},
+        "mesh": {"tensor": 8},
+        "plan": {"cluster": "laptop", "stages": 1, "replicas": 1},
+    }
+    with pytest.raises(ConfigError, match=r"`mesh\.tensor` is 8, .* `model\.num_kv_heads`, 4"):
+        plan_from(config_from(tree))
+
+
+def test_what_knows_gpts_alone_refuses_others() -> None:
+    assert gpt_preset("gpt2") == preset_config("gpt2")
+    with pytest.raises(ValueError, match="'llama-tiny' is of the family 'llama'; name a GPT"):
+        gpt_preset("llama-tiny")
+    with pytest.raises(ValueError, match="`family` must be llama, or left out for a GPT, not 3"):
+        config_type({"family": 3})

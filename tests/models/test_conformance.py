@@ -1,0 +1,184 @@
+"""One suite for all models of the catalogue, and for the model of the documentation.
+
+Whatever satisfies the Protocol passes it: add a model to `MODELS`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from docs.examples.own_model import Decays
+from jaxpipe.models.gpt import Gpt
+from jaxpipe.models.gpt_config import GptConfig
+from jaxpipe.models.llama.llama import Llama
+from jaxpipe.runtime.checkpoint import flatten, names, restore
+from jaxpipe.runtime.config import Loop, OptimizerConfig
+from jaxpipe.runtime.stage.functions import StageFunctions, Work
+from jaxpipe.runtime.stage.model import Model
+from jaxpipe.runtime.stage.stage import Stage
+from tests.oracles.llamas import GEMMA, LLAMA, QWEN3
+
+pytestmark = pytest.mark.slow
+
+NUM_LAYERS, SEQUENCE, SAMPLES, SEED = 3, 8, 2, 5
+GPT = GptConfig(num_layers=NUM_LAYERS, dim=16, num_heads=2, sequence=SEQUENCE, vocabulary=19)
+MODELS: dict[str, Model] = {
+    "gpt": Gpt(GPT),
+    "experts": Gpt(replace(GPT, tied=False, experts=2, balance_loss=0.1)),
+    "llama": Llama(replace(LLAMA, num_layers=NUM_LAYERS)),
+    "qwen3": Llama(replace(QWEN3, num_layers=NUM_LAYERS, tied=True)),
+    "gemma2": Llama(replace(GEMMA, num_layers=NUM_LAYERS)),
+    "own": Decays(num_layers=NUM_LAYERS, vocabulary=19, dim=16),
+}
+CUTS = ((3,), (1, 2), (1, 1, 1))
+TOLERANCE = 1e-5
+"""The largest relative error of a gradient in float32, whose sums have another order."""
+
+Trees = tuple[dict[str, Any], ...]
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def stages_of(model: Model, cut: tuple[int, ...]) -> Iterable[StageFunctions]:
+    """Return the functions of each stage, as a rank would compile them."""
+    first = 0
+    for index, layers in enumerate(cut):
+        yield StageFunctions(
+            stage=Stage(
+                model=model,
+                index=index,
+                num_stages=len(cut),
+                layers=range(first, first + layers),
+                loop=Loop.SCAN,
+            ),
+            work=Work(microbatch=SAMPLES, sequence=SEQUENCE, batch=SAMPLES, num_steps=1, seed=SEED),
+            optimizer=OptimizerConfig(),
+        )
+        first += layers
+
+
+def of_pipeline(model: Model, cut: tuple[int, ...], tokens: jax.Array) -> tuple[jax.Array, Trees]:
+    """Return the loss and the gradients of the stages, computed as their ranks would."""
+    stages, position = tuple(stages_of(model, cut)), jnp.zeros(2, jnp.int32)
+    x, loss = tokens[:, :-1], jnp.float32(0)
+    kept: list[tuple[Any, Any, bool]] = []
+    for each in stages:
+        compute = each.cast(each.stage.init(seed=SEED))
+        output, residuals = each.forward(compute, x, tokens[:, 1:], position)
+        kept.append((compute, residuals, isinstance(output, tuple)))
+        # A layer that adds to the loss returns a pair; the last stage has added it.
+        if isinstance(output, tuple):
+            x, added = output
+            loss = loss + added
+        elif each.stage.is_last:
+            loss = loss + output
+        else:
+            x = output
+    gradients: list[dict[str, Any]] = []
+    cotangent = of_loss = stages[-1].loss_cotangent()
+    for each, (compute, residuals, is_pair) in zip(stages[::-1], kept[::-1], strict=True):
+        of_output = (cotangent, of_loss) if is_pair else cotangent
+        of_input, found = each.backward(compute, residuals, of_output, each.zeros())
+        gradients.append(found)
+        if of_input is not None:  # the first stage returns none
+            cotangent = of_input
+    return loss * of_loss, tuple(gradients[::-1])
+
+
+def of_one_device(model: Model, tokens: jax.Array) -> tuple[jax.Array, dict[str, Any]]:
+    """Return the mean loss and its gradients by JAX alone, without any stage function."""
+    whole = Stage(model=model, index=0, num_stages=1, layers=range(NUM_LAYERS), loop=Loop.SCAN)
+
+    def loss(params: dict[str, Any]) -> jax.Array:
+        total = whole.apply(params, tokens[:, :-1], tokens[:, 1:], None)
+        assert not isinstance(total, tuple)
+        return total / (SAMPLES * SEQUENCE)
+
+    return jax.value_and_grad(loss)(whole.init(seed=SEED))
+
+
+@cache
+def results(name: str) -> tuple[Any, tuple[Any, ...]]:
+    """Return what one device computes, and each cut: all compiled at once."""
+    model = MODELS[name]
+    tokens = np.random.default_rng(0).integers(0, model.vocabulary, (SAMPLES, SEQUENCE + 1))
+
+    @jax.jit
+    def compute(tokens: jax.Array) -> Any:
+        return of_one_device(model, tokens), tuple(of_pipeline(model, cut, tokens) for cut in CUTS)
+
+    return compute(jnp.asarray(tokens, jnp.int32))
+
+
+def by_name(trees: Trees, cut: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Return gradients under the names of checkpoints; those of a tied table are summed."""
+    found: dict[str, np.ndarray] = {}
+    for index, tree in enumerate(trees):
+        for name, tensor in flatten(tree, first_layer=sum(cut[:index])).items():
+            found[name] = found[name] + tensor if name in found else tensor
+    return found
+
+
+@every_model
+@pytest.mark.parametrize("number", range(len(CUTS)), ids=map(str, CUTS))
+def test_a_cut_has_the_loss_and_gradients_of_one_device(name: str, number: int) -> None:
+    (loss, gradients), cuts = results(name)
+    found_loss, found = cuts[number]
+    np.testing.assert_allclose(found_loss, loss, rtol=TOLERANCE)
+    expected = flatten(gradients, first_layer=0)
+    actual = by_name(found, CUTS[number])
+    assert actual.keys() == expected.keys()
+    for tensor, value in expected.items():
+        error = np.linalg.norm(actual[tensor] - value)
+        assert error <= TOLERANCE * np.linalg.norm(value), tensor
+
+
+@every_model
+def test_every_parameter_matters(name: str) -> None:
+    (_, gradients), _ = results(name)
+    still = [
+        tensor
+        for tensor, value in flatten(gradients, first_layer=0).items()
+        if not np.any(value) and not tensor.endswith(("key.bias",))
+    ]
+    assert not still
+
+
+@every_model
+def test_a_checkpoint_of_any_cut_is_read_by_any_other(name: str) -> None:
+    model = MODELS[name]
+    saved: dict[str, np.ndarray] = {}
+    for each in stages_of(model, (1, 2)):
+        params = each.stage.init(seed=SEED)
+        saved |= flatten(params, first_layer=each.stage.layers.start)
+    for each in stages_of(model, (2, 1)):
+        template = each.stage.init(seed=SEED)
+        first = each.stage.layers.start
+        assert set(names(template, first_layer=first)) <= saved.keys()
+        again = restore(template, saved, first_layer=first)
+        jax.tree.map(np.testing.assert_array_equal, again, template)
+
+
+@every_model
+def test_split_names_dims_of_parameters(name: str) -> None:
+    model = MODELS[name]
+    init = partial(model.init, layers=range(1), embed=True, head=True)
+    leaves = jax.tree.leaves_with_path(jax.eval_shape(init, jax.random.key(0)))
+    shapes = {".".join(key.key for key in path): leaf.shape for path, leaf in leaves}
+    for parameter, dim in model.split.items():
+        if parameter in shapes:  # biases and an untied kernel are optional
+            # The dim of the layer, which is first, is never split.
+            assert -len(shapes[parameter]) + parameter.startswith("blocks.") <= dim < 0, parameter
+    assert any(parameter in shapes for parameter in model.split)
+
+
+@every_model
+def test_it_satisfies_the_protocol(name: str) -> None:
+    model = MODELS[name]
+    assert isinstance(model, Model)
+    assert hash(model) == hash(model)  # jit takes it as a static argument

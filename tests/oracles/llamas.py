@@ -1,0 +1,48 @@
+"""One small decoder of each kind of the family `llama`: what is special to a kind is in one."""
+
+from dataclasses import replace
+
+from jaxpipe.models.llama import Activation, LlamaConfig, RopeScaling
+
+LLAMA = LlamaConfig(
+    num_layers=2,
+    dim=16,
+    num_heads=4,
+    num_kv_heads=2,
+    hidden=24,
+    sequence=12,
+    vocabulary=19,
+    rope_base=100.0,
+    rope_scaling=RopeScaling.LLAMA3,
+    rope_factor=4.0,
+    rope_sequence=64,
+)
+PLAIN = replace(LLAMA, rope_scaling=RopeScaling.NONE, rope_factor=1.0, rope_sequence=8192)
+
+QWEN2 = replace(PLAIN, qkv_bias=True, tied=True)
+QWEN3 = replace(PLAIN, qk_norm=True, head_width=6, norm_epsilon=1e-6)
+MISTRAL = replace(PLAIN, window=3, num_kv_heads=1)
+BIASED = replace(PLAIN, qkv_bias=True, project_bias=True, mlp_bias=True, num_kv_heads=4)
+GEMMA = replace(
+    PLAIN,
+    num_layers=2,
+    tied=True,
+    activation=Activation.GELU_TANH,
+    norm_offset=True,
+    post_norms=True,
+    scaled_embedding=True,
+    window=3,
+    alternating=True,
+    attention_softcap=2.0,
+    final_softcap=3.0,
+    query_scale=7.0,
+    head_width=6,
+)
+KINDS = {
+    "llama": LLAMA,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "mistral": MISTRAL,
+    "biased": BIASED,
+    "gemma2": GEMMA,
+}

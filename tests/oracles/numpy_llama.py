@@ -1,0 +1,112 @@
+"""The oracle: the forward of the family `llama` in NumPy and float64, one query at a time."""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from jaxpipe.models.llama import Activation, LlamaConfig, RopeScaling
+
+Matrix = npt.NDArray[np.float64]
+
+
+def logits(config: LlamaConfig, params: dict[str, Any], tokens: npt.NDArray[np.int64]) -> Matrix:
+    """Return the logits (batch, seq, vocabulary)."""
+    table, head = params["embed"]["tokens"], params["head"]
+    rows = []
+    for sequence in tokens:
+        x = table[sequence] * (math.sqrt(config.dim) if config.scaled_embedding else 1)
+        for number in range(config.num_layers):
+            layer = _layer(params["blocks"], number)
+            if config.alternating:
+                x = _block(config, layer["local"], x, config.window)
+                x = _block(config, layer["full"], x, 0)
+            else:
+                x = _block(config, layer, x, config.window)
+        found = _norm(config, head["norm"], x) @ (table if config.tied else head["kernel"]).T
+        rows.append(_capped(found, config.final_softcap))
+    return np.stack(rows)
+
+
+def _layer(tree: dict[str, Any], number: int) -> dict[str, Any]:
+    return {k: _layer(v, number) if isinstance(v, dict) else v[number] for k, v in tree.items()}
+
+
+def _block(config: LlamaConfig, layer: dict[str, Any], x: Matrix, window: int) -> Matrix:
+    mixed = _attention(config, layer["attention"], _norm(config, layer["norm1"], x), window)
+    x = x + (_norm(config, layer["attention_norm"], mixed) if config.post_norms else mixed)
+    output = _mlp(config, layer["mlp"], _norm(config, layer["norm2"], x))
+    return x + (_norm(config, layer["mlp_norm"], output) if config.post_norms else output)
+
+
+def _mlp(config: LlamaConfig, layer: dict[str, Any], x: Matrix) -> Matrix:
+    gate = _linear(layer["gate"], x)
+    if config.activation is Activation.SILU:
+        gate = gate / (1 + np.exp(-gate))
+    else:
+        gate = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+    return _linear(layer["down"], gate * _linear(layer["up"], x))
+
+
+def _attention(config: LlamaConfig, layer: dict[str, Any], x: Matrix, window: int) -> Matrix:
+    width, shared = config.width, config.num_heads // config.num_kv_heads
+    queries, keys, values = (_linear(layer[name], x) for name in ("query", "key", "value"))
+    mixed = np.zeros((len(x), config.query_width))
+    for head in range(config.num_heads):
+        own = slice(head * width, (head + 1) * width)
+        read = slice(head // shared * width, (head // shared + 1) * width)
+        for reader in range(len(x)):
+            first = max(0, reader + 1 - window) if window else 0
+            query = _turned(config, layer.get("query_norm"), queries[reader, own], reader)
+            scores = np.array(
+                [
+                    query @ _turned(config, layer.get("key_norm"), keys[place, read], place)
+                    for place in range(first, reader + 1)
+                ]
+            ) / math.sqrt(config.query_scale or width)
+            weights = np.exp(_capped(scores, config.attention_softcap))
+            mixed[reader, own] = weights / weights.sum() @ values[first : reader + 1, read]
+    return _linear(layer["project"], mixed)
+
+
+def _turned(config: LlamaConfig, norm: dict[str, Any] | None, vector: Matrix, place: int) -> Matrix:
+    """Return one head's vector at one position: pairs as complex numbers, turned."""
+    if norm is not None:
+        vector = _norm(config, norm, vector[None])[0]
+    half = config.width // 2
+    angles = [place * _frequency(config, pair) for pair in range(half)]
+    turned = (vector[:half] + 1j * vector[half:]) * np.exp(1j * np.array(angles))
+    return np.concatenate([turned.real, turned.imag])
+
+
+def _frequency(config: LlamaConfig, pair: int) -> float:
+    base, factor, width = config.rope_base, config.rope_factor, config.width
+    if config.rope_scaling is RopeScaling.NTK:
+        base *= factor ** (width / (width - 2))
+    plain = base ** (-2 * pair / width)
+    if config.rope_scaling is RopeScaling.LINEAR:
+        return plain / factor
+    if config.rope_scaling is RopeScaling.LLAMA3:
+        wavelength = 2 * math.pi / plain
+        if wavelength < config.rope_sequence / config.rope_high:
+            return plain
+        if wavelength > config.rope_sequence / config.rope_low:
+            return plain / factor
+        smooth = config.rope_sequence / wavelength - config.rope_low
+        smooth /= config.rope_high - config.rope_low
+        return (1 - smooth) * plain / factor + smooth * plain
+    return plain
+
+
+def _capped(x: Matrix, bound: float) -> Matrix:
+    return bound * np.tanh(x / bound) if bound else x
+
+
+def _linear(layer: dict[str, Any], x: Matrix) -> Matrix:
+    return x @ layer["kernel"] + layer.get("bias", 0)
+
+
+def _norm(config: LlamaConfig, layer: dict[str, Any], x: Matrix) -> Matrix:
+    scale = layer["scale"] + (1 if config.norm_offset else 0)
+    return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + config.norm_epsilon) * scale
