@@ -95,7 +95,7 @@ class _Found:
 
 
 def _found(
-    request: PlanRequest, model: "GptConfig | None", *, observe: "Callable[[int], None]"
+    request: PlanRequest, model: "ModelConfig | None", *, observe: "Callable[[int], None]"
 ) -> _Found:
     from jaxpipe.propose.fleet_proposal import MOST_SIMULATED, propose_fleet
     from jaxpipe.propose.proposal import preset_model, propose_for, task_and_conditions

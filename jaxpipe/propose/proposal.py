@@ -100,7 +100,7 @@ def propose(
 
 def propose_for(
     request: PlanRequest,
-    model: GptConfig,
+    model: ModelConfig,
     task: Task,
     conditions: Conditions,
     *,
