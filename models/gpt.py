@@ -83,6 +83,7 @@ class Gpt:
     Parameters may come in `param_dtype`, or already cast to `compute_dtype`. Cast ahead, once a
     step: the residuals of a jitted `jax.vjp` then hold no second copy of the kernels.
 
+    >>> import jax
     >>> config = GptConfig(num_layers=4, dim=8, num_heads=2, sequence=16, vocabulary=256)
     >>> gpt = Gpt(config)
     >>> params = gpt.init(jax.random.key(0), layers=range(2, 4), embed=False, head=True)

@@ -71,7 +71,7 @@ def llama_pairs(config: LlamaConfig) -> Iterator[Pair]:
     >>> config = LlamaConfig(
     ...     num_layers=1, dim=4, num_heads=2, num_kv_heads=1, hidden=6, sequence=8, vocabulary=9
     ... )
-    >>> [(pair.ours, pair.shape) for pair in llama_pairs(config)][3]
+    >>> [(pair.ours, pair.shape) for pair in llama_pairs(config)][4]
     ('blocks.0.attention.key.kernel', (4, 2))
     """
     table = (config.vocabulary, config.dim)

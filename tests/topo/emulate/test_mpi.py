@@ -46,7 +46,7 @@ def test_the_agent_enters_the_namespace_of_its_host(tmp_path: Path, options: tup
     )
     entered = "ip netns exec jaxpipe-7-9-2 taskset -c 2 unshare --uts sh -c "
     assert done.stdout.startswith(entered)
-    assert done.stdout.strip().endswith("virginia-0 A=1;prted --some 'words'")
+    assert done.stdout.strip().endswith("virginia-0 A=1;prted --some 'words' 2")
 
 
 def test_the_agent_refuses_an_unknown_host(tmp_path: Path):
