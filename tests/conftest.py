@@ -87,7 +87,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 @pytest.fixture(scope="module", autouse=True)
 def published() -> Iterator[None]:
-    """Let the ranks of later tests read what the tests of a file compiled."""
+    """Let the other process, and the ranks of later tests, read what a file's tests compiled."""
     yield
     publish(os.environ)
 

@@ -77,13 +77,16 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def publish(environment: Mapping[str, str]) -> None:
-    """Let other processes read what this one has compiled; jax must not be writing meanwhile.
+    """Let other processes read what this one has compiled, and this one what others published.
 
-    Nothing happens if the folder of jax's cache is not one of `use_compile_cache`.
+    jax must not be writing meanwhile. Nothing happens if the folder of jax's cache is not one of
+    `use_compile_cache`.
     """
     folder = environment.get(_FOLDER, "")
     if _is_view(folder):
-        _publish(Path(folder))
+        view = Path(folder)
+        _publish(view)
+        _take(view.parent.parent, view)
 
 
 def warmth(num_requests: int, num_hits: int) -> str:
@@ -127,10 +130,18 @@ def _open_view(store: Path) -> Path:
     _remove_forgotten(views)
     view = views / f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"
     view.mkdir(mode=0o700)
-    for entry in store.glob(_ENTRIES):
-        with suppress(FileNotFoundError):  # another process has pruned it
-            os.link(entry, view / entry.name)
+    _take(store, view)
     return view
+
+
+def _take(store: Path, view: Path) -> None:
+    """Let this process read what others have published."""
+    held = {entry.name for entry in view.glob(_ENTRIES)}
+    for entry in store.glob(_ENTRIES):
+        if entry.name not in held:
+            # Another process has pruned it, or a thread of this one has compiled the same.
+            with suppress(FileNotFoundError, FileExistsError):
+                os.link(entry, view / entry.name)
 
 
 def _close_view(view: Path) -> None:

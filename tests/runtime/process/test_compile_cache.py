@@ -107,6 +107,8 @@ def test_processes_share_a_folder_by_views_of_their_own(tmp_path: Path) -> None:
     assert not list(inside.iterdir())
     publish(parent)
     assert [each.name for each in store.glob("*-cache")] == ["a-cache"]
+    publish(child)
+    assert [each.name for each in inside.iterdir()] == ["a-cache"]
 
 
 @pytest.mark.parametrize(
