@@ -46,7 +46,7 @@ _NUMBER = ".4g"
 def conditions_of(
     setup: Mapping[str, Any], *, devices: int, batch: int
 ) -> tuple[FleetCosts, Conditions]:
-    """Return the closed form and the conditions of a simulation for so many devices."""
+    """Return the closed form and the conditions of a simulation for this many devices."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "fleet.toml"
         file.write_text(fleet_toml(setup, devices=devices))

@@ -17,7 +17,7 @@ _EARTH_KM = 6371.0
 
 
 def fleet_toml(setup: Mapping[str, Any], *, devices: int) -> str:
-    """Return a cluster file of about so many devices, as many in each region.
+    """Return a cluster file of about this many devices, equally many in each region.
 
     The mix of GPU types of each region is random (`seed`): Dirichlet, so that most regions have
     much of one type and little of the others.

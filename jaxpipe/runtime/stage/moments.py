@@ -45,7 +45,7 @@ def moments_of(state: optax.OptState) -> dict[str, Parameters]:
 def with_moments(
     state: optax.OptState, moments: Mapping[str, Parameters], *, num_updates: int
 ) -> optax.OptState:
-    """Return a state with these moments, after so many updates: the inverse of `moments_of`.
+    """Return a state with these moments, after `num_updates` updates: the inverse of `moments_of`.
 
     The number is not saved: schedules and bias corrections follow from it.
     """

@@ -47,7 +47,7 @@ def test_a_layer_that_changes_its_stage_moves_once():
 
 
 def test_two_holders_share_the_sending():
-    # Device 0 takes layers 3 to 5 one after the other: it is busy, whoever sends.
+    # Device 0 takes layers 3 to 5 one after the other: it is busy, whichever device sends.
     assert seconds(OLD, plan(((0,), (6,)))) == pytest.approx(3.3)
     # Layers 3 to 5 for devices 0 and 2: six messages, three from 1 and three from 3.
     assert seconds(OLD, plan(((0,), (6,)), ((2,), (6,)))) == pytest.approx(3.3)
