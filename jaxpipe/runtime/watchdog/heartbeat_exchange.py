@@ -3,7 +3,7 @@
 ::
 
     rank 0 ──► watch/rank-0.json ──► ranks on the same disk
-       └─────► message, 1 KiB ─────► each rank on another disk        every 0.6 s, and every 0.2 s
+       └─────► message, about 1 KiB ► each rank on another disk     every 0.6 s, and every 0.2 s
                                                                       while the rank waits
     the first cause ──► cause.json here ──► message ──► cause.json on every other disk
 
@@ -27,10 +27,11 @@ from jaxpipe.runtime.watchdog.cause import Cause
 from jaxpipe.runtime.watchdog.heartbeat import Heartbeat
 
 _NUM_BYTES = 1024
+_BYTES_OF_RANK = 7
+"""Of its number and a comma in JSON: a heartbeat may name all ranks as those it waits for."""
 _CALM_TICKS = 3
 _SECONDS_TO_TELL = 0.3
 _SECONDS_TO_END = 10.0
-_LIKE = jax.ShapeDtypeStruct((_NUM_BYTES,), np.dtype(np.uint8))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class HeartbeatExchange:
         self._heartbeats: dict[int, Heartbeat] = {}
         self._lock = Lock()
         self._num_ticks = 0
+        self._num_bytes = _NUM_BYTES + _BYTES_OF_RANK * transport.num_ranks
         self._sendings: dict[int, Sending | None] = dict.fromkeys(others)
         self._receivings = {rank: self._post(rank) for rank in self._sendings}
 
@@ -97,7 +99,8 @@ class HeartbeatExchange:
             self._wait_for_sends(timeout_s=_SECONDS_TO_END)
 
     def _post(self, rank: int) -> Receiving:
-        return self._transport.receive(_LIKE, source=rank, tag=CONTROL_TAG)
+        like = jax.ShapeDtypeStruct((self._num_bytes,), np.dtype(np.uint8))
+        return self._transport.receive(like, source=rank, tag=CONTROL_TAG)
 
     def _receive(self) -> None:
         for rank in tuple(self._receivings):
@@ -127,7 +130,7 @@ class HeartbeatExchange:
 
     def _send(self, note: _Note) -> None:
         """Send to all whose last message has left: they do not pile up for a stopped rank."""
-        message = np.frombuffer(_encoded(note), np.uint8)
+        message = np.frombuffer(_encoded(note, self._num_bytes), np.uint8)
         for rank in self._sendings:
             with suppress(RunError):
                 self._wait_for(rank, timeout_s=0.0)
@@ -146,12 +149,12 @@ class HeartbeatExchange:
             self._sendings[rank] = None
 
 
-def _encoded(note: _Note) -> bytes:
-    """Return a note as JSON of one length; blanks may follow it, and a long message is cut."""
+def _encoded(note: _Note, num_bytes: int) -> bytes:
+    """Return a note as JSON of this length; blanks may follow it, and a long message is cut."""
     content = msgspec.json.encode(note)
-    while len(content) > _NUM_BYTES and note.cause is not None:
+    while len(content) > num_bytes and note.cause is not None:
         shorter = note.cause.message[: len(note.cause.message) // 2]
         note = _Note(cause=replace(note.cause, message=shorter))
         content = msgspec.json.encode(note)
-    assert len(content) <= _NUM_BYTES, content
-    return content.ljust(_NUM_BYTES)
+    assert len(content) <= num_bytes, content
+    return content.ljust(num_bytes)

@@ -19,6 +19,7 @@ from jaxpipe.runtime.watchdog import (
     read_heartbeats,
     write_cause,
 )
+from jaxpipe.runtime.watchdog.heartbeat import Heartbeat
 from jaxpipe.runtime.watchdog.heartbeat_exchange import HeartbeatExchange
 from jaxpipe.schedule import Instruction, forward, receive
 
@@ -125,3 +126,29 @@ def test_a_long_cause_is_cut_and_arrives(tmp_path: Path) -> None:
     assert kept is not None
     assert kept.rank == 0
     assert set(kept.message) == {"ä"}
+
+
+def test_a_heartbeat_may_name_all_ranks_of_a_large_run() -> None:
+    num_ranks, both = 600, Barrier(2)
+    waits_for = tuple(range(1, num_ranks))
+
+    def work(transport: Transport) -> tuple[int, ...]:
+        if transport.rank > 1:
+            return ()
+        other = 1 - transport.rank
+        exchange = HeartbeatExchange(transport, [other], on_cause=lambda _: None)
+        mine = Heartbeat(
+            rank=transport.rank, stage=0, step=1, doing="update", waits_for=waits_for,
+            overdue=False, beat=1, process=1, host="a" * 64,
+        )  # fmt: skip
+        exchange.tick(mine, waits=True)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while other not in exchange.heartbeats and time.monotonic() < deadline_s:
+            exchange.tick(mine, waits=False)
+            time.sleep(0.01)
+        heard = exchange.heartbeats[other].waits_for
+        both.wait(PATIENCE_S)  # the last message of a rank takes its heartbeat away
+        exchange.close()
+        return heard
+
+    assert run_ranks(num_ranks, work)[:2] == [waits_for, waits_for]
