@@ -73,7 +73,8 @@ def _steps(
         yield metrics
         if step + 1 == config.train.steps:
             last = one_step(outcome.trace, step=1, called=step + 1)
-            write_trace(last, path=folder / TRACE_FILE, picture=folder / PICTURE_FILE)
+            picture = folder / PICTURE_FILE if config.run.pictures else None
+            write_trace(last, path=folder / TRACE_FILE, picture=picture)
 
 
 def _notice(config: Config) -> str:

@@ -142,7 +142,7 @@ def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -
         "metrics": outcome.metrics,
         "trace": outcome.trace,
         "picture": outcome.picture,
-        "losses": _drawn(metrics, curve, truth=truth),
+        "losses": _drawn(metrics, curve, truth=truth) if config.run.pictures else None,
     }
     for name, path in files.items():
         console.print(f"{name:<12}{path or 'none'}", markup=False)

@@ -179,6 +179,8 @@ class RunConfig:
     """Services to which rank 0 logs the metrics of each step; default none."""
     project: str = "jaxpipe"
     """The project of the run in trackio and Weights & Biases."""
+    pictures: bool = True
+    """Whether a run ends with pictures of its last step and of its losses; they take seconds."""
     survive: Survival = Survival.RESTART
     """What happens when a rank is lost."""
     recover_s: float = 120.0

@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The files of a completed run; `picture` is None if matplotlib is missing."""
+    """The files of a completed run; `picture` is None if it was not drawn."""
 
     checkpoint: Path
     metrics: Path
@@ -270,7 +270,8 @@ def _warn_of_lost_feedback(job: Job, *, first_step: int) -> None:
 
 def _outcome(job: Job, trace: Trace) -> Outcome:
     folder = job.folder
-    picture = write_trace(trace, path=folder / TRACE_FILE, picture=folder / PICTURE_FILE)
+    picture = folder / PICTURE_FILE if job.run.pictures else None
+    picture = write_trace(trace, path=folder / TRACE_FILE, picture=picture)
     return replace(outcome_in(folder), picture=picture)
 
 

@@ -85,7 +85,6 @@ def test_a_lost_host_and_its_disk_change_no_bit(tmp_path: Path, dataset: Path) -
             plan={"cluster": "two-region", "stages": 2, "replicas": 1},
             train={"steps": STEPS, "eval_every": STEPS},
             checkpoint={"every": 2},
-            sample={"tokens": 0},
         )
 
     config.write_text(toml_text(tree(disk / "run", disk / "dataset")))

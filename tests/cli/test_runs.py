@@ -39,7 +39,7 @@ def measured(folder: Path) -> list[StepMetrics]:
 def test_train_starts_its_ranks_and_says_what_came_out(
     write_config: WriteConfig, tmp_path: Path
 ) -> None:
-    config = write_config(sample={"prompt": "1 plus", "tokens": 12})
+    config = write_config(run={"pictures": True}, sample={"prompt": "1 plus", "tokens": 12})
     alone = run([*JAXPIPE, "train", str(config)])
     assert alone.returncode == 0, alone.stderr
     # On a slow machine, compilation takes long enough for lines about its progress.
@@ -95,7 +95,6 @@ def test_codecs_and_libraries_carry_a_run_over_mpi(
     sections = {
         "plan": {"all_reduce": "hierarchical"},
         "comm": {"boundary": "bf16", "gradients": "int8"},
-        "sample": {"tokens": 0},
     }
     in_threads = run_tree(tiny_tree(tmp_path / "threads", dataset, **sections))
     config = write_config(**sections)

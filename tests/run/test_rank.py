@@ -79,7 +79,7 @@ def test_a_rank_with_a_plan_neither_reads_the_cluster_nor_simulates(
 ) -> None:
     plan = {"stages": 1, "replicas": 1}
     tree = tiny_tree(tmp_path / "run", dataset, plan=plan, train={"steps": 1})
-    config = config_from({**tree, "sample": {"tokens": 0}})
+    config = config_from(tree)
     resolved = prepare(config, resume=False).resolved
 
     def fail(*_: object, **__: object) -> None:

@@ -26,7 +26,6 @@ def test_a_model_of_no_use_is_not_praised(
         train={"steps": 3},
         plan={"stages": 1, "replicas": 1},
         optimizer={"learning_rate": learning_rate, "warmup_steps": 0},
-        sample={"tokens": 0},
     )
     config = config_from(tree)
     report_end(Console(), config, plan_from(config), train(config))

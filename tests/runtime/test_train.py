@@ -48,7 +48,7 @@ def test_a_jax_that_nothing_was_tested_with_is_warned_of_once(
 def reference(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
     """Return the folder of a run of four steps, with checkpoints after two and four."""
     folder = tmp_path_factory.mktemp("runs") / "reference"
-    run_tree(tiny_tree(folder, dataset))
+    run_tree(tiny_tree(folder, dataset, run={"pictures": True}))
     return folder
 
 
@@ -164,6 +164,7 @@ def test_a_trace_of_more_steps_than_there_are_holds_no_evaluation(tmp_path: Path
     plan = {"stages": 1, "replicas": 1}
     run_tree(tiny_tree(tmp_path, dataset, plan=plan, train={"steps": 1}, trace={"steps": 9}))
     assert {span.step for span in read_chrome(tmp_path / "trace.json").spans} == {1}
+    assert not (tmp_path / "timeline.png").exists()  # `run.pictures` is false
 
 
 def test_metrics_measure_what_they_say(reference: Path):

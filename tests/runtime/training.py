@@ -29,7 +29,7 @@ def write_dataset(folder: Path) -> Path:
 def tiny_tree(run: Path, dataset: Path, /, **sections: dict[str, Any]) -> Tree:
     """Return a configuration of 2 stages x 2 replicas, changed by `sections`."""
     tree: Tree = {
-        "run": {"folder": str(run), "seed": 1, "timeout_s": 60.0},
+        "run": {"folder": str(run), "seed": 1, "timeout_s": 60.0, "pictures": False},
         "data": {"folder": str(dataset)},
         "model": {
             "num_layers": 3,
@@ -42,6 +42,7 @@ def tiny_tree(run: Path, dataset: Path, /, **sections: dict[str, Any]) -> Tree:
         "train": {"steps": 4, "batch": 8, "eval_every": 2, "eval_batches": 1},
         "optimizer": {"learning_rate": 1e-2, "warmup_steps": 1},
         "checkpoint": {"every": 2, "keep": 3},
+        "sample": {"tokens": 0},
     }
     return {name: {**tree.get(name, {}), **sections.get(name, {})} for name in {**tree, **sections}}
 

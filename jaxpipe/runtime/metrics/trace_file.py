@@ -44,15 +44,17 @@ def gather_trace(worker: Worker, bubbles: Mapping[int, float]) -> Trace | None:
     )
 
 
-def write_trace(trace: Trace, *, path: Path, picture: Path) -> Path | None:
+def write_trace(trace: Trace, *, path: Path, picture: Path | None) -> Path | None:
     """Write the trace and draw its last step; return the picture, or None if there is none.
 
     A run that was resumed after its last step has no spans, and keeps the trace that is there.
     """
     if not trace.spans:
-        return picture if picture.exists() else None
+        return picture if picture is not None and picture.exists() else None
     path.parent.mkdir(parents=True, exist_ok=True)
     write_chrome(trace, path)
+    if picture is None:
+        return None
     # The picture needs matplotlib, an extra; a run must not fail for lack of it.
     try:
         plot(trace, picture, step=max(span.step for span in trace.spans))
