@@ -33,10 +33,21 @@ pytestmark = pytest.mark.slow
 CUTS = ((5,), (1, 4), (2, 1, 2), (1, 2, 1, 1))
 
 
-@pytest.mark.parametrize("num_microbatches", [1, 3, 8])
-@pytest.mark.parametrize("schedule", [k for k in ScheduleKind if k is not ScheduleKind.INTERLEAVED])
-@pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.parametrize(("tied", "num_replicas"), [(True, 2), (False, 1)])
+SCHEDULES = tuple(k for k in ScheduleKind if k is not ScheduleKind.INTERLEAVED)
+MICROBATCHES = (1, 3, 8)
+
+
+# Each schedule with each partition, tied and not; and each of these with each number of
+# microbatches, once.
+@pytest.mark.parametrize(
+    ("tied", "num_replicas", "cut", "schedule", "num_microbatches"),
+    [
+        (tied, num_replicas, cut, schedule, MICROBATCHES[(i + j + tied) % len(MICROBATCHES)])
+        for tied, num_replicas in ((True, 2), (False, 1))
+        for i, cut in enumerate(CUTS)
+        for j, schedule in enumerate(SCHEDULES)
+    ],
+)
 def test_gradients_equal_those_of_one_device(
     tied: bool,
     num_replicas: int,
