@@ -1,6 +1,7 @@
 # `make train` runs the main job, `make quick` lint and the fast tests, `make test` everything; each
 # sets up what it needs in .venv. `make versions` runs all tests with other versions of Python and
-# JAX, for hours; `make other` a few of them with one other, for minutes.
+# JAX, for hours; `make other` a few of them with one other, for minutes, and imports everything with
+# the oldest versions.
 PYTHON ?= python3
 CONFIG ?= experiments/quickstart/two_region.toml
 RUN ?= runs/$(shell date +%Y%m%d-%H%M%S)
@@ -29,6 +30,7 @@ versions: venv
 	$(BIN)/python -m experiments.versions.run --out experiments/versions/results/cells.csv
 
 other: venv
+	$(BIN)/python -m experiments.versions.oldest_imports
 	$(BIN)/python -m experiments.versions.run --other --subset
 
 # Read build/site/index.html afterwards; a missing docstring, a dead link or a missing page fails.

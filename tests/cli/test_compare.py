@@ -62,6 +62,14 @@ def test_links_that_are_emulated_for_the_pipeline_alone_are_refused(
     )
 
 
+def test_a_mesh_of_two_axes_has_no_collectives_of_all_ranks(
+    write_config: WriteConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(write_config(**TWO))
+    assert main(["compare", path, "--against", "alpa,ddp", "--executor", "host"]) == 2
+    assert "leave alpa out of `against`, or use spmd" in capsys.readouterr().err
+
+
 def test_ranks_are_not_started_twice(
     write_config: WriteConfig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
