@@ -64,16 +64,21 @@ def export(
     run: tyro.conf.Positional[Path],
     *,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    adapter: bool = False,
 ) -> int:
     """Write the newest checkpoint of a run for Hugging Face's `from_pretrained`.
 
-    Files of the tokenizer that an import has kept, such as its chat template, are copied as well.
+    Adapters are merged into the model. Files of the tokenizer that an import has kept, such as its
+    chat template, are copied as well.
 
     Args:
         run: the folder of a run.
         out: the folder to write: config.json, safetensors and tokenizer.json.
+        adapter: write the adapters alone, for PEFT: adapter_config.json and safetensors.
     """
-    from jaxpipe.config import keep_tokenizer, saved_model, tokenizer_of
+    if adapter:
+        return _export_adapter(run, out)
+    from jaxpipe.config import keep_tokenizer, read_merged, saved_model, tokenizer_of
     from jaxpipe.errors import DataError
     from jaxpipe.interchange import BESIDE, keep_beside, write_model
     from jaxpipe.run.console import console, errors
@@ -84,7 +89,7 @@ def export(
     model = saved_model(checkpoint)
     names = ("config.json", "model.safetensors", "tokenizer.json", *BESIDE)
     check_output_folder("--out", out, names)
-    name = write_model(out, model, checkpoint.read)
+    name = write_model(out, model, read_merged(checkpoint))
     try:
         keep_tokenizer(tokenizer_of(checkpoint), out)
     except DataError as error:
@@ -93,6 +98,31 @@ def export(
     console.print(
         f"step {checkpoint.step} of {run} -> {out}\n"
         f"next: transformers.{name}.from_pretrained({str(out)!r})",
+        markup=False,
+    )
+    return 0
+
+
+def _export_adapter(run: Path, out: Path) -> int:
+    from jaxpipe.config import saved_lora, saved_model
+    from jaxpipe.errors import ConfigError
+    from jaxpipe.interchange import ADAPTER_CONFIG, ADAPTER_WEIGHTS, write_adapter
+    from jaxpipe.run.console import console
+    from jaxpipe.run.output_files import check_output_folder
+    from jaxpipe.runtime.checkpoint import latest, open_checkpoint
+
+    checkpoint = open_checkpoint(latest(run))
+    model, lora = saved_model(checkpoint), saved_lora(checkpoint)
+    if not lora.is_on or checkpoint.step == 0:
+        raise ConfigError(
+            f"a run trains adapters or it does not: `--adapter` is given, and {checkpoint.folder} "
+            "has none; leave out the option, or train with the section `lora`"
+        )
+    check_output_folder("--out", out, (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
+    write_adapter(out, model, lora, checkpoint.read, checkpoint.tensors)
+    console.print(
+        f"step {checkpoint.step} of {run} -> {out}\n"
+        f"next: peft.PeftModel.from_pretrained(MODEL, {str(out)!r})",
         markup=False,
     )
     return 0

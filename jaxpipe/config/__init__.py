@@ -6,7 +6,8 @@ from jaxpipe.config.check_run import check_paced, check_run
 from jaxpipe.config.kept_inputs import config_in, keep_inputs, keep_tokenizer, tokenizer_of
 from jaxpipe.config.read import Config, choices_of, config_from, load_config, to_tree
 from jaxpipe.config.resolve import check_plan_fits, cluster_from, plan_from
-from jaxpipe.config.saved_config import saved_config, saved_model
+from jaxpipe.config.saved_config import read_merged, saved_config, saved_lora, saved_model
+from jaxpipe.config.tuning import is_tuned, tuned_model_from
 
 __all__ = [
     "Config",
@@ -19,15 +20,19 @@ __all__ = [
     "config_from",
     "config_in",
     "describe",
+    "is_tuned",
     "job_from",
     "keep_inputs",
     "keep_tokenizer",
     "load_config",
     "model_from",
     "plan_from",
+    "read_merged",
     "restored_model",
     "saved_config",
+    "saved_lora",
     "saved_model",
     "to_tree",
     "tokenizer_of",
+    "tuned_model_from",
 ]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from jaxpipe.config.kept_inputs import tokenizer_of
 from jaxpipe.config.read import Config, to_tree
 from jaxpipe.config.resolve import cluster_from
-from jaxpipe.config.saved_config import saved_config
+from jaxpipe.config.saved_config import read_merged, saved_config
+from jaxpipe.config.tuning import tuned_model_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import train_flops_per_token
 from jaxpipe.plan import Plan, ResolvedPlan
@@ -31,24 +32,29 @@ def scales_loss(config: Config) -> bool:
 
 
 def job_from(
-    config: Config, plan: Plan, *, devices: Sequence[str] = (), dataset: Path | None = None
+    config: Config,
+    plan: Plan,
+    *,
+    model: "Model | None" = None,
+    devices: Sequence[str] = (),
+    dataset: Path | None = None,
 ) -> "Job":
     """Return the job of a run, the same on all ranks. Imports jax.
 
-    `devices` are the names of the devices in the order of their ranks; by default they are looked
-    up in the configured cluster. `dataset` is the folder of the dataset on this host, by default
-    the configured one.
+    `model` is the one to train or to tune, by default the configured one. `devices` are the names
+    of the devices in the order of their ranks, by default looked up in the configured cluster.
+    `dataset` is the folder of the dataset on this host, by default the configured one.
 
     Raises:
         DataError: the dataset cannot be opened.
+        ConfigError: a pattern of `lora.targets` or `train.frozen` matches nothing.
     """
-    from jaxpipe.models.build_model import build_model
     from jaxpipe.runtime.job import Job
 
     sequence = config.train.sequence or config.model.sequence
     names = devices or ResolvedPlan.of(plan, cluster_from(config)).devices
     return Job(
-        model=build_model(config.model),
+        model=tuned_model_from(config, model),
         plan=plan,
         # `check_run` has read it all, once.
         dataset=open_dataset(dataset or Path(config.data.folder), verify=False),
@@ -87,7 +93,7 @@ def model_from(checkpoint: Checkpoint) -> "tuple[Model, Parameters, Tokenizer]":
 
 
 def restored_model(checkpoint: Checkpoint) -> "tuple[Model, Parameters]":
-    """Return the whole model of a checkpoint and its parameters. Imports jax.
+    """Return the whole model of a checkpoint and its parameters, adapters merged. Imports jax.
 
     Raises:
         CheckpointError: a tensor is missing or corrupt, or the model is not that of the tensors.
@@ -103,7 +109,7 @@ def restored_model(checkpoint: Checkpoint) -> "tuple[Model, Parameters]":
     template = jax.eval_shape(
         lambda: model.init(jax.random.key(0), layers=range(model.num_layers), embed=True, head=True)
     )
-    return model, restore_params(checkpoint, template, first_layer=0)
+    return model, restore_params(read_merged(checkpoint), template, first_layer=0)
 
 
 def describe(config: Config) -> dict[str, Any]:

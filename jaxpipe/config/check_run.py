@@ -8,6 +8,7 @@ from jaxpipe.config.check_data import check_data
 from jaxpipe.config.check_outer import check_same_outer
 from jaxpipe.config.read import Config
 from jaxpipe.config.saved_config import saved_model
+from jaxpipe.config.tuning import check_same_tuning
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.models.catalogue import FAMILY
 from jaxpipe.runtime.checkpoint import Checkpoint, latest, newest_valid
@@ -58,6 +59,7 @@ def check_run(
         checkpoint = found or newest_valid(folder)
         _check_model(config, checkpoint)
         check_same_outer(config, checkpoint)
+        check_same_tuning(config, checkpoint)
         return checkpoint
     if _has_checkpoint(folder):
         raise ConfigError(
@@ -81,6 +83,8 @@ def check_paced(config: Config, *, resume: bool) -> None:
         "mesh": (config.mesh, config.mesh.num_devices > 1, "remove it"),
         "optimizer.sharded": (True, config.optimizer.sharded, "set it to false"),
         "outer.islands": (config.outer.islands, config.outer.is_on, "set it to 0"),
+        "lora.rank": (config.lora.rank, config.lora.is_on, "set it to 0"),
+        "train.frozen": (list(config.train.frozen), bool(config.train.frozen), "remove it"),
         "resume": (True, resume, "remove it"),
         "run.trackers": (", ".join(config.run.trackers), bool(config.run.trackers), "remove it"),
     }

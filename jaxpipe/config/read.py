@@ -15,6 +15,7 @@ from typing import Any, get_args
 import msgspec
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.finetune import LoraConfig
 from jaxpipe.models import ModelConfig, config_type, load_preset
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import PlanConfig
@@ -54,6 +55,7 @@ class Config:
     comm: CommConfig = field(default_factory=CommConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
     outer: OuterConfig = field(default_factory=OuterConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     loss_scale: LossScaleConfig = field(default_factory=LossScaleConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -3,10 +3,13 @@
 from math import prod
 from typing import Any
 
+import msgspec
+
 from jaxpipe.config.read import Config, config_from, model_from_tree
 from jaxpipe.errors import CheckpointError, ConfigError
+from jaxpipe.finetune import LoraConfig, is_adapter, merged_tensors
 from jaxpipe.models import ModelConfig, num_parameters
-from jaxpipe.runtime.checkpoint import Checkpoint
+from jaxpipe.runtime.checkpoint import Checkpoint, Read
 
 _NO_PARAMETERS = ("mu.", "nu.", "trace.", "momentum.", "pending.", "island.")
 """Prefixes of the names of tensors of optimizers, and of what the islands of an outer loop have."""
@@ -40,6 +43,27 @@ def saved_model(checkpoint: Checkpoint) -> ModelConfig:
     return model
 
 
+def saved_lora(checkpoint: Checkpoint) -> LoraConfig:
+    """Return the adapters in a checkpoint.
+
+    Raises:
+        CheckpointError: its configuration of them is none.
+    """
+    try:
+        return msgspec.convert(_tree(checkpoint).get("lora", {}), LoraConfig)
+    except msgspec.ValidationError as error:
+        raise _wrong(checkpoint, f"holds adapters that are none: {error}") from error
+
+
+def read_merged(checkpoint: Checkpoint) -> Read:
+    """Return what reads the tensors of a checkpoint, with its adapters merged into the kernels.
+
+    Raises:
+        CheckpointError: its configuration of adapters is none.
+    """
+    return merged_tensors(checkpoint.read, checkpoint.tensors.keys(), saved_lora(checkpoint))
+
+
 def _tree(checkpoint: Checkpoint) -> dict[str, Any]:
     tree = checkpoint.metadata.get("config")
     if not isinstance(tree, dict):
@@ -50,7 +74,11 @@ def _tree(checkpoint: Checkpoint) -> dict[str, Any]:
 def _check_size(checkpoint: Checkpoint, model: ModelConfig) -> None:
     """Check that a model of this size was saved, before anything of that size is made."""
     tensors = checkpoint.tensors.items()
-    entries = [each for name, each in tensors if not name.startswith(_NO_PARAMETERS)]
+    entries = [
+        each
+        for name, each in tensors
+        if not name.startswith(_NO_PARAMETERS) and not is_adapter(name)
+    ]
     saved, stated = (
         sum(prod(each.shape) for each in entries),
         num_parameters(model, layers=model.num_layers, embed=True, head=True),

@@ -14,9 +14,12 @@ from jaxpipe.interchange.gpt2_config import config_of_gpt2, gpt2_config_of
 from jaxpipe.interchange.gpt2_tensors import shape_of, tensors_of_gpt2, to_gpt2_tensors
 from jaxpipe.interchange.llama_config import config_of_llama, llama_config_of
 from jaxpipe.interchange.llama_tensors import llama_pairs
+from jaxpipe.interchange.peft_adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, write_adapter
 from jaxpipe.interchange.start_run import begin_run
 
 __all__ = [
+    "ADAPTER_CONFIG",
+    "ADAPTER_WEIGHTS",
     "BESIDE",
     "begin_run",
     "config_of_gpt2",
@@ -31,6 +34,7 @@ __all__ = [
     "shape_of",
     "tensors_of_gpt2",
     "to_gpt2_tensors",
+    "write_adapter",
     "write_gpt2",
     "write_model",
 ]

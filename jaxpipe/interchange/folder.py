@@ -4,7 +4,7 @@ A decoder of the Llama type is read and written one tensor after the other; a GP
 size has 6 GB, in one piece.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,10 +28,10 @@ from jaxpipe.interchange.tensor_files import (
     read_json,
 )
 from jaxpipe.models import GptConfig, LlamaConfig, ModelConfig
+from jaxpipe.runtime.checkpoint import Read
 from jaxpipe.runtime.storage.atomic_write import mode_by_umask
 
 Named: TypeAlias = Iterator[tuple[str, np.ndarray]]
-Read: TypeAlias = Callable[[Iterable[str]], Mapping[str, np.ndarray]]
 
 FILE_BYTES = 2**30
 """The size at which a file of an export is full."""

@@ -86,11 +86,14 @@ def to_gpt2_tensors(tensors: Mapping[str, np.ndarray], config: GptConfig) -> dic
     >>> to_gpt2_tensors(ours, config)["transformer.h.0.attn.c_attn.weight"].shape
     (2, 6)
     """
-    return {
+    return {theirs: _flat(tensors[ours], ours) for ours, theirs in their_names(config)}
+
+
+def their_names(config: GptConfig) -> Iterator[tuple[str, str]]:
+    """Yield our name and that of a language model of Hugging Face, for each tensor."""
+    for theirs, ours in _names(config):
         # `lm_head.weight` is outside of the "transformer." part.
-        (theirs if theirs == _HEAD else _PREFIX + theirs): _flat(tensors[ours], ours)
-        for theirs, ours in _names(config)
-    }
+        yield ours, theirs if theirs == _HEAD else _PREFIX + theirs
 
 
 def our_names(config: GptConfig) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ class PlannedAllReduces:
 def planned_all_reduces(plan: Plan, conditions: Conditions) -> PlannedAllReduces:
     """Return the all-reduces of the step `plan_step(plan, conditions)`."""
     profile, each = conditions.profile, conditions.gradient_bytes
-    embed_bytes = float(profile.embed.parameters * each)
+    embed_bytes = float(profile.embed.num_gradients * each)
     # The tied table is a bucket of its own: stage 0 reduces it with the last stage.
     first, *others = segment_bytes(plan, profile, gradient_bytes=each)
     own = (first - embed_bytes * plan.shares_embedding, *others)

@@ -11,8 +11,9 @@ well. Every device holds the rest, and the messages between stages, whole.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import TYPE_CHECKING
 
-from jaxpipe.config import Config
+from jaxpipe.config import Config, is_tuned
 from jaxpipe.errors import PlanError
 from jaxpipe.models import ModelConfig, layer_residual_bytes_of_part, parameters_of_part
 from jaxpipe.plan import Pipeline, Plan
@@ -21,6 +22,9 @@ from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.runtime.rank_mesh import rank_mesh
 from jaxpipe.topo import Cluster, Device
+
+if TYPE_CHECKING:  # it imports jax, for which the memory of other runs need not wait
+    from jaxpipe.run.tuned_memory import TunedMemory
 
 _FEW = 4
 _MIB, _GIB = 2**20, 2**30
@@ -55,6 +59,7 @@ def plan_memory(config: Config, plan: Plan, cluster: Cluster) -> tuple[RankMemor
     each = bytes_each(model, shards_optimizer=optimizer.sharded, optimizer=optimizer.name)
     # The speed has no part in it.
     profile = gpt_profile(model, remat=config.train.remat, flops_per_s=1.0)
+    tuned = _tuned(config)
     # Of whole ranks: how their devices share is exact below, where the model is known.
     alone = plan.on_devices(plan.placement)
 
@@ -67,6 +72,9 @@ def plan_memory(config: Config, plan: Plan, cluster: Cluster) -> tuple[RankMemor
             part = replace(profile, layers=(layer,) * len(profile.layers))
             needs = stage_memory(alone, part, each=each, replica=replica)[number]
             needs = _with_parameters(needs, _parameters(model, pipeline, number, mesh), each)
+        if tuned is not None:
+            count = whole.parameters // each.parameter
+            needs = tuned.of_rank(needs, pipeline, number, num_parameters=count)
         return RankMemory(
             ranks=ranks,
             mesh=mesh,
@@ -77,6 +85,14 @@ def plan_memory(config: Config, plan: Plan, cluster: Cluster) -> tuple[RankMemor
         )
 
     return tuple(of_rank(*place) for place in _places(plan))
+
+
+def _tuned(config: Config) -> "TunedMemory | None":
+    if not is_tuned(config):
+        return None
+    from jaxpipe.run.tuned_memory import tuned_memory
+
+    return tuned_memory(config)
 
 
 def _places(plan: Plan) -> Iterator[tuple[int | None, int, tuple[int, ...]]]:

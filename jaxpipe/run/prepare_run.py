@@ -12,8 +12,10 @@ from jaxpipe.config import (
     check_paced,
     check_run,
     cluster_from,
+    is_tuned,
     keep_inputs,
     plan_from,
+    tuned_model_from,
 )
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan, ResolvedPlan, draw_plan, resolved_plan_text
@@ -64,6 +66,8 @@ def prepare(config: Config, *, resume: bool, found: Checkpoint | None = None) ->
         check_paced(config, resume=resume)
     else:
         checkpoint = check_run(config, resume=resume, found=found)
+        if is_tuned(config):
+            tuned_model_from(config)  # refuses patterns that match nothing
     return Prepared(config=config, plan=plan, cluster=cluster, checkpoint=checkpoint)
 
 

@@ -13,7 +13,6 @@ compute threads of XLA are shared by all ranks, so this is for small models and 
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from jaxpipe.comm import Transport, run_ranks
@@ -80,10 +79,8 @@ def _train(
         logger.info("%s", resume_notice(checkpoint, config))
         if checkpoint.step >= config.train.steps:
             return outcome_in(Path(config.run.folder))
-    plan, cluster = plan_from(config), cluster_from(config)
-    job = job_from(config, plan)
-    if model is not None:
-        job = replace(job, model=model)
+    plan, cluster = plan_from(config, model=model), cluster_from(config)
+    job = job_from(config, plan, model=model)
     watch = start_watchdog(job, rank=0)  # one for the process
 
     def run_rank(base: Transport) -> Outcome | Stopped | None:

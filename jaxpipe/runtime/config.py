@@ -274,6 +274,9 @@ class TrainConfig:
     """Interval between measurements of the held-out loss [steps]."""
     eval_batches: int = 4
     """Batches per measurement of the held-out loss [batches]."""
+    frozen: tuple[str, ...] = ()
+    """Patterns of parameters that never change, such as `embed.*` or `blocks.[0-3].*`, by their
+    names in a checkpoint; default none. They have no gradient and no moments."""
 
     def __post_init__(self) -> None:
         _check(

@@ -13,14 +13,15 @@ import msgspec
 import numpy as np
 
 from jaxpipe.errors import CheckpointError
-from jaxpipe.runtime.checkpoint import flatten, names, restore
+from jaxpipe.runtime.checkpoint import Read, flatten, names, restore
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.calls import StageCalls
 from jaxpipe.runtime.stage.loss_scale import LossScale, initial_loss_scale
-from jaxpipe.runtime.stage.model import Parameters
+from jaxpipe.runtime.stage.model import Model, Parameters, Tuned
 from jaxpipe.runtime.stage.moments import moments_of, with_moments
 from jaxpipe.runtime.stage.train_state import StageState, TrainState
+from jaxpipe.runtime.stage.trained import overlay, select
 from jaxpipe.runtime.step.worker import Worker
 
 LOSS_SCALE, SKIPPED_STEPS = "loss_scale", "skipped_steps"
@@ -132,6 +133,7 @@ def restore_state(worker: Worker, checkpoint: Saved | None) -> tuple[TrainState,
         stage: _restored(
             checkpoint,
             calls,
+            model=worker.job.model,
             first_layer=plan.layers(stage, replica=replica).start,
             num_updates=checkpoint.step - skipped_steps,  # skipped steps update nothing
         )
@@ -159,13 +161,20 @@ def _untensored(checkpoint: Saved) -> tuple[LossScale | None, int]:
     return loss_scale, skipped_steps
 
 
-def restore_params(checkpoint: Saved, template: Parameters, *, first_layer: int) -> Parameters:
-    """Return parameters in the structure of `template`, as jax arrays.
+def restore_params(read: Read, template: Parameters, *, first_layer: int) -> Parameters:
+    """Return parameters in the structure of `template`, as jax arrays; `read` is a checkpoint's.
 
     Raises:
         CheckpointError: a tensor is missing, corrupt, or of another shape.
     """
-    return jax.device_put(_read(checkpoint, template, first_layer=first_layer, prefix=""))
+    return jax.device_put(_read(read, template, first_layer=first_layer, prefix=""))
+
+
+def saved_part(model: Model, params: Parameters, *, step: int) -> Parameters:
+    """Return the parameters that a checkpoint of `step` has: an import has no adapters."""
+    if step or not isinstance(model, Tuned):
+        return params
+    return select(params, lambda name: not model.adds(name))
 
 
 def _fresh(calls: StageCalls) -> StageState:
@@ -174,25 +183,26 @@ def _fresh(calls: StageCalls) -> StageState:
 
 
 def _restored(
-    checkpoint: Saved, calls: StageCalls, *, first_layer: int, num_updates: int
+    checkpoint: Saved, calls: StageCalls, *, model: Model, first_layer: int, num_updates: int
 ) -> StageState:
-    fresh, sharded = _fresh(calls), calls.spec.sharded is not None
-    read = partial(_read, checkpoint, first_layer=first_layer)
+    fresh, sharded = _fresh(calls), calls.spec.sharded
+    read = partial(_read, checkpoint.read, first_layer=first_layer)
     place = calls.spec.layout.place  # every leaf becomes an array of its own: all are donated
-    params = place(read(fresh.params, prefix=""))
+    found = read(saved_part(model, fresh.params, step=checkpoint.step), prefix="")
+    params = place(overlay(fresh.params, found))
     if not num_updates:  # an import has no moments: they are fresh
         return StageState(params=params, moments=fresh.moments)
     found = {
         # The moments of a sharded optimizer are pieces: whole ones are like the parameters.
-        name: _owned(calls, read(fresh.params if sharded else tree, prefix=f"{name}."))
+        name: _owned(calls, read(sharded.shapes if sharded else tree, prefix=f"{name}."))
         for name, tree in moments_of(fresh.moments).items()
     }
     moments = with_moments(fresh.moments, found, num_updates=num_updates)
     return StageState(params=params, moments=place(moments))
 
 
-def _read(checkpoint: Saved, template: Parameters, *, first_layer: int, prefix: str) -> Parameters:
-    found = checkpoint.read(names(template, first_layer=first_layer, prefix=prefix))
+def _read(read: Read, template: Parameters, *, first_layer: int, prefix: str) -> Parameters:
+    found = read(names(template, first_layer=first_layer, prefix=prefix))
     return restore(template, found, first_layer=first_layer, prefix=prefix)
 
 

@@ -76,7 +76,7 @@ def layout_step(
     schedule = lower(compute, num_replicas=layout.num_replicas, tied=False)
     # Groups of a stage may shard differently, and replicate different small layers.
     reduced = [
-        max(row[stage].parameters for row in parts) * gradient_bytes
+        max(row[stage].num_gradients for row in parts) * gradient_bytes
         for stage in range(layout.num_stages)
     ]
     flat = [part for row in parts for part in row]

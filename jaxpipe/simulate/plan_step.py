@@ -86,7 +86,7 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
         collectives=gradient_collectives(
             plan,
             segment_bytes=segment_bytes(plan, profile, gradient_bytes=conditions.gradient_bytes),
-            embed_bytes=profile.embed.parameters * conditions.gradient_bytes,
+            embed_bytes=profile.embed.num_gradients * conditions.gradient_bytes,
             chunk_bytes=conditions.overheads.chunk_bytes,
         ),
         messages=conditions.overheads.messages,
@@ -107,7 +107,7 @@ def train_phase(plan: Plan) -> Phase:
 def segment_bytes(plan: Plan, profile: Profile, *, gradient_bytes: float) -> list[float]:
     """Return the bytes of the gradients of each segment, with a tied embedding in the first."""
     cut = plan.segments
-    return [profile.stage(cut, n).parameters * gradient_bytes for n in range(len(cut))]
+    return [profile.stage(cut, n).num_gradients * gradient_bytes for n in range(len(cut))]
 
 
 def _activation_bytes(plan: Plan, profile: Profile) -> float | tuple[float, ...]:
@@ -136,6 +136,7 @@ def _stage_costs(plan: Plan, pipeline: Pipeline, conditions: Conditions) -> Iter
         timed = replace(
             seconds.stage(pipeline.cut, stage).scaled(slow * factor),
             parameters=part.parameters,
+            trained=part.trained,
             kept_bytes=part.kept_bytes,
             update_s=update_s,
         )
@@ -143,7 +144,7 @@ def _stage_costs(plan: Plan, pipeline: Pipeline, conditions: Conditions) -> Iter
             group=group,
             num_layers=pipeline.cut[stage],
             activation_bytes=profile.activation_bytes,
-            gradient_bytes=part.parameters * conditions.gradient_bytes,
+            gradient_bytes=part.num_gradients * conditions.gradient_bytes,
             is_first=stage == 0,
             is_last=stage == pipeline.num_stages - 1,
             recomputes=conditions.recomputes,

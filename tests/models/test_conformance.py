@@ -3,7 +3,7 @@
 Whatever satisfies the Protocol passes it: add a model to `MODELS`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -62,13 +62,23 @@ def stages_of(model: Model, cut: tuple[int, ...]) -> Iterable[StageFunctions]:
         first += layers
 
 
-def of_pipeline(model: Model, cut: tuple[int, ...], tokens: jax.Array) -> tuple[jax.Array, Trees]:
+def fresh(stage: Stage) -> dict[str, Any]:
+    """Return the parameters of a stage as a run begins with them."""
+    return stage.init(seed=SEED)
+
+
+def of_pipeline(
+    model: Model,
+    cut: tuple[int, ...],
+    tokens: jax.Array,
+    init: Callable[[Stage], dict[str, Any]] = fresh,
+) -> tuple[jax.Array, Trees]:
     """Return the loss and the gradients of the stages, computed as their ranks would."""
     stages, position = tuple(stages_of(model, cut)), jnp.zeros(2, jnp.int32)
     x, loss = tokens[:, :-1], jnp.float32(0)
     kept: list[tuple[Any, Any, bool]] = []
     for each in stages:
-        compute = each.cast(each.stage.init(seed=SEED))
+        compute = each.cast(init(each.stage))
         output, residuals = each.forward(compute, x, tokens[:, 1:], position)
         kept.append((compute, residuals, isinstance(output, tuple)))
         # A layer that adds to the loss returns a pair; the last stage has added it.

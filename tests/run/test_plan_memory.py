@@ -49,6 +49,33 @@ def test_the_ranks_of_a_pipeline_have_all_parameters(tied: bool) -> None:
         assert state == 4 * 4 * each.num_parameters  # value, gradient, two moments of float32
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_what_is_frozen_has_no_gradient_and_no_moments(tied: bool) -> None:
+    cluster = topo.load("two-region")
+    plain, adapted, frozen = (
+        plan_memory(*planned(model={"tied": tied}, **sections), cluster)
+        for sections in ({}, {"lora": {"rank": 2}}, {"train": {"frozen": ["embed.*"]}})
+    )
+    model = planned()[0].model
+    # Of each layer: qkv and the projection, A of the width and B of the outputs.
+    factors = 2 * (model.dim + 3 * model.dim + model.dim + model.dim)
+    for one, other in zip(plain, adapted, strict=True):
+        layers = model.num_layers // 2
+        assert other.needs.gradients == 4 * factors * layers
+        assert other.needs.optimizer == 8 * factors * layers
+        # Adapters, and the merged parameters that layers read.
+        assert other.needs.parameters == 2 * (one.needs.parameters + 4 * factors * layers)
+        assert other.needs.activations == one.needs.activations
+    table = num_parameters(model, layers=0, embed=True, head=False)
+    first, last = (
+        one.needs.gradients - other.needs.gradients
+        for one, other in zip(plain, frozen, strict=True)
+    )
+    assert first == 4 * table
+    # Of a tied embedding, the estimate counts a copy with its positions in the last stage.
+    assert last == (4 * table if tied else 0)
+
+
 def test_a_sharded_optimizer_and_rematerialisation_need_less() -> None:
     cluster = topo.load("two-region")
     plain, sharded, again = (

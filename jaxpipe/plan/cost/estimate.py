@@ -87,7 +87,9 @@ def estimate(
         fill_s=float(fill[worst]),
         steady_s=float(steady[worst]),
         sync_s=max(
-            tree_s(links, tree, num_bytes=part.parameters * gradient_bytes, chunk_bytes=chunk_bytes)
+            tree_s(
+                links, tree, num_bytes=part.num_gradients * gradient_bytes, chunk_bytes=chunk_bytes
+            )
             for tree, part in zip(plan.sync, parts, strict=True)
         ),
         update_s=float(updates.max()),

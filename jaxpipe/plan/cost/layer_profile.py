@@ -15,7 +15,8 @@ A measured profile is a JSON file::
 `parameters` is a number, not bytes; `kept_bytes` are the residuals of one forward, under the
 rematerialisation policy of the measurement. `backward_weight_s` is optional: the seconds of the
 backward-weight if a schedule splits the backward, by default half. `update_s` is optional: the
-seconds of the optimizer for these parameters, once per step, by default 0.
+seconds of the optimizer for these parameters, once per step, by default 0. `trained` is optional:
+how many of the parameters have a gradient and moments, by default all; with adapters, theirs.
 """
 
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class Part:
     kept_bytes: int = 0
     backward_weight_s: float | None = None
     update_s: float = 0.0
+    trained: int | None = None
 
     def __post_init__(self) -> None:
         if (
@@ -46,6 +48,11 @@ class Part:
             raise ValueError(
                 f"a part is no more than the whole: `backward_weight_s` is "
                 f"{self.backward_weight_s}, `backward_s` {self.backward_s}"
+            )
+        if self.trained is not None and not 0 <= self.trained <= self.parameters:
+            raise ValueError(
+                f"a part is no more than the whole: `trained` is {self.trained}, `parameters` "
+                f"{self.parameters}"
             )
         for field in ("forward_s", "backward_s", "parameters", "kept_bytes", "update_s"):
             if not getattr(self, field) >= 0:  # refuses NaN too, as `< 0` would not
@@ -61,7 +68,15 @@ class Part:
             kept_bytes=self.kept_bytes + other.kept_bytes,
             backward_weight_s=None if neither else self.later_s + other.later_s,
             update_s=self.update_s + other.update_s,
+            trained=None
+            if self.trained is None and other.trained is None
+            else self.num_gradients + other.num_gradients,
         )
+
+    @property
+    def num_gradients(self) -> int:
+        """The number of parameters that are trained."""
+        return self.parameters if self.trained is None else self.trained
 
     @property
     def later_s(self) -> float:
@@ -79,6 +94,7 @@ class Part:
             if self.backward_weight_s is None
             else self.backward_weight_s * factor,
             update_s=self.update_s,
+            trained=self.trained,
         )
 
 

@@ -68,7 +68,7 @@ def lower_bound(
     work_s = scale * np.array([part.forward_s + part.backward_s for part in parts])
     if not len(work_s):
         return LowerBound(compute_s=0.0, cut_s=0.0)
-    gradients = _Gradients.of(work_s, [part.parameters * gradient_bytes for part in parts])
+    gradients = _Gradients.of(work_s, [part.num_gradients * gradient_bytes for part in parts])
     speeds = 1 / slow
     activations = float(batch * one.activation_bytes)
     return LowerBound(

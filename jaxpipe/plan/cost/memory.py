@@ -59,13 +59,15 @@ def stage_memory(
     parts = [profile.stage(pipeline.cut, stage) for stage in range(pipeline.num_stages)]
     num_shards = plan.num_replicas if each.shards_optimizer else 1
     parameters = [part.parameters for part in parts]
+    trained = [part.num_gradients for part in parts]
     whole = [0] * pipeline.num_stages
     if plan.tied and pipeline.num_stages > 1:
         # The last stage keeps a copy of a tied embedding.
         parameters[-1] += profile.embed.parameters
-        whole[0] = whole[-1] = profile.embed.parameters
+        trained[-1] += profile.embed.num_gradients
+        whole[0] = whole[-1] = profile.embed.num_gradients
     updated = [
-        kept + -(-(held - kept) // num_shards) for held, kept in zip(parameters, whole, strict=True)
+        kept + -(-(held - kept) // num_shards) for held, kept in zip(trained, whole, strict=True)
     ]
 
     def of_rank(number: int, degree: int) -> StageMemory:
@@ -75,7 +77,7 @@ def stage_memory(
         num_shares = degree if plan.sharing is Sharing.ZERO3 else 1
         return StageMemory(
             parameters=own * each.parameter,
-            gradients=own * each.gradient,
+            gradients=-(-sum(trained[stage] for stage in stages) // degree) * each.gradient,
             optimizer=-(-sum(updated[stage] for stage in stages) // degree) * each.optimizer,
             activations=live[number] * (-(-kept // num_shares) + profile.activation_bytes),
         )

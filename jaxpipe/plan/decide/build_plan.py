@@ -52,20 +52,20 @@ def build(
 def with_suited_trees(task: Task, plan: Plan) -> Plan:
     """Return any plan with sync trees for its all-reduce, over the devices that hold each layer."""
 
-    def tree(ranks: Sequence[int], parameters: int) -> SyncTree:
+    def tree(ranks: Sequence[int], num_gradients: int) -> SyncTree:
         return suited_tree(
             plan.all_reduce,
             task.cluster,
             {rank: plan.device(rank) for rank in ranks},
-            num_bytes=parameters * task.bytes_each.gradient,
+            num_bytes=num_gradients * task.bytes_each.gradient,
             chunk_bytes=task.chunk_bytes,
         )
 
     devices = task.cluster.devices
     return with_trees(
         plan,
-        segment=lambda n, ranks: tree(ranks, task.profile.stage(plan.segments, n).parameters),
-        shared=lambda ranks: tree(ranks, task.profile.embed.parameters),
+        segment=lambda n, ranks: tree(ranks, task.profile.stage(plan.segments, n).num_gradients),
+        shared=lambda ranks: tree(ranks, task.profile.embed.num_gradients),
         # Scalars are some bytes: there is no bandwidth to search a tree for.
         every=lambda ranks: island_tree({rank: devices[plan.device(rank)] for rank in ranks}),
     )

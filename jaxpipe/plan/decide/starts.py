@@ -53,4 +53,4 @@ def grouped(weights: Weights, shape: Shape, *, seed: int, budget: Budget) -> np.
 
 def _gradient_bytes(task: Task) -> int:
     whole = task.profile.stage((task.num_layers,), 0)
-    return whole.parameters * task.bytes_each.gradient
+    return whole.num_gradients * task.bytes_each.gradient

@@ -95,7 +95,7 @@ class FleetCosts:
 
     def sync_s(self, teams: Sequence[Team]) -> float:
         """Return the seconds of the all-reduces of all gradients."""
-        embed = self.task.profile.embed.parameters * self.task.bytes_each.gradient
+        embed = self.task.profile.embed.num_gradients * self.task.bytes_each.gradient
         is_shared = self.task.tied and any(len(team.cut) > 1 for team in teams)
         return sync_s(
             teams, self.links, layer_bytes=self._layer_bytes, embed_bytes=embed * is_shared
@@ -105,7 +105,9 @@ class FleetCosts:
     def _layer_bytes(self) -> np.ndarray:
         cut = (1,) * self.task.num_layers
         parts = (self.task.profile.stage(cut, layer) for layer in range(self.task.num_layers))
-        return np.array([part.parameters * self.task.bytes_each.gradient for part in parts], float)
+        return np.array(
+            [part.num_gradients * self.task.bytes_each.gradient for part in parts], float
+        )
 
     @cached_property
     def _profiles(self) -> dict[int, Profile]:

@@ -21,7 +21,7 @@ The package needs neither jax nor MPI; `agree`, `async_saver` and `own_disks` do
 by themselves.
 """
 
-from jaxpipe.runtime.checkpoint.checkpoint import Checkpoint, commit, open_checkpoint, verify
+from jaxpipe.runtime.checkpoint.checkpoint import Checkpoint, Read, commit, open_checkpoint, verify
 from jaxpipe.runtime.checkpoint.folders import (
     begin_checkpoint,
     discard,
@@ -36,6 +36,7 @@ from jaxpipe.runtime.checkpoint.tensor_names import flatten, names, restore, sha
 
 __all__ = [
     "Checkpoint",
+    "Read",
     "TensorEntry",
     "begin_checkpoint",
     "commit",

@@ -2,10 +2,10 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from jaxpipe.runtime.checkpoint.manifest import (
 )
 from jaxpipe.runtime.checkpoint.shard import check_shard, checksum_header, listed_in, read_shard
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
+
+Read: TypeAlias = Callable[[Iterable[str]], Mapping[str, np.ndarray]]
+"""Returns tensors by their names, as `Checkpoint.read` does."""
 
 _log = logging.getLogger(__name__)
 

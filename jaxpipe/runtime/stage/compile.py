@@ -117,7 +117,7 @@ class CompiledStage:
         return self._call("update", params, moments, buckets, square_norm, *scales)
 
     def join(self, flat: np.ndarray, updated: Parameters) -> Parameters:
-        """Return whole parameters from the gathered vector and this replica's own pieces."""
+        """Return the trained parameters from the gathered vector and this replica's own pieces."""
         return self._call("join", flat, updated)
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -196,7 +196,8 @@ def _compile_stage(
 
     params, moments = add("init", functions.init, out=of_result(functions.init))
     compute = add("cast", functions.cast, params, out=of_result(functions.cast, params))
-    if compute == params:  # the executable would copy all parameters, once a step
+    is_copy = compute == params and not functions.merges
+    if is_copy:  # the executable would copy all parameters, once a step
         del compiler.executables["cast"]
     gradients = add("zeros", functions.zeros, out=of_result(functions.zeros))
     forward = layout.entering(functions.forward, 1, 2)

@@ -13,10 +13,11 @@ from jaxpipe.runtime.data.input_shape import InputShape
 from jaxpipe.runtime.stage.calls import Scalar, StageSpec
 from jaxpipe.runtime.stage.gradient_buckets import Buckets, pack, unpack
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE
-from jaxpipe.runtime.stage.model import Parameters
+from jaxpipe.runtime.stage.model import Parameters, Tuned
 from jaxpipe.runtime.stage.optimizer import clip_factor, decay_mask, stage_optimizer
 from jaxpipe.runtime.stage.split_backward import Carried, Crossing, SplitBackward, split_backward
 from jaxpipe.runtime.stage.stage import Input, Output, Stage, Targets, microbatch_key
+from jaxpipe.runtime.stage.trained import held, overlay, trained
 from jaxpipe.runtime.stage.vjp import Residuals, backward_from_residuals, forward_with_residuals
 from jaxpipe.runtime.stage.zero1 import OptimizerShard, ShardedParameters
 from jaxpipe.schedule import Bucket
@@ -71,7 +72,8 @@ class StageFunctions:
 
     `params` are in the parameter dtype, as are `gradients`; `compute` is their copy in the dtype
     of the activations, made once a step. `scales_loss` tells whether `update` takes the scale of
-    the loss. With a `shard`, moments exist only for its pieces of the parameters.
+    the loss. With a `shard`, moments exist only for its pieces of the parameters. Where parameters
+    are frozen, gradients and moments exist for the others alone (`jaxpipe.runtime.stage.trained`).
     """
 
     stage: Stage
@@ -94,11 +96,17 @@ class StageFunctions:
 
     @property
     def sharded(self) -> ShardedParameters | None:
-        """How replicas shard the optimizer of the stage, if they do."""
+        """How replicas shard the optimizer of the stage, if they do and there is what to shard."""
         if self.shard is None:
             return None
         tied = self.stage.has_tied_bucket
-        return ShardedParameters(shard=self.shard, shapes=self._shapes(), tied=tied)
+        found = ShardedParameters(shard=self.shard, shapes=self._shapes(), tied=tied)
+        return found if found.size else None
+
+    @property
+    def merges(self) -> bool:
+        """Whether `cast` computes more than another format of the parameters."""
+        return isinstance(self.stage.model, Tuned) and self.stage.model.merges
 
     def activation(self) -> jax.ShapeDtypeStruct:
         """Return the shape of what one microbatch sends to the next stage."""
@@ -113,17 +121,20 @@ class StageFunctions:
     def init(self) -> tuple[Parameters, optax.OptState]:
         """Return fresh parameters and moments."""
         params = self.stage.init(seed=self.work.seed)
-        return params, self._transformation().init(self._owned(params))
+        return params, self._transformation().init(self._owned(self._trained(params)))
 
     def cast(self, params: Parameters) -> Parameters:
         """Return the parameters in the compute dtype, in the structure that `loop` reads."""
-        dtype = self.activation().dtype
+        dtype, model = self.activation().dtype, self.stage.model
+        # Merged before it is rounded: an adapter may be small next to its kernel.
+        params = model.merged(params) if isinstance(model, Tuned) else params
         return self.stage.spread(jax.tree.map(lambda leaf: leaf.astype(dtype), params))
 
     def zeros(self) -> Parameters:
         """Return gradients of zero."""
         params = jax.eval_shape(lambda: self.stage.spread(self.stage.init(seed=self.work.seed)))
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
+        shapes = self._trained(params)
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
     def forward(
         self, compute: Parameters, x: Input, targets: Targets, position: Position
@@ -134,18 +145,25 @@ class StageFunctions:
         its first layer.
         """
         key = microbatch_key(seed=self.work.seed, step=position[0], microbatch=position[1])
+        weights = self._trained(compute)
         if self.stage.is_first:
             activation = self.activation()
             # Samples have no gradient. That of the input of the first layer is computed instead, so
             # that the input half of a split backward reaches through all layers on this stage too.
             offset = jnp.zeros(activation.shape, activation.dtype)
             return forward_with_residuals(
-                lambda params, offset: self.stage.apply(params, x, targets, key, offset=offset),
-                compute,
+                lambda weights, offset: self.stage.apply(
+                    overlay(compute, weights), x, targets, key, offset=offset
+                ),
+                weights,
                 offset,
+                beside=compute,
             )
         return forward_with_residuals(
-            lambda params, x: self.stage.apply(params, x, targets, key), compute, x
+            lambda weights, x: self.stage.apply(overlay(compute, weights), x, targets, key),
+            weights,
+            x,
+            beside=compute,
         )
 
     def evaluate(self, compute: Parameters, x: Input, targets: Targets) -> Array:
@@ -213,7 +231,9 @@ class StageFunctions:
     def pack(self, gradients: Parameters) -> Buckets:
         """Return the gradients as one vector per reduction."""
         stage = self.stage
-        return pack(stage.stack(gradients), tied=stage.has_tied_bucket, segments=stage.segments)
+        stacked = stage.stack(gradients)
+        stacked = self._held(stacked, at=jax.tree.map(jnp.zeros_like, stacked))
+        return pack(stacked, tied=stage.has_tied_bucket, segments=stage.segments)
 
     def square_norm(self, buckets: Buckets) -> Float[Array, ""]:
         """Return the contribution to the squared global norm; a tied embedding counts once."""
@@ -238,19 +258,23 @@ class StageFunctions:
 
         Where the loss is scaled, so are the gradients, by `scale`; the norm is not.
         """
-        stage = self.stage
-        tree = unpack(buckets, params, tied=stage.has_tied_bucket, segments=stage.segments)
+        stage, old = self.stage, self._trained(params)
+        tree = unpack(buckets, old, tied=stage.has_tied_bucket, segments=stage.segments)
         gradients = self._owned(tree)
         factor = clip_factor(self.optimizer, square_norm)
         # One multiplication for clipping and unscaling; `square_norm` is unscaled already.
         factor = factor if scale is None else factor / scale
         clipped = jax.tree.map(lambda each: (each * factor).astype(each.dtype), gradients)
-        owned = self._owned(params)
+        owned = self._owned(old)
         changes, moments = self._transformation().update(clipped, moments, owned)
-        return jax.tree.map(jnp.add, owned, changes), moments
+        if self.sharded is not None:
+            return jax.tree.map(jnp.add, owned, changes), moments
+        # Weight decay would change frozen layers, too, which have no gradient.
+        new = self._held(jax.tree.map(jnp.add, old, changes), at=old)
+        return overlay(params, new), moments
 
     def join(self, flat: Float[Array | np.ndarray, " size"], updated: Parameters) -> Parameters:
-        """Return whole parameters from the gathered vector and this replica's own pieces."""
+        """Return the trained parameters from the gathered vector and this replica's own pieces."""
         sharded = self.sharded
         assert sharded is not None, "the optimizer is not sharded: parameters are whole already"
         return sharded.join(flat, updated)
@@ -258,6 +282,12 @@ class StageFunctions:
     def _owned(self, tree: Parameters) -> Parameters:
         """Return what this replica updates of the parameters, or of a tree like them."""
         return tree if self.sharded is None else self.sharded.owned(tree)
+
+    def _trained(self, tree: Parameters) -> Parameters:
+        return trained(self.stage.model, tree)
+
+    def _held(self, tree: Parameters, *, at: Parameters) -> Parameters:
+        return held(self.stage.model, tree, layers=self.stage.layers, at=at)
 
     def _to_stage_before(self, of_input: Array) -> Array | None:
         return None if self.stage.is_first else of_input
@@ -268,7 +298,8 @@ class StageFunctions:
         return stage_optimizer(self.optimizer, num_steps=self.work.num_steps, decayed=decayed)
 
     def _shapes(self) -> Parameters:
-        return jax.eval_shape(lambda: self.stage.init(seed=self.work.seed))
+        """Return the shapes of the trained parameters."""
+        return self._trained(jax.eval_shape(lambda: self.stage.init(seed=self.work.seed)))
 
 
 def add_gradients(gradients: Parameters, more: Parameters) -> Parameters:

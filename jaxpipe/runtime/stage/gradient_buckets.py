@@ -94,9 +94,9 @@ def split_buckets(tree: Parameters, *, tied: bool) -> dict[Bucket, Parameters]:
     """Return one tree per bucket, from a tree with the structure of the parameters."""
     if not tied:
         return {Bucket.STAGE: tree}
+    # A frozen table has no gradient: its bucket is empty.
+    embed = tree.get("embed", {})
+    own = {name: leaf for name, leaf in embed.items() if name == "tokens"}
     # The rest of "embed", such as learned positions, belongs to the first stage alone.
-    rest = {name: leaf for name, leaf in tree["embed"].items() if name != "tokens"}
-    return {
-        Bucket.STAGE: {**tree, "embed": rest},
-        Bucket.TIED: {"tokens": tree["embed"]["tokens"]},
-    }
+    rest = {name: leaf for name, leaf in embed.items() if name != "tokens"}
+    return {Bucket.STAGE: {**tree, "embed": rest}, Bucket.TIED: own}

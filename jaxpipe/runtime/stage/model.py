@@ -94,3 +94,33 @@ class Model(Protocol):
         Its input is that of `head`, not logits: those of all tokens may not fit into memory.
         """
         ...
+
+
+@runtime_checkable
+class Tuned(Protocol):
+    """A `Model` of which some parameters are frozen; all parameters of another are trained.
+
+    Names are those of tensors in checkpoints, such as "blocks.3.mlp.up.kernel".
+    """
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers of the whole model."""
+        ...
+
+    @property
+    def merges(self) -> bool:
+        """Whether `merged` changes any parameter."""
+        ...
+
+    def trains(self, name: str, /) -> bool:
+        """Return whether a parameter is trained; others never change, and have no gradient."""
+        ...
+
+    def adds(self, name: str, /) -> bool:
+        """Return whether a parameter is not in the checkpoint of an imported model."""
+        ...
+
+    def merged(self, params: Parameters, /) -> Parameters:
+        """Return what `embed`, `block`, `head` and `loss` read, computed once a step."""
+        ...

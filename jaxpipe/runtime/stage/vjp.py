@@ -27,11 +27,17 @@ class Residuals:
     structure: Any = field(metadata={"static": True})
 
 
-def forward_with_residuals(function: Callable, weights: Any, *inputs: Any) -> tuple[Any, Residuals]:
-    """Return `function(weights, *inputs)`, and the residuals of its vjp in all arguments."""
+def forward_with_residuals(
+    function: Callable, weights: Any, *inputs: Any, beside: Any = None
+) -> tuple[Any, Residuals]:
+    """Return `function(weights, *inputs)`, and the residuals of its vjp in all arguments.
+
+    Residuals among the leaves of `beside` are omitted as well: `weights` by default, or a tree with
+    all arrays that the backward is given, constants of `function` included.
+    """
     output, vjp = jax.vjp(function, weights, *inputs)
     leaves, structure = jax.tree.flatten(vjp)
-    known = jax.tree.leaves(weights)
+    known = jax.tree.leaves(weights if beside is None else beside)
     num_weights = len(known)
     # Tracers have no values to compare: identity shows which leaves are weights, or repeated.
     index_of = {id(weight): i for i, weight in enumerate(known)}
@@ -47,7 +53,7 @@ def forward_with_residuals(function: Callable, weights: Any, *inputs: Any) -> tu
 def backward_from_residuals(residuals: Residuals, weights: Any, cotangent: Any) -> tuple[Any, ...]:
     """Return the gradients of the weights and of the inputs, given that of the output.
 
-    `weights` must be those of the forward.
+    `weights` must be those of the forward, or its `beside`.
     """
     known = (*jax.tree.leaves(weights), *residuals.saved)
     vjp = jax.tree.unflatten(residuals.structure, [known[i] for i in residuals.index])

@@ -17,6 +17,7 @@ from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.split_backward import Carried
 from jaxpipe.runtime.stage.train_state import StageState
+from jaxpipe.runtime.stage.trained import overlay, restrict
 from jaxpipe.runtime.stage.vjp import Residuals
 
 
@@ -135,13 +136,14 @@ class StageRun:
         return sharded.flat(self.updated)
 
     def join(self, flat: np.ndarray) -> None:
-        """Replace the parameters by those that all replicas have updated."""
+        """Replace the parameters by those that all replicas have updated; frozen ones stay."""
         assert self.updated is not None, "nothing is updated yet"
         updated, self.updated = self.updated, None
         # The old parameters go first: both sets at once would be the peak memory of the step.
-        for leaf in jax.tree.leaves(self.state.params):
+        for leaf in jax.tree.leaves(restrict(self.state.params, updated)):
             leaf.delete()
-        params = jax.block_until_ready(self.calls.join(flat, updated))
+        joined = jax.block_until_ready(self.calls.join(flat, updated))
+        params = overlay(self.state.params, joined)
         self.state = StageState(params=params, moments=self.state.moments)
 
     def _cotangent(self, of_activation: HostOrDeviceArray | None) -> OutputArrays:

@@ -22,6 +22,7 @@ from jaxpipe.plan.cost import (
     write_profile,
 )
 from jaxpipe.schedule import ScheduleKind, peak_live
+from jaxpipe.simulate.plan_step import segment_bytes
 
 PARTS = st.builds(
     Part,
@@ -136,6 +137,26 @@ def test_memory_is_parameters_and_live_microbatches(kind: str, live: tuple[int, 
     assert last.parameters == 2 * (100 + 20 + 50)
     assert (first.activations, last.activations) == (live[0] * (14 + 3), live[1] * (7 + 3))
     assert first.total == 3500 + first.activations
+
+
+def test_what_is_not_trained_has_no_gradient_and_no_moments():
+    whole = profile_of(3)
+    tuned = replace(
+        whole,
+        embed=replace(whole.embed, trained=0),
+        layers=tuple(replace(each, trained=10) for each in whole.layers),
+        head=replace(whole.head, trained=0),
+    )
+    config = PlanConfig(cluster="two-region", stages=2, replicas=1)
+    plan = default_plan(config, topo.load("two-region"), num_layers=3, batch=4, tied=True)
+    each = BytesPerParameter(parameter=2, gradient=4, optimizer=8)
+    all_of, some_of = (stage_memory(plan, profile, each=each) for profile in (whole, tuned))
+    for one, other, layers in zip(all_of, some_of, plan.cut, strict=True):
+        assert (other.parameters, other.activations) == (one.parameters, one.activations)
+        assert (other.gradients, other.optimizer) == (4 * 10 * layers, 8 * 10 * layers)
+    assert segment_bytes(plan, tuned, gradient_bytes=4.0) == [4 * 10 * n for n in plan.segments]
+    with pytest.raises(ValueError, match="`trained` is 3, `parameters` 2"):
+        Part(parameters=2, trained=3)
 
 
 def test_memory_of_a_rank_is_that_of_its_chunks():

@@ -1,0 +1,88 @@
+"""What fine-tuning changes of a configuration: what it excludes, and what it trains."""
+
+from typing import TYPE_CHECKING
+
+from jaxpipe.config.read import Config
+from jaxpipe.config.saved_config import saved_lora
+from jaxpipe.errors import CheckpointError, ConfigError
+from jaxpipe.runtime.checkpoint import Checkpoint
+
+if TYPE_CHECKING:  # they import jax
+    from jaxpipe.runtime.stage.model import Model
+
+_KEPT = ("rank", "alpha", "targets")
+
+
+def is_tuned(config: Config) -> bool:
+    """Return whether a part of the parameters is trained."""
+    return config.lora.is_on or bool(config.train.frozen)
+
+
+def tuned_model_from(config: Config, model: "Model | None" = None) -> "Model":
+    """Return the model that is trained, of the configuration or a given one. Imports jax.
+
+    Raises:
+        ConfigError: a pattern of `lora.targets` or `train.frozen` matches nothing, layers of a
+            parameter are frozen whose optimizer is sharded, or another setting excludes them.
+    """
+    from jaxpipe.finetune.tuned_model import partly_frozen, tuned
+    from jaxpipe.models.build_model import build_model
+
+    check_tuning(config)
+    base = build_model(config.model) if model is None else model
+    found = tuned(base, lora=config.lora, frozen=config.train.frozen)
+    # Pieces of a shard have no layers, by which the frozen ones could be told from others.
+    if config.optimizer.sharded and (name := partly_frozen(found)) is not None:
+        raise ConfigError(
+            f"a sharded optimizer freezes a parameter in all layers or in none: `train.frozen` is "
+            f"{', '.join(config.train.frozen)}, which has some layers of {name}, and "
+            "`optimizer.sharded` is true; freeze all, or set it to false"
+        )
+    return found
+
+
+def check_tuning(config: Config) -> None:
+    """Check that nothing excludes adapters or frozen parameters.
+
+    Raises:
+        ConfigError: another setting does.
+    """
+    if not is_tuned(config):
+        return
+    name = "lora.rank" if config.lora.is_on else "train.frozen"
+    value = config.lora.rank if config.lora.is_on else ", ".join(config.train.frozen)
+    if config.lora.is_on and config.train.frozen:
+        raise ConfigError(
+            f"with adapters all other parameters are frozen: `lora.rank` is {value}, and "
+            f"`train.frozen` {', '.join(config.train.frozen)}; leave out one of them"
+        )
+    if config.outer.is_on:
+        raise ConfigError(
+            f"an outer loop averages all parameters: `outer.islands` is {config.outer.islands}, "
+            f"and `{name}` {value}; set the first to 0, or leave out the second"
+        )
+
+
+def check_same_tuning(config: Config, checkpoint: Checkpoint) -> None:
+    """Check that a run continues to train what its checkpoint has trained.
+
+    A checkpoint of step 0 is an import, from which anything may start.
+
+    Raises:
+        CheckpointError: adapters or frozen parameters differ.
+    """
+    if checkpoint.step == 0:
+        return
+    saved = saved_lora(checkpoint)
+    pairs = {f"lora.{name}": (getattr(saved, name), getattr(config.lora, name)) for name in _KEPT}
+    if not saved.is_on and not config.lora.is_on:
+        pairs = {}
+    train = checkpoint.metadata.get("config", {}).get("train", {})
+    pairs["train.frozen"] = (tuple(train.get("frozen", ())), config.train.frozen)
+    for field, (old, new) in pairs.items():
+        if old != new:
+            raise CheckpointError(
+                f"a run continues with what it trains: `{field}` is {new!r}, the checkpoint "
+                f"{checkpoint.folder} has {old!r}; set it to that, or begin another run from an "
+                "export (`jaxpipe export`, then `jaxpipe import`)"
+            )

@@ -1,0 +1,41 @@
+"""The section `lora` of the configuration."""
+
+from dataclasses import dataclass
+from math import isfinite
+
+_LARGEST = 2**16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters: kernels W become W + (alpha / rank) A B, and only A and B are trained.
+
+    B starts at zero, so the first step computes the loss of the model that is tuned. Source: Hu et
+    al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1.
+    """
+
+    rank: int = 0
+    """Columns of A and rows of B; 0 trains no adapters."""
+    alpha: float = 16.0
+    """Factor of the adapters, divided by `rank`."""
+    targets: tuple[str, ...] = ("attention.*",)
+    """Patterns of the products of each layer that have adapters, such as `attention.*`, `query` or
+    `mlp.up`: each is compared with the name of the product, and with what follows its dots."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank <= _LARGEST:
+            raise ValueError(f"`rank` must be from 0 to {_LARGEST}, is {self.rank}")
+        if not (self.alpha > 0 and isfinite(self.alpha)):
+            raise ValueError(f"`alpha` must be a finite number above 0, is {self.alpha}")
+        if not self.targets or not all(self.targets):
+            raise ValueError("`targets` must have at least one pattern, and none that is empty")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether adapters are trained."""
+        return self.rank > 0
+
+    @property
+    def scale(self) -> float:
+        """The factor of the products A B."""
+        return self.alpha / self.rank

@@ -1,0 +1,113 @@
+"""Write adapters in the files of PEFT, for Hugging Face's `PeftModel.from_pretrained`.
+
+::
+
+    blocks.3.attention.query.kernel_lora_a (in, rank)
+    ──►  base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight (rank, in)
+
+Source: the page "PEFT checkpoint format" of PEFT's documentation.
+"""
+
+from collections.abc import Iterable, Iterator
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from jaxpipe.errors import CheckpointError, ConfigError
+from jaxpipe.finetune import LORA_A, LORA_B, LoraConfig
+from jaxpipe.interchange.gpt2_config import check_is_gpt2
+from jaxpipe.interchange.gpt2_tensors import their_names
+from jaxpipe.interchange.llama_config import llama_config_of
+from jaxpipe.interchange.llama_tensors import llama_pairs
+from jaxpipe.models import GptConfig, ModelConfig
+from jaxpipe.runtime.checkpoint import Read
+from jaxpipe.runtime.storage.atomic_write import mode_by_umask
+
+ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
+ADAPTER_CONFIG: Final = "adapter_config.json"
+
+_PREFIX: Final = "base_model.model."
+_WEIGHT: Final = ".weight"
+
+
+def write_adapter(
+    folder: Path, config: ModelConfig, lora: LoraConfig, read: Read, present: Iterable[str]
+) -> None:
+    """Write the adapters among the tensors that are `present`, in float32.
+
+    Raises:
+        ConfigError: the model is none that `transformers` has, or some layers lack an adapter that
+            others have.
+        CheckpointError: the folder cannot be written, or a tensor is missing.
+    """
+    names = dict(_adapted(config, frozenset(present)))
+    tensors = read([name + suffix for name in names for suffix in (LORA_A, LORA_B)])
+    theirs: dict[str, np.ndarray] = {}
+    for name, module in names.items():
+        a, b = (np.asarray(tensors[name + each], np.float32) for each in (LORA_A, LORA_B))
+        theirs[f"{_PREFIX}{module}.lora_A.weight"] = np.ascontiguousarray(a.T)
+        flat = b.reshape(len(b), prod(b.shape[1:]))  # queries, keys and values side by side
+        theirs[f"{_PREFIX}{module}.lora_B.weight"] = np.ascontiguousarray(flat.T)
+    fields = _fields(config, lora, targets=_targets(config, lora, names.values()))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with mode_by_umask(folder / ADAPTER_WEIGHTS):
+            save_file(theirs, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        text = msgspec.json.format(msgspec.json.encode(fields), indent=2)
+        (folder / ADAPTER_CONFIG).write_bytes(text + b"\n")
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"an export needs a folder to write: {folder} cannot be written: {error}; name another"
+        ) from error
+
+
+def _adapted(config: ModelConfig, present: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Yield each kernel with an adapter, and the module that it is in `transformers`."""
+    if isinstance(config, GptConfig):
+        check_is_gpt2(config)
+        pairs = their_names(config)
+    else:
+        llama_config_of(config)  # refuses what `transformers` lacks
+        pairs = ((pair.ours, pair.theirs) for pair in llama_pairs(config))
+    for ours, theirs in pairs:
+        if ours + LORA_A in present:
+            yield ours, theirs.removesuffix(_WEIGHT)
+
+
+def _targets(config: ModelConfig, lora: LoraConfig, modules: Iterable[str]) -> list[str]:
+    """Return the ends of the names of modules: PEFT expects those of all layers."""
+    ends = [".".join(module.split(".")[-2:]) for module in modules]
+    depth = config.depth
+    for end in ends:
+        if ends.count(end) != depth:
+            raise ConfigError(
+                f"PEFT's adapters belong to all layers: `lora.targets` is "
+                f"{', '.join(lora.targets)}, and {end} has one in {ends.count(end)} of {depth}; "
+                "export the merged model instead, without `--adapter`"
+            )
+    return sorted(set(ends))
+
+
+def _fields(config: ModelConfig, lora: LoraConfig, *, targets: list[str]) -> dict[str, Any]:
+    return {
+        "base_model_name_or_path": None,
+        "bias": "none",
+        # GPT-2 keeps kernels as (inputs, outputs).
+        "fan_in_fan_out": isinstance(config, GptConfig),
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": 0.0,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": lora.rank,
+        "target_modules": targets,
+        "task_type": "CAUSAL_LM",
+        "use_dora": False,
+        "use_rslora": False,
+    }
