@@ -34,6 +34,7 @@ from typing import Any, Final, TypeAlias
 from flax import nnx
 from jaxtyping import Array, Float, Int, Integer, Key
 
+from jaxpipe.models.cached_attention import CachedAttention
 from jaxpipe.models.ends import Embedding, Head, gpt_head
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.layers import Block
@@ -136,16 +137,22 @@ class Gpt:
         return _parts(self.config).init(self.config, key, layers=layers, embed=embed, head=head)
 
     def embed(
-        self, params: Parameters, inputs: Inputs, key: Key[Array, ""] | None
+        self,
+        params: Parameters,
+        inputs: Inputs,
+        key: Key[Array, ""] | None,
+        starts: Int[Array, " batch"] | None = None,
     ) -> Float[Array, "batch seq dim"]:
         """Return the input of the first layer, in `compute_dtype`; no key, no dropout.
 
-        A token outside the vocabulary makes its row NaN.
+        A token outside the vocabulary makes its row NaN. The first token of each text is at its
+        position in `starts`, 0 by default; pictures have none.
 
         Raises:
             ValueError: there are more tokens than `sequence`, or pictures have another shape.
         """
-        return nnx.merge(self._embedding, params["embed"])(inputs, key)
+        embedding = nnx.merge(self._embedding, params["embed"])
+        return embedding(inputs, key) if starts is None else embedding(inputs, key, starts)
 
     def block(
         self, layer: Parameters, x: Float[Array, "batch seq dim"], key: Key[Array, ""] | None
@@ -155,6 +162,12 @@ class Gpt:
         If its router has auxiliary losses, return a pair of the output and their sum.
         """
         return nnx.merge(self._block, layer)(x, key)
+
+    def cached_block(
+        self, layer: Parameters, x: Float[Array, "batch seq dim"], cached: CachedAttention
+    ) -> Float[Array, "batch seq dim"]:
+        """Apply one layer with another attention (`jaxpipe.models.decoder`)."""
+        return nnx.merge(self._block, layer)(x, None, cached)
 
     def head(
         self, params: Parameters, x: Float[Array, "batch seq dim"]

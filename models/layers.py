@@ -26,7 +26,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from jaxpipe.models.attention import self_attention
+from jaxpipe.models.attention import Scores, self_attention
+from jaxpipe.models.cached_attention import CachedAttention
 from jaxpipe.models.dropout import dropout
 from jaxpipe.models.gpt_config import GptConfig
 
@@ -82,14 +83,20 @@ class Attention(nnx.Module):
             config.dim, config.dim, kernel_init=nnx.initializers.normal(residual_std)
         )
 
-    def __call__(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq dim"]:
-        """Return the attention output of each token."""
+    def __call__(
+        self, x: Float[Array, "batch seq dim"], cached: CachedAttention | None = None
+    ) -> Float[Array, "batch seq dim"]:
+        """Return the attention output of each token, of `cached` if it is given."""
         batch, seq, dim = x.shape
         with jax.named_scope("qkv"):
             qkv = self.qkv(x.reshape(-1, dim)).reshape(batch, seq, 3, dim)
         heads, form = self.num_heads, self.form
         with jax.named_scope("attention"):
-            mixed = self_attention(qkv, num_heads=heads, form=form, causal=self.causal)
+            if cached is None:
+                mixed = self_attention(qkv, num_heads=heads, form=form, causal=self.causal)
+            else:
+                q, k, v = jnp.moveaxis(qkv.reshape(batch, seq, 3, heads, dim // heads), 2, 0)
+                mixed = cached(q, k, v, form=form, scores=Scores(causal=self.causal))
         with jax.named_scope("project"):
             return self.project(mixed).reshape(batch, seq, dim)
 
@@ -136,12 +143,15 @@ class Block(nnx.Module):
         self.mlp = Mlp(config, residual_std=residual_std, rngs=rngs)
 
     def __call__(
-        self, x: Float[Array, "batch seq dim"], key: Key[Array, ""] | None
+        self,
+        x: Float[Array, "batch seq dim"],
+        key: Key[Array, ""] | None,
+        cached: CachedAttention | None = None,
     ) -> Float[Array, "batch seq dim"]:
         """Return the input of the next layer; dropout is off where `key` is None."""
         # Two keys: equal masks after attention and MLP would drop the same elements.
         first, second = (None, None) if key is None else jax.random.split(key)
-        x = attend(self, x, first)
+        x = attend(self, x, first, cached)
         # Scopes: the norm belongs to the product that reads it.
         with jax.named_scope("up"):
             normed = jax.checkpoint(self.norm2)(x)
@@ -160,12 +170,15 @@ class Attending(Protocol):
 
 
 def attend(
-    layer: Attending, x: Float[Array, "batch seq dim"], key: Key[Array, ""] | None
+    layer: Attending,
+    x: Float[Array, "batch seq dim"],
+    key: Key[Array, ""] | None,
+    cached: CachedAttention | None = None,
 ) -> Float[Array, "batch seq dim"]:
     """Return the residual stream after the attention of a layer."""
     with jax.named_scope("qkv"):
         normed = jax.checkpoint(layer.norm1)(x)
-    mixed = layer.attention(normed)
+    mixed = layer.attention(normed, cached)
     with jax.named_scope("add1"):
         return x + dropout(mixed, key, rate=layer.dropout)
 

@@ -6,38 +6,72 @@ from typing import Annotated
 import tyro
 
 
-def generate(
+def generate(  # noqa: PLR0913 - each is an option
     run: tyro.conf.Positional[Path],
     *,
-    prompt: Annotated[str, tyro.conf.arg(metavar="TEXT")],
+    prompt: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT")],
     tokens: int = 200,
     temperature: float = 0.8,
     top_k: int | None = None,
+    top_p: float | None = None,
+    stop: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT")] = (),
     seed: int = 0,
 ) -> int:
     """Continue a text with the newest checkpoint of a run.
 
+    One text is shown as it is drawn. Several are drawn as one batch, and shown at the end; text n,
+    counted from 0, is that of `--seed` + n.
+
     Args:
         run: the folder of a run.
-        prompt: the text to continue.
+        prompt: the text to continue; may be repeated.
         tokens: number of tokens to add.
         temperature: 0 is greedy; 1 samples from the distribution of the model.
         top_k: sample from the k most likely tokens only.
+        top_p: sample from the fewest tokens that together have this probability.
+        stop: end before this text; may be repeated.
         seed: seed of the sampling.
     """
     import os
 
     from jaxpipe.errors import ConfigError
     from jaxpipe.run.console import console
-    from jaxpipe.run.sample import sample_text
+    from jaxpipe.run.sample import sample_texts
     from jaxpipe.runtime.checkpoint import latest
     from jaxpipe.runtime.process.compile_cache import use_compile_cache
 
     if tokens < 0:
         raise ConfigError(f"`--tokens` must not be negative, not {tokens}; give 0 or more")
+    if not prompt:
+        raise ConfigError("a text is continued: `--prompt` is missing; give one or more")
     use_compile_cache(os.environ)
-    text = sample_text(
-        latest(run), prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed
+    streams = len(prompt) == 1
+    begun = False
+
+    def show(text: str) -> None:
+        nonlocal begun
+        if not streams:
+            return
+        # The prompt comes with the first token: before it, the checkpoint may be refused.
+        shown = text if begun else prompt[0] + text
+        begun = True
+        console.print(shown, markup=False, end="")
+
+    drawn = sample_texts(
+        latest(run),
+        prompt,
+        tokens=tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stops=stop,
+        show=show,
     )
-    console.print(text, markup=False)
+    if streams:
+        console.print()
+        return 0
+    for number, text in enumerate(drawn):
+        console.rule(f"text {number}", align="left", style="")
+        console.print(text, markup=False)
     return 0

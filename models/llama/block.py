@@ -23,6 +23,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxpipe.models.attention import Scores, grouped_attention
+from jaxpipe.models.cached_attention import CachedAttention
 from jaxpipe.models.layers import INIT_STD, residual_init_std
 from jaxpipe.models.llama.llama_config import Activation, LlamaConfig
 from jaxpipe.models.llama.rms_norm import RmsNorm
@@ -72,28 +73,30 @@ class Attention(nnx.Module):
             self.query_norm = RmsNorm(config, config.width, rngs=rngs)
             self.key_norm = RmsNorm(config, config.width, rngs=rngs)
 
-    def __call__(self, x: Hidden) -> Hidden:
-        """Return the attention output of each token."""
+    def __call__(self, x: Hidden, cached: CachedAttention | None = None) -> Hidden:
+        """Return the attention output of each token, of `cached` if it is given."""
         batch, seq, dim = x.shape
+        starts = None if cached is None else cached.starts
         normed = self.config.qk_norm
         flat = x.reshape(-1, dim)
         with jax.named_scope("qkv"):
             heads = (batch, seq, -1, self.config.width)
             q, k, v = (each(flat).reshape(heads) for each in (self.query, self.key, self.value))
-            q = self._turned(q, self.query_norm if normed else None)
-            k = self._turned(k, self.key_norm if normed else None)
+            q = self._turned(q, self.query_norm if normed else None, starts)
+            k = self._turned(k, self.key_norm if normed else None, starts)
+        attend = grouped_attention if cached is None else cached
         with jax.named_scope("attention"):
-            mixed = grouped_attention(q, k, v, form=self.config.attention, scores=self.scores)
+            mixed = attend(q, k, v, form=self.config.attention, scores=self.scores)
         with jax.named_scope("project"):
             return self.project(mixed).reshape(x.shape)
 
-    def _turned(self, heads: Array, norm: RmsNorm | None) -> Array:
+    def _turned(self, heads: Array, norm: RmsNorm | None, starts: Array | None) -> Array:
         angles = frequencies(self.config)
 
         # Keeps its input, and without a norm nothing: a rotation is linear.
         @jax.checkpoint
         def turn(heads: Array) -> Array:
-            return rotate(heads if norm is None else norm(heads), angles)
+            return rotate(heads if norm is None else norm(heads), angles, starts)
 
         return turn(heads)
 
@@ -148,11 +151,11 @@ class Block(nnx.Module):
             self.attention_norm = norm()
             self.mlp_norm = norm()
 
-    def __call__(self, x: Hidden) -> Hidden:
+    def __call__(self, x: Hidden, cached: CachedAttention | None = None) -> Hidden:
         """Return the residual stream after the layer."""
         with jax.named_scope("qkv"):
             normed = jax.checkpoint(self.norm1)(x)
-        mixed = self.attention(normed)
+        mixed = self.attention(normed, cached)
         with jax.named_scope("add1"):
             x = x + (jax.checkpoint(self.attention_norm)(mixed) if self.post_norms else mixed)
         with jax.named_scope("up"):
@@ -174,12 +177,12 @@ class Pair(nnx.Module):
         self.local = Block(config, window=config.window, rngs=rngs)
         self.full = Block(config, window=0, rngs=rngs)
 
-    def __call__(self, x: Hidden) -> Hidden:
+    def __call__(self, x: Hidden, cached: CachedAttention | None = None) -> Hidden:
         """Return the residual stream after both."""
         with jax.named_scope("local"):
-            x = self.local(x)
+            x = self.local(x, cached)
         with jax.named_scope("full"):
-            return self.full(x)
+            return self.full(x, cached)
 
 
 def layer(config: LlamaConfig, *, rngs: nnx.Rngs) -> Block | Pair:

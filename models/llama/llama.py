@@ -28,6 +28,7 @@ from typing import Any, Final
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
+from jaxpipe.models.cached_attention import CachedAttention
 from jaxpipe.models.ends import Head
 from jaxpipe.models.llama.block import layer
 from jaxpipe.models.llama.ends import TokenEmbedding, llama_head
@@ -144,6 +145,12 @@ class Llama:
         """Apply one layer, given one slice of `params["blocks"]`; `key` is not used."""
         del key
         return nnx.merge(self._block, layer)(x)
+
+    def cached_block(
+        self, layer: Parameters, x: Float[Array, "batch seq dim"], cached: CachedAttention
+    ) -> Float[Array, "batch seq dim"]:
+        """Apply one layer with another attention (`jaxpipe.models.decoder`)."""
+        return nnx.merge(self._block, layer)(x, cached)
 
     def head(
         self, params: Parameters, x: Float[Array, "batch seq dim"]

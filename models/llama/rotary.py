@@ -8,20 +8,27 @@ Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Emb
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 
 def rotate(
-    x: Float[Array, "batch seq heads width"], angles: Float[np.ndarray, " pairs"]
+    x: Float[Array, "batch seq heads width"],
+    angles: Float[np.ndarray, " pairs"],
+    starts: Int[Array, " batch"] | None = None,
 ) -> Float[Array, "batch seq heads width"]:
     """Return queries or keys, turned by their positions; computed in float32.
+
+    The first of each sequence is at its position in `starts`, 0 by default.
 
     >>> quarter = np.array([np.pi / 2])
     >>> rotate(jnp.array([[[[1.0, 0.0]], [[1.0, 0.0]]]]), quarter).round(3)[0, 1, 0].tolist()
     [-0.0, 1.0]
     """
-    turned = jnp.arange(x.shape[1])[:, None] * jnp.asarray(angles, jnp.float32)
-    cos, sin = (f(turned)[:, None] for f in (jnp.cos, jnp.sin))
+    positions = jnp.arange(x.shape[1])
+    if starts is not None:
+        positions = positions + starts[:, None]
+    turned = positions[..., None] * jnp.asarray(angles, jnp.float32)
+    cos, sin = (f(turned)[..., None, :] for f in (jnp.cos, jnp.sin))
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     pairs = first * cos - second * sin, second * cos + first * sin
     return jnp.concatenate(pairs, axis=-1).astype(x.dtype)

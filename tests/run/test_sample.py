@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import pytest
 
+from jaxpipe.generate import tokens
 from jaxpipe.run.sample import sample_text
-from jaxpipe.runtime import sampling
 from jaxpipe.runtime.checkpoint import latest
 from tests.runtime.training import run_tree, tiny_tree
 
@@ -21,13 +21,13 @@ def test_a_sample_has_the_precision_of_its_run(
     one = {"train": {"steps": 1}, "plan": {"stages": 1, "replicas": 1}}
     run_tree(tiny_tree(tmp_path, dataset, **one, run={"matmul_precision": chosen}))
     used: list[object] = []
-    drawn = sampling.continuation
+    drawn = tokens.generated
 
-    def continuation(*arguments: Any, **options: Any) -> Iterator[int]:
-        for token in drawn(*arguments, **options):
+    def generated(*arguments: Any, **options: Any) -> Iterator[tuple[int, ...]]:
+        for step in drawn(*arguments, **options):
             used.append(jax.config.jax_default_matmul_precision)  # pyright: ignore[reportAttributeAccessIssue]
-            yield token
+            yield step
 
-    monkeypatch.setattr(sampling, "continuation", continuation)
+    monkeypatch.setattr(tokens, "generated", generated)
     assert sample_text(latest(tmp_path), "a", tokens=2, temperature=0.0).startswith("a")
     assert used == [expected] * 2

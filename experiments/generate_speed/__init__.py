@@ -1,0 +1,1 @@
+"""Speed of `jaxpipe generate` next to `transformers`, on the same weights and cores."""

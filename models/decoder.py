@@ -1,0 +1,98 @@
+"""Prefill and one-token steps of a whole model, with a cache of keys and values.
+
+The layers are those of training, with another attention (`jaxpipe.models.cached_attention`)::
+
+    prompts ─► prefill ─► logits, cache ─┐
+                             ┌───────────┴─► draw a token ─► step ─► logits, cache ─┐
+                             └──────────────────────────────────────────────────────┘
+"""
+
+from dataclasses import dataclass
+from typing import TypeGuard
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxpipe.models.cached_attention import Cache, CachedAttention, Decode, Prefill
+from jaxpipe.models.gpt import Gpt
+from jaxpipe.models.llama.llama import Llama
+from jaxpipe.models.parts import Parameters
+
+Logits = Float[Array, "batch vocabulary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """A model of text whose tokens read earlier ones alone; `room` is the longest text."""
+
+    model: Gpt | Llama
+    room: int
+
+    def __post_init__(self) -> None:
+        assert can_decode(self.model), self.model
+        assert 0 < self.room <= self.model.sequence, (self.room, self.model.sequence)
+
+    def prefill(
+        self, params: Parameters, prompts: Int[Array, "batch seq"], lengths: Int[Array, " batch"]
+    ) -> tuple[Logits, Cache]:
+        """Return the logits after the last token of each prompt, and the cache.
+
+        Prompts that are shorter than others are padded at their end, with any token.
+        """
+
+        def layer(x: Array, params: Parameters) -> tuple[Array, Array]:
+            attention = Prefill()
+            return self._block(params, x, attention), jnp.stack(attention.kept)
+
+        x, kept = jax.lax.scan(layer, self._embed(params, prompts, None), params["blocks"])
+        kept = kept.reshape(-1, *kept.shape[2:])  # a pair has two attention layers
+        padding = [(0, 0)] * kept.ndim
+        padding[3] = (0, self.room - prompts.shape[1])
+        last = jnp.take_along_axis(x, lengths[:, None, None] - 1, axis=1)
+        return self.model.head(params, last)[:, 0], jnp.pad(kept, padding)
+
+    def step(
+        self,
+        params: Parameters,
+        tokens: Int[Array, " batch"],
+        positions: Int[Array, " batch"],
+        cache: Cache,
+    ) -> tuple[Logits, Cache]:
+        """Return the logits after one more token of each row, and the cache with it.
+
+        `positions` are those of the tokens: the lengths of the texts before them.
+        """
+        per_layer = cache.shape[0] // self.model.num_layers
+
+        def layer(carry: tuple[Array, Array], each: tuple[Parameters, Array]) -> tuple:
+            (x, cache), (params, number) = carry, each
+            attention = Decode(cache, positions, layer=per_layer * number)
+            return (self._block(params, x, attention), attention.cache), None
+
+        x = self._embed(params, tokens[:, None], positions)
+        layers = params["blocks"], jnp.arange(self.model.num_layers)
+        (x, cache), _ = jax.lax.scan(layer, (x, cache), layers)
+        return self.model.head(params, x)[:, 0], cache
+
+    def _embed(self, params: Parameters, tokens: Array, starts: Array | None) -> Array:
+        if isinstance(self.model, Llama):  # its positions are those of keys and queries
+            return self.model.embed(params, tokens, None)
+        return self.model.embed(params, tokens, None, starts)
+
+    def _block(self, params: Parameters, x: Array, attention: CachedAttention) -> Array:
+        return self.model.cached_block(params, x, attention)
+
+
+def can_decode(model: object) -> TypeGuard[Gpt | Llama]:
+    """Return whether a model is one that `Decoder` knows.
+
+    Tokens of an encoder read later ones, pictures have none, and experts have a capacity that all
+    tokens of a text share.
+    """
+    if isinstance(model, Llama):
+        return True
+    if not isinstance(model, Gpt):
+        return False
+    config = model.config
+    return config.causal and not (config.experts or config.classes or config.patch)
