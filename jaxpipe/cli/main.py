@@ -28,6 +28,7 @@ from jaxpipe.cli.compare import compare
 from jaxpipe.cli.data import prepare
 from jaxpipe.cli.doctor import doctor
 from jaxpipe.cli.emulate import emulate
+from jaxpipe.cli.evaluate import evaluate
 from jaxpipe.cli.generate import generate
 from jaxpipe.cli.init import init
 from jaxpipe.cli.interchange import export, import_model
@@ -73,6 +74,7 @@ TOPICS: Mapping[str, Mapping[str, Command]] = {
         "data": data,
         "train": train,
         "generate": generate,
+        "evaluate": evaluate,
         "import": import_model,
         "export": export,
     },

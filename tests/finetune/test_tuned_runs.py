@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxpipe.cli.main import main
 from jaxpipe.config import config_from, describe, read_merged, restored_model
 from jaxpipe.interchange import begin_run, our_names, shape_of
+from jaxpipe.run.evaluate import held_out_losses
 from jaxpipe.runtime.checkpoint import Checkpoint, latest, open_checkpoint
 from jaxpipe.runtime.metrics.records import METRICS_FILE, StepMetrics, read_metrics
 from tests.runtime.training import Tree, run_tree, tiny_tree
@@ -117,6 +119,21 @@ def test_what_reads_a_checkpoint_has_merged_kernels(adapted: Path) -> None:
     kernel = params["blocks"]["attention"]["qkv"]
     assert kernel.keys() == {"kernel", "bias"}
     np.testing.assert_allclose(kernel["kernel"][1], expected, rtol=1e-6)
+
+
+def test_an_evaluation_is_that_of_training(
+    adapted: Path, dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = metrics_of(adapted)[-1].eval_loss
+    assert last is not None
+    # A batch of 8 windows, as in training.
+    (found,) = held_out_losses(newest(adapted), [dataset], most_windows=8)
+    assert found.num_targets == 8 * 16
+    np.testing.assert_allclose(found.loss, last, rtol=1e-5)
+    assert main(["evaluate", str(adapted), "--data", str(dataset), "--windows", "8"]) == 0
+    assert f"{last:.4f} nats per token" in capsys.readouterr().out
+    assert main(["evaluate", str(adapted), "--windows", "0"]) == 2
+    assert "`--windows` must be at least 1, not 0" in capsys.readouterr().err
 
 
 def test_frozen_layers_keep_their_bits(tmp_path: Path, dataset: Path) -> None:

@@ -1,0 +1,46 @@
+"""`jaxpipe evaluate`: the perplexity of a run's model on held-out data."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+def evaluate(
+    run: tyro.conf.Positional[Path],
+    *,
+    data: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FOLDER")] = (),
+    windows: int | None = None,
+) -> int:
+    """Measure the perplexity of the newest checkpoint of a run on held-out data.
+
+    The model is computed on one device, with its adapters merged, if it has some.
+
+    Args:
+        run: the folder of a run.
+        data: a prepared dataset, with the tokenizer of the run; may be repeated; by default the one
+            of the run.
+        windows: the most windows of each dataset, the first ones; by default all.
+    """
+    import os
+
+    from jaxpipe.config import saved_config
+    from jaxpipe.errors import ConfigError
+    from jaxpipe.run.console import console
+    from jaxpipe.run.evaluate import held_out_losses
+    from jaxpipe.runtime.checkpoint import latest, open_checkpoint
+    from jaxpipe.runtime.process.compile_cache import use_compile_cache
+
+    if windows is not None and windows < 1:
+        raise ConfigError(f"`--windows` must be at least 1, not {windows}")
+    use_compile_cache(os.environ)
+    checkpoint = open_checkpoint(latest(run))
+    folders = data or (Path(saved_config(checkpoint).data.folder),)
+    console.print(f"step {checkpoint.step} of {run}, held-out parts, measured\n", markup=False)
+    for each in held_out_losses(checkpoint, folders, most_windows=windows):
+        console.print(
+            f"{each.loss:8.4f} nats per token   perplexity {each.perplexity:10,.2f}   "
+            f"{each.num_targets:>12,} tokens   {each.folder}",
+            markup=False,
+        )
+    return 0

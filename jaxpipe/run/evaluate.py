@@ -1,0 +1,109 @@
+"""The held-out loss of a checkpoint on several datasets, on one device."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import exp
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxpipe.config import restored_model, saved_config, tokenizer_of
+from jaxpipe.errors import ConfigError
+from jaxpipe.runtime.checkpoint import Checkpoint
+from jaxpipe.runtime.data import Dataset, eval_batch, num_eval_batches, open_dataset
+
+if TYPE_CHECKING:  # they import jax
+    from jax import Array
+
+    from jaxpipe.runtime.stage.model import Parameters
+    from jaxpipe.runtime.stage.stage import Stage
+
+_BATCH = 8
+"""Windows that are computed at once; a loss does not depend on it but for rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """The mean loss over the targets of a dataset's held-out part [nats per token]."""
+
+    folder: Path
+    num_targets: int
+    loss: float
+
+    @property
+    def perplexity(self) -> float:
+        """The exponential of the loss."""
+        return exp(self.loss)
+
+
+def held_out_losses(
+    checkpoint: Checkpoint, folders: Iterable[Path], *, most_windows: int | None = None
+) -> Iterator[HeldOut]:
+    """Yield the loss on each dataset: on all whole windows held out, or on the first of them.
+
+    Windows have the length of the run's samples; adapters are merged. Everything is checked before
+    the first loss is computed.
+
+    Raises:
+        CheckpointError: the checkpoint is corrupt.
+        ConfigError: the model predicts labels, or a dataset has another tokenizer.
+        DataError: a dataset is missing, corrupt, or shorter than a window.
+    """
+    import jax
+
+    from jaxpipe.runtime.config import Loop
+    from jaxpipe.runtime.stage.stage import Stage
+
+    config = saved_config(checkpoint)
+    if config.model.classes:
+        raise ConfigError(
+            f"only a model of text has a perplexity: `model.classes` of {checkpoint.folder} is "
+            f"{config.model.classes}, not 0; name a run on text"
+        )
+    datasets = {folder: _opened(folder, checkpoint) for folder in folders}
+    sequence = config.train.sequence or config.model.sequence
+    windows = {
+        folder: _num_windows(data, sequence=sequence, most=most_windows)
+        for folder, data in datasets.items()
+    }
+    model, params = restored_model(checkpoint)
+    layers = range(model.num_layers)
+    stage = Stage(model=model, index=0, num_stages=1, layers=layers, loop=Loop.SCAN)
+    evaluate = jax.jit(partial(_summed, stage))
+    with jax.default_matmul_precision(config.run.matmul_precision.jax_name):
+        for folder, data in datasets.items():
+            losses = (
+                float(evaluate(params, batch))
+                for batch in _batches(data, num_windows=windows[folder], sequence=sequence)
+            )
+            num_targets = windows[folder] * sequence
+            # On the host, in float64: in float32, a long sum would lose digits.
+            yield HeldOut(folder=folder, num_targets=num_targets, loss=sum(losses) / num_targets)
+
+
+def _summed(stage: "Stage", params: "Parameters", windows: "Array") -> "Array":
+    return stage.evaluate(params, windows[:, :-1], windows[:, 1:])
+
+
+def _batches(data: Dataset, *, num_windows: int, sequence: int) -> Iterator[np.ndarray]:
+    for begin in range(0, num_windows, _BATCH):
+        rows = range(begin, min(begin + _BATCH, num_windows))
+        yield eval_batch(data.eval, index=0, batch=num_windows, sequence=sequence, rows=rows)
+
+
+def _num_windows(data: Dataset, *, sequence: int, most: int | None) -> int:
+    found = num_eval_batches(data.eval, batch=1, sequence=sequence)
+    return found if most is None else min(found, most)
+
+
+def _opened(folder: Path, checkpoint: Checkpoint) -> Dataset:
+    """Open a dataset whose tokens are those of the model."""
+    data = open_dataset(folder)
+    if data.labels is not None or data.tokenizer.definition != tokenizer_of(checkpoint).definition:
+        raise ConfigError(
+            f"tokens mean what they meant in training: `--data` {folder} has labels or another "
+            f"tokenizer than {checkpoint.folder}; prepare it with the tokenizer.json of the run"
+        )
+    return data
