@@ -105,8 +105,9 @@ def check_programs(plan: Plan) -> None:
         PlanError: they cannot, or a custom schedule has other ranks or microbatches.
     """
     if isinstance(plan.schedule, ScheduleKind):
-        # Raises if a schedule cannot be generated.
-        for replica in (None,) if plan.is_even else range(plan.num_replicas):
+        # Raises if a schedule cannot be generated: once for replicas that are alike.
+        by_shape = {each.shape: replica for replica, each in enumerate(plan.pipelines)}
+        for replica in by_shape.values():
             plan.train_schedule(replica=replica)
         return
     if not plan.is_even:

@@ -1,13 +1,16 @@
-"""Seconds of collectives on alpha-beta links: of any from its transfers, of two in closed form.
+"""Seconds of collectives on alpha-beta links: of any from its transfers, of some in closed form.
 
 `transfers_s` prices the very messages that ranks send, whatever the algorithm. The planner ranks
-thousands of sync trees, and so prices all-reduces along them in closed form. On p equal links of
-latency a and b seconds per byte, n bytes take:
+thousands of sync trees, and so prices all-reduces along them in closed form (`all_reduce_s`). On p
+equal links of latency a and b seconds per byte, n bytes take:
 
     ============== ==================================== ============================================
     ring           2 (p - 1) (a + n b / p)               reduce-scatter, then all-gather
     tree           2 (a + (q - 1) n b / c) for each      islands of q members first, in c chunks,
                    level, + (c - 1) (q - 1) n b / c      each of which turns round at once
+    shares         2 (a + (p - 1) n b / p)               each member reduces one share for all
+    islands of     2 (a + (q - 1) n b / q)               shares inside, then those of each share
+    shares         + 2 (a + (r - 1) n b / (q r))         across r islands of q members
     ============== ==================================== ============================================
 
 Where links differ, the closed forms take the slowest message of each round. Adding takes no time.
@@ -17,10 +20,13 @@ Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication O
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from enum import IntEnum
 from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
+
+import numpy as np
 
 from jaxpipe.collective import AllReduceKind, Collective, SyncTree, ranks, to_leaders
 from jaxpipe.collective.algorithms import num_chunks
@@ -121,6 +127,63 @@ def tree_s(links: Links, tree: SyncTree, *, num_bytes: float, chunk_bytes: float
     # The first chunk takes the whole path; each later one adds its time at the busiest port.
     first_s = _ascent_s(links, tree, chunk) + _descent_s(links, tree, chunk)
     return first_s + (chunks - 1) * _busiest_s(links, tree, chunk)
+
+
+def all_reduce_s(
+    kind: AllReduceKind,
+    links: Links,
+    tree: SyncTree,
+    *,
+    num_bytes: float,
+    chunk_bytes: float = inf,
+) -> float:
+    """Return the seconds of an all-reduce of a kind over the members of a sync tree.
+
+    Kinds that divide an array among the members count as shares: a ring around all, or directly,
+    which halving by a number of members that is no power of two exceeds.
+
+    >>> from jaxpipe.network.alpha_beta import uniform_links
+    >>> links = uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0)
+    >>> all_reduce_s(AllReduceKind.SHARDED, links, (0, 1, 2, 3), num_bytes=8)
+    14.0
+    >>> all_reduce_s(AllReduceKind.HIERARCHICAL, links, ((0, 1), (2, 3)), num_bytes=8)
+    16.0
+    """
+    members = ranks(tree)
+    if len(members) == 1:
+        return 0.0
+    if kind in (AllReduceKind.TREE, AllReduceKind.CENTRAL, AllReduceKind.CHAIN):
+        return tree_s(links, tree, num_bytes=num_bytes, chunk_bytes=chunk_bytes)
+    if kind is AllReduceKind.RING:
+        return ring_s(_of_members(links, members), num_bytes=num_bytes)
+    if kind is AllReduceKind.HIERARCHICAL:
+        return _islands_s(links, tree, num_bytes)
+    return _shares_s(links, members, num_bytes)
+
+
+def _islands_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
+    if isinstance(tree, int):
+        return 0.0
+    islands = [ranks(each) for each in tree]
+    inside_s = max(_islands_s(links, each, num_bytes) for each in tree)
+    # A member of the smallest island has the largest share to exchange with the others.
+    share = num_bytes / min(map(len, islands))
+    return inside_s + _shares_s(links, tuple(each[0] for each in islands), share)
+
+
+def _shares_s(links: Links, members: Sequence[int], num_bytes: float) -> float:
+    """Return the seconds in which each member reduces a share for all others and returns it."""
+    own = _of_members(links, members)
+    seconds_per_byte = own.seconds_per_byte.copy()
+    np.fill_diagonal(seconds_per_byte, 0.0)
+    wire_s = seconds_per_byte * (num_bytes / len(members))
+    port_s = max(wire_s.sum(axis=0).max(), wire_s.sum(axis=1).max())
+    return 2 * float(own.latency_s.max() + port_s)
+
+
+def _of_members(links: Links, members: Sequence[int]) -> Links:
+    both = np.ix_(members, members)
+    return Links(latency_s=links.latency_s[both], seconds_per_byte=links.seconds_per_byte[both])
 
 
 def _busiest_s(links: Links, tree: SyncTree, num_bytes: float) -> float:

@@ -1,7 +1,6 @@
 """Peak memory of a rank: parameters, gradients, optimizer state, and live activations."""
 
 from dataclasses import dataclass
-from itertools import cycle
 
 from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.group import Sharing
@@ -118,15 +117,16 @@ def overfull(
 
     A device of unknown memory fits everything. All devices of a rank need as much.
     """
-    whole = [None] if plan.is_even else range(plan.num_replicas)
-    needs = [
-        [memory.total for memory in stage_memory(plan, profile, each=each, replica=replica)]
-        for replica in whole
-    ]
+    # Once for replicas that are alike: a schedule is generated to know what lives when.
+    needs: dict[tuple[object, ...], list[int]] = {}
+    for replica, pipeline in enumerate(plan.pipelines):
+        if pipeline.shape not in needs:
+            whole = stage_memory(plan, profile, each=each, replica=replica)
+            needs[pipeline.shape] = [memory.total for memory in whole]
     of_devices = (
         (device, need)
-        for pipeline, of_row in zip(plan.pipelines, cycle(needs), strict=False)
-        for group, need in zip(pipeline.groups, of_row, strict=True)
+        for pipeline in plan.pipelines
+        for group, need in zip(pipeline.groups, needs[pipeline.shape], strict=True)
         for device in group
     )
     excess = {}

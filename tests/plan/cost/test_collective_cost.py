@@ -24,6 +24,7 @@ from jaxpipe.collective import (
 from jaxpipe.collective.sync_tree import chain, flat
 from jaxpipe.collective.transfers import in_sequence
 from jaxpipe.plan.cost import Links, ring_s, transfers_s, tree_s, uniform_links
+from jaxpipe.plan.cost.collective_cost import all_reduce_s
 from tests.collective.strategies import sync_trees
 from tests.oracles import collective_seconds as message_by_message
 
@@ -176,3 +177,24 @@ def test_a_nested_tree_is_a_chain(size: int, seed: int):
     assert tree_s(links, chain(range(size)), num_bytes=5.0) == pytest.approx(
         transfers_s(links, collective)
     )
+
+
+@pytest.mark.parametrize("kind", [AllReduceKind.SHARDED, AllReduceKind.HIERARCHICAL])
+@pytest.mark.parametrize("tree", [(0, 1), (0, 1, 2, 3), ((0, 1), (2, 3)), ((0, 1, 2), (3, 4, 5))])
+def test_on_equal_links_shares_take_as_long_as_their_messages(kind: AllReduceKind, tree: SyncTree):
+    links = uniform_links(len(ranks(tree)), latency_s=1.0, bandwidth_bytes_per_s=1.0)
+    exact_s = transfers_s(links, all_reduce_transfers(kind, tree, num_bytes=720.0))
+    # The closed form lets the last bytes of one direction wait for those of the other.
+    assert exact_s <= all_reduce_s(kind, links, tree, num_bytes=720.0) <= exact_s + 1.0
+
+
+def test_kinds_without_shares_are_priced_as_trees_and_rings():
+    links = random_links(5, seed=1)
+    tree = ((0, 1), (2, 3, 4))
+    for kind in (AllReduceKind.TREE, AllReduceKind.CENTRAL, AllReduceKind.CHAIN):
+        found = all_reduce_s(kind, links, tree, num_bytes=9.0, chunk_bytes=2.0)
+        assert found == tree_s(links, tree, num_bytes=9.0, chunk_bytes=2.0)
+    assert all_reduce_s(AllReduceKind.RING, links, tree, num_bytes=9.0) == ring_s(
+        links, num_bytes=9.0
+    )
+    assert all_reduce_s(AllReduceKind.RING, links, 3, num_bytes=9.0) == 0.0

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.plan.cost import estimate, slowness
 from jaxpipe.plan.decide import Task, build
+from jaxpipe.plan.sync import with_island_trees
 from jaxpipe.schedule import ScheduleKind, timetable
+from jaxpipe.topo import without_network
 from jaxpipe.topo.gpu import Precision
 from tests.plan.models import cluster_of, profile_of
 
@@ -77,3 +80,30 @@ def test_a_device_of_unknown_speed_is_like_the_profiled_one():
         bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s,
     )
     assert slowness(bare, profile_of(1), Precision.FP16).tolist() == [1.0]
+
+
+def test_unlike_replicas_are_as_slow_as_the_slowest():
+    cluster = without_network(cluster_of(1.0, 1.0, 1.0))
+    pipelines = (
+        Pipeline(devices=(0, 1), cut=(2, 2), num_microbatches=5),
+        Pipeline(devices=(2,), cut=(4,), num_microbatches=3),
+    )
+    plan = Plan(pipelines=pipelines, schedule=ScheduleKind.ONE_F_ONE_B, tied=False)
+    plan = with_island_trees(plan, cluster.devices)
+    profile = profile_of(4, layer_parameters=0, activation_bytes=0)
+    found = estimate(plan, cluster, profile, slow=np.ones(3))
+    # Layers take a second: 2 x 2 + 4 x 2 = 12 of the first, 3 x 4 = 12 of the second.
+    assert found.step_s == pytest.approx(12.0)
+    fewer = replace(plan, pipelines=(pipelines[0], replace(pipelines[1], num_microbatches=4)))
+    assert estimate(fewer, cluster, profile, slow=np.ones(3)).step_s == pytest.approx(16.0)
+
+
+def test_chunks_of_a_rank_take_their_time_one_after_the_other():
+    cluster = without_network(cluster_of(1.0, 1.0))
+    pipeline = Pipeline(devices=(0, 1), cut=(1, 1, 1, 1), num_microbatches=3)
+    plan = Plan(pipelines=(pipeline,), schedule=ScheduleKind.INTERLEAVED, tied=False, num_chunks=2)
+    plan = with_island_trees(plan, cluster.devices)
+    profile = profile_of(4, layer_parameters=0, activation_bytes=0)
+    found = estimate(plan, cluster, profile, slow=np.ones(2))
+    assert found.fill_s == pytest.approx(4.0)
+    assert found.steady_s == pytest.approx(2 * 2.0)
