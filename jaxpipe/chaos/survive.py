@@ -6,9 +6,9 @@
     attempt 2    4 ranks, from the newest checkpoint, as `jaxpipe run` starts them
 
 Three continue with their own state: the replica of a lost stage has it. Two resume from a
-checkpoint, for the stages of three ranks have no replicas; so do three with a sharded optimizer. A
-model of two layers leaves the third rank without work. A rank that is stopped instead of killed is
-killed by a rank that detects it.
+checkpoint, for the stages of three ranks have no replicas; so do three with a sharded optimizer. Of
+a model of two layers, two ranks keep their stages and the third has no work. A rank that is stopped
+instead of killed is killed by a rank that detects it.
 """
 
 import random
@@ -42,7 +42,7 @@ class _Case:
 
     name: str
     sizes: tuple[int, ...] = (4, 3, 2)
-    num_layers: int = 3
+    num_layers: int = 6
     is_sharded: bool = False
     by: signal.Signals = signal.SIGKILL
 

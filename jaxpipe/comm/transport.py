@@ -9,6 +9,7 @@ raises a `RankLostError`, on some ranks only. These call `revoke`, after which a
 error, and all that are left call `shrink`.
 """
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import jax
@@ -84,6 +85,6 @@ class SurvivingTransport(Transport, Protocol):
         """Return the transport of the remaining ranks, and their ranks in this one."""
         ...
 
-    def narrow(self, *, num_ranks: int) -> "SurvivingTransport | None":
-        """Return the transport of the first `num_ranks` ranks, and None on the others."""
+    def among(self, ranks: Sequence[int]) -> "SurvivingTransport | None":
+        """Return the transport of some ranks, numbered in this order, and None on the others."""
         ...

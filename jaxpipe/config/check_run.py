@@ -41,12 +41,6 @@ def check_run(
             f"`model.sequence` {config.model.sequence}; lower the first or raise the second"
         )
     check_installed(config.run.trackers)
-    if config.run.survive is Survival.SHRINK and config.plan.has_unlike_replicas:
-        raise ConfigError(
-            f"a plan whose replicas differ cannot shrink: `run.survive` is {config.run.survive}, "
-            f"and `plan.cuts` or `plan.shares` is given; remove them, or set `run.survive` to "
-            f"{Survival.RESTART}"
-        )
     if config.run.survive is Survival.SHRINK and config.plan.file is not None:
         raise ConfigError(
             f"a plan from a file cannot shrink: `run.survive` is {config.run.survive}, "

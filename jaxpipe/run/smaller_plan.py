@@ -1,38 +1,54 @@
-"""A smaller plan for a run that has lost ranks."""
+"""Another plan for a run that has lost ranks, or has them back."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.config import Config, cluster_from, plan_from
 from jaxpipe.errors import UserError
+from jaxpipe.plan import Pipeline, Plan, PlanConfig
+from jaxpipe.plan.cost import Profile
+from jaxpipe.plan.partition import even_partition
+from jaxpipe.plan.replan import Future, Remaining, Replanned, candidates, choose
+from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
+from jaxpipe.run.forecast import conditions_from
 from jaxpipe.topo import Cluster
 
-_SIZES = ("plan.stages", "plan.replicas")
+_SIZES = ("plan.stages", "plan.replicas", "plan.cut", "plan.cuts", "plan.shares")
 
 
 def smaller(
     config: Config, settings: Sequence[str], *, devices: Sequence[str] = ()
 ) -> tuple[str, ...] | None:
-    """Return settings for the largest plan with fewer ranks; None if there is none.
+    """Return settings for the fastest plan with fewer ranks; None if there is none.
 
     `settings` are those that `config` was read with; they are kept, except for the size of a plan.
-    `devices` names the remaining devices, for example without the one of a lost rank. Among plans
-    of equal size the one with the most stages wins: each rank then holds less. A plan from a file
-    cannot be resized, nor one whose replicas differ.
+    `devices` names the remaining devices, for example without the one of a lost rank. All ranks
+    read a checkpoint, so no state moves. A plan from a file cannot be resized.
     """
     num_ranks = config.plan.num_ranks
-    found = None if num_ranks is None else within(config, num_ranks=num_ranks - 1, devices=devices)
+    if num_ranks is None:
+        return None
+    found = within(config, num_ranks=num_ranks - 1, devices=devices, moves=False)
     if found is None:
         return None
     changed = (*_SIZES, "plan.devices") if devices else _SIZES
     # Later settings would win, but each attempt would lengthen the command line.
     kept = [each for each in settings if each.split("=")[0] not in changed]
-    sizes = (f"plan.stages={found.plan.stages}", f"plan.replicas={found.plan.replicas}")
     # Names of devices need no escapes in TOML: `jaxpipe.topo.names` has their rule.
-    named = (f"plan.devices={json.dumps(list(devices))}",) if devices else ()
-    return (*kept, *sizes, *named)
+    named = (f"plan.devices={json.dumps(list(found.plan.devices))}",) if devices else ()
+    return (*kept, *_size_settings(found.plan), *named)
+
+
+def _size_settings(plan: PlanConfig) -> tuple[str, ...]:
+    lists = {"cut": plan.cut, "cuts": plan.cuts, "shares": plan.shares}
+    given = tuple(f"plan.{name}={json.dumps(value)}" for name, value in lists.items() if value)
+    if plan.cuts is not None:
+        return given
+    return (f"plan.stages={plan.stages}", f"plan.replicas={plan.replicas}", *given)
 
 
 def within(
@@ -41,33 +57,120 @@ def within(
     num_ranks: int,
     devices: Sequence[str] = (),
     all_reduce: AllReduceKind | None = None,
+    running: Plan | None = None,
+    moves: bool = True,
 ) -> Config | None:
-    """Return the configuration with the largest plan of at most `num_ranks` ranks.
+    """Return the configuration with the best plan of at most `num_ranks` ranks; None if none fits.
 
-    None if no plan fits. Among plans of equal size the one with the most stages wins. `devices`
-    names the remaining devices in the order of their ranks; by default those of the plan. A running
-    plan's `all_reduce` is kept: to choose again takes seconds with hundreds of ranks.
+    The best has the least sum of `run.change_every` steps and, if the state `moves` between ranks,
+    the seconds of that. `devices` names the remaining devices, by default the first of those of
+    the `running` plan, by default the configured one; `plan.devices` of the result are in the order
+    of the new ranks. A running plan's `all_reduce` is kept: to choose again takes seconds with
+    hundreds of ranks.
     """
-    plan = replace(
-        config.plan,
-        devices=tuple(devices) or config.plan.devices,
-        all_reduce=config.plan.all_reduce or all_reduce,
+    found = replanned(
+        config,
+        num_ranks=num_ranks,
+        devices=devices,
+        all_reduce=all_reduce,
+        running=running,
+        moves=moves,
     )
-    if plan.file is not None or plan.has_unlike_replicas:
+    return None if found is None else found[0]
+
+
+def replanned(
+    config: Config,
+    *,
+    num_ranks: int,
+    devices: Sequence[str] = (),
+    all_reduce: AllReduceKind | None = None,
+    running: Plan | None = None,
+    moves: bool = True,
+) -> tuple[Config, Replanned] | None:
+    """Return the configuration of `within`, and what its plan costs."""
+    if config.plan.file is not None or num_ranks < 1:
         return None
     cluster = cluster_from(config)
-    lengths = range(1, num_ranks + 1)
-    sizes = [(n * m, n, m) for n in lengths for m in lengths if n * m <= num_ranks]
-    for _, length, count in sorted(sizes, reverse=True):  # by ranks, then by stages
-        sized = replace(plan, stages=length * plan.chunks, replicas=count)
-        if _fits(found := replace(config, plan=sized), cluster):
-            return found
-    return None
+    config = replace(
+        config,
+        plan=replace(config.plan, all_reduce=config.plan.all_reduce or all_reduce),
+    )
+    running = running or plan_from(config, cluster)
+    index = {device.name: number for number, device in enumerate(cluster.devices)}
+    used = [device for row in running.placement for device in row]
+    there = tuple(index[name] for name in devices) or tuple(used)
+    profile, slow = _costs(config, cluster)
+    remaining = Remaining(running=running, devices=there[:num_ranks], profile=profile, slow=slow)
+    names = tuple(cluster.devices[device].name for device in there)
+
+    def is_accepted(plan: Plan) -> bool:
+        sized = _sized(config, plan.pipelines, names, cluster)
+        return sized is not None and _is_accepted(sized, cluster, plan.all_reduce)
+
+    best = choose(
+        remaining,
+        Future(
+            cluster=cluster,
+            each=bytes_each(config.model, shards_optimizer=config.optimizer.sharded),
+            num_steps=config.run.change_every,
+            # With a sharded optimizer no rank has all moments of its stage: all read a checkpoint.
+            moves=moves and not config.optimizer.sharded,
+            chunk_bytes=config.comm.chunk_bytes,
+        ),
+        candidates(remaining),
+        is_accepted,
+    )
+    if best is None or (sized := _sized(config, best.plan.pipelines, names, cluster)) is None:
+        return None
+    return sized, best
 
 
-def _fits(config: Config, cluster: Cluster) -> bool:
+def _sized(
+    config: Config, pipelines: Sequence[Pipeline], names: Sequence[str], cluster: Cluster
+) -> Config | None:
+    """Return the configuration of some pipelines; devices without a rank come last.
+
+    A partition that the configuration gives stays one: a file's `plan.cut` cannot be unset.
+    """
+    plan, first = config.plan, pipelines[0]
+    cuts = {each.cut for each in pipelines}
+    if plan.cut is not None and len(cuts) > 1:
+        return None
+    even = even_partition(num_layers=config.model.num_layers, num_stages=first.num_stages)
+    has_own_cuts = plan.cuts is not None or len(cuts) > 1
+    has_cut = not has_own_cuts and (plan.cut is not None or first.cut != even)
+    is_equal = plan.shares is None and len({each.num_microbatches for each in pipelines}) == 1
+    used = [cluster.devices[device].name for each in pipelines for device in each.devices]
+    sized = replace(
+        plan,
+        stages=first.num_stages,
+        replicas=len(pipelines),
+        cut=first.cut if has_cut else None,
+        cuts=tuple(each.cut for each in pipelines) if has_own_cuts else None,
+        shares=None if is_equal else tuple(each.num_samples for each in pipelines),
+        devices=(*used, *(name for name in names if name not in set(used))),
+    )
+    return replace(config, plan=sized)
+
+
+def _costs(config: Config, cluster: Cluster) -> tuple[Profile, np.ndarray]:
+    """Return what the model costs, and how much slower each device is than its profile.
+
+    If the speed of a device is unknown, all are equal, and so slow that messages do not matter.
+    """
     try:
-        plan_from(config, cluster)
+        conditions = conditions_from(config, cluster)
+    except UserError:
+        profile = gpt_profile(config.model, remat=config.train.remat, flops_per_s=1.0)
+        return profile, np.ones(len(cluster))
+    return conditions.profile, conditions.slow
+
+
+def _is_accepted(config: Config, cluster: Cluster, all_reduce: AllReduceKind) -> bool:
+    plan = replace(config.plan, all_reduce=all_reduce)  # else it is chosen by simulation
+    try:
+        plan_from(replace(config, plan=plan), cluster)
     except UserError:
         return False
     return True

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.comm import BROADCAST_TAG, SurvivingTransport, Transport, broadcast_bytes
 from jaxpipe.config import Config, cluster_from, job_from, plan_from
 from jaxpipe.errors import RankLostError, one_line
-from jaxpipe.plan import Plan, ResolvedPlan, resolved_plan_text
+from jaxpipe.plan import Plan, PlanConfig, ResolvedPlan, resolved_plan_text
 from jaxpipe.run.console import console
 from jaxpipe.run.on_hang import OnHang, end_job
 from jaxpipe.run.prepare_run import introduce, write_resolved_plan
@@ -29,7 +31,7 @@ from jaxpipe.runtime.hooks import Hooks
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.process.preflight import check_same_everywhere
 from jaxpipe.runtime.recovery.last_state import LastState
-from jaxpipe.runtime.recovery.survivor import Survivor
+from jaxpipe.runtime.recovery.survivor import Smaller, Survivor
 from jaxpipe.runtime.resume_apart import fetched_checkpoint
 from jaxpipe.runtime.train import Outcome, Stopped, train
 from jaxpipe.runtime.train_snapshot import Saved
@@ -43,11 +45,11 @@ logger = logging.getLogger(__name__)
 class Member:
     """This process as a member of its job: all of it changes when the job shrinks.
 
-    `devices` are the names of those of the ranks of `transport`. A rank that a smaller plan has no
-    use for is `spare`. `all_reduce` is that of the first plan, which smaller ones keep.
-    `resume_line` names the command that continues the run, and `say` is called with how far this
-    rank is. `disks` says which ranks share a run folder; None is one for all. `dataset` is the
-    folder of the dataset on this host, by default the configured one.
+    `devices` are the names of those of the ranks of `transport`, `plan` the one that they train
+    last. A rank that a smaller plan has no use for is `spare`. `all_reduce` is that of the first
+    plan, which smaller ones keep. `resume_line` names the command that continues the run, and `say`
+    is called with how far this rank is. `disks` says which ranks share a run folder; None is one
+    for all. `dataset` is the folder of the dataset on this host, by default the configured one.
     """
 
     config: Config
@@ -63,6 +65,7 @@ class Member:
     is_spare: bool = False
     disks: Disks | None = None
     dataset: Path | None = None
+    plan: Plan | None = None
 
     @property
     def survives(self) -> bool:
@@ -130,6 +133,7 @@ def train_rank(
             console.print("\ncompiling the stages ...")
         member.bring_dataset()
         job = member.job(config, resolved.plan, devices=resolved.devices)
+        member.plan = resolved.plan
         member.start_watchdog(job)
         with stop_on_signal(member.current_watchdog, is_launched=member.is_launched) as received:
             begin = partial(_train_first, member, job, resolved, resume=resume, found=found)
@@ -218,8 +222,10 @@ def _train_on(member: Member, survivor: Survivor) -> Outcome | Stopped | None:
         member.is_spare = True
         return None
     member.transport, plan = resumed.transport, resumed.job.plan
+    member.plan = plan
+    member.devices = tuple(member.devices[number] for number in resumed.numbers)
     if member.disks is not None:  # without ranks for which the plan has no use
-        member.disks = member.disks.among(range(plan.num_ranks))
+        member.disks = member.disks.among(resumed.numbers)
     job = replace(resumed.job, disks=member.disks)
     member.start_watchdog(job)
     if resumed.transport.rank == 0:
@@ -243,22 +249,47 @@ def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped |
     )
 
 
-def _smaller_job(member: Member, survivors: Sequence[int]) -> Job | None:
-    """Return the job for the surviving ranks, or for as many of them as a plan fits.
-
-    Each survivor resolves the smaller plan itself: the same input gives the same plan.
-    """
+def _smaller_job(member: Member, transport: Transport, survivors: Sequence[int]) -> Smaller | None:
+    """Return the job for the surviving ranks, or for as many of them as a plan fits."""
     # `survivors` are ranks of the last plan, not of the first one.
-    member.devices = tuple(member.devices[rank] for rank in survivors)
-    found = within(
-        member.config,
-        num_ranks=len(survivors),
-        devices=member.devices,
-        all_reduce=member.all_reduce,
-    )
+    left = tuple(member.devices[rank] for rank in survivors)
+    found = _agreed(member, transport, left)
+    if found is None:
+        return None
+    # The devices of the new ranks, in their order; those without a rank come last.
+    order = tuple(left.index(name) for name in found.plan.devices)
+    job = member.job(found, plan_from(found))
     if member.disks is not None:
-        member.disks = member.disks.among(survivors)
-    return None if found is None else member.job(found, plan_from(found))
+        job = replace(job, disks=member.disks.among([survivors[number] for number in order]))
+    return Smaller(job=job, order=order)
+
+
+def _agreed(member: Member, transport: Transport, left: tuple[str, ...]) -> Config | None:
+    """Return the configuration of the next plan, which the first survivor chooses.
+
+    Hosts could compute its costs with different roundings, and choose differently.
+    """
+    found = None
+    if transport.rank == 0:
+        found = within(
+            member.config,
+            num_ranks=len(left),
+            devices=left,
+            all_reduce=member.all_reduce,
+            running=member.plan,
+        )
+    word = broadcast_bytes(
+        transport,
+        (b"" if found is None else msgspec.json.encode(found.plan))
+        if transport.rank == 0
+        else None,
+        root=0,
+        tag=BROADCAST_TAG,
+        timeout_s=member.config.run.recover_s,
+    )
+    if not word:
+        return None
+    return replace(member.config, plan=msgspec.json.decode(word, type=PlanConfig))
 
 
 def _report(member: Member, plan: Plan, outcome: Outcome | Stopped | None) -> None:

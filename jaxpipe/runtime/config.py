@@ -186,10 +186,13 @@ class RunConfig:
     recover_s: float = 120.0
     """Deadline for survivors to train again [s], compilation included; after it, the job ends as
     it would with `survive = "restart"`."""
+    change_every: int = 1000
+    """Expected interval between changes of the ranks, losses and returns of devices [steps]: the
+    plan that follows one has the least sum of so many steps and of the seconds of moving state."""
 
     def __post_init__(self) -> None:
         times = ("timeout_s", "startup_timeout_s", "hang_s", "link_scale", "recover_s")
-        _check(self, above_zero=times, not_negative=("seed",))
+        _check(self, above_zero=(*times, "change_every"), not_negative=("seed",))
         if len(set(self.trackers)) < len(self.trackers):
             raise ValueError(
                 f"no tracker may be named twice: `trackers` is {', '.join(self.trackers)}; name "

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.mpi
 
 STEPS = 60
 ROUNDING = 1e-5
-TRAIN = {"steps": STEPS, "eval_every": STEPS}
+TRAIN = {"steps": STEPS, "eval_every": STEPS, "batch": 9}
+UNLIKE = {"cuts": [[2, 1], [3]], "shares": [6, 3]}
+"""Two ranks share the layers, a third has them all."""
 NO_CHECKPOINT = {"every": 100_000}
 
 is_open_mpi = "--oversubscribe" in mpi_command(1)
@@ -26,22 +28,27 @@ is_open_mpi = "--oversubscribe" in mpi_command(1)
 def test_the_others_go_on_with_what_they_hold(
     write_config: WriteConfig, tmp_path: Path, dataset: Path
 ) -> None:
-    config = write_config(run={"survive": "shrink"}, train=TRAIN, checkpoint=NO_CHECKPOINT)
+    config = write_config(
+        run={"survive": "shrink"}, plan=UNLIKE, train=TRAIN, checkpoint=NO_CHECKPOINT
+    )
     with training(config) as process:
         wait_for_steps(tmp_path / "run", steps=3)
         ranks(config)[0].kill()
         told, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors
-    assert "rank 0 of 4 is lost; 3 continue after step " in told
-    assert "with the state of the survivors, as 3 stages x 1 replicas" in told
+    assert "rank 0 of 3 is lost; 2 continue after step " in told
+    assert "with the state of the survivors, as 1 stages x 2 replicas" in told
     assert read_cause(tmp_path / "run") is None
     file = tmp_path / "run" / "metrics.jsonl"
     metrics = read_metrics(file)
     assert [m.step for m in metrics] == list(range(1, STEPS + 1))
     described = read_description(file)
     assert described is not None
-    assert described["config"]["plan"]["stages"] == 3
-    assert described["config"]["plan"]["devices"] == ["here-0:1", "here-0:2", "here-0:3"]
+    # The whole replica is the first one now: rank 2 has become rank 0.
+    assert described["config"]["plan"]["devices"] == ["here-0:2", "here-0:1"]
+    assert described["config"]["plan"]["cuts"] == [[3], [3]]
+    assert sorted(described["config"]["plan"]["shares"]) == [4, 5]
     assert newest_valid(tmp_path / "run").step == STEPS
-    expected = run_tree(tiny_tree(tmp_path / "undisturbed", dataset, train=TRAIN))
+    alone = {"stages": 1, "replicas": 1}
+    expected = run_tree(tiny_tree(tmp_path / "undisturbed", dataset, plan=alone, train=TRAIN))
     assert [m.loss for m in metrics] == pytest.approx([m.loss for m in expected], rel=ROUNDING)

@@ -54,10 +54,10 @@ _TOLERANCE = 1e-3
 
 
 def write_lossless_config(folder: Path, dataset: Path, /, **sections: Mapping[str, Any]) -> Path:
-    """Write the configuration of a run that also fits three ranks: a layer on each."""
+    """Write the configuration of a run that three ranks train faster than two."""
     base: dict[str, dict[str, Any]] = {
         "train": {"steps": _NUM_STEPS, "eval_every": _NUM_STEPS},
-        "model": {"num_layers": 3},
+        "model": {"num_layers": 6},
         "optimizer": {"learning_rate": 1e-3},
     }
     return write_config(folder, dataset, **changed(base, sections))

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -39,7 +40,7 @@ from jaxpipe.comm.mpi.mpi_message import (
 )
 from jaxpipe.comm.mpi.native_all_reduce import MpiAllReduce, MpiGroups
 from jaxpipe.comm.mpi.progress import Progress, longest_pause_s
-from jaxpipe.comm.mpi.ulfm import first_ranks, revoke, shrink
+from jaxpipe.comm.mpi.ulfm import among, revoke, shrink
 from jaxpipe.comm.tags import CLOSE_TAG, GROUP_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray
 from jaxpipe.errors import RankLostError, UserError, one_line
@@ -176,20 +177,20 @@ class MpiTransport:
         comm, members = self._progress.alone(lambda: shrink(self._comm))
         return self._over(comm), members
 
-    def narrow(self, *, num_ranks: int) -> "MpiTransport | None":
-        """Return the transport of the first `num_ranks` ranks, and None on the others.
+    def among(self, ranks: Sequence[int]) -> "MpiTransport | None":
+        """Return the transport of some ranks, numbered in this order, and None on the others.
 
         All ranks call this, and use this transport no more.
 
         Raises:
             RankLostError: one of them is lost.
         """
-        if num_ranks == self._num_ranks:
+        if tuple(ranks) == tuple(range(self._num_ranks)):
             return self
         self._progress.stop(timeout_s=_PATIENCE_S)
-        if self._rank >= num_ranks:
+        if self._rank not in ranks:
             return None
-        return self._over(self._progress.alone(lambda: first_ranks(self._comm, num_ranks)))
+        return self._over(self._progress.alone(lambda: among(self._comm, ranks)))
 
     def close(self, *, error: BaseException | None = None) -> None:
         """End this rank's part together with all others; with an `error`, end the job at once.

@@ -12,7 +12,7 @@ Source: Bland, Bouteiller, Herault, Bosilca and Dongarra, "Post-failure recovery
 communication capability", 2013.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from jaxpipe.comm.mpi.api import MPI, translated
@@ -39,13 +39,13 @@ def shrink(comm: MPI.Intracomm) -> tuple[MPI.Intracomm, tuple[int, ...]]:
     return left, tuple(int(rank) for rank in members)
 
 
-def first_ranks(comm: MPI.Intracomm, num_ranks: int) -> MPI.Intracomm:
-    """Return a communicator of the first `num_ranks` ranks, all of which call this.
+def among(comm: MPI.Intracomm, ranks: Sequence[int]) -> MPI.Intracomm:
+    """Return a communicator of some ranks, in their order; all of them call this.
 
     Raises:
         RankLostError: one of them is lost.
     """
     with translated("leave spare ranks out"):
-        group = comm.Create_group(comm.Get_group().Incl(range(num_ranks)))
+        group = comm.Create_group(comm.Get_group().Incl(list(ranks)))
         group.Set_errhandler(MPI.ERRORS_RETURN)
     return group

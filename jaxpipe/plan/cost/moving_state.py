@@ -14,6 +14,8 @@ from collections import defaultdict
 from collections.abc import Collection
 from math import inf
 
+import numpy as np
+
 from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.plan import Plan
 from jaxpipe.topo import Cluster
@@ -33,28 +35,45 @@ def moving_s(
     Nothing can be fetched from the devices `lost`. Infinite if no other device holds a layer: it
     has to come from a checkpoint. Ranks have one device each.
     """
+    if not is_complete(old, lost=lost):
+        return inf
     held = _layers_by_device(old)
-    holders: defaultdict[int, list[int]] = defaultdict(list)
-    for device, layers in sorted(held.items()):
-        for layer in layers if device not in lost else ():
-            holders[layer].append(device)
+    holders = [
+        np.array([d for d, own in sorted(held.items()) if layer in own and d not in lost])
+        for layer in range(old.num_layers)
+    ]
     cut = (1,) * old.num_layers
     sizes = [profile.stage(cut, n).parameters * bytes_per_parameter for n in range(old.num_layers)]
-    out_s: defaultdict[int, float] = defaultdict(float)
+    out_s = np.zeros(len(cluster))
     into_s: defaultdict[int, float] = defaultdict(float)
     for device, layers in sorted(_layers_by_device(new).items()):
         own = set() if device in lost else held.get(device, set())
         for layer in sorted(layers - own):
-            if not holders[layer]:
-                return inf
-            ends = [
-                (out_s[other] + _message_s(cluster, (other, device), sizes[layer]), other)
-                for other in holders[layer]
-            ]
-            end_s, source = min(ends)
-            into_s[device] += end_s - out_s[source]
-            out_s[source] = end_s
-    return max((*out_s.values(), *into_s.values()), default=0.0)
+            others = holders[layer]
+            links = others, device
+            message_s = (
+                cluster.latency_s[links] + sizes[layer] / cluster.bandwidth_bytes_per_s[links]
+            )
+            ends_s = out_s[others] + message_s
+            # Of equal ones the first.
+            first = int(ends_s.argmin())
+            into_s[device] += float(message_s[first])
+            out_s[others[first]] = ends_s[first]
+    return max(float(out_s.max()), *into_s.values(), 0.0)
+
+
+def is_complete(plan: Plan, *, lost: Collection[int] = ()) -> bool:
+    """Return whether every layer is on a device that is not lost."""
+    found = (own for device, own in _layers_by_device(plan).items() if device not in lost)
+    return len(set[int]().union(*found)) == plan.num_layers
+
+
+def moved_fraction(old: Plan, new: Plan, *, lost: Collection[int] = ()) -> float:
+    """Return the part of all layers of the new plan's devices that they have to fetch."""
+    held = {each: own for each, own in _layers_by_device(old).items() if each not in lost}
+    needed = _layers_by_device(new)
+    lacking = sum(len(layers - held.get(each, set())) for each, layers in needed.items())
+    return lacking / sum(map(len, needed.values()))
 
 
 def _layers_by_device(plan: Plan) -> dict[int, set[int]]:
@@ -64,7 +83,3 @@ def _layers_by_device(plan: Plan) -> dict[int, set[int]]:
             stages = pipeline.stages(number)
             found[device] = {layer for stage in stages for layer in pipeline.layers(stage)}
     return found
-
-
-def _message_s(cluster: Cluster, pair: tuple[int, int], num_bytes: float) -> float:
-    return float(cluster.latency_s[pair] + num_bytes / cluster.bandwidth_bytes_per_s[pair])

@@ -2,10 +2,13 @@
 
 ::
 
-    error ─► revoke ─► shrink ─► quorum? ─► smaller plan ─► transfer ─► narrow ─► compile, train
-                                   │                           └ incomplete: newest checkpoint
-                                   └ half or fewer: the job ends
+    error ─► revoke ─► shrink ─► quorum? ─► smaller plan ─► renumber ─► transfer ─► leave spare
+                                   │                                      │         ranks out,
+                                   └ half or fewer: the job ends          │         compile, train
+                                                  incomplete: newest checkpoint
     └───────────────────────────── within `run.recover_s`, or the job ends ──────────────────┘
+
+The new plan may number the ranks in another order, so that most of them keep their stages.
 
 Half of the ranks, or fewer, must not continue: the others could be alive, behind a link that is
 down, and continue as well. The ranks that trained last count, not those that started.
@@ -77,11 +80,30 @@ class Survivors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Smaller:
+    """A smaller job; its rank `n` is the `order[n]`-th survivor. The last ones may be spare."""
+
+    job: Job
+    order: tuple[int, ...]
+
+
+SmallerJob = Callable[[Transport, Sequence[int]], Smaller | None]
+"""Returns the job for at most these ranks, given by their numbers when they trained last, or None.
+
+All survivors call it, with a transport between them.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """The smaller job of a survivor, agreed on in `took_s`; without `saved` it starts at step 0."""
+    """The smaller job of a survivor, agreed on in `took_s`; without `saved` it starts at step 0.
+
+    `numbers[rank]` is what a rank of it was when it trained last.
+    """
 
     transport: SurvivingTransport
     job: Job
+    numbers: tuple[int, ...]
     saved: Saved | None
     survivors: Survivors
     took_s: float
@@ -108,14 +130,15 @@ class Survivor:
         self.transport = transport
         self._run = run
         self._last_state = last_state
+        # What each rank of the transport was when it trained last.
+        self._numbers = tuple(range(transport.num_ranks))
         self._deadline: Timer | None = None
 
-    def recover(self, smaller_job: Callable[[Sequence[int]], Job | None]) -> Resumed | None:
+    def recover(self, smaller_job: SmallerJob) -> Resumed | None:
         """Return the smaller job; None if it does not include this rank.
 
         All survivors call this when one of their messages has failed with a `RankLostError`, and
-        again if another rank is lost meanwhile. `smaller_job` returns the job for at most these
-        ranks, given by their numbers before the loss, or None.
+        again if another rank is lost meanwhile.
 
         Raises:
             RankLostError: another rank was lost.
@@ -132,20 +155,37 @@ class Survivor:
         self._last_state.interrupt(timeout_s=timeout_s)
         num_ranks = self.transport.num_ranks
         self.transport, ranks = self.transport.shrink()
+        self._numbers = tuple(self._numbers[rank] for rank in ranks)
         survivors = Survivors(ranks=ranks, num_ranks=num_ranks)
-        job = smaller_job(ranks) if survivors.has_quorum else None
-        if job is None:
+        smaller = smaller_job(self.transport, self._numbers) if survivors.has_quorum else None
+        if smaller is None:
             raise _no_job(folder, survivors)
+        job = smaller.job
+        self._renumber(smaller.order)
         # Spare ranks take part in the transfer before they leave: they may have tensors to send.
         saved = self._transfer(job)
         # A smaller plan may need fewer ranks than survive: the last ones leave.
-        narrowed = self.transport.narrow(num_ranks=job.plan.num_ranks)
+        narrowed = self.transport.among(range(job.plan.num_ranks))
         if narrowed is None:
             self._clear_deadline()
             return None
-        self.transport = narrowed
-        took_s = time.monotonic() - start_s
-        return Resumed(transport=narrowed, job=job, saved=saved, survivors=survivors, took_s=took_s)
+        numbers = self._numbers[: job.plan.num_ranks]
+        self.transport, self._numbers = narrowed, tuple(range(job.plan.num_ranks))
+        return Resumed(
+            transport=narrowed,
+            job=job,
+            numbers=numbers,
+            saved=saved,
+            survivors=survivors,
+            took_s=time.monotonic() - start_s,
+        )
+
+    def _renumber(self, order: Sequence[int]) -> None:
+        """Number the survivors in the order of the new plan."""
+        renumbered = self.transport.among(order)
+        assert renumbered is not None, order  # all survivors are in the order
+        self.transport = renumbered
+        self._numbers = tuple(self._numbers[number] for number in order)
 
     def _transfer(self, job: Job) -> Saved | None:
         """Return the state that this rank continues with, from the others or from the disk."""
