@@ -68,6 +68,7 @@ def _devices(each: HostOfGroup) -> Iterator[Device]:
             memory_bytes=None if memory_gib is None else bytes_from_gib(memory_gib),
             dollars_per_hour=group.dollars_per_hour,
             egress_dollars_per_gb=group.egress_dollars_per_gb,
+            watts=group.watts,
         )
 
 

@@ -29,7 +29,8 @@ class Device:
     `memory_bytes` is by default that of its `gpu`. `peak_flops_per_s` is the peak of its matrix
     products, if it is not that of its `gpu`; `effective_flops_per_s` is its speed in training, if
     that was measured. `dollars_per_hour` is its price, `egress_dollars_per_gb` that of 1e9 bytes
-    that it sends to another region; None if they are not known.
+    that it sends to another region; None if they are not known. `watts` is the power that it draws,
+    by default the thermal design power of its `gpu`.
     """
 
     name: str
@@ -41,12 +42,14 @@ class Device:
     memory_bytes: int | None = None
     dollars_per_hour: float | None = None
     egress_dollars_per_gb: float | None = None
+    watts: float | None = None
 
     def __post_init__(self) -> None:
-        if self.memory_bytes is None and self.gpu is not None:
-            # A frozen dataclass can only be set like this.
-            object.__setattr__(self, "memory_bytes", self.gpu.memory_bytes)
-        for name in ("effective_flops_per_s", "peak_flops_per_s", "memory_bytes"):
+        for name in ("memory_bytes", "watts"):
+            if getattr(self, name) is None and self.gpu is not None:
+                # A frozen dataclass can only be set like this.
+                object.__setattr__(self, name, getattr(self.gpu, name))
+        for name in ("effective_flops_per_s", "peak_flops_per_s", "memory_bytes", "watts"):
             value = getattr(self, name)
             if value is not None and not 0 < value < inf:  # chained: nan is refused as well
                 raise ValueError(f"`{name}` must be above 0 and finite, is {value}")

@@ -48,6 +48,8 @@ class HostGroup:
     """Price of a device [dollars per hour]. Default: unknown."""
     egress_dollars_per_gb: float | None = None
     """Price of 1e9 bytes that leave the region [dollars]. Default: unknown."""
+    watts: float | None = None
+    """Power that a device draws [W]. Default: the thermal design power of `gpu`."""
     nic_gbps: float = inf
     """Bandwidth of the NIC in each direction, shared by the devices of a host [Gbit/s]."""
     egress_gbps: float | None = None
@@ -63,7 +65,7 @@ class HostGroup:
             check_name(region, "hosts.region")
         if self.name is not None:
             check_name(self.name, "hosts.name")
-        for name in ("memory_gib", "tflops", "effective_tflops"):
+        for name in ("memory_gib", "tflops", "effective_tflops", "watts"):
             given = getattr(self, name)
             if given is not None and not 0 < given < inf:
                 raise ValueError(f"`{name}` must be above 0 and finite, is {given}")

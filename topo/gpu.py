@@ -1,4 +1,4 @@
-"""GPU types: their peak speed by precision, and their memory."""
+"""GPU types: their peak speed by precision, their memory and their power."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,13 +23,15 @@ class Precision(StrEnum):
 class Gpu:
     """A type of GPU: its memory, and its peak FLOP/s in each precision that it supports.
 
-    A type that a cluster file describes has no `peaks` of its own.
+    `watts` is its thermal design power, None if that is unknown. A type that a cluster file
+    describes has no `peaks` of its own.
     """
 
     name: str
     memory_bytes: int
     peaks: tuple[tuple[Precision, float], ...]
     source: str = ""
+    watts: float | None = None
 
     def product_precision(self, precision: Precision) -> Precision:
         """Return the precision of its products: float32 where it should be a TF32 that it lacks.
@@ -92,4 +94,5 @@ def _gpu(row: dict[str, str]) -> Gpu:
         memory_bytes=bytes_from_gib(float(row["memory_gib"])),
         peaks=tuple((p, flops_per_s_from_tflops(float(tflops))) for p, tflops in stated),
         source=row["source"],
+        watts=float(row["watts"]),
     )

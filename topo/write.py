@@ -55,13 +55,20 @@ def _host(host: Host, devices: list[Device]) -> Iterator[str]:
     if first.effective_flops_per_s is not None:
         tflops = tflops_from_flops_per_s(first.effective_flops_per_s)
         yield toml_pair("effective_tflops", tflops)
-    for name in ("dollars_per_hour", "egress_dollars_per_gb"):
-        if getattr(first, name) is not None:
-            yield toml_pair(name, getattr(first, name))
+    yield from _costs(first)
     if np.isfinite(host.egress_bytes_per_s):
         yield toml_pair("egress_gbps", gbps_from_bytes_per_s(host.egress_bytes_per_s))
     if np.isfinite(host.ingress_bytes_per_s):
         yield toml_pair("ingress_gbps", gbps_from_bytes_per_s(host.ingress_bytes_per_s))
+
+
+def _costs(device: Device) -> Iterator[str]:
+    """Yield the prices and the power of a device, as far as its GPU type does not say them."""
+    of_type = None if device.gpu is None or device.gpu.name not in gpu_names() else device.gpu.watts
+    for name in ("dollars_per_hour", "egress_dollars_per_gb", "watts"):
+        value = getattr(device, name)
+        if value is not None and (name != "watts" or value != of_type):
+            yield toml_pair(name, value)
 
 
 def _links(cluster: Cluster) -> Iterator[str]:

@@ -115,8 +115,9 @@ def _gpus(root: Path) -> str:
     for row in csv_rows((root / "topo/data/gpus.csv").read_text()):
         type_of_gpu = topo.gpu(row["name"])
         peaks = ", ".join(f"{p} {flops / 1e12:g}" for p, flops in type_of_gpu.peaks)
-        rows.append((f"`{row['name']}`", f"{type_of_gpu.memory_bytes / 2**30:g}", peaks))
-    return table(("`gpu`", "memory, GiB", "peak, TFLOP/s, dense"), rows)
+        memory, power = f"{type_of_gpu.memory_bytes / 2**30:g}", f"{type_of_gpu.watts:g}"
+        rows.append((f"`{row['name']}`", memory, power, peaks))
+    return table(("`gpu`", "memory, GiB", "design power, W", "peak, TFLOP/s, dense"), rows)
 
 
 def _errors() -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from jaxpipe.plan import Plan
     from jaxpipe.propose.outer_advice import OuterAdvice
     from jaxpipe.propose.proposal import Proposal
+    from jaxpipe.propose.worth import Worth
     from jaxpipe.topo import Cluster
 
 _FEW_RANKS = 16
@@ -44,8 +45,8 @@ def plan(
             where an option does not.
         settings: a change to it, such as `train.batch=64`; may be repeated.
         out: the file to write.
-        pareto: a picture to draw of the plans that no other beats in seconds and dollars, `.png`,
-            `.svg` or `.pdf`; for the objective `dollars`, or with a limit of them.
+        pareto: a picture to draw of the plans that no other beats in seconds and dollars, or in
+            seconds and energy, `.png`, `.svg` or `.pdf`; for an objective or a limit of these.
         json_: print one JSON object and nothing else.
     """
     from jaxpipe.plan import write_plan
@@ -224,19 +225,35 @@ def _bound(proposal: "Proposal") -> list[str]:
 
 
 def _front(proposal: "Proposal") -> list[str]:
-    """Return the dollars of a step, and the plans that trade them for seconds."""
-    if proposal.dollars is None:
-        return []
+    """Return what a step costs in dollars and energy, and the plans that trade them for seconds."""
+    million = proposal.tokens / 1e6
+    lines = []
+    if proposal.dollars is not None:
+        lines.append(
+            f"a step costs {proposal.dollars:.4g} dollars, a million tokens "
+            f"{proposal.dollars / million:.4g} (simulated)"
+        )
+    if proposal.watt_hours is not None:
+        lines.append(
+            f"a step takes {proposal.watt_hours:.4g} watt-hours, a million tokens "
+            f"{proposal.watt_hours / million:.4g} (simulated, at the devices' thermal design power)"
+        )
+    if not proposal.front:
+        return lines
+    names = [name for name, value in _others(proposal.front[0]) if value is not None]
     rows = [
-        f"  {each.seconds:10.4g} s {each.dollars:12.4g} dollars   {each.plan.shape}, "
-        f"{sum(map(len, each.plan.groups))} devices"
+        f"  {each.seconds:10.4g} s"
+        + "".join(f" {v:12.4g} {name}" for name, v in _others(each) if v is not None)
+        + f"   {each.plan.shape}, {sum(map(len, each.plan.groups))} devices"
         for each in proposal.front
     ]
-    heading = "plans that no other beats in seconds and dollars (simulated)"
-    return [
-        f"a step costs {proposal.dollars:.4g} dollars (simulated)",
-        *(["", heading, *rows] if rows else []),
-    ]
+    heading = f"plans that no other beats in {' and '.join(['seconds', *names])} (simulated)"
+    return [*lines, "", heading, *rows]
+
+
+def _others(worth: "Worth") -> "tuple[tuple[str, float | None], ...]":
+    """Return the names and values of all but seconds."""
+    return ("dollars", worth.dollars), ("watt-hours", worth.watt_hours)
 
 
 def _summary(proposal: "Proposal") -> list[str]:
@@ -309,8 +326,9 @@ def _left_out(request: PlanRequest, proposal: "Proposal") -> list[str]:
     if not names:
         return ["all devices are used"]
     shown = _few(names)
-    if request.counts_dollars:
-        reason = "no plan found with more of them is worth its dollars"
+    if request.has_front:
+        worth = "dollars" if request.counts_dollars else "watt-hours"
+        reason = f"no plan found with more of them is worth its {worth}"
     elif proposal.larger is None:
         reason = (
             f"no larger plan divides batch {request.batch}, has a layer for each stage and fits "
@@ -372,9 +390,16 @@ def _json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str, An
         **_alpa_json(proposal.alpa),
         **_outer_json(proposal.advice),
         "bound_seconds": proposal.bound.seconds,
+        "tokens": proposal.tokens,
         "dollars": proposal.dollars,
+        "watt_hours": proposal.watt_hours,
         "front": [
-            {"seconds": each.seconds, "dollars": each.dollars, "shape": each.plan.shape}
+            {
+                "seconds": each.seconds,
+                "dollars": each.dollars,
+                "watt_hours": each.watt_hours,
+                "shape": each.plan.shape,
+            }
             for each in proposal.front
         ],
         "stages": _value(plan, "num_stages"),

@@ -8,6 +8,7 @@ from jaxpipe.propose.request import PlanRequest
 
 if TYPE_CHECKING:  # this imports numpy, which `--help` can do without
     from jaxpipe.propose.proposal import Proposal
+    from jaxpipe.propose.worth import Worth
 
 
 def check_pareto(request: PlanRequest, path: Path) -> None:
@@ -20,10 +21,11 @@ def check_pareto(request: PlanRequest, path: Path) -> None:
     from jaxpipe.pictures import check_format
     from jaxpipe.run.output_files import check_output
 
-    if not request.counts_dollars:
+    if not request.has_front:
         raise ConfigError(
-            f"a front is of seconds and dollars: `--pareto` is {path}, and `--objective` "
-            f"{request.objective}; set it to `dollars`, or give `--max-step-dollars`"
+            f"a front is of seconds and dollars, or energy: `--pareto` is {path}, and "
+            f"`--objective` {request.objective}; set it to `dollars` or `energy`, or give a limit "
+            "such as `--max-step-dollars`"
         )
     check_format(path, name="--pareto")
     check_output("--pareto", path)
@@ -31,13 +33,19 @@ def check_pareto(request: PlanRequest, path: Path) -> None:
 
 def draw_pareto(request: PlanRequest, proposal: "Proposal", path: Path) -> None:
     """Draw the front of a proposal, and its plan."""
-    from jaxpipe.pictures.pareto_picture import Worth, draw_front
+    from jaxpipe.pictures.pareto_picture import Point, draw_front
 
-    assert proposal.dollars is not None, request
+    unit = "dollars" if request.counts_dollars else "watt-hours"
+
+    def other(worth: "Worth | Proposal") -> float:
+        value = worth.dollars if request.counts_dollars else worth.watt_hours
+        assert value is not None, request
+        return value
+
     front = [
-        Worth(each.seconds, each.dollars, f"{sum(map(len, each.plan.groups))} devices")
+        Point(each.seconds, other(each), f"{sum(map(len, each.plan.groups))} devices")
         for each in proposal.front
     ]
-    chosen = Worth(proposal.split.step_s, proposal.dollars, "")
+    chosen = Point(proposal.split.step_s, other(proposal), "")
     title = f"{request.model}, batch {request.batch}, on {proposal.cluster.name}"
-    draw_front(front, chosen, path, title=title)
+    draw_front(front, chosen, path, title=title, unit=unit)

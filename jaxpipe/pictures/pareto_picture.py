@@ -1,4 +1,4 @@
-"""A picture of a Pareto front: the seconds and the dollars of a step of each plan on it."""
+"""A picture of a Pareto front: the seconds and the costs of a step of each plan on it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,15 +8,17 @@ from jaxpipe.pictures.canvas import new_figure, plain_text, save
 from jaxpipe.pictures.palette import BLUE, LINE, VERMILION
 
 
-class Worth(NamedTuple):
-    """The seconds and the dollars of a step of a plan, and what stands at its point."""
+class Point(NamedTuple):
+    """The seconds of a step of a plan, its cost in a unit, and what stands at its point."""
 
     seconds: float
-    dollars: float
+    cost: float
     name: str
 
 
-def draw_front(front: Sequence[Worth], chosen: Worth, path: Path, *, title: str) -> None:
+def draw_front(
+    front: Sequence[Point], chosen: Point, path: Path, *, title: str, unit: str = "dollars"
+) -> None:
     """Draw the front as steps, since no plan lies between two of its points, and the chosen plan.
 
     Raises:
@@ -25,19 +27,19 @@ def draw_front(front: Sequence[Worth], chosen: Worth, path: Path, *, title: str)
     figure = new_figure(width_in=8.0, height_in=4.5)
     axes = figure.subplots()
     ordered = sorted(front)
-    seconds, dollars = [each.seconds for each in ordered], [each.dollars for each in ordered]
-    axes.step(seconds, dollars, where="post", color=BLUE, marker="o", linewidth=1.2)
-    axes.plot(chosen.seconds, chosen.dollars, color=VERMILION, marker="*", markersize=14)
+    seconds, costs = [each.seconds for each in ordered], [each.cost for each in ordered]
+    axes.step(seconds, costs, where="post", color=BLUE, marker="o", linewidth=1.2)
+    axes.plot(chosen.seconds, chosen.cost, color=VERMILION, marker="*", markersize=14)
     for each in ordered:
         axes.annotate(
             plain_text(each.name),
-            (each.seconds, each.dollars),
+            (each.seconds, each.cost),
             xytext=(6, 6),
             textcoords="offset points",
             fontsize=7,
         )
     axes.set_xlabel("seconds of a step (simulated)")
-    axes.set_ylabel("dollars of a step")
+    axes.set_ylabel(f"{unit} of a step")
     axes.set_title(plain_text(title), loc="left", fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color=LINE, linewidth=0.8)

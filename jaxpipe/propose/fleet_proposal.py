@@ -79,6 +79,8 @@ def _check(request: PlanRequest, task: Task) -> None:
     given = (
         ("--objective", request.objective, Goal.TIME),
         ("--max-step-dollars", request.max_step_dollars, None),
+        ("--max-dollars-per-million-tokens", request.max_dollars_per_million_tokens, None),
+        ("--max-step-watt-hours", request.max_step_watt_hours, None),
         ("--layout", request.layout, None),
         ("--max-tensor", request.max_tensor, 1),
         ("--measure", request.measure, False),

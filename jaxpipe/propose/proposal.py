@@ -19,18 +19,16 @@ from jaxpipe.propose.named_layout import named_plan
 from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
 from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
 from jaxpipe.propose.searched import searched
-from jaxpipe.propose.worth import Appraisal, Worth
+from jaxpipe.propose.worth import Appraisal, Worth, worth_of
 from jaxpipe.runtime.config import MatmulPrecision, Remat
 from jaxpipe.simulate import (
     Conditions,
     Search,
     StepBreakdown,
     auto_schedule,
-    check_prices,
     plan_step,
     plan_step_s,
     step_breakdown,
-    step_dollars,
     step_objective,
 )
 from jaxpipe.topo import Cluster, Precision
@@ -44,8 +42,9 @@ class Proposal:
     `larger` is the best plan found with more devices, if some are left out. `alpa` has the stages
     of the objective `alpa`, `advice` the comparison with outer loops, if it was asked for.
     `precision` is that of matrix products. `dtfm_s` is None if replicas are unlike. `bound` holds
-    for every plan for these devices. Of a search for dollars, `front` has the plans that no other
-    beats in seconds and dollars; `dollars` is None without prices.
+    for every plan for these devices. A step has `tokens`, and costs `dollars` and `watt_hours`,
+    None without prices or powers; of a search that weighs these, `front` has the plans that no
+    other beats.
     """
 
     plan: Plan
@@ -60,6 +59,8 @@ class Proposal:
     num_valued: int
     bound: LowerBound
     dollars: float | None
+    watt_hours: float | None
+    tokens: int
     front: tuple[Worth, ...] = ()
     alpa: AlpaPlan | None = None
     advice: OuterAdvice | None = None
@@ -108,9 +109,9 @@ def propose_for(
 ) -> Proposal:
     """Return the best plan found for a task; see `propose`."""
     appraisal = None
-    if request.counts_dollars:
-        check_prices(task.cluster)
-        appraisal = Appraisal(request=request, conditions=conditions)
+    tokens = task.batch * model.sequence
+    if request.has_front:
+        appraisal = Appraisal(request=request, conditions=conditions, tokens=tokens)
     objective, valued = appraisal or step_objective(conditions), 0
 
     def seconds(plan: Plan) -> float:
@@ -151,6 +152,7 @@ def propose_for(
     used = {device for group in plan.groups for device in group}
     random = np.random.default_rng(request.seed)
     split = step_breakdown(plan, conditions)
+    worth = worth_of(plan, conditions, step_s=split.step_s)
     return Proposal(
         plan=plan,
         cluster=task.cluster,
@@ -164,7 +166,9 @@ def propose_for(
             gradient_bytes=task.bytes_each.gradient,
             local_factor=conditions.overheads.local_factor,
         ),
-        dollars=_dollars(plan, conditions, split.step_s),
+        dollars=worth.dollars,
+        watt_hours=worth.watt_hours,
+        tokens=tokens,
         front=() if appraisal is None else tuple(appraisal.front),
         # Placements below share plan, schedule and partition: they differ in devices alone.
         dtfm_s=_dtfm_cost_s(plan, task.cluster),
@@ -237,7 +241,7 @@ def task_and_conditions(request: PlanRequest, model: ModelConfig) -> tuple[Task,
         chunk_bytes=CHUNK_BYTES,
         stages=request.stages,
         replicas=request.replicas,
-        any_size=request.counts_dollars,
+        any_size=request.has_front,
     )
     return task, Conditions(
         cluster=known.cluster,
@@ -309,15 +313,6 @@ def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
         warmup=plan.warmup,
         all_reduce=plan.all_reduce,
     )
-
-
-def _dollars(plan: Plan, conditions: Conditions, step_s: float) -> float | None:
-    """Return the dollars of a step; None if the cluster has no prices."""
-    try:
-        check_prices(conditions.cluster)
-    except PlanError:
-        return None
-    return step_dollars(plan, plan_step(plan, conditions), step_s=step_s)
 
 
 def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float | None:

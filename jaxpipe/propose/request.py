@@ -17,6 +17,8 @@ class Goal(StrEnum):
     """DT-FM's published cost of the placement."""
     DOLLARS = "dollars"
     """The dollars of a step, by the prices of the cluster file."""
+    ENERGY = "energy"
+    """The watt-hours of a step, by the power of the GPU types or of the cluster file."""
     ALPA = "alpa"
     """The seconds of a step that Alpa's inter-operator pass predicts."""
 
@@ -63,13 +65,18 @@ class PlanRequest:
     batch: int | None = None
     """Samples per step, over all replicas."""
     objective: Goal = Goal.TIME
-    """What to minimize: the simulated `time` of a step, its `dollars`, DT-FM's published cost,
-    `dtfm`, or the time that `alpa`'s inter-operator pass predicts for stages on submeshes of equal
-    size."""
+    """What to minimize: the simulated `time` of a step, its `dollars`, which are those of a token
+    times the tokens of a step, its `energy`, DT-FM's published cost, `dtfm`, or the time that
+    `alpa`'s inter-operator pass predicts for stages on submeshes of equal size."""
     max_step_s: float | None = None
-    """Time that a step may take, for the objective `dollars`: a floor of the throughput [s]."""
+    """Time that a step may take, for the objectives `dollars` and `energy`: a floor of the
+    throughput [s]."""
     max_step_dollars: float | None = None
-    """Dollars that a step may cost, for the objective `time`."""
+    """Dollars that a step may cost, for the objectives `time` and `energy`."""
+    max_dollars_per_million_tokens: float | None = None
+    """The same for a million tokens."""
+    max_step_watt_hours: float | None = None
+    """Watt-hours that a step may take, for the objectives `time` and `dollars`."""
     max_tensor: int = 1
     """The most devices of a host that a rank may have, with tensor parallelism: 1, 2, 4 and so on
     are tried."""
@@ -119,20 +126,40 @@ class PlanRequest:
                 f"a model has one profile, or one for each GPU type: `--profile` is "
                 f"{self.profile}, `--profile-of` {' '.join(self.profile_of)}; leave out one of them"
             )
-        limits = (
-            ("--max-step-s", self.max_step_s, Goal.DOLLARS),
-            ("--max-step-dollars", self.max_step_dollars, Goal.TIME),
-        )
-        for option, value, goal in limits:
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        for name, goals in _LIMITS.items():
+            option, value = f"--{name.replace('_', '-')}", getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"`{option}` must be above 0, not {value}")
-            if value is not None and self.objective is not goal:
+            if value is not None and self.objective not in goals:
                 raise ConfigError(
-                    f"`{option}` is a limit for the objective `{goal}`: it is {value}, and "
-                    f"`--objective` {self.objective}; leave out one of them"
+                    f"`{option}` is a limit for the objective {' or '.join(goals)}: it is {value}, "
+                    f"and `--objective` {self.objective}; leave out one of them"
                 )
 
     @property
     def counts_dollars(self) -> bool:
         """Whether the dollars of a step matter."""
-        return self.objective is Goal.DOLLARS or self.max_step_dollars is not None
+        limits = (self.max_step_dollars, self.max_dollars_per_million_tokens)
+        return self.objective is Goal.DOLLARS or any(each is not None for each in limits)
+
+    @property
+    def counts_energy(self) -> bool:
+        """Whether the watt-hours of a step matter."""
+        return self.objective is Goal.ENERGY or self.max_step_watt_hours is not None
+
+    @property
+    def has_front(self) -> bool:
+        """Whether more than seconds matter, so that the search keeps a Pareto front."""
+        return self.counts_dollars or self.counts_energy
+
+
+_LIMITS = {
+    "max_step_s": (Goal.DOLLARS, Goal.ENERGY),
+    "max_step_dollars": (Goal.TIME, Goal.ENERGY),
+    "max_dollars_per_million_tokens": (Goal.TIME, Goal.ENERGY),
+    "max_step_watt_hours": (Goal.TIME, Goal.DOLLARS),
+}
+"""The objectives that each limit goes with."""

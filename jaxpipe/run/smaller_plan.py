@@ -112,7 +112,11 @@ def replanned(
         remaining,
         Future(
             cluster=cluster,
-            each=bytes_each(config.model, shards_optimizer=config.optimizer.sharded),
+            each=bytes_each(
+                config.model,
+                shards_optimizer=config.optimizer.sharded,
+                optimizer=config.optimizer.name,
+            ),
             num_steps=config.run.change_every,
             # With a sharded optimizer no rank has all moments of its stage: all read a checkpoint.
             moves=moves and not config.optimizer.sharded,

@@ -13,6 +13,10 @@ from jaxpipe.simulate.dollars import (
     check_prices,
     step_dollars,
 )
+from jaxpipe.simulate.energy import (
+    check_power,
+    step_watt_hours,
+)
 from jaxpipe.simulate.engine.simulator import (
     StepEnds,
     simulate,
@@ -110,6 +114,7 @@ __all__ = [
     "Workload",
     "along",
     "auto_schedule",
+    "check_power",
     "check_prices",
     "dtfm_constants",
     "dtfm_step",
@@ -132,6 +137,7 @@ __all__ = [
     "step_objective",
     "step_seconds",
     "step_time",
+    "step_watt_hours",
     "system_peak_bytes",
     "system_step",
     "unscheduled",

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxpipe.errors import ConfigError, PlanError
+from jaxpipe.models import preset_config
 from jaxpipe.propose.proposal import Proposal, propose
 from jaxpipe.propose.request import Goal, PlanRequest
 from jaxpipe.propose.worth import Worth, is_beaten, with_worth
@@ -23,12 +24,14 @@ count = 2
 effective_tflops = 4
 dollars_per_hour = 8.0
 egress_dollars_per_gb = 0.1
+watts = 100
 [[hosts]]
 region = "oregon"
 count = 2
 effective_tflops = 1
 dollars_per_hour = 0.5
 egress_dollars_per_gb = 0.1
+watts = 200
 [inside_region]
 latency_ms = 0.1
 bandwidth_gbps = 10
@@ -56,7 +59,7 @@ def test_the_front_has_all_plans_that_no_other_beats(pairs: list[tuple[int, int]
 def proposed(tmp_path: Path, **changes: object) -> Proposal:
     path = tmp_path / "priced.toml"
     path.write_text(CLUSTER)
-    request = PlanRequest(cluster=str(path), model="tiny", batch=16, budget=3.0, ideal=True)
+    request = PlanRequest(cluster=str(path), model="tiny", batch=16, budget=2.0, ideal=True)
     return propose(replace(request, **changes), observe=lambda _: None)  # pyright: ignore[reportArgumentType]
 
 
@@ -89,6 +92,40 @@ def test_limits_are_kept(tmp_path: Path):
         proposed(tmp_path, max_step_dollars=1e-12)
 
 
+def test_energy_and_dollars_of_tokens_are_kept_within_limits(tmp_path: Path):
+    fastest = proposed(tmp_path)
+    frugal = proposed(tmp_path, objective=Goal.ENERGY)
+    assert fastest.dollars is not None
+    assert fastest.watt_hours is not None
+    assert frugal.watt_hours is not None
+    # Four times the speed at half the power: the fast devices alone.
+    used = {frugal.cluster.devices[d].region for g in frugal.plan.groups for d in g}
+    assert used == {"ohio"}
+    assert frugal.watt_hours <= fastest.watt_hours
+    assert fastest.tokens == fastest.plan.batch * preset_config("tiny").sequence
+    assert all(each.watt_hours is not None for each in frugal.front)
+    per_million = 0.9 * fastest.dollars / fastest.tokens * 1e6
+    limited = proposed(tmp_path, max_dollars_per_million_tokens=per_million)
+    assert limited.dollars is not None
+    assert limited.dollars / limited.tokens * 1e6 <= per_million
+    with pytest.raises(PlanError, match="watt-hours a step; raise `--max-step-watt-hours`, or"):
+        proposed(tmp_path, max_step_watt_hours=1e-12)
+
+
+def test_a_plan_that_is_worse_in_everything_is_beaten():
+    good = Worth(seconds=1.0, watt_hours=2.0, plan=PLAN)
+    assert is_beaten(Worth(seconds=1.0, watt_hours=3.0, plan=PLAN), [good])
+    assert not is_beaten(Worth(seconds=2.0, watt_hours=1.0, plan=PLAN), [good])
+
+
+def test_energy_needs_powers():
+    request = PlanRequest(
+        cluster="two-region", model="tiny", batch=8, tflops=1.0, objective=Goal.ENERGY
+    )
+    with pytest.raises(PlanError, match="`watts` of device 'ohio-0:0' is missing; add it to"):
+        propose(request, observe=lambda _: None)
+
+
 def test_dollars_need_prices():
     request = PlanRequest(
         cluster="two-region", model="tiny", batch=8, tflops=1.0, objective=Goal.DOLLARS
@@ -100,9 +137,17 @@ def test_dollars_need_prices():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"max_step_s": 1.0}, "`--max-step-s` is a limit for the objective `dollars`: it is 1.0"),
+        (
+            {"max_step_s": 1.0},
+            "`--max-step-s` is a limit for the objective dollars or energy: it is 1",
+        ),
         ({"max_step_dollars": 0.0}, "`--max-step-dollars` must be above 0, not 0.0"),
-        ({"max_step_dollars": 1.0, "objective": Goal.DTFM}, "limit for the objective `time`"),
+        ({"max_step_dollars": 1.0, "objective": Goal.DTFM}, "limit for the objective time"),
+        (
+            {"max_dollars_per_million_tokens": 1.0, "objective": Goal.DOLLARS},
+            "`--max-dollars-per-million-tokens` is a limit for the objective time or energy",
+        ),
+        ({"max_step_watt_hours": -1.0}, "`--max-step-watt-hours` must be above 0, not -1.0"),
         ({"max_tensor": 0}, "`--max-tensor` must be at least 1, not 0"),
     ],
 )
