@@ -108,16 +108,23 @@ class ProfiledCosts:
         The table says 0.115 GB/s between Titan-RTX and RTX-2080 with 1 and 8 streams, and 2.86 with
         2 and 4: the former is what the nodes with RTX-3090 have.
         """
+        return max(
+            num_bytes / curve.seconds(num_bytes)
+            for (streams, to_streams), curve in self._curves_of(one, other).items()
+            if streams <= one.tensor and to_streams <= other.tensor
+        )
+
+    def curve(self, one: Group, other: Group, *, streams: int) -> Curve:
+        """Return the seconds of messages of a number of streams."""
+        return self._curves_of(one, other)[streams, streams]
+
+    def _curves_of(self, one: Group, other: Group) -> dict[tuple[int, int], Curve]:
         curves = self._curves.get(((one.gpu, one.zone), (other.gpu, other.zone)))
         if curves is None:
             raise PlanError(
                 f"`placement` must join GPUs whose links are published: {one} and {other} are not"
             )
-        return max(
-            num_bytes / curve.seconds(num_bytes)
-            for (streams, to_streams), curve in curves.items()
-            if streams <= one.tensor and to_streams <= other.tensor
-        )
+        return curves
 
     def _layer_costs(self, group: Group, microbatch: int) -> tuple[LayerCost, ...]:
         """Return the layers at a microbatch; one that was not profiled scales from the nearest."""

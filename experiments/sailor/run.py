@@ -15,7 +15,7 @@ from pathlib import Path
 from experiments.sailor.exact import MOST_GPUS, exact_row, small_clusters
 from experiments.sailor.judged import differing, judged_rows
 from experiments.sailor.measured import measured_table, simulator_table
-from experiments.sailor.order import APART, kendall_tau, order_rows
+from experiments.sailor.order import APART, kendall_tau, order_rows, turned_pairs
 from experiments.sailor.own import own_row
 from experiments.sailor.planned import planned_row
 from experiments.sailor.predict import fit, measured_rows, predict
@@ -108,9 +108,12 @@ def _exact(most: int) -> int:
 def _order() -> int:
     rows = order_rows()
     write_csv(rows, _RESULTS / "order.csv", number=".6g")
-    for column in ("blocking_s", "overlapping_s"):
+    for column in ("blocking_s", "judged_links_s", "overlapping_s"):
         every, apart = kendall_tau(rows, column), kendall_tau(rows, column, apart=APART)
         print(f"{column}: tau {every:.3f}, of pairs that are 0.5 % apart {apart:.3f}")
+    pairs = [pair for name in ("blocking_s", "judged_links_s") for pair in turned_pairs(rows, name)]
+    write_csv(pairs, _RESULTS / "order_pairs.csv", number=".3g")
+    print(markdown(pairs, number=".3g"))
     return 0
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from jaxpipe.propose.outer_advice import OuterAdvice
     from jaxpipe.propose.proposal import Proposal
     from jaxpipe.propose.worth import Worth
+    from jaxpipe.runtime.config import Remat
     from jaxpipe.topo import Cluster
 
 _FEW_RANKS = 16
@@ -60,12 +61,14 @@ def plan(
     model, changes = None, _changes(request, out)
     if config is not None or settings:
         request, model = _configured(request, config, settings)
-    elif request.remat is None:
+    elif request.remat is None and not request.search_remat:
         changes.append("train.remat=full")  # unlike the default of a configuration
     with search_progress(
         "searching a plan", of="plans simulated", budget_s=request.budget
     ) as observe:
-        found = _found(request, model, observe=observe)
+        found = _found_with_remat(request, model, observe=observe)
+    if found.remat is not None:
+        changes.append(f"train.remat={found.remat}")
     about = (
         f"Planned for {request.model}, batch {request.batch}, objective {request.objective}: "
         f"{found.step_s:.4g} s a step, {found.truth}."
@@ -93,6 +96,30 @@ class _Found:
     as_json: "Callable[[Path], dict[str, Any]]"
     lines: "Callable[[], list[str]]"
     draw: "Callable[[Path], None]"
+    cost: float
+    remat: "Remat | None" = None
+
+
+def _found_with_remat(
+    request: PlanRequest, model: "ModelConfig | None", *, observe: "Callable[[int], None]"
+) -> _Found:
+    """Return the best plan, of all rematerialisations if the request says so."""
+    from jaxpipe.propose.remat_search import best_remat
+
+    find = partial(_found, model=model, observe=observe)
+    if not request.search_remat:
+        return find(request)
+    remat, found, trials = best_remat(
+        request, find, cost=lambda each: each.cost, step_s=lambda each: each.step_s
+    )
+    line = f"rematerialisation {remat}, of {', '.join(map(str, trials))} (simulated)"
+    in_json = {"remat": remat.value, "remats": {each.remat.value: each.step_s for each in trials}}
+    return replace(
+        found,
+        remat=remat,
+        lines=lambda: [*found.lines(), line],
+        as_json=lambda out: {**found.as_json(out), **in_json},
+    )
 
 
 def _found(
@@ -113,6 +140,7 @@ def _found(
             as_json=partial(fleet_json, request, fleet),
             lines=partial(fleet_lines, fleet),
             draw=lambda _: None,  # a fleet is not searched for dollars
+            cost=fleet.step.step_s,
         )
     proposal = propose_for(request, model, task, conditions, observe=observe)
     return _Found(
@@ -123,6 +151,7 @@ def _found(
         as_json=partial(_json, request, proposal),
         lines=partial(_lines, request, proposal),
         draw=partial(draw_pareto, request, proposal),
+        cost=proposal.cost(request.objective),
     )
 
 
@@ -160,7 +189,7 @@ def _configured(
         cluster=request.cluster or read.plan.cluster,
         model=str(config),
         batch=read.train.batch if request.batch is None else request.batch,
-        remat=request.remat or read.train.remat,
+        remat=None if request.search_remat else request.remat or read.train.remat,
         matmul_precision=request.matmul_precision or read.run.matmul_precision,
         sharded_optimizer=request.sharded_optimizer or read.optimizer.sharded,
         profile=Path(paced.profile)

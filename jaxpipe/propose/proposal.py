@@ -70,6 +70,11 @@ class Proposal:
         """The median over the random placements."""
         return median(self.random_s)
 
+    def cost(self, objective: Goal) -> float:
+        """Return what an objective counts: seconds, unless it is dollars or watt-hours."""
+        value = {Goal.DOLLARS: self.dollars, Goal.ENERGY: self.watt_hours}.get(objective)
+        return self.split.step_s if value is None else value
+
     @property
     def unchecked(self) -> tuple[int, ...]:
         """The devices of the plan whose memory is unknown: it is not checked that stages fit."""

@@ -98,6 +98,8 @@ class PlanRequest:
     """The number of replicas; chosen by default."""
     remat: Remat | None = None
     """Rematerialisation of each layer: `none`, `dots` or `full`, the default."""
+    search_remat: bool = False
+    """Search with each rematerialisation, in a third of the seconds, and take the best plan."""
     matmul_precision: MatmulPrecision | None = None
     """Precision of products of float32 matrices on GPUs, as with `run.matmul_precision`: `tf32`
     where a GPU has it, the default, or `float32`."""
@@ -127,6 +129,22 @@ class PlanRequest:
                 f"{self.profile}, `--profile-of` {' '.join(self.profile_of)}; leave out one of them"
             )
         self._check_limits()
+        self._check_remat()
+
+    def _check_remat(self) -> None:
+        if not self.search_remat:
+            return
+        given = (
+            ("--remat", self.remat),
+            ("--profile", self.profile),
+            ("--profile-of", " ".join(self.profile_of) or None),
+        )
+        for option, value in given:
+            if value is not None:
+                raise ConfigError(
+                    f"a search tries all rematerialisations: `{option}` is {value}, which is for "
+                    "one of them; leave it out, or leave out `--search-remat`"
+                )
 
     def _check_limits(self) -> None:
         for name, goals in _LIMITS.items():
