@@ -225,7 +225,7 @@ def _lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
         f"a step takes {split.step_s:.4g} s (simulated)",
         *(f"  {n:<14}{s:10.4g} s {s / split.step_s:7.1%}" for n, s in parts.items()),
         *_bound(proposal),
-        *_front(proposal),
+        *_front(request, proposal),
         "",
         "the same plan with other placements (simulated)",
         f"  {'as listed':<14}{proposal.identity_s:10.4g} s {identity:7.2f}x",
@@ -253,7 +253,7 @@ def _bound(proposal: "Proposal") -> list[str]:
     return [f"{line}: at most {step_s / bound.seconds - 1:.0%} to gain"] if bound.seconds else []
 
 
-def _front(proposal: "Proposal") -> list[str]:
+def _front(request: PlanRequest, proposal: "Proposal") -> list[str]:
     """Return what a step costs in dollars and energy, and the plans that trade them for seconds."""
     million = proposal.tokens / 1e6
     lines = []
@@ -262,7 +262,7 @@ def _front(proposal: "Proposal") -> list[str]:
             f"a step costs {proposal.dollars:.4g} dollars, a million tokens "
             f"{proposal.dollars / million:.4g} (simulated)"
         )
-    if proposal.watt_hours is not None:
+    if proposal.watt_hours is not None and request.has_front:
         lines.append(
             f"a step takes {proposal.watt_hours:.4g} watt-hours, a million tokens "
             f"{proposal.watt_hours / million:.4g} (simulated, at the devices' thermal design power)"

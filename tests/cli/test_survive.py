@@ -34,7 +34,7 @@ def test_the_others_go_on_with_what_they_hold(
     with training(config) as process:
         wait_for_steps(tmp_path / "run", steps=3)
         ranks(config)[0].kill()
-        told, errors = process.communicate(timeout=100)
+        told, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert "rank 0 of 3 is lost; 2 continue after step " in told
     assert "with the state of the survivors, as 1 stages x 2 replicas" in told
