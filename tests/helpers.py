@@ -11,6 +11,8 @@ from jaxpipe import topo
 from jaxpipe.comm import (
     CompressedTransport,
     CountingTransport,
+    LoggedTransport,
+    MessageLog,
     ShapedTransport,
     SubsetTransport,
     Transport,
@@ -25,7 +27,11 @@ RunRanks = Callable[[int, Callable[[Transport], object]], list[object]]
 
 
 def _run_counted(num_ranks: int, work: Callable[[Transport], object]) -> list[object]:
-    return run_ranks(num_ranks, lambda transport: work(CountingTransport(transport)))
+    def work_counted(transport: Transport) -> object:
+        logged = LoggedTransport(transport, MessageLog(rank=transport.rank))
+        return work(CountingTransport(logged))
+
+    return run_ranks(num_ranks, work_counted)
 
 
 class ExactCodec:

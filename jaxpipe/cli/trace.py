@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ import tyro
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from jaxpipe.config import Config
     from jaxpipe.topo import Cluster
-    from jaxpipe.trace import RankAccount, StepAccount, Trace
+    from jaxpipe.trace import LinkReport, RankAccount, StepAccount, Trace
 
 
 class Links(StrEnum):
@@ -35,6 +36,8 @@ def trace(  # noqa: PLR0913  each is an option of the command line
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
     """Print the bubble of a run, where its time went, who waited for whom, and the simulated plan.
+
+    Below are the links between regions: what all steps have sent over them, and how fast.
 
     Args:
         run: the folder of a run, or a trace file alone.
@@ -70,11 +73,14 @@ def trace(  # noqa: PLR0913  each is an option of the command line
     every_step = (measured, *traces[1:])
     steps = mean_account(account(measured))
     foreseen = [account(each)[0] for each in traces[1:]]
+    reports = _reports(run, step)
     if json_:
-        print(json.dumps(_json(every_step, steps, foreseen, chosen)))
+        found = _json(every_step, steps, foreseen, chosen)
+        print(json.dumps(found | {"links": [asdict(report) for report in reports]}))
     else:
         count = len({span.step for span in measured.spans})
         lines = _lines(every_step, steps, count, foreseen, assumed, chosen)
+        lines += _link_lines(reports, measured, by_ranks=ranks is not None)
         console.print("\n".join(lines), markup=False)
     if png is not None:
         plot_beside(traces, png, step=last, ranks=chosen)
@@ -111,6 +117,33 @@ def _config(run: Path) -> "Config":
             f"give the folder of a run, or {run / 'trace.json'} alone"
         )
     return config_in(run, description["config"])
+
+
+def _reports(run: Path, step: int | None) -> "list[LinkReport]":
+    """Return the reports of links of a run, or the one of a step."""
+    from jaxpipe.runtime.metrics.records import read_metrics
+
+    if not run.is_dir():
+        return []
+    reported = [(each.step, each.links) for each in read_metrics(run / "metrics.jsonl")]
+    return [
+        links
+        for last_step, links in reported
+        if links is not None and (step is None or links.first_step <= step <= last_step)
+    ]
+
+
+def _link_lines(reports: "list[LinkReport]", measured: "Trace", *, by_ranks: bool) -> list[str]:
+    """Return the tables of links: of regions, and of ranks if these were asked for and kept."""
+    from jaxpipe.trace import link_table
+
+    if not reports:
+        return []
+    lines = ["", f"bytes, seconds on the way and goodput of links ({measured.label})"]
+    lines += link_table(reports)
+    if by_ranks and any(report.ranks for report in reports):
+        lines += ["", *link_table(reports, ranks=True)]
+    return lines
 
 
 def _simulated(config: "Config", measured: "Trace", links: Links) -> tuple["Trace", str]:

@@ -32,6 +32,7 @@ from jaxpipe.comm.collective.gather_broadcast import (
 from jaxpipe.comm.collective.native import native_of
 from jaxpipe.comm.compressed import CompressedTransport
 from jaxpipe.comm.local import LocalTransport, LocalWorld, run_ranks
+from jaxpipe.comm.message_log import LoggedTransport, MessageLog
 from jaxpipe.comm.receive_jax import Arrival, receive_jax
 from jaxpipe.comm.shaped import ShapedTransport
 from jaxpipe.comm.subset_transport import SubsetTransport
@@ -76,6 +77,8 @@ __all__ = [
     "HostOrDeviceArray",
     "LocalTransport",
     "LocalWorld",
+    "LoggedTransport",
+    "MessageLog",
     "PendingAllReduce",
     "Receiving",
     "Sending",

@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxpipe.comm.buffer import aligned_empty, as_bytes, num_bytes_of
 from jaxpipe.comm.envelope import Envelope
+from jaxpipe.comm.timing import Times
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport
 from jaxpipe.errors import TransportError, one_line
 
@@ -24,11 +25,14 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class _Channel:
-    """The messages of one source, receiver and tag: the n-th sent is for the n-th receive."""
+    """The messages of one source, receiver and tag: the n-th sent is for the n-th receive.
+
+    Each has the time at which it was sent.
+    """
 
     num_sent: int = 0
     num_posted: int = 0
-    messages: dict[int, np.ndarray] = field(default_factory=dict)
+    messages: dict[int, tuple[np.ndarray, float]] = field(default_factory=dict)
 
 
 class LocalWorld:
@@ -74,7 +78,7 @@ class LocalWorld:
         """Append a message, uint8 of shape (num_bytes,), to its channel."""
         with self._changed:
             channel = self._channels[envelope.channel]
-            channel.messages[channel.num_sent] = message
+            channel.messages[channel.num_sent] = (message, time.perf_counter())
             channel.num_sent += 1
             self._changed.notify_all()
 
@@ -85,8 +89,10 @@ class LocalWorld:
             channel.num_posted += 1
             return channel.num_posted - 1
 
-    def take(self, envelope: Envelope, *, position: int, timeout_s: float) -> np.ndarray:
-        """Wait for the message at this position of the channel and return its bytes.
+    def take(
+        self, envelope: Envelope, *, position: int, timeout_s: float
+    ) -> tuple[np.ndarray, float]:
+        """Wait for the message at this position of the channel; return its bytes and its time.
 
         Raises:
             DeadlineError: it did not come within `timeout_s`.
@@ -105,11 +111,11 @@ class LocalWorld:
 @dataclass(frozen=True, slots=True)
 class _LocalSending:
     world: LocalWorld
-    over_s: float
+    timing: Times
 
     def wait(self, *, timeout_s: float) -> float:  # noqa: ARG002  the message was copied by `send`
         self.world.raise_if_aborted()
-        return self.over_s
+        return self.timing.over_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +124,14 @@ class _LocalReceiving:
     envelope: Envelope
     position: int
     like: jax.ShapeDtypeStruct
+    timing: Times
 
     def wait(self, *, timeout_s: float) -> np.ndarray:
-        message = self.world.take(self.envelope, position=self.position, timeout_s=timeout_s)
+        message, sent_s = self.world.take(
+            self.envelope, position=self.position, timeout_s=timeout_s
+        )
+        # A message that was sent before its receive was posted has arrived with the post.
+        self.timing.over_s = max(sent_s, self.timing.started_s)
         if message.size != self.envelope.num_bytes:
             raise TransportError(f"got {message.size} bytes instead of {self.envelope}")
         return message.view(self.like.dtype).reshape(self.like.shape)
@@ -146,16 +157,18 @@ class LocalTransport:
         assert to < self.num_ranks, (to, self.num_ranks)
         # Copied, since the sender may change its array as soon as `wait` returns.
         view = as_bytes(array)
+        started_s = time.perf_counter()
         message = aligned_empty(view.shape, np.uint8)
         message[:] = view
         self.world.put(Envelope(self.rank, to, tag, view.size), message)
-        return _LocalSending(self.world, time.perf_counter())
+        return _LocalSending(self.world, Times(started_s, time.perf_counter()))
 
     def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> _LocalReceiving:
         """Start to receive an array of the shape and dtype of `like` from the rank `source`."""
         assert source < self.num_ranks, (source, self.num_ranks)
         envelope = Envelope(source, self.rank, tag, num_bytes_of(like))
-        return _LocalReceiving(self.world, envelope, self.world.post(envelope), like)
+        position, times = self.world.post(envelope), Times(time.perf_counter())
+        return _LocalReceiving(self.world, envelope, position, like, times)
 
     def close(self, *, error: BaseException | None = None) -> None:
         """End this rank's part; with an `error`, every wait of every rank raises at once."""

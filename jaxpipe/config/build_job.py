@@ -17,6 +17,7 @@ from jaxpipe.models import train_flops_per_token
 from jaxpipe.plan import Plan, ResolvedPlan
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.data import Tokenizer, open_dataset
+from jaxpipe.topo import Cluster
 
 if TYPE_CHECKING:  # these import jax
     from jaxpipe.runtime.job import Job
@@ -38,12 +39,15 @@ def job_from(
     model: "Model | None" = None,
     devices: Sequence[str] = (),
     dataset: Path | None = None,
+    cluster: Cluster | None = None,
 ) -> "Job":
     """Return the job of a run, the same on all ranks. Imports jax.
 
     `model` is the one to train or to tune, by default the configured one. `devices` are the names
-    of the devices in the order of their ranks, by default looked up in the configured cluster.
-    `dataset` is the folder of the dataset on this host, by default the configured one.
+    of the devices in the order of their ranks; by default they are looked up in the configured
+    cluster. `dataset` is the folder of the dataset on this host, by default the configured one.
+    Rank 0 needs the `cluster` for its reports of links; it is read where the names of the devices
+    are looked up.
 
     Raises:
         DataError: the dataset cannot be opened.
@@ -52,7 +56,8 @@ def job_from(
     from jaxpipe.runtime.job import Job
 
     sequence = config.train.sequence or config.model.sequence
-    names = devices or ResolvedPlan.of(plan, cluster_from(config)).devices
+    cluster = cluster or (None if devices else cluster_from(config))
+    names = devices if cluster is None else ResolvedPlan.of(plan, cluster).devices
     return Job(
         model=tuned_model_from(config, model),
         plan=plan,
@@ -73,6 +78,7 @@ def job_from(
             for rank, name in enumerate(names)
         ),
         description=describe(config),
+        cluster=cluster,
     )
 
 

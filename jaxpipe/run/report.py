@@ -20,6 +20,7 @@ from jaxpipe.run.progress import Pace, Progress, duration
 from jaxpipe.run.sample import sample_text
 from jaxpipe.runtime.config import TrainConfig
 from jaxpipe.runtime.hooks import Hooks, SavePhase
+from jaxpipe.runtime.metrics.measured_pairs import MeasuredPairs
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics, read_truth
 from jaxpipe.runtime.train import Outcome
 from jaxpipe.schedule import Instruction
@@ -97,6 +98,10 @@ class ReportedHooks(Hooks):
     def before_save_phase(self, phase: SavePhase) -> None:
         """Call the others."""
         self._inner.before_save_phase(phase)
+
+    def after_links(self, measured: MeasuredPairs) -> None:
+        """Call the others."""
+        self._inner.after_links(measured)
 
 
 def _scaling(metrics: StepMetrics) -> str:

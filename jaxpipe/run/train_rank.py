@@ -86,7 +86,8 @@ class Member:
 
     def job(self, config: Config, plan: Plan, *, devices: Sequence[str] = ()) -> Job:
         """Return the job of a plan, with what is where on this host."""
-        job = job_from(config, plan, devices=devices, dataset=self.dataset)
+        cluster = cluster_from(config) if self.transport.rank == 0 else None
+        job = job_from(config, plan, devices=devices, dataset=self.dataset, cluster=cluster)
         return replace(job, disks=self.disks)
 
     def current_watchdog(self) -> Watchdog:
@@ -230,6 +231,7 @@ def _train_on(member: Member, survivor: Survivor) -> Outcome | Stopped | None:
     member.start_watchdog(job)
     if resumed.transport.rank == 0:
         cluster = cluster_from(member.config)  # others need no cluster file
+        job = replace(job, cluster=cluster)
         write_resolved_plan(member.config, ResolvedPlan.of(plan, cluster))
         console.print(f"\n{resumed}\n", markup=False)
         introduce(member.config, plan, cluster)

@@ -135,6 +135,17 @@ class TrackerKind(StrEnum):
     """Weights & Biases, online unless `WANDB_MODE` says otherwise."""
 
 
+class LinkDetail(StrEnum):
+    """The ends of the links in reports."""
+
+    NONE = "none"
+    """No reports: messages are not logged."""
+    REGIONS = "regions"
+    """Regions of the cluster."""
+    RANKS = "ranks"
+    """Regions, and ranks as well."""
+
+
 class Survival(StrEnum):
     """What happens when a rank is lost."""
 
@@ -455,13 +466,17 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceConfig:
-    """The extent of the trace of a run."""
+    """The extent of the trace of a run, and of its reports of links."""
 
     steps: int = 3
     """Number of steps in the trace, the last ones of the run [steps]."""
+    links: LinkDetail = LinkDetail.REGIONS
+    """Ends of the links whose bytes, seconds and goodput are in `metrics.jsonl`."""
+    links_every: int = 10
+    """Interval between reports of links [steps]; the last step has one as well."""
 
     def __post_init__(self) -> None:
-        _check(self, above_zero=("steps",))
+        _check(self, above_zero=("steps", "links_every"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from jaxpipe.plan import Plan
+from jaxpipe.runtime.metrics.measured_pairs import MeasuredPairs
 from jaxpipe.schedule import Instruction
 
 
@@ -59,6 +60,9 @@ class Hooks(Protocol):
 
     def before_save_phase(self, phase: SavePhase) -> None:
         """Called before a save's next phase, in the thread that saves."""
+
+    def after_links(self, measured: MeasuredPairs) -> None:
+        """Called on rank 0 with what ranks have sent to each other since the last report."""
 
 
 class NoHooks(Hooks):

@@ -27,6 +27,7 @@ from jaxpipe.runtime.stage.mesh import Device, Layout, layout_over
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.step.parameter_gather import optimizer_shard_of
+from jaxpipe.topo import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,8 @@ class Job:
     `loss_scale` is None if the loss is not scaled. `flops_per_token` counts the forward and the
     backward of the model without rematerialisation. `description`, configuration and versions, is
     saved with each checkpoint and with the metrics. `disks` says which ranks see the same run
-    folder; None is one folder for all.
+    folder; None is one folder for all. `cluster` has the links that the plan is for; rank 0 alone
+    needs it, for its reports of links.
     """
 
     model: Model
@@ -55,6 +57,7 @@ class Job:
     description: Mapping[str, Any]
     outer: OuterConfig = field(default_factory=OuterConfig)
     disks: Disks | None = None
+    cluster: Cluster | None = None
 
     @property
     def folder(self) -> Path:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jaxpipe.comm import Transport
+from jaxpipe.comm import LoggedTransport, MessageLog, Transport
 from jaxpipe.errors import RunError
 from jaxpipe.jaxpr import warn_if_untested
 from jaxpipe.runtime.checkpoint import latest
@@ -23,8 +23,10 @@ from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.checkpoint.own_disks.commit_by_message import CommitByMessage
 from jaxpipe.runtime.checkpoint.own_disks.copies import copies_of
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
+from jaxpipe.runtime.config import LinkDetail
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.metrics.link_reporter import LinkReporter, link_report
 from jaxpipe.runtime.metrics.records import (
     METRICS_FILE,
     PICTURE_FILE,
@@ -48,7 +50,7 @@ from jaxpipe.runtime.step.worker import Worker, start
 from jaxpipe.runtime.train_snapshot import Saved, restore_state, snapshot
 from jaxpipe.runtime.watchdog import Watchdog
 from jaxpipe.runtime.watchdog.of_job import start_watchdog
-from jaxpipe.trace import Trace
+from jaxpipe.trace import LinkReport, Trace
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +101,9 @@ def train(
     """
     watch = watch or start_watchdog(job, rank=transport.rank)
     last_state = last_state or LastState()
+    log = MessageLog(rank=transport.rank)
+    if job.trace.links is not LinkDetail.NONE:
+        transport = LoggedTransport(transport, log)
     if transport.rank == 0:
         warn_if_untested()
     # Compiled first: fresh parameters come from an executable, restored ones go to its layout.
@@ -115,6 +120,13 @@ def train(
         watch=watch,
         saver=saver,
         reporter=_Reporter(job, transport, first_step=num_reported, observe=observe),
+        links=LinkReporter(
+            job,
+            transport,
+            log,
+            clock_offset_s=worker.clock_offset_s,
+            first_step=num_reported,
+        ),
         last_state=last_state,
     )
     trained = Trained(worker=worker, state=state, step=first_step, ended=unfinished)
@@ -150,6 +162,7 @@ class _Training:
     watch: Watchdog
     saver: Saver
     reporter: "_Reporter"
+    links: LinkReporter
     last_state: LastState
 
     def run(self, state: TrainState, *, first_step: int) -> int:
@@ -210,7 +223,11 @@ class _Training:
         if is_last or done == 1 or (done % job.train.eval_every == 0 and not ended.is_stopped):
             eval_loss = self._eval_loss(state, done=done)
         self.watch.phase("report", step=done - 1)
-        self.reporter.step(ended, eval_loss=eval_loss)
+        measured = self.links.measure(ended)
+        links = None if measured is None else link_report(measured, job)
+        self.reporter.step(ended, eval_loss=eval_loss, links=links)
+        if measured is not None:
+            self.worker.interpreter.hooks.after_links(measured)
         if is_last or ended.is_stopped or done % job.checkpoint.every == 0:
             self.watch.phase("save", step=done - 1)
             self.saver.begin(self._snapshot(state, done=done))
@@ -315,11 +332,11 @@ class _Reporter:
             )
             self._trackers = Trackers(job.run.trackers, _tracked(job, self._file, first_step))
 
-    def step(self, ended: StepEnd, *, eval_loss: float | None) -> None:
+    def step(self, ended: StepEnd, *, eval_loss: float | None, links: LinkReport | None) -> None:
         """Report a step that has ended."""
         if self._file is None:
             return
-        metrics = ended.metrics(self._job, self._rate, eval_loss=eval_loss)
+        metrics = ended.metrics(self._job, self._rate, eval_loss=eval_loss, links=links)
         self.bubbles[metrics.step] = metrics.bubble
         self._file.write(metrics)
         self._trackers.log(metrics)

@@ -10,6 +10,16 @@ from jaxpipe.trace.account import (
 )
 from jaxpipe.trace.bands import chosen_ranks
 from jaxpipe.trace.chrome import read_chrome, to_chrome, write_chrome
+from jaxpipe.trace.link_table import link_table
+from jaxpipe.trace.link_use import (
+    LinkReport,
+    LinkUse,
+    PairUse,
+    Traffic,
+    busy,
+    link_uses,
+    total_bytes,
+)
 from jaxpipe.trace.overlay import one_step, write_overlay
 from jaxpipe.trace.plot import Panel, draw_panels, panels_height_in, plot, plot_beside
 from jaxpipe.trace.span import Lane, Span, Trace, Truth, messages
@@ -17,6 +27,9 @@ from jaxpipe.trace.summary import RankSummary, StepSummary, bubble_fraction, sum
 
 __all__ = [
     "Lane",
+    "LinkReport",
+    "LinkUse",
+    "PairUse",
     "Panel",
     "RankAccount",
     "RankSummary",
@@ -25,11 +38,15 @@ __all__ = [
     "StepAccount",
     "StepSummary",
     "Trace",
+    "Traffic",
     "Truth",
     "account",
     "bubble_fraction",
+    "busy",
     "chosen_ranks",
     "draw_panels",
+    "link_table",
+    "link_uses",
     "mean_account",
     "mean_spent_s",
     "messages",
@@ -39,6 +56,7 @@ __all__ = [
     "plot_beside",
     "read_chrome",
     "summarise",
+    "total_bytes",
     "to_chrome",
     "write_chrome",
     "write_overlay",

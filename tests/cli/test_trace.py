@@ -12,7 +12,7 @@ from tests.runtime.training import run_tree, tiny_tree
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
     folder = tmp_path_factory.mktemp("traced") / "run"
-    run_tree(tiny_tree(folder, dataset))
+    run_tree(tiny_tree(folder, dataset, trace={"links": "ranks", "links_every": 2}))
     return folder
 
 
@@ -28,6 +28,7 @@ def test_the_parts_of_a_run_and_of_its_plan_add_up(
         assert sum(rank["spent"].values()) == pytest.approx(printed["seconds"])
     (simulated,) = printed["simulated"]
     assert sum(simulated["mean"].values()) == pytest.approx(simulated["seconds"])
+    assert [report["first_step"] for report in printed["links"]] == [1, 3]
     assert 0 < simulated["seconds"] < 2 * printed["seconds"]
 
 
@@ -53,8 +54,11 @@ def test_chosen_ranks_are_listed_and_drawn(
     picture = tmp_path / "some.svg"
     arguments = ["trace", str(run_folder), "--ranks", "0,2-3", "--stages", "1"]
     assert main([*arguments, "--png", str(picture)]) == 0
-    listed = [line for line in capsys.readouterr().out.splitlines() if line[:1].isdecimal()]
+    said = capsys.readouterr().out
+    listed = [line for line in said.splitlines() if line[:1].isdecimal()]
     assert [line.split()[0] for line in listed] == ["3"]
+    assert "laptop -> laptop" in said
+    assert "rank 0 -> rank 1" in said
     assert "1 of 4 ranks" in picture.read_text()
     assert main([*arguments, "--json"]) == 0
     assert [rank["rank"] for rank in json.loads(capsys.readouterr().out)["ranks"]] == [3]

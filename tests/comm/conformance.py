@@ -10,6 +10,7 @@ import pytest
 from jaxpipe.comm.buffer import ALIGNMENT_BYTES
 from jaxpipe.comm.clock_sync import clock_offset
 from jaxpipe.comm.collective.gather_broadcast import barrier, broadcast_bytes, gather_bytes
+from jaxpipe.comm.timing import timing_of
 from jaxpipe.comm.tags import BARRIER_TAG, BROADCAST_TAG, GATHER_TAG, MAX_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport
 from jaxpipe.errors import DeadlineError, TransportError
@@ -51,6 +52,19 @@ def messages_of_one_tag_keep_their_order(transport: Transport) -> None:
     assert got == list(reversed(range(20)))
     for sending in sendings:
         sending.wait(timeout_s=TIMEOUT_S)
+
+
+def times_of_a_message_follow_each_other(transport: Transport) -> None:
+    mine = np.ones(100_000, np.uint8)
+    begin_s = time.perf_counter()
+    receiving = transport.receive(like(mine), source=before(transport), tag=0)
+    sending = transport.send(mine, to=after(transport), tag=0)
+    receiving.wait(timeout_s=TIMEOUT_S)
+    sending.wait(timeout_s=TIMEOUT_S)
+    end_s = time.perf_counter()
+    for handle in (sending, receiving):
+        if (timing := timing_of(handle)) is not None:  # else the transport keeps no times
+            assert begin_s <= timing.started_s <= timing.over_s <= end_s
 
 
 def messages_of_other_tags_overtake(transport: Transport) -> None:
@@ -227,6 +241,7 @@ def clocks_of_one_machine_agree(transport: Transport) -> None:
 
 MESSAGE_CHECKS = (
     messages_of_one_tag_keep_their_order,
+    times_of_a_message_follow_each_other,
     messages_of_other_tags_overtake,
     messages_of_any_size_pass_head_to_head,
     arrays_of_any_dtype_and_shape_pass,

@@ -37,6 +37,7 @@ class MpiMessage:
         self.envelope = envelope
         self.outgoing = outgoing
         self.is_over = False
+        self.started_s = math.nan
         self.over_s = math.nan
         self.num_bytes_moved = 0
         self._begin: Begin | None = begin
@@ -51,6 +52,7 @@ class MpiMessage:
     def start(self) -> bool:
         """Pass the message to MPI, if it is ready."""
         assert self._begin is not None, f"{self.envelope} has started already"
+        started_s = time.perf_counter()
         try:
             requests = self._begin()
         except RuntimeError as error:
@@ -59,6 +61,7 @@ class MpiMessage:
         if requests is None:
             return False
         self._requests, self._begin = requests, None
+        self.started_s = started_s
         return True
 
     def test(self) -> bool:
@@ -154,6 +157,11 @@ class MpiSending:
     message: MpiMessage
     progress: MpiProgress
 
+    @property
+    def timing(self) -> MpiMessage:
+        """The times of the message, which refers to no array once it is over."""
+        return self.message
+
     def wait(self, *, timeout_s: float) -> float:
         """Wait for the send to complete; return its completion time (`time.perf_counter`)."""
         self.progress.wait(self.message, timeout_s=timeout_s)
@@ -168,6 +176,11 @@ class MpiReceiving:
     message: MpiMessage
     progress: MpiProgress
     memory: np.ndarray
+
+    @property
+    def timing(self) -> MpiMessage:
+        """The times of the message, which does not refer to `memory` once it is over."""
+        return self.message
 
     def wait(self, *, timeout_s: float) -> np.ndarray:
         """Wait for the message; return `memory`."""

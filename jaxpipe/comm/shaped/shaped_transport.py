@@ -24,6 +24,7 @@ from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.shaped.links import links_of_rank
 from jaxpipe.comm.shaped.timer import Timer
 from jaxpipe.comm.tags import MAX_TAG, TOKEN_TAG
+from jaxpipe.comm.timing import Times, Timing, timing_of
 from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
 from jaxpipe.errors import DeadlineError
 from jaxpipe.topo import Cluster
@@ -153,6 +154,7 @@ class ShapedTransport:
         envelope, now_s = message.envelope, time.perf_counter()
         message.depart(self._transport.send(message.array, to=envelope.to, tag=envelope.tag))
         # Posted at the time before the payload was sent: what that took is no part of the link's.
+        message.times.started_s = now_s
         self._timer.at(now_s, self._carry, message)
 
     def _carry(self, message: "_Message") -> None:
@@ -164,7 +166,7 @@ class ShapedTransport:
         )
 
     def _leave(self, message: "_Message", leaves_s: float, _arrives_s: float) -> None:
-        message.leaves_s = leaves_s
+        message.times.over_s = leaves_s
         self._timer.at(leaves_s, message.left.set)
 
     def _fail(self, error: Exception) -> None:
@@ -173,13 +175,13 @@ class ShapedTransport:
 
 
 class _Message:
-    """An outgoing message, from `send` until its last byte has left the link at `leaves_s`."""
+    """An outgoing message, from `send` until its last byte has left the link."""
 
     def __init__(self, array: HostOrDeviceArray, envelope: Envelope) -> None:
         self.array: HostOrDeviceArray = array
         self.envelope = envelope
         self.left = Event()
-        self.leaves_s = 0.0
+        self.times = Times()
         self._sending: Sending | None = None
 
     def depart(self, sending: Sending) -> None:
@@ -200,12 +202,16 @@ class _ShapedSending:
     def __init__(self, message: _Message) -> None:
         self._message = message
 
+    @property
+    def timing(self) -> Times:
+        return self._message.times
+
     def wait(self, *, timeout_s: float) -> float:
         start_s = time.perf_counter()
         if not self._message.left.wait(timeout_s):
             raise self._message.envelope.late(waited_s=timeout_s)
         left_s = max(0.0, timeout_s - (time.perf_counter() - start_s))
-        return max(self._message.leaves_s, self._message.sending.wait(timeout_s=left_s))
+        return max(self._message.times.over_s, self._message.sending.wait(timeout_s=left_s))
 
 
 class _ShapedReceiving:
@@ -214,6 +220,10 @@ class _ShapedReceiving:
     def __init__(self, payload: Receiving, token: Receiving, envelope: Envelope) -> None:
         self._payload, self._token, self._envelope = payload, token, envelope
         self._array: HostOrDeviceArray | None = None
+
+    @property
+    def timing(self) -> Timing | None:
+        return timing_of(self._token)  # which arrives when the emulated link has delivered
 
     def wait(self, *, timeout_s: float) -> HostOrDeviceArray:
         start_s = time.perf_counter()

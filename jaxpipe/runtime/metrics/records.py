@@ -8,6 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from jaxpipe.trace import LinkReport
+
 logger = logging.getLogger(__name__)
 
 METRICS_FILE, TRACE_FILE, PICTURE_FILE = "metrics.jsonl", "trace.json", "timeline.png"
@@ -31,6 +35,9 @@ class StepMetrics:
     rank 0, and `eval_loss` is that of the anchor. `outer_bytes` are those that all ranks have sent
     to other islands since the last outer step ended or the run resumed, None for a step after
     which none ended.
+
+    `links` is the use of links in the steps since the last report, None for a step after which none
+    was due.
     """
 
     step: int
@@ -46,6 +53,7 @@ class StepMetrics:
     loss_scale: float | None = None
     skipped_steps: int = 0
     outer_bytes: int | None = None
+    links: LinkReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +135,7 @@ class MetricsFile:
 def read_metrics(path: Path) -> list[StepMetrics]:
     """Return the steps of a metrics file, in order."""
     rows = [json.loads(line) for line in _lines(path)]
-    return [StepMetrics(**row) for row in rows if "run" not in row]
+    return [msgspec.convert(row, StepMetrics) for row in rows if "run" not in row]
 
 
 def read_description(path: Path) -> dict[str, Any] | None:

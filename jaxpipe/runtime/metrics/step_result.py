@@ -8,6 +8,7 @@ import optax
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.step.step_totals import StepTotals
+from jaxpipe.trace import LinkReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,14 @@ class StepEnd:
         """Whether a rank has been asked to stop."""
         return self.totals.stops > 0
 
-    def metrics(self, job: Job, rate: optax.Schedule, *, eval_loss: float | None) -> StepMetrics:
+    def metrics(
+        self,
+        job: Job,
+        rate: optax.Schedule,
+        *,
+        eval_loss: float | None,
+        links: LinkReport | None = None,
+    ) -> StepMetrics:
         """Return the metrics; `rate` maps the number of updates to the learning rate."""
         tokens_per_s = job.tokens_per_step / self.step_s
         is_taken = self.skipped_after == self.skipped_before
@@ -54,4 +62,5 @@ class StepEnd:
             loss_scale=self.loss_scale,
             skipped_steps=self.skipped_after,
             outer_bytes=self.outer_bytes,
+            links=links,
         )

@@ -1,7 +1,7 @@
 """All trackers of a run, on rank 0, and the package that each kind needs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 
@@ -11,6 +11,7 @@ from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.metrics.trackers.adapters import TensorBoardFile, TrackioRun, WandbRun
 from jaxpipe.runtime.metrics.trackers.background import BackgroundTracker
 from jaxpipe.runtime.metrics.trackers.tracker import TrackedRun, Tracker
+from jaxpipe.trace import LinkReport
 
 _CLOSE_TIMEOUT_S = 30.0
 """How long the end of a run waits for each tracker that is behind."""
@@ -35,9 +36,14 @@ class Trackers:
         self._all = [BackgroundTracker(kind, partial(makers[kind], tracked)) for kind in kinds]
 
     def log(self, metrics: StepMetrics) -> None:
-        """Log the metrics that are numbers, by their names in `metrics.jsonl`."""
-        values = {name: value for name, value in asdict(metrics).items() if value is not None}
+        """Log the metrics that are numbers, by their names in `metrics.jsonl`.
+
+        The name of a link's value has its ends, and the kind of its traffic.
+        """
+        flat = asdict(replace(metrics, links=None))
+        values = {name: value for name, value in flat.items() if value is not None}
         step = values.pop("step")
+        values |= _link_values(metrics.links)
         for each in self._all:
             each.log(step, values)
 
@@ -46,6 +52,22 @@ class Trackers:
         for each in self._all:
             each.close(timeout_s=_CLOSE_TIMEOUT_S)  # each has its own: one may hang
 
+
+def _link_values(report: LinkReport | None) -> dict[str, float]:
+    """Return the figures of a report of links, by names such as `links/a-b/gradients/num_bytes`."""
+    values: dict[str, float] = {}
+    for link in () if report is None else (*report.regions, *report.ranks):
+        fields = asdict(link)
+        name = "/".join(("links", f"{link.source}-{link.to}", link.traffic))
+        values |= {
+            f"{name}/{field}".replace(" ", "_"): float(fields[field])
+            for field in _LINK_FIELDS
+            if fields[field] is not None
+        }
+    return values
+
+
+_LINK_FIELDS = ("num_bytes", "seconds", "goodput_bytes_per_s", "efficiency")
 
 _MODULES = {
     TrackerKind.TENSORBOARD: "tensorboardX",

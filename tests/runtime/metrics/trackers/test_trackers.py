@@ -6,6 +6,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Timer
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from jaxpipe.runtime.metrics.trackers import (
     check_installed,
 )
 from jaxpipe.runtime.metrics.trackers import trackers as installed
+from jaxpipe.trace import LinkReport, LinkUse
 from tests.runtime.training import run_tree, tiny_tree
 
 pytestmark = pytest.mark.slow
@@ -43,6 +45,33 @@ def metrics_at(step: int) -> StepMetrics:
         sent_bytes=3,
         flops_per_s=2.0,
     )
+
+
+def test_links_are_logged_by_their_ends_and_their_traffic(tmp_path: Path) -> None:
+    link = LinkUse(
+        source="rank 0",
+        to="rank 1",
+        traffic="all",
+        num_messages=1,
+        num_bytes=6,
+        timed_bytes=6,
+        seconds=2.0,
+        goodput_bytes_per_s=3.0,
+        efficiency=None,
+    )
+    values: dict[str, float] = {}
+    maker = SimpleNamespace(log=lambda _, given: values.update(given), close=lambda: None)
+    trackers = Trackers(
+        [TrackerKind.WANDB], tracked(tmp_path), makers={TrackerKind.WANDB: lambda _: maker}
+    )
+    report = LinkReport(first_step=1, regions=(), ranks=(link,))
+    trackers.log(replace(metrics_at(2), links=report))
+    trackers.close()
+    assert {name: value for name, value in values.items() if "/" in name} == {
+        "links/rank_0-rank_1/all/num_bytes": 6.0,
+        "links/rank_0-rank_1/all/seconds": 2.0,
+        "links/rank_0-rank_1/all/goodput_bytes_per_s": 3.0,
+    }
 
 
 def tracked(folder: Path, *, first_step: int = 0, logged_step: int = 0) -> TrackedRun:
