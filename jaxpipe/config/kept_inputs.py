@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxpipe.config.read import Config, config_from, to_tree
+from jaxpipe.config.read import BESIDE_FILE, Config, config_from, to_tree
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.data import Tokenizer, byte_level_definition, load_byte_pairs, open_dataset
 from jaxpipe.topo import Cluster
@@ -38,7 +38,7 @@ def keep_inputs(config: Config, cluster: Cluster, folder: Path) -> None:
     """
     tree = to_tree(config)
     tree["run"]["folder"] = "."
-    tree["plan"] = {"cluster": config.plan.cluster, "file": PLAN_FILE}
+    tree["plan"] = {name: tree["plan"][name] for name in BESIDE_FILE} | {"file": PLAN_FILE}
     if _is_file(config.plan.cluster):
         tree["plan"]["cluster"] = CLUSTER_FILE
         (folder / CLUSTER_FILE).write_text(_cluster_text(cluster))

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 _MODEL = "model"
 
-_BESIDE_FILE = ("file", "cluster")
+BESIDE_FILE = ("file", "cluster", "replan", "drift_factor", "drift_steps")
 """The fields of the section `plan` that a plan file does not decide."""
 
 
@@ -113,7 +113,7 @@ def config_from(tree: Mapping[str, Any]) -> Config:
         config = dataclasses.replace(config, sample=silent)
     if config.plan.file is None:
         return config
-    kept = {name: getattr(config.plan, name) for name in _BESIDE_FILE}
+    kept = {name: getattr(config.plan, name) for name in BESIDE_FILE}
     return dataclasses.replace(config, plan=PlanConfig(**kept))
 
 
@@ -131,7 +131,7 @@ def to_tree(config: Config) -> dict[str, Any]:
     tree = msgspec.to_builtins(config)
     # Its other fields have their defaults, which say nothing about the plan in the file.
     if config.plan.file is not None:
-        tree["plan"] = {key: tree["plan"][key] for key in _BESIDE_FILE}
+        tree["plan"] = {key: tree["plan"][key] for key in BESIDE_FILE}
     return tree
 
 
@@ -158,7 +158,7 @@ def _overridden(plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given fields that a plan file overrides."""
     if plan.get("file") is None:
         return {}
-    return {key: value for key, value in plan.items() if key not in _BESIDE_FILE}
+    return {key: value for key, value in plan.items() if key not in BESIDE_FILE}
 
 
 def _with_preset(values: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from jaxpipe.plan.islands import Island, check_islands, island_of
 from jaxpipe.plan.partition import Cut, check_partition, even_partition, layers_of
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
-from jaxpipe.plan.plan_config import PlanConfig
+from jaxpipe.plan.plan_config import PlanConfig, Replan
 from jaxpipe.plan.plan_file import (
     ResolvedPlan,
     parse_resolved_plan,
@@ -28,6 +28,7 @@ __all__ = [
     "Pipeline",
     "Plan",
     "PlanConfig",
+    "Replan",
     "ResolvedPlan",
     "Sharing",
     "check_hosts",

@@ -1,9 +1,22 @@
 """The section `[plan]` of a configuration."""
 
 from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
 
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.schedule import ScheduleKind
+
+
+class Replan(StrEnum):
+    """What follows when a link of the plan has become slow."""
+
+    NEVER = "never"
+    """Nothing: links are not judged."""
+    ASK = "ask"
+    """A line that names the link, and one with the step time of a new plan and its command."""
+    AUTO = "auto"
+    """The same; and if the new plan is faster, the run continues with it. For `jaxpipe run`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,7 +24,8 @@ class PlanConfig:
     """The section `[plan]`: a plan file, or what its user decides of a plan."""
 
     file: str | None = None
-    """Plan file written by `jaxpipe plan`. It overrides all other fields but the cluster."""
+    """Plan file written by `jaxpipe plan`. It overrides all other fields but `cluster`, `replan`
+    and those of drift."""
     cluster: str = "two-region"
     """Name in the catalogue (`jaxpipe topo list`), or path of a cluster file."""
     devices: tuple[str, ...] = ()
@@ -41,11 +55,22 @@ class PlanConfig:
     all_reduce: AllReduceKind | None = None
     """Algorithm of the gradient all-reduce. Default: the fastest over the cluster's links,
     simulated."""
+    replan: Replan = Replan.ASK
+    """What follows when a link between hosts is slower than planned; needs `trace.links`."""
+    drift_factor: float = 2.0
+    """Factor of the planned seconds from which on a link is slow."""
+    drift_steps: int = 20
+    """Steps in a row that a link must be slow before it is reported [steps]."""
 
     def __post_init__(self) -> None:
-        for field in ("stages", "replicas", "microbatch", "chunks"):
+        for field in ("stages", "replicas", "microbatch", "chunks", "drift_steps"):
             if getattr(self, field) < 1:
                 raise ValueError(f"`{field}` must be at least 1, is {getattr(self, field)}")
+        if not 1 < self.drift_factor < inf:
+            raise ValueError(
+                f"`drift_factor` must be above 1 and finite, is {self.drift_factor}; or set "
+                f"`replan` to {Replan.NEVER}"
+            )
 
     @property
     def has_unlike_replicas(self) -> bool:

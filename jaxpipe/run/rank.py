@@ -7,7 +7,7 @@
                     └► refused ──► all ranks end with exit code 2, rank 0 says why
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from jaxpipe.config import Config, cluster_from
 from jaxpipe.errors import UserError
 from jaxpipe.plan import ResolvedPlan, parse_resolved_plan, resolved_plan_text
 from jaxpipe.run.apart import Place, find_place
+from jaxpipe.run.drift.hand_over import check_replan
 from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.paced import run_paced
 from jaxpipe.run.prepare_run import begin_folder, introduce_run, prepare, report_complete
@@ -31,14 +32,20 @@ from jaxpipe.runtime.process.mpirun import LaunchedRank, check_launched_rank
 from jaxpipe.topo import Cluster
 
 
+def _same_command(settings: Sequence[str]) -> str:
+    """Return the line of a command that only its caller knows."""
+    changes = "".join(f"--set {setting} " for setting in settings)
+    return f"next: the same command with {changes}--resume"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """With what a rank starts.
 
     `resolved` is None on ranks of the user's own launcher: rank 0 then resolves the plan. Rank 0
     of a run that resumes has the `checkpoint`, or finds it. `place` is where the run has its
-    folder, if ranks of the user's own launcher have found that out. `resume_line` names the command
-    that continues the run.
+    folder, if ranks of the user's own launcher have found that out. `resume_line` returns the line
+    that names the command that continues the run, with more settings.
     """
 
     config: Config
@@ -48,7 +55,7 @@ class Start:
     cluster: Cluster | None = None
     place: Place | None = None
     hooks: Hooks = NO_HOOKS
-    resume_line: str = "next: the same command with --resume"
+    resume_line: Callable[[Sequence[str]], str] = _same_command
 
 
 def run_rank(start: Start, *, is_launched: bool) -> int:
@@ -169,6 +176,7 @@ def _prepared(start: Start, held: ExitStack, *, num_started: int) -> Start:
 
     A run that is complete has no plan.
     """
+    check_replan(start.config, is_supervised=False)  # the user's own launcher starts once
     held.enter_context(locked(Path(start.config.run.folder)))
     folder, place = Path(start.config.run.folder), start.place
     found = None if place is None else place.checkpoint(folder)

@@ -73,10 +73,19 @@ class StepReport:
 
 
 class ReportedHooks(Hooks):
-    """Hooks that say how far the compilation is, and call others at each point."""
+    """Hooks that say how far the compilation is, and call others at each point.
 
-    def __init__(self, inner: Hooks, *, say: Callable[[Progress], None]) -> None:
-        self._inner, self._say = inner, say
+    `on_links` is called with each report of links.
+    """
+
+    def __init__(
+        self,
+        inner: Hooks,
+        *,
+        say: Callable[[Progress], None],
+        on_links: Callable[[MeasuredPairs], None] | None = None,
+    ) -> None:
+        self._inner, self._say, self._on_links = inner, say, on_links
 
     def before_compile(self, *, done: int, total: int) -> None:
         """Say how many executables are compiled."""
@@ -100,8 +109,10 @@ class ReportedHooks(Hooks):
         self._inner.before_save_phase(phase)
 
     def after_links(self, measured: MeasuredPairs) -> None:
-        """Call the others."""
+        """Judge the links, and call the others."""
         self._inner.after_links(measured)
+        if self._on_links is not None:
+            self._on_links(measured)
 
 
 def _scaling(metrics: StepMetrics) -> str:

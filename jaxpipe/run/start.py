@@ -13,8 +13,8 @@ user's own launcher receive the plan from rank 0 over the transport, and may hav
 import os
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from jaxpipe.config import Config, check_paced, check_plan_fits, load_config
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.plan import Plan, ResolvedPlan, read_resolved_plan
 from jaxpipe.run.console import console, errors, next_line
+from jaxpipe.run.drift.hand_over import check_replan
 from jaxpipe.run.folder_lock import beating, locked
 from jaxpipe.run.prepare_run import (
     Prepared,
@@ -80,14 +81,14 @@ class TrainRequest:
         hooks = [] if self.hooks is None else ["--hooks", self.hooks]
         return [*self.arguments, *resume, "--plan", str(plan_file), *hooks]
 
-    @property
-    def resume_line(self) -> str:
-        """The line that names the command with which the run continues.
+    def resume_line(self, settings: Sequence[str] = ()) -> str:
+        """Return the line that names the command with which the run continues, with more settings.
 
-        >>> TrainRequest(config=Path("my.toml"), settings=("run.folder=a b",)).resume_line
+        >>> TrainRequest(config=Path("my.toml"), settings=("run.folder=a b",)).resume_line()
         "next: jaxpipe train my.toml --set 'run.folder=a b' --resume"
         """
-        return next_line(*self.arguments, "--resume")
+        longer = replace(self, settings=(*self.settings, *settings))
+        return next_line(*longer.arguments, "--resume")
 
     @property
     def arguments(self) -> list[str]:
@@ -120,7 +121,7 @@ def check_training(request: TrainRequest) -> None:
     config = load_config(request.config, request.settings, notice=_notice)
     prepared = prepare(config, resume=request.resume)
     introduce_run(prepared)
-    line = request.resume_line if request.resume else next_line(*request.arguments)
+    line = request.resume_line() if request.resume else next_line(*request.arguments)
     console.print(f"\nchecked; {line}", markup=False)
 
 
@@ -194,6 +195,7 @@ def _launch(request: TrainRequest, config: Config) -> int:
     """Prepare the run in its locked folder, and start its ranks; one rank needs no MPI."""
     # No thread touches the lock: this process has to fork.
     with locked(Path(config.run.folder), beats=False) as lock:
+        check_replan(config, is_supervised=lock.is_of_parent)
         prepared = prepare(config, resume=request.resume)
         if prepared.is_complete:
             report_complete(prepared)
@@ -261,7 +263,7 @@ def _start_ranks(
     if code in STOP_EXIT_CODES and begun == [False]:
         saved = "" if prepared.checkpoint is None else f"; {prepared.checkpoint.folder} is kept"
         text = f"\nstopped on request before the first step{saved}\n\n"
-        resume = request.resume_line if request.resume else "next: the same command"
+        resume = request.resume_line() if request.resume else "next: the same command"
         console.print(f"{text}{resume}", markup=False)
     if code == 0 and survives and not has_ended(folder):
         code = 1  # the survivors have gone, too

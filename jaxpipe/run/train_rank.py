@@ -15,6 +15,7 @@ from jaxpipe.config import Config, cluster_from, job_from, plan_from
 from jaxpipe.errors import RankLostError, one_line
 from jaxpipe.plan import Plan, PlanConfig, ResolvedPlan, resolved_plan_text
 from jaxpipe.run.console import console
+from jaxpipe.run.drift.watch import Answers, drift_watch
 from jaxpipe.run.on_hang import OnHang, end_job
 from jaxpipe.run.prepare_run import introduce, write_resolved_plan
 from jaxpipe.run.progress import Progress
@@ -29,6 +30,7 @@ from jaxpipe.runtime.config import Survival
 from jaxpipe.runtime.data.bring_dataset import bring_dataset
 from jaxpipe.runtime.hooks import Hooks
 from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.process.preflight import check_same_everywhere
 from jaxpipe.runtime.recovery.last_state import LastState
 from jaxpipe.runtime.recovery.survivor import Smaller, Survivor
@@ -47,9 +49,10 @@ class Member:
 
     `devices` are the names of those of the ranks of `transport`, `plan` the one that they train
     last. A rank that a smaller plan has no use for is `spare`. `all_reduce` is that of the first
-    plan, which smaller ones keep. `resume_line` names the command that continues the run, and `say`
-    is called with how far this rank is. `disks` says which ranks share a run folder; None is one
-    for all. `dataset` is the folder of the dataset on this host, by default the configured one.
+    plan, which smaller ones keep. `resume_line` returns the line that names the command that
+    continues the run, with more settings; `say` is called with how far this rank is. `disks` says
+    which ranks share a run folder; None is one for all. `dataset` is the folder of the dataset on
+    this host, by default the configured one.
     """
 
     config: Config
@@ -57,7 +60,7 @@ class Member:
     devices: tuple[str, ...]
     all_reduce: AllReduceKind
     hooks: Hooks
-    resume_line: str
+    resume_line: Callable[[Sequence[str]], str]
     is_launched: bool
     say: Callable[[Progress], None]
     watchdog: Watchdog | None = None
@@ -240,15 +243,38 @@ def _train_on(member: Member, survivor: Survivor) -> Outcome | Stopped | None:
 
 
 def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped | None:
-    return train(
+    report = StepReport(console, job.train, job.plan, say=member.say)
+    watch = member.current_watchdog()
+    drift = drift_watch(
         job,
-        member.transport,
-        checkpoint=saved,
-        observe=StepReport(console, job.train, job.plan, say=member.say),
-        watch=member.watchdog,
-        last_state=member.last_state,
-        hooks=ReportedHooks(member.hooks, say=member.say),
+        member.config.plan,
+        Answers(
+            say=lambda line: console.print(f"\n{line}\n", markup=False),
+            resume_line=member.resume_line,
+            stop=partial(setattr, watch, "stop_requested", True),
+        ),
     )
+
+    def observe(metrics: StepMetrics) -> None:
+        report(metrics)
+        if drift is not None:
+            drift.after_step(metrics)
+
+    try:
+        return train(
+            job,
+            member.transport,
+            checkpoint=saved,
+            observe=observe,
+            watch=watch,
+            last_state=member.last_state,
+            hooks=ReportedHooks(
+                member.hooks, say=member.say, on_links=None if drift is None else drift.after_links
+            ),
+        )
+    finally:
+        if drift is not None:
+            drift.close()
 
 
 def _smaller_job(member: Member, transport: Transport, survivors: Sequence[int]) -> Smaller | None:
@@ -299,7 +325,7 @@ def _report(member: Member, plan: Plan, outcome: Outcome | Stopped | None) -> No
     if isinstance(outcome, Stopped):
         console.print(
             f"\nstopped on request after step {outcome.step}/{config.train.steps}\n"
-            f"checkpoint  {outcome.checkpoint}\n\n{member.resume_line}",
+            f"checkpoint  {outcome.checkpoint}\n\n{member.resume_line(())}",
             markup=False,
         )
     elif outcome is not None:

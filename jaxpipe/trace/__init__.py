@@ -56,8 +56,8 @@ __all__ = [
     "plot_beside",
     "read_chrome",
     "summarise",
-    "total_bytes",
     "to_chrome",
+    "total_bytes",
     "write_chrome",
     "write_overlay",
 ]

@@ -71,8 +71,8 @@ class LinkReporter:
     def _gathered(self) -> list[tuple[np.ndarray, np.ndarray]] | None:
         """Return the sends and receives of all ranks on rank 0, on its clock."""
         sent, received = self._log.take_sent(), self._log.take_received()
-        for times in (sent["started_s"], received["posted_s"], received["over_s"]):
-            times += self._clock_offset_s
+        for messages, name in ((sent, "started_s"), (received, "posted_s"), (received, "over_s")):
+            messages[name] += self._clock_offset_s
         payloads = gather_bytes(
             self._transport,
             msgspec.msgpack.encode((sent.tobytes(), received.tobytes())),

@@ -1,4 +1,4 @@
-"""Messages meet their receives as a queue per channel would pair them, and times are closed forms."""
+"""Messages meet their receives as queues would pair them, and times are closed forms."""
 
 from collections import defaultdict, deque
 from threading import Barrier

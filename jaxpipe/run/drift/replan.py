@@ -1,0 +1,105 @@
+"""A new plan for a cluster whose links have changed, beside the plan that is running.
+
+Rank 0 starts this module as a process of its own, at the lowest priority: a search in the process
+of the rank would take the interpreter from its training.
+"""
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jaxpipe.config import Config, cluster_from, load_config, plan_from
+from jaxpipe.config.resolve import check_plan_fits
+from jaxpipe.errors import JaxpipeError
+from jaxpipe.plan import write_plan
+from jaxpipe.propose.proposal import task_and_conditions
+from jaxpipe.propose.request import PlanRequest
+from jaxpipe.propose.searched import searched
+from jaxpipe.run.drift.hand_over import REPLAN_FILES
+from jaxpipe.simulate import plan_step_s, step_objective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replanned:
+    """Simulated seconds of a step over the measured links, by the present and by a new plan."""
+
+    present_s: float
+    new_s: float
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the new plan is faster by more than simulations may err between two plans."""
+        return self.new_s < 0.95 * self.present_s
+
+
+def replan(
+    config: Config, *, cluster: Path, out: Path, budget_s: float, tflops: float
+) -> Replanned:
+    """Simulate the plan of `config` over the cluster in a file, search a new one, and write it.
+
+    `tflops` is the speed of devices whose speed neither the cluster nor `paced` states.
+
+    Raises:
+        UserError: no plan fits, or the speed of a device is unknown.
+    """
+    config = replace(config, plan=replace(config.plan, cluster=str(cluster)))
+    paced, train = config.paced, config.train
+    sequence = train.sequence or config.model.sequence
+    model = replace(config.model, sequence=sequence)
+    request = PlanRequest(
+        cluster=str(cluster),
+        model="this run",
+        batch=train.batch,
+        budget=budget_s,
+        remat=train.remat,
+        matmul_precision=config.run.matmul_precision,
+        sharded_optimizer=config.optimizer.sharded,
+        profile=None if paced.profile is None else Path(paced.profile),
+        tflops=paced.tflops or tflops,
+        ideal=paced.ideal,
+        cold_connections=not config.run.keep_warm,
+    )
+    task, conditions = task_and_conditions(request, model)
+    found = searched(
+        request,
+        task,
+        step_objective(conditions),
+        num_heads=model.num_heads,
+        recomputes=conditions.recomputes,
+    )
+    check_plan_fits(config, found.plan, source="the new plan")
+    write_plan(found.plan, cluster_from(config), out, about="For the links as they were measured.")
+    return Replanned(
+        present_s=plan_step_s(plan_from(config), conditions),
+        new_s=plan_step_s(found.plan, conditions),
+    )
+
+
+def main(folder: str, budget_s: str, tflops: str) -> int:
+    """Replan the run in a folder, and print the seconds, or why there are none, as JSON."""
+    cluster, plan = (Path(folder).resolve() / name for name in REPLAN_FILES)
+    # The configuration in a run folder names its files from there.
+    os.chdir(folder)
+    try:
+        found = replan(
+            load_config("run.toml", notice=None),
+            cluster=cluster,
+            out=plan,
+            budget_s=float(budget_s),
+            tflops=float(tflops),
+        )
+    except JaxpipeError as error:
+        return _write({"error": str(error)})
+    return _write(asdict(found))
+
+
+def _write(found: dict[str, Any]) -> int:
+    sys.stdout.write(f"{json.dumps(found)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,72 @@
+"""Search for a new plan in a process of its own, at the lowest priority."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from shutil import which
+from typing import Protocol, runtime_checkable
+
+from jaxpipe.run.drift.replan import Replanned
+
+BUDGET_S = 20.0
+"""Seconds of the search for a new plan; the process may take three times as long."""
+
+
+@runtime_checkable
+class Search(Protocol):
+    """A search for a new plan that is under way."""
+
+    def result(self) -> Replanned | str | None:
+        """Return what was found, or why nothing was; None while it is under way."""
+        ...
+
+    def stop(self) -> None:
+        """End it."""
+        ...
+
+
+class SearchProcess:
+    """The search for the run in a folder; what it prints is in `drift.log` there."""
+
+    def __init__(self, folder: Path, tflops: float, *, budget_s: float = BUDGET_S) -> None:
+        nice = [found, "-n", "19"] if (found := which("nice")) else []
+        words = [str(folder), str(budget_s), str(tflops)]
+        self._log, self._most_s = folder / "drift.log", 3 * budget_s
+        self._until_s = time.monotonic() + self._most_s
+        with self._log.open("wb") as log:  # a pipe that is full would block the search
+            self._process = subprocess.Popen(
+                [*nice, sys.executable, "-P", "-m", "jaxpipe.run.drift.replan", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=_without_mpi(),
+            )
+
+    def result(self) -> Replanned | str | None:
+        """Return what was found, or why nothing was; None while it is under way."""
+        if self._process.poll() is None:
+            if time.monotonic() < self._until_s:
+                return None
+            self.stop()
+            return f"the search did not end in {self._most_s:g} s"
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        try:
+            found = json.loads(lines[-1])
+            return found["error"] if "error" in found else Replanned(**found)
+        except (IndexError, ValueError, TypeError):
+            return f"the search ended with exit code {self._process.returncode}, see {self._log}"
+
+    def stop(self) -> None:
+        """End the process, if it has not ended."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(timeout=10.0)
+
+
+def _without_mpi() -> dict[str, str]:
+    """Return the environment of a process that is no rank."""
+    prefixes = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "MPICH_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}

@@ -1,0 +1,142 @@
+"""Watch over the links of a run, beside the training of rank 0.
+
+Everything that takes longer than a few milliseconds happens in a process of its own, which is
+looked after when a step is reported.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from jaxpipe.plan import PlanConfig, Replan
+from jaxpipe.run.drift.corrected import corrected
+from jaxpipe.run.drift.hand_over import REPLAN_FILES, replan_settings, request_replan
+from jaxpipe.run.drift.replan import Replanned
+from jaxpipe.run.drift.search_process import Search, SearchProcess
+from jaxpipe.run.drift.slow_links import LinkJudge, SlowLink
+from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.metrics.measured_pairs import MeasuredPairs
+from jaxpipe.runtime.metrics.records import StepMetrics
+from jaxpipe.topo import Cluster, with_slower_links
+from jaxpipe.topo.units import gbps_from_bytes_per_s
+from jaxpipe.topo.write import cluster_toml
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What a watch can do: print a line, name the command with other settings, stop the run."""
+
+    say: Callable[[str], object]
+    resume_line: Callable[[Sequence[str]], str]
+    stop: Callable[[], object]
+
+
+@dataclass(slots=True, kw_only=True)
+class DriftWatch:
+    """Says once that a link is slower than planned, and what a new plan would gain.
+
+    `cluster` is the planned one of the `job`. `begin` starts the search for devices of so many
+    TFLOP/s.
+    """
+
+    job: Job
+    cluster: Cluster
+    planned: PlanConfig
+    judge: LinkJudge
+    answers: Answers
+    begin: Callable[[float], Search]
+    _slow: list[SlowLink] = field(default_factory=list)
+    _search: Search | None = None
+    _tflops: float = 0.0
+
+    def after_step(self, metrics: StepMetrics) -> None:
+        """Note the speed of the devices, and look after a search that is under way."""
+        computing = self.job.plan.num_ranks * (1.0 - metrics.bubble)
+        if computing > 0:
+            # The best step: in a slow one, ranks wait outside of the pipeline phase as well.
+            self._tflops = max(self._tflops, metrics.flops_per_s / computing / 1e12)
+        if self._search is not None and (found := self._search.result()) is not None:
+            self._search = None
+            self._report(found)
+
+    def after_links(self, measured: MeasuredPairs) -> None:
+        """Judge a report of links, and begin to plan again if one of them is slow."""
+        new = self.judge.judge(measured)
+        if not new:
+            return
+        self._slow += new
+        self.answers.say(drift_line(self.cluster, new))
+        self.close()  # a search that is under way is for links that have changed since
+        now = corrected(self.cluster, self._slow, healthy=self.judge.healthy)
+        try:
+            about = "The cluster of the run, with its slow links as they were measured."
+            (self.job.folder / REPLAN_FILES[0]).write_text(cluster_toml(now, about=about))
+            self._search = self.begin(self._tflops)
+        except (OSError, ValueError) as error:
+            self.answers.say(f"no new plan was searched: {error}")
+
+    def close(self) -> None:
+        """End a search that is under way."""
+        if self._search is not None:
+            self._search.stop()
+            self._search = None
+
+    def _report(self, found: Replanned | str) -> None:
+        if isinstance(found, str):
+            self.answers.say(f"no new plan was found: {found}")
+            return
+        present = f"{found.present_s:.4g} s (simulated over the measured links)"
+        if not found.is_worth_it:
+            self.answers.say(f"no plan was found that is faster; this one takes {present} a step")
+            return
+        line = f"a new plan takes {found.new_s:.4g} s a step, this one {present}"
+        if self.planned.replan is Replan.AUTO:
+            self.answers.say(f"{line}; stopping after this step, to continue with it")
+            request_replan(self.job.folder)
+            self.answers.stop()
+        else:
+            self.answers.say(
+                f"{line}\n{self.answers.resume_line(replan_settings(self.job.folder))}"
+            )
+
+
+def drift_watch(job: Job, planned: PlanConfig, answers: Answers) -> DriftWatch | None:
+    """Return what watches over the links of a job; None if that is not asked for, or not known.
+
+    Only rank 0 knows the cluster of a job.
+    """
+    if job.cluster is None or planned.replan is Replan.NEVER:
+        return None
+    judge = LinkJudge(
+        with_slower_links(job.cluster, scale=job.run.link_scale),
+        [job.plan.device(rank) for rank in range(job.plan.num_ranks)],
+        factor=planned.drift_factor,
+        num_steps=planned.drift_steps,
+    )
+    return DriftWatch(
+        job=job,
+        cluster=job.cluster,
+        planned=planned,
+        judge=judge,
+        answers=answers,
+        begin=partial(SearchProcess, job.folder),
+    )
+
+
+def drift_line(cluster: Cluster, slow: Sequence[SlowLink]) -> str:
+    """Return the line about links that have become slow: the slowest one, and how many more.
+
+    >>> from jaxpipe import topo
+    >>> link = SlowLink(source=0, to=2, planned_bytes_per_s=1.4e8, slowdown=10.0, since_step=41)
+    >>> drift_line(topo.load("two-region"), [link])
+    'the link ohio-0 -> virginia-0 carries 0.112 Gbps since step 41, planned were 1.12 Gbps'
+    """
+    worst = max(slow, key=lambda each: each.slowdown)
+    source, to = cluster.hosts[worst.source].name, cluster.hosts[worst.to].name
+    others = f"; {len(slow) - 1} more links are slow" if len(slow) > 1 else ""
+    return (
+        f"the link {source} -> {to} carries "
+        f"{gbps_from_bytes_per_s(worst.measured_bytes_per_s):.3g} Gbps since step "
+        f"{worst.since_step}, planned were "
+        f"{gbps_from_bytes_per_s(worst.planned_bytes_per_s):.3g} Gbps{others}"
+    )
