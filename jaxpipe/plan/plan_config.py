@@ -15,8 +15,6 @@ class Replan(StrEnum):
     """Nothing: links are not judged."""
     ASK = "ask"
     """A line that names the link, and one with the step time of a new plan and its command."""
-    AUTO = "auto"
-    """The same; and if the new plan is faster, the run continues with it. For `jaxpipe run`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,13 +56,9 @@ class Holder:
 
 
 class FolderLock:
-    """A lock that is held: `beat` shows that its holder lives.
+    """A lock that is held: `beat` shows that its holder lives."""
 
-    `is_of_parent` says whether the parent process holds it: `jaxpipe run`, which restarts runs.
-    """
-
-    def __init__(self, path: Path, holder: Holder, *, is_of_parent: bool = False) -> None:
-        self.is_of_parent = is_of_parent
+    def __init__(self, path: Path, holder: Holder) -> None:
         self._path = path
         self._holder = holder
         self._beat_s = time.monotonic()
@@ -94,7 +90,7 @@ def locked(folder: Path, *, beats: bool = True) -> Iterator[FolderLock]:
     """
     path, mine = folder / LOCK_FILE, _this_process()
     if _is_held_by_parent(path):
-        yield FolderLock(path, mine, is_of_parent=True)
+        yield FolderLock(path, mine)
         return
     try:
         is_new = not folder.exists()

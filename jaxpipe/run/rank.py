@@ -17,7 +17,6 @@ from jaxpipe.config import Config, cluster_from
 from jaxpipe.errors import UserError
 from jaxpipe.plan import ResolvedPlan, parse_resolved_plan, resolved_plan_text
 from jaxpipe.run.apart import Place, find_place
-from jaxpipe.run.drift.hand_over import check_replan
 from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.paced import run_paced
 from jaxpipe.run.prepare_run import begin_folder, introduce_run, prepare, report_complete
@@ -176,7 +175,6 @@ def _prepared(start: Start, held: ExitStack, *, num_started: int) -> Start:
 
     A run that is complete has no plan.
     """
-    check_replan(start.config, is_supervised=False)  # the user's own launcher starts once
     held.enter_context(locked(Path(start.config.run.folder)))
     folder, place = Path(start.config.run.folder), start.place
     found = None if place is None else place.checkpoint(folder)

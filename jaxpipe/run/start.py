@@ -22,7 +22,6 @@ from jaxpipe.config import Config, check_paced, check_plan_fits, load_config
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.plan import Plan, ResolvedPlan, read_resolved_plan
 from jaxpipe.run.console import console, errors, next_line
-from jaxpipe.run.drift.hand_over import check_replan
 from jaxpipe.run.folder_lock import beating, locked
 from jaxpipe.run.prepare_run import (
     Prepared,
@@ -195,7 +194,6 @@ def _launch(request: TrainRequest, config: Config) -> int:
     """Prepare the run in its locked folder, and start its ranks; one rank needs no MPI."""
     # No thread touches the lock: this process has to fork.
     with locked(Path(config.run.folder), beats=False) as lock:
-        check_replan(config, is_supervised=lock.is_of_parent)
         prepared = prepare(config, resume=request.resume)
         if prepared.is_complete:
             report_complete(prepared)

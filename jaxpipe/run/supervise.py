@@ -3,21 +3,19 @@
 ::
 
     attempt ──► ended? ──► done, stopped on request, or the input is wrong    stop
-                  ├──► stopped for a new plan (`plan.replan = "auto"`) ──► attempt with that plan
                   └──► failed ──► from the newest intact checkpoint ──► attempt
                             ├──► the same rank, twice at the same step ──► fewer ranks, a new plan
                             └──► fewer ranks, after a new checkpoint ──► all ranks again
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
 from jaxpipe.config import load_config
 from jaxpipe.errors import CheckpointError, UserError
 from jaxpipe.plan import read_resolved_plan
-from jaxpipe.run.drift.hand_over import replan_settings, take_request
 from jaxpipe.run.prepare_run import PLAN_FILE
 from jaxpipe.run.smaller_plan import smaller
 from jaxpipe.runtime.checkpoint import newest_valid
@@ -156,7 +154,6 @@ def supervise(run: Run, *, resume: bool) -> int:
     """
     endings: tuple[Ending, ...] = ()
     folder = run.folder
-    take_request(folder)  # of an earlier run that was killed
     from_step = newest_step(folder) if resume else None
     attempt = Attempt(number=1, settings=run.settings, from_step=from_step)
     while True:
@@ -164,29 +161,12 @@ def supervise(run: Run, *, resume: bool) -> int:
         cause = None if EndKind.of(code) is not EndKind.FAILED else read_cause(folder)
         step = newest_step(folder)
         endings += (Ending(attempt=attempt, code=code, cause=cause, next_step=step),)
-        if EndKind.of(code) is EndKind.STOPPED and take_request(folder):
-            attempt, run = _with_new_plan(run, endings[-1])
-            # Attempts by another plan say nothing about this one.
-            endings = ()
-            run.show(f"attempt {attempt.number} continues from step {step} with the new plan")
-            continue
         decision = decide(endings, max_restarts=run.max_restarts)
         following = _following(run, endings, decision)
         run.show(_report(endings[-1], following))
         if following is None:
             return code
         attempt = following
-
-
-def _with_new_plan(run: Run, ending: Ending) -> tuple[Attempt, Run]:
-    """Return the attempt that continues by the new plan in the folder, and the run from then on."""
-    new = replan_settings(run.folder)
-    changed = [setting.split("=")[0] for setting in new]
-    kept = [each for each in ending.attempt.settings if each.split("=")[0] not in changed]
-    settings = (*kept, *new)
-    number = ending.attempt.number + 1
-    attempt = Attempt(number=number, settings=settings, from_step=ending.next_step)
-    return attempt, replace(run, settings=settings)
 
 
 def newest_step(folder: Path) -> int | None:

@@ -19,7 +19,6 @@ from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import Config, check_run, cluster_from, job_from, plan_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import ModelConfig
-from jaxpipe.plan import Replan
 from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.prepare_run import resume_notice
 from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
@@ -121,7 +120,6 @@ def _check_threads(config: Config) -> None:
         "run.transport": (run.transport, run.transport is TransportKind.NCCL),
         "run.compute": (run.compute, run.compute is ComputeKind.PACED),
         "run.survive": (run.survive, run.survive is Survival.SHRINK),
-        "plan.replan": (config.plan.replan, config.plan.replan is Replan.AUTO),
     }
     for field, (value, is_wrong) in wrong.items():
         if is_wrong:

@@ -15,7 +15,7 @@ from jaxpipe.config import Config, cluster_from, job_from, plan_from
 from jaxpipe.errors import RankLostError, one_line
 from jaxpipe.plan import Plan, PlanConfig, ResolvedPlan, resolved_plan_text
 from jaxpipe.run.console import console
-from jaxpipe.run.drift.watch import Answers, drift_watch
+from jaxpipe.run.drift.watch import drift_watch
 from jaxpipe.run.on_hang import OnHang, end_job
 from jaxpipe.run.prepare_run import introduce, write_resolved_plan
 from jaxpipe.run.progress import Progress
@@ -244,15 +244,11 @@ def _train_on(member: Member, survivor: Survivor) -> Outcome | Stopped | None:
 
 def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped | None:
     report = StepReport(console, job.train, job.plan, say=member.say)
-    watch = member.current_watchdog()
     drift = drift_watch(
         job,
         member.config.plan,
-        Answers(
-            say=lambda line: console.print(f"\n{line}\n", markup=False),
-            resume_line=member.resume_line,
-            stop=partial(setattr, watch, "stop_requested", True),
-        ),
+        say=lambda line: console.print(f"\n{line}\n", markup=False),
+        resume_line=member.resume_line,
     )
 
     def observe(metrics: StepMetrics) -> None:
@@ -266,7 +262,7 @@ def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped |
             member.transport,
             checkpoint=saved,
             observe=observe,
-            watch=watch,
+            watch=member.watchdog,
             last_state=member.last_state,
             hooks=ReportedHooks(
                 member.hooks, say=member.say, on_links=None if drift is None else drift.after_links

@@ -11,7 +11,6 @@ import pytest
 from jaxpipe.config import cluster_from, config_from, load_config, plan_from
 from jaxpipe.plan import ResolvedPlan
 from jaxpipe.run import Attempt, Run, smaller, supervise, within
-from jaxpipe.run.drift.hand_over import replan_settings, request_replan
 from jaxpipe.run.prepare_run import write_resolved_plan
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.watchdog import Cause, CauseKind, clear_cause, write_cause
@@ -34,7 +33,6 @@ class Script:
     code: int
     step: int | None = None
     cause: Cause | None = None
-    wants_new_plan: bool = False
 
 
 @dataclass
@@ -55,8 +53,6 @@ class Theatre:
             commit(folder, write_shard(folder, "stage-0", {"a": np.ones(3)}), {})
         if script.cause is not None:
             write_cause(self.folder, script.cause)
-        if script.wants_new_plan:
-            request_replan(self.folder)
         return script.code
 
 
@@ -84,15 +80,6 @@ def test_a_run_that_is_done_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", [2, 130, 143])
 def test_what_no_restart_would_help(tmp_path: Path, code: int) -> None:
     play(tmp_path, [Script(code)])
-
-
-def test_it_continues_with_a_new_plan_and_keeps_it_after_failures(tmp_path: Path) -> None:
-    stopped = Script(143, step=10, wants_new_plan=True)
-    theatre = play(tmp_path, [stopped, Script(1, step=20, cause=RAISED), Script(0)])
-    new = replan_settings(tmp_path / "run")
-    assert [attempt.settings for attempt in theatre.attempts] == [(), new, new]
-    assert [attempt.from_step for attempt in theatre.attempts] == [None, 10, 20]
-    assert theatre.shown[0] == "attempt 2 continues from step 10 with the new plan"
 
 
 def test_it_goes_on_from_the_newest_checkpoint(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """A new plan for a cluster whose links have changed, beside the plan that is running.
 
-Rank 0 starts this module as a process of its own, at the lowest priority: a search in the process
+Rank 0 starts this module as a process of its own, at a low priority: a search in the process
 of the rank would take the interpreter from its training.
 """
 
@@ -18,8 +18,15 @@ from jaxpipe.plan import write_plan
 from jaxpipe.propose.proposal import task_and_conditions
 from jaxpipe.propose.request import PlanRequest
 from jaxpipe.propose.searched import searched
-from jaxpipe.run.drift.hand_over import REPLAN_FILES
 from jaxpipe.simulate import plan_step_s, step_objective
+
+CLUSTER_FILE, PLAN_FILE = "drift-cluster.toml", "drift-plan.toml"
+"""The corrected cluster, and the new plan for it, in the folder of the run."""
+
+
+def replan_settings(folder: Path) -> tuple[str, ...]:
+    """Return the settings with which a configuration trains by the new plan in a run folder."""
+    return (f"plan.cluster={folder / CLUSTER_FILE}", f"plan.file={folder / PLAN_FILE}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +87,7 @@ def replan(
 
 def main(folder: str, budget_s: str, tflops: str) -> int:
     """Replan the run in a folder, and print the seconds, or why there are none, as JSON."""
-    cluster, plan = (Path(folder).resolve() / name for name in REPLAN_FILES)
+    cluster, plan = (Path(folder).resolve() / name for name in (CLUSTER_FILE, PLAN_FILE))
     # The configuration in a run folder names its files from there.
     os.chdir(folder)
     try:

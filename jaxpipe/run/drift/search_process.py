@@ -1,4 +1,4 @@
-"""Search for a new plan in a process of its own, at the lowest priority."""
+"""Search for a new plan in a process of its own, at a low priority."""
 
 import json
 import os
@@ -12,7 +12,10 @@ from typing import Protocol, runtime_checkable
 from jaxpipe.run.drift.replan import Replanned
 
 BUDGET_S = 20.0
-"""Seconds of the search for a new plan; the process may take three times as long."""
+"""Seconds of the search for a new plan."""
+_MOST_BESIDES_S = 600.0
+"""Seconds to start and to simulate, on cores that are busy with training."""
+_NICENESS = "10"
 
 
 @runtime_checkable
@@ -32,9 +35,9 @@ class SearchProcess:
     """The search for the run in a folder; what it prints is in `drift.log` there."""
 
     def __init__(self, folder: Path, tflops: float, *, budget_s: float = BUDGET_S) -> None:
-        nice = [found, "-n", "19"] if (found := which("nice")) else []
+        nice = [found, "-n", _NICENESS] if (found := which("nice")) else []
         words = [str(folder), str(budget_s), str(tflops)]
-        self._log, self._most_s = folder / "drift.log", 3 * budget_s
+        self._log, self._most_s = folder / "drift.log", budget_s + _MOST_BESIDES_S
         self._until_s = time.monotonic() + self._most_s
         with self._log.open("wb") as log:  # a pipe that is full would block the search
             self._process = subprocess.Popen(

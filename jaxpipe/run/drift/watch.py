@@ -10,8 +10,7 @@ from functools import partial
 
 from jaxpipe.plan import PlanConfig, Replan
 from jaxpipe.run.drift.corrected import corrected
-from jaxpipe.run.drift.hand_over import REPLAN_FILES, replan_settings, request_replan
-from jaxpipe.run.drift.replan import Replanned
+from jaxpipe.run.drift.replan import CLUSTER_FILE, Replanned, replan_settings
 from jaxpipe.run.drift.search_process import Search, SearchProcess
 from jaxpipe.run.drift.slow_links import LinkJudge, SlowLink
 from jaxpipe.runtime.job import Job
@@ -22,28 +21,20 @@ from jaxpipe.topo.units import gbps_from_bytes_per_s
 from jaxpipe.topo.write import cluster_toml
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    """What a watch can do: print a line, name the command with other settings, stop the run."""
-
-    say: Callable[[str], object]
-    resume_line: Callable[[Sequence[str]], str]
-    stop: Callable[[], object]
-
-
 @dataclass(slots=True, kw_only=True)
 class DriftWatch:
     """Says once that a link is slower than planned, and what a new plan would gain.
 
-    `cluster` is the planned one of the `job`. `begin` starts the search for devices of so many
-    TFLOP/s.
+    `cluster` is the planned one of the `job`. `say` prints a line, `resume_line` returns the one
+    that names the command that continues the run with more settings. `begin` starts the search, for
+    devices of so many TFLOP/s.
     """
 
     job: Job
     cluster: Cluster
-    planned: PlanConfig
     judge: LinkJudge
-    answers: Answers
+    say: Callable[[str], object]
+    resume_line: Callable[[Sequence[str]], str]
     begin: Callable[[float], Search]
     _slow: list[SlowLink] = field(default_factory=list)
     _search: Search | None = None
@@ -65,15 +56,15 @@ class DriftWatch:
         if not new:
             return
         self._slow += new
-        self.answers.say(drift_line(self.cluster, new))
+        self.say(drift_line(self.cluster, new))
         self.close()  # a search that is under way is for links that have changed since
         now = corrected(self.cluster, self._slow, healthy=self.judge.healthy)
         try:
             about = "The cluster of the run, with its slow links as they were measured."
-            (self.job.folder / REPLAN_FILES[0]).write_text(cluster_toml(now, about=about))
+            (self.job.folder / CLUSTER_FILE).write_text(cluster_toml(now, about=about))
             self._search = self.begin(self._tflops)
         except (OSError, ValueError) as error:
-            self.answers.say(f"no new plan was searched: {error}")
+            self.say(f"no new plan was searched: {error}")
 
     def close(self) -> None:
         """End a search that is under way."""
@@ -83,24 +74,23 @@ class DriftWatch:
 
     def _report(self, found: Replanned | str) -> None:
         if isinstance(found, str):
-            self.answers.say(f"no new plan was found: {found}")
+            self.say(f"no new plan was found: {found}")
             return
         present = f"{found.present_s:.4g} s (simulated over the measured links)"
         if not found.is_worth_it:
-            self.answers.say(f"no plan was found that is faster; this one takes {present} a step")
+            self.say(f"no plan was found that is faster; this one takes {present} a step")
             return
         line = f"a new plan takes {found.new_s:.4g} s a step, this one {present}"
-        if self.planned.replan is Replan.AUTO:
-            self.answers.say(f"{line}; stopping after this step, to continue with it")
-            request_replan(self.job.folder)
-            self.answers.stop()
-        else:
-            self.answers.say(
-                f"{line}\n{self.answers.resume_line(replan_settings(self.job.folder))}"
-            )
+        self.say(f"{line}\n{self.resume_line(replan_settings(self.job.folder))}")
 
 
-def drift_watch(job: Job, planned: PlanConfig, answers: Answers) -> DriftWatch | None:
+def drift_watch(
+    job: Job,
+    planned: PlanConfig,
+    *,
+    say: Callable[[str], object],
+    resume_line: Callable[[Sequence[str]], str],
+) -> DriftWatch | None:
     """Return what watches over the links of a job; None if that is not asked for, or not known.
 
     Only rank 0 knows the cluster of a job.
@@ -116,9 +106,9 @@ def drift_watch(job: Job, planned: PlanConfig, answers: Answers) -> DriftWatch |
     return DriftWatch(
         job=job,
         cluster=job.cluster,
-        planned=planned,
         judge=judge,
-        answers=answers,
+        say=say,
+        resume_line=resume_line,
         begin=partial(SearchProcess, job.folder),
     )
 
