@@ -29,9 +29,9 @@ from jaxpipe.topo.tc import tc_commands
 _HERE = Path(__file__).parent
 _MODEL, _CLUSTER = _HERE / "model.toml", _HERE / "cluster.toml"
 _PYTHON = (sys.executable, "-P", "-m")
-_DROP_AFTER, _SLOWDOWN = 20, 10.0
+_DROP_AFTER, _SLOWDOWN = 12, 10.0
 _FIRST_STEPS = 2
-_MORE_STEPS = 20
+_MORE_STEPS = 12
 _TIMEOUT_S = 1500.0
 
 
@@ -57,6 +57,7 @@ def main() -> None:
         _row("new plan, link at a tenth", after[_FIRST_STEPS:]),
     ]
     results = _HERE / "results"
+    results.mkdir(exist_ok=True)
     write_csv(rows, results / "steps.csv")
     write_csv(_link_rows((*before, *after)), results / "links.csv")
     (results / "said.txt").write_text(said)

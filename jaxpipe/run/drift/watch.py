@@ -123,7 +123,7 @@ def drift_line(cluster: Cluster, slow: Sequence[SlowLink]) -> str:
     """
     worst = max(slow, key=lambda each: each.slowdown)
     source, to = cluster.hosts[worst.source].name, cluster.hosts[worst.to].name
-    others = f"; {len(slow) - 1} more links are slow" if len(slow) > 1 else ""
+    others = f"; {len(slow) - 1} more slow" if len(slow) > 1 else ""
     return (
         f"the link {source} -> {to} carries "
         f"{gbps_from_bytes_per_s(worst.measured_bytes_per_s):.3g} Gbps since step "
