@@ -1,6 +1,5 @@
 """A run of training: it learns, it can be resumed, and what it leaves can be read."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxpipe.runtime.metrics.records import StepMetrics
+from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
 from jaxpipe.runtime.stage.compile import compile_stage
 from jaxpipe.trace import Lane, read_chrome, summarise
 from tests.runtime.training import run_tree, tiny_tree
@@ -60,8 +59,7 @@ def interrupted(reference: Path, folder: Path) -> Path:
 
 
 def metrics_of(folder: Path) -> list[StepMetrics]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [StepMetrics(**line) for line in lines if "run" not in line]
+    return read_metrics(folder / "metrics.jsonl")
 
 
 def test_the_loss_falls(tmp_path: Path, dataset: Path):

@@ -61,7 +61,7 @@ def check_all_reduce(plan: Plan, transport: Transport) -> None:
     if plan.all_reduce is AllReduceKind.LIBRARY and native_of(transport) is None:
         raise ConfigError(
             f"a transport's own library sums where it has one, as MPI's: `plan.all_reduce` is "
-            f"{plan.all_reduce}, but {type(transport).__name__} has none; choose another, such as "
+            f"{plan.all_reduce}, but that of this run has none; choose another, such as "
             f"{AllReduceKind.HIERARCHICAL}"
         )
 

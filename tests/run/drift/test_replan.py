@@ -56,18 +56,15 @@ def test_the_search_finds_a_plan_that_avoids_the_slow_link(tmp_path: Path, datas
     assert isinstance(found, Replanned), found
     assert found.is_worth_it
     # The command that continues the run reads both files, and its plan fits the configuration.
-    new = plan_from(replace(config, plan=replace(config.plan, **dict(_fields(folder)))))
+    named = dict(setting.split("=") for setting in replan_settings(folder))
+    by_file = PlanConfig(cluster=named["plan.cluster"], file=named["plan.file"])
+    new = plan_from(replace(config, plan=by_file))
     assert new.batch == config.train.batch
     regions = [
         {topo.load("two-region").devices[device].region for device in pipeline.devices}
         for pipeline in new.pipelines
     ]
     assert all(len(each) == 1 for each in regions)
-
-
-def _fields(folder: Path) -> list[tuple[str, str]]:
-    named = [setting.partition("=") for setting in replan_settings(folder)]
-    return [(key.removeprefix("plan."), value) for key, _, value in named]
 
 
 class Searching:

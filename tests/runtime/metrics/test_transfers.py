@@ -15,6 +15,9 @@ from jaxpipe.runtime.metrics.transfers import EARLY_S, Matcher, pair_uses
 from jaxpipe.trace import PairUse, busy
 from tests.comm.test_message_log import like
 
+Queues = defaultdict[tuple[int, int, int], deque[int]]
+Row = tuple[int, int, int, int, float]
+
 _CHANNELS = st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 3))
 
 
@@ -31,17 +34,17 @@ def receives(*rows: tuple[int, int, int, float, float]) -> np.ndarray:
 def test_matches_as_a_queue_for_each_channel(
     events: list[tuple[bool, tuple[int, int, int]]], chunk: int
 ) -> None:
-    waiting: tuple[defaultdict, defaultdict] = (defaultdict(deque), defaultdict(deque))
+    waiting: tuple[Queues, Queues] = (defaultdict(deque), defaultdict(deque))
     expected: list[tuple[int, int]] = []
-    matcher, found = Matcher(), []
+    matcher, found = Matcher(), list[tuple[int, int]]()
     for begin in range(0, len(events), chunk):
-        logs: tuple[list, list] = ([], [])
+        logs: tuple[list[Row], list[Row]] = ([], [])
         for number, (is_send, channel) in enumerate(events[begin : begin + chunk], begin):
             logs[is_send].append((*channel, number, float(number)))
             others = waiting[not is_send][channel]
             if others:
-                pair = (number, others.popleft())
-                expected.append(pair if is_send else pair[::-1])
+                other = others.popleft()
+                expected.append((number, other) if is_send else (other, number))
             else:
                 waiting[is_send][channel].append(number)
         # The number of an event stands where a send has its bytes, and a receive its times.

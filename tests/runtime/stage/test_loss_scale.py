@@ -1,6 +1,5 @@
 """The loss scale falls and rises as it should, and leaves no trace in what it scales."""
 
-import json
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from jaxpipe.comm import AsyncAllReduce, LocalWorld
 from jaxpipe.runtime.checkpoint import Checkpoint, open_checkpoint
 from jaxpipe.runtime.config import LossScaleConfig
-from jaxpipe.runtime.metrics.records import StepMetrics
+from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
 from jaxpipe.runtime.stage.loss_scale import LossScale, adjust, initial_loss_scale
 from jaxpipe.runtime.step.worker import copied_errors, settle_errors
 from tests.runtime.training import Tree, run_tree, tiny_tree
@@ -103,8 +102,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
 
 
 def metrics_of(folder: Path) -> list[StepMetrics]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [StepMetrics(**line) for line in lines if "run" not in line]
+    return read_metrics(folder / "metrics.jsonl")
 
 
 def test_an_overflow_skips_the_step_and_halves_the_scale(reference: Path) -> None:

@@ -60,7 +60,7 @@ def test_links_are_logged_by_their_ends_and_their_traffic(tmp_path: Path) -> Non
         efficiency=None,
     )
     values: dict[str, float] = {}
-    maker = SimpleNamespace(log=lambda _, given: values.update(given), close=lambda: None)
+    maker: Any = SimpleNamespace(log=lambda _, given: values.update(given), close=lambda: None)
     trackers = Trackers(
         [TrackerKind.WANDB], tracked(tmp_path), makers={TrackerKind.WANDB: lambda _: maker}
     )
