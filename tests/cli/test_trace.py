@@ -57,7 +57,7 @@ def test_chosen_ranks_are_listed_and_drawn(
     said = capsys.readouterr().out
     listed = [line for line in said.splitlines() if line[:1].isdecimal()]
     assert [line.split()[0] for line in listed] == ["3"]
-    assert "laptop -> laptop" in said
+    assert "of planned" in said
     assert "rank 0 -> rank 1" in said
     assert "1 of 4 ranks" in picture.read_text()
     assert main([*arguments, "--json"]) == 0
