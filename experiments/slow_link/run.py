@@ -2,7 +2,8 @@
 
 Trains over emulated links; after some steps the link between the first two hosts drops to a tenth,
 both ways. Then continues with the plan that the run has proposed, over the links as it has measured
-them. Writes `results/steps.csv`, `results/links.csv` and `results/said.txt`.
+them. Writes `results/steps.csv`, `results/links.csv`, `results/said.txt` and
+`results/new_plan.toml`.
 """
 
 import os
@@ -51,6 +52,7 @@ def main() -> None:
         drifted, plan = folder / "run" / CLUSTER_FILE, folder / "run" / PLAN_FILE
         emulate(str(drifted), (*train, *sets), "--plan", str(plan))
         after = read_metrics(folder / "run" / "metrics.jsonl")[len(before) :]
+        new_plan = plan.read_text()
     rows = [
         _row("as planned", before[_FIRST_STEPS:_DROP_AFTER]),
         _row("link at a tenth", before[_DROP_AFTER + _FIRST_STEPS :]),
@@ -61,6 +63,7 @@ def main() -> None:
     write_csv(rows, results / "steps.csv")
     write_csv(_link_rows((*before, *after)), results / "links.csv")
     (results / "said.txt").write_text(said)
+    (results / "new_plan.toml").write_text(new_plan)
     print(markdown(rows))
 
 
