@@ -89,7 +89,9 @@ class Member:
 
     def job(self, config: Config, plan: Plan, *, devices: Sequence[str] = ()) -> Job:
         """Return the job of a plan, with what is where on this host."""
-        cluster = cluster_from(config) if self.transport.rank == 0 else None
+        # Reports of links need it: they are made on rank 0, and one rank alone has no links.
+        has_links = self.transport.rank == 0 and plan.num_ranks > 1
+        cluster = cluster_from(config) if has_links else None
         job = job_from(config, plan, devices=devices, dataset=self.dataset, cluster=cluster)
         return replace(job, disks=self.disks)
 
