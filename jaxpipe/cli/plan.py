@@ -163,6 +163,9 @@ def _changes(request: PlanRequest, out: Path) -> list[str]:
         "train.remat": request.remat,
         "optimizer.sharded": "true" if request.sharded_optimizer else None,
         "run.matmul_precision": request.matmul_precision,
+        "lora.rank": request.lora_rank or None,
+        "lora.targets": json.dumps(request.lora_targets) if request.lora_rank else None,
+        "train.frozen": json.dumps(request.frozen) if request.frozen else None,
     }
     changes = [f"{key}={value}" for key, value in given.items() if value is not None]
     return [f"plan.file={out}", *changes]
@@ -192,6 +195,9 @@ def _configured(
         remat=None if request.search_remat else request.remat or read.train.remat,
         matmul_precision=request.matmul_precision or read.run.matmul_precision,
         sharded_optimizer=request.sharded_optimizer or read.optimizer.sharded,
+        lora_rank=request.lora_rank or read.lora.rank,
+        lora_targets=request.lora_targets if request.lora_rank else read.lora.targets,
+        frozen=request.frozen or read.train.frozen,
         profile=Path(paced.profile)
         if request.profile is None and paced.profile and not request.profile_of
         else request.profile,

@@ -19,6 +19,7 @@ from jaxpipe.propose.named_layout import named_plan
 from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
 from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
 from jaxpipe.propose.searched import searched
+from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.propose.worth import Appraisal, Worth, worth_of
 from jaxpipe.runtime.config import MatmulPrecision, Remat
 from jaxpipe.simulate import (
@@ -236,13 +237,16 @@ def task_and_conditions(request: PlanRequest, model: ModelConfig) -> tuple[Task,
     )
     if request.batch is None:
         raise _missing("batch")
+    part = TrainedPart(lora=request.lora, frozen=request.frozen)
     task = Task(
         cluster=known.cluster,
-        profile=known.profile,
+        profile=part.profile(known.profile, model),
         batch=request.batch,
         tied=model.tied,
         precision=known.precision,
-        bytes_each=bytes_each(model, shards_optimizer=request.sharded_optimizer),
+        bytes_each=part.bytes_each(
+            bytes_each(model, shards_optimizer=request.sharded_optimizer), model
+        ),
         chunk_bytes=CHUNK_BYTES,
         stages=request.stages,
         replicas=request.replicas,
@@ -250,14 +254,14 @@ def task_and_conditions(request: PlanRequest, model: ModelConfig) -> tuple[Task,
     )
     return task, Conditions(
         cluster=known.cluster,
-        profile=known.profile,
+        profile=task.profile,
         slow=task.slow,
         gradient_bytes=task.bytes_each.gradient,
         overheads=known.overheads(
             chunk_bytes=CHUNK_BYTES, ideal=request.ideal, keep_warm=not request.cold_connections
         ),
         recomputes=(request.remat or Remat.FULL) is Remat.FULL,
-        profiles=known.profiles,
+        profiles={name: part.profile(each, model) for name, each in known.profiles.items()},
     )
 
 

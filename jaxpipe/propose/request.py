@@ -5,6 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.finetune.lora_config import LoraConfig
 from jaxpipe.runtime.config import MatmulPrecision, Remat
 
 
@@ -105,6 +106,12 @@ class PlanRequest:
     where a GPU has it, the default, or `float32`."""
     sharded_optimizer: bool = False
     """Shard the optimizer's moments over replicas (ZeRO-1), as with `optimizer.sharded`."""
+    lora_rank: int = 0
+    """Train low-rank adapters of this rank alone, as with `lora.rank`; 0 trains all parameters."""
+    lora_targets: tuple[str, ...] = LoraConfig().targets
+    """Patterns of the products that have adapters, as with `lora.targets`."""
+    frozen: tuple[str, ...] = ()
+    """Patterns of parameters that are not trained, as with `train.frozen`."""
     profile: Path | None = None
     """File of measured costs of the model, instead of counted FLOPs."""
     profile_of: tuple[str, ...] = ()
@@ -128,8 +135,17 @@ class PlanRequest:
                 f"a model has one profile, or one for each GPU type: `--profile` is "
                 f"{self.profile}, `--profile-of` {' '.join(self.profile_of)}; leave out one of them"
             )
+        try:
+            _ = self.lora
+        except ValueError as error:
+            raise ConfigError(f"`--lora-rank` and `--lora-targets`: {error}") from error
         self._check_limits()
         self._check_remat()
+
+    @property
+    def lora(self) -> LoraConfig:
+        """The adapters that are trained."""
+        return LoraConfig(rank=self.lora_rank, targets=self.lora_targets)
 
     def _check_remat(self) -> None:
         if not self.search_remat:

@@ -12,6 +12,7 @@ from jaxpipe.network import MessageCosts
 from jaxpipe.plan.cost import slowness
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
+from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.runtime.config import Remat
 from jaxpipe.simulate import Conditions, Overheads, plan_step, replay_step, simulate
 from jaxpipe.topo import Cluster
@@ -79,9 +80,10 @@ def conditions_from(config: Config, cluster: Cluster | None = None) -> Condition
         # Commands share this error: here the option is a field of the configuration.
         words = str(error).replace("`--tflops`", "`paced.tflops`")
         raise ConfigError(words) from error
+    part = TrainedPart(lora=config.lora, frozen=config.train.frozen)
     return Conditions(
         cluster=known.cluster,
-        profile=known.profile,
+        profile=part.profile(known.profile, model),
         slow=slowness(known.cluster, known.profile, known.precision),
         gradient_bytes=bytes_each(model).gradient,
         overheads=known.overheads(
