@@ -32,7 +32,8 @@ from jaxpipe.finetune.adapter_names import (
     module_of,
 )
 from jaxpipe.finetune.lora_config import LoraConfig
-from jaxpipe.runtime.stage.model import Hidden, Inputs, Model, Parameters, Targets, WithLoss
+from jaxpipe.runtime.stage.model import Hidden, Model, Parameters, WithLoss
+from jaxpipe.runtime.stage.wrapped_model import WrappedModel
 
 _ADAPTERS = 2**20
 """Folded into the key of adapters; models fold in small numbers."""
@@ -55,35 +56,14 @@ def tuned(model: Model, *, lora: LoraConfig, frozen: tuple[str, ...]) -> Model:
 
 
 @dataclass(frozen=True, slots=True)
-class TunedModel:
+class TunedModel(WrappedModel):
     """A `Model` and `Tuned`: the wrapped model with adapters, or with frozen parameters.
 
     With adapters, they alone are trained; otherwise all parameters whose names no pattern matches.
     """
 
-    model: Model
     lora: LoraConfig
     frozen: tuple[str, ...] = ()
-
-    @property
-    def num_layers(self) -> int:
-        """The number of layers of the whole model."""
-        return self.model.num_layers
-
-    @property
-    def sequence(self) -> int:
-        """The maximum length of a sequence, in tokens."""
-        return self.model.sequence
-
-    @property
-    def vocabulary(self) -> int:
-        """The number of different tokens."""
-        return self.model.vocabulary
-
-    @property
-    def tied(self) -> bool:
-        """Whether the head multiplies by the token embedding."""
-        return self.model.tied
 
     @property
     def split(self) -> Mapping[str, int]:
@@ -140,25 +120,11 @@ class TunedModel:
                 blocks = _with(blocks, name, kernel + self.lora.scale * product)
         return {**params, "blocks": blocks}
 
-    def embed(self, params: Parameters, inputs: Inputs, key: Key[Array, ""] | None) -> Hidden:
-        """Return the input of the first layer."""
-        return self.model.embed(params, inputs, key)
-
     def block(self, layer: Parameters, x: Hidden, key: Key[Array, ""] | None) -> Hidden | WithLoss:
         """Apply one layer, whose kernels are merged."""
         if self.lora.is_on:
             layer = _attached(layer, self.lora.scale)
         return self.model.block(layer, x, key)
-
-    def head(
-        self, params: Parameters, x: Hidden
-    ) -> Float[Array, "batch seq vocabulary"] | Float[Array, "batch classes"]:
-        """Return the logits, in float32."""
-        return self.model.head(params, x)
-
-    def loss(self, params: Parameters, x: Hidden, targets: Targets) -> Float[Array, ""]:
-        """Return the cross-entropy of the head in nats, summed over all targets."""
-        return self.model.loss(params, x, targets)
 
     def _adapted(self) -> tuple[str, ...]:
         """Return the names, in a layer, of the kernels with adapters."""

@@ -1,0 +1,54 @@
+"""The base of models that wrap another one and change a part of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jaxtyping import Array, Float, Key
+
+from jaxpipe.runtime.stage.model import Hidden, Inputs, Model, Parameters, Targets
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedModel:
+    """All of a `Model` but its parameters and layers, as `model` has them."""
+
+    model: Model
+
+    @property
+    def num_layers(self) -> int:
+        """The number of layers of the whole model."""
+        return self.model.num_layers
+
+    @property
+    def sequence(self) -> int:
+        """The maximum length of a sequence, in tokens."""
+        return self.model.sequence
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of different tokens."""
+        return self.model.vocabulary
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head multiplies by the token embedding."""
+        return self.model.tied
+
+    @property
+    def split(self) -> Mapping[str, int]:
+        """The dim of each parameter that a mesh splits."""
+        return self.model.split
+
+    def embed(self, params: Parameters, inputs: Inputs, key: Key[Array, ""] | None) -> Hidden:
+        """Return the input of the first layer."""
+        return self.model.embed(params, inputs, key)
+
+    def head(
+        self, params: Parameters, x: Hidden
+    ) -> Float[Array, "batch seq vocabulary"] | Float[Array, "batch classes"]:
+        """Return the logits, in float32."""
+        return self.model.head(params, x)
+
+    def loss(self, params: Parameters, x: Hidden, targets: Targets) -> Float[Array, ""]:
+        """Return the cross-entropy of the head in nats, summed over all targets."""
+        return self.model.loss(params, x, targets)
