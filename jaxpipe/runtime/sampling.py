@@ -71,8 +71,8 @@ def nucleus(
 ) -> Float[Array, " vocabulary"]:
     """Return the largest logits whose probabilities sum to `top_p`; others are minus infinity.
 
-    >>> nucleus(jnp.log(jnp.array([0.2, 0.5, 0.3])), 0.6).round(2).tolist()
-    [-inf, -0.69, -1.2]
+    >>> nucleus(jnp.array([1.0, 3.0, 2.0]), 0.8).tolist()
+    [-inf, 3.0, 2.0]
     """
     if top_p is None or top_p == 1:
         return logits

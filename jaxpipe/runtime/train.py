@@ -224,7 +224,8 @@ class _Training:
             eval_loss = self._eval_loss(state, done=done)
         self.watch.phase("report", step=done - 1)
         measured = self.links.measure(ended)
-        links = None if measured is None else link_report(measured, job)
+        # Of all islands: a part has a plan of its own.
+        links = None if measured is None else link_report(measured, self.worker.whole)
         self.reporter.step(ended, eval_loss=eval_loss, links=links)
         if measured is not None:
             self.worker.interpreter.hooks.after_links(measured)

@@ -1,5 +1,6 @@
 """`jaxpipe init`: a configuration that loads, shows every section and overwrites nothing."""
 
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -21,7 +22,8 @@ def test_it_shows_every_section_with_its_defaults() -> None:
     tree = parse_toml(TEXT)
     assert set(tree) == {section.name for section in fields(Config)}
     needed = {section: tree[section] for section in ("run", "data", "model")}
-    defaults = to_tree(config_from(needed))
+    # As JSON, so that lists and tuples are alike.
+    defaults = json.loads(json.dumps(to_tree(config_from(needed))))
     changed = {
         f"{section}.{name}"
         for section, values in tree.items()
