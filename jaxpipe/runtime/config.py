@@ -199,7 +199,7 @@ class RunConfig:
     it would with `survive = "restart"`."""
     change_every: int = 1000
     """Expected interval between changes of the ranks, losses and returns of devices [steps]: the
-    plan that follows one has the least sum of so many steps and of the seconds of moving state."""
+    plan that follows one has the least sum of these steps and of the seconds of moving state."""
 
     def __post_init__(self) -> None:
         times = ("timeout_s", "startup_timeout_s", "hang_s", "link_scale", "recover_s")

@@ -176,7 +176,7 @@ def _with_shares(remaining: Remaining, rows: _Rows, counts: Sequence[int]) -> tu
             devices=row,
             cut=cut,
             num_microbatches=count,
-            # A warm-up is one of so many stages; the schedule has its own for others.
+            # A warm-up fits one number of stages; for others the schedule has its own.
             warmup=first.warmup if len(cut) == first.num_stages else None,
         )
         for (row, cut), count in zip(rows, counts, strict=True)

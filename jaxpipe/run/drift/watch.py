@@ -27,7 +27,7 @@ class DriftWatch:
 
     `cluster` is the planned one of the `job`. `say` prints a line, `resume_line` returns the one
     that names the command that continues the run with more settings. `begin` starts the search, for
-    devices of so many TFLOP/s.
+    devices of that many TFLOP/s.
     """
 
     job: Job
