@@ -7,7 +7,8 @@ import msgspec
 
 from jaxpipe.config.read import Config, config_from, model_from_tree
 from jaxpipe.errors import CheckpointError, ConfigError
-from jaxpipe.finetune import LoraConfig, is_adapter, merged_tensors
+from jaxpipe.finetune import LoraConfig, is_adapter
+from jaxpipe.finetune.merge import merged_tensors
 from jaxpipe.models import ModelConfig, num_parameters
 from jaxpipe.runtime.checkpoint import Checkpoint, Read
 

@@ -5,11 +5,10 @@
     model ──► TunedModel ──► stages: gradients, moments and messages of what is trained alone
     checkpoint ──► merged tensors ──► export, samples        adapters ──► files of PEFT
 
-`jaxpipe.finetune.tuned_model` is not imported here: a configuration needs no jax.
+`tuned_model` and `merge` are not imported here: `--help` needs neither jax nor numpy.
 """
 
 from jaxpipe.finetune.adapter_names import ADAPTERS, LORA_A, LORA_B, is_adapter
 from jaxpipe.finetune.lora_config import LoraConfig
-from jaxpipe.finetune.merge import merged_tensors
 
-__all__ = ["ADAPTERS", "LORA_A", "LORA_B", "LoraConfig", "is_adapter", "merged_tensors"]
+__all__ = ["ADAPTERS", "LORA_A", "LORA_B", "LoraConfig", "is_adapter"]

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.finetune import LORA_A, LORA_B, LoraConfig, merged_tensors
+from jaxpipe.finetune import LORA_A, LORA_B, LoraConfig
+from jaxpipe.finetune.merge import merged_tensors
 from jaxpipe.finetune.tuned_model import adaptable, tuned
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.config import Loop

@@ -10,7 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.finetune import LORA_A, LORA_B, LoraConfig, merged_tensors
+from jaxpipe.finetune import LORA_A, LORA_B, LoraConfig
+from jaxpipe.finetune.merge import merged_tensors
 from jaxpipe.interchange import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
