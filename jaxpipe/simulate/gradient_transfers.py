@@ -27,9 +27,8 @@ def gradient_collectives(
     own = [each - (embed_bytes * (is_shared and not n)) for n, each in enumerate(segment_bytes)]
 
     def all_reduce(tree: SyncTree, num_bytes: float) -> Collective:
-        # Where nothing is trained, ranks sum an empty array: its messages take their latency.
         return all_reduce_transfers(
-            plan.all_reduce, tree, num_bytes=max(num_bytes, 1.0), chunk_bytes=chunk_bytes
+            plan.all_reduce, tree, num_bytes=num_bytes, chunk_bytes=chunk_bytes
         )
 
     # The runtime reduces scalars along the tree, whatever the all-reduce of gradients.

@@ -22,8 +22,8 @@ class RunningCollective:
 
     A transfer leaves when its source has joined, its destination too if the transfer is not empty
     (it needs a posted receive), and when all transfers that it waits for have arrived. A rank is
-    done when all that it receives and sends has arrived; of empty messages only what it receives:
-    they are buffered, so that their sender does not wait for them.
+    done when it has joined and all that it receives and sends has arrived; of empty messages only
+    what it receives: they are buffered, so that their sender does not wait for them.
     """
 
     def __init__(self, collective: Collective, *, send: Send, done: Callable[[int], None]) -> None:
@@ -33,12 +33,13 @@ class RunningCollective:
         self._needs = [len(each.after) + 1 + (each.num_bytes > 0) for each in collective]
         self._users: list[list[int]] = [[] for _ in collective]
         self._waiting: dict[int, list[int]] = {}
-        self._open: dict[int, int] = {}
+        # What each rank still waits for. Its own joining counts: an empty message may arrive first.
+        self._open = {rank: 1 for each in collective for rank in (each.source, each.destination)}
         for position, each in enumerate(collective):
             for need in each.after:
                 self._users[need].append(position)
             for rank in _waiting_ranks(each):
-                self._open[rank] = self._open.get(rank, 0) + 1
+                self._open[rank] += 1
             # An empty message needs no posted receive, and leaves without its destination.
             for rank in (each.source, each.destination)[: 1 + (each.num_bytes > 0)]:
                 self._waiting.setdefault(rank, []).append(position)
@@ -48,6 +49,7 @@ class RunningCollective:
         assert rank in self._open, f"rank {rank} is not a member of this collective"
         for position in self._waiting.pop(rank, ()):
             self._satisfy(position)
+        self._complete(rank)
 
     def _satisfy(self, position: int) -> None:
         self._needs[position] -= 1
@@ -60,9 +62,12 @@ class RunningCollective:
             self._satisfy(user)
         transfer = self._transfers[position]
         for rank in _waiting_ranks(transfer):
-            self._open[rank] -= 1
-            if self._open[rank] == 0:
-                self._done(rank)
+            self._complete(rank)
+
+    def _complete(self, rank: int) -> None:
+        self._open[rank] -= 1
+        if self._open[rank] == 0:
+            self._done(rank)
 
 
 def _waiting_ranks(transfer: Transfer) -> tuple[int, ...]:
