@@ -9,22 +9,25 @@ BIN := .venv/bin
 # A worker that crashes ends the run: with a new one in its place, xdist can wait for ever.
 TWO := --numprocesses 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: train quick fast test versions other docs venv lint style types format clean
+.PHONY: train quick fast test all-tests versions other docs venv lint style types format clean
 
 train: venv
 	$(BIN)/jaxpipe data prepare --out data/topics --if-missing
 	$(BIN)/jaxpipe train $(CONFIG) --set run.folder=$(RUN)
 
-# The type checker has one thread: it runs next to the tests instead of before them.
+# The type checker has one thread: it runs next to the tests instead of before them, as in `test`.
 quick: venv
 	@$(MAKE) --no-print-directory --jobs 3 style types fast
 
 fast: venv
 	$(BIN)/pytest $(TWO) -m 'not slow and not mpi and not root'
 
-test: venv lint
-	$(BIN)/pytest $(TWO)
+test: venv style
+	@$(MAKE) --no-print-directory --jobs 2 types all-tests
 	$(BIN)/pytest -o addopts= -q --nbmake --nbmake-timeout=280 --numprocesses 2 experiments/notebooks
+
+all-tests: venv
+	$(BIN)/pytest $(TWO)
 
 versions: venv
 	$(BIN)/python -m experiments.versions.run --out experiments/versions/results/cells.csv

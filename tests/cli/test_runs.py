@@ -39,15 +39,19 @@ def measured(folder: Path) -> list[StepMetrics]:
 def test_train_starts_its_ranks_and_says_what_came_out(
     write_config: WriteConfig, tmp_path: Path
 ) -> None:
-    config = write_config(run={"pictures": True}, sample={"prompt": "1 plus", "tokens": 12})
+    config = write_config(
+        plan={"replicas": 1},
+        run={"pictures": True},
+        sample={"prompt": "1 plus", "tokens": 12},
+    )
     alone = run([*JAXPIPE, "train", str(config)])
     assert alone.returncode == 0, alone.stderr
     # On a slow machine, compilation takes long enough for lines about its progress.
     progress = r"(starting the ranks|compiling the stages|sampling and drawing)\b.*"
     assert [line for line in alone.stderr.splitlines() if not re.fullmatch(progress, line)] == []
     for words in (
-        "4 ranks, 2 stages x 2 replicas, on cluster laptop",
-        "replica 1  rank 2 on here-0:2",
+        "2 ranks, 2 stages x 1 replicas, on cluster laptop",
+        "replica 0  rank 0 on here-0:0",
         "step     4/4",
         "held out",
         "bubble",
@@ -62,7 +66,7 @@ def test_train_starts_its_ranks_and_says_what_came_out(
         assert words in alone.stdout, alone.stdout
 
     again = ("--set", f"run.folder={tmp_path}/again")
-    by_mpirun = run(mpi_command(4, "-m", "jaxpipe", "train", str(config), *again))
+    by_mpirun = run(mpi_command(2, "-m", "jaxpipe", "train", str(config), *again))
     assert by_mpirun.returncode == 0, by_mpirun.stderr
     here, there = measured(tmp_path / "run"), measured(tmp_path / "again")
     assert [m.loss for m in here] == [m.loss for m in there]
@@ -81,7 +85,7 @@ def test_train_starts_its_ranks_and_says_what_came_out(
         resumed.stdout
     )
 
-    for command in (JAXPIPE, mpi_command(4, "-m", "jaxpipe")):
+    for command in (JAXPIPE, mpi_command(2, "-m", "jaxpipe")):
         complete = run([*command, "train", str(config), *more])
         assert complete.returncode == 0, complete.stderr
         assert complete.stdout.startswith("the run is complete: ")
@@ -100,6 +104,8 @@ def test_codecs_and_libraries_carry_a_run_over_mpi(
     config = write_config(**sections)
     coded = run([*JAXPIPE, "train", str(config)])
     assert coded.returncode == 0, coded.stderr
+    for words in ("4 ranks, 2 stages x 2 replicas, on cluster laptop", "replica 1  rank 2 on"):
+        assert words in coded.stdout, coded.stdout
     assert [m.loss for m in measured(tmp_path / "run")] == [m.loss for m in in_threads]
     assert [m.sent_bytes for m in measured(tmp_path / "run")] == [m.sent_bytes for m in in_threads]
 
