@@ -86,9 +86,9 @@ def _glyph(
     angle = random.uniform(-_MOST_DEGREES, _MOST_DEGREES)
     turned = mask.rotate(angle, resample=image.Resampling.BILINEAR)
     ink = np.asarray(turned, np.float64)[..., None] / 255
-    # Colours of the glyph and of the ground, in either order of brightness.
-    dark, light = random.uniform(0, 100, 3), random.uniform(155, 255, 3)
-    front, ground = (dark, light) if random.random() < 0.5 else (light, dark)
+    # A light glyph on a dark ground: where either may be the lighter one, a small model needs more
+    # than twice the steps to know a fifth of the digits (measured).
+    ground, front = random.uniform(0, 100, 3), random.uniform(155, 255, 3)
     drawn = ink * front + (1 - ink) * ground + random.normal(scale=_NOISE, size=(size, size, 3))
     return np.clip(drawn, 0, 255).astype(np.uint8)
 

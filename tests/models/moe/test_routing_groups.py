@@ -25,7 +25,12 @@ def as_one_group(x: jax.Array) -> jax.Array:
 
 def test_a_group_of_one_sequence_drops_the_same_tokens_in_both_halves() -> None:
     halves = jnp.concatenate([mixed(X[:4]), mixed(X[4:])])
-    np.testing.assert_array_equal(halves, mixed(X))
+    whole = mixed(X)
+    dropped = np.all(np.asarray(whole) == 0, axis=-1)
+    assert 0 < dropped.sum() < dropped.size
+    np.testing.assert_array_equal(np.all(np.asarray(halves) == 0, axis=-1), dropped)
+    # Not bit by bit: a product of another size may round differently, and does with jax 0.12.0.1.
+    np.testing.assert_allclose(halves, whole, rtol=1e-5, atol=1e-6)
 
 
 def test_a_group_of_a_device_drops_others_in_its_halves() -> None:

@@ -1,0 +1,54 @@
+"""Train, tune and count: `python -m experiments.finetune.run PART [--python PYTHON]`.
+
+presets      the table of all presets for text: about ten minutes, nothing is trained
+pretrain     `llama-tiny` on CPython and Debian's documentation: about ten minutes
+tune         adapters on French, over two emulated regions; export; transformers
+optimizers   Muon beside AdamW, three seeds
+"""
+
+import argparse
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.table import Row, markdown, write_csv
+
+_HERE = Path(__file__).parent
+_RESULTS = _HERE / "results"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make the tables of one part, in `results/`."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", choices=("presets", "pretrain", "tune", "optimizers"))
+    parser.add_argument("--python", type=Path, help="a Python with torch and transformers")
+    given = parser.parse_args(arguments)
+    cases = tomllib.loads((_HERE / "cases.toml").read_text())
+    _RESULTS.mkdir(exist_ok=True)
+    for name, rows in _tables(given.part, cases, given.python).items():
+        write_csv(rows, _RESULTS / f"{name}.csv")
+        print(f"\n{markdown(rows)}", flush=True)
+
+
+def _tables(part: str, cases: dict, python: Path | None) -> dict[str, Sequence[Row]]:
+    # Each imports what it needs: the table of presets does without jax.
+    if part == "presets":
+        from experiments.finetune.presets import rows
+
+        return {"presets": list(rows(cases["presets"]))}
+    if part == "optimizers":
+        from experiments.finetune import optimizers
+
+        runs = list(optimizers.rows(cases))
+        return {"optimizers": runs, "optimizers_summary": optimizers.summary(runs)}
+    from experiments.finetune.tune import pretrain, tune
+
+    if part == "pretrain":
+        return {"pretrained": [pretrain(cases)]}
+    return {"tuned": tune(cases, python)}
+
+
+if __name__ == "__main__":
+    main()
