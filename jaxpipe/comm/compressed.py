@@ -9,13 +9,13 @@ import numpy as np
 
 from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.codec.codec import Codec, is_codable
-from jaxpipe.comm.collective.native import NativeAllReduce, native_of
+from jaxpipe.comm.forwarding import ForwardingTransport
 from jaxpipe.comm.serial_executor import SerialExecutor
 from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
 from jaxpipe.errors import DeadlineError, TransportError
 
 
-class CompressedTransport:
+class CompressedTransport(ForwardingTransport):
     """Encodes floating-point arrays to and from the peers in `codecs`; forwards all other messages.
 
     Only float32 and smaller types are encoded: float64 is for times and counts, which must be
@@ -44,24 +44,10 @@ class CompressedTransport:
     def __init__(
         self, transport: Transport, codecs: Mapping[int, Codec], *, close_timeout_s: float = 60.0
     ):
-        self._transport, self._codecs = transport, dict(codecs)
+        super().__init__(transport)
+        self._codecs = dict(codecs)
         self._close_timeout_s = close_timeout_s
         self._encoder = SerialExecutor(name=f"encode {transport.rank}")
-
-    @property
-    def rank(self) -> int:
-        """The rank of the caller."""
-        return self._transport.rank
-
-    @property
-    def num_ranks(self) -> int:
-        """The number of ranks."""
-        return self._transport.num_ranks
-
-    @property
-    def library(self) -> NativeAllReduce | None:
-        """The native all-reduce of the wrapped transport, if it has one; it uses no codec."""
-        return native_of(self._transport)
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
         """Start to send `array`; messages to a peer with a codec leave one after the other."""

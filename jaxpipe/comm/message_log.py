@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxpipe.comm.buffer import num_bytes_of
-from jaxpipe.comm.collective.native import NativeAllReduce, native_of
+from jaxpipe.comm.forwarding import ForwardingTransport
 from jaxpipe.comm.timing import Timing, timing_of
 from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
 
@@ -60,7 +60,7 @@ class MessageLog:
         )
 
 
-class LoggedTransport:
+class LoggedTransport(ForwardingTransport):
     """Forwards all calls, and appends each message to a log.
 
     >>> from jaxpipe.comm.local import LocalWorld
@@ -72,23 +72,8 @@ class LoggedTransport:
     """
 
     def __init__(self, transport: Transport, log: MessageLog) -> None:
-        self._transport = transport
+        super().__init__(transport)
         self._log = log
-
-    @property
-    def rank(self) -> int:
-        """The rank of the caller."""
-        return self._transport.rank
-
-    @property
-    def num_ranks(self) -> int:
-        """The number of ranks."""
-        return self._transport.num_ranks
-
-    @property
-    def library(self) -> NativeAllReduce | None:
-        """The native all-reduce of the wrapped transport, if it has one; it is not logged."""
-        return native_of(self._transport)
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
         """Start to send `array` to the rank `to`."""
@@ -103,10 +88,6 @@ class LoggedTransport:
         if (timing := timing_of(receiving)) is not None:
             self._log.received.append((source, tag, 0, timing))
         return receiving
-
-    def close(self, *, error: BaseException | None = None) -> None:
-        """Close this rank's end; with an `error`, end the whole job and show this error first."""
-        self._transport.close(error=error)
 
 
 def _taken(
