@@ -157,11 +157,6 @@ def _check_codec(config: Config, plan: Plan) -> None:
 
 
 def _check_sharding(config: Config, plan: Plan) -> None:
-    if config.optimizer.sharded and not plan.has_equal_cuts:
-        raise ConfigError(
-            "replicas shard the optimizer of a stage that all of them have: `optimizer.sharded` is "
-            "true, and the replicas of the plan have different partitions; set it to false"
-        )
     num_devices = config.mesh.num_devices
     if config.optimizer.sharded and plan.has_groups:
         raise ConfigError(

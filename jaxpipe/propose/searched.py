@@ -84,10 +84,9 @@ def _of_degree(
 
 
 def _may_differ(request: PlanRequest, task: Task, plan: Plan) -> bool:
-    """Return whether replicas may be unlike: not with ZeRO-1, nor with a schedule made for one."""
+    """Return whether replicas may be unlike: not with a schedule that is made for one plan."""
     is_free = request.stages is None and request.replicas is None
-    excluded = request.sharded_optimizer or request.measure
-    return is_free and not excluded and is_worth_trying(task, plan)
+    return is_free and not request.measure and is_worth_trying(task, plan)
 
 
 def _unlike(

@@ -26,7 +26,7 @@ from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.mesh import Device, Layout, layout_over
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.stage import Stage
-from jaxpipe.runtime.step.parameter_gather import optimizer_shard_of
+from jaxpipe.runtime.step.parameter_gather import optimizer_shards_of
 from jaxpipe.topo import Cluster
 
 
@@ -102,7 +102,7 @@ class Job:
     def functions(self, *, stage: int, rank: int = 0) -> StageFunctions:
         """Return the functions of a stage of a rank; replicas that are alike have equal ones.
 
-        A `rank` has its own shard of a sharded optimizer.
+        A `rank` has its own shards of a sharded optimizer.
         """
         plan, replica, is_sharded = self.plan, self.plan.replica(rank), self.optimizer.sharded
         return StageFunctions(
@@ -119,7 +119,7 @@ class Job:
             work=self._work(microbatch=plan.pipelines[replica].microbatch),
             optimizer=self.optimizer,
             scales_loss=self.loss_scale is not None,
-            shard=optimizer_shard_of(plan, rank=rank, stage=stage) if is_sharded else None,
+            shards=optimizer_shards_of(plan, rank=rank, stage=stage) if is_sharded else (),
         )
 
     def _work(self, *, microbatch: int) -> Work:

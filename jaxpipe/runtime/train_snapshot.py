@@ -97,7 +97,7 @@ def needed_tensors(job: Job, *, rank: int) -> tuple[str, ...]:
     for stage in job.plan.stages(rank):
         functions = job.functions(stage=stage, rank=rank)
         # Of a sharded optimizer, too, each moment has the names of all parameters.
-        params, moments = jax.eval_shape(replace(functions, shard=None).init)
+        params, moments = jax.eval_shape(replace(functions, shards=()).init)
         first_layer = job.plan.layers(stage, replica=job.plan.replica(rank)).start
         needed |= dict.fromkeys(names(params, first_layer=first_layer))
         for moment, tree in moments_of(moments).items():
@@ -222,11 +222,13 @@ def whole_moments(worker: Worker, state: StageState, *, stage: int) -> dict[str,
     sharded = worker.calls[stage].spec.sharded
     if sharded is None:
         return moments
-    gather = worker.interpreter.parameter_gather
-    for moment, owned in moments.items():
-        flat = gather.all_gather(sharded.flat(owned), stage=stage, size=sharded.size)
-        moments[moment] = sharded.join(flat, owned)
-    return moments
+    whole = worker.interpreter.parameter_gather.all_gather(
+        [sharded.vectors(owned) for owned in moments.values()], stage=stage, sizes=sharded.sizes
+    )
+    return {
+        moment: sharded.join(vectors, owned)
+        for (moment, owned), vectors in zip(moments.items(), whole, strict=True)
+    }
 
 
 def _tensors(

@@ -177,9 +177,11 @@ def test_unlike_replicas_are_tried(tmp_path: Path):
     path.write_text(
         f"name = 'unlike'\n{hosts}[inside_region]\nlatency_ms = 0.1\nbandwidth_gbps = 10\n"
     )
-    request = PlanRequest(cluster=str(path), model="tiny", batch=28, budget=4.0)
+    request = PlanRequest(
+        cluster=str(path), model="tiny", batch=28, budget=4.0, sharded_optimizer=True
+    )
     found = propose(request, observe=lambda _: None)
-    even = propose(replace(request, sharded_optimizer=True), observe=lambda _: None)
+    even = propose(replace(request, measure=True), observe=lambda _: None)
     assert even.plan.is_even
     assert not found.plan.is_even
     assert found.dtfm_s is None

@@ -14,8 +14,8 @@ class BytesPerParameter:
     """Bytes per parameter: of the value, its gradient, and the optimizer's moments.
 
     The default is AdamW in fp32, two moments. With `shards_optimizer` (ZeRO-1) each replica has an
-    equal shard of the moments of its stages, but all of those of a tied embedding that two stages
-    hold.
+    equal shard of the moments of each segment of its stages, but all of those of a tied embedding
+    that stages of any replica share.
     """
 
     parameter: int = 4
@@ -60,11 +60,12 @@ def stage_memory(
     parameters = [part.parameters for part in parts]
     trained = [part.num_gradients for part in parts]
     whole = [0] * pipeline.num_stages
-    if plan.tied and pipeline.num_stages > 1:
-        # The last stage keeps a copy of a tied embedding.
-        parameters[-1] += profile.embed.parameters
-        trained[-1] += profile.embed.num_gradients
+    if plan.shares_embedding:
         whole[0] = whole[-1] = profile.embed.num_gradients
+        if pipeline.num_stages > 1:
+            # The last stage keeps a copy of a tied embedding.
+            parameters[-1] += profile.embed.parameters
+            trained[-1] += profile.embed.num_gradients
     updated = [
         kept + -(-(held - kept) // num_shards) for held, kept in zip(trained, whole, strict=True)
     ]

@@ -145,6 +145,6 @@ class StageCalls(Protocol):
         """
         ...
 
-    def join(self, flat: np.ndarray, updated: Parameters, /) -> Parameters:
-        """Return whole parameters from the gathered vector and this replica's own pieces."""
+    def join(self, vectors: tuple[np.ndarray, ...], updated: Parameters, /) -> Parameters:
+        """Return whole parameters from the gathered vectors and this replica's own pieces."""
         ...

@@ -116,9 +116,9 @@ class CompiledStage:
         scales = () if scale is None else (scale,)
         return self._call("update", params, moments, buckets, square_norm, *scales)
 
-    def join(self, flat: np.ndarray, updated: Parameters) -> Parameters:
-        """Return the trained parameters from the gathered vector and this replica's own pieces."""
-        return self._call("join", flat, updated)
+    def join(self, vectors: tuple[np.ndarray, ...], updated: Parameters) -> Parameters:
+        """Return the trained parameters from the gathered vectors and this replica's own pieces."""
+        return self._call("join", vectors, updated)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         assert name in self.executables, (name, "is compiled for", tuple(self.executables))
@@ -268,5 +268,6 @@ def _compile_update(
     assert layout.mesh is None, "a sharded optimizer and a mesh are not combined"
     # Parameters are not donated: the update returns pieces, which have other shapes.
     updated, _ = compiler.add("update", functions.update, *given, donate=(1,))
-    flat = layout.shape((sharded.size,), jax.tree.leaves(params)[0].dtype)
-    compiler.add("join", functions.join, flat, updated)
+    dtype = jax.tree.leaves(params)[0].dtype
+    vectors = tuple(layout.shape((size,), dtype) for size in sharded.sizes)
+    compiler.add("join", functions.join, vectors, updated)

@@ -1,5 +1,6 @@
 """The computations of a stage in a training step, as pure functions that can be jitted."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -72,15 +73,16 @@ class StageFunctions:
 
     `params` are in the parameter dtype, as are `gradients`; `compute` is their copy in the dtype
     of the activations, made once a step. `scales_loss` tells whether `update` takes the scale of
-    the loss. With a `shard`, moments exist only for its pieces of the parameters. Where parameters
-    are frozen, gradients and moments exist for the others alone (`jaxpipe.runtime.stage.trained`).
+    the loss. With `shards`, one for each segment, moments exist only for their pieces of the
+    parameters. Where parameters are frozen, gradients and moments exist for the others alone
+    (`jaxpipe.runtime.stage.trained`).
     """
 
     stage: Stage
     work: Work
     optimizer: OptimizerConfig
     scales_loss: bool = False
-    shard: OptimizerShard | None = None
+    shards: tuple[OptimizerShard, ...] = ()
 
     @property
     def spec(self) -> StageSpec:
@@ -97,11 +99,15 @@ class StageFunctions:
     @property
     def sharded(self) -> ShardedParameters | None:
         """How replicas shard the optimizer of the stage, if they do and there is what to shard."""
-        if self.shard is None:
+        if not self.shards:
             return None
-        tied = self.stage.has_tied_bucket
-        found = ShardedParameters(shard=self.shard, shapes=self._shapes(), tied=tied)
-        return found if found.size else None
+        found = ShardedParameters(
+            shards=self.shards,
+            segments=self.stage.segments,
+            shapes=self._shapes(),
+            tied=self.stage.has_tied_bucket,
+        )
+        return found if any(found.sizes) else None
 
     @property
     def merges(self) -> bool:
@@ -273,11 +279,11 @@ class StageFunctions:
         new = self._held(jax.tree.map(jnp.add, old, changes), at=old)
         return overlay(params, new), moments
 
-    def join(self, flat: Float[Array | np.ndarray, " size"], updated: Parameters) -> Parameters:
-        """Return the trained parameters from the gathered vector and this replica's own pieces."""
+    def join(self, vectors: Sequence[Array | np.ndarray], updated: Parameters) -> Parameters:
+        """Return the trained parameters from the gathered vectors and this replica's own pieces."""
         sharded = self.sharded
         assert sharded is not None, "the optimizer is not sharded: parameters are whole already"
-        return sharded.join(flat, updated)
+        return sharded.join(vectors, updated)
 
     def _owned(self, tree: Parameters) -> Parameters:
         """Return what this replica updates of the parameters, or of a tree like them."""
@@ -294,7 +300,7 @@ class StageFunctions:
 
     def _transformation(self) -> optax.GradientTransformation:
         # Pieces are flat: their shapes no longer tell a matrix from a bias.
-        decayed = None if self.shard is None else decay_mask(self.optimizer)(self._shapes())
+        decayed = decay_mask(self.optimizer)(self._shapes()) if self.shards else None
         return stage_optimizer(self.optimizer, num_steps=self.work.num_steps, decayed=decayed)
 
     def _shapes(self) -> Parameters:

@@ -12,6 +12,7 @@ each; the embedding belongs to the first of all segments, the head to the last::
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +50,7 @@ def unpack(
         ]
         for bucket in parts
     }
-    return merge_buckets({bucket: _joined(trees[bucket]) for bucket in trees})
+    return merge_buckets({bucket: joined(trees[bucket]) for bucket in trees})
 
 
 def _parts(
@@ -57,13 +58,18 @@ def _parts(
 ) -> dict[Bucket, list[Parameters]]:
     parts = {bucket: [part] for bucket, part in split_buckets(tree, tied=tied).items()}
     (stage,) = parts[Bucket.STAGE]
-    return {**parts, Bucket.STAGE: _cut(stage, segments) if len(segments) > 1 else [stage]}
+    return {**parts, Bucket.STAGE: by_segment(stage, segments)}
 
 
-def _cut(stage: Parameters, segments: Sequence[int]) -> list[Parameters]:
-    """Return the parameters of each segment; the embedding in the first, the head in the last."""
+def by_segment(stage: Parameters, segments: Sequence[int]) -> list[Parameters]:
+    """Return the parameters of each segment; the embedding in the first, the head in the last.
+
+    Leaves may be shapes. No `segments` are one.
+    """
+    if len(segments) <= 1:
+        return [stage]
     cut: list[Parameters] = [
-        {"blocks": jax.tree.map(lambda leaf, a=a, b=b: leaf[a:b], stage["blocks"])}
+        {"blocks": jax.tree.map(lambda leaf, a=a, b=b: _layers(leaf, a, b), stage["blocks"])}
         for a, b in pairwise([0, *accumulate(segments)])
     ]
     for name, segment in (("embed", cut[0]), ("head", cut[-1])):
@@ -72,14 +78,25 @@ def _cut(stage: Parameters, segments: Sequence[int]) -> list[Parameters]:
     return cut
 
 
-def _joined(segments: Sequence[Parameters]) -> Parameters:
-    """Return the parameters of a stage: the inverse of `_cut`."""
+def _layers(leaf: Any, start: int, stop: int) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct((stop - start, *leaf.shape[1:]), leaf.dtype)
+    return leaf[start:stop]
+
+
+def joined(segments: Sequence[Parameters]) -> Parameters:
+    """Return the parameters of a stage: the inverse of `by_segment`; also of flat pieces of it."""
     if len(segments) == 1:
         return segments[0]
     blocks = jax.tree.map(
-        lambda *leaf: jnp.concatenate(leaf), *(segment["blocks"] for segment in segments)
+        lambda *leaf: _concatenated(leaf), *(segment["blocks"] for segment in segments)
     )
     return {**segments[0], **segments[-1], "blocks": blocks}
+
+
+def _concatenated(leaves: Sequence[Any]) -> Any:
+    on_host = all(isinstance(leaf, np.ndarray) for leaf in leaves)
+    return np.concatenate(leaves) if on_host else jnp.concatenate(leaves)
 
 
 def merge_buckets(parts: dict[Bucket, Parameters]) -> Parameters:

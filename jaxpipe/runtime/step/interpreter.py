@@ -263,10 +263,10 @@ class _Run:
             return
         num_bytes = sharded.num_bytes(stage.updated)
         with recorder.span(Lane.REDUCE, instruction, name="gather", num_bytes=num_bytes):
-            flat = self.interpreter.parameter_gather.all_gather(
-                stage.own_shard(), stage=instruction.stage, size=sharded.size
+            (vectors,) = self.interpreter.parameter_gather.all_gather(
+                [stage.own_shards()], stage=instruction.stage, sizes=sharded.sizes
             )
-            stage.join(flat)
+            stage.join(vectors)
 
     def _inputs(self, microbatch: int) -> Integer[np.ndarray, "samples ..."]:
         assert self.batch.samples is not None, "the first and the last stage read samples"

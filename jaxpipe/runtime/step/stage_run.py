@@ -116,7 +116,7 @@ class StageRun:
     def update(self, square_norm: float) -> None:
         """Apply the optimizer, given the squared norm over all stages, which is not scaled.
 
-        With a sharded optimizer, an all-gather of `own_shard` and `join` come next.
+        With a sharded optimizer, an all-gather of `own_shards` and `join` come next.
         """
         scale = None if self.scale is None else np.float32(self.scale)
         params, moments = jax.block_until_ready(
@@ -128,21 +128,21 @@ class StageRun:
             self.updated, params = params, self.state.params
         self.state = StageState(params=params, moments=moments)
 
-    def own_shard(self) -> np.ndarray:
-        """Return the pieces that this replica has updated, as one vector."""
+    def own_shards(self) -> tuple[np.ndarray, ...]:
+        """Return the pieces that this replica has updated, as one vector for each segment."""
         sharded = self.calls.spec.sharded
         assert sharded is not None, "the optimizer is not sharded"
         assert self.updated is not None, "nothing is updated yet"
-        return sharded.flat(self.updated)
+        return sharded.vectors(self.updated)
 
-    def join(self, flat: np.ndarray) -> None:
+    def join(self, vectors: tuple[np.ndarray, ...]) -> None:
         """Replace the parameters by those that all replicas have updated; frozen ones stay."""
         assert self.updated is not None, "nothing is updated yet"
         updated, self.updated = self.updated, None
         # The old parameters go first: both sets at once would be the peak memory of the step.
         for leaf in jax.tree.leaves(restrict(self.state.params, updated)):
             leaf.delete()
-        joined = jax.block_until_ready(self.calls.join(flat, updated))
+        joined = jax.block_until_ready(self.calls.join(vectors, updated))
         params = overlay(self.state.params, joined)
         self.state = StageState(params=params, moments=self.state.moments)
 

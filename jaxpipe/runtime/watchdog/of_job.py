@@ -68,8 +68,8 @@ def waits_for(
     """Return a function from an instruction of this rank to the ranks that it waits for.
 
     A receive waits for the sender; the last all-reduce of a step, of `Bucket.SCALARS`, for all
-    ranks; an update with a `sharded` optimizer for the other replicas. Everything else is the
-    rank's own work.
+    ranks; an update with a `sharded` optimizer for the other holders of the stage's segments.
+    Everything else is the rank's own work.
 
     >>> from jaxpipe.plan import PlanConfig, default_plan
     >>> from jaxpipe.schedule import forward, receive, update
@@ -88,9 +88,9 @@ def waits_for(
         if instruction.op is Op.RECEIVE and instruction.peer is not None:
             return (plan.rank(replica=mine, stage=instruction.peer),)
         if instruction.op is Op.UPDATE and sharded:
-            stage = instruction.stage
-            replicas = (r for r in range(plan.num_replicas) if r != mine)
-            return tuple(plan.rank(replica=replica, stage=stage) for replica in replicas)
+            segments = plan.segments_of(replica=mine, stage=instruction.stage)
+            holders = {holder for segment in segments for holder in plan.holders(segment)}
+            return tuple(sorted(holders - {rank}))
         return others if instruction.bucket is Bucket.SCALARS else ()
 
     return ranks

@@ -22,14 +22,14 @@ from tests.runtime.compiled_once import compile_stage_once
 pytestmark = pytest.mark.slow
 
 
-def stage_functions(index: int, *, shard: OptimizerShard | None = None) -> StageFunctions:
+def stage_functions(index: int, *, shards: tuple[OptimizerShard, ...] = ()) -> StageFunctions:
     return StageFunctions(
         stage=Stage(
             model=tiny_gpt(tied=True), index=index, num_stages=2, layers=range(index, index + 1)
         ),
         work=Work(microbatch=MICROBATCH, sequence=SEQUENCE, batch=2, num_steps=2, seed=SEED),
         optimizer=OptimizerConfig(),
-        shard=shard,
+        shards=shards,
     )
 
 
@@ -59,17 +59,17 @@ def step(calls: StageCalls) -> dict[str, Any]:
     updated, _ = calls.update(params, moments, buckets, square_norm)
     if spec.sharded is not None:
         # the other half of the vector, from the other replica, is of ones
-        flat = np.ones(spec.sharded.size, np.float32)
-        mine = spec.sharded.flat(updated)
+        (size,), (mine,) = spec.sharded.sizes, spec.sharded.vectors(updated)
+        flat = np.ones(size, np.float32)
         flat[: mine.size] = mine
-        updated = calls.join(flat, updated)
+        updated = calls.join((flat,), updated)
     return {**found, "updated": updated}
 
 
-@pytest.mark.parametrize("shard", [None, OptimizerShard(index=0, count=2)])
+@pytest.mark.parametrize("shards", [(), (OptimizerShard(index=0, count=2),)])
 @pytest.mark.parametrize("index", [0, 1])
-def test_functions_and_executables_compute_the_same(index: int, shard: OptimizerShard | None):
-    functions = stage_functions(index, shard=shard)
+def test_functions_and_executables_compute_the_same(index: int, shards: tuple[OptimizerShard, ...]):
+    functions = stage_functions(index, shards=shards)
     plain = step(functions)
     compiled = step(compile_stage_once(functions, ops=tuple(Op)))
     assert jax.tree.structure(plain) == jax.tree.structure(compiled)
@@ -89,7 +89,7 @@ def test_a_stage_refuses_what_it_was_not_compiled_for():
     with pytest.raises(AssertionError, match="compiled for a schedule that splits no backward"):
         stage.backward_input({}, residuals, np.zeros(1))
     with pytest.raises(AssertionError, match="'join', 'is compiled for'"):
-        stage.join(np.zeros(1), {})
+        stage.join((np.zeros(1),), {})
 
 
 def test_products_have_the_precision_that_is_asked_for(monkeypatch: pytest.MonkeyPatch):
