@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from jaxpipe.cli.plan_codecs import codec_json, codec_lines, codec_settings
 from jaxpipe.cli.plan_fleet import fleet_json, fleet_lines
 from jaxpipe.cli.plan_pareto import check_pareto, draw_pareto
 from jaxpipe.propose.request import OuterQuestion, PlanRequest
@@ -69,9 +70,11 @@ def plan(
         found = _found_with_remat(request, model, observe=observe)
     if found.remat is not None:
         changes.append(f"train.remat={found.remat}")
+    changes += found.settings
     about = (
         f"Planned for {request.model}, batch {request.batch}, objective {request.objective}: "
-        f"{found.step_s:.4g} s a step, {found.truth}."
+        f"{found.step_s:.4g} s a step, {found.truth}"
+        f"{', with ' if found.settings else ''}{', '.join(found.settings)}."
     )
     write_plan(found.plan, found.cluster, out, about=about)
     if pareto is not None:
@@ -98,6 +101,7 @@ class _Found:
     draw: "Callable[[Path], None]"
     cost: float
     remat: "Remat | None" = None
+    settings: tuple[str, ...] = ()
 
 
 def _found_with_remat(
@@ -152,6 +156,7 @@ def _found(
         lines=partial(_lines, request, proposal),
         draw=partial(draw_pareto, request, proposal),
         cost=proposal.cost(request.objective),
+        settings=codec_settings(proposal.codecs),
     )
 
 
@@ -245,6 +250,7 @@ def _lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
         "",
         *(() if proposal.alpa is None else (*_alpa_stages(proposal.alpa, proposal), "")),
         *_outer_lines(request, proposal),
+        *codec_lines(request, proposal.codecs),
         *_left_out(request, proposal),
         *_assumed(proposal),
         f"{proposal.num_valued} plans simulated",
@@ -424,6 +430,7 @@ def _json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str, An
         "dtfm_cost": proposal.dtfm_s,
         **_alpa_json(proposal.alpa),
         **_outer_json(proposal.advice),
+        **codec_json(proposal.codecs),
         "bound_seconds": proposal.bound.seconds,
         "tokens": proposal.tokens,
         "dollars": proposal.dollars,

@@ -16,6 +16,7 @@ from jaxpipe.collective.algorithms import (
     broadcast_steps,
     reduce_scatter_steps,
 )
+from jaxpipe.collective.codec_bytes import NO_CODECS, Codecs
 from jaxpipe.collective.kinds import AllReduceKind, BarrierKind, CodecKind
 from jaxpipe.collective.step import Act, Step
 from jaxpipe.collective.sync_tree import SyncTree, leader, ranks, to_leaders
@@ -33,10 +34,12 @@ from jaxpipe.collective.transfers import (
 )
 
 __all__ = [
+    "NO_CODECS",
     "Act",
     "AllReduceKind",
     "BarrierKind",
     "CodecKind",
+    "Codecs",
     "Collective",
     "Step",
     "SyncTree",

@@ -1,9 +1,50 @@
 """Bytes per value of each codec, for planners and simulators, which need no codec."""
 
+from dataclasses import dataclass
+
 from jaxpipe.collective.kinds import CodecKind
 
 BLOCK = 256
 """Values that share a scale of 4 bytes in the block-quantized codecs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codecs:
+    """The codecs of a run, as in the section `comm` of its configuration.
+
+    `boundary` is that of all messages between stages, `gradients` that of the messages across the
+    root of each sync tree in a hierarchical all-reduce; all other messages are sent as they are.
+
+    >>> print(Codecs(), "|", Codecs(boundary=CodecKind.INT8, gradients=CodecKind.BF16))
+    no codecs | int8 between stages, bf16 for gradients
+    """
+
+    boundary: CodecKind = CodecKind.NONE
+    gradients: CodecKind = CodecKind.NONE
+    top_k_fraction: float = 0.01
+
+    def boundary_ratio(self, value_bytes: float) -> float:
+        """Return the bytes between stages over those without a codec, `value_bytes` a value."""
+        return self._ratio(self.boundary, value_bytes)
+
+    def far_ratio(self, value_bytes: float) -> float:
+        """Return the bytes of far gradients over those without a codec, `value_bytes` a value."""
+        return self._ratio(self.gradients, value_bytes)
+
+    def _ratio(self, codec: CodecKind, value_bytes: float) -> float:
+        if codec is CodecKind.NONE:
+            return 1.0  # values are not float32 on the wire then, whatever their size
+        return bytes_per_value(codec, top_k_fraction=self.top_k_fraction) / value_bytes
+
+    def __str__(self) -> str:
+        """Return what is compressed, and how."""
+        places = ((self.boundary, "between stages"), (self.gradients, "for gradients"))
+        used = [f"{codec} {where}" for codec, where in places if codec is not CodecKind.NONE]
+        return ", ".join(used) or "no codecs"
+
+
+NO_CODECS = Codecs()
+"""All messages are sent as they are."""
 
 
 def bytes_per_value(codec: CodecKind, *, top_k_fraction: float = 0.01) -> float:

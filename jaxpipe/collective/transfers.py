@@ -44,10 +44,14 @@ Collective: TypeAlias = tuple[Transfer, ...]
 
 
 def transfers(
-    programs: Mapping[int, Sequence[Step]], *, bytes_per_element: float = 1.0
+    programs: Mapping[int, Sequence[Step]],
+    *,
+    bytes_per_element: float = 1.0,
+    far_ratio: float = 1.0,
 ) -> Collective:
     """Return the messages of the steps of all ranks, each after those that it waits for.
 
+    Far messages have `far_ratio` of the bytes of their elements: that of a codec.
     Of several messages from one rank a send waits for the last one: links keep their order.
 
     >>> from jaxpipe.collective.algorithms import all_reduce_steps
@@ -58,7 +62,7 @@ def transfers(
     >>> [(t.source, t.destination, t.num_bytes, t.after) for t in transfers(programs)]
     [(3, 5, 1.0, ()), (5, 3, 1.0, ()), (5, 3, 1.0, (0,)), (3, 5, 1.0, (1,))]
     """
-    derivation = _Derivation(bytes_per_element)
+    derivation = _Derivation(bytes_per_element, far_ratio)
     left = {rank: deque(steps) for rank, steps in programs.items()}
     position = {rank: index for index, rank in enumerate(programs)}
     order = list(programs)
@@ -80,13 +84,14 @@ def transfers(
 class _Derivation:
     """A symbolic execution of the steps of all ranks, which records what they send."""
 
-    def __init__(self, bytes_per_element: float) -> None:
+    def __init__(self, bytes_per_element: float, far_ratio: float) -> None:
         self.moved: list[Transfer] = []
         self.sent: defaultdict[tuple[int, int], deque[int]] = defaultdict(deque)
         self._latest: defaultdict[int, dict[int, int]] = defaultdict(dict)
         self._after: dict[int, tuple[int, ...]] = {}
         self._waits_for: dict[int, int] = {}
         self._bytes_per_element = bytes_per_element
+        self._far_ratio = far_ratio
 
     def advance(self, rank: int, steps: deque[Step]) -> list[int]:
         """Execute the steps of a rank up to the first receive whose message has not been sent.
@@ -114,6 +119,8 @@ class _Derivation:
     def _send(self, rank: int, step: Step) -> None:
         self.sent[rank, step.peer].append(len(self.moved))
         num_bytes = step.part.size * self._bytes_per_element
+        if step.is_far:
+            num_bytes *= self._far_ratio
         # One tuple for all sends between two receives: a leader of p ranks sends p after p.
         if rank not in self._after:
             self._after[rank] = tuple(sorted(self._latest[rank].values()))
@@ -162,21 +169,29 @@ def chunked_transfers(
     *,
     num_bytes: float,
     num_chunks: int = 1,
+    far_ratio: float = 1.0,
 ) -> Collective:
     """Return the messages of a collective whose steps on a chunk are `phases_of(rank, chunk)`."""
     programs = {rank: list(weave([phases_of(rank, _CHUNK)])) for rank in members}
     # One chunk is derived, then copied: chunks differ by their offset alone.
-    one = transfers(programs, bytes_per_element=num_bytes / num_chunks / _CHUNK.size)
+    unit = num_bytes / num_chunks / _CHUNK.size
+    one = transfers(programs, bytes_per_element=unit, far_ratio=far_ratio)
     return side_by_side(one, times=num_chunks)
 
 
 def all_reduce_transfers(
-    kind: AllReduceKind, tree: SyncTree, *, num_bytes: float, chunk_bytes: float = inf
+    kind: AllReduceKind,
+    tree: SyncTree,
+    *,
+    num_bytes: float,
+    chunk_bytes: float = inf,
+    far_ratio: float = 1.0,
 ) -> Collective:
     """Return the messages of an all-reduce, as `all_reduce_steps` sends them.
 
     Messages have at most `chunk_bytes`, except those of a ring, which have a p-th of `num_bytes`:
-    a ring is not worth its latency unless that is large enough.
+    a ring is not worth its latency unless that is large enough. A codec leaves `far_ratio` of the
+    bytes across the root of the tree, in a hierarchical all-reduce: others have no far messages.
 
     >>> for transfer in all_reduce_transfers(
     ...     AllReduceKind.HIERARCHICAL, ((0, 1), (2, 3)), num_bytes=8.0
@@ -204,6 +219,8 @@ def all_reduce_transfers(
         num_chunks=num_chunks(
             kind, num_ranks=len(members), size=num_bytes, message_size=message_size
         ),
+        # Other algorithms are built of the same steps, and use no codec.
+        far_ratio=far_ratio if kind is AllReduceKind.HIERARCHICAL else 1.0,
     )
 
 

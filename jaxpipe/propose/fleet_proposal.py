@@ -8,7 +8,7 @@ from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import LowerBound, lower_bound
 from jaxpipe.plan.decide import Task
 from jaxpipe.plan.fleet import FleetCosts, FleetStep, search_fleet
-from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
+from jaxpipe.propose.request import CodecLimit, Goal, OuterQuestion, PlanRequest
 from jaxpipe.simulate import Conditions
 from jaxpipe.topo import Cluster, Precision
 
@@ -86,6 +86,7 @@ def _check(request: PlanRequest, task: Task) -> None:
         ("--measure", request.measure, False),
         ("--outer", request.outer, OuterQuestion.NONE),
         ("--replicas", request.replicas, None),
+        ("--codecs", request.codecs, CodecLimit.NONE),
         ("--sharded-optimizer", request.sharded_optimizer, False),
     )
     for option, value, default in given:

@@ -8,16 +8,18 @@ import numpy as np
 
 from jaxpipe import topo
 from jaxpipe.autoshard.inter_op import AlpaPlan, alpa_plan
+from jaxpipe.collective import Codecs
 from jaxpipe.errors import ConfigError, PlanError
-from jaxpipe.models import ModelConfig, preset_config
+from jaxpipe.models import DTYPE_BYTES, ModelConfig, preset_config
 from jaxpipe.plan import Plan, Sharing, dtfm_cost
 from jaxpipe.plan.cost import LowerBound, live_limits, lower_bound, overfull
 from jaxpipe.plan.decide import Shape, Task, build, dtfm_plan, with_suited_trees
+from jaxpipe.propose.codec_choice import CodecChoice, strongest, with_codecs
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each
 from jaxpipe.propose.named_layout import named_plan
 from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
-from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
+from jaxpipe.propose.request import CodecLimit, Goal, OuterQuestion, PlanRequest
 from jaxpipe.propose.searched import searched
 from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.propose.worth import Appraisal, Worth, worth_of
@@ -41,11 +43,11 @@ class Proposal:
 
     `identity_s` and `random_s` are the same plan with devices in their order and at random;
     `larger` is the best plan found with more devices, if some are left out. `alpa` has the stages
-    of the objective `alpa`, `advice` the comparison with outer loops, if it was asked for.
-    `precision` is that of matrix products. `dtfm_s` is None if replicas are unlike. `bound` holds
-    for every plan for these devices. A step has `tokens`, and costs `dollars` and `watt_hours`,
-    None without prices or powers; of a search that weighs these, `front` has the plans that no
-    other beats.
+    of the objective `alpa`, `advice` the comparison with outer loops, if it was asked for. All
+    times are those with the chosen `codecs`, if any were to be chosen. `precision` is that of
+    matrix products. `dtfm_s` is None if replicas are unlike. `bound` holds for every plan for these
+    devices. A step has `tokens`, and costs `dollars` and `watt_hours`, None without prices or
+    powers; of a search that weighs these, `front` has the plans that no other beats.
     """
 
     plan: Plan
@@ -65,6 +67,7 @@ class Proposal:
     front: tuple[Worth, ...] = ()
     alpa: AlpaPlan | None = None
     advice: OuterAdvice | None = None
+    codecs: CodecChoice | None = None
 
     @property
     def random_median_s(self) -> float:
@@ -118,40 +121,32 @@ def propose_for(
     tokens = task.batch * model.sequence
     if request.has_front:
         appraisal = Appraisal(request=request, conditions=conditions, tokens=tokens)
-    objective, valued = appraisal or step_objective(conditions), 0
+    valued = 0
 
-    def seconds(plan: Plan) -> float:
-        nonlocal valued
-        valued += 1
-        observe(valued)
-        return objective(plan)
+    def search(request: PlanRequest, conditions: Conditions) -> _Start:
+        objective = appraisal or step_objective(conditions)
+
+        def seconds(plan: Plan) -> float:
+            nonlocal valued
+            valued += 1
+            observe(valued)
+            return objective(plan)
+
+        found = _start(request, model, task, conditions, seconds)
+        if appraisal is not None and request.layout is None:
+            appraisal.check_limits(found.plan)
+        return found
 
     def exact_s(plan: Plan) -> float:
         return plan_step_s(plan, conditions)
 
-    alpa: AlpaPlan | None = None
-    by_shape: tuple[tuple[Shape, float], ...] = ()
-    if request.layout is not None:
-        plan = named_plan(request.layout, task, seed=request.seed)
-        _check_heads(plan, model)
-    elif request.objective is Goal.DTFM:
-        plan = dtfm_plan(task, seed=request.seed, seconds=request.budget)
-    elif request.objective is Goal.ALPA:
-        alpa = alpa_plan(task)
-        plan = alpa.plan
+    choice: CodecChoice | None = None
+    if request.codecs is CodecLimit.NONE:
+        start = search(request, conditions)
     else:
-        found = searched(
-            request,
-            task,
-            seconds,
-            num_heads=model.num_heads,
-            recomputes=conditions.recomputes,
-        )
-        plan, by_shape = found.plan, found.by_shape
-        if appraisal is not None:
-            appraisal.check_limits(plan)
-        elif plan.is_even and not plan.has_groups:
-            plan = _as_listed_if_faster(plan, task, conditions)
+        start, choice = with_codecs(request, conditions, search, plan_of=lambda each: each.plan)
+        conditions = replace(conditions, codecs=choice.codecs)
+    plan = start.plan if choice is None else choice.plan
     if request.measure:
         # After the search: a schedule is made for one plan, too slowly to be made for each.
         plan = _made_to_measure(plan, task, conditions)
@@ -164,14 +159,7 @@ def propose_for(
         cluster=task.cluster,
         precision=task.precision,
         split=split,
-        bound=lower_bound(
-            task.cluster,
-            task.profile,
-            slow=task.slow,
-            batch=task.batch,
-            gradient_bytes=task.bytes_each.gradient,
-            local_factor=conditions.overheads.local_factor,
-        ),
+        bound=_bound(task, conditions, strongest(request.codecs)),
         dollars=worth.dollars,
         watt_hours=worth.watt_hours,
         tokens=tokens,
@@ -185,10 +173,60 @@ def propose_for(
         ),
         left_out=tuple(device for device in range(len(task.cluster)) if device not in used),
         # By predicted time, best first: the first larger one is the best larger one.
-        larger=next((each for each in by_shape if each[0].num_ranks > plan.num_ranks), None),
+        larger=next((each for each in start.by_shape if each[0].num_ranks > plan.num_ranks), None),
         num_valued=valued,
-        alpa=alpa,
+        alpa=start.alpa,
         advice=None if request.outer is OuterQuestion.NONE else outer_advice(plan, conditions),
+        codecs=choice,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """A plan for named schedules, as searched or as named, and what else its search found."""
+
+    plan: Plan
+    by_shape: tuple[tuple[Shape, float], ...] = ()
+    alpa: AlpaPlan | None = None
+
+
+def _start(
+    request: PlanRequest,
+    model: ModelConfig,
+    task: Task,
+    conditions: Conditions,
+    seconds: Callable[[Plan], float],
+) -> _Start:
+    """Return the plan that the request names, or the best that is found by its objective."""
+    if request.layout is not None:
+        plan = named_plan(request.layout, task, seed=request.seed)
+        _check_heads(plan, model)
+        return _Start(plan=plan)
+    if request.objective is Goal.DTFM:
+        return _Start(plan=dtfm_plan(task, seed=request.seed, seconds=request.budget))
+    if request.objective is Goal.ALPA:
+        alpa = alpa_plan(task)
+        return _Start(plan=alpa.plan, alpa=alpa)
+    found = searched(
+        request, task, seconds, num_heads=model.num_heads, recomputes=conditions.recomputes
+    )
+    plan = found.plan
+    if not request.has_front and plan.is_even and not plan.has_groups:
+        plan = _as_listed_if_faster(plan, task, conditions)
+    return _Start(plan=plan, by_shape=found.by_shape)
+
+
+def _bound(task: Task, conditions: Conditions, codecs: Codecs) -> LowerBound:
+    """Return the bound of every plan for the devices whose messages have at least these bytes."""
+    ratio = codecs.boundary_ratio(conditions.activation_value_bytes)
+    gradient_bytes = task.bytes_each.gradient
+    return lower_bound(
+        task.cluster,
+        replace(task.profile, activation_bytes=task.profile.activation_bytes * ratio),
+        slow=task.slow,
+        batch=task.batch,
+        gradient_bytes=gradient_bytes * codecs.far_ratio(gradient_bytes),
+        local_factor=conditions.overheads.local_factor,
     )
 
 
@@ -262,6 +300,7 @@ def task_and_conditions(request: PlanRequest, model: ModelConfig) -> tuple[Task,
         ),
         recomputes=(request.remat or Remat.FULL) is Remat.FULL,
         profiles={name: part.profile(each, model) for name, each in known.profiles.items()},
+        activation_value_bytes=DTYPE_BYTES[model.compute_dtype],
     )
 
 

@@ -52,6 +52,17 @@ class OuterQuestion(StrEnum):
     """Islands of all numbers that divide the replicas, with and without a codec and a delay."""
 
 
+class CodecLimit(StrEnum):
+    """The codecs among which a plan's are chosen (`jaxpipe.propose.codec_choice`)."""
+
+    NONE = "none"
+    """No codecs: messages as they are."""
+    SAFE = "safe"
+    """Those that cost no loss in our measurements: bf16 and int8."""
+    ANY = "any"
+    """Top-k of gradients as well, which cost loss."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
     """The input of the planner, and the effort of its search.
@@ -104,6 +115,9 @@ class PlanRequest:
     matmul_precision: MatmulPrecision | None = None
     """Precision of products of float32 matrices on GPUs, as with `run.matmul_precision`: `tf32`
     where a GPU has it, the default, or `float32`."""
+    codecs: CodecLimit = CodecLimit.NONE
+    """Also choose the codecs of messages, between stages and of gradients: among those that are
+    `safe`, which cost no loss in our measurements, or `any`."""
     sharded_optimizer: bool = False
     """Shard the optimizer's moments over replicas (ZeRO-1), as with `optimizer.sharded`."""
     lora_rank: int = 0
@@ -141,6 +155,7 @@ class PlanRequest:
             raise ConfigError(f"`--lora-rank` and `--lora-targets`: {error}") from error
         self._check_limits()
         self._check_remat()
+        self._check_codecs()
 
     @property
     def lora(self) -> LoraConfig:
@@ -161,6 +176,20 @@ class PlanRequest:
                     f"a search tries all rematerialisations: `{option}` is {value}, which is for "
                     "one of them; leave it out, or leave out `--search-remat`"
                 )
+
+    def _check_codecs(self) -> None:
+        if self.codecs is CodecLimit.NONE:
+            return
+        if self.has_front:
+            raise ConfigError(
+                f"codecs are chosen by seconds: `--codecs` is {self.codecs}, and dollars or energy "
+                "of a step matter; leave it out, or the objective and the limits of these"
+            )
+        if self.outer is not OuterQuestion.NONE:
+            raise ConfigError(
+                f"outer loops are compared with codecs of their own: `--outer` is {self.outer}, "
+                f"`--codecs` {self.codecs}; leave out one of them"
+            )
 
     def _check_limits(self) -> None:
         for name, goals in _LIMITS.items():

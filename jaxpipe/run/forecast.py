@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxpipe.collective import Codecs
 from jaxpipe.config import Config, cluster_from, plan_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import DTYPE_BYTES, activation_bytes
@@ -92,6 +93,16 @@ def conditions_from(config: Config, cluster: Cluster | None = None) -> Condition
             keep_warm=config.run.keep_warm,
         ),
         recomputes=config.train.remat is Remat.FULL,
+        codecs=codecs_from(config),
+        activation_value_bytes=DTYPE_BYTES[model.compute_dtype],
+    )
+
+
+def codecs_from(config: Config) -> Codecs:
+    """Return the configured codecs of messages."""
+    comm = config.comm
+    return Codecs(
+        boundary=comm.boundary, gradients=comm.gradients, top_k_fraction=comm.top_k_fraction
     )
 
 
@@ -112,4 +123,6 @@ def _sizes(config: Config, cluster: Cluster) -> Conditions:
         slow=np.ones(len(cluster)),
         gradient_bytes=DTYPE_BYTES[model.param_dtype],
         overheads=Overheads(messages=messages, gradients=messages),
+        codecs=codecs_from(config),
+        activation_value_bytes=DTYPE_BYTES[model.compute_dtype],
     )

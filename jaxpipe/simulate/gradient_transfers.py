@@ -11,13 +11,18 @@ _SCALARS_BYTES = 64
 
 
 def gradient_collectives(
-    plan: Plan, *, segment_bytes: Sequence[float], embed_bytes: float, chunk_bytes: float
+    plan: Plan,
+    *,
+    segment_bytes: Sequence[float],
+    embed_bytes: float,
+    chunk_bytes: float,
+    far_ratio: float = 1.0,
 ) -> dict[Bucket, tuple[Collective, ...]]:
     """Return the collectives of one step, over ranks.
 
     `segment_bytes` are the bytes of each segment's gradients, `embed_bytes` those of the token
     embedding among them. A tied embedding is reduced with the last stage's copy, apart from the
-    first segment's gradients.
+    first segment's gradients. A codec leaves `far_ratio` of the bytes across the root of a tree.
 
     Raises:
         PlanError: the plan uses the native all-reduce of a library, whose messages are not known.
@@ -28,7 +33,11 @@ def gradient_collectives(
 
     def all_reduce(tree: SyncTree, num_bytes: float) -> Collective:
         return all_reduce_transfers(
-            plan.all_reduce, tree, num_bytes=num_bytes, chunk_bytes=chunk_bytes
+            plan.all_reduce,
+            tree,
+            num_bytes=num_bytes,
+            chunk_bytes=chunk_bytes,
+            far_ratio=far_ratio,
         )
 
     # The runtime reduces scalars along the tree, whatever the all-reduce of gradients.

@@ -12,6 +12,7 @@ from math import inf
 
 import numpy as np
 
+from jaxpipe.collective import NO_CODECS, Codecs
 from jaxpipe.network import MessageCosts
 from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.plan.cost import Part, Profile, SharedStage, shared_part
@@ -52,6 +53,8 @@ class Conditions:
     `slow[device]` is the factor by which the device is slower than the profiled one. With
     `recomputes` the profile's backwards compute the forwards again. Devices of a GPU type in
     `profiles` take the seconds of that profile; parameters and bytes are those of `profile`.
+    `codecs` compress messages, of activations with `activation_value_bytes` a value without them;
+    encoding and decoding take no time.
     """
 
     cluster: Cluster
@@ -61,6 +64,8 @@ class Conditions:
     overheads: Overheads = IDEAL
     recomputes: bool = False
     profiles: Mapping[str, Profile] = field(default_factory=dict)
+    codecs: Codecs = NO_CODECS
+    activation_value_bytes: float = 4.0
 
 
 def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
@@ -82,12 +87,13 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
         backward_s=tuple(part.backward_s for part in parts),
         backward_weight_s=_weights_s(parts),
         update_s=tuple(part.update_s for part in parts) if any(p.update_s for p in parts) else None,
-        activation_bytes=_activation_bytes(plan, profile),
+        activation_bytes=_activation_bytes(plan, conditions),
         collectives=gradient_collectives(
             plan,
             segment_bytes=segment_bytes(plan, profile, gradient_bytes=conditions.gradient_bytes),
             embed_bytes=profile.embed.num_gradients * conditions.gradient_bytes,
             chunk_bytes=conditions.overheads.chunk_bytes,
+            far_ratio=conditions.codecs.far_ratio(conditions.gradient_bytes),
         ),
         messages=conditions.overheads.messages,
         gradients=conditions.overheads.gradients,
@@ -110,10 +116,11 @@ def segment_bytes(plan: Plan, profile: Profile, *, gradient_bytes: float) -> lis
     return [profile.stage(cut, n).num_gradients * gradient_bytes for n in range(len(cut))]
 
 
-def _activation_bytes(plan: Plan, profile: Profile) -> float | tuple[float, ...]:
+def _activation_bytes(plan: Plan, conditions: Conditions) -> float | tuple[float, ...]:
     """Return the bytes of a message between stages, of all replicas or of each."""
+    ratio = conditions.codecs.boundary_ratio(conditions.activation_value_bytes)
     each = tuple(
-        profile.scaled(microbatch=pipeline.microbatch).activation_bytes
+        conditions.profile.scaled(microbatch=pipeline.microbatch).activation_bytes * ratio
         for pipeline in plan.pipelines
     )
     return each[0] if len(set(each)) == 1 else each

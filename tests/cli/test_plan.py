@@ -57,6 +57,42 @@ def test_json_is_one_object_whose_parts_add_up(
     assert (told["stages"], told["replicas"], told["left_out"]) == (2, 2, [])
 
 
+@pytest.mark.parametrize("limit", ["safe", "any"])
+def test_codecs_are_chosen_when_asked_for(
+    limit: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, write_config: WriteConfig
+):
+    out = tmp_path / "plan.toml"
+    # Devices so fast that the links between them take most of a step.
+    words = ("--codecs", limit, "--stages", "2", "--replicas", "2", "--tflops", "100", "--ideal")
+    told = planned(out, *words, capsys=capsys)
+    assert f"codecs of this plan, at most {limit} (simulated, " in told
+    found = json.loads(planned(out, *words, "--json", capsys=capsys))
+    codecs = found["codecs"]
+    assert found["seconds"] == pytest.approx(
+        next(
+            each["seconds"]
+            for each in codecs["trials"]
+            if all(each[field] == codecs[field] for field in ("boundary", "gradients"))
+        )
+    )
+    assert found["seconds"] < 0.9 * codecs["plain_seconds"]
+    assert codecs["plain_seconds"] == next(
+        each["seconds"]
+        for each in codecs["trials"]
+        if (each["boundary"], each["gradients"]) == ("none", "none")
+    )
+    # The gradients of a tiny model are most of its bytes.
+    assert codecs["gradients"] == ("int8" if limit == "safe" else "top_k")
+    changes = [each for each in told.split(" --set ") if each.startswith("comm.")]
+    assert f"comm.gradients={codecs['gradients']}" in [each.strip() for each in changes]
+    assert ", with comm.boundary=" in out.read_text().splitlines()[0]
+    settings = [f"comm.{field}={codecs[field]}" for field in ("boundary", "gradients")]
+    settings += [f"plan.file={out}", "plan.cluster=two-region", "train.batch=8"]
+    read = load_config(write_config(model={"num_layers": 4}), settings, notice=None)
+    assert plan_from(read).all_reduce == "hierarchical"
+    assert read.comm.gradients == codecs["gradients"]
+
+
 def test_outer_loops_are_compared_when_asked_for(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):

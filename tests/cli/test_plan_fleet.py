@@ -66,7 +66,8 @@ def test_the_plan_is_summed_up_by_kinds_of_replicas(
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--max-tensor", "2"), ("--layout", "p8"), ("--objective", "dollars")]
+    ("option", "value"),
+    [("--max-tensor", "2"), ("--layout", "p8"), ("--objective", "dollars"), ("--codecs", "safe")],
 )
 def test_what_needs_simulations_is_refused(
     words: list[str], option: str, value: str, capsys: pytest.CaptureFixture[str]

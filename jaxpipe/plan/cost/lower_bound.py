@@ -55,7 +55,7 @@ def lower_bound(
     *,
     slow: np.ndarray,
     batch: int,
-    gradient_bytes: int = 4,
+    gradient_bytes: float = 4,
     local_factor: float = 1.0,
 ) -> LowerBound:
     """Return the bound of a step of `batch` samples; `slow` is that of `slowness`.
@@ -88,7 +88,7 @@ class _Gradients:
     num_bytes: np.ndarray
 
     @classmethod
-    def of(cls, work_s: np.ndarray, num_bytes: Sequence[int]) -> "_Gradients":
+    def of(cls, work_s: np.ndarray, num_bytes: Sequence[float]) -> "_Gradients":
         """Return the curve: layers with the fewest bytes for their work come first."""
         sizes = np.array(num_bytes, float)
         order = np.argsort(sizes / work_s, kind="stable")

@@ -18,6 +18,7 @@ from jaxpipe.plan import write_plan
 from jaxpipe.propose.proposal import task_and_conditions
 from jaxpipe.propose.request import PlanRequest
 from jaxpipe.propose.searched import searched
+from jaxpipe.run.forecast import codecs_from
 from jaxpipe.simulate import plan_step_s, step_objective
 
 CLUSTER_FILE, PLAN_FILE = "drift-cluster.toml", "drift-plan.toml"
@@ -73,6 +74,7 @@ def replan(
         cold_connections=not config.run.keep_warm,
     )
     task, conditions = task_and_conditions(request, model)
+    conditions = replace(conditions, codecs=codecs_from(config))
     found = searched(
         request,
         task,

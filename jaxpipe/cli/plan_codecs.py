@@ -1,0 +1,66 @@
+"""What `jaxpipe plan --codecs` prints of the chosen codecs."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # this imports numpy, which `--help` can do without
+    from jaxpipe.propose.codec_choice import CodecChoice
+    from jaxpipe.propose.request import PlanRequest
+
+_FEW = 6
+
+
+def codec_lines(request: "PlanRequest", choice: "CodecChoice | None") -> list[str]:
+    """Return the step with the chosen codecs, without them, and with the fastest other ones."""
+    if choice is None:
+        return []
+    others = sorted(
+        (each for each in choice.trials if each.codecs != choice.codecs),
+        key=lambda each: each.step_s,
+    )
+    rows = [
+        (str(choice.codecs), choice.step_s, "chosen"),
+        *((str(each.codecs), each.step_s, "") for each in others[:_FEW]),
+    ]
+    if all(name != "no codecs" for name, _, _ in rows):
+        rows.append(("no codecs", choice.plain_s, ""))
+    if choice.other_plain_s != choice.plain_s:
+        rows.append(("no codecs", choice.other_plain_s, "the plan found without codecs"))
+    return [
+        f"codecs of this plan, at most {request.codecs} (simulated, a long step by its first "
+        "microbatches; encoding takes no time)",
+        *(f"  {name:<40}{seconds:10.4g} s   {note}".rstrip() for name, seconds, note in rows),
+        "",
+    ]
+
+
+def codec_json(choice: "CodecChoice | None") -> dict[str, Any]:
+    """Return the codecs, and the seconds of a step with each pair of them."""
+    if choice is None:
+        return {}
+    return {
+        "codecs": {
+            "boundary": choice.codecs.boundary.value,
+            "gradients": choice.codecs.gradients.value,
+            "plain_seconds": choice.plain_s,
+            "other_plain_seconds": choice.other_plain_s,
+            "trials": [
+                {
+                    "boundary": each.codecs.boundary.value,
+                    "gradients": each.codecs.gradients.value,
+                    "seconds": each.step_s,
+                }
+                for each in choice.trials
+            ],
+        }
+    }
+
+
+def codec_settings(choice: "CodecChoice | None") -> tuple[str, ...]:
+    """Return the settings with which a configuration trains with the chosen codecs."""
+    if choice is None:
+        return ()
+    codecs = choice.codecs
+    settings = [f"comm.boundary={codecs.boundary}", f"comm.gradients={codecs.gradients}"]
+    if codecs.gradients == "top_k":
+        settings.append(f"comm.top_k_fraction={codecs.top_k_fraction}")
+    return tuple(settings)

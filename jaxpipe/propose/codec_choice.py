@@ -1,0 +1,183 @@
+"""The codecs of a plan: the gentlest of those with which its simulated step is fastest.
+
+A run has one codec for all messages between stages, and one for the gradients across the root of
+each sync tree, so a choice is a pair, and all pairs within the limit are simulated::
+
+    none    messages as they are
+    safe    bf16, int8: measured, they cost no more loss than another seed does
+    any     also top-k of gradients, which did cost loss
+
+Only a hierarchical all-reduce has a codec, across the root of each sync tree: for it a plan changes
+its all-reduce, and its trees where flat ones, all of whose messages are compressed, are faster.
+fp8 was measured as safe too, but has the bytes of int8, and a choice by time would never take it.
+Encoding and decoding take no time here. Seconds of long steps are extrapolated from their first
+microbatches: they are compared with each other alone.
+
+Source of the limits: `experiments/codecs`, a small model over 120 steps.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TypeVar
+
+from jaxpipe.collective import AllReduceKind, CodecKind, Codecs, ranks
+from jaxpipe.collective.sync_tree import flat
+from jaxpipe.plan import Plan
+from jaxpipe.propose.request import CodecLimit, Goal, PlanRequest
+from jaxpipe.simulate import Conditions, extrapolated_step_s
+
+_T = TypeVar("_T")
+
+_GENTLE = (CodecKind.NONE, CodecKind.BF16, CodecKind.INT8, CodecKind.TOP_K)
+"""The codecs of a choice, the gentlest first; the farther, the fewer bytes."""
+_SAFE = _GENTLE[:3]
+_NEAR = 1.01
+"""A harder codec has to save more than a hundredth of a step: simulations are no more exact."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecTrial:
+    """A pair of codecs, the plan with an all-reduce for them, and its simulated seconds."""
+
+    codecs: Codecs
+    plan: Plan
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecChoice:
+    """The chosen codecs among all trials, the plan for them, and the seconds of its step.
+
+    Without codecs, a step takes `plain_s`, and `other_plain_s` with the best plan that a search
+    without codecs found.
+    """
+
+    plan: Plan
+    codecs: Codecs
+    step_s: float
+    plain_s: float
+    other_plain_s: float
+    trials: tuple[CodecTrial, ...]
+
+
+def strongest(limit: CodecLimit) -> Codecs:
+    """Return the codecs with the fewest bytes within the limit.
+
+    >>> print(strongest(CodecLimit.SAFE), "|", strongest(CodecLimit.NONE))
+    int8 between stages, int8 for gradients | no codecs
+    """
+    boundaries, gradients = _allowed(limit)
+    return Codecs(boundary=boundaries[-1], gradients=gradients[-1])
+
+
+def choose_codecs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> CodecChoice:
+    """Return the gentlest codecs within the limit that are within 1 % of the fastest.
+
+    Cost: some short simulations for each pair, of which there are up to 12.
+    """
+    compressible = _compressible(plan)
+    if limit is not CodecLimit.NONE:
+        # What another all-reduce gains alone, no codec has gained.
+        plan = _trial((plan, *compressible), Codecs(), conditions).plan
+    trials = tuple(
+        _trial((plan,) if codecs.gradients is CodecKind.NONE else compressible, codecs, conditions)
+        for codecs in _pairs(plan, conditions, limit)
+    )
+    best = gentlest(trials)
+    plain_s = trials[0].step_s
+    return CodecChoice(
+        plan=best.plan,
+        codecs=best.codecs,
+        step_s=best.step_s,
+        plain_s=plain_s,
+        other_plain_s=plain_s,
+        trials=trials,
+    )
+
+
+def gentlest(trials: Sequence[CodecTrial]) -> CodecTrial:
+    """Return the first trial within 1 % of the fastest; the gentlest come first."""
+    enough_s = _NEAR * min(each.step_s for each in trials)
+    return next(each for each in trials if each.step_s <= enough_s)
+
+
+def with_codecs(
+    request: PlanRequest,
+    conditions: Conditions,
+    search: Callable[[PlanRequest, Conditions], _T],
+    *,
+    plan_of: Callable[[_T], Plan],
+) -> tuple[_T, CodecChoice]:
+    """Return what a search finds, and the codecs of its plan, within the limit of the request.
+
+    Half of the seconds search without codecs, half with the strongest ones: with fewer bytes other
+    plans are the fastest. A plan that is not searched for has its codecs chosen alone.
+
+    Raises:
+        PlanError: no plan fits.
+    """
+    is_searched = request.layout is None and request.objective is Goal.TIME
+    settings = [conditions]
+    if is_searched:
+        settings.append(replace(conditions, codecs=strongest(request.codecs)))
+    part = replace(request, budget=request.budget / len(settings))
+    found = [search(part, each) for each in settings]
+    choices = [choose_codecs(plan_of(each), conditions, request.codecs) for each in found]
+    # Of equal steps the plan that was found without codecs.
+    best = min(range(len(found)), key=lambda index: choices[index].step_s)
+    return found[best], replace(choices[best], other_plain_s=choices[0].plain_s)
+
+
+def _compressible(plan: Plan) -> tuple[Plan, ...]:
+    """Return the plan with all-reduces that have a codec: along its trees, and along flat ones.
+
+    Only messages across the root of a tree are compressed: few in a chain, all in a flat tree.
+    """
+    along = replace(plan, all_reduce=AllReduceKind.HIERARCHICAL)
+    return along, replace(
+        along,
+        sync=tuple(flat(ranks(tree)) for tree in plan.sync),
+        sync_shared=flat(ranks(plan.sync_shared)) if plan.shares_embedding else plan.sync_shared,
+    )
+
+
+def _trial(plans: Sequence[Plan], codecs: Codecs, conditions: Conditions) -> CodecTrial:
+    """Return the fastest of these plans with these codecs, the first of equal ones."""
+    compressed = replace(conditions, codecs=codecs)
+    trials = [
+        CodecTrial(codecs=codecs, plan=each, step_s=extrapolated_step_s(each, compressed))
+        for each in plans
+    ]
+    return min(trials, key=lambda each: each.step_s)
+
+
+def _allowed(limit: CodecLimit) -> tuple[tuple[CodecKind, ...], tuple[CodecKind, ...]]:
+    """Return the codecs between stages and of gradients, the gentlest first."""
+    if limit is CodecLimit.NONE:
+        return (CodecKind.NONE,), (CodecKind.NONE,)
+    # An activation that top-k leaves out is lost: there is no error feedback between stages.
+    return _SAFE, _GENTLE if limit is CodecLimit.ANY else _SAFE
+
+
+def _pairs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> Iterator[Codecs]:
+    """Yield the pairs that matter for a plan, the gentlest first; without codecs comes first."""
+    boundaries, gradients = _allowed(limit)
+    if all(pipeline.num_ranks == 1 for pipeline in plan.pipelines):
+        boundaries = boundaries[:1]
+    if plan.num_replicas == 1 and not plan.shares_embedding:
+        gradients = gradients[:1]
+
+    def harshness(pair: tuple[CodecKind, CodecKind]) -> tuple[int, int]:
+        ranks = [_GENTLE.index(codec) for codec in pair]
+        return max(ranks), sum(ranks)
+
+    for boundary, gradient in sorted(product(boundaries, gradients), key=harshness):
+        codecs = Codecs(boundary=boundary, gradients=gradient)
+        ratios = (
+            (boundary, codecs.boundary_ratio(conditions.activation_value_bytes)),
+            (gradient, codecs.far_ratio(conditions.gradient_bytes)),
+        )
+        # Activations in bfloat16 gain nothing by a codec that rounds to it.
+        if all(codec is CodecKind.NONE or ratio < 1 for codec, ratio in ratios):
+            yield codecs

@@ -1,0 +1,267 @@
+"""Codecs of plans: chosen as all pairs say, and counted as the transport counts them."""
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jaxpipe.collective import AllReduceKind, CodecKind, Codecs, all_reduce_transfers
+from jaxpipe.collective.codec_bytes import BLOCK
+from jaxpipe.comm import CountingTransport, Transport, WireFormat, all_reduce, codec_of, run_ranks
+from jaxpipe.config import config_from, plan_from
+from jaxpipe.errors import ConfigError
+from jaxpipe.models import preset_config
+from jaxpipe.plan import Plan, PlanConfig, default_plan, write_plan
+from jaxpipe.plan.decide import Task
+from jaxpipe.propose.codec_choice import choose_codecs, strongest
+from jaxpipe.propose.proposal import propose, task_and_conditions
+from jaxpipe.propose.request import CodecLimit, Goal, OuterQuestion, PlanRequest
+from jaxpipe.run.forecast import simulate_step
+from jaxpipe.simulate import Conditions, plan_step, plan_step_s
+
+SLOW = """
+name = "slow"
+[[hosts]]
+region = "a"
+name = "a"
+devices = 2
+effective_tflops = 1.0
+[[hosts]]
+region = "b"
+name = "b"
+devices = 2
+effective_tflops = 1.0
+[inside_region]
+latency_ms = 0.1
+bandwidth_gbps = 100
+[across_regions]
+latency_ms = 10
+bandwidth_gbps = {gbps}
+"""
+
+
+def asked(folder: Path, *, gbps: float = 0.05, **changes: object) -> PlanRequest:
+    """Return the request of a plan for two hosts of two devices, with a slow link between them."""
+    path = folder / f"slow-{gbps}.toml"
+    path.write_text(SLOW.format(gbps=gbps))
+    request = PlanRequest(cluster=str(path), model="tiny", batch=8, budget=0.5, ideal=True)
+    return replace(request, **changes)  # pyright: ignore[reportArgumentType]
+
+
+def known(request: PlanRequest) -> tuple[Task, Conditions]:
+    assert request.model is not None
+    return task_and_conditions(request, preset_config(request.model))
+
+
+def plans(task: Task) -> list[Plan]:
+    """Return plans of all shapes of the four devices, across the slow link and along it."""
+    found = []
+    kinds = (AllReduceKind.HIERARCHICAL, AllReduceKind.RING)
+    for (stages, replicas), kind in product(((4, 1), (2, 2), (1, 4)), kinds):
+        config = PlanConfig(
+            cluster="", stages=stages, replicas=replicas, microbatch=1, all_reduce=kind
+        )
+        plan = default_plan(
+            config, task.cluster, num_layers=task.num_layers, batch=task.batch, tied=task.tied
+        )
+        found.append(plan)
+    return found
+
+
+def all_pairs(limit: CodecLimit) -> list[Codecs]:
+    """Return every pair of codecs within a limit, fp8 included."""
+    if limit is CodecLimit.NONE:
+        return [Codecs()]
+    kinds = [kind for kind in CodecKind if kind is not CodecKind.TOP_K]
+    gradients = list(CodecKind) if limit is CodecLimit.ANY else kinds
+    return [Codecs(boundary=a, gradients=b) for a, b in product(kinds, gradients)]
+
+
+def harshness(codecs: Codecs) -> int:
+    """Return the position of the harder of both codecs, the gentlest first."""
+    order = list(CodecKind)
+    return max(order.index(codecs.boundary), order.index(codecs.gradients))
+
+
+def fastest_s(plan: Plan, conditions: Conditions, limit: CodecLimit) -> float:
+    """Return the seconds of the fastest pair, by simulating each: the oracle."""
+    return min(
+        plan_step_s(variant, replace(conditions, codecs=codecs))
+        for codecs in all_pairs(limit)
+        for variant in {plan, replace(plan, all_reduce=AllReduceKind.HIERARCHICAL)}
+    )
+
+
+@pytest.mark.parametrize(
+    ("gbps", "limit"), [(0.05, CodecLimit.ANY), (0.05, CodecLimit.SAFE), (2.0, CodecLimit.ANY)]
+)
+def test_no_pair_of_codecs_is_much_faster(tmp_path: Path, gbps: float, limit: CodecLimit):
+    task, conditions = known(asked(tmp_path, gbps=gbps))
+    for plan in plans(task):
+        choice = choose_codecs(plan, conditions, limit)
+        assert choice.plain_s <= plan_step_s(plan, conditions)
+        assert choice.step_s <= 1.01 * fastest_s(plan, conditions, limit)
+        with_them = replace(conditions, codecs=choice.codecs)
+        assert choice.step_s == plan_step_s(choice.plan, with_them)
+        if choice.codecs.gradients is not CodecKind.NONE:
+            assert choice.plan.all_reduce is AllReduceKind.HIERARCHICAL
+        for each in choice.trials:
+            if harshness(each.codecs) < harshness(choice.codecs):
+                assert each.step_s > choice.step_s
+
+
+def test_without_codecs_a_plan_stays_as_it_is(tmp_path: Path):
+    task, conditions = known(asked(tmp_path))
+    for plan in plans(task):
+        choice = choose_codecs(plan, conditions, CodecLimit.NONE)
+        assert choice.plan is plan
+        assert choice.codecs == Codecs()
+        assert choice.step_s == plan_step_s(plan, conditions)
+
+
+def test_a_chain_gives_way_to_a_flat_tree_whose_messages_are_all_compressed(tmp_path: Path):
+    task, conditions = known(asked(tmp_path, cluster="homogeneous:hosts=4,bandwidth_gbps=0.1"))
+    plan = next(each for each in plans(task) if each.num_replicas == 4)
+    chained = replace(plan, sync=((0, (1, (2, 3))),), all_reduce=AllReduceKind.HIERARCHICAL)
+    coded = Codecs(gradients=CodecKind.INT8)
+    choice = choose_codecs(chained, conditions, CodecLimit.SAFE)
+    assert choice.codecs == coded
+    assert choice.plan.sync == ((0, 1, 2, 3),)
+    along_s = plan_step_s(chained, replace(conditions, codecs=coded))
+    assert choice.step_s < 0.9 * min(along_s, choice.plain_s)
+
+
+def test_fast_links_need_no_codecs(tmp_path: Path):
+    task, conditions = known(asked(tmp_path, gbps=1e5))
+    for plan in plans(task):
+        assert choose_codecs(plan, conditions, CodecLimit.ANY).codecs == Codecs()
+
+
+def test_activations_in_bfloat16_are_not_rounded_to_it(tmp_path: Path):
+    task, conditions = known(asked(tmp_path))
+    halved = replace(conditions, activation_value_bytes=2.0)
+    (pipeline,) = [plan for plan in plans(task) if plan.num_replicas == 1][:1]
+    tried = {
+        each.codecs.boundary for each in choose_codecs(pipeline, halved, CodecLimit.SAFE).trials
+    }
+    assert tried == {CodecKind.NONE, CodecKind.INT8}
+
+
+# Not a power of two, with islands of unequal sizes, and without islands; parts in whole blocks.
+@pytest.mark.parametrize("tree", [((0, 1), (2, 3)), ((0, 1), 2), (0, 1, 2), (0, 1)])
+@pytest.mark.parametrize("kind", [CodecKind.BF16, CodecKind.INT8])
+def test_far_gradients_have_the_bytes_that_are_sent(tree: tuple, kind: CodecKind):
+    num_ranks = max(jax.tree.leaves(tree)) + 1
+    size = 12 * BLOCK * num_ranks
+
+    def work(transport: Transport) -> int:
+        counted = CountingTransport(transport)
+        wire = WireFormat(far=codec_of(kind), chunk_bytes=4 * size)
+        array = np.ones(size, np.float32)
+        all_reduce(
+            counted,
+            array,
+            tree,
+            tag=0,
+            timeout_s=20.0,
+            algorithm=AllReduceKind.HIERARCHICAL,
+            wire=wire,
+        )
+        return counted.num_bytes_sent
+
+    ratio = Codecs(gradients=kind).far_ratio(4)
+    collective = all_reduce_transfers(
+        AllReduceKind.HIERARCHICAL, tree, num_bytes=4.0 * size, far_ratio=ratio
+    )
+    sent = [
+        sum(each.num_bytes for each in collective if each.source == rank)
+        for rank in range(num_ranks)
+    ]
+    assert run_ranks(num_ranks, work) == pytest.approx(sent)
+
+
+def test_other_all_reduces_have_no_far_messages():
+    for kind in AllReduceKind:
+        if kind not in (AllReduceKind.HIERARCHICAL, AllReduceKind.LIBRARY):
+            plain = all_reduce_transfers(kind, (0, 1, 2), num_bytes=12.0)
+            assert all_reduce_transfers(kind, (0, 1, 2), num_bytes=12.0, far_ratio=0.1) == plain
+
+
+@pytest.mark.parametrize("kind", [CodecKind.BF16, CodecKind.INT8, CodecKind.FP8])
+def test_messages_between_stages_have_the_bytes_of_their_codec(tmp_path: Path, kind: CodecKind):
+    task, conditions = known(asked(tmp_path))
+    plan = plans(task)[0]
+    values = plan_step(plan, conditions).message_bytes(0) / conditions.activation_value_bytes
+    codec = codec_of(kind)
+    assert codec is not None
+    assert values % BLOCK == 0
+    coded = plan_step(plan, replace(conditions, codecs=Codecs(boundary=kind)))
+    assert coded.message_bytes(0) == codec.num_bytes(size=int(values))
+
+
+@pytest.mark.slow
+def test_the_search_is_as_good_as_all_plans_with_all_codecs(tmp_path: Path):
+    request = asked(tmp_path, codecs=CodecLimit.SAFE, budget=1.5)
+    task, conditions = known(request)
+    found = propose(request, observe=lambda _: None)
+    assert found.codecs is not None
+    best_s = min(fastest_s(plan, conditions, CodecLimit.SAFE) for plan in plans(task))
+    assert found.split.step_s == pytest.approx(found.codecs.step_s)
+    assert found.split.step_s <= 1.01 * best_s
+    assert found.split.step_s < found.codecs.other_plain_s
+    assert found.split.step_s >= found.bound.seconds
+    plain = propose(replace(request, codecs=CodecLimit.NONE), observe=lambda _: None)
+    assert plain.codecs is None
+    assert plain.split.step_s > found.split.step_s
+
+
+def test_a_run_with_the_chosen_codecs_is_simulated_and_accepted(tmp_path: Path):
+    request = asked(tmp_path)
+    assert request.cluster is not None
+    task, conditions = known(request)
+    plan = next(p for p in plans(task) if p.all_reduce is AllReduceKind.RING)
+    choice = choose_codecs(
+        replace(plan, all_reduce=AllReduceKind.RING), conditions, CodecLimit.SAFE
+    )
+    file = tmp_path / "plan.toml"
+    write_plan(choice.plan, task.cluster, file, about="")
+    tree = {
+        "run": {"folder": str(tmp_path / "run")},
+        "data": {"folder": "data"},
+        "model": {"preset": "tiny"},
+        "plan": {"cluster": request.cluster, "file": str(file)},
+        "train": {"batch": 8, "remat": "full"},
+        "comm": {"boundary": choice.codecs.boundary, "gradients": choice.codecs.gradients},
+    }
+    config = config_from(tree)
+    assert plan_from(config) == choice.plan
+    none = config_from({**tree, "comm": {}})
+    assert _end_s(config) < _end_s(none)
+
+
+def _end_s(config: object) -> float:
+    trace = simulate_step(config)  # pyright: ignore[reportArgumentType]
+    return max(span.end_s for span in trace.spans)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"objective": Goal.ENERGY}, "codecs are chosen by seconds: `--codecs` is safe, and"),
+        ({"max_step_dollars": 1.0}, "codecs are chosen by seconds: `--codecs` is safe, and"),
+        ({"outer": OuterQuestion.AUTO}, "`--outer` is auto, `--codecs` safe; leave out one"),
+    ],
+)
+def test_what_codecs_exclude_is_refused(changes: dict[str, object], words: str):
+    request = PlanRequest(codecs=CodecLimit.SAFE)
+    with pytest.raises(ConfigError, match=words):
+        replace(request, **changes)  # pyright: ignore[reportArgumentType]
+
+
+def test_limits_hold_less_and_less():
+    assert strongest(CodecLimit.NONE) == Codecs()
+    assert strongest(CodecLimit.SAFE) == Codecs(boundary=CodecKind.INT8, gradients=CodecKind.INT8)
+    assert strongest(CodecLimit.ANY) == Codecs(boundary=CodecKind.INT8, gradients=CodecKind.TOP_K)
