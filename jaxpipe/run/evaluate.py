@@ -7,12 +7,10 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from jaxpipe.config import restored_model, saved_config, tokenizer_of
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.checkpoint import Checkpoint
-from jaxpipe.runtime.data import Dataset, eval_batch, num_eval_batches, open_dataset
+from jaxpipe.runtime.data import Dataset, Mixture, Samples, mixture_of, open_dataset
 
 if TYPE_CHECKING:  # they import jax
     from jax import Array
@@ -62,39 +60,39 @@ def held_out_losses(
             f"only a model of text has a perplexity: `model.classes` of {checkpoint.folder} is "
             f"{config.model.classes}, not 0; name a run on text"
         )
-    datasets = {folder: _opened(folder, checkpoint) for folder in folders}
     sequence = config.train.sequence or config.model.sequence
-    windows = {
-        folder: _num_windows(data, sequence=sequence, most=most_windows)
-        for folder, data in datasets.items()
+    held_out = {
+        folder: mixture_of([_opened(folder, checkpoint)], (1.0,), sequence=sequence)
+        for folder in folders
     }
+    windows = {folder: _num_windows(data, most=most_windows) for folder, data in held_out.items()}
     model, params = restored_model(checkpoint)
     layers = range(model.num_layers)
     stage = Stage(model=model, index=0, num_stages=1, layers=layers, loop=Loop.SCAN)
     evaluate = jax.jit(partial(_summed, stage))
     with jax.default_matmul_precision(config.run.matmul_precision.jax_name):
-        for folder, data in datasets.items():
+        for folder, data in held_out.items():
             losses = (
-                float(evaluate(params, batch))
-                for batch in _batches(data, num_windows=windows[folder], sequence=sequence)
+                float(evaluate(params, each.inputs, each.targets))
+                for each in _batches(data, num_windows=windows[folder])
             )
             num_targets = windows[folder] * sequence
             # On the host, in float64: in float32, a long sum would lose digits.
             yield HeldOut(folder=folder, num_targets=num_targets, loss=sum(losses) / num_targets)
 
 
-def _summed(stage: "Stage", params: "Parameters", windows: "Array") -> "Array":
-    return stage.evaluate(params, windows[:, :-1], windows[:, 1:])
+def _summed(stage: "Stage", params: "Parameters", inputs: "Array", targets: "Array") -> "Array":
+    return stage.evaluate(params, inputs, targets)
 
 
-def _batches(data: Dataset, *, num_windows: int, sequence: int) -> Iterator[np.ndarray]:
+def _batches(data: Mixture, *, num_windows: int) -> Iterator[Samples]:
     for begin in range(0, num_windows, _BATCH):
         rows = range(begin, min(begin + _BATCH, num_windows))
-        yield eval_batch(data.eval, index=0, batch=num_windows, sequence=sequence, rows=rows)
+        yield data.eval_samples(index=0, batch=num_windows, rows=rows)
 
 
-def _num_windows(data: Dataset, *, sequence: int, most: int | None) -> int:
-    found = num_eval_batches(data.eval, batch=1, sequence=sequence)
+def _num_windows(data: Mixture, *, most: int | None) -> int:
+    found = data.num_eval_batches(batch=1)
     return found if most is None else min(found, most)
 
 

@@ -18,7 +18,7 @@ from jaxpipe.runtime.config import (
     TraceConfig,
     TrainConfig,
 )
-from jaxpipe.runtime.data import Dataset
+from jaxpipe.runtime.data import Mixture
 from jaxpipe.runtime.metrics.records import METRICS_FILE
 from jaxpipe.runtime.metrics.run_truth import RunTruth, truth_of
 from jaxpipe.runtime.rank_mesh import first_device, rank_mesh
@@ -43,7 +43,7 @@ class Job:
 
     model: Model
     plan: Plan
-    dataset: Dataset
+    data: Mixture
     run: RunConfig
     train: TrainConfig
     comm: CommConfig
@@ -129,5 +129,5 @@ class Job:
             batch=self.train.batch,
             num_steps=self.train.steps,
             seed=self.run.seed,
-            labelled=self.dataset.labelled_input,
+            labelled=self.data.labelled_input,
         )

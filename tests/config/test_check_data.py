@@ -32,7 +32,7 @@ def check(dataset: Dataset, model: dict[str, Any], **train: int) -> None:
         }
     )
     assert config.sample.tokens == (0 if config.model.classes else 200)
-    check_data(config, dataset)
+    check_data(config, [dataset])
 
 
 def labelled(folder: Path, *shape: int) -> Dataset:

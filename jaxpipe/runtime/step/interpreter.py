@@ -43,7 +43,7 @@ class StepBatch:
     step: int
     first_microbatch: int
     samples: Integer[np.ndarray, "microbatches microbatch ..."] | None
-    labels: Int[np.ndarray, "microbatches microbatch"] | None = None
+    labels: Int[np.ndarray, "microbatches microbatch ..."] | None = None
 
 
 def _continue(_: int) -> None:
