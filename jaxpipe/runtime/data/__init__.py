@@ -6,8 +6,10 @@
                                                                               │
                      train_samples(step), eval_samples(index) ◄─── Mixture ◄──┘
 
-- `source`, `tokenizer`, `byte_pairs`: documents, and the tokens that encode them
-- `prepare`, `held_out`, `record`: write a dataset, with its held-out part and its checksums
+- `source`, `document`, `arrow_rows`: documents of texts and records, and what counts in them
+- `tokenizer`, `byte_pairs`: the tokens that encode them
+- `prepare`, `token_stream`, `held_out`, `record`: write a dataset, with its held-out part and its
+  checksums
 - `labelled`, `labelled_text`, `pictures`: datasets of samples with labels
 - `tokens`: open a dataset; `input_shape`: the inputs of labelled samples
 - `batches`, `permutation`: the windows of tokens, or the samples, that a step reads
@@ -21,6 +23,7 @@ from jaxpipe.runtime.data.byte_pairs import (
     load_byte_pairs,
     train_byte_pairs,
 )
+from jaxpipe.runtime.data.document import Fields
 from jaxpipe.runtime.data.input_shape import InputShape
 from jaxpipe.runtime.data.labelled import Labelled, prepare_labelled
 from jaxpipe.runtime.data.labelled_text import labelled_lines, read_labelled_text
@@ -36,6 +39,7 @@ __all__ = [
     "BytePairs",
     "Bytes",
     "Dataset",
+    "Fields",
     "InputShape",
     "Labelled",
     "Labels",

@@ -25,7 +25,8 @@ from jaxpipe.runtime.data.record import RECORD, TOKENIZER
 from jaxpipe.runtime.data.tokens import open_dataset
 from jaxpipe.runtime.storage.checksum import checksum_file
 
-_FILES = (RECORD, TOKENIZER, "train.npy", "eval.npy", "train-labels.npy", "eval-labels.npy")
+_ARRAYS = ("", "-labels", "-documents", "-counted")
+_FILES = (RECORD, TOKENIZER, *(f"{split}{a}.npy" for split in ("train", "eval") for a in _ARRAYS))
 _COPY = "dataset"
 
 

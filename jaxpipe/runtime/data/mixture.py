@@ -17,6 +17,7 @@ import numpy as np
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.data.batches import serial_numbers
 from jaxpipe.runtime.data.input_shape import InputShape
+from jaxpipe.runtime.data.packing import packed_rows
 from jaxpipe.runtime.data.samples import LabelledRows, Numbers, Samples, Split, Windows
 from jaxpipe.runtime.data.source_order import assign, counts, seed_of_source, shares_of
 from jaxpipe.runtime.data.tokens import Dataset
@@ -27,13 +28,16 @@ class Mixture:
     """The training and the held-out split of each source, and the shares of the sources.
 
     With one source, samples are those of the source in its own order. `labelled_input` is the shape
-    of an input with a label; None if samples are windows of tokens.
+    of an input with a label; None if samples are windows of tokens. `masked` is whether some tokens
+    do not count, `packed` whether a sample is several documents that are kept apart.
     """
 
     train: tuple[Split, ...]
     eval: tuple[Split, ...]
     shares: tuple[int, ...] = (1,)
     labelled_input: InputShape | None = None
+    masked: bool = False
+    packed: bool = False
 
     def __post_init__(self) -> None:
         assert len(self.train) == len(self.eval) == len(self.shares) > 0, self.shares
@@ -85,27 +89,46 @@ class Mixture:
         return found
 
 
-def mixture_of(datasets: Sequence[Dataset], weights: Sequence[float], *, sequence: int) -> Mixture:
+def mixture_of(
+    datasets: Sequence[Dataset], weights: Sequence[float], *, sequence: int, pack: bool = False
+) -> Mixture:
     """Return the mixture of datasets by their weights; samples of text have `sequence` tokens.
 
+    With `pack`, samples are whole documents.
+
     Raises:
-        DataError: a split is shorter than a sample, sources have different tokens, or several have
-            labels.
+        DataError: a split is shorter than a sample, sources have different tokens, several have
+            labels, or documents are to be packed and are unknown.
     """
     if len(datasets) > 1:
         _check_alike(datasets)
     return Mixture(
-        train=tuple(_split(each, "train", sequence=sequence) for each in datasets),
-        eval=tuple(_split(each, "eval", sequence=sequence) for each in datasets),
+        train=tuple(_split(each, "train", sequence=sequence, pack=pack) for each in datasets),
+        eval=tuple(_split(each, "eval", sequence=sequence, pack=pack) for each in datasets),
         shares=shares_of(weights),
         labelled_input=datasets[0].labelled_input,
+        masked=pack or any(each.counted is not None for each in datasets),
+        packed=pack,
     )
 
 
-def _split(dataset: Dataset, name: str, *, sequence: int) -> Split:
+def _split(dataset: Dataset, name: str, *, sequence: int, pack: bool) -> Split:
     tokens, shape = getattr(dataset, name), dataset.labelled_input
     if dataset.labels is None or shape is None:
-        return Windows(tokens=tokens, sequence=sequence)
+        counted = None if dataset.counted is None else getattr(dataset.counted, name)
+        if not pack:
+            return Windows(tokens=tokens, sequence=sequence, counted=counted)
+        if dataset.documents is None:
+            raise DataError(
+                f"`pack` needs the ends of documents, which {dataset.source} has not: an older "
+                "version prepared it; prepare it again with `jaxpipe data prepare`"
+            )
+        ends = getattr(dataset.documents, name)
+        return packed_rows(tokens, ends, sequence=sequence, counted=counted)
+    if pack:
+        raise DataError(
+            f"`pack` is for text, {dataset.source} has labels; remove it, or name another dataset"
+        )
     return LabelledRows(inputs=tokens, labels=getattr(dataset.labels, name), dtype=shape.dtype)
 
 
@@ -134,7 +157,10 @@ def _gathered(
         return Samples(rows=_woven(sources, {s: each.rows for s, each in found.items()}))
     inputs = _woven(sources, {s: each.inputs for s, each in found.items()})
     labels = _woven(sources, {s: each.targets for s, each in found.items()})
-    return Samples(rows=inputs, labels=labels)
+    if all(each.segments is None for each in found.values()):
+        return Samples(rows=inputs, labels=labels)
+    segments = _woven(sources, {s: each.segments for s, each in found.items()})
+    return Samples(rows=inputs, labels=labels, segments=segments)
 
 
 def _woven(sources: Numbers, parts: dict[int, Any]) -> Any:

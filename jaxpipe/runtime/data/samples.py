@@ -8,6 +8,9 @@ from jaxtyping import Int32, Int64, Integer, UInt
 
 from jaxpipe.runtime.data.batches import check_length, draw, gather, window_starts
 
+IGNORED = -100
+"""The target of a token that does not count: it adds nothing to the loss."""
+
 Numbers = Int64[np.ndarray, " rows"]
 
 
@@ -16,11 +19,12 @@ class Samples:
     """Some rows of a batch.
 
     `rows` are windows of tokens, inputs and, shifted by one, targets; or, with `labels` as targets,
-    inputs of any kind.
+    inputs of any kind. `segments` number the documents in each row of packed samples.
     """
 
     rows: Integer[np.ndarray, "rows ..."]
     labels: Int32[np.ndarray, "rows ..."] | None = None
+    segments: Int32[np.ndarray, "rows sequence"] | None = None
 
     @property
     def inputs(self) -> Integer[np.ndarray, "rows ..."]:
@@ -55,12 +59,15 @@ class Split(Protocol):
 class Windows:
     """Windows of `sequence` tokens and the target of the last one (`jaxpipe.runtime.data.batches`).
 
+    `counted` is 1 for each token that is a target; None where all are.
+
     Raises:
         DataError: there is none.
     """
 
     tokens: UInt[np.ndarray, " tokens"]
     sequence: int
+    counted: UInt[np.ndarray, " tokens"] | None = None
 
     def __post_init__(self) -> None:
         check_length(self.tokens, sequence=self.sequence)
@@ -80,7 +87,11 @@ class Windows:
         return self._at(numbers * self.sequence)
 
     def _at(self, starts: Numbers) -> Samples:
-        return Samples(rows=gather(self.tokens, starts, self.sequence))
+        rows = gather(self.tokens, starts, self.sequence)
+        if self.counted is None:
+            return Samples(rows=rows)
+        is_target = gather(self.counted, starts, self.sequence)[:, 1:] == 1
+        return Samples(rows=rows[:, :-1], labels=np.where(is_target, rows[:, 1:], IGNORED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
