@@ -51,9 +51,11 @@ def job_from(
 
     Raises:
         DataError: a dataset cannot be opened.
-        ConfigError: a pattern of `lora.targets` or `train.frozen` matches nothing.
+        ConfigError: a pattern of `lora.targets` or `train.frozen` matches nothing, or the model
+            cannot keep packed documents apart.
     """
     from jaxpipe.runtime.job import Job
+    from jaxpipe.runtime.stage.packed import can_pack
 
     sequence = config.train.sequence or config.model.sequence
     cluster = cluster or (None if devices else cluster_from(config))
@@ -61,10 +63,16 @@ def job_from(
     # `check_run` has read it all, once.
     opened = [open_dataset(folder, verify=False) for folder in folders]
     names = devices if cluster is None else ResolvedPlan.of(plan, cluster).devices
+    trained = tuned_model_from(config, model)
+    if config.data.pack and not can_pack(trained):
+        raise ConfigError(
+            f"packed documents are kept apart by the model: `data.pack` is true, and "
+            f"{type(trained).__name__} has no `packed_block`; add it, or set `pack` to false"
+        )
     return Job(
-        model=tuned_model_from(config, model),
+        model=trained,
         plan=plan,
-        data=mixture_of(opened, config.data.weights, sequence=sequence),
+        data=mixture_of(opened, config.data.weights, sequence=sequence, pack=config.data.pack),
         run=config.run,
         train=config.train,
         comm=config.comm,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError
+from jaxpipe.models.gpt_config import Attention
 from jaxpipe.runtime.data import Dataset, InputShape, Labels, mixture_of
 
 
@@ -15,10 +16,11 @@ def check_data(config: Config, datasets: Sequence[Dataset]) -> None:
             few samples are held out.
         DataError: a split has not enough samples, or datasets cannot be mixed.
     """
+    _check_model(config, datasets)
     for folder, dataset in zip(config.data.folders, datasets, strict=True):
         _check_dataset(config, dataset, folder=folder)
     sequence = config.train.sequence or config.model.sequence
-    mixture = mixture_of(datasets, config.data.weights, sequence=sequence)
+    mixture = mixture_of(datasets, config.data.weights, sequence=sequence, pack=config.data.pack)
     batches = mixture.num_eval_batches(batch=config.train.batch)
     each = "samples" if mixture.labelled_input else f"samples of {sequence} tokens"
     if config.train.eval_batches > batches:
@@ -26,6 +28,26 @@ def check_data(config: Config, datasets: Sequence[Dataset]) -> None:
             f"`train.eval_batches` is {config.train.eval_batches}, but the held-out split of "
             f"{', '.join(config.data.folders)} has only {batches} batches of {config.train.batch} "
             f"{each}; lower it, or hold out more"
+        )
+
+
+def _check_model(config: Config, datasets: Sequence[Dataset]) -> None:
+    """Check that the model supports packed samples, and tokens that do not count, if there are."""
+    model = config.model
+    if config.data.pack:
+        attention, experts = getattr(model, "attention", None), getattr(model, "experts", 0)
+        if attention is Attention.FLASH or experts or model.classes:
+            raise ConfigError(
+                "packed documents are kept apart by a mask: `data.pack` is true, with "
+                f"`model.attention` {attention}, `model.experts` {experts} and `model.classes` "
+                f"{model.classes}; choose another attention, and no experts or classes"
+            )
+    masked = config.data.pack or any(each.counted is not None for each in datasets)
+    if masked and getattr(model, "experts", 0):
+        raise ConfigError(
+            "the balance of experts is a mean over all tokens, of which some do not count here: "
+            f"`model.experts` is {getattr(model, 'experts', 0)}; set it to 0, or prepare the data "
+            "without prompts"
         )
 
 

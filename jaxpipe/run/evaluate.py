@@ -7,16 +7,20 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from jaxpipe.config import restored_model, saved_config, tokenizer_of
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.data import Dataset, Mixture, Samples, mixture_of, open_dataset
+from jaxpipe.runtime.data.samples import IGNORED
 
 if TYPE_CHECKING:  # they import jax
     from jax import Array
 
+    from jaxpipe.runtime.stage.calls import TargetArrays
     from jaxpipe.runtime.stage.model import Parameters
-    from jaxpipe.runtime.stage.stage import Stage
+    from jaxpipe.runtime.stage.stage import Stage, Targets
 
 _BATCH = 8
 """Windows that are computed at once; a loss does not depend on it but for rounding."""
@@ -24,7 +28,7 @@ _BATCH = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """The mean loss over the targets of a dataset's held-out part [nats per token]."""
+    """The mean loss over the targets of a dataset's held-out part that count [nats per token]."""
 
     folder: Path
     num_targets: int
@@ -62,7 +66,9 @@ def held_out_losses(
         )
     sequence = config.train.sequence or config.model.sequence
     held_out = {
-        folder: mixture_of([_opened(folder, checkpoint)], (1.0,), sequence=sequence)
+        folder: mixture_of(
+            [_opened(folder, checkpoint)], (1.0,), sequence=sequence, pack=config.data.pack
+        )
         for folder in folders
     }
     windows = {folder: _num_windows(data, most=most_windows) for folder, data in held_out.items()}
@@ -72,16 +78,23 @@ def held_out_losses(
     evaluate = jax.jit(partial(_summed, stage))
     with jax.default_matmul_precision(config.run.matmul_precision.jax_name):
         for folder, data in held_out.items():
-            losses = (
-                float(evaluate(params, each.inputs, each.targets))
-                for each in _batches(data, num_windows=windows[folder])
-            )
-            num_targets = windows[folder] * sequence
-            # On the host, in float64: in float32, a long sum would lose digits.
-            yield HeldOut(folder=folder, num_targets=num_targets, loss=sum(losses) / num_targets)
+            loss, num_targets = 0.0, 0
+            for each in _batches(data, num_windows=windows[folder]):
+                # On the host, in float64: in float32, a long sum would lose digits.
+                loss += float(evaluate(params, each.inputs, _targets(each)))
+                num_targets += int(np.count_nonzero(each.targets != IGNORED))
+            yield HeldOut(folder=folder, num_targets=num_targets, loss=loss / max(num_targets, 1))
 
 
-def _summed(stage: "Stage", params: "Parameters", inputs: "Array", targets: "Array") -> "Array":
+def _targets(read: Samples) -> "TargetArrays":
+    from jaxpipe.runtime.stage.packed import PackedTargets
+
+    if read.segments is None:
+        return read.targets
+    return PackedTargets(segments=read.segments, targets=read.targets)
+
+
+def _summed(stage: "Stage", params: "Parameters", inputs: "Array", targets: "Targets") -> "Array":
     return stage.evaluate(params, inputs, targets)
 
 

@@ -280,6 +280,9 @@ class DataConfig:
     """A prepared dataset: a folder written by `jaxpipe data prepare`."""
     sources: tuple[DataSource, ...] = ()
     """The datasets of a mixture, in place of `folder`; they have the same tokenizer."""
+    pack: bool = False
+    """Whether a sample is whole documents, as many as fit, in which no token reads another
+    document; otherwise samples are windows of one stream of tokens."""
 
     def __post_init__(self) -> None:
         if (self.folder is None) == (not self.sources):

@@ -84,11 +84,6 @@ class Job:
         """The number of tokens of a step, over all replicas; of pictures, of positions."""
         return self.train.batch * self.sequence
 
-    @property
-    def targets_per_step(self) -> int:
-        """The number of targets of a step, over which the loss is a mean: tokens, or samples."""
-        return self._work(microbatch=1).num_targets
-
     def layout(self, devices: Sequence[Device], *, rank: int) -> Layout:
         """Return the layout of the stages of a rank over the devices of its process.
 
@@ -119,6 +114,7 @@ class Job:
             work=self._work(microbatch=plan.pipelines[replica].microbatch),
             optimizer=self.optimizer,
             scales_loss=self.loss_scale is not None,
+            masked=self.data.masked,
             shard=optimizer_shard_of(plan, rank=rank, stage=stage) if is_sharded else None,
         )
 
@@ -130,4 +126,5 @@ class Job:
             num_steps=self.train.steps,
             seed=self.run.seed,
             labelled=self.data.labelled_input,
+            packed=self.data.packed,
         )

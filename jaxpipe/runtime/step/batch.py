@@ -27,7 +27,12 @@ def eval_step_batch(job: Job, *, rank: int, index: int) -> StepBatch:
 
 
 def _reads(job: Job, rank: int) -> bool:
-    """Return whether a rank reads samples: the first stage reads inputs, the last targets."""
+    """Return whether a rank reads samples: the first stage reads inputs, the last targets.
+
+    All stages read which tokens of packed samples are of one document.
+    """
+    if job.data.packed:
+        return True
     ends = {0, job.plan.pipeline(rank).num_stages - 1}
     return not ends.isdisjoint(job.plan.stages(rank))
 
@@ -41,9 +46,11 @@ def _step_batch(job: Job, rank: int, step: int, read: Samples | None = None) -> 
     pipeline = job.plan.pipeline(rank)
     lead = (pipeline.num_microbatches, pipeline.microbatch)
     labels = None if read is None else read.labels
+    segments = None if read is None else read.segments
     return StepBatch(
         step=step,
         first_microbatch=job.plan.first_microbatch(job.plan.replica(rank)),
         samples=None if read is None else read.rows.reshape(*lead, *read.rows.shape[1:]),
         labels=None if labels is None else labels.reshape(*lead, *labels.shape[1:]),
+        segments=None if segments is None else segments.reshape(*lead, *segments.shape[1:]),
     )

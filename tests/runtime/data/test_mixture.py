@@ -23,6 +23,7 @@ from jaxpipe.runtime.data.source_order import BLOCK, assign, counts, shares_of
 
 WEIGHTS = st.lists(st.floats(0.01, 100), min_size=1, max_size=5)
 SEEDS = st.integers(0, 2**64 - 1)
+few = settings(max_examples=30)
 
 
 def mixed(*lengths: int, weights: tuple[float, ...], sequence: int = 3) -> Mixture:
@@ -35,6 +36,7 @@ def mixed(*lengths: int, weights: tuple[float, ...], sequence: int = 3) -> Mixtu
     return Mixture(train=splits, eval=splits, shares=shares_of(weights))
 
 
+@few
 @given(weights=WEIGHTS, seed=SEEDS, num_samples=st.integers(1, 2000))
 def test_the_share_of_a_source_is_its_weight_within_the_bound(
     weights: list[float], seed: int, num_samples: int
@@ -49,6 +51,7 @@ def test_the_share_of_a_source_is_its_weight_within_the_bound(
             assert abs(found - expected) < len(weights) + slack + rounding
 
 
+@few
 @given(weights=WEIGHTS, seed=SEEDS, blocks=st.integers(1, 20))
 def test_every_source_is_read_without_gaps(weights: list[float], seed: int, blocks: int) -> None:
     sources, indices = assign(np.arange(blocks * BLOCK), shares_of(weights), seed=seed)
@@ -60,6 +63,7 @@ def test_every_source_is_read_without_gaps(weights: list[float], seed: int, bloc
         np.testing.assert_array_equal(mine, np.arange(len(mine)))
 
 
+@few
 @given(first=st.integers(0, 2**37), weights=WEIGHTS, seed=SEEDS)
 def test_the_source_of_a_sample_depends_on_its_number_alone(
     first: int, weights: list[float], seed: int
@@ -70,7 +74,7 @@ def test_the_source_of_a_sample_depends_on_its_number_alone(
     np.testing.assert_array_equal(whole, np.concatenate(alone, axis=1))
 
 
-@settings(max_examples=30)
+@few
 @given(seed=SEEDS, step=st.integers(0, 10**6), data=st.data())
 def test_any_step_and_any_rows_can_be_read_alone(seed: int, step: int, data: st.DataObject) -> None:
     mixture = mixed(40, 17, 90, weights=(3.0, 1.0, 2.0))
@@ -83,6 +87,7 @@ def test_any_step_and_any_rows_can_be_read_alone(seed: int, step: int, data: st.
     np.testing.assert_array_equal(part, large[rows.start : rows.stop])
 
 
+@few
 @given(seed=SEEDS)
 def test_an_epoch_of_a_source_has_every_sample_once(seed: int) -> None:
     # Equal shares of windows: after as many steps both sources have ended an epoch.
@@ -107,6 +112,7 @@ def test_equal_sources_are_not_read_in_the_same_order() -> None:
     assert first.tolist() != second.tolist()
 
 
+@few
 @given(
     lengths=st.tuples(st.integers(4, 60), st.integers(4, 60)),
     weights=st.tuples(st.floats(0.1, 9), st.floats(0.1, 9)),

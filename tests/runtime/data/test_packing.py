@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from jaxpipe.runtime.data.packing import PackedRows, packed_rows, packed_spans
 from jaxpipe.runtime.data.samples import IGNORED
 
+few = settings(max_examples=30)
+
 
 @st.composite
 def corpora(draw: st.DrawFn) -> tuple[PackedRows, list[int]]:
@@ -20,6 +22,7 @@ def corpora(draw: st.DrawFn) -> tuple[PackedRows, list[int]]:
     return packed_rows(tokens, ends.astype(np.uint64), sequence=sequence), lengths
 
 
+@few
 @given(corpus=corpora())
 def test_every_token_but_the_first_of_a_document_is_a_target_once(
     corpus: tuple[PackedRows, list[int]],
@@ -32,6 +35,7 @@ def test_every_token_but_the_first_of_a_document_is_a_target_once(
     np.testing.assert_array_equal(np.sort(targets), expected)
 
 
+@few
 @given(corpus=corpora())
 def test_a_target_follows_its_input_within_one_segment(
     corpus: tuple[PackedRows, list[int]],
@@ -51,6 +55,7 @@ def test_a_target_follows_its_input_within_one_segment(
         assert (np.diff(segments) >= 0).all()
 
 
+@few
 @given(corpus=corpora())
 def test_a_document_that_fits_is_in_one_row(corpus: tuple[PackedRows, list[int]]) -> None:
     rows, lengths = corpus
@@ -62,7 +67,7 @@ def test_a_document_that_fits_is_in_one_row(corpus: tuple[PackedRows, list[int]]
             assert not edges.intersection(range(end - length + 1, end))
 
 
-@settings(max_examples=30)
+@few
 @given(corpus=corpora(), seed=st.integers(0, 2**64 - 1), epoch=st.integers(0, 3))
 def test_an_epoch_has_every_row_once(
     corpus: tuple[PackedRows, list[int]], seed: int, epoch: int
