@@ -17,6 +17,8 @@ are cut into a few equal parts, and each part of the queries meets the keys up t
 Without causality each part of the queries meets all keys; with a window, only keys that one of its
 queries reads.
 
+With segments, a query reads keys of its own segment alone: masked where they are computed.
+
 Queries have one more dim than keys and values where several heads share a key and a value
 (grouped-query attention): the products below have it or not, by their subscripts.
 
@@ -31,11 +33,12 @@ Ainslie et al. 2023, "GQA", section 2.2; the window: Beltagy et al. 2020, "Longf
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxpipe.models.gpt_config import Attention
 
@@ -87,7 +90,8 @@ def self_attention(
     scores = Scores(causal=causal)
     if _chosen(form, qkv, scores) is Attention.FLASH:
         return _fused(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], scores)
-    return _product(*qkv.transpose(2, 0, 3, 1, 4), scores)
+    q, k, v = qkv.transpose(2, 0, 3, 1, 4)
+    return _product(q, k, v, None, scores)
 
 
 def grouped_attention(
@@ -97,10 +101,12 @@ def grouped_attention(
     *,
     form: Attention,
     scores: Scores,
+    segments: Int[Array, "batch seq"] | None = None,
 ) -> Float[Array, "tokens dim"]:
     """Attention in which equal groups of consecutive heads share a key and a value.
 
-    The result is that of `self_attention`, whose output and name it has.
+    With `segments`, each token reads those of its own segment alone. The result is that of
+    `self_attention`, whose output and name it has.
 
     >>> q, k = jnp.zeros((1, 3, 2, 1)), jnp.zeros((1, 3, 1, 1))
     >>> v = jnp.arange(3.0).reshape(1, 3, 1, 1)
@@ -108,14 +114,15 @@ def grouped_attention(
     >>> grouped_attention(q, k, v, form=Attention.PRODUCT, scores=local).tolist()
     [[0.0, 0.0], [0.5, 0.5], [1.5, 1.5]]
     """
-    if _chosen(form, q, scores) is Attention.FLASH:
+    # The fused kernel has no mask for segments: configurations refuse both.
+    if segments is None and _chosen(form, q, scores) is Attention.FLASH:
         return _fused(q, k, v, scores)
     batch, seq, heads, width = q.shape
     kv_heads = k.shape[2]
     q, k, v = (each.transpose(0, 2, 1, 3) for each in (q, k, v))
     if kv_heads < heads:
         q = q.reshape(batch, kv_heads, heads // kv_heads, seq, width)
-    return _product(q, k, v, scores)
+    return _product(q, k, v, segments, scores)
 
 
 def parts(sequence: int) -> list[tuple[int, int]]:
@@ -153,12 +160,16 @@ def _fused(q: Array, k: Array, v: Array, scores: Scores) -> Float[Array, "tokens
     return checkpoint_name(mixed.reshape(q.shape[0] * q.shape[1], -1), "attention")
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _product(q: Queries, k: Heads, v: Heads, scores: Scores) -> Float[Array, "tokens dim"]:
-    return _forward(q, k, v, scores)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _product(
+    q: Queries, k: Heads, v: Heads, segments: Array | None, scores: Scores
+) -> Float[Array, "tokens dim"]:
+    return _forward(q, k, v, segments, scores)[0]
 
 
-def _forward(q: Queries, k: Heads, v: Heads, how: Scores) -> tuple[Array, tuple[Array, ...]]:
+def _forward(
+    q: Queries, k: Heads, v: Heads, segments: Array | None, how: Scores
+) -> tuple[Array, tuple[Array | None, ...]]:
     """Return the output, and what the backward needs: all operands, the output, the statistic."""
     mixed, statistics = [], []
     length = q.shape[-2]
@@ -170,6 +181,9 @@ def _forward(q: Queries, k: Heads, v: Heads, how: Scores) -> tuple[Array, tuple[
         if how.causal:
             reads = _reads(range(begin, end), range(first, last), how)
             scores = jnp.where(reads, scores, -jnp.inf)
+        if segments is not None:
+            same = _same(segments[:, begin:end], segments[:, first:last], like=scores)
+            scores = jnp.where(same, scores, -jnp.inf)
         peak = jnp.max(scores, axis=-1, keepdims=True)
         weights = jnp.exp(scores - peak)
         total = jnp.sum(weights, axis=-1, keepdims=True)
@@ -181,13 +195,13 @@ def _forward(q: Queries, k: Heads, v: Heads, how: Scores) -> tuple[Array, tuple[
     # Both under one name: a policy that keeps the output must keep the statistic with it.
     output = checkpoint_name(_merge(jnp.concatenate(mixed, axis=-2)), "attention")
     statistic = checkpoint_name(jnp.concatenate(statistics, axis=-1), "attention")
-    return output, (q, k, v, output, statistic)
+    return output, (q, k, v, segments, output, statistic)
 
 
 def _backward(
-    how: Scores, residuals: tuple[Array, ...], of_output: Array
-) -> tuple[Queries, Heads, Heads]:
-    q, k, v, output, statistic = residuals
+    how: Scores, residuals: tuple[Any, ...], of_output: Array
+) -> tuple[Queries, Heads, Heads, None]:
+    q, k, v, segments, output, statistic = residuals
     of_mixed = _split(of_output, q)
     # The sum over keys of dP * P equals dO . O (FlashAttention, appendix B): no second pass.
     dots = jnp.sum((of_mixed * _split(output, q)).astype(jnp.float32), axis=-1)
@@ -204,6 +218,9 @@ def _backward(
         if how.causal:
             reads = _reads(range(first, last), range(begin, end), how)
             scores = jnp.where(reads.T, scores, -jnp.inf)
+        if segments is not None:
+            same = _same(segments[:, begin:end], segments[:, first:last], like=scores)
+            scores = jnp.where(same, scores, -jnp.inf)
         # exp(score - logsumexp) is the softmax: no maximum and no sum again.
         weights = jnp.exp(scores - statistic[..., None, first:last])
         of_v.append(_dot("bhkq,bhqd->bhkd", weights.astype(v.dtype), of_later))
@@ -215,7 +232,8 @@ def _backward(
         of_k.append(_dot("bhkq,bhqd->bhkd", of_scores, later))
         of_q = of_q.at[..., first:last, :].add(_dot("bhkq,bhkd->bhqd", of_scores, keys))
     gradients = of_q, jnp.concatenate(of_k, axis=2), jnp.concatenate(of_v, axis=2)
-    return jax.tree.map(lambda gradient: gradient.astype(q.dtype), gradients)
+    of_q, of_k, of_v = (gradient.astype(q.dtype) for gradient in gradients)
+    return of_q, of_k, of_v, None
 
 
 _product.defvjp(_forward, _backward)
@@ -263,6 +281,12 @@ def _reads(queries: range, keys: range, how: Scores) -> Array:
     query = jnp.arange(queries.start, queries.stop)[:, None]
     key = jnp.arange(keys.start, keys.stop)
     return (query >= key) & (query - key < how.window) if how.window else query >= key
+
+
+def _same(rows: Array, columns: Array, *, like: Array) -> Array:
+    """Return where a row and a column of scores are of the same segment."""
+    same = rows[:, :, None] == columns[:, None, :]
+    return same.reshape(same.shape[0], *[1] * (like.ndim - 3), *same.shape[1:])
 
 
 def _merge(x: Queries) -> Float[Array, "tokens dim"]:

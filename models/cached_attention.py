@@ -34,8 +34,8 @@ class CachedAttention(Protocol):
     """What a layer calls in place of its own attention."""
 
     @property
-    def starts(self) -> Int[Array, " batch"] | None:
-        """The position of the first token of each row; None for 0."""
+    def positions(self) -> Int[Array, "batch seq"] | None:
+        """The position of each token; None where they are those in the row."""
         ...
 
     def __call__(
@@ -48,7 +48,7 @@ class CachedAttention(Protocol):
 class Prefill:
     """The attention of whole prompts; collects keys and values in `kept`, for each layer."""
 
-    starts = None
+    positions = None
 
     def __init__(self) -> None:
         self.kept: list[Float[Array, "2 batch seq kv_heads width"]] = []
@@ -69,7 +69,8 @@ class Decode:
 
     def __init__(self, cache: Cache, starts: Int[Array, " batch"], *, layer: Array | int) -> None:
         self.cache = cache
-        self.starts = starts
+        self.positions = starts[:, None]
+        self._starts = starts
         self._layer = layer
 
     def __call__(
@@ -80,10 +81,10 @@ class Decode:
         assert scores.causal, scores
         layer, rows = self._layer, jnp.arange(q.shape[0])
         for place, each in enumerate((k, v)):
-            self.cache = self.cache.at[layer, place, rows, self.starts].set(each[:, 0])
+            self.cache = self.cache.at[layer, place, rows, self._starts].set(each[:, 0])
         self._layer = layer + 1
         keys, values = self.cache[layer]
-        return _attend(q[:, 0], keys, values, self.starts, scores)
+        return _attend(q[:, 0], keys, values, self._starts, scores)
 
 
 def _attend(

@@ -20,6 +20,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+IGNORED = -100
+"""The target of a token that does not count; its loss and its gradient are 0."""
+
 
 class _Residuals(NamedTuple):
     """Residuals for the backward; `logits` are None if there are several chunks."""
@@ -42,7 +45,8 @@ def cross_entropy(
     """Return -log p of the targets in nats, summed over all tokens, where p = softmax(x rows^T).
 
     With a `softcap` c, logits are c tanh(x rows^T / c). Logits, statistics and the sum are float32.
-    A target outside the vocabulary makes it NaN.
+    Tokens with the target `IGNORED` add nothing; another target outside the vocabulary makes the
+    loss NaN.
 
     >>> x, rows = jnp.zeros((3, 2)), jnp.zeros((4, 2))
     >>> print(f"{cross_entropy(x, rows, jnp.arange(3), logits_bytes=32) / math.log(4):.3f}")
@@ -99,13 +103,13 @@ def _backward(
     def add(of_rows: Array, part: tuple[tuple[Array, Array, Array], Array]) -> tuple[Array, Array]:
         (x, targets, is_token), logsumexp = part
         logits = _logits(x, rows, softcap)
-        of_lost = jnp.where(is_token, of_loss, 0)
+        of_lost = jnp.where(is_token & (targets != IGNORED), of_loss, 0)
         of_logits = _of_logits(logits, logsumexp, targets, of_lost, softcap)
         of_x, more = _gradients(x, rows, of_logits)
         return of_rows + more, of_x
 
     if logits is not None:
-        of_lost = jnp.broadcast_to(of_loss, len(x))
+        of_lost = jnp.where(targets == IGNORED, 0, of_loss)
         of_logits = _of_logits(logits, logsumexp, targets, of_lost, softcap)
         of_x, of_rows = _gradients(x, rows, of_logits)
     else:
@@ -123,7 +127,8 @@ def _lost(x: Array, rows: Array, targets: Array, softcap: float) -> tuple[Array,
     """Return -log p of each target, the logsumexp and the logits."""
     logits = _logits(x, rows, softcap)
     logsumexp = jax.nn.logsumexp(logits, axis=1)
-    return logsumexp - jax.vmap(_chosen)(logits, targets), logsumexp, logits
+    lost = logsumexp - jax.vmap(_chosen)(logits, targets)
+    return jnp.where(targets == IGNORED, 0, lost), logsumexp, logits
 
 
 def _chosen(logits: Array, target: Array) -> Array:

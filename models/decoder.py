@@ -78,7 +78,8 @@ class Decoder:
     def _embed(self, params: Parameters, tokens: Array, starts: Array | None) -> Array:
         if isinstance(self.model, Llama):  # its positions are those of keys and queries
             return self.model.embed(params, tokens, None)
-        return self.model.embed(params, tokens, None, starts)
+        positions = None if starts is None else starts[:, None]
+        return self.model.embed(params, tokens, None, positions)
 
     def _block(self, params: Parameters, x: Array, attention: CachedAttention) -> Array:
         return self.model.cached_block(params, x, attention)

@@ -50,17 +50,16 @@ class Embedding(nnx.Module):
         self,
         tokens: Int[Array, "batch seq"],
         key: Key[Array, ""] | None,
-        starts: Int[Array, " batch"] | None = None,
+        places: Int[Array, "batch seq"] | None = None,
     ) -> Float[Array, "batch seq dim"]:
         """Return the input of the first layer; dropout is off where `key` is None.
 
-        The first token of each sequence is at its position in `starts`, 0 by default.
+        Tokens are at the positions `places`, by default counted from 0 in each sequence.
         """
         found = look_up(self.tokens[...], tokens, sequence=self.config.sequence)
-        seq = tokens.shape[1]
-        positions = self.positions[:seq]
-        if starts is not None:
-            positions = self.positions[...].at[starts[:, None] + jnp.arange(seq)].get(mode="fill")
+        positions = self.positions[: tokens.shape[1]]
+        if places is not None:
+            positions = self.positions[...].at[places].get(mode="fill")
         # Added in the format of the parameters, rounded once.
         x = (found + positions).astype(self.config.compute_dtype)
         return dropout(x, key, rate=self.config.dropout)

@@ -39,6 +39,7 @@ from jaxpipe.models.ends import Embedding, Head, gpt_head
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.layers import Block
 from jaxpipe.models.moe.pair import Pair
+from jaxpipe.models.packed_attention import PackedAttention, segment_positions
 from jaxpipe.models.parts import Parameters, Parts, graph
 from jaxpipe.models.patches import Patches
 
@@ -141,18 +142,20 @@ class Gpt:
         params: Parameters,
         inputs: Inputs,
         key: Key[Array, ""] | None,
-        starts: Int[Array, " batch"] | None = None,
+        positions: Int[Array, "batch seq"] | None = None,
     ) -> Float[Array, "batch seq dim"]:
         """Return the input of the first layer, in `compute_dtype`; no key, no dropout.
 
-        A token outside the vocabulary makes its row NaN. The first token of each text is at its
-        position in `starts`, 0 by default; pictures have none.
+        A token outside the vocabulary makes its row NaN. Tokens are at `positions`, by default
+        counted from 0 in each text; pictures have none.
 
         Raises:
             ValueError: there are more tokens than `sequence`, or pictures have another shape.
         """
         embedding = nnx.merge(self._embedding, params["embed"])
-        return embedding(inputs, key) if starts is None else embedding(inputs, key, starts)
+        if positions is None:
+            return embedding(inputs, key)
+        return embedding(inputs, key, positions)
 
     def block(
         self, layer: Parameters, x: Float[Array, "batch seq dim"], key: Key[Array, ""] | None
@@ -168,6 +171,27 @@ class Gpt:
     ) -> Float[Array, "batch seq dim"]:
         """Apply one layer with another attention (`jaxpipe.models.decoder`)."""
         return nnx.merge(self._block, layer)(x, None, cached)
+
+    def packed_embed(
+        self,
+        params: Parameters,
+        inputs: Int[Array, "batch seq"],
+        key: Key[Array, ""] | None,
+        segments: Int[Array, "batch seq"],
+    ) -> Float[Array, "batch seq dim"]:
+        """Return the input of the first layer; positions restart in each segment."""
+        return self.embed(params, inputs, key, segment_positions(segments))
+
+    def packed_block(
+        self,
+        layer: Parameters,
+        x: Float[Array, "batch seq dim"],
+        key: Key[Array, ""] | None,
+        segments: Int[Array, "batch seq"],
+    ) -> Float[Array, "batch seq dim"]:
+        """Apply one layer, in which tokens read tokens of their own segment alone."""
+        assert not self.config.experts, "configurations refuse it: texts would share a capacity"
+        return nnx.merge(self._block, layer)(x, key, PackedAttention(segments))
 
     def head(
         self, params: Parameters, x: Float[Array, "batch seq dim"]

@@ -115,7 +115,8 @@ def type_name(hint: Any) -> str:
         return "one of " + ", ".join(f"`{each}`" for each in arguments)
     if origin is tuple:
         inner = type_name(arguments[0])
-        return f"list of {inner}s" if inner in _NAMES.values() else inner.replace("one", "list", 1)
+        is_plain = inner in (*_NAMES.values(), "table")
+        return f"list of {inner}s" if is_plain else inner.replace("one", "list", 1)
     if origin is None and isinstance(hint, type) and issubclass(hint, StrEnum):
         return "one of " + ", ".join(f"`{each}`" for each in hint)
     if dataclasses.is_dataclass(hint):

@@ -32,7 +32,7 @@ from jaxpipe.runtime.config import (
     TraceConfig,
     TrainConfig,
 )
-from jaxpipe.runtime.data import Bytes, Dataset
+from jaxpipe.runtime.data import Bytes, Dataset, mixture_of
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS, find_mpirun, launch_command
 from jaxpipe.schedule import ScheduleKind
@@ -85,7 +85,9 @@ def job_of(task: Mapping[str, Any], cluster: Cluster | None = None) -> Job:
     return Job(
         model=Gpt(model),
         plan=plan,
-        dataset=_random_dataset(model, num_samples=batch),
+        data=mixture_of(
+            [_random_dataset(model, num_samples=batch)], (1.0,), sequence=model.sequence
+        ),
         run=RunConfig(folder="unused", timeout_s=timeout_s, startup_timeout_s=timeout_s),
         train=TrainConfig(steps=task["steps"], batch=batch),
         comm=CommConfig(),

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from jaxpipe.runtime.data import BytePairs, Dataset, Source
 
 _FLAGS = {"folder": "--out", "source": "--source", "tokenizer": "--tokenizer"}
-_FLAGS |= {"vocabulary": "--vocabulary", "eval_fraction": "--eval-fraction", "field": "--field"}
+_FLAGS |= {"vocabulary": "--vocabulary", "eval_fraction": "--eval-fraction"}
 _FLAGS |= {name: f"--{name}" for name in ("sequence", "size", "samples")}
+_FLAGS |= {f"{name}_field": f"--{name}-field" for name in ("prompt", "completion", "messages")}
 
 
 class Kind(StrEnum):
@@ -45,6 +46,9 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
     kind: Kind = Kind.TEXT,
     source: Path | None = None,
     field: str = "text",
+    prompt_field: str | None = None,
+    completion_field: str | None = None,
+    messages_field: str | None = None,
     tokenizer: Path | None = None,
     vocabulary: int | None = None,
     sequence: int = 128,
@@ -60,10 +64,13 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
     Args:
         out: the folder to write.
         kind: text, labelled-text (lines of a label, a tab and a text), or pictures.
-        source: a text file, a .jsonl file, or a folder of them; by default the English manual that
-            comes with Python. Of pictures, a folder with a subfolder per class; by default digits
-            are drawn in many fonts.
-        field: the field of each JSON line with the text.
+        source: a text file, a .jsonl or .parquet file, a folder of them, or one that save_to_disk
+            of datasets wrote; by default the English manual that comes with Python. Of pictures, a
+            folder with a subfolder per class; by default digits are drawn in many fonts.
+        field: the field of each record, a JSON line or a row, with the text.
+        prompt_field: the field with a prompt, whose tokens do not count in the loss.
+        completion_field: the field with the completion of the prompt.
+        messages_field: the field with messages, of which those of the assistant count alone.
         tokenizer: a tokenizer.json to use.
         vocabulary: train a byte-pair tokenizer of this size on the source.
         sequence: the length of a labelled text, in tokens; longer ones are cut.
@@ -84,7 +91,13 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
         )
     with _named_as_flags():
         if kind is Kind.TEXT:
-            text = data.Source(path=source, field=field)
+            fields = data.Fields(
+                text=field,
+                prompt=prompt_field,
+                completion=completion_field,
+                messages=messages_field,
+            )
+            text = data.Source(path=source, fields=fields)
             dataset = _prepare_text(
                 text, out, _byte_pairs(tokenizer, vocabulary, text.pieces), eval_fraction
             )

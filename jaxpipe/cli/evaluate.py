@@ -18,7 +18,7 @@ def evaluate(
 
     Args:
         run: the folder of a run.
-        data: a prepared dataset, with the tokenizer of the run; may be repeated; by default the one
+        data: a prepared dataset, with the tokenizer of the run; may be repeated; by default those
             of the run.
         windows: the most windows of each dataset, the first ones; by default all.
     """
@@ -35,7 +35,7 @@ def evaluate(
         raise ConfigError(f"`--windows` must be at least 1, not {windows}")
     use_compile_cache(os.environ)
     checkpoint = open_checkpoint(latest(run))
-    folders = data or (Path(saved_config(checkpoint).data.folder),)
+    folders = data or tuple(map(Path, saved_config(checkpoint).data.folders))
     console.print(f"step {checkpoint.step} of {run}, held-out parts, measured\n", markup=False)
     for each in held_out_losses(checkpoint, folders, most_windows=windows):
         console.print(

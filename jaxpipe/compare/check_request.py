@@ -80,6 +80,7 @@ def _check_same(config: Config) -> None:
             optimizer.decayed is Decayed.MATRICES,
             Decayed.MATRICES,
         ),
+        "data.pack": (config.data.pack, not config.data.pack, "false"),
         "mesh": (config.mesh.num_devices, config.mesh.num_devices == 1, "one device per rank"),
     }
     for field, (value, is_right, choices) in refused.items():

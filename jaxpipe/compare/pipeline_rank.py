@@ -36,7 +36,7 @@ def run_pipeline(
         state, totals = worker.train_step(state, step=number)
         step_s = time.perf_counter() - begin_s
         # `totals.loss` is the sum over the targets of all replicas.
-        done = Step(step=number + 1, loss=totals.loss / job.targets_per_step, step_s=step_s)
+        done = Step(step=number + 1, loss=totals.mean_loss, step_s=step_s)
         steps.append(done)
         observe(done)
     worker.close()

@@ -10,7 +10,6 @@ import optax
 
 from jaxpipe.autoshard.spmd import initial_state, train_step
 from jaxpipe.runtime.config import OptimizerConfig, Remat
-from jaxpipe.runtime.data import sample, sample_numbers
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.optimizer import clip_factor, stage_optimizer
@@ -33,19 +32,13 @@ def whole_step(
 
 def whole_batch(job: Job, *, step: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the inputs and targets of a step of all replicas, in the order of the pipeline."""
-    data, seed, batch = job.dataset.train, job.run.seed, job.train.batch
-    labels, shape = job.dataset.labels, job.dataset.labelled_input
-    if labels is None or shape is None:
-        rows = sample(data, seed=seed, step=step, batch=batch, sequence=job.sequence)
-        return rows[:, :-1], rows[:, 1:]
-    numbers = sample_numbers(len(data), seed=seed, step=step, batch=batch).tolist()
-    inputs, targets = (np.asarray(each[numbers]) for each in (data, labels.train))
-    return inputs.astype(shape.dtype), targets.astype(np.int32)
+    read = job.data.train_samples(seed=job.run.seed, step=step, batch=job.train.batch)
+    return read.inputs, read.targets
 
 
 def _batch_shapes(job: Job) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
     """Return the shapes of `whole_batch`."""
-    batch, shape = job.train.batch, job.dataset.labelled_input
+    batch, shape = job.train.batch, job.data.labelled_input
     if shape is None:
         tokens = jax.ShapeDtypeStruct((batch, job.sequence), jnp.int32)
         return tokens, tokens

@@ -16,7 +16,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.models import train_flops_per_token
 from jaxpipe.plan import Plan, ResolvedPlan
 from jaxpipe.runtime.checkpoint import Checkpoint
-from jaxpipe.runtime.data import Tokenizer, open_dataset
+from jaxpipe.runtime.data import Tokenizer, mixture_of, open_dataset
 from jaxpipe.topo import Cluster
 
 if TYPE_CHECKING:  # these import jax
@@ -38,31 +38,41 @@ def job_from(
     *,
     model: "Model | None" = None,
     devices: Sequence[str] = (),
-    dataset: Path | None = None,
+    datasets: Sequence[Path] = (),
     cluster: Cluster | None = None,
 ) -> "Job":
     """Return the job of a run, the same on all ranks. Imports jax.
 
     `model` is the one to train or to tune, by default the configured one. `devices` are the names
     of the devices in the order of their ranks; by default they are looked up in the configured
-    cluster. `dataset` is the folder of the dataset on this host, by default the configured one.
+    cluster. `datasets` are the folders of the datasets on this host, by default those configured.
     Rank 0 needs the `cluster` for its reports of links; it is read where the names of the devices
     are looked up.
 
     Raises:
-        DataError: the dataset cannot be opened.
-        ConfigError: a pattern of `lora.targets` or `train.frozen` matches nothing.
+        DataError: a dataset cannot be opened.
+        ConfigError: a pattern of `lora.targets` or `train.frozen` matches nothing, or the model
+            cannot keep packed documents apart.
     """
     from jaxpipe.runtime.job import Job
+    from jaxpipe.runtime.stage.packed import can_pack
 
     sequence = config.train.sequence or config.model.sequence
     cluster = cluster or (None if devices else cluster_from(config))
+    folders = datasets or tuple(map(Path, config.data.folders))
+    # `check_run` has read it all, once.
+    opened = [open_dataset(folder, verify=False) for folder in folders]
     names = devices if cluster is None else ResolvedPlan.of(plan, cluster).devices
+    trained = tuned_model_from(config, model)
+    if config.data.pack and not can_pack(trained):
+        raise ConfigError(
+            f"packed documents are kept apart by the model: `data.pack` is true, and "
+            f"{type(trained).__name__} has no `packed_block`; add it, or set `pack` to false"
+        )
     return Job(
-        model=tuned_model_from(config, model),
+        model=trained,
         plan=plan,
-        # `check_run` has read it all, once.
-        dataset=open_dataset(dataset or Path(config.data.folder), verify=False),
+        data=mixture_of(opened, config.data.weights, sequence=sequence, pack=config.data.pack),
         run=config.run,
         train=config.train,
         comm=config.comm,

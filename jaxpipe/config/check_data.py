@@ -1,57 +1,78 @@
-"""Check that a dataset is one for the model of a configuration: its samples, and enough of them."""
+"""Check that datasets are for the model of a configuration: their samples, and enough of them."""
+
+from collections.abc import Sequence
 
 from jaxpipe.config.read import Config
-from jaxpipe.errors import ConfigError, DataError
-from jaxpipe.runtime.data import Dataset, InputShape, Labels, num_eval_batches, sample
+from jaxpipe.errors import ConfigError
+from jaxpipe.models.gpt_config import Attention
+from jaxpipe.runtime.data import Dataset, InputShape, Labels, mixture_of
 
 
-def check_data(config: Config, dataset: Dataset) -> None:
-    """Check that the model can be trained on a dataset.
+def check_data(config: Config, datasets: Sequence[Dataset]) -> None:
+    """Check that the model can be trained on datasets, in the order of `data.folders`.
 
     Raises:
-        ConfigError: the tokens, labels or shapes of the dataset are not those of the model, or too
+        ConfigError: the tokens, labels or shapes of a dataset are not those of the model, or too
             few samples are held out.
-        DataError: a split has not enough samples.
+        DataError: a split has not enough samples, or datasets cannot be mixed.
     """
-    if dataset.vocabulary > config.model.vocabulary:
-        raise ConfigError(
-            f"every token has an embedding: `model.vocabulary` is {config.model.vocabulary}, the "
-            f"dataset {config.data.folder} has {dataset.vocabulary} tokens; set it to that"
-        )
+    _check_model(config, datasets)
+    for folder, dataset in zip(config.data.folders, datasets, strict=True):
+        _check_dataset(config, dataset, folder=folder)
     sequence = config.train.sequence or config.model.sequence
-    if dataset.labels is None:
-        _check_unlabelled(config)
-        # Refuses a split without a whole sample.
-        sample(dataset.train, seed=0, step=0, batch=1, sequence=sequence)
-        batches = num_eval_batches(dataset.eval, batch=config.train.batch, sequence=sequence)
-        each = f"samples of {sequence} tokens"
-    else:
-        _check_labelled(config, dataset, dataset.labels)
-        batches = _labelled_batches(len(dataset.labels.eval), batch=config.train.batch)
-        each = "samples"
+    mixture = mixture_of(datasets, config.data.weights, sequence=sequence, pack=config.data.pack)
+    batches = mixture.num_eval_batches(batch=config.train.batch)
+    each = "samples" if mixture.labelled_input else f"samples of {sequence} tokens"
     if config.train.eval_batches > batches:
         raise ConfigError(
             f"`train.eval_batches` is {config.train.eval_batches}, but the held-out split of "
-            f"{config.data.folder} has only {batches} batches of {config.train.batch} {each}; "
-            "lower it, or hold out more"
+            f"{', '.join(config.data.folders)} has only {batches} batches of {config.train.batch} "
+            f"{each}; lower it, or hold out more"
         )
 
 
-def _check_unlabelled(config: Config) -> None:
-    if config.model.classes:
+def _check_model(config: Config, datasets: Sequence[Dataset]) -> None:
+    """Check that the model supports packed samples, and tokens that do not count, if there are."""
+    model = config.model
+    if config.data.pack:
+        attention, experts = getattr(model, "attention", None), getattr(model, "experts", 0)
+        if attention is Attention.FLASH or experts or model.classes:
+            raise ConfigError(
+                "packed documents are kept apart by a mask: `data.pack` is true, with "
+                f"`model.attention` {attention}, `model.experts` {experts} and `model.classes` "
+                f"{model.classes}; choose another attention, and no experts or classes"
+            )
+    masked = config.data.pack or any(each.counted is not None for each in datasets)
+    if masked and getattr(model, "experts", 0):
+        raise ConfigError(
+            "the balance of experts is a mean over all tokens, of which some do not count here: "
+            f"`model.experts` is {getattr(model, 'experts', 0)}; set it to 0, or prepare the data "
+            "without prompts"
+        )
+
+
+def _check_dataset(config: Config, dataset: Dataset, *, folder: str) -> None:
+    if dataset.vocabulary > config.model.vocabulary:
+        raise ConfigError(
+            f"every token has an embedding: `model.vocabulary` is {config.model.vocabulary}, the "
+            f"dataset {folder} has {dataset.vocabulary} tokens; set it to that"
+        )
+    if dataset.labels is not None:
+        _check_labelled(config, dataset, dataset.labels, folder=folder)
+    elif config.model.classes:
         raise ConfigError(
             f"a model of classes learns labels: `model.classes` is {config.model.classes}, the "
-            f"dataset {config.data.folder} has none; set it to 0, or prepare the data with `--kind "
+            f"dataset {folder} has none; set it to 0, or prepare the data with `--kind "
             "labelled-text` or `pictures`"
         )
 
 
-def _check_labelled(config: Config, dataset: Dataset, labels: Labels) -> None:
+def _check_labelled(config: Config, dataset: Dataset, labels: Labels, *, folder: str) -> None:
     model, count = config.model, len(labels.classes)
     if model.classes < count:
         raise ConfigError(
             f"every label has a class: `model.classes` is {model.classes}, the dataset "
-            f"{config.data.folder} has labels of {count} classes; set it to that"
+            f"{folder} has labels of {count} classes; set it to that"
         )
     sequence = config.train.sequence or model.sequence
     expected = InputShape.of_model(picture=model.picture, sequence=sequence)
@@ -62,12 +83,3 @@ def _check_labelled(config: Config, dataset: Dataset, labels: Labels) -> None:
             f"{expected.shape}, not {found.shape}; change `model.sequence`, `model.patch` or "
             "`model.channels`, or prepare the data again"
         )
-
-
-def _labelled_batches(num_samples: int, *, batch: int) -> int:
-    if num_samples < batch:
-        raise DataError(
-            f"`batch` must be at most the {num_samples} samples in the eval split, not {batch}; "
-            "lower it, or prepare the data with a larger `eval_fraction`"
-        )
-    return num_samples // batch

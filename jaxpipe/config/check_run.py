@@ -47,7 +47,7 @@ def check_run(
             f"`plan.file` {config.plan.file}; remove the file, or set `run.survive` to "
             f"{Survival.RESTART}"
         )
-    check_data(config, open_dataset(Path(config.data.folder)))
+    check_data(config, [open_dataset(Path(folder)) for folder in config.data.folders])
     folder = Path(config.run.folder)
     if resume:
         checkpoint = found or newest_valid(folder)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CONFIG_FILE, CLUSTER_FILE, PLAN_FILE = "run.toml", "cluster.toml", "plan.toml"
 TOKENIZER_FILE = "tokenizer.json"
-_ABOUT = "# The configuration of this run; its paths, except `data.folder`, are in this folder."
+_ABOUT = "# The configuration of this run; its paths, except those of `data`, are in this folder."
 
 
 def keep_inputs(config: Config, cluster: Cluster, folder: Path) -> None:
@@ -43,7 +43,7 @@ def keep_inputs(config: Config, cluster: Cluster, folder: Path) -> None:
         tree["plan"]["cluster"] = CLUSTER_FILE
         (folder / CLUSTER_FILE).write_text(_cluster_text(cluster))
     (folder / CONFIG_FILE).write_text(f"{_ABOUT}\n\n{toml_text(_without_none(tree))}")
-    data = Path(config.data.folder)
+    data = Path(config.data.folders[0])  # all have the same tokenizer
     if (data / "dataset.json").exists():  # paced runs need none
         tokenizer = open_dataset(data, verify=False).tokenizer
         keep_tokenizer(tokenizer, folder)
@@ -84,7 +84,7 @@ def tokenizer_of(checkpoint: "Checkpoint") -> Tokenizer:
     if path.exists():
         return load_byte_pairs(path)
     config = config_from(checkpoint.metadata["config"])
-    return open_dataset(Path(config.data.folder), verify=False).tokenizer
+    return open_dataset(Path(config.data.folders[0]), verify=False).tokenizer
 
 
 def _is_file(cluster: str) -> bool:

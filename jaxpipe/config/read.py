@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_args
@@ -142,6 +142,11 @@ def _section(name: str, section: Any, values: Any) -> Any:
         values = _with_preset(values)  # first: `preset` is no field
         section = _model_section(values)
     _refuse_unknown(values, section, f"{name}.")
+    for table, kind in _tables(section):
+        rows = values.get(table)
+        for number, row in enumerate(rows if isinstance(rows, list | tuple) else ()):
+            if isinstance(row, dict):
+                _refuse_unknown(row, kind, f"{name}.{table}[{number}].")
     try:
         return msgspec.convert(values, section)
     except msgspec.ValidationError as error:
@@ -152,6 +157,12 @@ def _section(name: str, section: Any, values: Any) -> Any:
         key = where.rstrip("`")
         message += _choices(section, key) if message.startswith("Invalid enum") else ""
         raise ConfigError(f"`{name}{key}`: {message}" + _value_at(values, key)) from error
+
+
+def _tables(section: Any) -> list[tuple[str, Any]]:
+    """Return the fields of a section that are lists of tables, with the type of a table."""
+    found = ((f.name, get_args(f.type)) for f in dataclasses.fields(section))
+    return [(name, types[0]) for name, types in found if types and is_dataclass(types[0])]
 
 
 def _overridden(plan: Mapping[str, Any]) -> dict[str, Any]:

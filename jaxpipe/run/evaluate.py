@@ -12,13 +12,15 @@ import numpy as np
 from jaxpipe.config import restored_model, saved_config, tokenizer_of
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.checkpoint import Checkpoint
-from jaxpipe.runtime.data import Dataset, eval_batch, num_eval_batches, open_dataset
+from jaxpipe.runtime.data import Dataset, Mixture, Samples, mixture_of, open_dataset
+from jaxpipe.runtime.data.samples import IGNORED
 
 if TYPE_CHECKING:  # they import jax
     from jax import Array
 
+    from jaxpipe.runtime.stage.calls import TargetArrays
     from jaxpipe.runtime.stage.model import Parameters
-    from jaxpipe.runtime.stage.stage import Stage
+    from jaxpipe.runtime.stage.stage import Stage, Targets
 
 _BATCH = 8
 """Windows that are computed at once; a loss does not depend on it but for rounding."""
@@ -26,7 +28,7 @@ _BATCH = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """The mean loss over the targets of a dataset's held-out part [nats per token]."""
+    """The mean loss over the targets of a dataset's held-out part that count [nats per token]."""
 
     folder: Path
     num_targets: int
@@ -62,39 +64,48 @@ def held_out_losses(
             f"only a model of text has a perplexity: `model.classes` of {checkpoint.folder} is "
             f"{config.model.classes}, not 0; name a run on text"
         )
-    datasets = {folder: _opened(folder, checkpoint) for folder in folders}
     sequence = config.train.sequence or config.model.sequence
-    windows = {
-        folder: _num_windows(data, sequence=sequence, most=most_windows)
-        for folder, data in datasets.items()
+    held_out = {
+        folder: mixture_of(
+            [_opened(folder, checkpoint)], (1.0,), sequence=sequence, pack=config.data.pack
+        )
+        for folder in folders
     }
+    windows = {folder: _num_windows(data, most=most_windows) for folder, data in held_out.items()}
     model, params = restored_model(checkpoint)
     layers = range(model.num_layers)
     stage = Stage(model=model, index=0, num_stages=1, layers=layers, loop=Loop.SCAN)
     evaluate = jax.jit(partial(_summed, stage))
     with jax.default_matmul_precision(config.run.matmul_precision.jax_name):
-        for folder, data in datasets.items():
-            losses = (
-                float(evaluate(params, batch))
-                for batch in _batches(data, num_windows=windows[folder], sequence=sequence)
-            )
-            num_targets = windows[folder] * sequence
-            # On the host, in float64: in float32, a long sum would lose digits.
-            yield HeldOut(folder=folder, num_targets=num_targets, loss=sum(losses) / num_targets)
+        for folder, data in held_out.items():
+            loss, num_targets = 0.0, 0
+            for each in _batches(data, num_windows=windows[folder]):
+                # On the host, in float64: in float32, a long sum would lose digits.
+                loss += float(evaluate(params, each.inputs, _targets(each)))
+                num_targets += int(np.count_nonzero(each.targets != IGNORED))
+            yield HeldOut(folder=folder, num_targets=num_targets, loss=loss / max(num_targets, 1))
 
 
-def _summed(stage: "Stage", params: "Parameters", windows: "Array") -> "Array":
-    return stage.evaluate(params, windows[:, :-1], windows[:, 1:])
+def _targets(read: Samples) -> "TargetArrays":
+    from jaxpipe.runtime.stage.packed import PackedTargets
+
+    if read.segments is None:
+        return read.targets
+    return PackedTargets(segments=read.segments, targets=read.targets)
 
 
-def _batches(data: Dataset, *, num_windows: int, sequence: int) -> Iterator[np.ndarray]:
+def _summed(stage: "Stage", params: "Parameters", inputs: "Array", targets: "Targets") -> "Array":
+    return stage.evaluate(params, inputs, targets)
+
+
+def _batches(data: Mixture, *, num_windows: int) -> Iterator[Samples]:
     for begin in range(0, num_windows, _BATCH):
         rows = range(begin, min(begin + _BATCH, num_windows))
-        yield eval_batch(data.eval, index=0, batch=num_windows, sequence=sequence, rows=rows)
+        yield data.eval_samples(index=0, batch=num_windows, rows=rows)
 
 
-def _num_windows(data: Dataset, *, sequence: int, most: int | None) -> int:
-    found = num_eval_batches(data.eval, batch=1, sequence=sequence)
+def _num_windows(data: Mixture, *, most: int | None) -> int:
+    found = data.num_eval_batches(batch=1)
     return found if most is None else min(found, most)
 
 

@@ -27,7 +27,7 @@ from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
 from jaxpipe.runtime.checkpoint.own_disks.available import Available
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.config import Survival
-from jaxpipe.runtime.data.bring_dataset import bring_dataset
+from jaxpipe.runtime.data.bring_dataset import bring_datasets
 from jaxpipe.runtime.hooks import Hooks
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.records import StepMetrics
@@ -51,8 +51,8 @@ class Member:
     last. A rank that a smaller plan has no use for is `spare`. `all_reduce` is that of the first
     plan, which smaller ones keep. `resume_line` returns the line that names the command that
     continues the run, with more settings; `say` is called with how far this rank is. `disks` says
-    which ranks share a run folder; None is one for all. `dataset` is the folder of the dataset on
-    this host, by default the configured one.
+    which ranks share a run folder; None is one for all. `datasets` are the folders of the
+    datasets on this host, by default those configured.
     """
 
     config: Config
@@ -67,7 +67,7 @@ class Member:
     last_state: LastState = field(default_factory=LastState)
     is_spare: bool = False
     disks: Disks | None = None
-    dataset: Path | None = None
+    datasets: tuple[Path, ...] = ()
     plan: Plan | None = None
 
     @property
@@ -75,14 +75,14 @@ class Member:
         """Whether the job continues without lost ranks."""
         return self.config.run.survive is Survival.SHRINK
 
-    def bring_dataset(self) -> None:
-        """Bring the dataset to this host, if the hosts share no folder; all ranks call this."""
+    def bring_datasets(self) -> None:
+        """Bring the datasets to this host, if the hosts share no folder; all ranks call this."""
         config = self.config
         if self.disks is not None and not self.disks.is_shared:
-            self.dataset = bring_dataset(
+            self.datasets = bring_datasets(
                 self.transport,
                 self.disks,
-                Path(config.data.folder),
+                tuple(map(Path, config.data.folders)),
                 run_folder=Path(config.run.folder),
                 timeout_s=config.run.startup_timeout_s,
             )
@@ -92,7 +92,7 @@ class Member:
         # Reports of links need it: they are made on rank 0, and one rank alone has no links.
         has_links = self.transport.rank == 0 and plan.num_ranks > 1
         cluster = cluster_from(config) if has_links else None
-        job = job_from(config, plan, devices=devices, dataset=self.dataset, cluster=cluster)
+        job = job_from(config, plan, devices=devices, datasets=self.datasets, cluster=cluster)
         return replace(job, disks=self.disks)
 
     def current_watchdog(self) -> Watchdog:
@@ -137,7 +137,7 @@ def train_rank(
     try:
         if transport.rank == 0:
             console.print("\ncompiling the stages ...")
-        member.bring_dataset()
+        member.bring_datasets()
         job = member.job(config, resolved.plan, devices=resolved.devices)
         member.plan = resolved.plan
         member.start_watchdog(job)

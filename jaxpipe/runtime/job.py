@@ -18,7 +18,7 @@ from jaxpipe.runtime.config import (
     TraceConfig,
     TrainConfig,
 )
-from jaxpipe.runtime.data import Dataset
+from jaxpipe.runtime.data import Mixture
 from jaxpipe.runtime.metrics.records import METRICS_FILE
 from jaxpipe.runtime.metrics.run_truth import RunTruth, truth_of
 from jaxpipe.runtime.rank_mesh import first_device, rank_mesh
@@ -43,7 +43,7 @@ class Job:
 
     model: Model
     plan: Plan
-    dataset: Dataset
+    data: Mixture
     run: RunConfig
     train: TrainConfig
     comm: CommConfig
@@ -84,11 +84,6 @@ class Job:
         """The number of tokens of a step, over all replicas; of pictures, of positions."""
         return self.train.batch * self.sequence
 
-    @property
-    def targets_per_step(self) -> int:
-        """The number of targets of a step, over which the loss is a mean: tokens, or samples."""
-        return self._work(microbatch=1).num_targets
-
     def layout(self, devices: Sequence[Device], *, rank: int) -> Layout:
         """Return the layout of the stages of a rank over the devices of its process.
 
@@ -119,6 +114,7 @@ class Job:
             work=self._work(microbatch=plan.pipelines[replica].microbatch),
             optimizer=self.optimizer,
             scales_loss=self.loss_scale is not None,
+            masked=self.data.masked,
             shards=optimizer_shards_of(plan, rank=rank, stage=stage) if is_sharded else (),
         )
 
@@ -129,5 +125,6 @@ class Job:
             batch=self.train.batch,
             num_steps=self.train.steps,
             seed=self.run.seed,
-            labelled=self.dataset.labelled_input,
+            labelled=self.data.labelled_input,
+            packed=self.data.packed,
         )

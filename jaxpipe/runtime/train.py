@@ -195,7 +195,6 @@ class _Training:
         ended = StepEnd(
             step=step + 1,
             totals=totals,
-            num_targets=self.worker.job.targets_per_step,
             outer_bytes=outer_bytes,
             step_s=time.perf_counter() - begin_s,
             loss_scale=None if before.loss_scale is None else before.loss_scale.scale,

@@ -76,27 +76,27 @@ class Attention(nnx.Module):
     def __call__(self, x: Hidden, cached: CachedAttention | None = None) -> Hidden:
         """Return the attention output of each token, of `cached` if it is given."""
         batch, seq, dim = x.shape
-        starts = None if cached is None else cached.starts
+        positions = None if cached is None else cached.positions
         normed = self.config.qk_norm
         flat = x.reshape(-1, dim)
         with jax.named_scope("qkv"):
             heads = (batch, seq, -1, self.config.width)
             q, k, v = (each(flat).reshape(heads) for each in (self.query, self.key, self.value))
-            q = self._turned(q, self.query_norm if normed else None, starts)
-            k = self._turned(k, self.key_norm if normed else None, starts)
+            q = self._turned(q, self.query_norm if normed else None, positions)
+            k = self._turned(k, self.key_norm if normed else None, positions)
         attend = grouped_attention if cached is None else cached
         with jax.named_scope("attention"):
             mixed = attend(q, k, v, form=self.config.attention, scores=self.scores)
         with jax.named_scope("project"):
             return self.project(mixed).reshape(x.shape)
 
-    def _turned(self, heads: Array, norm: RmsNorm | None, starts: Array | None) -> Array:
+    def _turned(self, heads: Array, norm: RmsNorm | None, positions: Array | None) -> Array:
         angles = frequencies(self.config)
 
         # Keeps its input, and without a norm nothing: a rotation is linear.
         @jax.checkpoint
         def turn(heads: Array) -> Array:
-            return rotate(heads if norm is None else norm(heads), angles, starts)
+            return rotate(heads if norm is None else norm(heads), angles, positions)
 
         return turn(heads)
 

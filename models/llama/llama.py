@@ -33,6 +33,7 @@ from jaxpipe.models.ends import Head
 from jaxpipe.models.llama.block import layer
 from jaxpipe.models.llama.ends import TokenEmbedding, llama_head
 from jaxpipe.models.llama.llama_config import LlamaConfig
+from jaxpipe.models.packed_attention import PackedAttention
 from jaxpipe.models.parts import Parameters, Parts, graph
 
 _COLUMNS = ("attention.query", "attention.key", "attention.value", "mlp.gate", "mlp.up")
@@ -151,6 +152,28 @@ class Llama:
     ) -> Float[Array, "batch seq dim"]:
         """Apply one layer with another attention (`jaxpipe.models.decoder`)."""
         return nnx.merge(self._block, layer)(x, cached)
+
+    def packed_embed(
+        self,
+        params: Parameters,
+        inputs: Int[Array, "batch seq"],
+        key: Key[Array, ""] | None,
+        segments: Int[Array, "batch seq"],
+    ) -> Float[Array, "batch seq dim"]:
+        """Return the input of the first layer, which knows no positions."""
+        del segments
+        return self.embed(params, inputs, key)
+
+    def packed_block(
+        self,
+        layer: Parameters,
+        x: Float[Array, "batch seq dim"],
+        key: Key[Array, ""] | None,
+        segments: Int[Array, "batch seq"],
+    ) -> Float[Array, "batch seq dim"]:
+        """Apply one layer, in which tokens read tokens of their own segment alone."""
+        del key
+        return nnx.merge(self._block, layer)(x, PackedAttention(segments))
 
     def head(
         self, params: Parameters, x: Float[Array, "batch seq dim"]

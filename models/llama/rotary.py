@@ -14,19 +14,17 @@ from jaxtyping import Array, Float, Int
 def rotate(
     x: Float[Array, "batch seq heads width"],
     angles: Float[np.ndarray, " pairs"],
-    starts: Int[Array, " batch"] | None = None,
+    positions: Int[Array, "batch seq"] | None = None,
 ) -> Float[Array, "batch seq heads width"]:
     """Return queries or keys, turned by their positions; computed in float32.
 
-    The first of each sequence is at its position in `starts`, 0 by default.
+    By default positions count from 0 in each sequence.
 
     >>> quarter = np.array([np.pi / 2])
     >>> rotate(jnp.array([[[[1.0, 0.0]], [[1.0, 0.0]]]]), quarter).round(3)[0, 1, 0].tolist()
     [-0.0, 1.0]
     """
-    positions = jnp.arange(x.shape[1])
-    if starts is not None:
-        positions = positions + starts[:, None]
+    positions = jnp.arange(x.shape[1]) if positions is None else positions
     turned = positions[..., None] * jnp.asarray(angles, jnp.float32)
     cos, sin = (f(turned)[..., None, :] for f in (jnp.cos, jnp.sin))
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)

@@ -59,6 +59,21 @@ def test_contradictions_and_missing_text_are_refused(
     assert "missing.txt does not exist" in capsys.readouterr().err
 
 
+def test_prompts_are_prepared_and_do_not_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text('{"q": "2 + 2 = ", "a": "4"}\n' * 20)
+    options = ("--prompt-field", "q", "--completion-field", "a")
+    assert prepare(pairs, *options) == 0
+    counted = open_dataset(tmp_path / "d").counted
+    assert counted is not None
+    assert counted.eval.tolist() == [*[0] * 8, 1, 1] * 2
+    capsys.readouterr()
+    assert prepare(pairs, *options[:2], "--out", str(tmp_path / "e")) == 2
+    assert "`--prompt-field` and `--completion-field` belong together" in capsys.readouterr().err
+
+
 def test_labelled_lines_are_prepared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = tmp_path / "lines.tsv"
     lines.write_text("".join(f"{i % 2}\tnumber {i}\n" for i in range(40)))

@@ -1,5 +1,6 @@
 """A dataset has to be one for the model: its labels, its shapes, and enough held-out samples."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,15 @@ import pytest
 
 from jaxpipe.config import check_data, config_from
 from jaxpipe.errors import ConfigError, DataError
-from jaxpipe.runtime.data import Dataset, Labelled, Source, prepare, prepare_labelled
+from jaxpipe.runtime.data import (
+    Dataset,
+    Fields,
+    Labelled,
+    Source,
+    mixture_of,
+    prepare,
+    prepare_labelled,
+)
 
 TEXT: dict[str, Any] = {
     "num_layers": 2,
@@ -22,17 +31,17 @@ TEXT: dict[str, Any] = {
 PICTURES = {**TEXT, "patch": 2, "channels": 1}
 
 
-def check(dataset: Dataset, model: dict[str, Any], **train: int) -> None:
+def check(dataset: Dataset, model: dict[str, Any], *, pack: bool = False, **train: int) -> None:
     config = config_from(
         {
             "run": {"folder": "run"},
-            "data": {"folder": "data"},
+            "data": {"folder": "data", "pack": pack},
             "model": model,
             "train": {"batch": 2, "eval_batches": 1, **train},
         }
     )
     assert config.sample.tokens == (0 if config.model.classes else 200)
-    check_data(config, dataset)
+    check_data(config, [dataset])
 
 
 def labelled(folder: Path, *shape: int) -> Dataset:
@@ -81,3 +90,29 @@ def test_too_few_held_out_samples_are_refused(tmp_path: Path) -> None:
         check(dataset, TEXT, batch=8)
     with pytest.raises(ConfigError, match=r"`train.eval_batches` is 3, .* only 2 batches of 2"):
         check(dataset, TEXT, eval_batches=3)
+
+
+def prompts(folder: Path) -> Dataset:
+    path = folder / "pairs.jsonl"
+    path.write_text("".join(f'{{"p": "{n} + 1", "c": "{n + 1}"}}\n' for n in range(40)))
+    source = Source(path=path, fields=Fields(prompt="p", completion="c"))
+    return prepare(source, folder / "d", eval_fraction=0.3)
+
+
+def test_prompts_and_packed_documents_are_for_models_without_experts(tmp_path: Path) -> None:
+    dataset, model = prompts(tmp_path), {**TEXT, "classes": 0}
+    check(dataset, model)
+    check(dataset, model, pack=True)
+    with pytest.raises(ConfigError, match=r"some do not count here: `model\.experts` is 2"):
+        check(dataset, {**model, "experts": 2})
+    for wrong in ({"experts": 2}, {"classes": 2}, {"attention": "flash"}):
+        with pytest.raises(ConfigError, match=r"kept apart by a mask: `data\.pack` is true"):
+            check(dataset, {**model, **wrong}, pack=True)
+
+
+def test_only_text_with_known_documents_is_packed(tmp_path: Path) -> None:
+    dataset, model = prompts(tmp_path), {**TEXT, "classes": 0}
+    with pytest.raises(DataError, match="an older version prepared it; prepare it again"):
+        check(replace(dataset, documents=None), model, pack=True)
+    with pytest.raises(DataError, match="`pack` is for text, numbers has labels"):
+        mixture_of([labelled(tmp_path / "l", 5)], (1.0,), sequence=5, pack=True)

@@ -88,3 +88,33 @@ def test_a_byte_order_mark_is_accepted(tmp_path: Path, dataset: Path) -> None:
     (tmp_path / "marked.toml").write_text(text, encoding="utf-8-sig")
     (tmp_path / "plain.toml").write_text(text, encoding="utf-8")
     assert load_config(tmp_path / "marked.toml") == load_config(tmp_path / "plain.toml")
+
+
+def test_data_may_be_a_mixture():
+    text = '[[sources]]\nfolder = "a"\nweight = 3\n\n[[sources]]\nfolder = "b"\n'
+    config = config_from({**LEAST, "data": tomllib.loads(text)})
+    assert config.data.folders == ("a", "b")
+    assert config.data.weights == (3.0, 1.0)
+    assert config_from(to_tree(config)) == config
+    kept = tomllib.loads(toml_text({"data": {"sources": to_tree(config)["data"]["sources"]}}))
+    assert config_from({**LEAST, **kept}).data == config.data
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({}, "`folder` is missing, `sources` has 0 tables; give either"),
+        ({"folder": "a", "sources": [{"folder": "b"}]}, "`sources` has 1 tables; give either"),
+        ({"sources": [{"folder": "b"}, {"folder": "b"}]}, "may be a source once: .* b, b;"),
+        ({"sources": [{"folder": "b", "weight": 0}]}, "`weight` must be above 0 and finite, is 0"),
+        ({"sources": [{"folder": ""}]}, "`folder` must be a path of 1"),
+        (
+            {"sources": [{"folder": "b", "wieght": 2}]},
+            r"`data\.sources\[0\]\.wieght`; did .*weight",
+        ),
+        ({"sources": ["b"]}, r"`data.sources\[0\]`"),
+    ],
+)
+def test_a_wrong_mixture_is_refused(data: dict, message: str):
+    with pytest.raises(ConfigError, match=message):
+        config_from({**LEAST, "data": data})

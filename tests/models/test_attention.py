@@ -149,3 +149,37 @@ def test_groups_windows_and_bounds_are_those_of_jax(
 
     for found, expected in zip(both(ours, q, k, v), both(theirs, q, k, v), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("window", [0, 60])
+def test_tokens_read_their_own_segment_alone(groups: int, window: int) -> None:
+    seq = 2 * MIN_PART + 9  # several parts, with segments across their edges
+    source = np.random.default_rng(groups)
+    q, of_output = (jnp.asarray(source.normal(size=(2, seq, 2, WIDTH)), "float32") for _ in "qo")
+    k, v = (jnp.asarray(source.normal(size=(2, seq, 2 // groups, WIDTH)), "float32") for _ in "kv")
+    cuts = np.sort(source.choice(seq, size=(2, 5), replace=False), axis=1)
+    segments = np.array([np.searchsorted(cut, np.arange(seq), side="right") for cut in cuts])
+
+    def own(q: Array, k: Array, v: Array) -> Array:
+        how = Scores(window=window)
+        found = grouped_attention(
+            q, k, v, form=Attention.PRODUCT, scores=how, segments=jnp.asarray(segments)
+        )
+        return found.reshape(2, seq, 2, WIDTH)
+
+    def plain(q: Array, k: Array, v: Array) -> Array:
+        behind = np.arange(seq)[:, None] - np.arange(seq)
+        reads = (behind >= 0) & (behind < (window or seq))
+        mask = reads & (segments[:, :, None] == segments[:, None, :])
+        return jax.nn.dot_product_attention(q, k, v, mask=jnp.asarray(mask[:, None]))
+
+    def both(attend: Callable[..., Array]) -> tuple[Array, tuple[Array, ...]]:
+        output, vjp = jax.vjp(attend, q, k, v)
+        return output, vjp(of_output)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5),
+        jax.jit(both, static_argnums=0)(own),
+        jax.jit(both, static_argnums=0)(plain),
+    )

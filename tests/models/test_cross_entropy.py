@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import Array
 
-from jaxpipe.models.cross_entropy import chunk_tokens, cross_entropy
+from jaxpipe.models.cross_entropy import IGNORED, chunk_tokens, cross_entropy
+from jaxpipe.runtime.data import samples
 
 pytestmark = pytest.mark.slow
 
@@ -119,3 +120,23 @@ def test_bounded_logits_are_the_plain_ones(tokens_at_a_time: int) -> None:
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), found, expected
     )
+
+
+@pytest.mark.parametrize("tokens_at_a_time", [3, 100])
+def test_ignored_targets_add_nothing(tokens_at_a_time: int) -> None:
+    x, rows, targets = draw(7)
+    kept = np.array([0, 2, 5])
+    masked = jnp.full_like(targets, IGNORED).at[kept].set(targets[kept])
+    ours = in_chunks(tokens_at_a_time * 4 * VOCABULARY)
+    loss, (of_x, of_rows) = jax.value_and_grad(ours, argnums=(0, 1))(x, rows, masked)
+    expected, (of_kept, of_rows_kept) = jax.value_and_grad(plain, argnums=(0, 1))(
+        x[kept], rows, targets[kept]
+    )
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    np.testing.assert_allclose(of_rows, of_rows_kept, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(of_x[kept], of_kept, rtol=1e-5, atol=1e-5)
+    assert not np.delete(np.asarray(of_x), kept, axis=0).any()
+
+
+def test_data_and_models_agree_on_the_target_that_does_not_count() -> None:
+    assert IGNORED == samples.IGNORED

@@ -18,7 +18,7 @@ from jaxpipe.config import Config
 from jaxpipe.models.build_model import build_model
 from jaxpipe.runtime.checkpoint import flatten, restore
 from jaxpipe.runtime.data import open_dataset, sample
-from jaxpipe.runtime.data.batches import eval_batch
+from jaxpipe.runtime.data.samples import Windows
 from jaxpipe.runtime.stage.optimizer import learning_rate, matrices
 from jaxpipe.runtime.stage.stage import Stage
 
@@ -43,7 +43,7 @@ class InnerTraining:
         layers = range(model.num_layers)
         self.whole = Stage(model=model, index=0, num_stages=1, layers=layers)
         self.params = jax.jit(lambda: self.whole.init(seed=self.config.run.seed))()
-        self.dataset = open_dataset(Path(self.config.data.folder))
+        self.dataset = open_dataset(Path(self.config.data.folders[0]))
         self.loss = jax.jit(self._loss)
         self.value_and_grad = jax.jit(jax.value_and_grad(self._loss))
         self.update = jax.jit(self._update)
@@ -67,7 +67,8 @@ class InnerTraining:
         """Return the held-out loss of the first evaluation batch."""
         train = self.config.train
         sequence = self.config.model.sequence
-        tokens = eval_batch(self.dataset.eval, index=0, batch=train.batch, sequence=sequence)
+        held_out = Windows(tokens=self.dataset.eval, sequence=sequence)
+        tokens = held_out.read(np.arange(train.batch)).rows
         single = {name: each.astype(np.float32) for name, each in anchor.items()}
         return float(self.loss(restore(self.params, single, first_layer=0), tokens))
 

@@ -4,33 +4,33 @@
 
     Source ─► Tokenizer ─► prepare ─► train.npy, eval.npy, dataset.json ─► open_dataset
                                                                               │
-                                        sample(step), eval_batch(index) ◄─────┘
+                     train_samples(step), eval_samples(index) ◄─── Mixture ◄──┘
 
-- `source`, `tokenizer`, `byte_pairs`: documents, and the tokens that encode them
-- `prepare`, `held_out`, `record`: write a dataset, with its held-out part and its checksums
+- `source`, `document`, `arrow_rows`: documents of texts and records, and what counts in them
+- `tokenizer`, `byte_pairs`: the tokens that encode them
+- `prepare`, `token_stream`, `held_out`, `record`: write a dataset, with its held-out part and its
+  checksums
 - `labelled`, `labelled_text`, `pictures`: datasets of samples with labels
 - `tokens`: open a dataset; `input_shape`: the inputs of labelled samples
 - `batches`, `permutation`: the windows of tokens, or the samples, that a step reads
+- `samples`, `source_order`, `mixture`: the samples of a split, and of a mixture of datasets
 """
 
-from jaxpipe.runtime.data.batches import (
-    eval_batch,
-    eval_numbers,
-    num_eval_batches,
-    sample,
-    sample_numbers,
-)
+from jaxpipe.runtime.data.batches import sample
 from jaxpipe.runtime.data.byte_pairs import (
     BytePairs,
     byte_level_definition,
     load_byte_pairs,
     train_byte_pairs,
 )
+from jaxpipe.runtime.data.document import Fields
 from jaxpipe.runtime.data.input_shape import InputShape
 from jaxpipe.runtime.data.labelled import Labelled, prepare_labelled
 from jaxpipe.runtime.data.labelled_text import labelled_lines, read_labelled_text
+from jaxpipe.runtime.data.mixture import Mixture, mixture_of
 from jaxpipe.runtime.data.pictures import draw_glyphs, read_pictures
 from jaxpipe.runtime.data.prepare import prepare
+from jaxpipe.runtime.data.samples import Samples
 from jaxpipe.runtime.data.source import Source
 from jaxpipe.runtime.data.tokenizer import Bytes, Tokenizer
 from jaxpipe.runtime.data.tokens import Dataset, Labels, open_dataset
@@ -39,24 +39,24 @@ __all__ = [
     "BytePairs",
     "Bytes",
     "Dataset",
+    "Fields",
     "InputShape",
     "Labelled",
     "Labels",
+    "Mixture",
+    "Samples",
     "Source",
     "Tokenizer",
     "byte_level_definition",
     "draw_glyphs",
-    "eval_batch",
-    "eval_numbers",
     "labelled_lines",
     "load_byte_pairs",
-    "num_eval_batches",
+    "mixture_of",
     "open_dataset",
     "prepare",
     "prepare_labelled",
     "read_labelled_text",
     "read_pictures",
     "sample",
-    "sample_numbers",
     "train_byte_pairs",
 ]

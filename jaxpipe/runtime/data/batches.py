@@ -47,100 +47,54 @@ def sample(
     >>> sample(tokens, seed=0, step=0, batch=2, sequence=3, rows=range(1, 2))
     array([[3, 4, 5, 6]], dtype=int32)
     """
-    rows = _check_rows(rows, batch=batch)
-    _check_length(tokens, sequence=sequence)
-    windows, keys = _drawn(len(tokens) // sequence, seed=seed, step=step, batch=batch, rows=rows)
-    shifts = (mix(keys) % np.uint64(len(tokens))).astype(np.int64)
-    return _gather(tokens, (shifts + windows * sequence) % len(tokens), sequence=sequence)
+    serials = serial_numbers(step=step, batch=batch, rows=rows)
+    check_length(tokens, sequence=sequence)
+    return gather(
+        tokens, window_starts(len(tokens), serials, seed=seed, sequence=sequence), sequence
+    )
 
 
-def sample_numbers(
-    num_samples: int, *, seed: int, step: int, batch: int, rows: range | None = None
+def serial_numbers(
+    *, step: int, batch: int, rows: range | None = None
 ) -> Int64[np.ndarray, " rows"]:
-    """Return the numbers of the labelled samples in the training batch of a step, or in some rows.
+    """Return the numbers of the samples of a step, or of some of its rows, counted over all steps.
 
-    Each epoch has every sample once, in an order of its own.
-
-    >>> sample_numbers(5, seed=1, step=0, batch=5).tolist()
-    [4, 3, 2, 0, 1]
-    >>> sample_numbers(5, seed=1, step=0, batch=5, rows=range(3, 5)).tolist()
-    [0, 1]
+    >>> serial_numbers(step=2, batch=4, rows=range(1, 3)).tolist()
+    [9, 10]
     """
     rows = _check_rows(rows, batch=batch)
-    return _drawn(num_samples, seed=seed, step=step, batch=batch, rows=rows)[0]
+    return step * batch + np.arange(rows.start, rows.stop, dtype=np.int64)
 
 
-def eval_numbers(*, index: int, batch: int, rows: range | None = None) -> range:
-    """Return the numbers of the labelled samples of an evaluation batch, or of some of its rows.
-
-    >>> eval_numbers(index=1, batch=4, rows=range(1, 3))
-    range(5, 7)
-    """
-    rows = _check_rows(rows, batch=batch)
-    return range(index * batch + rows.start, index * batch + rows.stop)
-
-
-def num_eval_batches(tokens: Integer[np.ndarray, " tokens"], *, batch: int, sequence: int) -> int:
-    """Return the number of full batches of windows; a last, partial one is left out.
-
-    Raises:
-        DataError: there is none.
-
-    >>> import numpy as np
-    >>> num_eval_batches(np.arange(14), batch=2, sequence=3)
-    2
-    """
-    _check_length(tokens, sequence=sequence)
-    num_windows = (len(tokens) - 1) // sequence
-    if num_windows < batch:
-        raise DataError(
-            f"`batch` must be at most the {num_windows} windows of {sequence} tokens in the eval"
-            f" split, not {batch}; lower it, or prepare the data with a larger `eval_fraction`"
-        )
-    return num_windows // batch
-
-
-def eval_batch(
-    tokens: Integer[np.ndarray, " tokens"],
-    *,
-    index: int,
-    batch: int,
-    sequence: int,
-    rows: range | None = None,
-) -> Int32[np.ndarray, "rows {sequence}+1"]:
-    """Return one evaluation batch, or only some `rows` of it: the same windows in each run.
-
-    No token is a target twice. `index` lies in `range(num_eval_batches(...))`.
-
-    Raises:
-        DataError: there is no full batch.
-
-    >>> import numpy as np
-    >>> eval_batch(np.arange(14), index=1, batch=2, sequence=3)
-    array([[ 6,  7,  8,  9],
-           [ 9, 10, 11, 12]], dtype=int32)
-    """
-    num_batches = num_eval_batches(tokens, batch=batch, sequence=sequence)
-    assert 0 <= index < num_batches, (index, num_batches)
-    rows = _check_rows(rows, batch=batch)
-    windows = index * batch + np.arange(rows.start, rows.stop, dtype=np.int64)
-    return _gather(tokens, windows * sequence, sequence=sequence)
-
-
-def _drawn(
-    count: int, *, seed: int, step: int, batch: int, rows: range
+def draw(
+    count: int, serials: Int64[np.ndarray, " rows"], *, seed: int
 ) -> tuple[Int64[np.ndarray, " rows"], UInt64[np.ndarray, " rows"]]:
-    """Return which of `count` things each row is, each once in an epoch, and the epoch's key."""
-    serial = step * batch + np.arange(rows.start, rows.stop, dtype=np.int64)
-    epochs, indices = serial // count, serial % count
+    """Return which of `count` things each sample is, each once in an epoch, and the epoch's key.
+
+    `serials` are the numbers of samples, counted over all steps; each epoch has its own order.
+
+    >>> draw(5, np.arange(5), seed=1)[0].tolist()
+    [4, 3, 2, 0, 1]
+    """
+    epochs, indices = serials // count, serials % count
     # Seed and epoch are mixed separately: seed 1, epoch 0 must not draw what seed 0, epoch 1 draws.
-    keys = mix(mix(np.full(len(rows), seed, np.uint64)) ^ epochs.astype(np.uint64))
+    keys = mix(mix(np.full(len(serials), seed, np.uint64)) ^ epochs.astype(np.uint64))
     return permute(indices, size=count, keys=keys), keys
 
 
-def _gather(
-    tokens: Integer[np.ndarray, " tokens"], starts: Integer[np.ndarray, " rows"], *, sequence: int
+def window_starts(
+    num_tokens: int, serials: Int64[np.ndarray, " rows"], *, seed: int, sequence: int
+) -> Int64[np.ndarray, " rows"]:
+    """Return the first tokens, on the ring, of the windows that these samples are."""
+    windows, keys = draw(num_tokens // sequence, serials, seed=seed)
+    shifts = (mix(keys) % np.uint64(num_tokens)).astype(np.int64)
+    return (shifts + windows * sequence) % num_tokens
+
+
+def gather(
+    tokens: Integer[np.ndarray, " tokens"], starts: Integer[np.ndarray, " rows"], sequence: int
 ) -> Int32[np.ndarray, "rows {sequence}+1"]:
+    """Return the windows of the ring of tokens that begin at `starts`."""
     ring: np.ndarray = np.asarray(tokens)  # indexing a memmap takes twice as long
     out = np.empty((len(starts), sequence + 1), np.int32)
     for row, start in zip(out, starts.tolist(), strict=True):
@@ -158,7 +112,12 @@ def _check_rows(rows: range | None, *, batch: int) -> range:
     return rows
 
 
-def _check_length(tokens: Integer[np.ndarray, "tokens ..."], *, sequence: int) -> None:
+def check_length(tokens: Integer[np.ndarray, "tokens ..."], *, sequence: int) -> None:
+    """Check that a split has a window.
+
+    Raises:
+        DataError: it has fewer than `sequence + 1` tokens, or labelled samples.
+    """
     if tokens.ndim != 1:
         raise DataError("`folder` must hold text, not labelled samples; name another dataset")
     if len(tokens) < sequence + 1:

@@ -1,9 +1,10 @@
-"""Bring the dataset to hosts that have none, where the hosts of a run share no folder.
+"""Bring the datasets to hosts that have none, where the hosts of a run share no folder.
 
 ::
 
     disk A    data.folder: dataset.json, train.npy, eval.npy, ...
     disk B    nothing                    ◄── files, verified ── disk A or C     run/dataset
+                                             (of a mixture: run/dataset-0, run/dataset-1, ...)
     disk C    data.folder: the same dataset.json
 
 A copy stays in the run folder, and the next start finds it there. Not exported by the package,
@@ -24,7 +25,8 @@ from jaxpipe.runtime.data.record import RECORD, TOKENIZER
 from jaxpipe.runtime.data.tokens import open_dataset
 from jaxpipe.runtime.storage.checksum import checksum_file
 
-_FILES = (RECORD, TOKENIZER, "train.npy", "eval.npy", "train-labels.npy", "eval-labels.npy")
+_ARRAYS = ("", "-labels", "-documents", "-counted")
+_FILES = (RECORD, TOKENIZER, *(f"{split}{a}.npy" for split in ("train", "eval") for a in _ARRAYS))
 _COPY = "dataset"
 
 
@@ -37,10 +39,32 @@ class _Found:
     problem: str = ""
 
 
+def bring_datasets(
+    transport: Transport,
+    disks: Disks,
+    folders: Sequence[Path],
+    *,
+    run_folder: Path,
+    timeout_s: float,
+) -> tuple[Path, ...]:
+    """Return where this rank's disk has the datasets of rank 0, as `bring_dataset` finds each."""
+    one = len(folders) == 1
+    return tuple(
+        bring_dataset(
+            transport,
+            disks,
+            folder,
+            copy=run_folder / (_COPY if one else f"{_COPY}-{number}"),
+            timeout_s=timeout_s,
+        )
+        for number, folder in enumerate(folders)
+    )
+
+
 def bring_dataset(
-    transport: Transport, disks: Disks, folder: Path, *, run_folder: Path, timeout_s: float
+    transport: Transport, disks: Disks, folder: Path, *, copy: Path, timeout_s: float
 ) -> Path:
-    """Return where this rank's disk has the dataset of rank 0: in `folder`, or a copy of it.
+    """Return where this rank's disk has the dataset of rank 0: in `folder`, or in `copy`.
 
     All ranks call this. The leader of each disk reads and verifies every byte.
 
@@ -49,7 +73,7 @@ def bring_dataset(
             raise it.
         DeadlineError: a message took longer than `timeout_s`.
     """
-    leads, copy = disks.leads(transport.rank), run_folder / _COPY
+    leads = disks.leads(transport.rank)
     mine = _find(folder, copy) if leads else _Found()
     payloads = exchange_bytes(
         transport, msgspec.json.encode(mine), tag=FILE_TAG, timeout_s=timeout_s
@@ -102,12 +126,12 @@ def _problem(found: Sequence[_Found], disks: Disks, folder: Path) -> str:
             return f"a dataset has the files {', '.join(_FILES)}; {host} names {min(others)!r:.80}"
         if each.files and each.files != found[0].files:
             return (
-                f"all hosts must have the same dataset: `data.folder` {folder} on {host} differs "
+                f"all hosts must have the same dataset: the dataset {folder} on {host} differs "
                 f"from that on {disks.hosts[0]}; remove it there, and it is sent"
             )
     if not found[0].files:
         return (
-            f"the host of rank 0 must have the dataset: `data.folder` {folder} on "
+            f"the host of rank 0 must have the dataset: the dataset {folder} on "
             f"{disks.hosts[0]} holds none; prepare it there with `jaxpipe data prepare`"
         )
     return ""

@@ -13,10 +13,14 @@ the seam between two of them joins unrelated text.
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+from jaxtyping import Integer
+
 from jaxpipe.errors import DataError
 
 _MOST_SPANS = 8
 _LEAST_HELD_OUT = 4096  # tokens in each span, unless there is only one
+_LEAST_DOCUMENTS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +31,13 @@ class HeldOutSplit:
     eval: tuple[range, ...]
 
 
-def hold_out(num_tokens: int, *, eval_fraction: float) -> HeldOutSplit:
+def hold_out(
+    num_tokens: int, *, eval_fraction: float, least: int = _LEAST_HELD_OUT
+) -> HeldOutSplit:
     """Return the ranges for training and evaluation, given the fraction to hold out.
 
-    The number of held-out tokens is rounded down in each span.
+    The number of held-out tokens is rounded down in each span, and is at least about `least` unless
+    there is one span only.
 
     Raises:
         DataError: `eval_fraction` is not between 0 and 1, or one side would be empty.
@@ -43,7 +50,7 @@ def hold_out(num_tokens: int, *, eval_fraction: float) -> HeldOutSplit:
             f"`eval_fraction` must be above 0 and below 1, not {eval_fraction}; 0.1 is usual"
         )
     num_held_out = int(num_tokens * eval_fraction)
-    num_spans = min(_MOST_SPANS, max(1, num_held_out // _LEAST_HELD_OUT))
+    num_spans = min(_MOST_SPANS, max(1, num_held_out // least))
     edges = [num_tokens * span // num_spans for span in range(num_spans + 1)]
     train, held_out = [], []
     for start, stop in pairwise(edges):
@@ -56,3 +63,27 @@ def hold_out(num_tokens: int, *, eval_fraction: float) -> HeldOutSplit:
             f" has {num_tokens} tokens; name a longer text"
         )
     return HeldOutSplit(train=tuple(train), eval=tuple(held_out))
+
+
+def hold_out_documents(
+    ends: Integer[np.ndarray, " documents"], *, eval_fraction: float
+) -> HeldOutSplit:
+    """Return the ranges of tokens where whole documents are held out, by their number.
+
+    A prompt in one split must not have its completion in the other.
+
+    Raises:
+        DataError: as `hold_out`.
+
+    >>> hold_out_documents(np.array([3, 4, 9, 12]), eval_fraction=0.25)
+    HeldOutSplit(train=(range(0, 9),), eval=(range(9, 12),))
+    """
+    chosen = hold_out(len(ends), eval_fraction=eval_fraction, least=_LEAST_DOCUMENTS)
+
+    def tokens_of(documents: range) -> range:
+        start = 0 if documents.start == 0 else int(ends[documents.start - 1])
+        return range(start, int(ends[documents.stop - 1]))
+
+    return HeldOutSplit(
+        train=tuple(map(tokens_of, chosen.train)), eval=tuple(map(tokens_of, chosen.eval))
+    )

@@ -6,15 +6,18 @@
            eval.npy          the same; no token of the text is in both
            tokenizer.json    the definition of byte pairs; absent for the tokenizer of bytes
            dataset.json      this record, with a checksum of its own; written last
+           train-documents.npy, eval-documents.npy   the ends of documents, as numbers of tokens
+           train-counted.npy, eval-counted.npy       1 for each token that is a target, else 0
 
 Of labelled samples, `train.npy` and `eval.npy` have a row per sample, a sequence of tokens or the
 pixels of a picture, and `train-labels.npy` and `eval-labels.npy` the numbers of their classes.
-Their record has another format number, since older versions of jaxpipe cannot read them.
+Their record has another format number, since older versions of jaxpipe cannot read them; so has
+that of tokens of which some do not count. Older versions read the others without their documents.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -26,6 +29,9 @@ RECORD = "dataset.json"
 TOKENIZER = "tokenizer.json"
 _VERSION = 1
 _LABELLED = 2
+_COUNTED = 3
+
+Dtype: TypeAlias = Literal["uint8", "uint16", "uint32", "uint64"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +39,16 @@ class TokenFile:
     """One array: the number of its elements, its dtype and the checksum of the whole file."""
 
     num_tokens: int
-    dtype: Literal["uint8", "uint16", "uint32"]
+    dtype: Dtype
     checksum: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitFiles:
+    """One more array for the tokens of each split."""
+
+    train: TokenFile
+    eval: TokenFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +65,9 @@ class LabelFiles:
 class Record:
     """A prepared dataset; `tokenizer_checksum` is None where there is no `tokenizer.json`.
 
-    Pixels of pictures are bytes, and count as tokens of the tokenizer of bytes.
+    Pixels of pictures are bytes, and count as tokens of the tokenizer of bytes. `documents` are
+    None of samples with labels, and of datasets of older versions; `counted` where all tokens are
+    targets.
     """
 
     vocabulary: int
@@ -61,6 +77,15 @@ class Record:
     train: TokenFile
     eval: TokenFile
     labels: LabelFiles | None = None
+    documents: SplitFiles | None = None
+    counted: SplitFiles | None = None
+
+    @property
+    def version(self) -> int:
+        """The format number: what an older version would misread has a higher one."""
+        if self.labels is not None:
+            return _LABELLED
+        return _VERSION if self.counted is None else _COUNTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +96,10 @@ class _Format:
 def write_record(folder: Path, record: Record) -> None:
     """Write `dataset.json`, which makes the folder a dataset."""
     content = msgspec.to_builtins(record)
-    if record.labels is None:
-        del content["labels"]
-    version = _VERSION if record.labels is None else _LABELLED
-    write_durably(folder / RECORD, seal(content, version=version))
+    for name in ("labels", "documents", "counted"):
+        if content[name] is None:
+            del content[name]
+    write_durably(folder / RECORD, seal(content, version=record.version))
 
 
 def read_record(folder: Path) -> Record:
@@ -86,9 +111,12 @@ def read_record(folder: Path) -> Record:
     path = folder / RECORD
     try:
         data = path.read_bytes()
-        is_labelled = msgspec.json.decode(data, type=_Format).format == _LABELLED
-        content = unseal(data, version=_LABELLED if is_labelled else _VERSION)
-        return msgspec.convert(content, Record)
+        found = msgspec.json.decode(data, type=_Format).format
+        known = found if found in (_LABELLED, _COUNTED) else _VERSION
+        record = msgspec.convert(unseal(data, version=known), Record)
+        if record.version != known:
+            raise ValueError(f"`format` is {known}, its files are those of {record.version}")
+        return record
     except OSError:
         raise DataError(
             f"`folder` must hold a prepared dataset; {path.absolute()} cannot be read; prepare one"

@@ -10,7 +10,14 @@ from jaxtyping import UInt
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.data.byte_pairs import load_byte_pairs
 from jaxpipe.runtime.data.input_shape import InputShape
-from jaxpipe.runtime.data.record import TOKENIZER, LabelFiles, Record, TokenFile, read_record
+from jaxpipe.runtime.data.record import (
+    TOKENIZER,
+    LabelFiles,
+    Record,
+    SplitFiles,
+    TokenFile,
+    read_record,
+)
 from jaxpipe.runtime.data.tokenizer import Bytes, Tokenizer
 from jaxpipe.runtime.storage.checksum import checksum_file
 
@@ -25,10 +32,20 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SplitArrays:
+    """One more array for the tokens of each split."""
+
+    train: UInt[np.ndarray, " train"]
+    eval: UInt[np.ndarray, " eval"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
     """The tokens of both splits, on disk until they are read, and their tokenizer.
 
     With `labels`, `train` and `eval` have a row per sample: tokens, or the pixels of a picture.
+    `documents` are the ends of the documents, as numbers of tokens; None where they are unknown.
+    `counted` is 1 for each token that is a target; None where all are.
     """
 
     train: UInt[np.ndarray, "train_tokens ..."]
@@ -36,6 +53,8 @@ class Dataset:
     tokenizer: Tokenizer
     source: str
     labels: Labels | None = None
+    documents: SplitArrays | None = None
+    counted: SplitArrays | None = None
 
     @property
     def vocabulary(self) -> int:
@@ -66,12 +85,39 @@ def open_dataset(folder: Path, *, verify: bool = True) -> Dataset:
         train=_open_array(folder / "train.npy", record.train, row=sample, verify=verify),
         eval=_open_array(folder / "eval.npy", record.eval, row=sample, verify=verify),
         labels=_open_labels(folder, record.labels, verify=verify),
+        documents=_open_splits(folder, "documents", record.documents, verify=verify),
+        counted=_open_splits(folder, "counted", record.counted, verify=verify),
         tokenizer=_open_tokenizer(folder / TOKENIZER, record, verify=verify),
         source=record.source,
     )
     if dataset.vocabulary != record.vocabulary:
         raise _corrupt(folder / TOKENIZER, f"it has {dataset.vocabulary} tokens")
+    for name in ("train", "eval"):
+        _check_lengths(folder, dataset, name, verify=verify)
     return dataset
+
+
+def _check_lengths(folder: Path, dataset: Dataset, name: str, *, verify: bool) -> None:
+    """Check that what a split has for its tokens is for as many."""
+    count = len(getattr(dataset, name))
+    if dataset.counted is not None and len(getattr(dataset.counted, name)) != count:
+        raise _corrupt(folder / f"{name}-counted.npy", f"it is not for {count} tokens")
+    if dataset.documents is not None:
+        ends: np.ndarray = getattr(dataset.documents, name)
+        in_order = not verify or (len(ends) > 0 and ends[0] > 0 and (ends[1:] > ends[:-1]).all())
+        if not in_order or len(ends) == 0 or ends[-1] != count:
+            raise _corrupt(folder / f"{name}-documents.npy", f"it does not end at token {count}")
+
+
+def _open_splits(
+    folder: Path, kind: str, record: SplitFiles | None, *, verify: bool
+) -> SplitArrays | None:
+    if record is None:
+        return None
+    return SplitArrays(
+        train=_open_array(folder / f"train-{kind}.npy", record.train, row=(), verify=verify),
+        eval=_open_array(folder / f"eval-{kind}.npy", record.eval, row=(), verify=verify),
+    )
 
 
 def _open_labels(folder: Path, record: LabelFiles | None, *, verify: bool) -> Labels | None:

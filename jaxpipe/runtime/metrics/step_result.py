@@ -15,10 +15,9 @@ from jaxpipe.trace import LinkReport
 class StepEnd:
     """A step that has ended, the same on all ranks of an island; `step` counts from 1.
 
-    `loss_scale` and `skipped_before` are those with which the step began. The loss in `totals` is a
-    sum over `num_targets`. `outer_bytes` is None unless an outer step ended. The work between two
-    steps (held-out loss, report, checkpoint) depends only on this and on the state, so a rank that
-    was interrupted during it can repeat it.
+    `loss_scale` and `skipped_before` are those with which the step began. `outer_bytes` is None
+    unless an outer step ended. The work between two steps (held-out loss, report, checkpoint)
+    depends only on this and on the state, so a rank that was interrupted during it can repeat it.
     """
 
     step: int
@@ -27,7 +26,6 @@ class StepEnd:
     loss_scale: float | None
     skipped_before: int
     skipped_after: int
-    num_targets: int
     outer_bytes: int | None = None
 
     @property
@@ -50,7 +48,7 @@ class StepEnd:
         num_updates = self.step - 1 - self.skipped_before
         return StepMetrics(
             step=self.step,
-            loss=self.totals.loss / self.num_targets,
+            loss=self.totals.mean_loss,
             eval_loss=eval_loss,
             grad_norm=self.totals.square_norm**0.5 if is_taken else None,
             learning_rate=float(np.asarray(rate(num_updates))),

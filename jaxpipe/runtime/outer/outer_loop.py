@@ -116,11 +116,11 @@ class OuterLoop:
 
     def eval_loss(self, state: TrainState, *, done: int) -> float:
         """Return the held-out loss of the anchor over all islands, the same on all ranks."""
-        island = self.worker.part.island
-        own = island.share * self.worker.eval_loss(self.anchored(state, done=done))
+        own = self.worker.eval_sums(self.anchored(state, done=done))
         # Of each island once: by its first rank.
         is_first = self.worker.transport.rank == 0
-        return float(self.exchange.sum_over_all(np.array([own if is_first else 0.0]))[0])
+        sums = self.exchange.sum_over_all(np.array(own if is_first else (0.0, 0.0)))
+        return float(sums[0] / max(sums[1], 1.0))
 
     def settled_sums(self) -> dict[OuterBucket, np.ndarray]:
         """Return the sums under way, once they are complete; they are applied when they are due."""

@@ -24,11 +24,15 @@ from jaxpipe.comm import HostOrDeviceArray
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.mesh import Layout
 from jaxpipe.runtime.stage.model import Parameters
+from jaxpipe.runtime.stage.packed import PackedTargets
 from jaxpipe.runtime.stage.split_backward import Carried
 from jaxpipe.runtime.stage.vjp import Residuals
 from jaxpipe.runtime.stage.zero1 import ShardedParameters
 
 Scalar: TypeAlias = HostOrDeviceArray | np.floating
+
+TargetArrays: TypeAlias = HostOrDeviceArray | PackedTargets | None
+"""Targets, which the last stage reads; of packed samples, what every stage reads."""
 
 OutputArrays: TypeAlias = HostOrDeviceArray | tuple[HostOrDeviceArray, HostOrDeviceArray]
 """What a forward returns, or its cotangent.
@@ -44,7 +48,8 @@ class StageSpec:
 
     `activation` is what one microbatch sends to the next stage, `loss_cotangent` the cotangent of
     the loss, from which the backward of the last stage starts. `sharded` is None unless replicas
-    shard the optimizer (ZeRO-1).
+    shard the optimizer (ZeRO-1). Where some targets do not count, samples are `masked`: the
+    cotangent is that of a mean over all targets, and `update` takes the scale that corrects it.
     """
 
     is_first: bool
@@ -53,6 +58,7 @@ class StageSpec:
     activation: jax.ShapeDtypeStruct
     loss_cotangent: HostOrDeviceArray
     sharded: ShardedParameters | None = None
+    masked: bool = False
 
 
 @runtime_checkable
@@ -85,7 +91,7 @@ class StageCalls(Protocol):
         self,
         compute: Parameters,
         x: HostOrDeviceArray,
-        targets: HostOrDeviceArray | None,
+        targets: TargetArrays,
         position: HostOrDeviceArray,
         /,
     ) -> tuple[OutputArrays, Residuals]:
@@ -93,7 +99,7 @@ class StageCalls(Protocol):
         ...
 
     def evaluate(
-        self, compute: Parameters, x: HostOrDeviceArray, targets: HostOrDeviceArray | None, /
+        self, compute: Parameters, x: HostOrDeviceArray, targets: TargetArrays, /
     ) -> HostOrDeviceArray:
         """Return the output without dropout, and no residuals."""
         ...
@@ -138,7 +144,7 @@ class StageCalls(Protocol):
         scale: Scalar | None = None,
         /,
     ) -> tuple[Parameters, optax.OptState]:
-        """Return the updated parameters and moments; `scale` is that of the loss, if it is scaled.
+        """Return the updated parameters and moments; gradients are divided by a given `scale`.
 
         With a sharded optimizer these parameters are the pieces that this replica updates: an
         all-gather and `join` make whole ones of them.

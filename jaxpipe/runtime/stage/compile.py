@@ -17,11 +17,12 @@ from jax.stages import Compiled
 
 from jaxpipe.comm import HostOrDeviceArray
 from jaxpipe.runtime.config import MatmulPrecision
-from jaxpipe.runtime.stage.calls import OutputArrays, Scalar, StageSpec
+from jaxpipe.runtime.stage.calls import OutputArrays, Scalar, StageSpec, TargetArrays
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Layout
 from jaxpipe.runtime.stage.model import Parameters
+from jaxpipe.runtime.stage.packed import PackedTargets
 from jaxpipe.runtime.stage.split_backward import Carried, SplitBackward
 from jaxpipe.runtime.stage.vjp import Residuals
 from jaxpipe.schedule import Op
@@ -59,14 +60,14 @@ class CompiledStage:
         self,
         compute: Parameters,
         x: HostOrDeviceArray,
-        targets: HostOrDeviceArray | None,
+        targets: TargetArrays,
         position: HostOrDeviceArray,
     ) -> tuple[OutputArrays, Residuals]:
         """Return the output for one microbatch, and the residuals."""
         return self._call("forward", compute, x, targets, position)
 
     def evaluate(
-        self, compute: Parameters, x: HostOrDeviceArray, targets: HostOrDeviceArray | None
+        self, compute: Parameters, x: HostOrDeviceArray, targets: TargetArrays
     ) -> HostOrDeviceArray:
         """Return the output without dropout, and no residuals."""
         return self._call("evaluate", compute, x, targets)
@@ -209,7 +210,7 @@ def _compile_stage(
     )
     buckets = add("pack", functions.pack, gradients, out=whole)
     add("square_norm", functions.square_norm, buckets, out=whole)
-    scalars = (scalar, scalar) if functions.scales_loss else (scalar,)
+    scalars = (scalar, scalar) if functions.scales_loss or functions.masked else (scalar,)
     _compile_update(compiler, functions, (params, moments, buckets, *scalars), layout=layout)
     return CompiledStage(spec=spec, executables=compiler.executables, split=split)
 
@@ -220,7 +221,10 @@ def _inputs(
     """Return the shapes of the arguments from outside: input and targets, position, a scalar."""
     work, shape = functions.work, spec.layout.shape
     x = work.inputs if spec.is_first else spec.activation
-    targets = shape(work.targets.shape, work.targets.dtype) if spec.is_last else None
+    targets: Any = shape(work.targets.shape, work.targets.dtype) if spec.is_last else None
+    if work.packed:
+        segments = shape(work.inputs.shape, work.inputs.dtype)
+        targets = PackedTargets(segments=segments, targets=targets)
     data = (shape(x.shape, x.dtype), targets)
     return data, shape((2,), jnp.int32), shape((), jnp.float32)
 

@@ -37,7 +37,8 @@ class Work:
     """The sizes of a run, in samples, tokens and steps, and its seed.
 
     `labelled` is the shape of the input of a sample with a label; None if samples are windows of
-    tokens, in which each token is the target of the one before it.
+    tokens, in which each token is the target of the one before it. In `packed` samples, documents
+    are kept apart.
     """
 
     microbatch: int
@@ -46,6 +47,7 @@ class Work:
     num_steps: int
     seed: int
     labelled: InputShape | None = None
+    packed: bool = False
 
     @property
     def inputs(self) -> jax.ShapeDtypeStruct:
@@ -71,17 +73,18 @@ class Work:
 class StageFunctions:
     """The functions of one stage: `StageCalls`, for one device, before they are compiled.
 
-    `params` are in the parameter dtype, as are `gradients`; `compute` is their copy in the dtype
-    of the activations, made once a step. `scales_loss` tells whether `update` takes the scale of
-    the loss. With `shards`, one for each segment, moments exist only for their pieces of the
-    parameters. Where parameters are frozen, gradients and moments exist for the others alone
-    (`jaxpipe.runtime.stage.trained`).
+    `params` are in the parameter dtype, as are `gradients`; `compute` is their copy in the dtype of
+    the activations, made once a step. `scales_loss` tells whether the loss is scaled, `masked`
+    whether some targets do not count; `update` takes a scale of the gradients then. With `shards`,
+    one for each segment, moments exist only for their pieces of the parameters. Where parameters
+    are frozen, gradients and moments exist for the others alone (`jaxpipe.runtime.stage.trained`).
     """
 
     stage: Stage
     work: Work
     optimizer: OptimizerConfig
     scales_loss: bool = False
+    masked: bool = False
     shards: tuple[OptimizerShard, ...] = ()
 
     @property
@@ -94,6 +97,7 @@ class StageFunctions:
             activation=self.activation(),
             loss_cotangent=self.loss_cotangent(),
             sharded=self.sharded,
+            masked=self.masked,
         )
 
     @property
@@ -262,7 +266,7 @@ class StageFunctions:
     ) -> tuple[Parameters, optax.OptState]:
         """Clip by the global norm, given its square, and apply the optimizer to what is owned.
 
-        Where the loss is scaled, so are the gradients, by `scale`; the norm is not.
+        Gradients are divided by `scale`, where it is given; the norm is not.
         """
         stage, old = self.stage, self._trained(params)
         tree = unpack(buckets, old, tied=stage.has_tied_bucket, segments=stage.segments)

@@ -1,7 +1,7 @@
 """The layers of one stage as a pure function, and the rematerialisation of their activations."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +10,20 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jaxpipe.runtime.config import Loop, Remat
 from jaxpipe.runtime.stage.model import Model, Parameters, WithLoss
+from jaxpipe.runtime.stage.packed import PackedTargets, packed_model
 
 Input = (
     Int[Array | np.ndarray, "microbatch seq"]
     | Integer[Array | np.ndarray, "microbatch height width channels"]
     | Float[Array | np.ndarray, "microbatch seq dim"]
 )
-Targets = Int[Array | np.ndarray, "microbatch seq"] | Int[Array | np.ndarray, " microbatch"] | None
+Targets = (
+    Int[Array | np.ndarray, "microbatch seq"]
+    | Int[Array | np.ndarray, " microbatch"]
+    | PackedTargets
+    | None
+)
+"""What the last stage reads; of packed samples, what every stage reads."""
 Output = Float[Array, "microbatch seq dim"] | Float[Array, ""] | WithLoss
 """An activation; of the last stage the loss; of others whose layers add to the loss, a pair."""
 
@@ -97,13 +104,16 @@ class Stage:
         """Return the output activation of the stage; of the last stage, the summed loss.
 
         `x` are samples at the first stage and activations elsewhere; only the last stage reads
-        `targets`. `key` is that of the step and microbatch; None turns dropout off. The `offset` is
-        added to the input of the first layer: zeros, whose gradient is that of this input where
-        `x` are samples, which have none.
+        `targets`, but all read the segments of packed samples. `key` is that of the step and
+        microbatch; None turns dropout off. The `offset` is added to the input of the first layer:
+        zeros, whose gradient is that of this input where `x` are samples, which have none.
 
         What layers add to the loss belongs to the loss of their own stage: the last one adds it,
         others return it next to the activation.
         """
+        if isinstance(targets, PackedTargets):
+            apart, own = self._apart(targets)
+            return apart.apply(params, x, own, key, offset=offset)
         hidden, added = self._hidden(params, x, key, offset)
         if not self.is_last:
             return hidden if added is None else (hidden, added)
@@ -112,6 +122,9 @@ class Stage:
 
     def evaluate(self, params: Parameters, x: Input, targets: Targets) -> Array:
         """Return the output without dropout, and without what layers add to the training loss."""
+        if isinstance(targets, PackedTargets):
+            apart, own = self._apart(targets)
+            return apart.evaluate(params, x, own)
         hidden, _ = self._hidden(params, x, None, None)
         return self._of_head(params, hidden, targets) if self.is_last else hidden
 
@@ -122,8 +135,14 @@ class Stage:
         assert self.num_stages == 1, self
         return self.model.head(params, self._hidden(params, inputs, None, None)[0])
 
+    def _apart(self, packed: PackedTargets) -> tuple["Stage", Array | np.ndarray | None]:
+        """Return the stage whose tokens read tokens of their own segment alone, and its targets."""
+        model = packed_model(self.model, jnp.asarray(packed.segments))
+        return replace(self, model=model), packed.targets
+
     def _of_head(self, params: Parameters, hidden: Array, targets: Targets) -> Array:
         assert targets is not None, "the last stage reads targets"
+        assert not isinstance(targets, PackedTargets), "taken apart before"
         return self.model.loss(params, hidden, jnp.asarray(targets))
 
     def _hidden(

@@ -15,10 +15,12 @@ from jaxpipe.comm import (
     receive_jax,
 )
 from jaxpipe.plan import Plan
+from jaxpipe.runtime.data.samples import IGNORED
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
-from jaxpipe.runtime.stage.calls import StageCalls
+from jaxpipe.runtime.stage.calls import StageCalls, TargetArrays
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.loss_scale import is_finite
+from jaxpipe.runtime.stage.packed import PackedTargets
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.gradient_sync import GradientSync
 from jaxpipe.runtime.step.mailbox import Content, Mailbox, Receive, Timeouts
@@ -37,13 +39,15 @@ class StepBatch:
 
     `samples` are windows of tokens, inputs and, shifted by one, targets; or, with `labels` as
     targets, inputs of any kind. None on ranks that need neither. `first_microbatch` is the number
-    of the replica's microbatch 0, counted over all replicas.
+    of the replica's microbatch 0, counted over all replicas. All ranks read the `segments` of
+    packed samples.
     """
 
     step: int
     first_microbatch: int
     samples: Integer[np.ndarray, "microbatches microbatch ..."] | None
-    labels: Int[np.ndarray, "microbatches microbatch"] | None = None
+    labels: Int[np.ndarray, "microbatches microbatch ..."] | None = None
+    segments: Int[np.ndarray, "microbatches microbatch seq"] | None = None
 
 
 def _continue(_: int) -> None:
@@ -212,7 +216,12 @@ class _Run:
         # Counted over all replicas: dropout must not depend on how the batch is distributed.
         position = np.array((self.batch.step, self.batch.first_microbatch + microbatch), np.int32)
         with self.interpreter.recorder.span(Lane.COMPUTE, instruction):
-            activation, loss = stage.forward(microbatch, x, targets, position)
+            activation, loss = stage.forward(
+                microbatch, x, self._with_segments(targets, microbatch), position
+            )
+        if targets is not None:
+            counted = float(np.count_nonzero(targets != IGNORED))
+            self.totals = replace(self.totals, targets=self.totals.targets + counted)
         if loss is not None:
             # On the host, in float64: in float32, a sum over many microbatches would lose digits.
             self.totals = replace(self.totals, loss=self.totals.loss + float(loss))
@@ -257,7 +266,7 @@ class _Run:
             return
         recorder, stage = self.interpreter.recorder, self.stages[instruction.stage]
         with recorder.span(Lane.UPDATE, instruction):
-            stage.update(self.totals.square_norm)
+            stage.update(self.totals.square_norm, scale=self._gradient_scale(self.totals))
         sharded = stage.calls.spec.sharded
         if sharded is None or stage.updated is None:
             return
@@ -278,6 +287,13 @@ class _Run:
         if self.batch.labels is None:
             return self.batch.samples[microbatch][:, 1:]
         return self.batch.labels[microbatch]
+
+    def _with_segments(
+        self, targets: Int[np.ndarray, "samples ..."] | None, microbatch: int
+    ) -> TargetArrays:
+        if self.batch.segments is None:
+            return targets
+        return PackedTargets(segments=self.batch.segments[microbatch], targets=targets)
 
     def _tied_gradient(self) -> HostOrDeviceArray:
         """Return the gradient of the tied embedding, added over the stages of this rank.
@@ -305,7 +321,19 @@ class _Run:
         totals = self.gradient_sync.reduce_scalars(
             instruction, self._own_totals().to_array(), self.interpreter.transport
         )
-        return StepTotals.from_array(totals).unscaled(self.scale)
+        reduced = StepTotals.from_array(totals)
+        return reduced.unscaled(self._gradient_scale(reduced))
+
+    def _gradient_scale(self, totals: StepTotals) -> float | None:
+        """Return by how much gradients are larger than those of the mean loss; None for 1.
+
+        The cotangent of the loss is that of a mean over all targets, known before the step. How
+        many count, over all replicas, is known once the scalars are reduced.
+        """
+        spec = next(iter(self.stages.values())).calls.spec
+        if not spec.masked:
+            return self.scale
+        return (self.scale or 1.0) * max(totals.targets, 1.0) * float(spec.loss_cotangent)
 
     def _store(self, done: Instruction, total: HostOrDeviceArray) -> None:
         """Store a reduced bucket in every stage that updates with it."""

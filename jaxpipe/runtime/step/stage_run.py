@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpipe.comm import HostOrDeviceArray
-from jaxpipe.runtime.stage.calls import OutputArrays, StageCalls
+from jaxpipe.runtime.stage.calls import OutputArrays, StageCalls, TargetArrays
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.split_backward import Carried
@@ -52,7 +52,7 @@ class StageRun:
         self,
         microbatch: int,
         x: HostOrDeviceArray,
-        targets: HostOrDeviceArray | None,
+        targets: TargetArrays,
         position: np.ndarray,
     ) -> tuple[HostOrDeviceArray | None, HostOrDeviceArray | None]:
         """Return the activation for the next stage, and the loss; None for what there is not.
@@ -113,17 +113,15 @@ class StageRun:
         """Return this stage's contribution to the squared norm of the gradient."""
         return float(self.calls.square_norm(self.buckets))
 
-    def update(self, square_norm: float) -> None:
+    def update(self, square_norm: float, *, scale: float | None = None) -> None:
         """Apply the optimizer, given the squared norm over all stages, which is not scaled.
 
-        With a sharded optimizer, an all-gather of `own_shards` and `join` come next.
+        Gradients are divided by `scale`, if it is given. With a sharded optimizer, an all-gather of
+        `own_shards` and `join` come next.
         """
-        scale = None if self.scale is None else np.float32(self.scale)
-        params, moments = jax.block_until_ready(
-            self.calls.update(
-                self.state.params, self.state.moments, self.buckets, np.float32(square_norm), scale
-            )
-        )
+        divisor = None if scale is None else np.float32(scale)
+        given = (self.state.params, self.state.moments, self.buckets, np.float32(square_norm))
+        params, moments = jax.block_until_ready(self.calls.update(*given, divisor))
         if self.calls.spec.sharded is not None:
             self.updated, params = params, self.state.params
         self.state = StageState(params=params, moments=moments)

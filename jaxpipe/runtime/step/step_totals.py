@@ -12,14 +12,15 @@ from jaxpipe.trace import bubble_fraction
 class StepTotals:
     """Sums over all ranks; each contributes its own part, and 0 to the rest.
 
-    `loss` is in nats, summed over tokens. `square_norm` is that of the gradient before clipping,
-    times the square of the loss scale unless it is `unscaled`. `pipeline_s` are the seconds of the
-    pipeline phase of each rank's replica; `compute_s` those of all forwards and backwards.
-    `sent_bytes` were sent before this all-reduce, gradients included. `stops` counts the ranks that
-    were asked to stop.
+    `loss` is in nats, summed over `targets`, the number of those that count. `square_norm` is that
+    of the gradient before clipping, times the square of the loss scale unless it is `unscaled`.
+    `pipeline_s` are the seconds of the pipeline phase of each rank's replica; `compute_s` those of
+    all forwards and backwards. `sent_bytes` were sent before this all-reduce, gradients included.
+    `stops` counts the ranks that were asked to stop.
     """
 
     loss: float = 0.0
+    targets: float = 0.0
     square_norm: float = 0.0
     compute_s: float = 0.0
     pipeline_s: float = 0.0
@@ -40,6 +41,11 @@ class StepTotals:
         if scale is None:
             return self
         return replace(self, square_norm=unscaled_square_norm(self.square_norm, scale=scale))
+
+    @property
+    def mean_loss(self) -> float:
+        """The loss in nats per target; 0 where none counts."""
+        return self.loss / max(self.targets, 1.0)
 
     @property
     def bubble(self) -> float:

@@ -106,15 +106,20 @@ class Worker:
 
     def eval_loss(self, state: TrainState) -> float:
         """Return the held-out loss in nats per target, the same on all ranks of `job`."""
+        loss, num_targets = self.eval_sums(state)
+        # Losses are summed over targets: one division at the end weighs all targets alike.
+        return loss / max(num_targets, 1.0)
+
+    def eval_sums(self, state: TrainState) -> tuple[float, float]:
+        """Return the held-out loss, summed, and the number of targets that count."""
         self.interpreter.hooks.before_evaluation()
         num_batches = self.job.train.eval_batches
         batches = [
             eval_step_batch(self.whole, rank=self.everyone.rank, index=index)
             for index in range(num_batches)
         ]
-        losses = [self.interpreter.evaluate(self.eval_program, state, b).loss for b in batches]
-        # Losses are summed over targets: one division at the end weighs all targets alike.
-        return sum(losses) / (num_batches * self.job.targets_per_step)
+        found = [self.interpreter.evaluate(self.eval_program, state, batch) for batch in batches]
+        return sum(each.loss for each in found), sum(each.targets for each in found)
 
     def _adjusted(self, state: TrainState, *, is_taken: bool) -> tuple[LossScale | None, float]:
         """Return the scale of the next step's loss, and its ratio to that of this step."""

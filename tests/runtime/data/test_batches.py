@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.data import eval_batch, num_eval_batches, sample
+from jaxpipe.runtime.data import sample
+from jaxpipe.runtime.data.samples import Windows
 
 SEQUENCES = st.integers(1, 9)
 
@@ -83,32 +84,15 @@ def test_epochs_differ_in_order_and_shift() -> None:
     assert len({start[0] % 4 for start in starts}) > 1
 
 
-@given(corpus=corpora(), batch=st.integers(1, 4))
+@given(corpus=corpora())
 def test_eval_windows_come_in_order_and_target_no_token_twice(
-    corpus: tuple[np.ndarray, int], batch: int
+    corpus: tuple[np.ndarray, int],
 ) -> None:
     tokens, sequence = corpus
-    num_windows = (len(tokens) - 1) // sequence
-    if num_windows < batch:
-        with pytest.raises(DataError, match="`batch` must be at most the"):
-            num_eval_batches(tokens, batch=batch, sequence=sequence)
-        return
-    num_batches = num_eval_batches(tokens, batch=batch, sequence=sequence)
-    assert num_batches == num_windows // batch
-    rows = [
-        eval_batch(tokens, index=index, batch=batch, sequence=sequence)
-        for index in range(num_batches)
-    ]
-    targets = np.concatenate(rows)[:, 1:].ravel()
-    np.testing.assert_array_equal(targets, 1 + np.arange(num_batches * batch * sequence))
-
-
-def test_eval_rows() -> None:
-    tokens = np.arange(100, dtype=np.uint32)
-    whole = eval_batch(tokens, index=2, batch=4, sequence=5)
-    part = eval_batch(tokens, index=2, batch=4, sequence=5, rows=range(1, 3))
-    np.testing.assert_array_equal(part, whole[1:3])
-    assert eval_batch(tokens, index=0, batch=4, sequence=5, rows=range(0)).shape == (0, 6)
+    windows = Windows(tokens=tokens, sequence=sequence)
+    targets = windows.read(np.arange(windows.num_samples)).targets
+    np.testing.assert_array_equal(targets.ravel(), 1 + np.arange(targets.size))
+    assert len(tokens) - 1 - targets.size < sequence
 
 
 @pytest.mark.parametrize("num_tokens", [0, 1, 8])
@@ -118,4 +102,4 @@ def test_too_few_tokens(num_tokens: int) -> None:
     with pytest.raises(DataError, match=message):
         sample(tokens, seed=0, step=0, batch=1, sequence=8)
     with pytest.raises(DataError, match=message):
-        num_eval_batches(tokens, batch=1, sequence=8)
+        Windows(tokens=tokens, sequence=8)

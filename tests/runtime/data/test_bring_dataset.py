@@ -21,7 +21,7 @@ def brought(root: Path) -> list[str]:
     def work(transport: Transport) -> str:
         host = root / DISKS.hosts[transport.rank]
         found = bring_dataset(
-            transport, DISKS, host / "data", run_folder=host / "run", timeout_s=20.0
+            transport, DISKS, host / "data", copy=host / "run" / "dataset", timeout_s=20.0
         )
         open_dataset(found, verify=True)
         return found.relative_to(host).as_posix()

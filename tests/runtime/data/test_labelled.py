@@ -11,14 +11,14 @@ from jaxpipe.runtime.data import (
     Bytes,
     Labelled,
     draw_glyphs,
-    eval_numbers,
+    mixture_of,
     open_dataset,
     prepare_labelled,
     read_labelled_text,
     read_pictures,
     sample,
-    sample_numbers,
 )
+from jaxpipe.runtime.data.batches import draw, serial_numbers
 from jaxpipe.runtime.storage.checksum import seal
 
 LINES = "yes\tgood day\nno\tbad\tday\n\nyes\tg\nmaybe\t" + "x" * 50 + "\n"
@@ -183,20 +183,24 @@ def test_folders_without_pictures_and_broken_ones_are_refused(tmp_path: Path) ->
 @pytest.mark.parametrize(("count", "batch"), [(1, 1), (7, 3), (10, 10), (3, 8)])
 def test_each_epoch_has_every_sample_once(count: int, batch: int) -> None:
     steps = range(count)  # `batch` epochs
-    drawn = [sample_numbers(count, seed=5, step=step, batch=batch) for step in steps]
+
+    def numbers(step: int, rows: range | None = None) -> np.ndarray:
+        return draw(count, serial_numbers(step=step, batch=batch, rows=rows), seed=5)[0]
+
+    drawn = [numbers(step) for step in steps]
     epochs = np.concatenate(drawn).reshape(batch, count)
     assert (np.sort(epochs, axis=1) == np.arange(count)).all()
     assert count < 7 or len({tuple(epoch) for epoch in epochs}) == batch
-    parts = [
-        sample_numbers(count, seed=5, step=2 % count, batch=batch, rows=range(n, n + 1))
-        for n in range(batch)
-    ]
+    parts = [numbers(2 % count, range(n, n + 1)) for n in range(batch)]
     assert np.concatenate(parts).tolist() == drawn[2 % count].tolist()
 
 
-def test_evaluation_batches_are_consecutive() -> None:
-    batches = [eval_numbers(index=i, batch=3) for i in range(2)]
-    assert [n for each in batches for n in each] == list(range(6))
+def test_evaluation_batches_are_consecutive(tmp_path: Path) -> None:
+    dataset = prepare_labelled(numbered(20), tmp_path / "d", eval_fraction=0.3)
+    mixture = mixture_of([dataset], (1.0,), sequence=1)
+    assert mixture.num_eval_batches(batch=3) == 2
+    batches = [mixture.eval_samples(index=i, batch=3).rows for i in range(2)]
+    np.testing.assert_array_equal(np.concatenate(batches), dataset.eval)
 
 
 def test_labelled_samples_are_no_stream_of_tokens(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.data import Source, source
+from jaxpipe.runtime.data import Fields, Source, source
 
 
 def documents(origin: Source) -> list[str]:
-    return ["".join(document) for document in origin.documents()]
+    return ["".join(piece.text for piece in document) for document in origin.documents()]
 
 
 def test_a_text_file_is_one_document_with_its_line_ends(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_json_lines(tmp_path: Path) -> None:
 def test_another_field(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": 1, "body": "b"}\n')
-    assert documents(Source(path=path, field="body")) == ["b"]
+    assert documents(Source(path=path, fields=Fields(text="body"))) == ["b"]
 
 
 def test_a_folder_is_read_at_all_depths_sorted(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_the_manual_of_python() -> None:
 def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"text": "good"}}\n{line}\n')
-    with pytest.raises(DataError, match=r"under `text` in each line; line 2 of .*a\.jsonl"):
+    with pytest.raises(DataError, match=r"line 2 of .*a\.jsonl"):
         documents(Source(path=path))
 
 

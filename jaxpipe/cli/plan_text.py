@@ -1,0 +1,317 @@
+"""What `jaxpipe plan` prints of a proposal: lines for people, or one JSON object."""
+
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxpipe.cli.plan_codecs import codec_json, codec_lines
+from jaxpipe.propose.request import OuterQuestion, PlanRequest
+
+if TYPE_CHECKING:  # these import numpy, which `--help` can do without
+    from collections.abc import Iterable
+
+    from jaxpipe.autoshard.inter_op import AlpaPlan
+    from jaxpipe.plan import Plan
+    from jaxpipe.propose.outer_advice import OuterAdvice
+    from jaxpipe.propose.proposal import Proposal
+    from jaxpipe.propose.worth import Worth
+
+_FEW_RANKS = 16
+"""Up to this many ranks are drawn one by one."""
+
+
+def plan_lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
+    """Return the drawing of a plan, the parts of its step, and what it is compared with."""
+    from jaxpipe.plan import draw_plan
+
+    plan, split = proposal.plan, proposal.split
+    if plan.num_ranks <= _FEW_RANKS:
+        drawn = draw_plan(plan, proposal.cluster).splitlines()
+    else:
+        drawn = _summary(proposal)
+    parts = {
+        "compute": split.compute_s,
+        **({"update": split.update_s} if split.update_s else {}),  # 0 if it was not measured
+        "bubble": split.bubble_s,
+        "activations": split.activations_s,
+        "gradients": split.gradients_s,
+    }
+    identity, chance = proposal.identity_s / split.step_s, proposal.random_median_s / split.step_s
+    return [
+        *drawn,
+        "",
+        f"a step takes {split.step_s:.4g} s (simulated)",
+        *(f"  {n:<14}{s:10.4g} s {s / split.step_s:7.1%}" for n, s in parts.items()),
+        *_bound(proposal),
+        *_front(request, proposal),
+        "",
+        "the same plan with other placements (simulated)",
+        f"  {'as listed':<14}{proposal.identity_s:10.4g} s {identity:7.2f}x",
+        f"  {'random':<14}{proposal.random_median_s:10.4g} s {chance:7.2f}x   median of "
+        f"{len(proposal.random_s)}, {min(proposal.random_s):.4g} to {max(proposal.random_s):.4g} s",
+        *(
+            ()
+            if proposal.dtfm_s is None
+            else (f"DT-FM's published cost of this placement: {proposal.dtfm_s:.4f}",)
+        ),
+        "",
+        *(() if proposal.alpa is None else (*_alpa_stages(proposal.alpa, proposal), "")),
+        *_outer_lines(request, proposal),
+        *codec_lines(request, proposal.codecs),
+        *_left_out(request, proposal),
+        *_assumed(proposal),
+        f"{proposal.num_valued} plans simulated",
+    ]
+
+
+def _bound(proposal: "Proposal") -> list[str]:
+    """Return the line about the bound that is proved, and how far the plan is from it."""
+    bound, step_s = proposal.bound, proposal.split.step_s
+    by = "compute" if bound.compute_s >= bound.cut_s else "the narrowest cut"
+    line = f"no plan for these devices takes less than {bound.seconds:.4g} s, by {by}"
+    return [f"{line}: at most {step_s / bound.seconds - 1:.0%} to gain"] if bound.seconds else []
+
+
+def _front(request: PlanRequest, proposal: "Proposal") -> list[str]:
+    """Return what a step costs in dollars and energy, and the plans that trade them for seconds."""
+    million = proposal.tokens / 1e6
+    lines = []
+    if proposal.dollars is not None:
+        lines.append(
+            f"a step costs {proposal.dollars:.4g} dollars, a million tokens "
+            f"{proposal.dollars / million:.4g} (simulated)"
+        )
+    if proposal.watt_hours is not None and request.has_front:
+        lines.append(
+            f"a step takes {proposal.watt_hours:.4g} watt-hours, a million tokens "
+            f"{proposal.watt_hours / million:.4g} (simulated, at the devices' thermal design power)"
+        )
+    if not proposal.front:
+        return lines
+    names = [name for name, value in _others(proposal.front[0]) if value is not None]
+    rows = [
+        f"  {each.seconds:10.4g} s"
+        + "".join(f" {v:12.4g} {name}" for name, v in _others(each) if v is not None)
+        + f"   {each.plan.shape}, {sum(map(len, each.plan.groups))} devices"
+        for each in proposal.front
+    ]
+    heading = f"plans that no other beats in {' and '.join(['seconds', *names])} (simulated)"
+    return [*lines, "", heading, *rows]
+
+
+def _others(worth: "Worth") -> "tuple[tuple[str, float | None], ...]":
+    """Return the names and values of all but seconds."""
+    return ("dollars", worth.dollars), ("watt-hours", worth.watt_hours)
+
+
+def _summary(proposal: "Proposal") -> list[str]:
+    from jaxpipe.plan.draw_plan import draw_tree
+
+    plan, devices = proposal.plan, proposal.cluster.devices
+    warmups = [" ".join(map(str, each.warmup or ())) for each in plan.pipelines]
+    warmup = f", warm-up {_each(warmups)}" if any(warmups) else ""
+    counts = (f"{each.microbatch}, {each.num_microbatches} of them" for each in plan.pipelines)
+    rows = [
+        ", ".join(
+            f"{region} x{len(list(members))}"
+            # Consecutive devices only: a pipeline that returns to a region shows it twice.
+            for region, members in groupby(devices[device].region for device in row)
+        )
+        for row in plan.placement
+    ]
+    return [
+        f"{plan.shape} on {sum(map(len, plan.groups))} of the {len(devices)} devices of "
+        f"{proposal.cluster.name}",
+        "",
+        *(f"replica {replica:<4}{row}" for replica, row in enumerate(rows)),
+        "",
+        f"layers      {_each(' '.join(map(str, each.cut)) for each in plan.pipelines)}",
+        f"schedule    {plan.schedule_name}{warmup}",
+        f"microbatch  {_each(counts)}",
+        f"gradients   {plan.all_reduce}, of the first layer along {draw_tree(plan.sync[0])}",
+    ]
+
+
+def _each(texts: "Iterable[str]") -> str:
+    """Return what all replicas have, or what each of them has."""
+    found = list(texts)
+    return found[0] if len(set(found)) == 1 else " | ".join(found)
+
+
+def _alpa_stages(alpa: "AlpaPlan", proposal: "Proposal") -> list[str]:
+    """Draw the stages of Alpa's inter-operator pass, and what equal submeshes cost."""
+    staged, devices = alpa.staged, proposal.cluster.devices
+    lines = [f"Alpa's inter-operator pass: {staged.step_s:.4g} s a step (predicted)"]
+    for number, stage in enumerate(staged.stages):
+        names = [devices[device].name for device in stage.devices]
+        shown = _few(names)
+        layers = f"{stage.layers.start}-{stage.layers.stop - 1}"
+        lines.append(
+            f"  stage {number:<4}layers {layers:<8}{stage.cost.seconds:10.4g} s a microbatch   "
+            f"{len(names)} devices: {shown}"
+        )
+    if alpa.uneven is not None:
+        sizes = " ".join(str(len(stage.devices)) for stage in alpa.uneven.stages)
+        lines.append(
+            f"  submeshes of different sizes, which the runtime cannot execute: "
+            f"{alpa.uneven.step_s:.4g} s a step (predicted), layers "
+            f"{' '.join(map(str, alpa.uneven.cut))} on {sizes} devices"
+        )
+    return lines
+
+
+def _outer_lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
+    from jaxpipe.propose.outer_advice import advice_lines
+
+    if request.outer is OuterQuestion.NONE:
+        return []
+    return [*advice_lines(proposal.advice, batch=proposal.plan.batch), ""]
+
+
+def _left_out(request: PlanRequest, proposal: "Proposal") -> list[str]:
+    """Return the line about devices without a rank, with the reason found by the search."""
+    names = [proposal.cluster.devices[device].name for device in proposal.left_out]
+    if not names:
+        return ["all devices are used"]
+    shown = _few(names)
+    if request.has_front:
+        worth = "dollars" if request.counts_dollars else "watt-hours"
+        reason = f"no plan found with more of them is worth its {worth}"
+    elif proposal.larger is None:
+        reason = (
+            f"no larger plan divides batch {request.batch}, has a layer for each stage and fits "
+            "into memory, or none was among the most promising"
+        )
+    else:
+        shape, seconds = proposal.larger
+        reason = (
+            f"the best plan found with more of them, {shape.stages} stages x {shape.replicas} "
+            f"replicas, takes {seconds:.4g} s"
+        )
+    return [f"{len(names)} devices are not used ({shown}): {reason}"]
+
+
+def _assumed(proposal: "Proposal") -> list[str]:
+    """Return the precision that the plan assumes, and the devices whose memory was not checked."""
+    lines = [f"speeds are those of matrix products in {_PRODUCTS[proposal.precision.value]}"]
+    names = [proposal.cluster.devices[device].name for device in proposal.unchecked]
+    if names:
+        lines.append(
+            f"memory was not checked on {len(names)} devices of unknown memory ({_few(names)}): "
+            "add `memory_gib` or `gpu` to their hosts"
+        )
+    return lines
+
+
+_PRODUCTS = {
+    "fp32": "float32",
+    "tf32": "TF32, in float32 on GPUs without it (`run.matmul_precision`)",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+}
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (" ..." if len(names) > 4 else "")
+
+
+def plan_json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str, Any]:
+    """Return the object that `--json` prints."""
+    plan, split = proposal.plan, proposal.split
+    return {
+        "truth": "simulated",
+        "cluster": proposal.cluster.name,
+        "model": request.model,
+        "batch": request.batch,
+        "objective": request.objective.value,
+        "seed": request.seed,
+        "seconds": split.step_s,
+        "breakdown": {
+            "compute": split.compute_s,
+            "update": split.update_s,
+            "bubble": split.bubble_s,
+            "activations": split.activations_s,
+            "gradients": split.gradients_s,
+        },
+        "identity_seconds": proposal.identity_s,
+        "random_seconds": proposal.random_s,
+        "dtfm_cost": proposal.dtfm_s,
+        **_alpa_json(proposal.alpa),
+        **_outer_json(proposal.advice),
+        **codec_json(proposal.codecs),
+        "bound_seconds": proposal.bound.seconds,
+        "tokens": proposal.tokens,
+        "dollars": proposal.dollars,
+        "watt_hours": proposal.watt_hours,
+        "front": [
+            {
+                "seconds": each.seconds,
+                "dollars": each.dollars,
+                "watt_hours": each.watt_hours,
+                "shape": each.plan.shape,
+            }
+            for each in proposal.front
+        ],
+        "stages": _value(plan, "num_stages"),
+        "replicas": plan.num_replicas,
+        "cut": _value(plan, "cut"),
+        "schedule": plan.schedule_name,
+        "warmup": _value(plan, "warmup"),
+        "all_reduce": plan.all_reduce.value,
+        "microbatch": _value(plan, "microbatch"),
+        "num_microbatches": _value(plan, "num_microbatches"),
+        "placement": [each.groups for each in plan.pipelines]
+        if plan.has_groups
+        else plan.placement,
+        "left_out": [proposal.cluster.devices[device].name for device in proposal.left_out],
+        "precision": proposal.precision.value,
+        "memory_unchecked": [proposal.cluster.devices[each].name for each in proposal.unchecked],
+        "plans_simulated": proposal.num_valued,
+        "plan_file": str(out),
+    }
+
+
+def _outer_json(advice: "OuterAdvice | None") -> dict[str, Any]:
+    if advice is None:
+        return {}
+    return {
+        "outer": {
+            "choices": [
+                {
+                    "islands": 0 if choice.outer is None else choice.outer.islands,
+                    "every": 1 if choice.outer is None else choice.outer.every,
+                    "delay": 0 if choice.outer is None else choice.outer.delay,
+                    "codec": choice.codec.value,
+                    "seconds": choice.step_s,
+                    "compute_factor": choice.compute_factor,
+                    "equal_loss_seconds": choice.equal_loss_s,
+                    "published_sizes": choice.is_published,
+                }
+                for choice in advice.choices
+            ],
+            "wins_up_to_batch": advice.batch,
+            "wins_up_to_bandwidth": advice.bandwidth,
+        }
+    }
+
+
+def _value(plan: "Plan", name: str) -> Any:
+    """Return the value that all replicas have, or a list with that of each."""
+    values = [getattr(pipeline, name) for pipeline in plan.pipelines]
+    return values[0] if all(each == values[0] for each in values) else values
+
+
+def _alpa_json(alpa: "AlpaPlan | None") -> dict[str, Any]:
+    if alpa is None:
+        return {}
+    uneven = alpa.uneven
+    return {
+        "alpa_seconds": alpa.staged.step_s,
+        "alpa_uneven": None
+        if uneven is None
+        else {
+            "seconds": uneven.step_s,
+            "cut": uneven.cut,
+            "submeshes": [[stage.devices.start, stage.devices.stop] for stage in uneven.stages],
+        },
+    }

@@ -1,0 +1,106 @@
+"""Rows of Parquet files and of Hugging Face datasets that `save_to_disk` wrote, by pyarrow.
+
+::
+
+    folder/state.json                     names the files below, in order
+           data-00000-of-00002.arrow      rows, as a stream of Arrow record batches
+           data-00001-of-00002.arrow
+
+pyarrow is an optional dependency, and only the columns with text are read.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from jaxpipe.errors import DataError
+
+_STATE, _SPLITS = "state.json", "dataset_dict.json"
+_NAME = re.compile(r"[\w-][\w.-]*\.arrow")
+_ROWS = 1024  # at a time
+
+
+def saved_files(folder: Path) -> list[Path]:
+    """Return the Arrow files of a dataset that `save_to_disk` wrote; none if it is no such folder.
+
+    Raises:
+        DataError: it has several splits, or its record names no files of the folder.
+    """
+    if (folder / _SPLITS).is_file():
+        splits = sorted(each.parent.name for each in folder.glob(f"*/{_STATE}"))
+        raise DataError(
+            f"`source` must be one split of a dataset; {folder} has {', '.join(splits)[:120]}; "
+            "name the folder of one"
+        )
+    if not (folder / _STATE).is_file():
+        return []
+    try:
+        state = msgspec.json.decode((folder / _STATE).read_bytes(), type=dict[str, msgspec.Raw])
+        listed = msgspec.json.decode(state["_data_files"], type=list[dict[str, str]])
+        names = [each["filename"] for each in listed]
+    except (OSError, KeyError, msgspec.DecodeError) as error:
+        raise DataError(
+            f"`source` must be a dataset as `save_to_disk` writes it; {folder / _STATE} lists no "
+            f"files ({error}); save it again"
+        ) from None
+    for name in names:
+        # It becomes a path: nothing but a file of this folder.
+        if not _NAME.fullmatch(name):
+            raise DataError(
+                f"`source` must be a dataset as `save_to_disk` writes it; {folder / _STATE} names "
+                f"{name!r:.80}, not a file data-*.arrow of its folder; save it again"
+            )
+    return [folder / name for name in names]
+
+
+def rows_of(path: Path, *, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a `.parquet` or `.arrow` file, with these columns alone.
+
+    Raises:
+        DataError: pyarrow is not installed, the file is not one, or a column is missing.
+    """
+    if find_spec("pyarrow") is None:
+        raise DataError(
+            f"`source` {path.name} needs pyarrow, which is not installed; install it with "
+            "`pip install jaxpipe[arrow]`"
+        )
+    arrow: Any = import_module("pyarrow")
+    try:
+        for batch in _batches(arrow, path, columns):
+            yield from batch.to_pylist()
+    # Its errors are those of Python, too: ValueError, KeyError, OSError.
+    except (arrow.ArrowException, OSError, ValueError) as error:
+        words = str(error).splitlines()[:1]
+        raise DataError(
+            f"`source` must be an intact file of Parquet or Arrow; {path} is not: "
+            f"{''.join(words):.120}; write it again"
+        ) from None
+
+
+def _batches(arrow: Any, path: Path, columns: Sequence[str]) -> Iterator[Any]:
+    if path.suffix == ".parquet":
+        with import_module("pyarrow.parquet").ParquetFile(path) as file:
+            _check_columns(path, file.schema_arrow.names, columns)
+            yield from file.iter_batches(batch_size=_ROWS, columns=list(columns))
+        return
+    with (
+        arrow.memory_map(str(path)) as file,
+        arrow.ipc.open_stream(file) as reader,
+    ):
+        _check_columns(path, reader.schema.names, columns)
+        for batch in reader:
+            yield batch.select(list(columns))
+
+
+def _check_columns(path: Path, found: Sequence[str], wanted: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise DataError(
+            f"`source` must have a column `{missing[0]}`; {path} has {', '.join(found):.200}; name "
+            "another field"
+        )
