@@ -1,4 +1,4 @@
-"""A run over hosts with disks of their own: one joins, one is lost, and the losses stay."""
+"""A run over hosts with disks of their own: one joins, is lost again, and the losses stay."""
 
 import json
 import os
@@ -24,18 +24,19 @@ from tests.runtime.training import Tree, run_tree, tiny_tree
 from tests.topo.emulate.machine import leftovers, needs_namespaces
 
 REPOSITORY = Path(__file__).parents[2]
-CLUSTER = "homogeneous:hosts=3,delay_ms=0,bandwidth_gbps=1e7"
+CLUSTER = "homogeneous:hosts=2,delay_ms=0,bandwidth_gbps=1e7"
 JAXPIPE = (sys.executable, "-P", "-m", "jaxpipe")
-STEPS = 50
+STEPS = 64
+"""At a quarter of a second each: a busy machine takes 10 s until a host has joined."""
 
 
 def tree_of(run: Path, dataset: Path) -> Tree:
-    hosts = [device.name for device in topo.load(CLUSTER).devices]
     return tiny_tree(
         run,
         dataset,
-        plan={"cluster": CLUSTER, "devices": hosts[:2], "stages": 1, "replicas": 2},
+        plan={"cluster": CLUSTER, "devices": ["here-0:0"], "stages": 1, "replicas": 1},
         train={"steps": STEPS, "batch": 12, "eval_every": STEPS},
+        optimizer={"learning_rate": 1e-3},  # a larger one amplifies roundings
         checkpoint={"every": 5},
     )
 
@@ -88,7 +89,7 @@ def lose(emulation: Emulation, number: int) -> None:
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_host_joins_and_another_is_lost(tmp_path: Path, dataset: Path) -> None:
+def test_a_host_joins_and_is_lost_again(tmp_path: Path, dataset: Path) -> None:
     needs_namespaces(EngineKind.UNSHAPED)
     disk, config, log = tmp_path / "disk", tmp_path / "config.toml", tmp_path / "log"
     disk.mkdir()
@@ -98,7 +99,7 @@ def test_a_host_joins_and_another_is_lost(tmp_path: Path, dataset: Path) -> None
     names = [host.name for host in cluster.hosts]
     with emulated(cluster, kind=EngineKind.UNSHAPED) as emulation:
         emulation.give_disks([disk])
-        disks = [disk_of(emulation.owner, number, disk) for number in range(3)]
+        disks = [disk_of(emulation.owner, number, disk) for number in range(2)]
         shutil.copytree(dataset, disks[0] / "dataset")
         run, said = disks[0] / "run", tmp_path / "joined"
         start = ("run", str(config), "--hosts", "--hooks", "tests.programs.slow_steps:slow")
@@ -106,12 +107,11 @@ def test_a_host_joins_and_another_is_lost(tmp_path: Path, dataset: Path) -> None
             wait_until(lambda: len(steps_of(run)) >= 3, log, process)
             shutil.copy(run / "join.json", tmp_path / "join.json")
             words = ("join", str(tmp_path / "join.json"))
-            with running(emulation, names[2], *words, log=said) as joiner:
+            with running(emulation, names[1], *words, log=said) as joiner:
                 assert joiner.wait(120) == 0, log.read_text() + said.read_text()
             first = int(said.read_text().split("takes part from step ")[1].split()[0])
-            assert committed_folders(disks[2] / "run") or first
-            wait_until(lambda: len(steps_of(run)) >= first + 7, log, process)
-            assert committed_folders(disks[2] / "run")  # it trains, and saves on its disk
+            wait_until(lambda: len(steps_of(run)) >= first + 5, log, process)
+            assert committed_folders(disks[1] / "run")  # it trains, and saves on its disk
             lose(emulation, 1)
             assert process.wait(300) == 0, log.read_text()
         text = log.read_text()
