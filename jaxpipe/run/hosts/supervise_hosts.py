@@ -28,8 +28,8 @@ from jaxpipe.runtime.process.mpirun import Wish
 from jaxpipe.runtime.watchdog import Cause, CauseKind, has_ended, have_begun, read_cause
 
 _ANSWERS_WITHIN_S = 8.0
-_SECONDS_TO_END = 1.0
-_SECONDS_TO_KILL = 3.0
+_SECONDS_TO_END = 0.5
+_SECONDS_TO_KILL = 2.0
 """After a rank has written why the run ends: its `mpirun` may wait for a host that is gone."""
 
 
