@@ -63,21 +63,19 @@ def _full(
         there = disk_of(emulation.owner, victim, disk)
         run_program("mount", "-t", "tmpfs", "-o", f"size={_SIZE_MIB}m", "none", str(there))
 
-    there: Path | None = None
-    try:
-        with hosts_run(folder, dataset, prepare=small_disk) as run:
-            there = run.disk_of(victim)
+    with hosts_run(folder, dataset, prepare=small_disk) as run:
+        there = run.disk_of(victim)
+        try:
             run.wait_for_steps(_STEPS_BEFORE)
             _fill(there / _FILLING)
             time.sleep(_FULL_S)
             (there / _FILLING).unlink()
-            reached = run.num_steps()
+            figures["steps_while_full"] = run.num_steps() - _STEPS_BEFORE
             _finish(run, dataset, reference, figures)
-            figures["steps_while_full"] = reached - _STEPS_BEFORE
             saved = committed_folders(run.folder(victim))
             expect(bool(saved), "nothing was saved on the disk after it had room again")
-    finally:
-        if there is not None:
+        finally:
+            # Before the emulation ends, which removes the folder in which it is mounted.
             run_program("umount", "--lazy", str(there))
 
 

@@ -192,7 +192,7 @@ class _Failures:
 
 def _report(ended: _Ended, following: _Attempt | None, *, there: Sequence[str]) -> str:
     """Return lines about an attempt that has ended, and about the next one."""
-    reason = ended.cause or "no cause known"
+    reason = ended.cause or ("no cause known" if ended.code else "`mpirun` has lost a host")
     how = {
         End.DONE: "is done",
         End.STOPPED: "stopped on request",
