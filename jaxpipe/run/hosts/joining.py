@@ -57,8 +57,11 @@ class Joining:
                 )
 
     def announce(self, plan: HostPlan, *, step: int) -> None:
-        """Say that the hosts that wait take part from this step on."""
+        """Say that the hosts that wait take part from this step on, as far as the plan has them."""
         for host in self.waiting:
+            if host not in plan.used:
+                self._refuse(host, f"the run went on without {host}, which was gone; join again")
+                continue
             line = f"{host} takes part from step {step} on: {plan}"
             self.desk.answer(host, AnswerKind.JOINED, line)
             self.show(line)

@@ -180,6 +180,15 @@ def test_a_host_that_joined_and_is_lost_may_join_again(tmp_path: Path) -> None:
     assert [len(hosts) for hosts, _ in theatre.started] == [2, 3, 2, 3]
 
 
+def test_a_host_that_is_gone_before_its_first_step_is_asked_to_join_again(tmp_path: Path) -> None:
+    acts = [Act(asks=["here-2"], step=5, code=1), Act(step=STEPS, ends=True)]
+    theatre = Theatre(tmp_path / "run", acts, answers_by=[("here-0", "here-1")])
+    assert play(tmp_path, theatre) == 0
+    assert [len(hosts) for hosts, _ in theatre.started] == [2, 2]
+    assert [kind for _, kind, _ in theatre.answered] == [AnswerKind.WAIT, AnswerKind.REFUSED]
+    assert "join again" in theatre.answered[1][2]
+
+
 @pytest.mark.parametrize(
     ("host", "versions", "silent", "why"),
     [
