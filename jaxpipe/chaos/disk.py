@@ -11,7 +11,6 @@ Ranks train on four hosts in namespaces, each with a disk of its own, under `jax
 Needs root.
 """
 
-import logging
 import random
 import shutil
 import time
@@ -19,61 +18,53 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from jaxpipe.chaos.harness.assertions import (
-    ENDS_WITHIN_S,
-    check_losses,
-    check_samples,
-    train_undisturbed,
+from jaxpipe.chaos.harness.own_hosts import (
+    NUM_HOSTS,
+    STEPS_BEFORE,
+    Case,
+    hosts_run,
+    trials_over_hosts,
 )
-from jaxpipe.chaos.harness.own_hosts import NUM_HOSTS, HostsRun, hosts_run
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
-from jaxpipe.chaos.orphan import can_emulate
 from jaxpipe.runtime.checkpoint.folders import committed_folders
 from jaxpipe.topo.emulate import Emulation
 from jaxpipe.topo.emulate.commands import run as run_program
 from jaxpipe.topo.emulate.own_disks import disk_of
 
-logger = logging.getLogger(__name__)
-
-_STEPS_BEFORE = 5
 _SIZE_MIB = 16
 _FULL_S = 2.0
 _FILLING = "filling"
 
 
 def _trials(setup: Setup) -> Iterator[Trial]:
-    if not can_emulate():
-        logger.warning("disk: not tried, because network namespaces need root and `ip`")
-        return
-    reference = train_undisturbed(setup.folder / "undisturbed", setup.dataset)
-    for seed in range(setup.seed, setup.seed + setup.num_trials):
-        chance = random.Random(seed)
-        # A supervisor whose disk is gone has no lock and no metrics: its host may only be full.
-        is_full = seed % 2 == 0
-        victim = chance.randrange(0 if is_full else 1, NUM_HOSTS)
-        trial, what = (_full, "is full for a while") if is_full else (_gone, "is gone")
-        work = partial(trial, setup.folder / f"seed-{seed}", setup.dataset, reference, victim)
-        yield tried(f"the disk of host {victim} {what}", work)
+    return trials_over_hosts(setup, _one, name="disk")
 
 
-def _full(
-    folder: Path, dataset: Path, reference: Path, victim: int, figures: dict[str, float]
-) -> None:
+def _one(case: Case) -> Trial:
+    # A supervisor whose disk is gone has no lock and no metrics: its host may only be full.
+    is_full, chance = case.seed % 2 == 0, random.Random(case.seed)
+    victim = chance.randrange(0 if is_full else 1, NUM_HOSTS)
+    trial, what = (_full, "is full for a while") if is_full else (_gone, "is gone")
+    return tried(f"the disk of host {victim} {what}", partial(trial, case, victim))
+
+
+def _full(case: Case, victim: int, figures: dict[str, float]) -> None:
     def small_disk(emulation: Emulation, disk: Path) -> None:
         there = disk_of(emulation.owner, victim, disk)
         run_program("mount", "-t", "tmpfs", "-o", f"size={_SIZE_MIB}m", "none", str(there))
 
-    with hosts_run(folder, dataset, prepare=small_disk) as run:
+    with hosts_run(case.folder, case.dataset, prepare=small_disk) as run:
         there = run.disk_of(victim)
         try:
-            run.wait_for_steps(_STEPS_BEFORE)
+            run.wait_for_steps(STEPS_BEFORE)
             _fill(there / _FILLING)
             time.sleep(_FULL_S)
             (there / _FILLING).unlink()
-            figures["steps_while_full"] = run.num_steps() - _STEPS_BEFORE
-            _finish(run, dataset, reference, figures)
+            figures["steps_while_full"] = run.num_steps() - STEPS_BEFORE
+            run.finish(case, figures)
             saved = committed_folders(run.folder(victim))
             expect(bool(saved), "nothing was saved on the disk after it had room again")
+            expect(not run.said("attempt 2"), "it was started again")
         finally:
             # Before the emulation ends, which removes the folder in which it is mounted.
             run_program("umount", "--lazy", str(there))
@@ -90,26 +81,16 @@ def _fill(path: Path) -> None:
                 continue
 
 
-def _gone(
-    folder: Path, dataset: Path, reference: Path, victim: int, figures: dict[str, float]
-) -> None:
-    with hosts_run(folder, dataset) as run:
-        run.wait_for_steps(_STEPS_BEFORE)
+def _gone(case: Case, victim: int, figures: dict[str, float]) -> None:
+    with hosts_run(case.folder, case.dataset) as run:
+        run.wait_for_steps(STEPS_BEFORE)
         begin_s = time.monotonic()
         shutil.rmtree(run.folder(victim), ignore_errors=True)
         run.kill(victim)
         run.wait_for_step_after("attempt 2 continues")
         figures["next_step_s"] = time.monotonic() - begin_s
-        _finish(run, dataset, reference, figures)
+        run.finish(case, figures)
         expect(not run.said("from the beginning"), "nothing was left of the first attempt")
-
-
-def _finish(run: HostsRun, dataset: Path, reference: Path, figures: dict[str, float]) -> None:
-    """Wait for the end of the run, and check what it has computed."""
-    code = run.started.wait(timeout_s=ENDS_WITHIN_S)
-    expect(code == 0, f"the run ends with exit code {code}: {run.started.stdout[-600:]}")
-    check_samples(run.started.config, dataset)
-    figures["loss_differs"] = check_losses(run.folder(), reference)
 
 
 DISK = Family(

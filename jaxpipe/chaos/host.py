@@ -5,53 +5,39 @@ Four ranks train on four hosts in namespaces, each with a disk of its own, under
 killed. The next attempt has a plan for the devices of the other three. Needs root.
 """
 
-import logging
 import random
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 from jaxpipe.chaos.cut import ip
-from jaxpipe.chaos.harness.assertions import (
-    ENDS_WITHIN_S,
-    check_losses,
-    check_samples,
-    train_undisturbed,
+from jaxpipe.chaos.harness.own_hosts import (
+    NUM_HOSTS,
+    STEPS_BEFORE,
+    Case,
+    HostsRun,
+    hosts_run,
+    trials_over_hosts,
 )
-from jaxpipe.chaos.harness.own_hosts import NUM_HOSTS, HostsRun, hosts_run
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
-from jaxpipe.chaos.orphan import can_emulate
 
-logger = logging.getLogger(__name__)
-
-_STEPS_BEFORE = 5
 _CONTROL, _LINK = "control", "link0"
 
 
 def _trials(setup: Setup) -> Iterator[Trial]:
-    if not can_emulate():
-        logger.warning("host: not tried, because network namespaces need root and `ip`")
-        return
-    reference = train_undisturbed(setup.folder / "undisturbed", setup.dataset)
-    for seed in range(setup.seed, setup.seed + setup.num_trials):
-        chance = random.Random(seed)
-        victim = chance.randrange(1, NUM_HOSTS)
-        folder, after_s = setup.folder / f"seed-{seed}", chance.uniform(0.0, 2.0)
-        work = partial(_trial, folder, setup.dataset, reference, victim, after_s)
-        yield tried(f"host {victim} disappears {after_s:.2f} s after step {_STEPS_BEFORE}", work)
+    return trials_over_hosts(setup, _one, name="host")
 
 
-def _trial(
-    folder: Path,
-    dataset: Path,
-    reference: Path,
-    victim: int,
-    after_s: float,
-    figures: dict[str, float],
-) -> None:
-    with hosts_run(folder, dataset) as run:
-        run.wait_for_steps(_STEPS_BEFORE)
+def _one(case: Case) -> Trial:
+    chance = random.Random(case.seed)
+    victim, after_s = chance.randrange(1, NUM_HOSTS), chance.uniform(0.0, 2.0)
+    work = partial(_trial, case, victim, after_s)
+    return tried(f"host {victim} disappears {after_s:.2f} s after step {STEPS_BEFORE}", work)
+
+
+def _trial(case: Case, victim: int, after_s: float, figures: dict[str, float]) -> None:
+    with hosts_run(case.folder, case.dataset) as run:
+        run.wait_for_steps(STEPS_BEFORE)
         time.sleep(after_s)
         begin_s = time.monotonic()
         disappear(run, victim)
@@ -63,10 +49,7 @@ def _trial(
         )
         run.wait_for_step_after("attempt 2 continues")
         figures["next_step_s"] = time.monotonic() - begin_s
-        code = run.started.wait(timeout_s=ENDS_WITHIN_S)
-        expect(code == 0, f"the run ends with exit code {code}: {run.started.stdout[-600:]}")
-        check_samples(run.started.config, dataset)
-        figures["loss_differs"] = check_losses(run.folder(), reference)
+        run.finish(case, figures)
 
 
 def disappear(run: HostsRun, victim: int) -> None:

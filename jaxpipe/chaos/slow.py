@@ -4,59 +4,43 @@ Two replicas train on two hosts in namespaces (htb), each with a disk of its own
 --hosts`; the gradients cross the link in each step. Needs root.
 """
 
-import logging
 import random
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
-from pathlib import Path
 
-from jaxpipe.chaos.harness.assertions import (
-    ENDS_WITHIN_S,
-    check_losses,
-    check_samples,
-    train_undisturbed,
-)
-from jaxpipe.chaos.harness.own_hosts import HostsRun, hosts_run
+from jaxpipe.chaos.harness.own_hosts import Case, HostsRun, hosts_run, trials_over_hosts
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
-from jaxpipe.chaos.orphan import can_emulate
 from jaxpipe.topo.emulate import EngineKind, addresses
 from jaxpipe.topo.emulate.commands import tc_batch
 from jaxpipe.topo.tc import tc_commands
 
-logger = logging.getLogger(__name__)
-
 _CLUSTER = "homogeneous:hosts=2,delay_ms=0.1,bandwidth_gbps=0.02"
 _SLOWER = 10.0
 _STEPS_BEFORE = 10
-_PLAN = {"stages": 1, "replicas": 2, "schedule": "1f1b", "drift_steps": 4}
+_SECTIONS = {
+    # Reports every two steps, of which two in a row have to be slow.
+    "plan": {"stages": 1, "replicas": 2, "schedule": "1f1b", "drift_steps": 4},
+    "trace": {"links_every": 2},
+    "checkpoint": {"every": 20},
+}
 
 
 def _trials(setup: Setup) -> Iterator[Trial]:
-    if not can_emulate():
-        logger.warning("slow: not tried, because network namespaces need root and `ip`")
-        return
-    reference = train_undisturbed(setup.folder / "undisturbed", setup.dataset)
-    for seed in range(setup.seed, setup.seed + setup.num_trials):
-        after_s = random.Random(seed).uniform(0.0, 2.0)
-        work = partial(_trial, setup.folder / f"seed-{seed}", setup.dataset, reference, after_s)
-        yield tried(f"the link falls {after_s:.2f} s after step {_STEPS_BEFORE}", work)
+    return trials_over_hosts(setup, _one, name="slow")
 
 
-def _trial(
-    folder: Path, dataset: Path, reference: Path, after_s: float, figures: dict[str, float]
-) -> None:
-    # Reports every two steps, of which two in a row have to be slow.
+def _one(case: Case) -> Trial:
+    after_s = random.Random(case.seed).uniform(0.0, 2.0)
+    work = partial(_trial, case, after_s)
+    return tried(f"the link falls {after_s:.2f} s after step {_STEPS_BEFORE}", work)
+
+
+def _trial(case: Case, after_s: float, figures: dict[str, float]) -> None:
     network = hosts_run(
-        folder,
-        dataset,
-        cluster=_CLUSTER,
-        kind=EngineKind.HTB,
-        plan=_PLAN,
-        trace={"links_every": 2},
-        checkpoint={"every": 20},
+        case.folder, case.dataset, cluster=_CLUSTER, kind=EngineKind.HTB, **_SECTIONS
     )
     with network as run:
         run.wait_for_steps(_STEPS_BEFORE)
@@ -65,11 +49,8 @@ def _trial(
         begin_s = time.monotonic()
         run.wait_until(lambda: run.said("planned were 0.02 Gbps"), what="the link is named")
         figures["named_s"] = time.monotonic() - begin_s
-        code = run.started.wait(timeout_s=ENDS_WITHIN_S)
-        expect(code == 0, f"the run ends with exit code {code}: {run.started.stdout[-600:]}")
+        run.finish(case, figures)
         expect(not run.said("attempt 2"), f"it was started again: {run.started.stdout[-600:]}")
-        check_samples(run.started.config, dataset)
-        figures["loss_differs"] = check_losses(run.folder(), reference)
 
 
 def slow_down(run: HostsRun, *, by: float) -> None:

@@ -7,6 +7,7 @@
                                                  └─ host 2 ...  which each host has its own
 """
 
+import logging
 import os
 import signal
 import time
@@ -17,18 +18,53 @@ from pathlib import Path
 from typing import Any
 
 from jaxpipe import topo
-from jaxpipe.chaos.harness.assertions import ENDS_WITHIN_S, write_lossless_config
+from jaxpipe.chaos.harness.assertions import (
+    ENDS_WITHIN_S,
+    check_losses,
+    check_samples,
+    train_undisturbed,
+    write_lossless_config,
+)
 from jaxpipe.chaos.harness.tiny_run import Started, changed, started, wait_until
+from jaxpipe.chaos.harness.trial import Setup, Trial, expect
+from jaxpipe.chaos.orphan import can_emulate
 from jaxpipe.runtime.metrics.records import METRICS_FILE
 from jaxpipe.topo.emulate import Emulation, EngineKind, emulated
 from jaxpipe.topo.emulate.namespaces import processes_in
 from jaxpipe.topo.emulate.own_disks import disk_of
+
+logger = logging.getLogger(__name__)
 
 NUM_HOSTS = 4
 FAST = f"homogeneous:hosts={NUM_HOSTS},delay_ms=0,bandwidth_gbps=1e7"
 """Hosts whose links count for nothing in a plan."""
 
 HOOKS = ("--hooks", "jaxpipe.chaos.harness.sample_log:slow_recorder")
+
+
+STEPS_BEFORE = 5
+"""The steps before a fault: compiling is over, and there are checkpoints."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A trial: its seed, its own folder, the dataset, and the folder of an undisturbed run."""
+
+    seed: int
+    folder: Path
+    dataset: Path
+    reference: Path
+
+
+def trials_over_hosts(setup: Setup, one: Callable[[Case], Trial], *, name: str) -> Iterator[Trial]:
+    """Yield the trials of a family over emulated hosts; none, and a warning, without root."""
+    if not can_emulate():
+        logger.warning("%s: not tried, because network namespaces need root and `ip`", name)
+        return
+    reference = train_undisturbed(setup.folder / "undisturbed", setup.dataset)
+    for seed in range(setup.seed, setup.seed + setup.num_trials):
+        folder = setup.folder / f"seed-{seed}"
+        yield one(Case(seed=seed, folder=folder, dataset=setup.dataset, reference=reference))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +122,17 @@ class HostsRun:
     def said(self, text: str) -> bool:
         """Return whether the run has printed this."""
         return text in self.started.stdout
+
+    def finish(self, case: Case, figures: dict[str, float]) -> None:
+        """Wait for the end of the run, and check that nothing is lost or doubled.
+
+        Raises:
+            RunError: it fails, or a sample or a loss is wrong.
+        """
+        code = self.started.wait(timeout_s=ENDS_WITHIN_S)
+        expect(code == 0, f"the run ends with exit code {code}: {self.started.stdout[-600:]}")
+        check_samples(self.started.config, case.dataset)
+        figures["loss_differs"] = check_losses(self.folder(), case.reference)
 
     def kill(self, number: int) -> float:
         """Kill all processes of a host, and return when."""
