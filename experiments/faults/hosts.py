@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from experiments.table import markdown, write_csv
 from jaxpipe.chaos.harness.own_hosts import HostsRun, hosts_run
@@ -27,11 +26,9 @@ HERE = Path(__file__).parent
 _NUM_HOSTS = 8
 _CLUSTER = f"homogeneous:hosts={_NUM_HOSTS},delay_ms=0,bandwidth_gbps=1e7"
 _SETTLED_STEPS, _NEVER = 20, 10**6
-_SECTIONS: dict[str, dict[str, Any]] = {
-    "model": {"num_layers": 2},
-    "train": {"steps": _NEVER, "batch": 24, "eval_every": _NEVER},
-    "checkpoint": {"every": 5},
-}
+_MODEL = {"num_layers": 2}
+_TRAIN = {"steps": _NEVER, "batch": 24, "eval_every": _NEVER}
+_CHECKPOINT = {"every": 5}
 _EIGHT = {"stages": 1, "replicas": 8, "schedule": "1f1b"}
 _SEVEN = {
     **_EIGHT,
@@ -57,11 +54,25 @@ class Trial:
 def trial(case: str, folder: Path, dataset: Path) -> Trial:
     """Lose a host, or let one join, and measure the time without a step."""
     plan = _EIGHT if case == "lost" else _SEVEN
-    network = hosts_run(folder, dataset, cluster=_CLUSTER, plan=plan, **_SECTIONS)
+    network = hosts_run(
+        folder,
+        dataset,
+        cluster=_CLUSTER,
+        plan=plan,
+        model=_MODEL,
+        train=_TRAIN,
+        checkpoint=_CHECKPOINT,
+    )
+
+    def change(run: HostsRun) -> None:
+        if case == "lost":
+            disappear(run, _NUM_HOSTS - 1)
+        else:
+            join(run, _NUM_HOSTS - 1)
+
     with network as run, ThreadPoolExecutor(1) as pool:
         run.wait_for_steps(_SETTLED_STEPS)
-        change = disappear if case == "lost" else join
-        changing = pool.submit(change, run, _NUM_HOSTS - 1)
+        changing = pool.submit(change, run)
         found = _measured(case, run)
         changing.result()
         run.started.process.terminate()
