@@ -2,13 +2,17 @@
 
 from jaxpipe.chaos.corrupt import CORRUPT
 from jaxpipe.chaos.cut import CUT
+from jaxpipe.chaos.disk import DISK
 from jaxpipe.chaos.folder import FOLDER
 from jaxpipe.chaos.fuzz import FUZZ
 from jaxpipe.chaos.harness.trial import Family
+from jaxpipe.chaos.host import HOST
+from jaxpipe.chaos.join import JOIN
 from jaxpipe.chaos.kill import KILL
 from jaxpipe.chaos.orphan import ORPHAN
 from jaxpipe.chaos.save import SAVE
 from jaxpipe.chaos.shrink import SHRINK
+from jaxpipe.chaos.slow import SLOW
 from jaxpipe.chaos.start import START
 from jaxpipe.chaos.stop import CALM, STOP
 from jaxpipe.chaos.survive import SURVIVE
@@ -18,6 +22,7 @@ from jaxpipe.errors import ConfigError
 FAMILIES: tuple[Family, ...] = (
     *(KILL, STOP, CALM, CORRUPT, SAVE, TERM),
     *(START, ORPHAN, FOLDER, CUT, SHRINK, SURVIVE, FUZZ),
+    *(HOST, JOIN, SLOW, DISK),
 )
 
 

@@ -27,7 +27,7 @@ def chaos(
 
     Args:
         families: fault families, by default all: kill, stop, calm, corrupt, save, term, start,
-            orphan, folder, cut, shrink, survive, fuzz.
+            orphan, folder, cut, shrink, survive, fuzz, host, join, slow, disk.
         full: the full number of trials, which takes hours; by default a few.
         report: a folder for `scorecard.md` and `trials.csv`.
         seed: seed of the first trial.

@@ -12,14 +12,12 @@ import errno
 import inspect
 import logging
 import os
-import platform
 import shutil
 import signal
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from typing import TypeAlias
 
 from jaxpipe.cli.autoshard import autoshard
@@ -32,6 +30,7 @@ from jaxpipe.cli.evaluate import evaluate
 from jaxpipe.cli.generate import generate
 from jaxpipe.cli.init import init
 from jaxpipe.cli.interchange import export, import_model
+from jaxpipe.cli.join import join
 from jaxpipe.cli.launch import launch
 from jaxpipe.cli.parse import parse
 from jaxpipe.cli.plan import plan
@@ -43,6 +42,7 @@ from jaxpipe.cli.simulate import simulate
 from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, write_tc
 from jaxpipe.cli.trace import trace
 from jaxpipe.cli.train import train
+from jaxpipe.cli.versions import version_line
 from jaxpipe.errors import ConfigError, RunError, UserError, printable
 from jaxpipe.runtime.process.mpirun import launched_rank
 
@@ -87,7 +87,7 @@ TOPICS: Mapping[str, Mapping[str, Command]] = {
     },
     "Inspect": {"runs": runs, "trace": trace, "compare": compare, "doctor": doctor},
     "Clusters": {"topo": topo, "emulate": emulate, "launch": launch},
-    "Faults": {"run": run, "chaos": chaos},
+    "Faults": {"run": run, "join": join, "chaos": chaos},
 }
 """All commands, as `jaxpipe --help` groups them."""
 
@@ -186,13 +186,6 @@ def _listed(commands: Mapping[str, Command], *, width: int) -> list[str]:
             subsequent_indent=" " * margin,
         )
     ]
-
-
-def version_line() -> str:
-    """Return the versions that a bug report needs; importing jax for its own takes a second."""
-    names = ("jaxpipe", "jax", "mpi4py")
-    packages = (f"{name} {metadata.version(name)}" for name in names)
-    return f"{', '.join(packages)}, Python {platform.python_version()}"
 
 
 def _of_system(error: OSError) -> Exception:

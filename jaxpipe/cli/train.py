@@ -18,6 +18,7 @@ def train(  # noqa: PLR0913  each is an option of the command line
     transport: TransportKind | None = None,
     plan: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     hooks: Annotated[str | None, tyro.conf.arg(metavar="MODULE:FUNCTION")] = None,
+    lock: Annotated[str | None, tyro.conf.arg(metavar="TOKEN")] = None,
 ) -> int:
     """Train a model on this host, or on the ranks of the `mpirun` that starts this command.
 
@@ -36,13 +37,16 @@ def train(  # noqa: PLR0913  each is an option of the command line
         plan: the plan.toml of this run, already resolved; the launcher passes it to its ranks.
         hooks: for fault injection: a function that returns the `jaxpipe.runtime.hooks.Hooks` of a
             rank, called in each rank with the path of the configuration and `rank`.
+        lock: the lock of the run's folder, which `jaxpipe run --hosts` holds for its ranks.
     """
     from jaxpipe.run.start import TrainRequest, check_training, start_training
 
     replaced = {"run.compute": compute, "run.transport": transport}
     # At the end, where they win over `--set`.
     settings += tuple(f"{key}={kind}" for key, kind in replaced.items() if kind is not None)
-    request = TrainRequest(config=config, settings=settings, resume=resume, plan=plan, hooks=hooks)
+    request = TrainRequest(
+        config=config, settings=settings, resume=resume, plan=plan, hooks=hooks, lock=lock
+    )
     if check:
         check_training(request)
         return 0

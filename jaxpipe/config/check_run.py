@@ -12,7 +12,7 @@ from jaxpipe.config.tuning import check_same_tuning
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.models.catalogue import FAMILY
 from jaxpipe.runtime.checkpoint import Checkpoint, latest, newest_valid
-from jaxpipe.runtime.config import Survival, TransportKind
+from jaxpipe.runtime.config import TransportKind
 from jaxpipe.runtime.data import open_dataset
 from jaxpipe.runtime.metrics.trackers import check_installed
 
@@ -30,7 +30,7 @@ def check_run(
 
     Raises:
         ConfigError: the sequence or the vocabulary does not fit the model, a tracker is not
-            installed, the folder holds a run already, or ranks cannot shrink to a smaller plan.
+            installed, or the folder holds a run already.
         DataError: the dataset is missing, corrupt or too small.
         CheckpointError: there is no checkpoint to resume from, or it is of another model.
     """
@@ -41,12 +41,6 @@ def check_run(
             f"`model.sequence` {config.model.sequence}; lower the first or raise the second"
         )
     check_installed(config.run.trackers)
-    if config.run.survive is Survival.SHRINK and config.plan.file is not None:
-        raise ConfigError(
-            f"a plan from a file cannot shrink: `run.survive` is {config.run.survive}, "
-            f"`plan.file` {config.plan.file}; remove the file, or set `run.survive` to "
-            f"{Survival.RESTART}"
-        )
     check_data(config, [open_dataset(Path(folder)) for folder in config.data.folders])
     folder = Path(config.run.folder)
     if resume:

@@ -167,7 +167,7 @@ def _tables(section: Any) -> list[tuple[str, Any]]:
 
 def _overridden(plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given fields that a plan file overrides."""
-    if plan.get("file") is None:
+    if not plan.get("file"):
         return {}
     return {key: value for key, value in plan.items() if key not in BESIDE_FILE}
 

@@ -23,7 +23,7 @@ class PlanConfig:
 
     file: str | None = None
     """Plan file written by `jaxpipe plan`. It overrides all other fields but `cluster`, `replan`
-    and those of drift."""
+    and those of drift. An empty name is none: so a setting can override that of a file."""
     cluster: str = "two-region"
     """Name in the catalogue (`jaxpipe topo list`), or path of a cluster file."""
     devices: tuple[str, ...] = ()
@@ -61,6 +61,8 @@ class PlanConfig:
     """Steps in a row that a link must be slow before it is reported [steps]."""
 
     def __post_init__(self) -> None:
+        if self.file == "":
+            object.__setattr__(self, "file", None)
         for field in ("stages", "replicas", "microbatch", "chunks", "drift_steps"):
             if getattr(self, field) < 1:
                 raise ValueError(f"`{field}` must be at least 1, is {getattr(self, field)}")

@@ -50,11 +50,17 @@ class Place:
 
 
 def find_place(
-    transport: Transport, config: Config, held: ExitStack, *, resume: bool
+    transport: Transport,
+    config: Config,
+    held: ExitStack,
+    *,
+    resume: bool,
+    lock: str | None = None,
 ) -> Place | None:
     """Return where the run has its folder; all ranks call this. None for a paced run.
 
-    Each disk's folder is locked until `held` is closed, except that of rank 0, who locks it later.
+    Each disk's folder is locked until `held` is closed, except that of rank 0, who locks it later,
+    and the one whose `lock` a supervisor holds.
 
     Raises:
         UserError: a folder cannot be written or is in use, there is no whole checkpoint to resume
@@ -69,7 +75,9 @@ def find_place(
         return Place(disks=disks)
     refusal = ""
     if disks.leads(transport.rank):
-        refusal = _refusal(folder, held, disks, rank=transport.rank, resume=resume)
+        refusal = _held_elsewhere(folder, disks, rank=transport.rank, resume=resume)
+    if not refusal and disks.leads(transport.rank) and transport.rank:
+        refusal = _lock(folder, held, disks, rank=transport.rank, token=lock)
     if refusal := first_text(transport, refusal, tag=GATHER_TAG, timeout_s=timeout_s):
         raise ConfigError(refusal)
     if not resume:
@@ -78,17 +86,20 @@ def find_place(
     return Place(disks=disks, available=available)
 
 
-def _refusal(folder: Path, held: ExitStack, disks: Disks, *, rank: int, resume: bool) -> str:
-    """Lock the folder of this disk, and return why the run cannot use it."""
+def _held_elsewhere(folder: Path, disks: Disks, *, rank: int, resume: bool) -> str:
+    """Return why the run cannot begin on this disk: it holds another one."""
     if not resume and committed_folders(folder):
         return (
             f"a run does not overwrite another: `run.folder` {folder} on {disks.hosts[rank]} holds "
             "checkpoints; continue with --resume, or name another folder"
         )
-    if rank == 0:
-        return ""
+    return ""
+
+
+def _lock(folder: Path, held: ExitStack, disks: Disks, *, rank: int, token: str | None) -> str:
+    """Lock the folder of this disk, and return why the run cannot use it."""
     try:
-        held.enter_context(locked(folder))
+        held.enter_context(locked(folder, token=token))
         forget_last_end(folder)
     except UserError as error:
         return f"{error} (on {disks.hosts[rank]})"

@@ -12,7 +12,8 @@ The file is created by a link, which is atomic on NFS as well. The holder touche
 seconds. Ages are differences of two times of the file system, so clocks need not agree.
 
 `jaxpipe run` holds the lock from its first attempt to the end of the last, also between them. Its
-attempts are its child processes, and a process may use a lock that its parent holds.
+attempts are its child processes, and a process may use a lock that its parent holds. With
+`--hosts`, attempts are ranks of `mpirun`, on any host, which show the token of the lock.
 """
 
 import errno
@@ -63,6 +64,11 @@ class FolderLock:
         self._holder = holder
         self._beat_s = time.monotonic()
 
+    @property
+    def token(self) -> str:
+        """What tells this lock from others; ranks that a launcher starts elsewhere show it."""
+        return self._holder.token
+
     def beat(self) -> None:
         """Touch the file, if that is due; a full disk or a lost folder is no reason to stop."""
         now_s = time.monotonic()
@@ -79,17 +85,17 @@ class FolderLock:
 
 
 @contextmanager
-def locked(folder: Path, *, beats: bool = True) -> Iterator[FolderLock]:
+def locked(folder: Path, *, beats: bool = True, token: str | None = None) -> Iterator[FolderLock]:
     """Hold the lock of a run folder, which is created if it is missing.
 
-    With `beats` a thread touches the file; without, the caller does. A lock of the parent process
-    is used, and stays when the block ends.
+    With `beats` a thread touches the file; without, the caller does. A lock of the parent process,
+    or with this `token`, is used, and stays when the block ends.
 
     Raises:
         ConfigError: another run holds the lock, or the folder cannot be written.
     """
     path, mine = folder / LOCK_FILE, _this_process()
-    if _is_held_by_parent(path):
+    if _is_held_by_parent(path) or _has_token(path, token):
         yield FolderLock(path, mine)
         return
     try:
@@ -146,6 +152,11 @@ def _is_held_by_parent(path: Path) -> bool:
         and (holder.machine, holder.process) == (_machine(), os.getppid())
         and _is_alive(holder)
     )
+
+
+def _has_token(path: Path, token: str | None) -> bool:
+    holder = _read(path)
+    return token is not None and holder is not None and holder.token == token
 
 
 def _acquire(path: Path, mine: Holder) -> None:

@@ -44,7 +44,8 @@ class Start:
     `resolved` is None on ranks of the user's own launcher: rank 0 then resolves the plan. Rank 0
     of a run that resumes has the `checkpoint`, or finds it. `place` is where the run has its
     folder, if ranks of the user's own launcher have found that out. `resume_line` returns the line
-    that names the command that continues the run, with more settings.
+    that names the command that continues the run, with more settings. `lock` is the token of the
+    lock of the folder, if a supervisor holds it.
     """
 
     config: Config
@@ -55,6 +56,7 @@ class Start:
     place: Place | None = None
     hooks: Hooks = NO_HOOKS
     resume_line: Callable[[Sequence[str]], str] = _same_command
+    lock: str | None = None
 
 
 def run_rank(start: Start, *, is_launched: bool) -> int:
@@ -132,7 +134,7 @@ def receive_plan(transport: Transport, start: Start, held: ExitStack) -> Start |
     refusal: UserError | None = None
     payload: bytes | None = None
     try:
-        place = find_place(transport, start.config, held, resume=start.resume)
+        place = find_place(transport, start.config, held, resume=start.resume, lock=start.lock)
         start = replace(start, place=place)
     except UserError:  # which all ranks have found
         transport.close()
@@ -175,7 +177,7 @@ def _prepared(start: Start, held: ExitStack, *, num_started: int) -> Start:
 
     A run that is complete has no plan.
     """
-    held.enter_context(locked(Path(start.config.run.folder)))
+    held.enter_context(locked(Path(start.config.run.folder), token=start.lock))
     folder, place = Path(start.config.run.folder), start.place
     found = None if place is None else place.checkpoint(folder)
     prepared = prepare(start.config, resume=start.resume, found=found)

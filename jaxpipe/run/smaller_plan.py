@@ -1,4 +1,8 @@
-"""Another plan for a run that has lost ranks, or has them back."""
+"""Another plan for a run that has lost ranks, or has them back.
+
+A plan file has one plan for one set of devices. The plan that follows it is described by fields of
+the section `plan`, as far as these can say what the file says.
+"""
 
 import json
 from collections.abc import Sequence
@@ -15,9 +19,12 @@ from jaxpipe.plan.partition import even_partition
 from jaxpipe.plan.replan import Future, Remaining, Replanned, candidates, choose
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.run.forecast import conditions_from
+from jaxpipe.schedule import ScheduleKind
 from jaxpipe.topo import Cluster
 
 _SIZES = ("plan.stages", "plan.replicas", "plan.cut", "plan.cuts", "plan.shares")
+_OF_FILE = ("file", "schedule", "microbatch", "chunks", "all_reduce")
+"""Fields that a plan file decides, and that stay when the plan is made again."""
 
 
 def smaller(
@@ -27,20 +34,44 @@ def smaller(
 
     `settings` are those that `config` was read with; they are kept, except for the size of a plan.
     `devices` names the remaining devices, for example without the one of a lost rank. All ranks
-    read a checkpoint, so no state moves. A plan from a file cannot be resized.
+    read a checkpoint, so no state moves.
+
+    Raises:
+        UserError: the plan file cannot be read, or is for another cluster.
     """
     num_ranks = config.plan.num_ranks
+    if config.plan.file is not None:
+        num_ranks = plan_from(config).num_ranks
     if num_ranks is None:
         return None
     found = within(config, num_ranks=num_ranks - 1, devices=devices, moves=False)
     if found is None:
         return None
-    changed = (*_SIZES, "plan.devices") if devices else _SIZES
+    return plan_settings(found.plan, settings, before=config.plan, names_devices=bool(devices))
+
+
+def plan_settings(
+    found: PlanConfig, settings: Sequence[str], *, before: PlanConfig, names_devices: bool
+) -> tuple[str, ...]:
+    """Return settings with which a configuration has the plan that was `found`.
+
+    `settings` are those with which it has the plan `before`; those of the plan's size are replaced,
+    and of its devices, if they are named.
+
+    >>> before, found = PlanConfig(file="plan.toml"), PlanConfig(stages=3, replicas=1)
+    >>> plan_settings(found, ["run.seed=1"], before=before, names_devices=False)[:3]
+    ('run.seed=1', 'plan.file=', 'plan.schedule=1f1b')
+    """
+    kept_fields = _OF_FILE if before.file is not None else ()
+    changed = {*_SIZES, *(f"plan.{name}" for name in kept_fields)}
+    changed |= {"plan.devices"} if names_devices else set()
     # Later settings would win, but each attempt would lengthen the command line.
     kept = [each for each in settings if each.split("=")[0] not in changed]
+    values = ((name, getattr(found, name)) for name in kept_fields)
+    of_file = [f"plan.{name}={'' if value is None else value}" for name, value in values]
     # Names of devices need no escapes in TOML: `jaxpipe.topo.names` has their rule.
-    named = (f"plan.devices={json.dumps(list(found.plan.devices))}",) if devices else ()
-    return (*kept, *_size_settings(found.plan), *named)
+    named = (f"plan.devices={json.dumps(list(found.devices))}",) if names_devices else ()
+    return (*kept, *of_file, *_size_settings(found), *named)
 
 
 def _size_settings(plan: PlanConfig) -> tuple[str, ...]:
@@ -89,7 +120,7 @@ def replanned(
     moves: bool = True,
 ) -> tuple[Config, Replanned] | None:
     """Return the configuration of `within`, and what its plan costs."""
-    if config.plan.file is not None or num_ranks < 1:
+    if num_ranks < 1:
         return None
     cluster = cluster_from(config)
     config = replace(
@@ -97,6 +128,11 @@ def replanned(
         plan=replace(config.plan, all_reduce=config.plan.all_reduce or all_reduce),
     )
     running = running or plan_from(config, cluster)
+    if config.plan.file is not None:
+        described = without_file(config.plan, running)
+        if described is None:
+            return None
+        config = replace(config, plan=described)
     index = {device.name: number for number, device in enumerate(cluster.devices)}
     used = [device for row in running.placement for device in row]
     there = tuple(index[name] for name in devices) or tuple(used)
@@ -128,6 +164,25 @@ def replanned(
     if best is None or (sized := _sized(config, best.plan.pipelines, names, cluster)) is None:
         return None
     return sized, best
+
+
+def without_file(config: PlanConfig, plan: Plan) -> PlanConfig | None:
+    """Return a section `plan` for plans like the one of its file, of any size.
+
+    None if no section can describe them: with a schedule that is no generator's, ranks of several
+    devices, or replicas with different microbatches. A warm-up is left to the schedule.
+    """
+    sizes = {pipeline.microbatch for pipeline in plan.pipelines}
+    if not isinstance(plan.schedule, ScheduleKind) or plan.has_groups or len(sizes) > 1:
+        return None
+    return replace(
+        config,
+        file=None,
+        schedule=plan.schedule,
+        microbatch=sizes.pop(),
+        chunks=plan.num_chunks,
+        all_reduce=plan.all_reduce,
+    )
 
 
 def _sized(

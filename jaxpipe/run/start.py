@@ -65,7 +65,8 @@ class TrainRequest:
     """What `jaxpipe train` is asked for.
 
     `plan` is the plan file of a launcher that has resolved the plan; `hooks` names the function
-    that makes the hooks of a rank, as `MODULE:FUNCTION`.
+    that makes the hooks of a rank, as `MODULE:FUNCTION`. `lock` is the token of the lock that the
+    supervisor of the run holds.
     """
 
     config: Path
@@ -73,6 +74,7 @@ class TrainRequest:
     resume: bool = False
     plan: Path | None = None
     hooks: str | None = None
+    lock: str | None = None
 
     def rank_arguments(self, plan_file: Path) -> list[str]:
         """Return the command line with which a launcher starts each rank."""
@@ -174,6 +176,7 @@ def _be_rank(request: TrainRequest, config: Config, here: LaunchedRank) -> int:
         resolved=resolved,
         hooks=hooks,
         resume_line=request.resume_line,
+        lock=request.lock,
     )
     return run_rank(start, is_launched=True)
 

@@ -3,6 +3,7 @@
 import logging
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -144,6 +145,7 @@ def train_rank(
         with stop_on_signal(member.current_watchdog, is_launched=member.is_launched) as received:
             begin = partial(_train_first, member, job, resolved, resume=resume, found=found)
             outcome = _train_to_the_end(member, begin)
+        _mark_ended(member)
     except BaseException as error:
         # Before `close`, which ends the process.
         _keep_error(member, error)
@@ -198,6 +200,18 @@ def _leave(member: Member, *, is_over: bool) -> None:
     except RankLostError:
         if not has_ended(folder):
             raise
+
+
+def _mark_ended(member: Member) -> None:
+    """Mark on each disk that the run has ended in order.
+
+    The exit code does not tell: an `mpirun` that has lost a host ends with 0 as well.
+    """
+    disks, rank = member.disks, member.transport.rank
+    # Survivors have marked it before they left, and spare ranks do not know.
+    if not member.survives and (rank == 0 if disks is None else disks.leads(rank)):
+        with suppress(OSError):  # a folder that has become read-only is no reason to fail
+            mark_ended(Path(member.config.run.folder))
 
 
 def _train_first(

@@ -93,6 +93,18 @@ def test_a_lock_of_the_parent_is_used_and_stays(tmp_path: Path) -> None:
     assert not (tmp_path / "lock").exists()
 
 
+def test_a_lock_is_used_by_those_that_have_its_token(tmp_path: Path) -> None:
+    with locked(tmp_path, beats=False) as mine:
+        before = lock_of(tmp_path)
+        with locked(tmp_path, token=mine.token):
+            assert lock_of(tmp_path) == before
+        assert lock_of(tmp_path) == before
+        with pytest.raises(ConfigError), locked(tmp_path, token="another"):
+            raise AssertionError("it is held")
+    with locked(tmp_path, token="another"):  # nobody holds it
+        assert lock_of(tmp_path) != before
+
+
 def test_an_input_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
     with locked(tmp_path / "new"):
         pass

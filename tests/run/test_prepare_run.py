@@ -10,7 +10,7 @@ from jaxpipe import topo
 from jaxpipe.config import config_from, describe
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import num_parameters
-from jaxpipe.plan import ResolvedPlan, read_plan, read_resolved_plan
+from jaxpipe.plan import ResolvedPlan, read_plan, read_resolved_plan, write_plan
 from jaxpipe.run.prepare_run import (
     PLAN_FILE,
     begin_folder,
@@ -37,6 +37,20 @@ def test_the_folder_of_a_run_begins_with_its_plan(tmp_path: Path, dataset: Path)
     assert read_cause(folder) is None
     assert read_plan(folder / PLAN_FILE, CLUSTER) == prepared.plan
     assert read_resolved_plan(folder / PLAN_FILE) == ResolvedPlan.of(prepared.plan, CLUSTER)
+
+
+def test_a_plan_file_may_shrink_if_its_schedule_has_a_name(tmp_path: Path, dataset: Path) -> None:
+    sections = {"run": {"survive": "shrink"}, "plan": {"cluster": "two-region"}}
+    section = prepare(config_from(tiny_tree(tmp_path / "run", dataset, **sections)), resume=False)
+    file = tmp_path / "plan.toml"
+    sections["plan"]["file"] = str(file)
+    by_file = config_from(tiny_tree(tmp_path / "run", dataset, **sections))
+    write_plan(section.plan, CLUSTER, file)
+    assert prepare(by_file, resume=False).plan == section.plan
+    custom = replace(section.plan, schedule=section.plan.compute_schedule())
+    write_plan(custom, CLUSTER, file)
+    with pytest.raises(ConfigError, match=r"its schedule has a name.*`plan\.file`"):
+        prepare(by_file, resume=False)
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, dataset: Path) -> None:

@@ -1,7 +1,7 @@
 """A run is started again as often as there is use in it, and with as many ranks as there are."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from jaxpipe.config import cluster_from, config_from, load_config, plan_from
-from jaxpipe.plan import ResolvedPlan
+from jaxpipe.plan import ResolvedPlan, write_plan
 from jaxpipe.run import Attempt, Run, smaller, supervise, within
 from jaxpipe.run.prepare_run import write_resolved_plan
+from jaxpipe.run.smaller_plan import without_file
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.watchdog import Cause, CauseKind, clear_cause, write_cause
 from jaxpipe.topo.toml_text import toml_text
@@ -289,3 +290,38 @@ def test_settings_of_another_plan_take_the_place_of_those_of_the_file(tmp_path: 
     made = plan_from(load_config(path, settings))
     assert made.num_ranks < 4
     assert made.batch == 8
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_plan_file_is_planned_again_as_a_section_would_be(tmp_path: Path, chunks: int) -> None:
+    stages = 2 * chunks
+    kind = "1f1b" if chunks == 1 else "interleaved-1f1b"
+    plan = {"stages": stages, "replicas": 2, "schedule": kind, "chunks": chunks}
+    path, by_file = tmp_path / "config.toml", tmp_path / "by-file.toml"
+    path.write_text(toml_text(six_layers(tmp_path, tmp_path, plan={**plan, "all_reduce": "ring"})))
+    section = load_config(path)
+    write_plan(plan_from(section), cluster_from(section), tmp_path / "plan.toml")
+    file = {"file": str(tmp_path / "plan.toml"), "stages": 7}  # the file overrides
+    by_file.write_text(toml_text(six_layers(tmp_path, tmp_path, plan=file)))
+    left = [device.name for device in cluster_from(section).devices][1:4]
+    found = [
+        smaller(load_config(each, notice=None), ("run.seed=3",), devices=left)
+        for each in (path, by_file)
+    ]
+    assert all(found)
+    made = [
+        plan_from(load_config(each, settings or ()))
+        for each, settings in zip((path, by_file), found, strict=True)
+    ]
+    assert made[0] == made[1]
+    assert made[0].num_ranks < 4
+
+
+def test_a_plan_file_with_a_schedule_of_its_own_has_no_smaller_plan(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(toml_text(six_layers(tmp_path, tmp_path)))
+    config = load_config(path)
+    plan = plan_from(config)
+    custom = replace(plan, schedule=plan.compute_schedule())
+    assert without_file(config.plan, plan) is not None
+    assert without_file(config.plan, custom) is None

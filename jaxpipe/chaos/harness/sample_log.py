@@ -6,6 +6,8 @@ rank, and a checksum for each row of the batch that it reads.
 """
 
 import os
+import re
+import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,22 +43,46 @@ class FedSamples:
 def recorder(config: Path, *, rank: int) -> "SampleRecorder":  # noqa: ARG001  a factory of hooks
     """Return the hooks of a rank, which write down its samples.
 
-    The ranks of an attempt have the same parent, whose start numbers the attempt.
+    The ranks of an attempt have the same launcher, whose start numbers the attempt.
     """
-    started_s = psutil.Process(os.getppid()).create_time()
+    started_s = psutil.Process(_launcher(os.environ) or os.getppid()).create_time()
     path = config.with_name(f"fed-{os.getpid()}.jsonl")
     return SampleRecorder(path, attempt=round(1000 * started_s))
 
 
+def slow_recorder(config: Path, *, rank: int) -> "SampleRecorder":
+    """Return the same hooks, with which a step takes at least a tenth of a second."""
+    found = recorder(config, rank=rank)
+    found.least_s = 0.1
+    return found
+
+
+def _launcher(environment: Mapping[str, str]) -> int | None:
+    """Return the process of the Open MPI that has started this rank, maybe from an emulated host.
+
+    There the parent of a rank is a daemon of its host.
+
+    >>> _launcher({"PMIX_NAMESPACE": "prterun-here-0-4711@1"}), _launcher({})
+    (4711, None)
+    """
+    words = re.fullmatch(r"prterun-.*-(\d+)@\d+", environment.get("PMIX_NAMESPACE", ""))
+    return None if words is None else int(words[1])
+
+
 class SampleRecorder(Hooks):
-    """Hooks that write a line for each batch of training samples that the rank reads."""
+    """Hooks that write a line for each batch of training samples that the rank reads.
+
+    Each step waits for `least_s` before it.
+    """
 
     def __init__(self, path: Path, *, attempt: int) -> None:
+        self.least_s = 0.0
         self._path = path
         self._attempt = attempt
 
     def after_read(self, plan: Plan, tokens: np.ndarray | None, *, rank: int, step: int) -> None:
         """Write down what was read, if anything."""
+        time.sleep(self.least_s)
         if tokens is None:
             return
         line = _fed(plan, tokens, rank=rank, step=step, attempt=self._attempt)

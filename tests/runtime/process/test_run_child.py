@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.runtime.process import mpirun
-from jaxpipe.runtime.process.mpirun import recorded_signals, run_child
+from jaxpipe.runtime.process.mpirun import Wish, recorded_signals, run_child
 
 REPOSITORY = Path(__file__).parents[3]
 CHILD = """
@@ -54,6 +54,39 @@ def wait_for(file: Path) -> None:
     while not file.exists():
         assert time.monotonic() < deadline_s, file
         time.sleep(0.01)
+
+
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # a worker may have JAX's threads
+@pytest.mark.parametrize(
+    ("wish", "signals", "code"),
+    [(Wish.STOP, ["SIGUSR1"], 7), (Wish.END, ["SIGTERM"], 1), (Wish.KILL, [], 1)],
+)
+def test_a_child_stops_ends_or_is_gone_as_its_caller_wishes(
+    tmp_path: Path, wish: Wish, signals: list[str], code: int
+):
+    program = f"""
+import signal, sys, time
+from pathlib import Path
+
+def end(number, _):
+    with Path({str(tmp_path / "got")!r}).open("a") as file:
+        file.write(signal.Signals(number).name + " ")
+    time.sleep(0.4)  # the wish comes again meanwhile
+    sys.exit(7)
+
+signal.signal(signal.SIGUSR1, end)
+signal.signal(signal.SIGTERM, end)
+Path({str(tmp_path / "ready")!r}).touch()
+time.sleep(60)
+"""
+
+    def poll() -> Wish | None:
+        return wish if (tmp_path / "ready").exists() else None
+
+    found = run_child([sys.executable, "-c", program], first_signal=signal.SIGUSR1, poll=poll)
+    assert found == code
+    got = (tmp_path / "got").read_text().split() if signals else []
+    assert got == signals
 
 
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # a worker may have JAX's threads

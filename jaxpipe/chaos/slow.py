@@ -1,0 +1,80 @@
+"""A link falls to a tenth of its bandwidth: it is named, and nothing else happens.
+
+Two replicas train on two hosts in namespaces (htb), each with a disk of its own, under `jaxpipe run
+--hosts`; the gradients cross the link in each step. Needs root.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from ipaddress import ip_address
+
+from jaxpipe.chaos.harness.own_hosts import Case, HostsRun, hosts_run, trials_over_hosts
+from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
+from jaxpipe.topo.emulate import EngineKind, addresses
+from jaxpipe.topo.emulate.commands import tc_batch
+from jaxpipe.topo.tc import tc_commands
+
+_CLUSTER = "homogeneous:hosts=2,delay_ms=0.1,bandwidth_gbps=0.02"
+_SLOWER = 10.0
+_STEPS_BEFORE = 10
+_SECTIONS = {
+    # Reports every two steps, of which two in a row have to be slow.
+    "plan": {"stages": 1, "replicas": 2, "schedule": "1f1b", "drift_steps": 4},
+    "trace": {"links_every": 2},
+    "checkpoint": {"every": 20},
+}
+
+
+def _trials(setup: Setup) -> Iterator[Trial]:
+    return trials_over_hosts(setup, _one, name="slow")
+
+
+def _one(case: Case) -> Trial:
+    after_s = random.Random(case.seed).uniform(0.0, 2.0)
+    work = partial(_trial, case, after_s)
+    return tried(f"the link falls {after_s:.2f} s after step {_STEPS_BEFORE}", work)
+
+
+def _trial(case: Case, after_s: float, figures: dict[str, float]) -> None:
+    network = hosts_run(
+        case.folder, case.dataset, cluster=_CLUSTER, kind=EngineKind.HTB, **_SECTIONS
+    )
+    with network as run:
+        run.wait_for_steps(_STEPS_BEFORE)
+        time.sleep(after_s)
+        slow_down(run, by=_SLOWER)
+        begin_s = time.monotonic()
+        run.wait_until(lambda: run.said("planned were 0.02 Gbps"), what="the link is named")
+        figures["named_s"] = time.monotonic() - begin_s
+        run.finish(case, figures)
+        expect(not run.said("attempt 2"), f"it was started again: {run.started.stdout[-600:]}")
+
+
+def slow_down(run: HostsRun, *, by: float) -> None:
+    """Change the rates of all links, which htb shapes at the hosts that send."""
+    cluster, owner = run.emulation.cluster, run.emulation.owner
+    bandwidth = cluster.bandwidth_bytes_per_s / by
+    slow = replace(cluster, bandwidth_bytes_per_s=bandwidth, alone_bytes_per_s=bandwidth)
+    own = {
+        host.name: ip_address(addresses.data_address(number))
+        for number, host in enumerate(cluster.hosts)
+    }
+    commands = tc_commands(slow, own, device=addresses.DEVICE)
+    for number, host in enumerate(cluster.hosts):
+        classes = [each for each in commands[host.name] if each[0] == "class"]
+        changes = [("class", "change", *each[2:]) for each in classes]
+        tc_batch(changes, namespace=owner.namespace(number))
+
+
+SLOW = Family(
+    name="slow",
+    does="the link between two hosts falls to a tenth of its bandwidth (namespaces, htb)",
+    aim="the link is named (`named_s`); one attempt; no sample lost or doubled; losses equal to an "
+    "undisturbed run's within 0.001 of them",
+    num_trials=0,
+    num_trials_full=20,
+    trials=_trials,
+)

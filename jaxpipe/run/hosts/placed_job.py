@@ -1,0 +1,123 @@
+"""Start processes on the hosts of a plan with Open MPI's `mpirun`: ranks, or a sign of life.
+
+`mpirun` starts a daemon on each other host over ssh, so each must be reachable by its name without
+a password, with Python, configuration and run folder at the same paths.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from jaxpipe.runtime.process.affinity import die_with_parent
+from jaxpipe.runtime.process.blocked_signal import is_supported
+from jaxpipe.runtime.process.job_folder import job_folder
+from jaxpipe.runtime.process.mpirun import (
+    MEMORY_SETTINGS,
+    Wish,
+    find_mpirun,
+    launch_command,
+    run_child,
+)
+
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starter:
+    """Starts processes; its hostfiles lie in `folder`, and `environment` is for `mpirun`."""
+
+    folder: Path
+    environment: Mapping[str, str]
+
+    def command(self, hosts: Sequence[str]) -> tuple[str, ...]:
+        """Return the command of `mpirun` that starts a process per entry, without its program."""
+        number, name = tempfile.mkstemp(dir=self.folder, prefix="hosts-")
+        with os.fdopen(number, "w") as file:
+            file.writelines(f"{host}\n" for host in hosts)
+        return launch_command(find_mpirun(), num_ranks=len(hosts), hosts=Path(name))
+
+    def run_ranks(
+        self,
+        hosts: Sequence[str],
+        arguments: Sequence[str],
+        *,
+        can_stop: Callable[[], bool],
+        poll: Callable[[], Wish | None],
+    ) -> int:
+        """Run `jaxpipe` with these arguments as ranks on these hosts; return the exit code."""
+        return run_child(
+            [*self.command(hosts), sys.executable, "-P", "-m", "jaxpipe", *arguments],
+            first_signal=signal.SIGUSR1,
+            blocks_sigterm=is_supported(),
+            can_stop=can_stop,
+            poll=poll,
+            environment=self.environment,
+        )
+
+
+@contextmanager
+def starter() -> Iterator[Starter]:
+    """Yield what starts processes; its files are removed after the block."""
+    with tempfile.TemporaryDirectory(prefix="jaxpipe-hosts-") as name, job_folder() as environment:
+        yield Starter(folder=Path(name), environment=environment)
+
+
+class SignOfLife:
+    """Whether `mpirun` can start a process on a host, as a child process that finds it out."""
+
+    def __init__(self, start: Starter, host: str) -> None:
+        self.host = host
+        self._since_s = time.monotonic()
+        self._process = subprocess.Popen(
+            [*start.command([host]), "true"],
+            env={**MEMORY_SETTINGS, **start.environment, **os.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=partial(die_with_parent, signal.SIGKILL),  # noqa: PLW1509  only prctl
+            process_group=0,
+        )
+
+    def poll(self, *, timeout_s: float) -> bool | None:
+        """Return whether it can; None while that is unknown, False after the timeout."""
+        code = self._process.poll()
+        if code is None and time.monotonic() - self._since_s > timeout_s:
+            self.stop()
+            return False
+        return None if code is None else code == 0
+
+    def stop(self) -> None:
+        """End the child."""
+        self._process.kill()
+        self._process.wait()
+
+
+def answering(start: Starter, hosts: Sequence[str], *, here: str, most_s: float) -> tuple[str, ...]:
+    """Return which of these hosts answer within `most_s`, in order; this one always does.
+
+    Once half of them have answered, the others have three times as long as those took, and two
+    seconds at least.
+    """
+    begin_s = time.monotonic()
+    asked = [SignOfLife(start, host) for host in hosts if host != here]
+    alive = {here} & set(hosts)
+    open_, timeout_s = list(asked), most_s
+    while open_:
+        for each in open_[:]:
+            answer = each.poll(timeout_s=timeout_s)
+            if answer is None:
+                continue
+            open_.remove(each)
+            alive |= {each.host} if answer else set()
+        if len(asked) > 1 and 2 * len(open_) <= len(asked) and alive - {here}:
+            timeout_s = min(timeout_s, max(2.0, 3.0 * (time.monotonic() - begin_s)))
+        time.sleep(_POLL_S)
+    return tuple(host for host in hosts if host in alive)

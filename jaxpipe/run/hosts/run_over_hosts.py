@@ -1,0 +1,128 @@
+"""`jaxpipe run --hosts`: the desk, the lock and the supervisor of a run over hosts."""
+
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxpipe.config import Config, load_config
+from jaxpipe.errors import ConfigError
+from jaxpipe.run.folder_lock import locked
+from jaxpipe.run.hosts.host_plan import Planner
+from jaxpipe.run.hosts.join_desk import JoinDesk
+from jaxpipe.run.hosts.join_words import JOIN_FILE, JoinAddress, new_key, write_join_file
+from jaxpipe.run.hosts.joining import Joining
+from jaxpipe.run.hosts.placed_job import starter
+from jaxpipe.run.hosts.supervise_hosts import HostsRun, HostsSupervisor
+from jaxpipe.run.start import TrainRequest
+from jaxpipe.runtime.config import ComputeKind, Survival
+
+_MOST_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsRequest:
+    """What `jaxpipe run --hosts` is asked for; hosts join at `listen`, as HOST:PORT."""
+
+    train: TrainRequest
+    max_restarts: int
+    versions: str
+    listen: str | None = None
+
+
+def run_over_hosts(request: HostsRequest, *, show: Callable[[str], object]) -> int:
+    """Run over the hosts of the plan, and those that join; return the exit code.
+
+    Raises:
+        UserError: the input is wrong, or the folder is in use.
+    """
+    train = request.train
+    config = load_config(train.config, train.settings, notice=show)
+    _check(config)
+    planner = Planner(config=train.config, settings=train.settings)
+    plan, folder = planner.own(), Path(config.run.folder)
+    host, port = listen_address(request.listen)
+    with locked(folder, beats=False) as lock, starter() as start:
+        start.command(plan.hosts)  # or says what lacks
+
+        def arguments(settings: Sequence[str], resumes: bool) -> list[str]:
+            as_rank = TrainRequest(config=train.config, settings=tuple(settings))
+            hooks = [] if train.hooks is None else ["--hooks", train.hooks]
+            resume = ["--resume"] if resumes else []
+            return [*as_rank.arguments, *resume, *hooks, "--lock", lock.token]
+
+        key = new_key()
+        with closing(_desk(key, host=host, port=port)) as desk:
+            address = JoinAddress(host=host or socket.gethostname(), port=desk.port, key=key)
+            file = write_join_file(folder, address)
+            show(f"{plan}\nother hosts join with: jaxpipe join {file}")
+            run = HostsRun(
+                config=train.config,
+                settings=train.settings,
+                max_restarts=request.max_restarts,
+                here=socket.gethostname(),
+                arguments=arguments,
+                beat=lock.beat,
+                show=show,
+            )
+            joining = Joining(
+                desk=desk,
+                planner=planner,
+                start=start,
+                versions=request.versions,
+                there=list(plan.used),
+                show=show,
+            )
+            try:
+                return HostsSupervisor(run, joining).supervise(plan, resume=train.resume)
+            finally:
+                joining.close()
+                (folder / JOIN_FILE).unlink(missing_ok=True)
+
+
+def listen_address(text: str | None) -> tuple[str, int]:
+    """Return host and port of `--listen`; an empty host is all addresses, port 0 any free one.
+
+    >>> listen_address("10.0.0.1:4711"), listen_address(None)
+    (('10.0.0.1', 4711), ('', 0))
+
+    Raises:
+        ConfigError: it is no address.
+    """
+    if text is None:
+        return "", 0
+    host, colon, port = text.rpartition(":")
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= _MOST_PORT
+    if not colon or not is_port:
+        raise ConfigError(
+            f"hosts join at an address with a port: `--listen` is {text!r:.80}; give HOST:PORT, "
+            "such as 10.0.0.1:4711"
+        )
+    return host, int(port)
+
+
+def _desk(key: str, *, host: str, port: int) -> JoinDesk:
+    try:
+        return JoinDesk(bytes.fromhex(key), address=host, port=port)
+    except OSError as error:
+        raise ConfigError(
+            f"`--listen` must be a free address of this host, is {host}:{port}: {error.strerror}"
+        ) from error
+
+
+def _check(config: Config) -> None:
+    """Check that ranks of other hosts can run this configuration.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    wrong = {
+        "run.compute": (config.run.compute, ComputeKind.REAL),
+        "run.survive": (config.run.survive, Survival.RESTART),
+    }
+    for field, (value, needed) in wrong.items():
+        if value is not needed:
+            raise ConfigError(
+                f"`--hosts` restarts ranks that train: `{field}` is {value}; set it to {needed}"
+            )

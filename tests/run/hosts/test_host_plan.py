@@ -1,0 +1,74 @@
+"""The plan of a run follows the hosts that are there, and returns to the configured one."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from jaxpipe.config import cluster_from, load_config, plan_from
+from jaxpipe.errors import ConfigError
+from jaxpipe.plan import write_plan
+from jaxpipe.run.hosts.host_plan import Planner
+from jaxpipe.topo.toml_text import toml_text
+from tests.runtime.training import tiny_tree
+
+CLUSTER = "homogeneous:hosts=4,delay_ms=0,bandwidth_gbps=1e7"
+TWO = ["here-0:0", "here-1:0"]
+
+
+def planner(tmp_path: Path, **plan: object) -> Planner:
+    path = tmp_path / "config.toml"
+    section = {"cluster": CLUSTER, "devices": TWO, "stages": 2, "replicas": 1, **plan}
+    tree = tiny_tree(tmp_path / "run", tmp_path, model={"num_layers": 6}, plan=section)
+    path.write_text(toml_text(tree))
+    return Planner(config=path, settings=("run.seed=3",))
+
+
+def test_the_hosts_of_the_configured_plan_have_that_plan(tmp_path: Path) -> None:
+    found = planner(tmp_path)
+    own = found.own()
+    assert (own.settings, own.used) == (("run.seed=3",), ("here-0", "here-1"))
+    assert found.plan_for(["here-1", "here-0"]) == own
+
+
+def test_more_hosts_take_part_and_fewer_do_the_work(tmp_path: Path) -> None:
+    found = planner(tmp_path)
+    joined = found.plan_for(["here-0", "here-1", "here-3"])
+    assert joined is not None
+    assert Counter(joined.hosts) == {"here-0": 1, "here-1": 1, "here-3": 1}
+    made = load_config(found.config, joined.settings)
+    plan, cluster = plan_from(made), cluster_from(made)
+    hosts = [cluster.devices[plan.device(rank)].host for rank in range(plan.num_ranks)]
+    assert tuple(hosts) == joined.hosts
+    assert plan.batch == made.train.batch
+    assert made.run.seed == 3
+    left = found.plan_for(["here-0"])
+    assert left is not None
+    assert left.hosts == ("here-0",)
+    other = found.plan_for(["here-2", "here-3"])
+    assert other is not None
+    assert set(other.hosts) == {"here-2", "here-3"}
+
+
+def test_no_host_is_left(tmp_path: Path) -> None:
+    assert planner(tmp_path).plan_for([]) is None
+
+
+def test_a_host_that_the_cluster_lacks_is_named_with_the_fix(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'elsewhere' is not in `plan\.cluster`.*add it"):
+        planner(tmp_path).plan_for(["here-0", "elsewhere"])
+
+
+def test_a_plan_file_is_followed_by_settings_that_unset_it(tmp_path: Path) -> None:
+    found = planner(tmp_path)
+    config = load_config(found.config, found.settings)
+    file = tmp_path / "plan.toml"
+    write_plan(plan_from(config), cluster_from(config), file)
+    by_file = Planner(config=found.config, settings=(f"plan.file={json.dumps(str(file))}",))
+    assert by_file.own().used == ("here-0", "here-1")
+    joined = by_file.plan_for(["here-0", "here-1", "here-2"])
+    assert joined is not None
+    assert "plan.file=" in joined.settings
+    assert len(joined.hosts) == 3
+    assert load_config(found.config, joined.settings).plan.file is None

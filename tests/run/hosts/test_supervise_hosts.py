@@ -1,0 +1,247 @@
+"""A run over hosts follows those that answer and those that join; `mpirun` is played here."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxpipe.run.hosts import joining, supervise_hosts
+from jaxpipe.run.hosts.host_plan import Planner
+from jaxpipe.run.hosts.join_words import AnswerKind, JoinRequest
+from jaxpipe.run.hosts.joining import Joining
+from jaxpipe.run.hosts.supervise_hosts import End, HostsRun, HostsSupervisor, end_of
+from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
+from jaxpipe.runtime.process.mpirun import Wish
+from jaxpipe.runtime.watchdog import Cause, CauseKind, mark_ended, write_cause
+from jaxpipe.topo.toml_text import toml_text
+from tests.runtime.training import tiny_tree
+
+CLUSTER = "homogeneous:hosts=4,delay_ms=0,bandwidth_gbps=1e7"
+STEPS = 30
+
+
+@dataclass
+class Act:
+    """An attempt: the hosts that ask to join, the step that it saves, and how it ends."""
+
+    asks: Sequence[str] = ()
+    step: int | None = None
+    code: int = 0
+    ends: bool = False
+    cause: Cause | None = None
+
+
+@dataclass
+class Theatre:
+    """Plays `mpirun`, the desk and the hosts."""
+
+    folder: Path
+    acts: Sequence[Act]
+    answers_by: Sequence[Sequence[str]] = ()
+    silent: Sequence[str] = ()
+    requests: list[JoinRequest] = field(default_factory=list)
+    started: list[tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
+    answered: list[tuple[str, AnswerKind, str]] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
+    wishes: list[list[Wish | None]] = field(default_factory=list)
+    num_failures: int = 0
+
+    def run_ranks(
+        self,
+        hosts: Sequence[str],
+        arguments: Sequence[str],
+        *,
+        can_stop: Callable[[], bool],
+        poll: Callable[[], Wish | None],
+    ) -> int:
+        act = self.acts[len(self.started)]
+        self.started.append((tuple(hosts), tuple(arguments)))
+        assert not can_stop()
+        watch = self.folder / "watch"
+        watch.mkdir(parents=True, exist_ok=True)
+        (watch / "rank-0.json").touch()
+        self.requests += [JoinRequest(host=host, versions="1", nonce="n") for host in act.asks]
+        self.wishes.append([poll(), poll()])
+        if act.step is not None:
+            folder = begin_checkpoint(self.folder, step=act.step)
+            commit(folder, write_shard(folder, "stage-0", {"a": np.ones(3)}), {})
+        if act.ends:
+            mark_ended(self.folder)
+        if act.cause is not None:
+            write_cause(self.folder, act.cause)
+        return act.code
+
+    def poll(self) -> tuple[JoinRequest, ...]:
+        found = tuple(self.requests)
+        self.requests.clear()
+        return found
+
+    def answer(self, host: str, kind: AnswerKind, text: str) -> None:
+        self.answered.append((host, kind, text))
+
+    def answering(self, _: Any, hosts: Sequence[str], **__: Any) -> tuple[str, ...]:
+        self.num_failures += 1
+        return tuple(h for h in hosts if h in self.answers_by[self.num_failures - 1])
+
+
+@contextmanager
+def stage(tmp_path: Path, theatre: Theatre) -> Iterator[HostsSupervisor]:
+    config = tmp_path / "config.toml"
+    plan = {"cluster": CLUSTER, "devices": ["here-0:0", "here-1:0"], "replicas": 1}
+    sections = {"model": {"num_layers": 6}, "plan": plan, "train": {"steps": STEPS}}
+    config.write_text(toml_text(tiny_tree(theatre.folder, tmp_path, **sections)))
+
+    class Alive:
+        def __init__(self, _: Any, host: str) -> None:
+            self.host = host
+
+        def poll(self, **_: Any) -> bool:
+            return self.host not in theatre.silent
+
+        def stop(self) -> None: ...
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(joining, "SignOfLife", Alive)
+    patch.setattr(supervise_hosts, "answering", theatre.answering)
+    run = HostsRun(
+        config=config,
+        settings=(),
+        max_restarts=2,
+        here="here-0",
+        arguments=lambda settings, resumes: [*settings, *(["--resume"] if resumes else [])],
+        beat=lambda: None,
+        show=theatre.shown.append,
+    )
+    there: Any = theatre
+    try:
+        yield HostsSupervisor(
+            run,
+            Joining(
+                desk=there,
+                planner=Planner(config=config, settings=()),
+                start=there,
+                versions="1",
+                there=["here-0", "here-1"],
+                show=theatre.shown.append,
+            ),
+        )
+    finally:
+        patch.undo()
+
+
+def play(tmp_path: Path, theatre: Theatre) -> int:
+    with stage(tmp_path, theatre) as supervisor:
+        own = Planner(config=tmp_path / "config.toml", settings=()).own()
+        return supervisor.supervise(own, resume=False)
+
+
+def test_a_run_that_is_done_at_once(tmp_path: Path) -> None:
+    theatre = Theatre(tmp_path / "run", [Act(step=STEPS, ends=True)])
+    assert play(tmp_path, theatre) == 0
+    assert theatre.started == [(("here-0", "here-1"), ())]
+    assert theatre.shown == ["attempt 1 is done"]
+
+
+def test_a_host_joins_after_a_step_and_the_step_is_announced(tmp_path: Path) -> None:
+    acts = [Act(asks=["here-2"], step=7, ends=True), Act(step=STEPS, ends=True)]
+    theatre = Theatre(tmp_path / "run", acts)
+    assert play(tmp_path, theatre) == 0
+    assert theatre.wishes == [[Wish.STOP, Wish.STOP], [None, None]]
+    hosts, arguments = theatre.started[1]
+    assert sorted(hosts) == ["here-0", "here-1", "here-2"]
+    assert "--resume" in arguments
+    assert [kind for _, kind, _ in theatre.answered] == [AnswerKind.WAIT, AnswerKind.JOINED]
+    assert "here-2 takes part from step 8 on: " in theatre.answered[1][2]
+
+
+def test_a_lost_host_is_left_out_and_may_be_back_after_the_next_failure(tmp_path: Path) -> None:
+    # An `mpirun` that has lost a host ends with 0, and its ranks leave no mark.
+    acts = [Act(step=5), Act(step=9, code=1), Act(step=STEPS, ends=True)]
+    both = ("here-0", "here-1")
+    theatre = Theatre(tmp_path / "run", acts, answers_by=[["here-0"], both])
+    assert play(tmp_path, theatre) == 0
+    assert [hosts for hosts, _ in theatre.started] == [both, ("here-0",), both]
+    assert "hosts that do not answer: here-1\nattempt 2 continues from step 5" in theatre.shown[0]
+
+
+def test_a_host_that_joined_and_is_lost_may_join_again(tmp_path: Path) -> None:
+    acts = [
+        Act(asks=["here-2"], step=5, ends=True),
+        Act(step=6),
+        Act(asks=["here-2"], step=7, ends=True),
+        Act(step=STEPS, ends=True),
+    ]
+    theatre = Theatre(tmp_path / "run", acts, answers_by=[("here-0", "here-1")])
+    assert play(tmp_path, theatre) == 0
+    assert [len(hosts) for hosts, _ in theatre.started] == [2, 3, 2, 3]
+
+
+def test_a_host_that_is_gone_before_its_first_step_is_asked_to_join_again(tmp_path: Path) -> None:
+    acts = [Act(asks=["here-2"], step=5, code=1), Act(step=STEPS, ends=True)]
+    theatre = Theatre(tmp_path / "run", acts, answers_by=[("here-0", "here-1")])
+    assert play(tmp_path, theatre) == 0
+    assert [len(hosts) for hosts, _ in theatre.started] == [2, 2]
+    assert [kind for _, kind, _ in theatre.answered] == [AnswerKind.WAIT, AnswerKind.REFUSED]
+    assert "join again" in theatre.answered[1][2]
+
+
+@pytest.mark.parametrize(
+    ("host", "versions", "silent", "why"),
+    [
+        ("here-2", "2", (), "same software"),
+        ("here-1", "1", (), "a part of the run already"),
+        ("elsewhere", "1", (), "not in `plan.cluster`"),
+        ("here-2", "1", ("here-2",), "starts no process"),
+    ],
+)
+def test_hosts_that_cannot_take_part_disturb_nothing(
+    tmp_path: Path, host: str, versions: str, silent: Sequence[str], why: str
+) -> None:
+    theatre = Theatre(tmp_path / "run", [Act(step=STEPS, ends=True)], silent=silent)
+    theatre.requests.append(JoinRequest(host=host, versions=versions, nonce="n"))
+    assert play(tmp_path, theatre) == 0
+    assert theatre.wishes == [[None, None]]
+    assert [kind for _, kind, _ in theatre.answered] == [AnswerKind.REFUSED]
+    assert why in theatre.answered[0][2]
+
+
+def test_an_error_that_recurs_ends_the_run(tmp_path: Path) -> None:
+    raised = Cause(kind=CauseKind.ERROR, message="ValueError: no", rank=1)
+    acts = [Act(step=5, code=1), *[Act(code=1, cause=raised)] * 2]
+    theatre = Theatre(tmp_path / "run", acts, answers_by=[("here-0", "here-1")] * 3)
+    assert play(tmp_path, theatre) == 1
+    assert theatre.shown[-1].endswith("no further attempt")
+
+
+def test_restarts_have_an_end(tmp_path: Path) -> None:
+    acts = [Act(step=step, code=1) for step in (1, 2, 3)]
+    theatre = Theatre(tmp_path / "run", acts, answers_by=[("here-0", "here-1")] * 3)
+    assert play(tmp_path, theatre) == 1
+    assert len(theatre.started) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "ended", "step", "was_asked", "expected"),
+    [
+        (0, True, STEPS, False, End.DONE),
+        (0, True, STEPS, True, End.DONE),
+        (0, True, 7, True, End.JOINED),
+        (0, True, 7, False, End.STOPPED),
+        (0, False, 7, True, End.FAILED),
+        (143, True, 7, True, End.STOPPED),
+        (2, False, 7, False, End.REFUSED),
+        (1, False, 7, True, End.FAILED),
+    ],
+)
+def test_how_an_attempt_has_ended(
+    tmp_path: Path, code: int, ended: bool, step: int, was_asked: bool, expected: End
+) -> None:
+    folder = begin_checkpoint(tmp_path, step=step)
+    commit(folder, write_shard(folder, "stage-0", {"a": np.ones(3)}), {})
+    if ended:
+        mark_ended(tmp_path)
+    assert end_of(code, tmp_path, steps=STEPS, was_asked=was_asked) is expected
