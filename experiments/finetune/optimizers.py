@@ -1,6 +1,6 @@
 """Muon beside AdamW on equal tokens: each with the best learning rate of its grid, three seeds."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
@@ -22,9 +22,9 @@ def rows(cases: Mapping[str, Any]) -> Iterator[Row]:
             yield _trained(case, name, best, seed)
 
 
-def summary(runs: list[Row]) -> list[Row]:
+def summary(runs: Sequence[Row]) -> list[Row]:
     """Return the mean and the range over seeds of each optimizer's best learning rate."""
-    found = []
+    found: list[Row] = []
     for name in ("adamw", "muon"):
         own = [row for row in runs if row["optimizer"] == name]
         rates = [row["learning rate"] for row in own]

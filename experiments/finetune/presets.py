@@ -21,10 +21,11 @@ def rows(cases: Mapping[str, Any]) -> Iterator[Row]:
     for name in presets():
         model = preset_config(name)
         if not (isinstance(model, GptConfig) and model.classes):
-            yield _row(name, model, cases)
+            yield row_of(name, model, cases)
 
 
-def _row(name: str, model: ModelConfig, cases: Mapping[str, Any]) -> Row:
+def row_of(name: str, model: ModelConfig, cases: Mapping[str, Any]) -> Row:
+    """Return the sizes of a model, and its memory under the plan found for each cluster."""
     whole = costs.num_parameters(model, layers=model.num_layers, embed=True, head=True)
     per_token = costs.train_flops_per_token(model, sequence=model.sequence)
     row: dict[str, str | int | float] = {

@@ -14,7 +14,7 @@ import numpy as np
 from experiments.finetune.command import jaxpipe, settings
 from experiments.finetune.texts import write_texts
 from experiments.table import Row
-from jaxpipe.config import restored_model
+from jaxpipe.config import restored_model, saved_config
 from jaxpipe.run.evaluate import held_out_losses
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.config import Loop
@@ -109,7 +109,8 @@ def _difference(exported: Path, python: Path, data: Path) -> float:
     """Return the largest difference of our logits from those of transformers, in float32."""
     checkpoint = open_checkpoint(latest(_TUNED))
     model, params = restored_model(checkpoint)
-    tokens = open_dataset(data).eval[: 4 * model.config.sequence].astype(np.int32).reshape(4, -1)
+    sequence = saved_config(checkpoint).model.sequence
+    tokens = open_dataset(data).eval[: 4 * sequence].astype(np.int32).reshape(4, -1)
     layers = range(model.num_layers)
     stage = Stage(model=model, index=0, num_stages=1, layers=layers, loop=Loop.SCAN)
     ours = np.asarray(stage.logits(jax.device_put(params), jnp.asarray(tokens)))

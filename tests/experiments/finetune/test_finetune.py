@@ -36,7 +36,7 @@ def test_the_summary_is_of_the_learning_rate_that_every_seed_had() -> None:
 
 def test_a_preset_has_its_memory_under_a_plan() -> None:
     cases = {"clusters": ["case5-worldwide"], "tokens_per_step": 8192, "budget_s": 0.1}
-    row = presets._row("llama-tiny", preset_config("llama-tiny"), cases)
+    row = presets.row_of("llama-tiny", preset_config("llama-tiny"), cases)
     assert row["parameters, M"] == pytest.approx(4.49, abs=0.01)
     stages = int(str(row["case5-worldwide: plan"]).split(" x ")[0])
     each = str(row["case5-worldwide: GiB of each stage"]).split(", ")
