@@ -47,9 +47,10 @@ def prepare(cases: Mapping[str, Any], *, tokenizer: Path | None = None) -> Mappi
 
 
 def pretrain(cases: Mapping[str, Any]) -> Row:
-    """Train the model on English and CPython, and return what that took."""
+    """Train the model on English and CPython, and return what that took; continue if begun."""
     folders = prepare(cases)
-    jaxpipe("train", cases["pretrain"]["config"], *settings(f"run.folder={PRETRAINED}"))
+    again = ("--resume",) if PRETRAINED.exists() else ()
+    jaxpipe("train", cases["pretrain"]["config"], *again, *settings(f"run.folder={PRETRAINED}"))
     return {"text": "english", **_cost(PRETRAINED), **_losses(PRETRAINED, folders)}
 
 

@@ -12,7 +12,15 @@ import numpy as np
 from jaxpipe.config import restored_model, saved_config, tokenizer_of
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.checkpoint import Checkpoint
-from jaxpipe.runtime.data import Dataset, Mixture, Samples, mixture_of, open_dataset
+from jaxpipe.runtime.data import (
+    Dataset,
+    Mixture,
+    Samples,
+    Tokenizer,
+    byte_level_definition,
+    mixture_of,
+    open_dataset,
+)
 from jaxpipe.runtime.data.samples import IGNORED
 
 if TYPE_CHECKING:  # they import jax
@@ -112,9 +120,16 @@ def _num_windows(data: Mixture, *, most: int | None) -> int:
 def _opened(folder: Path, checkpoint: Checkpoint) -> Dataset:
     """Open a dataset whose tokens are those of the model."""
     data = open_dataset(folder)
-    if data.labels is not None or data.tokenizer.definition != tokenizer_of(checkpoint).definition:
+    if data.labels is not None or _definition(data.tokenizer) != _definition(
+        tokenizer_of(checkpoint)
+    ):
         raise ConfigError(
             f"tokens mean what they meant in training: `--data` {folder} has labels or another "
             f"tokenizer than {checkpoint.folder}; prepare it with the tokenizer.json of the run"
         )
     return data
+
+
+def _definition(tokenizer: Tokenizer) -> str:
+    # A run on bytes keeps their definition as a file, as every run does; its dataset does not.
+    return tokenizer.definition or byte_level_definition()

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from jaxpipe.cli.main import main
-from jaxpipe.config import config_from, describe, read_merged, restored_model
+from jaxpipe.config import config_from, describe, keep_tokenizer, read_merged, restored_model
 from jaxpipe.interchange import begin_run, our_names, shape_of
 from jaxpipe.run.evaluate import held_out_losses
 from jaxpipe.runtime.checkpoint import Checkpoint, latest, open_checkpoint
+from jaxpipe.runtime.data import Bytes
 from jaxpipe.runtime.metrics.records import METRICS_FILE, StepMetrics, read_metrics
 from tests.runtime.training import Tree, run_tree, tiny_tree
 
@@ -126,6 +127,8 @@ def test_an_evaluation_is_that_of_training(
 ) -> None:
     last = metrics_of(adapted)[-1].eval_loss
     assert last is not None
+    # A run of ranks keeps the definition of its tokens, which its dataset of bytes does not have.
+    keep_tokenizer(Bytes(), adapted)
     # A batch of 8 windows, as in training.
     (found,) = held_out_losses(newest(adapted), [dataset], most_windows=8)
     assert found.num_targets == 8 * 16
