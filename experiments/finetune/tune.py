@@ -1,6 +1,5 @@
 """Pretrain, tune with adapters over two regions, export, and compare with transformers."""
 
-import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -92,7 +91,6 @@ def _cost(run: Path) -> Row:
         "steps": len(steps),
         "tokens, M": sum(step.tokens_per_s * step.step_s for step in steps) / 1e6,
         "minutes": sum(step.step_s for step in steps) / 60,
-        "load": f"{os.getloadavg()[0]:.0f}",
     }
 
 
