@@ -57,6 +57,7 @@ def test_each_rank_has_the_host_of_its_line(tmp_path: Path) -> None:
 
 @pytest.mark.mpi
 @pytest.mark.skipif("--oversubscribe" not in mpi_command(1), reason="Open MPI alone does that")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # a worker may have JAX's threads
 def test_a_host_without_a_name_does_not_answer_and_this_one_does(tmp_path: Path) -> None:
     starter = Starter(folder=tmp_path, environment={})
     hosts = ["here", "no-such-host.invalid"]
