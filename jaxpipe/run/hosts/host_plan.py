@@ -48,7 +48,7 @@ class Planner:
     """Plans for a configuration file with some settings.
 
     The file and that of the cluster are read each time: a machine may be added to the cluster while
-    the run goes on.
+    the run continues.
     """
 
     config: Path

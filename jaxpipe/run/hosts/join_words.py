@@ -26,7 +26,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.topo.regular_file import read_regular
 
 JOIN_FILE = "join.json"
-"""The address and the key of a run, in its folder; whoever can read it can join."""
+"""The address and the key of a run, in its folder; anyone who can read it can join."""
 
 MOST_BYTES = 4096
 """Of a word, or of the file."""
