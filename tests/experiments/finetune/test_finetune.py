@@ -1,4 +1,4 @@
-"""The parts of the experiment that train nothing: texts, the table of presets, the summary."""
+"""The parts of the experiment that train nothing: texts, and the table of presets."""
 
 import gzip
 import subprocess
@@ -10,28 +10,10 @@ from typing import Any
 import pytest
 
 from experiments.finetune import presets, texts
-from experiments.finetune.optimizers import summary
 from jaxpipe.models import preset_config
 
 ROOT = Path(__file__).parents[3]
 CASES = tomllib.loads((ROOT / "experiments" / "finetune" / "cases.toml").read_text())
-
-
-def test_the_summary_is_of_the_learning_rate_that_every_seed_had() -> None:
-    runs = [
-        {"optimizer": name, "learning rate": rate, "seed": seed, "held-out loss": loss}
-        for name, rate, seed, loss in (
-            ("adamw", 1e-3, 0, 1.9),
-            ("adamw", 3e-3, 0, 1.5),
-            ("adamw", 3e-3, 1, 1.7),
-            ("muon", 1e-2, 0, 1.4),
-            ("muon", 1e-2, 1, 1.2),
-            ("muon", 3e-2, 0, 1.45),
-        )
-    ]
-    adamw, muon = summary(runs)
-    assert (adamw["learning rate"], adamw["held-out loss, mean"]) == (3e-3, "1.6000")
-    assert (muon["learning rate"], muon["from"], muon["to"]) == (1e-2, "1.2000", "1.4000")
 
 
 def test_a_preset_has_its_memory_under_a_plan() -> None:
