@@ -1,6 +1,6 @@
 """Train, tune and count: `python -m experiments.finetune.run PART [--python PYTHON]`.
 
-presets   the table of all presets for text: many minutes, nothing is trained
+presets   the table of all presets for text: seconds, nothing is trained
 pretrain  `llama-tiny` on CPython and Debian's documentation: about ten minutes
 tune      adapters on French, over two emulated regions; export; transformers
 """

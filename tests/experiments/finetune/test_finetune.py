@@ -16,14 +16,22 @@ ROOT = Path(__file__).parents[3]
 CASES = tomllib.loads((ROOT / "experiments" / "finetune" / "cases.toml").read_text())
 
 
-def test_a_preset_has_its_memory_under_a_plan() -> None:
-    cases = {"clusters": ["case5-worldwide"], "tokens_per_step": 8192, "budget_s": 0.1}
-    row = presets.row_of("llama-tiny", preset_config("llama-tiny"), cases)
-    assert row["parameters, M"] == pytest.approx(4.49, abs=0.01)
-    stages = int(str(row["case5-worldwide: plan"]).split(" x ")[0])
-    each = str(row["case5-worldwide: GiB of each stage"]).split(", ")
-    assert len(each) == stages
-    assert all(float(memory) > 0 for memory in each)
+def test_a_preset_has_the_fewest_stages_whose_memory_the_devices_have() -> None:
+    cases = {"clusters": ["fluidstack-3region"], "tokens_per_step": 2**17}
+    small, large = (
+        presets.row_of(name, preset_config(name), cases) for name in ("llama-tiny", "gpt-xl-24")
+    )
+    assert small["parameters, M"] == pytest.approx(4.49, abs=0.01)
+    plan, memory = "fluidstack-3region: stages x replicas", "fluidstack-3region: GiB a stage"
+    assert small[plan] == "1 x 48"  # devices of 48 GB
+    stages = int(str(large[plan]).split(" x ")[0])
+    assert 48 % stages == 0
+    least, *_, most = [float(each) for each in str(large[memory]).split(" to ")] * 2
+    assert 0 < least <= most < 48e9 / 2**30
+    too_large = presets.row_of(
+        "alpa-15b", preset_config("alpa-15b"), {**cases, "clusters": ["laptop"]}
+    )
+    assert too_large["laptop: stages x replicas"] == "none fits"
 
 
 def test_texts_of_packages_are_those_with_the_given_ends(
