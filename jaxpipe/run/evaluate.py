@@ -16,10 +16,9 @@ from jaxpipe.runtime.data import (
     Dataset,
     Mixture,
     Samples,
-    Tokenizer,
-    byte_level_definition,
     mixture_of,
     open_dataset,
+    same_tokens,
 )
 from jaxpipe.runtime.data.samples import IGNORED
 
@@ -120,16 +119,9 @@ def _num_windows(data: Mixture, *, most: int | None) -> int:
 def _opened(folder: Path, checkpoint: Checkpoint) -> Dataset:
     """Open a dataset whose tokens are those of the model."""
     data = open_dataset(folder)
-    if data.labels is not None or _definition(data.tokenizer) != _definition(
-        tokenizer_of(checkpoint)
-    ):
+    if data.labels is not None or not same_tokens(data.tokenizer, tokenizer_of(checkpoint)):
         raise ConfigError(
             f"tokens mean what they meant in training: `--data` {folder} has labels or another "
             f"tokenizer than {checkpoint.folder}; prepare it with the tokenizer.json of the run"
         )
     return data
-
-
-def _definition(tokenizer: Tokenizer) -> str:
-    # A run on bytes keeps their definition as a file, as every run does; its dataset does not.
-    return tokenizer.definition or byte_level_definition()

@@ -21,6 +21,7 @@ from jaxpipe.runtime.data.byte_pairs import (
     BytePairs,
     byte_level_definition,
     load_byte_pairs,
+    same_tokens,
     train_byte_pairs,
 )
 from jaxpipe.runtime.data.document import Fields
@@ -57,6 +58,7 @@ __all__ = [
     "prepare_labelled",
     "read_labelled_text",
     "read_pictures",
+    "same_tokens",
     "sample",
     "train_byte_pairs",
 ]

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Integer, UInt32
 
 from jaxpipe.errors import DataError
+from jaxpipe.runtime.data.tokenizer import Tokenizer
 
 _END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 _log = logging.getLogger(__name__)
@@ -70,6 +71,21 @@ class BytePairs:
     def decode(self, tokens: Integer[np.ndarray, " tokens"]) -> str:
         """Return the text, separators spelt out."""
         return self._engine.decode(np.asarray(tokens).tolist(), skip_special_tokens=False)
+
+
+def same_tokens(one: Tokenizer, other: Tokenizer) -> bool:
+    """Return whether two tokenizers are the same; that of bytes may be defined by a file or not.
+
+    Runs and exports write the definition of bytes, a dataset of bytes has none.
+
+    >>> from jaxpipe.runtime.data import Bytes
+    >>> same_tokens(Bytes(), BytePairs(byte_level_definition()))
+    True
+    """
+    if one.definition == other.definition:
+        return True  # without importing `tokenizers`
+    definitions = {each.definition or byte_level_definition() for each in (one, other)}
+    return len(definitions) == 1
 
 
 def byte_level_definition() -> str:

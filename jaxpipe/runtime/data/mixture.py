@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.data.batches import serial_numbers
+from jaxpipe.runtime.data.byte_pairs import same_tokens
 from jaxpipe.runtime.data.input_shape import InputShape
 from jaxpipe.runtime.data.packing import packed_rows
 from jaxpipe.runtime.data.samples import LabelledRows, Numbers, Samples, Split, Windows
@@ -139,7 +140,7 @@ def _check_alike(datasets: Sequence[Dataset]) -> None:
                 f"`sources` must be text without labels, {each.source} has labels; name it alone, "
                 "as `folder`"
             )
-        if each.tokenizer.definition != datasets[0].tokenizer.definition:
+        if not same_tokens(each.tokenizer, datasets[0].tokenizer):
             raise DataError(
                 f"`sources` must have the same tokens: the tokenizer of {each.source} is not that "
                 f"of {datasets[0].source}; prepare it with the tokenizer.json of the other"

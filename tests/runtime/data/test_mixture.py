@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.data import (
+    BytePairs,
     Labelled,
     Mixture,
     Source,
+    byte_level_definition,
     mixture_of,
     prepare,
     prepare_labelled,
@@ -150,3 +152,13 @@ def test_sources_must_be_text_of_the_same_tokens(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match="text without labels, numbers has labels"):
         mixture_of([text, labelled], (1.0, 1.0), sequence=3)
+
+
+def test_bytes_with_and_without_a_definition_are_mixed(tmp_path: Path) -> None:
+    # A dataset that was prepared with the tokenizer.json of a run on bytes, and one of bytes.
+    (tmp_path / "text").write_text("some words of some text. " * 40)
+    source = Source(path=tmp_path / "text")
+    plain = prepare(source, tmp_path / "plain")
+    tokenizer = BytePairs(byte_level_definition())
+    defined = prepare(source, tmp_path / "defined", tokenizer=tokenizer)
+    assert len(mixture_of([plain, defined], (1.0, 1.0), sequence=8).train) == 2
