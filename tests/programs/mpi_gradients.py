@@ -1,14 +1,17 @@
-"""One rank of an MPI job: compute the gradients of some cases, and judge them."""
+"""One rank of an MPI job: compute the gradients of some cases, and save them for the test."""
 
 import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from jaxpipe.comm import BARRIER_TAG, barrier
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
+from jaxpipe.plan import Plan
 from jaxpipe.schedule import ScheduleKind
-from tests.oracles.one_device import draw_tokens, worst_error
+from tests.oracles.one_device import draw_tokens
 from tests.runtime.pipelined import compile_all, gradients_of_rank, make_uneven_plan, ops_of
 
 _COMPILE_S = 200.0
@@ -27,6 +30,19 @@ class Case:
     @property
     def num_ranks(self) -> int:
         return sum(len(cut) // self.chunks for cut in self.cuts)
+
+    def plan(self) -> Plan:
+        return make_uneven_plan(
+            schedule=self.schedule,
+            cuts=self.cuts,
+            num_microbatches=self.microbatches,
+            tied=self.tied,
+            num_chunks=self.chunks,
+        )
+
+    def file(self, folder: Path, rank: int) -> Path:
+        """Return the file without suffix of a rank's results: `.npz` gradients, `.json` totals."""
+        return folder / f"{CASES.index(self)}-{rank}"
 
 
 def alike(
@@ -74,32 +90,25 @@ CASES = (
 def main(folder: Path) -> None:
     transport = MpiTransport()
     try:
-        report = {}
-        for number, case in enumerate(CASES):
+        for case in CASES:
             if case.num_ranks == transport.num_ranks:
-                report[number] = {**asdict(case), "error": _error(case, transport)}
-        (folder / f"{transport.rank}.json").write_text(json.dumps(report))
+                _save(case, transport, case.file(folder, transport.rank))
     except BaseException as error:
         transport.close(error=error)
         raise
     transport.close()
 
 
-def _error(case: Case, transport: MpiTransport) -> float:
-    plan = make_uneven_plan(
-        schedule=case.schedule,
-        cuts=case.cuts,
-        num_microbatches=case.microbatches,
-        tied=case.tied,
-        num_chunks=case.chunks,
-    )
+def _save(case: Case, transport: MpiTransport, file: Path) -> None:
+    plan = case.plan()
     tokens = draw_tokens(num_samples=plan.batch)
     # Replicas compile for unlike times, and a message may not wait as long as that.
     ops = ops_of(plan)
     compile_all(plan, ranks=[transport.rank], ops=ops)
     barrier(transport, tag=BARRIER_TAG, timeout_s=_COMPILE_S)
     gradients, totals = gradients_of_rank(transport, plan, tokens, ops=ops)
-    return worst_error(gradients, totals, tokens, tied=case.tied)
+    np.savez(file.with_suffix(".npz"), **gradients)
+    file.with_suffix(".json").write_text(json.dumps(asdict(totals)))
 
 
 if __name__ == "__main__":
