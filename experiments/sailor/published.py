@@ -194,12 +194,29 @@ def measured_layout(row: dict[str, str]) -> Layout:
     )
 
 
+def layout_of(text: str) -> Layout:
+    """Return the layout of a column of `results/planned.csv`.
+
+    >>> text = "microbatch 8: 12L 2xA100-40:4@us-central1-a | 14L 1xA100-40:4@us-west1-b+1xV100:2@b"
+    >>> str(layout_of(text)) == text
+    True
+    """
+    microbatch, _, stages = text.removeprefix("microbatch ").partition(": ")
+    parts = [each.partition("L ") for each in stages.split(" | ")]
+    return Layout(
+        cut=tuple(int(layers) for layers, _, _ in parts),
+        stages=tuple(_stage(groups) for _, _, groups in parts),
+        microbatch=int(microbatch),
+    )
+
+
 def _stage(text: str) -> Stage:
     runs = []
     for part in text.strip().split("+"):
         count, _, group = part.partition("x")
-        gpu, _, tensor = group.partition(":")
-        runs.append(Run(Group(gpu, ZONE, int(tensor)), int(count)))
+        gpu, _, where = group.partition(":")
+        tensor, _, zone = where.partition("@")
+        runs.append(Run(Group(gpu, zone or ZONE, int(tensor)), int(count)))
     return tuple(runs)
 
 

@@ -5,6 +5,7 @@ compares predictions with the measured runs. `predict FILE` takes runs in the fo
 `published/validation.csv` and prints a JSON line for each. `plan` searches layouts for all
 scenarios, or for those that are named, with the judge and with our simulator as objective. `exact`
 tries all layouts on small clusters. `order` simulates the layouts of other planners: some minutes.
+`paced` executes the layouts of fig10-40 with real ranks, paced computes and emulated links.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from experiments.sailor.judged import differing, judged_rows
 from experiments.sailor.measured import measured_table, simulator_table
 from experiments.sailor.order import APART, kendall_tau, order_rows, turned_pairs
 from experiments.sailor.own import own_row
+from experiments.sailor.paced import run_paced
 from experiments.sailor.planned import planned_row
 from experiments.sailor.predict import fit, measured_rows, predict
 from experiments.sailor.published import scenarios
@@ -38,20 +40,18 @@ def main() -> int:
     small = commands.add_parser("exact", help="exact search on small clusters")
     small.add_argument("--most", type=int, default=MOST_GPUS, help="the most GPUs of a cluster")
     commands.add_parser("order", help="our order of the published layouts against the judge's")
+    commands.add_parser("paced", help="layouts of fig10-40 executed, emulated: some minutes")
     options = parser.parse_args()
+    plain = {"judge": _judge, "measured": _measured, "order": _order, "paced": _paced}
     match options.command:
-        case "judge":
-            return _judge()
-        case "measured":
-            return _measured()
         case "predict":
             return _predict(options.file)
-        case "order":
-            return _order()
         case "exact":
             return _exact(options.most)
-        case _:
+        case "plan":
             return _plan(options.scenarios)
+        case name:
+            return plain[name]()
 
 
 def _judge() -> int:
@@ -114,6 +114,11 @@ def _order() -> int:
     pairs = [pair for name in ("blocking_s", "judged_links_s") for pair in turned_pairs(rows, name)]
     write_csv(pairs, _RESULTS / "order_pairs.csv", number=".3g")
     print(markdown(pairs, number=".3g"))
+    return 0
+
+
+def _paced() -> int:
+    run_paced(_RESULTS)
     return 0
 
 

@@ -101,7 +101,12 @@ def open_rank(
     """Return this rank of a job; `connection` is its connection to the switch."""
     job, rank = task.job, transport.rank
     paced = PacedTransport(
-        transport, connection, num_ranks=job.num_ranks, clock=clock, scale=task.scale
+        transport,
+        connection,
+        num_ranks=job.num_ranks,
+        clock=clock,
+        scale=task.scale,
+        blocking_s=task.timeout_s if job.blocking else None,
     )
     counted = CountingTransport(paced)
     collectives = collectives_of(job, rank)

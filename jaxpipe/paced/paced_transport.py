@@ -5,6 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from typing import TypeAlias
 
@@ -13,6 +14,7 @@ import jax
 from jaxpipe.comm import HostOrDeviceArray, Receiving, Sending, Transport
 from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.envelope import Envelope
+from jaxpipe.comm.tags import NUM_MESSAGE_TAGS
 from jaxpipe.paced.protocol import Kind, Packet, PacketReader
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.virtual_clock import VirtualClock
@@ -38,6 +40,9 @@ class PacedTransport:
     is due when it arrives. A rank sleeps until the switch wakes it up. Only then it posts the
     receive of the payload, which has long arrived if it is so small that MPI sends it eagerly: a
     receive that is posted earlier would have to be polled all the time.
+
+    With `blocking_s` messages between stages block: a message moves only while its sender and its
+    receiver wait, as in `jaxpipe.simulate.engine.rendezvous`, and `send` returns on its arrival.
     """
 
     def __init__(
@@ -48,12 +53,18 @@ class PacedTransport:
         num_ranks: int,
         clock: VirtualClock,
         scale: Scale,
+        blocking_s: float | None = None,
     ) -> None:
-        """`connection` is that of `connect`; only the first `num_ranks` ranks take part."""
+        """`connection` is that of `connect`; only the first `num_ranks` ranks take part.
+
+        `blocking_s` is the timeout of a blocking send, in seconds; None: messages overlap.
+        """
         self._transport = transport
         self._num_ranks = num_ranks
         self._clock = clock
         self._scale = scale
+        self._blocking_s = blocking_s
+        self._sent: SimpleQueue[float] = SimpleQueue()
         self._lock = Lock()
         self._awaited: defaultdict[tuple[int, int], deque[_Arrival]] = defaultdict(deque)
         self._arrived: defaultdict[tuple[int, int], deque[float]] = defaultdict(deque)
@@ -78,6 +89,9 @@ class PacedTransport:
         # The sender's virtual time: Python's own delay is no part of the emulation.
         due_s, num_bytes = self._clock.now(), self._scale.meant(num_bytes_of(array))
         self._write(Packet(Kind.POSTED, self.rank, to, tag, num_bytes, due_s))
+        if self._blocks(tag):
+            due_s = self._arrival_of_sent(Envelope(self.rank, to, tag, num_bytes_of(array)))
+            self._clock.reach(due_s)
         return _PacedSending(sending, due_s)
 
     def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> Receiving:
@@ -112,6 +126,21 @@ class PacedTransport:
         with self._lock:  # threads of a rank share the stream, and packets must stay whole
             self._connection.sendall(packet.to_bytes())
 
+    def _blocks(self, tag: int) -> bool:
+        return self._blocking_s is not None and tag < NUM_MESSAGE_TAGS
+
+    def _arrival_of_sent(self, envelope: Envelope) -> float:
+        """Wait until the message that this rank has just posted arrives, and return when."""
+        assert self._blocking_s is not None
+        try:
+            # One at a time: a rank that sends does nothing else.
+            return self._sent.get(timeout=self._blocking_s)
+        except Empty:
+            raise envelope.late(waited_s=self._blocking_s) from None
+
+    def _report_wait(self, source: int, tag: int) -> None:
+        self._write(Packet(Kind.WAITS, source, self.rank, tag, 0.0, self._clock.now()))
+
     def _expect(
         self,
         like: jax.ShapeDtypeStruct,
@@ -122,7 +151,8 @@ class PacedTransport:
     ) -> "_Arrival":
         receive = partial(self._transport.receive, like, source=source, tag=tag)
         envelope = Envelope(source, self.rank, tag, num_bytes_of(like))
-        arrival = _Arrival(receive, envelope, self._clock, then)
+        report = partial(self._report_wait, source, tag) if self._blocks(tag) else _nothing
+        arrival = _Arrival(receive, envelope, self._clock, then, report=report)
         with self._lock:
             if not self._arrived[source, tag]:
                 self._awaited[source, tag].append(arrival)
@@ -137,7 +167,10 @@ class PacedTransport:
         reader = PacketReader()
         while content := self._connection.recv(_READ_BYTES):
             for packet in reader.feed(content):
-                self._arrive(packet)
+                if packet.kind == Kind.SENT:
+                    self._sent.put(packet.due_s)
+                else:
+                    self._arrive(packet)
 
     def _arrive(self, packet: Packet) -> None:
         channel = (packet.source, packet.tag)
@@ -148,6 +181,10 @@ class PacedTransport:
             arrival = self._awaited[channel].popleft()
         # Outside of the lock: the callback of an arrival may send, which takes it.
         arrival.arrive(packet.due_s)
+
+
+def _nothing() -> None:
+    """Report nothing: this wait does not matter to the network."""
 
 
 class _PacedSending:
@@ -164,7 +201,7 @@ class _PacedSending:
 class _Arrival:
     """An incoming message: its payload, and its time of arrival."""
 
-    __slots__ = ("_clock", "_due_s", "_envelope", "_event", "_receive", "_then")
+    __slots__ = ("_clock", "_due_s", "_envelope", "_event", "_receive", "_report", "_then")
 
     def __init__(
         self,
@@ -172,9 +209,11 @@ class _Arrival:
         envelope: Envelope,
         clock: VirtualClock,
         then: Then | None,
+        *,
+        report: Callable[[], None],
     ) -> None:
         self._receive, self._envelope = receive, envelope
-        self._clock, self._then = clock, then
+        self._clock, self._then, self._report = clock, then, report
         self._event = Event()
         self._due_s = 0.0
 
@@ -186,6 +225,7 @@ class _Arrival:
             self._then(self, due_s)
 
     def wait(self, *, timeout_s: float) -> HostOrDeviceArray:
+        self._report()
         if not self._event.wait(timeout_s):
             raise self._envelope.late(waited_s=timeout_s)
         array = self._receive().wait(timeout_s=timeout_s)

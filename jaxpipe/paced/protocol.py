@@ -20,6 +20,10 @@ class Kind(IntEnum):
     """The rank `source` has joined the all-reduce `tag`: others may send to it."""
     ARRIVES = 3
     """The last byte of a message arrives at `due_s`."""
+    WAITS = 4
+    """The rank `to` computes nothing until it has the message: sent only if messages block."""
+    SENT = 5
+    """As `ARRIVES`, for the sender, which was blocked until `due_s`."""
 
 
 class Packet(NamedTuple):

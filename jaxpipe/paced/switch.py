@@ -12,6 +12,9 @@ packets of that time, and reports an arrival as soon as it is certain, one laten
 earlier. So a rank may wake up late by the length of its next compute, or by the latency, without
 any effect. A packet that reaches the switch too late takes effect when it is read: see
 `Switch.lateness`.
+
+If messages between stages block (`StepModel.blocking`), the ranks also say when they wait, and a
+message is sent once both of its ranks do.
 """
 
 import socket
@@ -25,6 +28,7 @@ from threading import Thread
 
 from jaxpipe.comm.tags import ALL_REDUCE_TAG, GATHER_TAG, NUM_MESSAGE_TAGS
 from jaxpipe.network import EventQueue, Link, MessageCosts, open_links
+from jaxpipe.paced.blocked_messages import BlockedMessages
 from jaxpipe.paced.protocol import PACKET_BYTES, Kind, Packet, PacketReader
 from jaxpipe.paced.timing_error import TimingError, TimingErrors
 from jaxpipe.paced.virtual_clock import TimeBase
@@ -58,6 +62,7 @@ class Switch:
         self._joined: dict[tuple[int, int], float] = {}
         self._early: defaultdict[tuple[int, int], list[Packet]] = defaultdict(list)
         self._late = TimingErrors()
+        self._blocked = BlockedMessages(job.num_ranks) if job.blocking else None
         self._thread: Thread | None = None
 
     @property
@@ -117,8 +122,18 @@ class Switch:
             # The queue's time cannot go back: a late packet is served now.
             due_s = max(packet.due_s, self._queue.now_s)
             self._late.add(due_s - packet.due_s)
-            self._queue.at(due_s, self._join if packet.kind == Kind.JOINED else self._post, packet)
+            self._queue.at(due_s, self._handle, packet)
         return True
+
+    def _handle(self, packet: Packet) -> None:
+        match packet.kind:
+            case Kind.JOINED:
+                self._join(packet)
+            case Kind.WAITS:
+                assert self._blocked is not None, packet
+                self._blocked.wait(packet)
+            case _:
+                self._post(packet)
 
     def _post(self, packet: Packet) -> None:
         receiver = (packet.to, packet.tag)
@@ -126,7 +141,13 @@ class Switch:
         if packet.tag in self._gathers and receiver not in self._joined:
             self._early[receiver].append(packet)
             return
-        self._link(packet).send(packet.num_bytes, _ignore, on_timed=partial(self._report, packet))
+        send = partial(
+            self._link(packet).send, packet.num_bytes, on_timed=partial(self._report, packet)
+        )
+        if self._blocked is not None and packet.tag < NUM_MESSAGE_TAGS:
+            self._blocked.post(packet, send)
+        else:
+            send(_ignore)
 
     def _join(self, packet: Packet) -> None:
         self._joined[packet.source, packet.tag] = self._queue.now_s
@@ -135,6 +156,8 @@ class Switch:
 
     def _report(self, packet: Packet, _leaves_s: float, arrives_s: float) -> None:
         self._peers[packet.to].write(packet._replace(kind=Kind.ARRIVES, due_s=arrives_s))
+        if self._blocked is not None and packet.tag < NUM_MESSAGE_TAGS:
+            self._peers[packet.source].write(packet._replace(kind=Kind.SENT, due_s=arrives_s))
 
     def _link(self, packet: Packet) -> Link:
         pair = (self._job.device(packet.source), self._job.device(packet.to))

@@ -107,6 +107,11 @@ def computes(trace: Trace) -> dict[int, list[Span]]:
     return dict(found)
 
 
+def last_compute_s(trace: Trace) -> float:
+    """Return when the last compute ends: what follows it are all-reduces."""
+    return max(span.end_s for span in trace.spans if span.lane is Lane.COMPUTE)
+
+
 def assert_like_simulated(job: StepModel, outcome: Outcome) -> None:
     """The same computes in the same order, each as long as simulated, and none sooner."""
     simulated, emulated = simulate(job), outcome.trace
@@ -181,6 +186,29 @@ def test_a_planned_job_runs_with_the_sums_of_the_runtime(
     assert stages == set(range(job.num_stages))
     shared = {span.rank for span in outcome.trace.spans if span.name == "reduce tied"}
     assert shared == ({0, 1, 2, 3} if tied else set())
+
+
+@pytest.mark.parametrize(("num_stages", "num_replicas"), [(2, 2), (3, 1), (4, 1)])
+def test_messages_that_block_take_as_long_as_simulated(num_stages: int, num_replicas: int):
+    config = PlanConfig(cluster="two-region", stages=num_stages, replicas=num_replicas)
+    plan = default_plan(config, CLUSTER, num_layers=4, batch=8, tied=False)
+    job = plan_step(plan, conditions_of_plan())
+    blocking = replace(job, blocking=True)
+    # Slower than real time: a late machine adds to the seconds, and may change who meets whom.
+    outcome = run(blocking, scale=Scale(message=1.0, time=4.0))
+    simulated, overlapping = last_compute_s(simulate(blocking)), last_compute_s(simulate(job))
+    assert last_compute_s(outcome.trace) >= 0.97 * simulated
+    # Messages that overlap are hidden in part.
+    assert simulated > 1.1 * overlapping
+
+
+def test_a_blocking_message_that_nobody_receives_is_missed_in_time():
+    job = replace(published_job(batch=2), blocking=True)
+    receiving, _ = job.phases[1].schedule
+    silent = replace(job, phases=(Phase(schedule=(receiving, ())),))
+
+    with pytest.raises(DeadlineError, match="timed out after"):
+        run_ranks(job.num_ranks, lambda transport: execute(silent, transport, timeout_s=0.5))
 
 
 def test_unlike_replicas_run_as_simulated():
