@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
 
@@ -17,6 +17,7 @@ from jaxpipe.propose.request import PlanRequest
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from collections.abc import Callable
 
+    from jaxpipe.collective import Codecs
     from jaxpipe.models import ModelConfig
     from jaxpipe.plan import Plan
     from jaxpipe.runtime.config import Remat
@@ -52,15 +53,15 @@ def plan(
     check_output("--out", out)
     if pareto is not None:
         check_pareto(request, pareto)
-    model, changes = None, _changes(request, out)
+    configured, changes = None, _changes(request, out)
     if config is not None or settings:
-        request, model = _configured(request, config, settings)
+        request, configured = _configured(request, config, settings)
     elif request.remat is None and not request.search_remat:
         changes.append("train.remat=full")  # unlike the default of a configuration
     with search_progress(
         "searching a plan", of="plans simulated", budget_s=request.budget
     ) as observe:
-        found = _found_with_remat(request, model, observe=observe)
+        found = _found_with_remat(request, configured, observe=observe)
     if found.remat is not None:
         changes.append(f"train.remat={found.remat}")
     changes += found.settings
@@ -98,12 +99,12 @@ class _Found:
 
 
 def _found_with_remat(
-    request: PlanRequest, model: "ModelConfig | None", *, observe: "Callable[[int], None]"
+    request: PlanRequest, configured: "_Configured | None", *, observe: "Callable[[int], None]"
 ) -> _Found:
     """Return the best plan, of all rematerialisations if the request says so."""
     from jaxpipe.propose.remat_search import best_remat
 
-    find = partial(_found, model=model, observe=observe)
+    find = partial(_found, configured=configured, observe=observe)
     if not request.search_remat:
         return find(request)
     remat, found, trials = best_remat(
@@ -120,13 +121,16 @@ def _found_with_remat(
 
 
 def _found(
-    request: PlanRequest, model: "ModelConfig | None", *, observe: "Callable[[int], None]"
+    request: PlanRequest, configured: "_Configured | None", *, observe: "Callable[[int], None]"
 ) -> _Found:
+    from jaxpipe.collective import NO_CODECS
     from jaxpipe.propose.fleet_proposal import MOST_SIMULATED, propose_fleet
     from jaxpipe.propose.proposal import preset_model, propose_for, task_and_conditions
 
-    model = model or preset_model(request)
+    model = preset_model(request) if configured is None else configured.model
+    codecs = NO_CODECS if configured is None else configured.codecs
     task, conditions = task_and_conditions(request, model)
+    conditions = replace(conditions, codecs=codecs)
     if len(task.cluster) > MOST_SIMULATED:
         fleet = propose_fleet(request, task, conditions, observe=observe)
         return _Found(
@@ -146,7 +150,7 @@ def _found(
         step_s=proposal.split.step_s,
         truth="simulated",
         as_json=partial(plan_json, request, proposal),
-        lines=partial(plan_lines, request, proposal),
+        lines=partial(plan_lines, request, proposal, codecs=codecs),
         draw=partial(draw_pareto, request, proposal),
         cost=proposal.cost(request.objective),
         settings=codec_settings(proposal.codecs),
@@ -169,12 +173,20 @@ def _changes(request: PlanRequest, out: Path) -> list[str]:
     return [f"plan.file={out}", *changes]
 
 
+class _Configured(NamedTuple):
+    """The parts of a configuration for which there is no option."""
+
+    model: "ModelConfig"
+    codecs: "Codecs"
+
+
 def _configured(
     request: PlanRequest, config: Path | None, settings: tuple[str, ...]
-) -> tuple[PlanRequest, "ModelConfig"]:
-    """Return the request with what a configuration says, and the configured model."""
+) -> tuple[PlanRequest, _Configured]:
+    """Return the request with what a configuration says, and what else it says."""
     from jaxpipe.config import load_config
     from jaxpipe.errors import ConfigError
+    from jaxpipe.run.forecast import codecs_from
 
     if config is None:
         raise ConfigError("`--set` changes a configuration: give `--config`, or leave it out")
@@ -204,4 +216,5 @@ def _configured(
         cold_connections=request.cold_connections or not read.run.keep_warm,
     )
     sequence = read.train.sequence or read.model.sequence
-    return complete, replace(read.model, sequence=sequence)
+    model = replace(read.model, sequence=sequence)
+    return complete, _Configured(model=model, codecs=codecs_from(read))

@@ -2,17 +2,21 @@
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # this imports numpy, which `--help` can do without
+if TYPE_CHECKING:  # these import numpy, which `--help` can do without
+    from jaxpipe.collective import Codecs
     from jaxpipe.propose.codec_choice import CodecChoice
     from jaxpipe.propose.request import PlanRequest
 
 _FEW = 6
 
 
-def codec_lines(request: "PlanRequest", choice: "CodecChoice | None") -> list[str]:
+def codec_lines(
+    request: "PlanRequest", choice: "CodecChoice | None", *, configured: "Codecs"
+) -> list[str]:
     """Return the step with the chosen codecs, without them, and with the fastest other ones."""
     if choice is None:
-        return []
+        name = str(configured)
+        return [] if name == "no codecs" else [f"codecs of the configuration: {name}", ""]
     others = sorted(
         (each for each in choice.trials if each.codecs != choice.codecs),
         key=lambda each: each.step_s,

@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from collections.abc import Iterable
 
     from jaxpipe.autoshard.inter_op import AlpaPlan
+    from jaxpipe.collective import Codecs
     from jaxpipe.plan import Plan
     from jaxpipe.propose.outer_advice import OuterAdvice
     from jaxpipe.propose.proposal import Proposal
@@ -20,8 +21,11 @@ _FEW_RANKS = 16
 """Up to this many ranks are drawn one by one."""
 
 
-def plan_lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
-    """Return the drawing of a plan, the parts of its step, and what it is compared with."""
+def plan_lines(request: PlanRequest, proposal: "Proposal", *, codecs: "Codecs") -> list[str]:
+    """Return the drawing of a plan, the parts of its step, and what it is compared with.
+
+    `codecs` are the configured ones, which count unless the request asks to choose others.
+    """
     from jaxpipe.plan import draw_plan
 
     plan, split = proposal.plan, proposal.split
@@ -57,7 +61,7 @@ def plan_lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
         "",
         *(() if proposal.alpa is None else (*_alpa_stages(proposal.alpa, proposal), "")),
         *_outer_lines(request, proposal),
-        *codec_lines(request, proposal.codecs),
+        *codec_lines(request, proposal.codecs, configured=codecs),
         *_left_out(request, proposal),
         *_assumed(proposal),
         f"{proposal.num_valued} plans simulated",

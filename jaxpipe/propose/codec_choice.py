@@ -96,6 +96,13 @@ def choose_codecs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> Code
     )
 
 
+def suited_to_codecs(plan: Plan, conditions: Conditions) -> Plan:
+    """Return the plan with the all-reduce that the codec of gradients needs, if there is one."""
+    if conditions.codecs.gradients is CodecKind.NONE:
+        return plan
+    return _trial(_compressible(plan), conditions.codecs, conditions).plan
+
+
 def gentlest(trials: Sequence[CodecTrial]) -> CodecTrial:
     """Return the first trial within 1 % of the fastest; the gentlest come first."""
     enough_s = _NEAR * min(each.step_s for each in trials)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from jaxpipe.collective import CodecKind, Codecs
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import LowerBound, lower_bound
@@ -42,7 +43,7 @@ def propose_fleet(
         ConfigError: the request has an option that needs simulations.
         PlanError: no plan fits.
     """
-    _check(request, task)
+    _check(request, task, conditions.codecs)
     found = search_fleet(fleet_costs(task, conditions), limit_s=request.budget, observe=observe)
     used = {device for row in found.plan.placement for device in row}
     return FleetProposal(
@@ -75,7 +76,7 @@ def fleet_costs(task: Task, conditions: Conditions) -> FleetCosts:
     )
 
 
-def _check(request: PlanRequest, task: Task) -> None:
+def _check(request: PlanRequest, task: Task, codecs: Codecs) -> None:
     given = (
         ("--objective", request.objective, Goal.TIME),
         ("--max-step-dollars", request.max_step_dollars, None),
@@ -87,6 +88,8 @@ def _check(request: PlanRequest, task: Task) -> None:
         ("--outer", request.outer, OuterQuestion.NONE),
         ("--replicas", request.replicas, None),
         ("--codecs", request.codecs, CodecLimit.NONE),
+        ("comm.boundary", codecs.boundary, CodecKind.NONE),
+        ("comm.gradients", codecs.gradients, CodecKind.NONE),
         ("--sharded-optimizer", request.sharded_optimizer, False),
     )
     for option, value, default in given:

@@ -8,13 +8,13 @@ import numpy as np
 
 from jaxpipe import topo
 from jaxpipe.autoshard.inter_op import AlpaPlan, alpa_plan
-from jaxpipe.collective import Codecs
+from jaxpipe.collective import NO_CODECS, Codecs
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.models import DTYPE_BYTES, ModelConfig, preset_config
 from jaxpipe.plan import Plan, Sharing, dtfm_cost
 from jaxpipe.plan.cost import LowerBound, live_limits, lower_bound, overfull
 from jaxpipe.plan.decide import Shape, Task, build, dtfm_plan, with_suited_trees
-from jaxpipe.propose.codec_choice import CodecChoice, strongest, with_codecs
+from jaxpipe.propose.codec_choice import CodecChoice, strongest, suited_to_codecs, with_codecs
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each
 from jaxpipe.propose.named_layout import named_plan
@@ -116,7 +116,13 @@ def propose_for(
     *,
     observe: Callable[[int], None],
 ) -> Proposal:
-    """Return the best plan found for a task; see `propose`."""
+    """Return the best plan found for a task; see `propose`.
+
+    Messages have the codecs of the conditions, unless the request asks to choose others.
+    """
+    fewest = conditions.codecs
+    if request.codecs is not CodecLimit.NONE:
+        fewest, conditions = strongest(request.codecs), replace(conditions, codecs=NO_CODECS)
     appraisal = None
     tokens = task.batch * model.sequence
     if request.has_front:
@@ -146,7 +152,7 @@ def propose_for(
     else:
         start, choice = with_codecs(request, conditions, search, plan_of=lambda each: each.plan)
         conditions = replace(conditions, codecs=choice.codecs)
-    plan = start.plan if choice is None else choice.plan
+    plan = suited_to_codecs(start.plan, conditions) if choice is None else choice.plan
     if request.measure:
         # After the search: a schedule is made for one plan, too slowly to be made for each.
         plan = _made_to_measure(plan, task, conditions)
@@ -159,7 +165,7 @@ def propose_for(
         cluster=task.cluster,
         precision=task.precision,
         split=split,
-        bound=_bound(task, conditions, strongest(request.codecs)),
+        bound=_bound(task, conditions, fewest),
         dollars=worth.dollars,
         watt_hours=worth.watt_hours,
         tokens=tokens,

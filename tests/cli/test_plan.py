@@ -316,6 +316,26 @@ def test_a_configuration_is_planned_and_trained_without_editing_it(
     assert f"checked; next: jaxpipe {following}" in checked
 
 
+def test_a_configuration_is_planned_with_its_codecs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, write_config: WriteConfig
+):
+    config, out = write_config(model={"num_layers": 4}), tmp_path / "plan.toml"
+    fixed = ("--tflops", "100", "--ideal", "--stages", "2", "--replicas", "2", *_QUICK)
+    words = ["plan", "--config", str(config), "--cluster", "two-region", *fixed, "-o", str(out)]
+    codecs = ("--set", "comm.boundary=int8", "--set", "comm.gradients=int8")
+    assert main([*words, "--json"]) == 0
+    plain_s = json.loads(capsys.readouterr().out)["seconds"]
+    assert main([*words, *codecs, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["seconds"] < plain_s
+    assert main([*words, *codecs]) == 0
+    told = capsys.readouterr().out
+    assert "codecs of the configuration: int8 between stages, int8 for gradients" in told
+    # The codec of gradients is that of a hierarchical all-reduce: the run accepts the plan.
+    assert read_plan(out, topo.load("two-region")).all_reduce == "hierarchical"
+    arguments = shlex.split(told.partition("next: jaxpipe ")[2])
+    assert main([*arguments, "--check"]) == 0
+
+
 def test_options_win_over_the_configuration(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, write_config: WriteConfig
 ):
