@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from jaxpipe.collective.kinds import CodecKind
 
 BLOCK = 256
-"""Values that share a scale of 4 bytes in the block-quantized codecs."""
+"""Values that share a scale of 4 bytes in the block-quantized codecs of 8 bits."""
+INT4_BLOCK = 64
+"""The same for 4 bits: smaller blocks, since a value as large as the largest leaves 15 steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,5 +60,6 @@ def bytes_per_value(codec: CodecKind, *, top_k_fraction: float = 0.01) -> float:
         CodecKind.BF16: 2.0,
         CodecKind.INT8: 1 + 4 / BLOCK,
         CodecKind.FP8: 1 + 4 / BLOCK,
+        CodecKind.INT4: 0.5 + 4 / INT4_BLOCK,
         CodecKind.TOP_K: 8 * top_k_fraction,
     }[codec]

@@ -59,6 +59,7 @@ class CodecKind(StrEnum):
     bf16     2            activations and gradients
     int8     1 + 1 / 64   activations and gradients, one scale per block
     fp8      1 + 1 / 64   the same; keeps small values next to large ones
+    int4     1/2 + 1/16   activations and gradients, smaller blocks, 15 steps
     top_k    8 % of one   gradients only, with error feedback
     ======== ============ ====================================================
     """
@@ -67,4 +68,5 @@ class CodecKind(StrEnum):
     BF16 = "bf16"
     INT8 = "int8"
     FP8 = "fp8"
+    INT4 = "int4"
     TOP_K = "top_k"

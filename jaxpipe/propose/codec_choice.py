@@ -5,7 +5,7 @@ each sync tree, so a choice is a pair, and all pairs within the limit are simula
 
     none    messages as they are
     safe    bf16, int8: measured, they cost no more loss than another seed does
-    any     also top-k of gradients, which did cost loss
+    any     also int4, and top-k of gradients, which did cost loss
 
 Only a hierarchical all-reduce has a codec, across the root of each sync tree: for it a plan changes
 its all-reduce, and its trees where flat ones, all of whose messages are compressed, are faster.
@@ -29,7 +29,7 @@ from jaxpipe.simulate import Conditions, extrapolated_step_s
 
 _T = TypeVar("_T")
 
-_GENTLE = (CodecKind.NONE, CodecKind.BF16, CodecKind.INT8, CodecKind.TOP_K)
+_GENTLE = (CodecKind.NONE, CodecKind.BF16, CodecKind.INT8, CodecKind.INT4, CodecKind.TOP_K)
 """The codecs of a choice, the gentlest first; the farther, the fewer bytes."""
 _SAFE = _GENTLE[:3]
 _NEAR = 1.01
@@ -74,7 +74,7 @@ def strongest(limit: CodecLimit) -> Codecs:
 def choose_codecs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> CodecChoice:
     """Return the gentlest codecs within the limit that are within 1 % of the fastest.
 
-    Cost: some short simulations for each pair, of which there are up to 12.
+    Cost: some short simulations for each pair, of which there are up to 20.
     """
     compressible = _compressible(plan)
     if limit is not CodecLimit.NONE:
@@ -163,8 +163,10 @@ def _allowed(limit: CodecLimit) -> tuple[tuple[CodecKind, ...], tuple[CodecKind,
     """Return the codecs between stages and of gradients, the gentlest first."""
     if limit is CodecLimit.NONE:
         return (CodecKind.NONE,), (CodecKind.NONE,)
+    if limit is CodecLimit.SAFE:
+        return _SAFE, _SAFE
     # An activation that top-k leaves out is lost: there is no error feedback between stages.
-    return _SAFE, _GENTLE if limit is CodecLimit.ANY else _SAFE
+    return _GENTLE[:-1], _GENTLE
 
 
 def _pairs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> Iterator[Codecs]:

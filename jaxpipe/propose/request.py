@@ -60,7 +60,7 @@ class CodecLimit(StrEnum):
     SAFE = "safe"
     """Those that cost no loss in our measurements: bf16 and int8."""
     ANY = "any"
-    """Top-k of gradients as well, which cost loss."""
+    """Also int4, and top-k of gradients, which cost loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,13 +52,17 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("model", {"preset": "tyni"}, "`model.preset`"),
         ("model", {"num_heads": 3}, "`dim` must be a multiple of `num_heads`"),
         ("data", {"folder": "no/such/folder"}, "jaxpipe data prepare"),
-        ("comm", {"boundary": "int4"}, "`comm.boundary`: Invalid enum value 'int4'"),
+        ("comm", {"boundary": "int3"}, "`comm.boundary`: Invalid enum value 'int3'"),
         ("train", {"loop": "rolled"}, "'rolled'; choose from scan, unrolled; it is 'rolled'"),
         ("run", {"trackers": ["wb"]}, "`run.trackers[0]`: Invalid enum value 'wb'; choose from"),
         ("run", {"trackers": ["wb"]}, "choose from tensorboard, trackio, wandb"),
         ("run", {"trackers": ["wandb"] * 2}, "`trackers` is wandb, wandb; name each once"),
         ("comm", {"boundary": "top_k"}, "in [comm]: an activation left out is lost"),
-        ("comm", {"boundary": "top_k"}, "`boundary` must not be top_k; use bf16, int8 or fp8"),
+        (
+            "comm",
+            {"boundary": "top_k"},
+            "`boundary` must not be top_k; use bf16, int8, fp8 or int4",
+        ),
         ("comm", {"top_k_fraction": 0.0}, "`top_k_fraction` must be above 0 and at most 1, is 0.0"),
         ("comm", {"top_k_fraction": 1.5}, "`top_k_fraction` must be above 0 and at most 1, is 1.5"),
         ("comm", {"chunk_bytes": 0}, "in [comm]: `chunk_bytes` must be above 0, is 0"),
@@ -66,7 +70,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("outer", {"islands": 3, "every": 2}, "`outer.islands` is 3, which does not divide the 2"),
         ("outer", {"every": 2}, "in [outer]: an outer loop needs islands: `every` is 2, and"),
         ("outer", {"island": 2}, "unknown key `outer.island`; did you mean `outer.islands`?"),
-        ("outer", {"codec": "int4"}, "`outer.codec`: Invalid enum value 'int4'; choose from none"),
+        ("outer", {"codec": "int3"}, "`outer.codec`: Invalid enum value 'int3'; choose from none"),
     ],
 )
 def test_a_wrong_configuration_is_refused(

@@ -75,9 +75,11 @@ def all_pairs(limit: CodecLimit) -> list[Codecs]:
     """Return every pair of codecs within a limit, fp8 included."""
     if limit is CodecLimit.NONE:
         return [Codecs()]
-    kinds = [kind for kind in CodecKind if kind is not CodecKind.TOP_K]
-    gradients = list(CodecKind) if limit is CodecLimit.ANY else kinds
-    return [Codecs(boundary=a, gradients=b) for a, b in product(kinds, gradients)]
+    kinds = [kind for kind in CodecKind if kind not in (CodecKind.INT4, CodecKind.TOP_K)]
+    if limit is CodecLimit.SAFE:
+        return [Codecs(boundary=a, gradients=b) for a, b in product(kinds, kinds)]
+    kinds.append(CodecKind.INT4)
+    return [Codecs(boundary=a, gradients=b) for a, b in product(kinds, CodecKind)]
 
 
 def harshness(codecs: Codecs) -> int:
@@ -264,4 +266,4 @@ def test_what_codecs_exclude_is_refused(changes: dict[str, object], words: str):
 def test_limits_hold_less_and_less():
     assert strongest(CodecLimit.NONE) == Codecs()
     assert strongest(CodecLimit.SAFE) == Codecs(boundary=CodecKind.INT8, gradients=CodecKind.INT8)
-    assert strongest(CodecLimit.ANY) == Codecs(boundary=CodecKind.INT8, gradients=CodecKind.TOP_K)
+    assert strongest(CodecLimit.ANY) == Codecs(boundary=CodecKind.INT4, gradients=CodecKind.TOP_K)

@@ -1,7 +1,7 @@
 """Codecs: lossy compression of floating-point messages for slow links."""
 
 from jaxpipe.comm.codec.bfloat16 import Bfloat16Codec
-from jaxpipe.comm.codec.block_quantized import Float8Codec, Int8Codec
+from jaxpipe.comm.codec.block_quantized import Float8Codec, Int4Codec, Int8Codec
 from jaxpipe.comm.codec.by_name import codec_of
 from jaxpipe.comm.codec.codec import Codec, encode_with_feedback, is_codable
 from jaxpipe.comm.codec.top_k import TopKCodec
@@ -10,6 +10,7 @@ __all__ = [
     "Bfloat16Codec",
     "Codec",
     "Float8Codec",
+    "Int4Codec",
     "Int8Codec",
     "TopKCodec",
     "codec_of",

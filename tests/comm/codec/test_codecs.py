@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from jaxpipe.collective import CodecKind
-from jaxpipe.collective.codec_bytes import BLOCK
+from jaxpipe.collective.codec_bytes import BLOCK, INT4_BLOCK
 from jaxpipe.comm.codec import (
     Bfloat16Codec,
     Codec,
     Float8Codec,
+    Int4Codec,
     Int8Codec,
     TopKCodec,
     codec_of,
@@ -24,6 +25,7 @@ CODECS: list[Codec] = [
     Bfloat16Codec(),
     Int8Codec(),
     Float8Codec(),
+    Int4Codec(),
     TopKCodec(fraction=0.01),
     TopKCodec(fraction=1.0),
 ]
@@ -40,11 +42,11 @@ def round_trip(codec: Codec, values: np.ndarray) -> np.ndarray:
     return codec.decode(codec.encode(values), size=values.size)
 
 
-def block_maxima(values: np.ndarray) -> np.ndarray:
+def block_maxima(values: np.ndarray, block: int = BLOCK) -> np.ndarray:
     """Return for each value the largest magnitude of its block."""
-    starts = np.arange(0, values.size, BLOCK)
-    maxima = [np.abs(values[start : start + BLOCK]).max() for start in starts]
-    return np.repeat(np.array(maxima, np.float64), BLOCK)[: values.size]
+    starts = np.arange(0, values.size, block)
+    maxima = [np.abs(values[start : start + block]).max() for start in starts]
+    return np.repeat(np.array(maxima, np.float64), block)[: values.size]
 
 
 def bfloat16_bound(values: np.ndarray) -> np.ndarray:
@@ -53,6 +55,10 @@ def bfloat16_bound(values: np.ndarray) -> np.ndarray:
 
 def int8_bound(values: np.ndarray) -> np.ndarray:
     return block_maxima(values) / 254 * (1 + 1e-5) + 127 * TINY
+
+
+def int4_bound(values: np.ndarray) -> np.ndarray:
+    return block_maxima(values, INT4_BLOCK) / 14 * (1 + 1e-5) + 7 * TINY
 
 
 def float8_bound(values: np.ndarray) -> np.ndarray:
@@ -84,6 +90,7 @@ def test_the_size_is_known_in_advance(codec: Codec, size: int):
         (Bfloat16Codec(), 1_000, 2_000),
         (Int8Codec(), 1_000, 1_016),
         (Float8Codec(), 257, 265),
+        (Int4Codec(), 1_001, 565),
         (TopKCodec(fraction=0.01), 1_001, 88),
         (TopKCodec(fraction=0.01), 1, 8),
     ],
@@ -99,9 +106,10 @@ def test_the_size_in_closed_form(codec: Codec, size: int, num_bytes: int):
         (Bfloat16Codec(), bfloat16_bound),
         (Int8Codec(), int8_bound),
         (Float8Codec(), float8_bound),
+        (Int4Codec(), int4_bound),
         (TopKCodec(fraction=1.0), nothing_lost),
     ],
-    ids=["bf16", "int8", "fp8", "all"],
+    ids=["bf16", "int8", "fp8", "int4", "all"],
 )
 @settings(deadline=None)
 @given(values=ANY_VALUES)
