@@ -5,7 +5,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
+from safetensors.numpy import save_file
 
 from jaxpipe.comm import BARRIER_TAG, barrier
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
@@ -41,8 +41,8 @@ class Case:
         )
 
     def file(self, folder: Path, rank: int) -> Path:
-        """Return the file without suffix of a rank's results: `.npz` gradients, `.json` totals."""
-        return folder / f"{CASES.index(self)}-{rank}"
+        """Return the file of the results of a rank: its gradients, and with `.json` its totals."""
+        return folder / f"{CASES.index(self)}-{rank}.safetensors"
 
 
 def alike(
@@ -107,7 +107,7 @@ def _save(case: Case, transport: MpiTransport, file: Path) -> None:
     compile_all(plan, ranks=[transport.rank], ops=ops)
     barrier(transport, tag=BARRIER_TAG, timeout_s=_COMPILE_S)
     gradients, totals = gradients_of_rank(transport, plan, tokens, ops=ops)
-    np.savez(file.with_suffix(".npz"), **gradients)
+    save_file(gradients, file)
     file.with_suffix(".json").write_text(json.dumps(asdict(totals)))
 
 
