@@ -40,13 +40,17 @@ _SEVEN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Seconds from the last step before to the decision, to the first step after, and the load.
+    """Seconds from the last step before to four moments of the next attempt, and the load.
 
-    `load` is the machine's mean number of ready processes over the minute before the end.
+    `decided_s`: the supervisor has the next plan. `started_s`: all ranks have Python, MPI and the
+    plan. `ready_s`: they have compiled, and have the checkpoint. `next_step_s`: the first step has
+    ended. `load` is the machine's mean number of ready processes over the minute before the end.
     """
 
     case: str
     decided_s: float
+    started_s: float
+    ready_s: float
     next_step_s: float
     load: float
 
@@ -86,13 +90,24 @@ def _measured(case: str, run: HostsRun) -> Trial:
     run.wait_until(lambda: run.said(words), what="the next attempt begins")
     # The ranks of the next attempt have not opened the file: they start now.
     last_s, decided_s = path.stat().st_mtime, time.time()
+    run.wait_until(lambda: _has_started(run, words), what="the ranks have started")
+    started_s = time.time()
+    run.wait_until(lambda: path.stat().st_mtime > last_s, what="the ranks are ready")
+    ready_s = path.stat().st_mtime
     run.wait_for_step_after(words)
     return Trial(
         case=case,
         decided_s=decided_s - last_s,
+        started_s=started_s - last_s,
+        ready_s=ready_s - last_s,
         next_step_s=path.stat().st_mtime - last_s,
         load=os.getloadavg()[0],
     )
+
+
+def _has_started(run: HostsRun, words: str) -> bool:
+    """Return whether rank 0 has said that it compiles, since these words."""
+    return "compiling the stages" in run.started.stdout.partition(words)[2]
 
 
 def rows(trials: list[Trial]) -> list[dict[str, str]]:
@@ -104,9 +119,10 @@ def rows(trials: list[Trial]) -> list[dict[str, str]]:
             {
                 "case": case,
                 "trials": str(len(of)),
-                "decided_s": _spread([each.decided_s for each in of]),
-                "next_step_s": _spread([each.next_step_s for each in of]),
-                "load": _spread([each.load for each in of]),
+                **{
+                    name: _spread([getattr(each, name) for each in of])
+                    for name in ("decided_s", "started_s", "ready_s", "next_step_s", "load")
+                },
             }
         )
     return table
@@ -130,7 +146,7 @@ def main() -> None:
             for case in ("lost", "joins")
         ]
     print(markdown(rows(trials)))
-    write_csv([asdict(each) for each in trials], HERE / "results" / "hosts.csv")
+    write_csv([asdict(each) for each in trials], HERE / "results" / "hosts" / "trials.csv")
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ def main() -> None:
             for is_shared in (False, True)
         ]
     print(markdown(rows(trials)))
-    write_csv([asdict(each) for each in trials], HERE / "results" / "own-disks.csv")
+    write_csv([asdict(each) for each in trials], HERE / "results" / "own_disks" / "trials.csv")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from jaxpipe.chaos.cut import ip
+from jaxpipe.chaos.harness.links import cut_off
 from jaxpipe.chaos.harness.own_hosts import (
     NUM_HOSTS,
     STEPS_BEFORE,
@@ -20,8 +20,6 @@ from jaxpipe.chaos.harness.own_hosts import (
     trials_over_hosts,
 )
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
-
-_CONTROL, _LINK = "control", "link0"
 
 
 def _trials(setup: Setup) -> Iterator[Trial]:
@@ -54,8 +52,7 @@ def _trial(case: Case, victim: int, after_s: float, figures: dict[str, float]) -
 
 def disappear(run: HostsRun, victim: int) -> None:
     """Cut the links of a host, and kill its processes."""
-    for device in (_CONTROL, _LINK):
-        ip("-n", run.emulation.owner.namespace(victim), "link", "set", device, "down")
+    cut_off(run.emulation.owner.namespace(victim))
     run.kill(victim)
 
 

@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 
+import numpy as np
+
 from jaxpipe.chaos.harness.own_hosts import Case, HostsRun, hosts_run, trials_over_hosts
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
 from jaxpipe.topo.emulate import EngineKind, addresses
@@ -53,10 +55,12 @@ def _trial(case: Case, after_s: float, figures: dict[str, float]) -> None:
         expect(not run.said("attempt 2"), f"it was started again: {run.started.stdout[-600:]}")
 
 
-def slow_down(run: HostsRun, *, by: float) -> None:
-    """Change the rates of all links, which htb shapes at the hosts that send."""
+def slow_down(run: HostsRun, *, by: float, only_far: bool = False) -> None:
+    """Change the rates of all links, or of those between regions, where htb shapes what is sent."""
     cluster, owner = run.emulation.cluster, run.emulation.owner
-    bandwidth = cluster.bandwidth_bytes_per_s / by
+    regions = np.array([device.region for device in cluster.devices])
+    is_slow = regions[:, None] != regions[None, :] if only_far else True
+    bandwidth = cluster.bandwidth_bytes_per_s / np.where(is_slow, by, 1.0)
     slow = replace(cluster, bandwidth_bytes_per_s=bandwidth, alone_bytes_per_s=bandwidth)
     own = {
         host.name: ip_address(addresses.data_address(number))

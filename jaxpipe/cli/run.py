@@ -99,7 +99,7 @@ def _show_next(code: int, words: str, settings: Sequence[str]) -> None:
 def _arguments(config: Path, attempt: "Attempt") -> list[str]:
     changes = [word for setting in attempt.settings for word in ("--set", setting)]
     resume = [] if attempt.from_step is None else ["--resume"]
-    return ["train", str(config), *changes, *resume]
+    return ["train", str(config), *changes, *resume, "--supervised"]
 
 
 def _show(line: str) -> None:

@@ -19,6 +19,7 @@ def train(  # noqa: PLR0913  each is an option of the command line
     plan: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     hooks: Annotated[str | None, tyro.conf.arg(metavar="MODULE:FUNCTION")] = None,
     lock: Annotated[str | None, tyro.conf.arg(metavar="TOKEN")] = None,
+    supervised: bool = False,
 ) -> int:
     """Train a model on this host, or on the ranks of the `mpirun` that starts this command.
 
@@ -38,6 +39,7 @@ def train(  # noqa: PLR0913  each is an option of the command line
         hooks: for fault injection: a function that returns the `jaxpipe.runtime.hooks.Hooks` of a
             rank, called in each rank with the path of the configuration and `rank`.
         lock: the lock of the run's folder, which `jaxpipe run --hosts` holds for its ranks.
+        supervised: `jaxpipe run` starts this attempt, and may start another.
     """
     from jaxpipe.run.start import TrainRequest, check_training, start_training
 
@@ -45,7 +47,13 @@ def train(  # noqa: PLR0913  each is an option of the command line
     # At the end, where they win over `--set`.
     settings += tuple(f"{key}={kind}" for key, kind in replaced.items() if kind is not None)
     request = TrainRequest(
-        config=config, settings=settings, resume=resume, plan=plan, hooks=hooks, lock=lock
+        config=config,
+        settings=settings,
+        resume=resume,
+        plan=plan,
+        hooks=hooks,
+        lock=lock,
+        is_supervised=supervised,
     )
     if check:
         check_training(request)

@@ -15,6 +15,9 @@ class Replan(StrEnum):
     """Nothing: links are not judged."""
     ASK = "ask"
     """A line that names the link, and one with the step time of a new plan and its command."""
+    AUTO = "auto"
+    """As `ask`; under `jaxpipe run`, the run also stops and continues with the new plan, if the
+    steps that are left save more time than the restart takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

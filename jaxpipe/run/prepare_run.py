@@ -20,6 +20,7 @@ from jaxpipe.config import (
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan, ResolvedPlan, draw_plan, resolved_plan_text
 from jaxpipe.run.console import console, next_line
+from jaxpipe.run.drift.adopt import clear_adopted
 from jaxpipe.run.output_files import announce_replaced
 from jaxpipe.run.smaller_plan import without_file
 from jaxpipe.runtime.checkpoint import Checkpoint
@@ -112,6 +113,7 @@ def forget_last_end(folder: Path) -> None:
     clear_cause(folder)
     clear_ended(folder)
     clear_heartbeats(folder)
+    clear_adopted(folder)
 
 
 def write_resolved_plan(config: Config, resolved: ResolvedPlan) -> Path:

@@ -45,7 +45,8 @@ class Start:
     of a run that resumes has the `checkpoint`, or finds it. `place` is where the run has its
     folder, if ranks of the user's own launcher have found that out. `resume_line` returns the line
     that names the command that continues the run, with more settings. `lock` is the token of the
-    lock of the folder, if a supervisor holds it.
+    lock of the folder, if a supervisor holds it; `is_supervised` says whether one continues the run
+    after a stop for a new plan.
     """
 
     config: Config
@@ -57,6 +58,7 @@ class Start:
     hooks: Hooks = NO_HOOKS
     resume_line: Callable[[Sequence[str]], str] = _same_command
     lock: str | None = None
+    is_supervised: bool = False
 
 
 def run_rank(start: Start, *, is_launched: bool) -> int:
@@ -105,6 +107,7 @@ def _run(
         hooks=start.hooks,
         resume_line=start.resume_line,
         is_launched=is_launched,
+        is_supervised=start.is_supervised,
         say=say,
         disks=None if start.place is None else start.place.disks,
     )

@@ -22,6 +22,7 @@ from jaxpipe.config import Config, check_paced, check_plan_fits, load_config
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.plan import Plan, ResolvedPlan, read_resolved_plan
 from jaxpipe.run.console import console, errors, next_line
+from jaxpipe.run.drift.adopt import ADOPTED_EXIT_CODE, adopted_in
 from jaxpipe.run.folder_lock import beating, locked
 from jaxpipe.run.prepare_run import (
     Prepared,
@@ -66,7 +67,8 @@ class TrainRequest:
 
     `plan` is the plan file of a launcher that has resolved the plan; `hooks` names the function
     that makes the hooks of a rank, as `MODULE:FUNCTION`. `lock` is the token of the lock that the
-    supervisor of the run holds.
+    supervisor of a run over hosts holds. `is_supervised` says whether `jaxpipe run` has started
+    this attempt.
     """
 
     config: Path
@@ -75,6 +77,7 @@ class TrainRequest:
     plan: Path | None = None
     hooks: str | None = None
     lock: str | None = None
+    is_supervised: bool = False
 
     def rank_arguments(self, plan_file: Path) -> list[str]:
         """Return the command line with which a launcher starts each rank."""
@@ -88,14 +91,22 @@ class TrainRequest:
         >>> TrainRequest(config=Path("my.toml"), settings=("run.folder=a b",)).resume_line()
         "next: jaxpipe train my.toml --set 'run.folder=a b' --resume"
         """
-        longer = replace(self, settings=(*self.settings, *settings))
-        return next_line(*longer.arguments, "--resume")
+        if not self.is_supervised:
+            longer = replace(self, settings=(*self.settings, *settings))
+            return next_line(*longer.arguments, "--resume")
+        over = [] if self.lock is None else ["--hosts"]
+        changes = _set_words((*self.settings, *settings))
+        return next_line("run", self.config, *over, *changes, "--resume")
 
     @property
     def arguments(self) -> list[str]:
         """The arguments of `jaxpipe` for this request, without `--resume` and those of ranks."""
-        changes = [word for setting in self.settings for word in ("--set", setting)]
-        return ["train", str(self.config), *changes]
+        by = ["--supervised"] if self.is_supervised else []
+        return ["train", str(self.config), *_set_words(self.settings), *by]
+
+
+def _set_words(settings: Sequence[str]) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
 
 
 def start_training(request: TrainRequest) -> int:
@@ -177,6 +188,7 @@ def _be_rank(request: TrainRequest, config: Config, here: LaunchedRank) -> int:
         hooks=hooks,
         resume_line=request.resume_line,
         lock=request.lock,
+        is_supervised=request.is_supervised,
     )
     return run_rank(start, is_launched=True)
 
@@ -227,6 +239,7 @@ def _be_only_rank(request: TrainRequest, prepared: Prepared) -> int:
         checkpoint=prepared.checkpoint,
         hooks=hooks,
         resume_line=request.resume_line,
+        is_supervised=request.is_supervised,
     )
     return run_rank(start, is_launched=False)
 
@@ -271,7 +284,8 @@ def _start_ranks(
     _write_cause_if_killed(folder, plan, code=code, output=output.tail)
     is_real = config.run.compute is ComputeKind.REAL
     if code == 0 and is_real and _has_stopped(folder, steps=config.train.steps):
-        return 128 + signal.SIGTERM
+        is_adopted = request.is_supervised and adopted_in(folder) is not None
+        return ADOPTED_EXIT_CODE if is_adopted else 128 + signal.SIGTERM
     return code
 
 

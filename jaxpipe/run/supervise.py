@@ -3,19 +3,21 @@
 ::
 
     attempt ──► ended? ──► done, stopped on request, or the input is wrong    stop
+                  ├──► stopped for a new plan ──► from that step, with it ──► attempt
                   └──► failed ──► from the newest intact checkpoint ──► attempt
                             ├──► the same rank, twice at the same step ──► fewer ranks, a new plan
                             └──► fewer ranks, after a new checkpoint ──► all ranks again
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
 from jaxpipe.config import load_config
 from jaxpipe.errors import CheckpointError, UserError
 from jaxpipe.plan import read_resolved_plan
+from jaxpipe.run.drift.adopt import ADOPTED_EXIT_CODE, adopted_in
 from jaxpipe.run.prepare_run import PLAN_FILE
 from jaxpipe.run.smaller_plan import smaller
 from jaxpipe.runtime.checkpoint import newest_valid
@@ -30,15 +32,19 @@ class EndKind(Enum):
     STOPPED = auto()
     WRONG_INPUT = auto()
     FAILED = auto()
+    ADOPTED = auto()
+    """It has stopped for a new plan."""
 
     @classmethod
     def of(cls, code: int) -> "EndKind":
         """Return the kind of an exit code.
 
-        >>> [EndKind.of(code).name for code in (0, 143, 2, 1, -9)]
-        ['DONE', 'STOPPED', 'WRONG_INPUT', 'FAILED', 'FAILED']
+        >>> [EndKind.of(code).name for code in (0, 143, 2, 75, -9)]
+        ['DONE', 'STOPPED', 'WRONG_INPUT', 'ADOPTED', 'FAILED']
         """
-        kinds = {0: cls.DONE, 2: cls.WRONG_INPUT} | dict.fromkeys(STOP_EXIT_CODES, cls.STOPPED)
+        kinds = {0: cls.DONE, 2: cls.WRONG_INPUT, ADOPTED_EXIT_CODE: cls.ADOPTED} | dict.fromkeys(
+            STOP_EXIT_CODES, cls.STOPPED
+        )
         return kinds.get(code, cls.FAILED)
 
 
@@ -96,7 +102,10 @@ def decide(endings: tuple[Ending, ...], *, max_restarts: int) -> Decision:
     them again; if that one fails before its first checkpoint, the ranks are fewer again.
     """
     last = endings[-1]
-    if EndKind.of(last.code) is not EndKind.FAILED or len(endings) > max_restarts:
+    if (
+        EndKind.of(last.code) not in (EndKind.FAILED, EndKind.ADOPTED)
+        or len(endings) > max_restarts
+    ):
         return Decision.STOP
     if last.made_progress:
         return (
@@ -158,6 +167,18 @@ def supervise(run: Run, *, resume: bool) -> int:
     attempt = Attempt(number=1, settings=run.settings, from_step=from_step)
     while True:
         code = run.start(attempt)
+        adopted = adopted_in(folder) if EndKind.of(code) is EndKind.ADOPTED else None
+        if adopted is not None:
+            # From here on, "all ranks" are those of the new plan; failures still count.
+            settings = adopted.among(attempt.settings)
+            run = replace(run, settings=settings, max_restarts=run.max_restarts - len(endings))
+            endings, step = (), newest_step(folder)
+            run.show(
+                f"attempt {attempt.number} {adopted}\n"
+                f"attempt {attempt.number + 1} continues from step {step}"
+            )
+            attempt = Attempt(number=attempt.number + 1, settings=settings, from_step=step)
+            continue
         cause = None if EndKind.of(code) is not EndKind.FAILED else read_cause(folder)
         step = newest_step(folder)
         endings += (Ending(attempt=attempt, code=code, cause=cause, next_step=step),)
@@ -216,7 +237,7 @@ def _report(ending: Ending, following: Attempt | None) -> str:
             return f"attempt {number} stopped on request; {_next_step(ending)}"
         case EndKind.WRONG_INPUT:
             return f"attempt {number} was refused: correct the input, a restart does not help"
-        case EndKind.FAILED:
+        case EndKind.FAILED | EndKind.ADOPTED:  # without a plan that can be read
             reason = cause or "no cause known"
             why = f"attempt {number} failed with exit code {ending.code}: {reason}"
     if following is None:

@@ -51,7 +51,8 @@ class Member:
     `devices` are the names of those of the ranks of `transport`, `plan` the one that they train
     last. A rank that a smaller plan has no use for is `spare`. `all_reduce` is that of the first
     plan, which smaller ones keep. `resume_line` returns the line that names the command that
-    continues the run, with more settings; `say` is called with how far this rank is. `disks` says
+    continues the run, with more settings; if the process is supervised, `jaxpipe run` prints it at
+    the end. `say` is called with how far this rank is. `disks` says
     which ranks share a run folder; None is one for all. `datasets` are the folders of the
     datasets on this host, by default those configured.
     """
@@ -63,6 +64,7 @@ class Member:
     hooks: Hooks
     resume_line: Callable[[Sequence[str]], str]
     is_launched: bool
+    is_supervised: bool
     say: Callable[[Progress], None]
     watchdog: Watchdog | None = None
     last_state: LastState = field(default_factory=LastState)
@@ -100,6 +102,10 @@ class Member:
         """Return the watchdog of this rank, which a recovery replaces."""
         assert self.watchdog is not None, "nothing is trained yet"
         return self.watchdog
+
+    def request_stop(self) -> None:
+        """Stop the run after the step under way."""
+        self.current_watchdog().stop_requested = True
 
     def start_watchdog(self, job: Job) -> None:
         """Make the watchdog for a job; a stop that was requested of the last one stays."""
@@ -265,6 +271,7 @@ def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped |
         member.config.plan,
         say=lambda line: console.print(f"\n{line}\n", markup=False),
         resume_line=member.resume_line,
+        stop=member.request_stop if member.is_supervised else None,
     )
 
     def observe(metrics: StepMetrics) -> None:
@@ -335,9 +342,12 @@ def _agreed(member: Member, transport: Transport, left: tuple[str, ...]) -> Conf
 def _report(member: Member, plan: Plan, outcome: Outcome | Stopped | None) -> None:
     config = member.config
     if isinstance(outcome, Stopped):
+        # Why it has stopped, and what follows, is its supervisor's to say.
+        stopped = "stopped" if member.is_supervised else "stopped on request"
+        following = "" if member.is_supervised else f"\n\n{member.resume_line(())}"
         console.print(
-            f"\nstopped on request after step {outcome.step}/{config.train.steps}\n"
-            f"checkpoint  {outcome.checkpoint}\n\n{member.resume_line(())}",
+            f"\n{stopped} after step {outcome.step}/{config.train.steps}\n"
+            f"checkpoint  {outcome.checkpoint}{following}",
             markup=False,
         )
     elif outcome is not None:

@@ -22,6 +22,16 @@ def test_ranks_get_the_plan_file_and_all_that_the_launcher_got() -> None:
     ]
 
 
+@pytest.mark.parametrize(("lock", "over"), [(None, []), ("12ab", ["--hosts"])])
+def test_a_supervised_attempt_names_the_command_of_its_supervisor(
+    lock: str | None, over: list[str]
+) -> None:
+    request = TrainRequest(config=Path("a.toml"), is_supervised=True, lock=lock)
+    assert request.arguments == ["train", "a.toml", "--supervised"]
+    words = ["next: jaxpipe run a.toml", *over, "--set plan.file=new.toml --resume"]
+    assert request.resume_line(["plan.file=new.toml"]) == " ".join(words)
+
+
 def test_hooks_are_made_for_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[Path, int]] = []
     module = ModuleType("some_hooks")

@@ -11,6 +11,8 @@ import pytest
 from jaxpipe.config import cluster_from, config_from, load_config, plan_from
 from jaxpipe.plan import ResolvedPlan, write_plan
 from jaxpipe.run import Attempt, Run, smaller, supervise, within
+from jaxpipe.run.drift.adopt import ADOPTED_EXIT_CODE, adopt
+from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
 from jaxpipe.run.prepare_run import write_resolved_plan
 from jaxpipe.run.smaller_plan import without_file
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
@@ -34,6 +36,7 @@ class Script:
     code: int
     step: int | None = None
     cause: Cause | None = None
+    adopts: bool = False
 
 
 @dataclass
@@ -52,6 +55,10 @@ class Theatre:
         if script.step is not None:
             folder = begin_checkpoint(self.folder, step=script.step)
             commit(folder, write_shard(folder, "stage-0", {"a": np.ones(3)}), {})
+        if script.adopts:
+            for name in (CLUSTER_FILE, PLAN_FILE):
+                (self.folder / name).write_text("a file\n")
+            adopt(self.folder, Replanned(present_s=4.0, new_s=1.0), step=script.step or 0)
         if script.cause is not None:
             write_cause(self.folder, script.cause)
         return script.code
@@ -96,6 +103,25 @@ def test_restarts_have_an_end(tmp_path: Path) -> None:
     scripts = [Script(1, step=step) for step in (1, 2, 3)]
     theatre = play(tmp_path, scripts, max_restarts=2)
     assert theatre.shown[-1].endswith("the newest intact checkpoint is that of step 3")
+
+
+def test_a_new_plan_is_that_of_all_later_attempts_and_no_failure(tmp_path: Path) -> None:
+    adopts = Script(ADOPTED_EXIT_CODE, step=7, adopts=True)
+    theatre = play(tmp_path, [Script(1, step=5), adopts, Script(1, step=8), Script(0)])
+    folder = tmp_path / "run"
+    new = (f"plan.cluster={folder}/drift-cluster-7.toml", f"plan.file={folder}/drift-plan-7.toml")
+    assert [attempt.settings for attempt in theatre.attempts] == [(), (), new, new]
+    assert [attempt.from_step for attempt in theatre.attempts] == [None, 5, 7, 8]
+    assert theatre.shown[1] == (
+        "attempt 2 stopped for a new plan: 1 s a step in place of 4 s, simulated over the measured "
+        "links\nattempt 3 continues from step 7"
+    )
+
+
+def test_failures_before_a_new_plan_count(tmp_path: Path) -> None:
+    adopts = Script(ADOPTED_EXIT_CODE, step=7, adopts=True)
+    scripts = [Script(1, step=5), adopts, Script(1, step=8)]
+    play(tmp_path, scripts, max_restarts=1)
 
 
 def test_no_restart_at_all(tmp_path: Path) -> None:

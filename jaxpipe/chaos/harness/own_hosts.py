@@ -158,13 +158,14 @@ def hosts_run(
     *,
     cluster: str = FAST,
     kind: EngineKind = EngineKind.UNSHAPED,
-    arguments: Sequence[str] = (),
+    hooks: Sequence[str] = HOOKS,
     prepare: Callable[[Emulation, Path], object] | None = None,
     **sections: Mapping[str, Any],
 ) -> Iterator[HostsRun]:
     """Start a run over emulated hosts; nothing of it may be left after the block.
 
-    `prepare` is called with the network and the folder that each host has its own, before the run.
+    `hooks` are words of the command line. `prepare` is called with the network and the folder that
+    each host has its own, before the run.
 
     Raises:
         RunError: a process or a file was left behind; it is removed.
@@ -184,7 +185,7 @@ def hosts_run(
             config,
             dataset,
             command="run",
-            arguments=("--hosts", *HOOKS, *arguments),
+            arguments=("--hosts", *hooks),
             before=("env", *settings, *emulation.enter(first)),
         ) as run:
             yield HostsRun(started=run, emulation=emulation, disk=disk)

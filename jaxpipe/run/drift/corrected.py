@@ -38,6 +38,7 @@ def corrected(
     of_devices = slowdown[np.ix_(host_of, host_of)]
     return replace(
         cluster,
+        name="measured",  # that of a generated cluster cannot stand in a file
         bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s / of_devices,
         alone_bytes_per_s=cluster.alone_bytes_per_s / of_devices,
     )

@@ -7,40 +7,22 @@ of the rank would take the interpreter from its training.
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from jaxpipe.config import Config, cluster_from, load_config, plan_from
 from jaxpipe.config.resolve import check_plan_fits
 from jaxpipe.errors import JaxpipeError
-from jaxpipe.plan import write_plan
+from jaxpipe.plan import Plan, write_plan
+from jaxpipe.plan.decide import Task
+from jaxpipe.plan.decide.build_plan import with_suited_trees
 from jaxpipe.propose.proposal import task_and_conditions
 from jaxpipe.propose.request import PlanRequest
 from jaxpipe.propose.searched import searched
+from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
 from jaxpipe.run.forecast import codecs_from
 from jaxpipe.simulate import plan_step_s, step_objective
-
-CLUSTER_FILE, PLAN_FILE = "drift-cluster.toml", "drift-plan.toml"
-"""The corrected cluster, and the new plan for it, in the folder of the run."""
-
-
-def replan_settings(folder: Path) -> tuple[str, ...]:
-    """Return the settings with which a configuration trains by the new plan in a run folder."""
-    return (f"plan.cluster={folder / CLUSTER_FILE}", f"plan.file={folder / PLAN_FILE}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replanned:
-    """Simulated seconds of a step over the measured links, by the present and by a new plan."""
-
-    present_s: float
-    new_s: float
-
-    @property
-    def is_worth_it(self) -> bool:
-        """Whether the new plan is faster by more than simulations may err between two plans."""
-        return self.new_s < 0.95 * self.present_s
 
 
 def replan(
@@ -53,6 +35,7 @@ def replan(
     Raises:
         UserError: no plan fits, or the speed of a device is unknown.
     """
+    planned = config
     config = replace(config, plan=replace(config.plan, cluster=str(cluster)))
     paced, train = config.paced, config.train
     sequence = train.sequence or config.model.sequence
@@ -82,12 +65,25 @@ def replan(
         num_heads=model.num_heads,
         recomputes=conditions.recomputes,
     )
-    check_plan_fits(config, found.plan, source="the new plan")
-    write_plan(found.plan, cluster_from(config), out, about="For the links as they were measured.")
+    measured = cluster_from(config)
+    # A plan file names its cluster, and devices by their names: the measured one may have fewer.
+    present = plan_from(planned, replace(measured, name=cluster_from(planned).name))
+    home = measured.devices[present.device(0)].host
+    new = begins_on(home, found.plan, task)
+    check_plan_fits(config, new, source="the new plan")
+    write_plan(new, measured, out, about="For the links as they were measured.")
     return Replanned(
-        present_s=plan_step_s(plan_from(config), conditions),
-        new_s=plan_step_s(found.plan, conditions),
+        present_s=plan_step_s(present, conditions),
+        new_s=plan_step_s(new, conditions),
+        keeps_rank_0=measured.devices[new.device(0)].host == home,
     )
+
+
+def begins_on(host: str, plan: Plan, task: Task) -> Plan:
+    """Return the plan with a replica first that begins on a host, if one does."""
+    devices = task.cluster.devices
+    order = sorted(plan.pipelines, key=lambda each: devices[each.devices[0]].host != host)
+    return with_suited_trees(task, replace(plan, pipelines=tuple(order)))
 
 
 def main(folder: str, budget_s: str, tflops: str) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from shutil import which
 from typing import Protocol, runtime_checkable
 
-from jaxpipe.run.drift.replan import Replanned
+from jaxpipe.run.drift.replanned import Replanned
 
 BUDGET_S = 20.0
 """Seconds of the search for a new plan."""

@@ -4,19 +4,21 @@ Everything that takes longer than a few milliseconds happens in a process of its
 looked after when a step is reported.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from jaxpipe.plan import PlanConfig, Replan
+from jaxpipe.run.drift.adopt import adopt
 from jaxpipe.run.drift.corrected import corrected
-from jaxpipe.run.drift.replan import CLUSTER_FILE, Replanned, replan_settings
+from jaxpipe.run.drift.replanned import CLUSTER_FILE, Replanned, replan_settings
 from jaxpipe.run.drift.search_process import Search, SearchProcess
 from jaxpipe.run.drift.slow_links import LinkJudge, SlowLink
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.measured_pairs import MeasuredPairs
 from jaxpipe.runtime.metrics.records import StepMetrics
-from jaxpipe.topo import Cluster, with_slower_links
+from jaxpipe.topo import Cluster, subcluster, with_slower_links
 from jaxpipe.topo.units import gbps_from_bytes_per_s
 from jaxpipe.topo.write import cluster_toml
 
@@ -27,7 +29,8 @@ class DriftWatch:
 
     `cluster` is the planned one of the `job`. `say` prints a line, `resume_line` returns the one
     that names the command that continues the run with more settings. `begin` starts the search, for
-    devices of that many TFLOP/s.
+    devices of that many TFLOP/s. `stop` stops the run after its step, so that its supervisor
+    continues with the new plan; None if nobody would.
     """
 
     job: Job
@@ -36,19 +39,30 @@ class DriftWatch:
     say: Callable[[str], object]
     resume_line: Callable[[Sequence[str]], str]
     begin: Callable[[float], Search]
+    stop: Callable[[], object] | None = None
+    clock: Callable[[], float] = time.monotonic
+    _begin_s: float = 0.0
+    _pause_s: float | None = None
     _slow: list[SlowLink] = field(default_factory=list)
     _search: Search | None = None
     _tflops: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Note when the ranks begin to compile."""
+        self._begin_s = self.clock()
+
     def after_step(self, metrics: StepMetrics) -> None:
         """Note the speed of the devices, and look after a search that is under way."""
+        if self._pause_s is None:
+            # What a restart costs at least: compiling, restoring, and the first step.
+            self._pause_s = self.clock() - self._begin_s
         computing = self.job.plan.num_ranks * (1.0 - metrics.bubble)
         if computing > 0:
             # The best step: in a slow one, ranks wait outside of the pipeline phase as well.
             self._tflops = max(self._tflops, metrics.flops_per_s / computing / 1e12)
         if self._search is not None and (found := self._search.result()) is not None:
             self._search = None
-            self._report(found)
+            self._report(found, step=metrics.step)
 
     def after_links(self, measured: MeasuredPairs) -> None:
         """Judge a report of links, and begin to plan again if one of them is slow."""
@@ -59,6 +73,10 @@ class DriftWatch:
         self.say(drift_line(self.cluster, new))
         self.close()  # a search that is under way is for links that have changed since
         now = corrected(self.cluster, self._slow, healthy=self.judge.healthy)
+        if self.stop is not None:  # other hosts may be gone, and the supervisor starts none
+            plan = self.job.plan
+            used = sorted({device for row in plan.placement for device in row})
+            now = subcluster(now, used)
         try:
             about = "The cluster of the run, with its slow links as they were measured."
             (self.job.folder / CLUSTER_FILE).write_text(cluster_toml(now, about=about))
@@ -72,7 +90,7 @@ class DriftWatch:
             self._search.stop()
             self._search = None
 
-    def _report(self, found: Replanned | str) -> None:
+    def _report(self, found: Replanned | str, *, step: int) -> None:
         if isinstance(found, str):
             self.say(f"no new plan was found: {found}")
             return
@@ -81,7 +99,35 @@ class DriftWatch:
             self.say(f"no plan was found that is faster; this one takes {present} a step")
             return
         line = f"a new plan takes {found.new_s:.4g} s a step, this one {present}"
-        self.say(f"{line}\n{self.resume_line(replan_settings(self.job.folder))}")
+        refusal = self._refusal(found, step=step)
+        if refusal is None:
+            self._adopt(found, line, step=step)
+            return
+        why = f": {refusal}" if refusal else ""
+        self.say(f"{line}{why}\n{self.resume_line(replan_settings(self.job.folder))}")
+
+    def _refusal(self, found: Replanned, *, step: int) -> str | None:
+        """Return why the run does not continue with a new plan by itself, "" if none could ask."""
+        if self.stop is None:
+            return ""
+        left, pause_s = self.job.train.steps - step, self._pause_s or 0.0
+        if not found.repays(num_steps=left, pause_s=pause_s):
+            return (
+                f"it would not repay {pause_s:.3g} s of restart in the {left} steps that are left"
+            )
+        if not found.keeps_rank_0:
+            return "it has rank 0 on another host, so it is not taken by itself"
+        return None
+
+    def _adopt(self, found: Replanned, line: str, *, step: int) -> None:
+        assert self.stop is not None, "nobody continues"
+        try:
+            adopt(self.job.folder, found, step=step)
+        except OSError as error:
+            self.say(f"{line}: it cannot be kept: {error}")
+            return
+        self.say(f"{line}: the run stops after its step, and continues with the new plan")
+        self.stop()
 
 
 def drift_watch(
@@ -90,10 +136,12 @@ def drift_watch(
     *,
     say: Callable[[str], object],
     resume_line: Callable[[Sequence[str]], str],
+    stop: Callable[[], object] | None = None,
 ) -> DriftWatch | None:
     """Return what watches over the links of a job; None if that is not asked for, or not known.
 
-    Only rank 0 knows the cluster of a job.
+    Only rank 0 knows the cluster of a job. `stop` stops the run for a supervisor that continues it
+    with a new plan, None if it has none.
     """
     if job.cluster is None or planned.replan is Replan.NEVER:
         return None
@@ -110,6 +158,7 @@ def drift_watch(
         say=say,
         resume_line=resume_line,
         begin=partial(SearchProcess, job.folder),
+        stop=stop if planned.replan is Replan.AUTO else None,
     )
 
 

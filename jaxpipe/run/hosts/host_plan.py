@@ -7,12 +7,13 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxpipe.config import Config, cluster_from, load_config, plan_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan
+from jaxpipe.run.drift.adopt import Adopted
 from jaxpipe.run.smaller_plan import plan_settings, within
 from jaxpipe.topo import Cluster
 
@@ -48,11 +49,22 @@ class Planner:
     """Plans for a configuration file with some settings.
 
     The file and that of the cluster are read each time: a machine may be added to the cluster while
-    the run continues.
+    the run continues. `adopted` are the settings of a new plan for `adopted_for`, the hosts that
+    were there when the run has adopted it.
     """
 
     config: Path
     settings: tuple[str, ...]
+    adopted: tuple[str, ...] | None = None
+    adopted_for: frozenset[str] = frozenset()
+
+    def with_adopted(self, adopted: Adopted, *, hosts: Sequence[str]) -> "Planner":
+        """Return the planner that has a new plan as long as the same hosts are there.
+
+        With others, links are again as they were planned: nobody has measured all of theirs.
+        """
+        settings = adopted.among(self.adopted or self.settings)
+        return replace(self, adopted=settings, adopted_for=frozenset(hosts))
 
     def own(self) -> HostPlan:
         """Return the configured plan.
@@ -73,6 +85,8 @@ class Planner:
         Raises:
             UserError: the configuration is wrong, or the cluster has no such host.
         """
+        if self.adopted is not None and self.adopted_for == set(hosts):
+            return replace(self, settings=self.adopted).own()
         own = self.own()
         if set(hosts) == set(own.used):
             return own

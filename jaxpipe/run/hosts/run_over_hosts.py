@@ -47,7 +47,9 @@ def run_over_hosts(request: HostsRequest, *, show: Callable[[str], object]) -> i
         start.command(plan.hosts)  # or says what lacks
 
         def arguments(settings: Sequence[str], resumes: bool) -> list[str]:
-            as_rank = TrainRequest(config=train.config, settings=tuple(settings))
+            as_rank = TrainRequest(
+                config=train.config, settings=tuple(settings), is_supervised=True
+            )
             hooks = [] if train.hooks is None else ["--hooks", train.hooks]
             resume = ["--resume"] if resumes else []
             return [*as_rank.arguments, *resume, *hooks, "--lock", lock.token]

@@ -4,6 +4,7 @@
 
     attempt ──► done, stopped on request, refused                      stop
        ├──► stopped for hosts that join ─► plan with them ──► attempt
+       ├──► stopped for a new plan, since links are slow ─► attempt with it
        └──► failed ─► which hosts answer? ─► plan for those ─► attempt, from the newest checkpoint
 
 Each attempt reads the newest checkpoint. One that ends for a host that joins has saved it after its
@@ -18,6 +19,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from jaxpipe.config import load_config
+from jaxpipe.run.drift.adopt import adopted_in
 from jaxpipe.run.hosts.host_plan import HostPlan
 from jaxpipe.run.hosts.joining import Joining
 from jaxpipe.run.hosts.placed_job import answering
@@ -56,6 +58,7 @@ class End(Enum):
     STOPPED = auto()
     REFUSED = auto()
     JOINED = auto()
+    ADOPTED = auto()
     FAILED = auto()
 
 
@@ -67,7 +70,9 @@ def end_of(code: int, folder: Path, *, steps: int, was_asked: bool) -> End:
     if code == 0 and has_ended(folder):
         if (newest_step(folder) or 0) >= steps:
             return End.DONE
-        return End.JOINED if was_asked else End.STOPPED
+        if was_asked:
+            return End.JOINED
+        return End.STOPPED if adopted_in(folder) is None else End.ADOPTED
     kinds = {EndKind.STOPPED: End.STOPPED, EndKind.WRONG_INPUT: End.REFUSED}
     return kinds.get(EndKind.of(code), End.FAILED)
 
@@ -107,7 +112,9 @@ class HostsSupervisor:
             if found is not None:
                 next_step = newest_step(self._folder)
                 following = _Attempt(number=attempt.number + 1, plan=found, from_step=next_step)
-            self._run.show(_report(ended, following, there=self._joining.there))
+            self._run.show(
+                _report(ended, following, there=self._joining.there, folder=self._folder)
+            )
             if following is None:
                 return ended.exit_code
             attempt = following
@@ -129,9 +136,11 @@ class HostsSupervisor:
 
     def _following(self, ended: "_Ended") -> HostPlan | None:
         """Return the plan of the next attempt, None if there is none."""
-        if ended.end not in (End.FAILED, End.JOINED):
-            return None
         joining = self._joining
+        if ended.end is End.ADOPTED and (adopted := adopted_in(self._folder)) is not None:
+            joining.planner = joining.planner.with_adopted(adopted, hosts=joining.there)
+        elif ended.end not in (End.FAILED, End.JOINED):
+            return None
         self._known += [host for host in joining.there if host not in self._known]
         if ended.end is End.FAILED:
             self._failures.add(ended)
@@ -190,14 +199,18 @@ class _Failures:
         return len(last) == 2 and are_errors and len({e.attempt.from_step for e in last}) == 1
 
 
-def _report(ended: _Ended, following: _Attempt | None, *, there: Sequence[str]) -> str:
+def _report(
+    ended: _Ended, following: _Attempt | None, *, there: Sequence[str], folder: Path
+) -> str:
     """Return lines about an attempt that has ended, and about the next one."""
+    adopted = adopted_in(folder)
     reason = ended.cause or ("no cause known" if ended.code else "`mpirun` has lost a host")
     how = {
         End.DONE: "is done",
         End.STOPPED: "stopped on request",
         End.REFUSED: "was refused: correct the input, a restart does not help",
         End.JOINED: "has stopped for hosts that join",
+        End.ADOPTED: f"{adopted or ''}",
         End.FAILED: f"failed with exit code {ended.code}: {reason}",
     }[ended.end]
     lines = [f"attempt {ended.attempt.number} {how}"]

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,16 @@ from jaxpipe.config import (
     plan_from,
 )
 from jaxpipe.plan import PlanConfig, ResolvedPlan
+from jaxpipe.propose.proposal import task_and_conditions
+from jaxpipe.propose.request import PlanRequest
+from jaxpipe.run.drift.adopt import adopted_in
 from jaxpipe.run.drift.corrected import corrected
-from jaxpipe.run.drift.replan import CLUSTER_FILE, Replanned, replan_settings
+from jaxpipe.run.drift.replan import begins_on
+from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned, replan_settings
 from jaxpipe.run.drift.search_process import SearchProcess
 from jaxpipe.run.drift.slow_links import LinkJudge, SlowLink
 from jaxpipe.run.drift.watch import DriftWatch, drift_watch
-from jaxpipe.run.prepare_run import write_resolved_plan
+from jaxpipe.run.prepare_run import forget_last_end, write_resolved_plan
 from jaxpipe.topo.write import cluster_toml
 from tests.run.drift.test_slow_links import report, use
 from tests.runtime.metrics.trackers.test_trackers import metrics_at
@@ -82,9 +87,14 @@ class Searching:
 
 
 class Watched:
-    """A watch over a job of the two regions, and what it has said and done."""
+    """A watch over a job of the two regions, and what it has said and done.
 
-    def __init__(self, folder: Path, dataset: Path) -> None:
+    With `adopts`, the run has a supervisor, which continues it with a new plan; each look at the
+    clock is a second later.
+    """
+
+    def __init__(self, folder: Path, dataset: Path, *, adopts: bool = False) -> None:
+        self.num_stops = 0
         config = config_of(folder, dataset)
         self.job = job_from(config, plan_from(config))
         folder.mkdir()
@@ -99,7 +109,12 @@ class Watched:
             say=self.said.append,
             resume_line=lambda settings: f"next: {' '.join(settings)} --resume",
             begin=self._begin,
+            stop=self._stop if adopts else None,
+            clock=map(float, count()).__next__,
         )
+
+    def _stop(self) -> None:
+        self.num_stops += 1
 
     def _begin(self, tflops: float) -> Searching:
         assert tflops >= 0
@@ -150,6 +165,88 @@ def test_a_search_that_fails_is_said_and_one_under_way_is_ended(
     watched.watch.after_links(report(3, use(3, 2, seconds=20.0)))
     watched.watch.close()
     assert watched.searches[3].is_stopped
+
+
+def found_by(folder: Path, dataset: Path, found: Replanned) -> Watched:
+    """Return the watch of a run that adopts plans, after a search that has found this."""
+    watched = Watched(folder, dataset, adopts=True)
+    watched.watch.after_links(report(0, SLOW))
+    (folder / PLAN_FILE).write_text("the new plan\n")  # as the search does
+    watched.watch.after_step(metrics_at(1))
+    watched.searches[0].found = found
+    watched.watch.after_step(metrics_at(2))
+    return watched
+
+
+def test_the_run_stops_for_a_new_plan_which_later_searches_leave_alone(
+    tmp_path: Path, dataset: Path
+) -> None:
+    folder = tmp_path / "run"
+    watched = found_by(folder, dataset, FASTER)
+    assert watched.num_stops == 1
+    assert watched.said[-1] == (
+        "a new plan takes 1 s a step, this one 4 s (simulated over the measured links): the run "
+        "stops after its step, and continues with the new plan"
+    )
+    adopted = adopted_in(folder)
+    assert adopted is not None
+    cluster, plan = (Path(setting.split("=")[1]) for setting in adopted.settings)
+    for name in (CLUSTER_FILE, PLAN_FILE):
+        (folder / name).write_text("of a later search\n")
+    assert plan.read_text() == "the new plan\n"
+    assert topo.load(str(cluster)).link(0, 1).bandwidth_bytes_per_s > 0
+    forget_last_end(folder)
+    assert adopted_in(folder) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (Replanned(present_s=0.02, new_s=0.01), "it would not repay 1 s of restart in the "),
+        (replace(FASTER, keeps_rank_0=False), "it has rank 0 on another host, so it is not taken"),
+        (SLOWER, "no plan was found that is faster"),
+    ],
+)
+def test_the_run_continues_where_a_restart_would_not_pay(
+    tmp_path: Path, dataset: Path, found: Replanned, why: str
+) -> None:
+    watched = found_by(tmp_path / "run", dataset, found)
+    assert why in watched.said[-1]
+    assert watched.num_stops == 0
+    assert adopted_in(tmp_path / "run") is None
+
+
+def test_a_new_plan_for_a_supervisor_has_only_the_devices_of_the_present_one(
+    tmp_path: Path, dataset: Path
+) -> None:
+    watched = Watched(tmp_path / "run", dataset, adopts=True)
+    two = PlanConfig(cluster="two-region", stages=2, replicas=1)
+    config = replace(config_of(tmp_path / "run", dataset), plan=two)
+    watched.watch.job = job_from(config, plan_from(config))
+    watched.watch.after_links(report(0, SLOW))
+    found = topo.load(str(tmp_path / "run" / CLUSTER_FILE))
+    assert [device.name for device in found.devices] == ["ohio-0:0", "ohio-1:0"]
+
+
+def test_the_replica_on_the_host_of_rank_0_comes_first(tmp_path: Path, dataset: Path) -> None:
+    config = config_of(tmp_path / "run", dataset)
+    task, _ = task_and_conditions(
+        PlanRequest(cluster="two-region", model="this run", batch=config.train.batch, tflops=1.0),
+        config.model,
+    )
+    plan = plan_from(config)
+    first = [pipeline.devices for pipeline in begins_on("ohio-1", plan, task).pipelines]
+    assert first == [pipeline.devices for pipeline in reversed(plan.pipelines)]
+    assert begins_on("virginia-0", plan, task).pipelines == plan.pipelines
+
+
+@pytest.mark.parametrize(("replan", "stops"), [("auto", True), ("ask", False)])
+def test_only_auto_stops_a_run(tmp_path: Path, dataset: Path, replan: str, stops: bool) -> None:
+    config = config_of(tmp_path / "run", dataset, replan=replan)
+    job = job_from(config, plan_from(config))
+    watch = drift_watch(job, config.plan, say=str, resume_line=str, stop=lambda: None)
+    assert watch is not None
+    assert (watch.stop is not None) is stops
 
 
 def test_never_and_a_job_without_a_cluster_are_not_watched(tmp_path: Path, dataset: Path) -> None:

@@ -1,6 +1,7 @@
 """Slow links are found by what was measured, once, and only if they stay slow."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from jaxpipe import topo
 from jaxpipe.run.drift.corrected import corrected
 from jaxpipe.run.drift.slow_links import LinkJudge, SlowLink
 from jaxpipe.runtime.metrics.measured_pairs import MeasuredPairs
+from jaxpipe.topo.write import cluster_toml
 from jaxpipe.trace import PairUse
 
 CLUSTER = topo.load("two-region")
@@ -75,6 +77,16 @@ def test_pairs_that_share_a_nic_may_take_as_long_as_it_makes_them() -> None:
     both = [use(0, 2, seconds=6.0), use(0, 3, seconds=6.0)]
     assert shared.judge(report(0, *both)) == ()
     assert len(judge(num_steps=1).judge(report(0, *both))) == 2
+
+
+def test_the_measured_cluster_of_a_generated_one_can_be_read_from_a_file(
+    tmp_path: Path,
+) -> None:
+    generated = topo.load("homogeneous:hosts=2,delay_ms=1,bandwidth_gbps=1")
+    link = SlowLink(source=0, to=1, planned_bytes_per_s=1.25e8, slowdown=10.0, since_step=1)
+    file = tmp_path / "measured.toml"
+    file.write_text(cluster_toml(corrected(generated, [link])))
+    assert topo.load(str(file)).link(0, 1).bandwidth_bytes_per_s == pytest.approx(1.25e7)
 
 
 def test_links_inside_a_host_are_not_judged() -> None:

@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxpipe import topo
+from jaxpipe.plan import PlanConfig, default_plan, write_plan
+from jaxpipe.run.drift.adopt import adopt
+from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
 from jaxpipe.run.hosts import joining, supervise_hosts
 from jaxpipe.run.hosts.host_plan import Planner
 from jaxpipe.run.hosts.join_words import AnswerKind, JoinRequest
@@ -17,7 +21,9 @@ from jaxpipe.run.hosts.supervise_hosts import End, HostsRun, HostsSupervisor, en
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.process.mpirun import Wish
 from jaxpipe.runtime.watchdog import Cause, CauseKind, mark_ended, write_cause
+from jaxpipe.topo import subcluster
 from jaxpipe.topo.toml_text import toml_text
+from jaxpipe.topo.write import cluster_toml
 from tests.runtime.training import tiny_tree
 
 CLUSTER = "homogeneous:hosts=4,delay_ms=0,bandwidth_gbps=1e7"
@@ -33,6 +39,7 @@ class Act:
     code: int = 0
     ends: bool = False
     cause: Cause | None = None
+    adopts: bool = False
 
 
 @dataclass
@@ -69,6 +76,10 @@ class Theatre:
         if act.step is not None:
             folder = begin_checkpoint(self.folder, step=act.step)
             commit(folder, write_shard(folder, "stage-0", {"a": np.ones(3)}), {})
+        if act.adopts:
+            for name in (CLUSTER_FILE, PLAN_FILE):
+                (self.folder / name).write_bytes((self.folder.parent / name).read_bytes())
+            adopt(self.folder, Replanned(present_s=4.0, new_s=1.0), step=act.step or 0)
         if act.ends:
             mark_ended(self.folder)
         if act.cause is not None:
@@ -207,6 +218,33 @@ def test_hosts_that_cannot_take_part_disturb_nothing(
     assert theatre.wishes == [[None, None]]
     assert [kind for _, kind, _ in theatre.answered] == [AnswerKind.REFUSED]
     assert why in theatre.answered[0][2]
+
+
+def test_a_new_plan_is_kept_while_the_same_hosts_are_there(tmp_path: Path) -> None:
+    both = ("here-0", "here-1")
+    acts = [
+        Act(step=4, ends=True, adopts=True),
+        Act(step=5, code=1),
+        Act(step=6),
+        Act(step=STEPS, ends=True),
+    ]
+    theatre = Theatre(tmp_path / "run", acts, answers_by=[both, ["here-0"]])
+    own = subcluster(topo.load(CLUSTER), (0, 1), name="measured")
+    two_replicas = PlanConfig(stages=1, replicas=2)
+    new = default_plan(two_replicas, own, num_layers=6, batch=8, tied=True)
+    (tmp_path / CLUSTER_FILE).write_text(cluster_toml(own))
+    write_plan(new, own, tmp_path / PLAN_FILE)
+    assert play(tmp_path, theatre) == 0
+    named = [f"plan.{field}={tmp_path}/run/drift-{field}-4.toml" for field in ("cluster", "plan")]
+    named[1] = named[1].replace("plan.plan", "plan.file")
+    by_plan = [set(named) <= set(arguments) for _, arguments in theatre.started]
+    assert by_plan == [False, True, True, False]
+    assert [hosts for hosts, _ in theatre.started] == [both, both, both, ("here-0",)]
+    assert theatre.shown[0].splitlines() == [
+        "attempt 1 stopped for a new plan: 1 s a step in place of 4 s, simulated over the measured "
+        "links",
+        "attempt 2 continues from step 4: 1 stages x 2 replicas on here-0, here-1",
+    ]
 
 
 def test_an_error_that_recurs_ends_the_run(tmp_path: Path) -> None:

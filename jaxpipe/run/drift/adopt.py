@@ -1,0 +1,82 @@
+"""A new plan that the run adopts by itself: rank 0 leaves it, and the supervisor continues with it.
+
+::
+
+    rank 0: new plan ─► files of its own, `adopt.json` ─► all ranks stop after the step
+    supervisor: `adopt.json` ─► next attempt with its settings, from the checkpoint of that step
+
+Files that a run has adopted are never written again: a later search must not change the plan of
+attempts that follow.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
+
+_ADOPT_FILE = "adopt.json"
+ADOPTED_EXIT_CODE = 75
+"""Of a launcher whose ranks have stopped for a new plan (EX_TEMPFAIL of sysexits.h)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """The settings of a new plan, in place of others of the section `plan`, and its gain."""
+
+    settings: tuple[str, ...]
+    replanned: Replanned
+
+    def among(self, settings: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the settings of a run with this plan in place of the one before.
+
+        >>> gain = Replanned(present_s=4.0, new_s=1.0)
+        >>> new = Adopted(settings=("plan.file=b.toml",), replanned=gain)
+        >>> new.among(("run.seed=1", "plan.file=a.toml"))
+        ('run.seed=1', 'plan.file=b.toml')
+        """
+        names = {each.split("=")[0] for each in self.settings}
+        return (*(each for each in settings if each.split("=")[0] not in names), *self.settings)
+
+    def __str__(self) -> str:
+        """Return both step times, as simulated.
+
+        >>> print(Adopted(settings=(), replanned=Replanned(present_s=4.0, new_s=1.0)))
+        stopped for a new plan: 1 s a step in place of 4 s, simulated over the measured links
+        """
+        new_s, present_s = self.replanned.new_s, self.replanned.present_s
+        return (
+            f"stopped for a new plan: {new_s:.4g} s a step in place of {present_s:.4g} s, "
+            "simulated over the measured links"
+        )
+
+
+def adopt(folder: Path, replanned: Replanned, *, step: int) -> None:
+    """Keep the new plan in a run folder, found after `step`, for its supervisor.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    settings: list[str] = []
+    for field, name in (("cluster", CLUSTER_FILE), ("file", PLAN_FILE)):
+        kept = folder / f"{Path(name).stem}-{step}.toml"
+        kept.write_bytes((folder / name).read_bytes())
+        settings.append(f"plan.{field}={kept}")
+    adopted = Adopted(settings=tuple(settings), replanned=replanned)
+    draft = folder / f"{_ADOPT_FILE}.draft"
+    draft.write_bytes(msgspec.json.encode(adopted))
+    draft.replace(folder / _ADOPT_FILE)
+
+
+def adopted_in(folder: Path) -> Adopted | None:
+    """Return what the last attempt in a run folder has adopted, None if it has not."""
+    try:
+        return msgspec.json.decode((folder / _ADOPT_FILE).read_bytes(), type=Adopted)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def clear_adopted(folder: Path) -> None:
+    """Forget the new plan of the last attempt, before the next begins."""
+    (folder / _ADOPT_FILE).unlink(missing_ok=True)
