@@ -202,8 +202,10 @@ def main() -> None:
     parser.add_argument("--draw", action="store_true")
     if not parser.parse_args().draw:
         measure()
-    tables = (read_csv(_RESULTS / f"{file}.csv") for file in ("steps", "tokens", "events"))
-    draw(*tables, _RESULTS / "long_run.png")
+    steps, tokens, events = (
+        read_csv(_RESULTS / f"{file}.csv") for file in ("steps", "tokens", "events")
+    )
+    draw(steps, tokens, events, _RESULTS / "long_run.png")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The tables of the fault experiment, from trials and from what was seen of a run."""
 
+from pathlib import Path
+
 import pytest
 
 from experiments.faults.long_run import Watched, progress
@@ -7,12 +9,12 @@ from experiments.faults.table import RESULTS, row
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.csv")), ids=lambda path: path.stem)
-def test_each_file_of_trials_has_its_row(path):
+def test_each_file_of_trials_has_its_row(path: Path) -> None:
     passed, _, trials = str(row(path)["passed"]).partition(" of ")
     assert 0 < int(passed) <= int(trials)
 
 
-def test_repeated_steps_are_no_progress():
+def test_repeated_steps_are_no_progress() -> None:
     # Steps 3 and 4 are lost and repeated; the last interval is not over.
     seen = [(0.5, 2), (1.9, 4), (2.5, 2), (3.5, 4), (5.0, 6), (6.1, 6)]
     tokens = 24 * 64
@@ -23,7 +25,7 @@ def test_repeated_steps_are_no_progress():
     ]
 
 
-def test_events_are_in_seconds_since_the_first_step(monkeypatch):
+def test_events_are_in_seconds_since_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(begin_s=10.0)
     monkeypatch.setattr("experiments.faults.long_run.time.monotonic", lambda: 12.5)
     watched.happens("a host dies")
