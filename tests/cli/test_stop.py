@@ -71,7 +71,9 @@ def test_ctrl_c_saves_after_the_step_and_names_the_next_command(
     # On a busy machine a start that takes long shows its progress.
     assert [line for line in errors.splitlines() if not line.startswith(_PROGRESS)] == []
     step = open_checkpoint(latest(tmp_path / "run")).step
-    assert f"stopped on request after step {step}/100000\n" in output
+    # A supervisor says itself why its attempt has ended.
+    stopped = "stopped" if command == "run" else "stopped on request"
+    assert f"\n{stopped} after step {step}/100000\n" in output
     assert f"next: jaxpipe train {config} --resume" in output
     assert f"next: jaxpipe {command} {config} --resume" in output
     assert not list((tmp_path / "run" / "watch").iterdir())
