@@ -74,7 +74,6 @@ def test_ctrl_c_saves_after_the_step_and_names_the_next_command(
     # A supervisor says itself why its attempt has ended.
     stopped = "stopped" if command == "run" else "stopped on request"
     assert f"\n{stopped} after step {step}/100000\n" in output
-    assert f"next: jaxpipe train {config} --resume" in output
     assert f"next: jaxpipe {command} {config} --resume" in output
     assert not list((tmp_path / "run" / "watch").iterdir())
     assert not (tmp_path / "run" / "lock").exists()
