@@ -1,8 +1,9 @@
 """Train, tune and count: `python -m experiments.finetune.run PART [--python PYTHON]`.
 
-presets   the table of all presets for text: seconds, nothing is trained
-pretrain  `llama-tiny` on CPython and Debian's documentation: about ten minutes
-tune      adapters on French, over two emulated regions; export; transformers
+presets     the table of all presets for text: seconds, nothing is trained
+pretrain    `llama-tiny` on CPython and Debian's documentation: about ten minutes
+tune        adapters on French, over two emulated regions; export; transformers
+optimizers  Muon beside AdamW, one grid of learning rates, three seeds: minutes
 """
 
 import argparse
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=("presets", "pretrain", "tune"))
+    parser.add_argument("part", choices=("presets", "pretrain", "tune", "optimizers"))
     parser.add_argument("--python", type=Path, help="a Python with torch and transformers")
     given = parser.parse_args(arguments)
     cases = tomllib.loads((_HERE / "cases.toml").read_text())
@@ -37,6 +38,11 @@ def _tables(part: str, cases: dict, python: Path | None) -> dict[str, Sequence[R
         from experiments.finetune.presets import rows
 
         return {"presets": list(rows(cases["presets"]))}
+    if part == "optimizers":
+        from experiments.finetune import optimizers
+
+        runs = optimizers.trained(cases, _RESULTS / "optimizers_curves.csv")
+        return {"optimizers": runs, "optimizers_summary": optimizers.summary(runs)}
     from experiments.finetune.tune import pretrain, tune
 
     if part == "pretrain":

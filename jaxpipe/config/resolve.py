@@ -13,7 +13,7 @@ from jaxpipe.config.tuning import check_tuning, is_tuned, tuned_model_from
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.models import LlamaConfig, num_parameters
 from jaxpipe.plan import Plan, default_plan, read_plan
-from jaxpipe.runtime.config import MeshConfig
+from jaxpipe.runtime.config import MeshConfig, OptimizerName
 from jaxpipe.runtime.rank_mesh import rank_mesh
 from jaxpipe.simulate import fastest_all_reduce
 from jaxpipe.topo import Cluster
@@ -158,6 +158,12 @@ def _check_codec(config: Config, plan: Plan) -> None:
 
 def _check_sharding(config: Config, plan: Plan) -> None:
     num_devices = config.mesh.num_devices
+    if config.optimizer.name is OptimizerName.ADAFACTOR and (plan.has_groups or num_devices > 1):
+        raise ConfigError(
+            "means of rows and columns are not divided over the devices of a rank: "
+            f"`optimizer.name` is {OptimizerName.ADAFACTOR}, and ranks have several devices; set "
+            f"it to {OptimizerName.ADAMW}, or leave each rank one device"
+        )
     if config.optimizer.sharded and plan.has_groups:
         raise ConfigError(
             "moments are sharded over replicas or over the devices of a rank, not both: "

@@ -12,7 +12,17 @@ from jaxpipe.finetune.merge import merged_tensors
 from jaxpipe.models import ModelConfig, num_parameters
 from jaxpipe.runtime.checkpoint import Checkpoint, Read
 
-_NO_PARAMETERS = ("mu.", "nu.", "trace.", "momentum.", "pending.", "island.")
+_NO_PARAMETERS = (
+    "mu.",
+    "nu.",
+    "trace.",
+    "v_row.",
+    "v_col.",
+    "v.",
+    "momentum.",
+    "pending.",
+    "island.",
+)
 """Prefixes of the names of tensors of optimizers, and of what the islands of an outer loop have."""
 
 

@@ -52,13 +52,15 @@ def bytes_each(
 ) -> BytesPerParameter:
     """Return the bytes per parameter: itself, its gradient and its moments, of one dtype.
 
-    Of Muon, matrices of layers have one moment and the rest has two: two are counted for all.
+    Of Muon, matrices of layers have one moment and the rest has two: two are counted for all. Of
+    Adafactor none are: the means of rows and columns are few. Where a model has matrices narrower
+    than 128, which keep their whole second moment, that is too little.
     """
     num_bytes = DTYPE_BYTES[config.param_dtype]
-    has_one = optimizer in (OptimizerName.LION, OptimizerName.SGD)
+    num_moments = {OptimizerName.LION: 1, OptimizerName.SGD: 1, OptimizerName.ADAFACTOR: 0}
     return BytesPerParameter(
         parameter=num_bytes,
         gradient=num_bytes,
-        optimizer=(1 if has_one else 2) * num_bytes,
+        optimizer=num_moments.get(optimizer, 2) * num_bytes,
         shards_optimizer=shards_optimizer,
     )

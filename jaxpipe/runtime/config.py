@@ -95,6 +95,11 @@ class OptimizerName(StrEnum):
     """Muon: matrices of layers move along an orthogonalised momentum, each in its stage; the
     embedding, the head, norms and biases by AdamW with a Nesterov momentum. Source: Jordan et al.
     2024, "Muon: an optimizer for hidden layers in neural networks"."""
+    ADAFACTOR = "adafactor"
+    """Adafactor: of the second moment of a matrix, the means of rows and columns alone, and no
+    first moment; updates are relative to the root mean square of each tensor, and want a learning
+    rate near 1e-2. `beta1`, `beta2` and `epsilon` have no effect. Source: Shazeer and Stern 2018,
+    "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost"."""
 
 
 class Schedule(StrEnum):
@@ -427,6 +432,11 @@ class OptimizerConfig:
             raise ValueError(
                 f"pieces of a matrix cannot be orthogonalised alone: `sharded` is true, `name` "
                 f"{self.name}; set `sharded` to false, or `name` to {OptimizerName.ADAMW}"
+            )
+        if self.sharded and self.name is OptimizerName.ADAFACTOR:
+            raise ValueError(
+                f"pieces of a matrix have no means of its rows and columns: `sharded` is true, "
+                f"`name` {self.name}, whose moments are small; set `sharded` to false"
             )
         for name in ("beta1", "beta2"):
             if not getattr(self, name) < 1:

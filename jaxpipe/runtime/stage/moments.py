@@ -1,8 +1,9 @@
 """The moments in the state of any optimizer, as trees with the names of the parameters.
 
 optax nests states as it nests transformations. Whatever the nesting, a moment is a field `mu`, `nu`
-or `trace` that holds a tree like the parameters. Muon has two states, with disjoint leaves, for the
-matrices of layers and for all else; each leaf of a moment is then in one of them::
+or `trace` that holds a tree like the parameters; of Adafactor `v_row`, `v_col` and `v`, whose
+leaves have the names of the parameters and smaller shapes. Muon has two states, with disjoint
+leaves, for the matrices of layers and for all else; each leaf of a moment is then in one of them::
 
     partition ─┬─ muon: mu {blocks: kernels}        ┐
                └─ adam: mu {embed, norms, head}     ├──►  mu {all},  nu {embed, norms, head}
@@ -17,7 +18,7 @@ import optax
 
 from jaxpipe.runtime.stage.model import Parameters
 
-MOMENTS: Final = ("mu", "nu", "trace")
+MOMENTS: Final = ("mu", "nu", "trace", "v_row", "v_col", "v")
 """The names of moments in optax; the prefixes of their tensors in a checkpoint."""
 
 _COUNT: Final = "count"

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from optax.contrib import MuonDimensionNumbers, muon
 
 from jaxpipe.runtime.config import Decayed, OptimizerConfig, OptimizerName, Schedule
+from jaxpipe.runtime.stage.adafactor import adafactor_directions
 from jaxpipe.runtime.stage.model import Parameters
 
 MUON_RMS = 0.2
@@ -70,12 +71,20 @@ def stage_optimizer(
         return optax.lion(
             rate, b1=config.beta1, b2=config.beta2, weight_decay=config.weight_decay, mask=mask
         )
-    direction = _muon(config) if config.name is OptimizerName.MUON else optax.trace(config.beta1)
     return optax.chain(
-        direction,
+        _directions(config),
         optax.add_decayed_weights(config.weight_decay, mask),
         optax.scale_by_learning_rate(rate),
     )
+
+
+def _directions(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Return the part of an optimizer before decay and learning rate, if optax has no whole one."""
+    if config.name is OptimizerName.MUON:
+        return _muon(config)
+    if config.name is OptimizerName.ADAFACTOR:
+        return adafactor_directions()
+    return optax.trace(config.beta1)
 
 
 def _muon(config: OptimizerConfig) -> optax.GradientTransformation:

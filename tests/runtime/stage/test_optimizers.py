@@ -26,6 +26,7 @@ SHAPES: dict[str, Any] = {
         "norm": {"scale": (3, 4)},
         "qkv": {"kernel": (3, 4, 3, 4)},
         "up": {"kernel": (3, 4, 6), "bias": (3, 6)},
+        "wide": {"kernel": (3, 130, 128)},  # large enough for Adafactor's factors
     },
     "head": {"scale": (4,)},
 }
@@ -90,6 +91,7 @@ def test_moments_survive_their_names(name: OptimizerName) -> None:
         OptimizerName.LION: {"mu"},
         OptimizerName.SGD: {"trace"},
         OptimizerName.MUON: {"mu", "nu"},
+        OptimizerName.ADAFACTOR: {"v_row", "v_col", "v"},
     }
     assert moments.keys() == names[name]
     first = next(iter(moments))
@@ -169,9 +171,32 @@ def test_muon_orthogonalises_matrices_of_layers_and_leaves_the_rest_to_adam() ->
     np.testing.assert_allclose(*bias, rtol=1e-4)
 
 
+def test_adafactor_is_that_of_optax_on_each_layer_alone() -> None:
+    config, params = config_of(OptimizerName.ADAFACTOR, weight_decay=0.0), draw(0)
+    gradients = (draw(1), draw(2))
+    found, state = updated(config, params, *gradients)
+    rate = learning_rate(config, num_steps=9)
+    theirs = optax.adafactor(rate)
+
+    def layer(tree: Any, number: int) -> Any:
+        return {**tree, "blocks": jax.tree.map(lambda leaf: leaf[number], tree["blocks"])}
+
+    for number in range(3):
+        alone = layer(params, number)
+        own = theirs.init(alone)
+        for each in gradients:
+            changes, own = theirs.update(layer(each, number), own, alone)
+            alone = jax.tree.map(jnp.add, alone, changes)
+        assert_near(layer(found, number), alone)
+    moments = moments_of(state)
+    shapes = {name: each["blocks"]["wide"]["kernel"].shape for name, each in moments.items()}
+    assert shapes == {"v_row": (3, 128), "v_col": (3, 130), "v": (3, 1)}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"name": OptimizerName.ADAFACTOR, "sharded": True}, "`sharded` is true, `name` adafactor"),
         ({"name": OptimizerName.MUON, "sharded": True}, "`sharded` is true, `name` muon; set"),
         ({"decay_fraction": 0.0}, "`decay_fraction` must be above 0 and at most 1, is 0.0"),
     ],

@@ -1,0 +1,94 @@
+"""Adafactor for the stacked layers of a stage: each layer by itself, from optax's pieces.
+
+Leaves under "blocks" have one more dim at the front, the layer. optax would factor over it, and its
+scales are those of whole arrays; here they are those of the tensors of one layer, so that a
+partition of the layers changes no update::
+
+    blocks.up  [layer, 256, 704]  ──►  v_row [layer, 256]   v_col [layer, 704]   v [layer, 1]
+    blocks.norm     [layer, 256]  ──►  v_row [layer, 1]     v_col [layer, 1]     v [layer, 256]
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxpipe.runtime.stage.model import Parameters
+
+SMALLEST_FACTORED = 128
+"""Matrices with fewer rows or columns keep their whole second moment, as in optax."""
+
+_LAYERWISE = optax.FactoredState(count=None, v_row=0, v_col=0, v=0)
+"""The dims of the layers in a state."""
+
+
+def adafactor_directions() -> optax.GradientTransformation:
+    """Return the directions of Adafactor, without a first moment, before decay and learning rate.
+
+    An update has at most the root mean square of its tensor, and of 1e-3 for smaller tensors.
+    Source: Shazeer and Stern 2018, algorithms 4 to 6, with the decay rate 1 - t^-0.8.
+    """
+    return optax.chain(
+        _factored(),
+        _stateless(optax.clip_by_block_rms(1.0)),
+        _stateless(optax.scale_by_param_block_rms()),
+    )
+
+
+def _factored() -> optax.GradientTransformation:
+    inner = optax.scale_by_factored_rms(min_dim_size_to_factor=SMALLEST_FACTORED)
+
+    def init(params: Parameters) -> optax.FactoredState:
+        states = {
+            part: _on(part, leaves, inner.init, out_axes=_LAYERWISE)(leaves)
+            for part, leaves in params.items()
+        }
+        return _joined(jnp.zeros([], jnp.int32), states)
+
+    def update(
+        gradients: Parameters, state: optax.FactoredState, params: Parameters | None = None
+    ) -> tuple[Parameters, optax.FactoredState]:
+        assert params is not None
+        updates, states = {}, {}
+        for part, leaves in gradients.items():
+            own = optax.FactoredState(
+                state.count, state.v_row[part], state.v_col[part], state.v[part]
+            )
+            call = _on(
+                part, leaves, inner.update, in_axes=(0, _LAYERWISE, 0), out_axes=(0, _LAYERWISE)
+            )
+            updates[part], states[part] = call(leaves, own, params[part])
+        return updates, _joined(state.count + 1, states)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _joined(count: jax.Array, states: dict[str, optax.FactoredState]) -> optax.FactoredState:
+    return optax.FactoredState(
+        count=count,
+        v_row={part: each.v_row for part, each in states.items()},
+        v_col={part: each.v_col for part, each in states.items()},
+        v={part: each.v for part, each in states.items()},
+    )
+
+
+def _stateless(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Return a transformation without a state that treats each layer as a tensor of its own."""
+
+    def one(updates: Any, params: Any) -> Any:
+        return inner.update(updates, inner.init(params), params)[0]
+
+    def update(updates: Parameters, state: Any, params: Any = None) -> tuple[Parameters, Any]:
+        moved = {
+            part: _on(part, leaves, one)(leaves, params[part]) for part, leaves in updates.items()
+        }
+        return moved, state
+
+    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+
+
+def _on(part: str, leaves: Any, function: Callable, **axes: Any) -> Callable:
+    """Return `function` over the layers of blocks, or as it is for any other part."""
+    return jax.vmap(function, **axes) if part == "blocks" and jax.tree.leaves(leaves) else function
