@@ -70,6 +70,7 @@ def test_the_group_of_a_rank_is_its_mesh() -> None:
             "has ranks of several devices, and `mesh.data` x .* is 2; remove",
         ),
         ({"optimizer": {"sharded": True}}, "`optimizer.sharded` is true, and"),
+        ({"optimizer": {"name": "adafactor"}}, "`optimizer.name` is adafactor, and ranks"),
         ({"model": {"num_heads": 2}}, "`mesh.tensor` is 4, .* `model.num_heads`, 2"),
     ],
 )

@@ -8,19 +8,18 @@ partition of the layers changes no update::
     blocks.norm     [layer, 256]  ──►  v_row [layer, 1]     v_col [layer, 1]     v [layer, 256]
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from jaxpipe.runtime.stage.model import Parameters
-
 SMALLEST_FACTORED = 128
 """Matrices with fewer rows or columns keep their whole second moment, as in optax."""
 
-_LAYERWISE = optax.FactoredState(count=None, v_row=0, v_col=0, v=0)
+# None is no array: for `vmap` it says that all layers have one count.
+_LAYERWISE = optax.FactoredState(count=cast(Any, None), v_row=0, v_col=0, v=0)
 """The dims of the layers in a state."""
 
 
@@ -40,32 +39,31 @@ def adafactor_directions() -> optax.GradientTransformation:
 def _factored() -> optax.GradientTransformation:
     inner = optax.scale_by_factored_rms(min_dim_size_to_factor=SMALLEST_FACTORED)
 
-    def init(params: Parameters) -> optax.FactoredState:
+    # optax types a state as any tree of arrays.
+    def init(params: Any) -> Any:
         states = {
             part: _on(part, leaves, inner.init, out_axes=_LAYERWISE)(leaves)
             for part, leaves in params.items()
         }
         return _joined(jnp.zeros([], jnp.int32), states)
 
-    def update(
-        gradients: Parameters, state: optax.FactoredState, params: Parameters | None = None
-    ) -> tuple[Parameters, optax.FactoredState]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         assert params is not None
-        updates, states = {}, {}
-        for part, leaves in gradients.items():
+        moved, states = {}, {}
+        for part, leaves in updates.items():
             own = optax.FactoredState(
                 state.count, state.v_row[part], state.v_col[part], state.v[part]
             )
             call = _on(
                 part, leaves, inner.update, in_axes=(0, _LAYERWISE, 0), out_axes=(0, _LAYERWISE)
             )
-            updates[part], states[part] = call(leaves, own, params[part])
-        return updates, _joined(state.count + 1, states)
+            moved[part], states[part] = call(leaves, own, params[part])
+        return moved, _joined(state.count + 1, states)
 
     return optax.GradientTransformation(init, update)
 
 
-def _joined(count: jax.Array, states: dict[str, optax.FactoredState]) -> optax.FactoredState:
+def _joined(count: jax.Array, states: Mapping[str, optax.FactoredState]) -> optax.FactoredState:
     return optax.FactoredState(
         count=count,
         v_row={part: each.v_row for part, each in states.items()},
@@ -80,13 +78,16 @@ def _stateless(inner: optax.GradientTransformation) -> optax.GradientTransformat
     def one(updates: Any, params: Any) -> Any:
         return inner.update(updates, inner.init(params), params)[0]
 
-    def update(updates: Parameters, state: Any, params: Any = None) -> tuple[Parameters, Any]:
+    def init(params: Any) -> Any:  # noqa: ARG001
+        return optax.EmptyState()
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         moved = {
             part: _on(part, leaves, one)(leaves, params[part]) for part, leaves in updates.items()
         }
         return moved, state
 
-    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+    return optax.GradientTransformation(init, update)
 
 
 def _on(part: str, leaves: Any, function: Callable, **axes: Any) -> Callable:
