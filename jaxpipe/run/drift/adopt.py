@@ -17,6 +17,8 @@ import msgspec
 from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
 
 _ADOPT_FILE = "adopt.json"
+_FIELDS = {CLUSTER_FILE: "cluster", PLAN_FILE: "file"}
+"""The field of `plan` for each file."""
 ADOPTED_EXIT_CODE = 75
 """Of a launcher whose ranks have stopped for a new plan (EX_TEMPFAIL of sysexits.h)."""
 
@@ -52,31 +54,45 @@ class Adopted:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Content:
+    """The content of the file."""
+
+    step: int
+    replanned: Replanned
+
+
 def adopt(folder: Path, replanned: Replanned, *, step: int) -> None:
     """Keep the new plan in a run folder, found after `step`, for its supervisor.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    settings: list[str] = []
-    for field, name in (("cluster", CLUSTER_FILE), ("file", PLAN_FILE)):
-        kept = folder / f"{Path(name).stem}-{step}.toml"
-        kept.write_bytes((folder / name).read_bytes())
-        settings.append(f"plan.{field}={kept}")
-    adopted = Adopted(settings=tuple(settings), replanned=replanned)
+    for name in _FIELDS:
+        _kept(folder, name, step=step).write_bytes((folder / name).read_bytes())
     draft = folder / f"{_ADOPT_FILE}.draft"
-    draft.write_bytes(msgspec.json.encode(adopted))
+    draft.write_bytes(msgspec.json.encode(_Content(step=step, replanned=replanned)))
     draft.replace(folder / _ADOPT_FILE)
 
 
 def adopted_in(folder: Path) -> Adopted | None:
     """Return what the last attempt in a run folder has adopted, None if it has not."""
     try:
-        return msgspec.json.decode((folder / _ADOPT_FILE).read_bytes(), type=Adopted)
+        content = msgspec.json.decode((folder / _ADOPT_FILE).read_bytes(), type=_Content)
     except (OSError, msgspec.MsgspecError):
         return None
+    # The file names no setting and no path: those of the next attempt follow from the step.
+    settings = tuple(
+        f"plan.{field}={_kept(folder, name, step=content.step)}" for name, field in _FIELDS.items()
+    )
+    return Adopted(settings=settings, replanned=content.replanned)
 
 
 def clear_adopted(folder: Path) -> None:
     """Forget the new plan of the last attempt, before the next begins."""
     (folder / _ADOPT_FILE).unlink(missing_ok=True)
+
+
+def _kept(folder: Path, name: str, *, step: int) -> Path:
+    """Return where a file of the plan that was found after a step is kept."""
+    return folder / f"{Path(name).stem}-{step}.toml"
