@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ logger = logging.getLogger(__name__)
 
 METRICS_FILE, TRACE_FILE, PICTURE_FILE = "metrics.jsonl", "trace.json", "timeline.png"
 """The files of rank 0 in the folder of a run: metrics, trace of the last steps, its picture."""
+
+MAX_WAITING_LINES = 100_000
+"""Lines that a full disk keeps in memory, some 50 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,21 +119,35 @@ class MetricsFile:
         draft.write_text("".join(f"{line}\n" for line in (*kept, json.dumps(header))))
         draft.replace(path)
         self._path = path
+        self._waiting = deque[str](maxlen=MAX_WAITING_LINES)
 
     def write(self, metrics: StepMetrics | PacedMetrics) -> None:
-        """Append a line, readable at once; on a full disk it is lost, with a warning."""
+        """Append a line, readable at once.
+
+        On a full disk it waits in memory, with a warning, and is written with that of a later step;
+        of more than `MAX_WAITING_LINES`, the oldest are lost.
+        """
+        first_failure = not self._waiting
+        self._waiting.append(json.dumps(asdict(metrics)) + "\n")
         size = self._path.stat().st_size
         try:
             with self._path.open("a") as file:
-                file.write(json.dumps(asdict(metrics)) + "\n")
+                file.writelines(self._waiting)
         except OSError as error:
-            # Part of the line may be on the disk; the next step would be appended to it.
+            # Part of the lines may be on the disk; the next ones would be appended to it.
             os.truncate(self._path, size)
+            if first_failure:
+                logger.warning(
+                    "the metrics of step %d wait until they can be written, training continues: %s",
+                    metrics.step,
+                    error,
+                )
+            return
+        if not first_failure:
             logger.warning(
-                "the metrics of step %d were not written, training continues: %s",
-                metrics.step,
-                error,
+                "the metrics of %d steps that had to wait are written", len(self._waiting) - 1
             )
+        self._waiting.clear()
 
 
 def read_metrics(path: Path) -> list[StepMetrics]:
