@@ -1,5 +1,6 @@
 """What `jaxpipe plan --codecs` prints of the chosen codecs."""
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
@@ -33,7 +34,20 @@ def codec_lines(
         f"codecs of this plan, at most {request.codecs} (simulated, a long step by its first "
         "microbatches; encoding takes no time)",
         *(f"  {name:<40}{seconds:10.4g} s   {note}".rstrip() for name, seconds, note in rows),
+        *_own_codecs(choice),
         "",
+    ]
+
+
+def _own_codecs(choice: "CodecChoice") -> list[str]:
+    """Return how many boundaries between stages have which codec, where they differ."""
+    counts = Counter(codec for each in choice.plan.pipelines for codec in each.codecs)
+    if len(counts) < 2:
+        return []
+    parts = ", ".join(f"{codec} at {count}" for codec, count in sorted(counts.items()))
+    return [
+        f"  boundaries between stages, by the codec that each needs: {parts} "
+        f"({choice.step_s:.4g} s); they are in the plan file"
     ]
 
 
@@ -45,6 +59,7 @@ def codec_json(choice: "CodecChoice | None") -> dict[str, Any]:
         "codecs": {
             "boundary": choice.codecs.boundary.value,
             "gradients": choice.codecs.gradients.value,
+            "of_boundaries": [list(each.codecs) for each in choice.plan.pipelines],
             "plain_seconds": choice.plain_s,
             "other_plain_seconds": choice.other_plain_s,
             "trials": [

@@ -20,6 +20,7 @@ from jaxpipe.comm import (
     barrier,
 )
 from jaxpipe.paced.all_reduces import MessageAllReduces, RuntimeAllReduces
+from jaxpipe.paced.boundary_messages import BoundaryMessages
 from jaxpipe.paced.paced_stage import paced_stage
 from jaxpipe.paced.paced_transport import PacedTransport
 from jaxpipe.paced.reduction import PlannedAllReduces, collectives_of
@@ -117,7 +118,8 @@ def open_rank(
         if task.all_reduces is not None
         else MessageAllReduces(paced, clock, collectives=collectives, scale=task.scale)
     )
-    message = np.zeros(task.scale.num_bytes(job.message_bytes(rank)), np.uint8)
+    # As large as any: what is sent and received has the size of its boundary.
+    message = np.zeros(task.scale.num_bytes(job.largest_message_bytes), np.uint8)
     number, replica = job.number(rank), job.replicas[rank]
     interpreter = Interpreter(
         plan=plan,
@@ -133,7 +135,7 @@ def open_rank(
             for stage in plan.stages(rank)
         },
         transport=counted,
-        messages=CompressedTransport(counted, {}),
+        messages=CompressedTransport(BoundaryMessages(counted, job, task.scale), {}),
         reducer=reducer,
         wire=_wire(task),
         recorder=SpanRecorder(rank=rank, clock=clock.now, keep=lambda _: True),

@@ -37,8 +37,7 @@ class Scale:
         collectives = (each for group in job.collectives.values() for each in group)
         parts = (transfer.num_bytes for each in collectives for transfer in each)
         # At least that: small messages need no scale, and none may grow.
-        messages = map(job.message_bytes, job.first_ranks)
-        largest = max(*messages, *parts, _FITTING_BYTES)
+        largest = max(job.largest_message_bytes, *parts, _FITTING_BYTES)
         return replace(self, message=_FITTING_BYTES / largest)
 
     def num_bytes(self, meant: float) -> int:

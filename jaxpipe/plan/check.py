@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from jaxpipe.collective import AllReduceKind, ranks
+from jaxpipe.collective import AllReduceKind, CodecKind, ranks
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
@@ -52,6 +52,7 @@ def _check_pipelines(plan: Plan) -> None:
                 f"each rank has its own group of devices: `peers` has {len(pipeline.peers)} rows "
                 f"for {pipeline.num_ranks} ranks; give one for each, or none at all"
             )
+        _check_codecs(pipeline, num_chunks=plan.num_chunks)
     layers = [sum(pipeline.cut) for pipeline in plan.pipelines]
     if len(set(layers)) > 1 or min(min(each.cut, default=0) for each in plan.pipelines) < 1:
         raise PlanError(
@@ -63,6 +64,26 @@ def _check_pipelines(plan: Plan) -> None:
             f"a library's own all-reduces begin in one order on all ranks: `all_reduce` is "
             f"{plan.all_reduce}, and replicas have different partitions; choose another, such as "
             f"{AllReduceKind.HIERARCHICAL}"
+        )
+
+
+def _check_codecs(pipeline: Pipeline, *, num_chunks: int) -> None:
+    """Check that each boundary between stages has a codec, if any has."""
+    codecs = pipeline.codecs
+    if codecs and num_chunks > 1:
+        raise PlanError(
+            f"with several stages per rank all boundaries have one codec: `codecs` is {codecs}, "
+            f"`num_chunks` {num_chunks}; set `comm.boundary` instead"
+        )
+    if len(codecs) not in (0, pipeline.num_stages - 1):
+        raise PlanError(
+            f"`codecs` has one for each boundary between stages, or none at all: it has "
+            f"{len(codecs)} for {pipeline.num_stages} stages"
+        )
+    if CodecKind.TOP_K in codecs:
+        raise PlanError(
+            "an activation left out is lost, without error feedback: `codecs` must not have "
+            f"{CodecKind.TOP_K}; use {CodecKind.BF16}, {CodecKind.INT8} or {CodecKind.INT4}"
         )
 
 

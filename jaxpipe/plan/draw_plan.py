@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from jaxpipe.collective import SyncTree
+from jaxpipe.collective import CodecKind, SyncTree
 from jaxpipe.collective.sync_tree import folded
 from jaxpipe.plan.group import Sharing
 from jaxpipe.plan.partition import Cut, layers_of
@@ -23,6 +23,7 @@ def draw_plan(plan: Plan, cluster: Cluster, *, num_columns: int = 100) -> str:
             *_sharing(plan),
             "",
             *_links(plan, cluster),
+            *_codecs(plan),
             *_gradients(plan),
             "",
             *_schedules(plan, num_columns=num_columns),
@@ -157,6 +158,17 @@ def _links(plan: Plan, cluster: Cluster) -> Iterator[str]:
         # All pairs: which of them exchange gradients depends on the all-reduce.
         pairs = [(a, b) for column in columns for a in column for b in column if a != b]
         yield f"gradients cross {_slowest(pairs, cluster)}"
+
+
+def _codecs(plan: Plan) -> Iterator[str]:
+    by_codecs: dict[tuple[CodecKind, ...], list[int]] = {}
+    for replica, pipeline in enumerate(plan.pipelines):
+        by_codecs.setdefault(pipeline.codecs, []).append(replica)
+    for codecs, replicas in by_codecs.items():
+        if codecs:
+            one = len(replicas) == 1
+            of = f"replica{'' if one else 's'} {', '.join(map(str, replicas))}"
+            yield f"codecs between the stages of {of}: {', '.join(codecs)}"
 
 
 def _slowest(pairs: list[tuple[int, int]], cluster: Cluster) -> str:

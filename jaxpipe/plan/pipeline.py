@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from jaxpipe.collective import CodecKind
 from jaxpipe.plan.partition import Cut, layers_of
 from jaxpipe.schedule import stages_held
 
@@ -15,7 +16,9 @@ class Pipeline:
     `peers[rank]` are further devices of its host, with which it shares its stages (`Sharing`). No
     `peers` at all stand for ranks of one device. `cut[stage]` is the number of layers of a
     stage; every rank holds an equal number of stages. `microbatch` is in samples. `warmup` is the
-    number of forwards before the first backward, for each stage.
+    number of forwards before the first backward, for each stage. `codecs[stage]` is that of the
+    messages between a stage and the next one; without any, all have that of the run's configuration
+    (`comm.boundary`).
     """
 
     devices: tuple[int, ...]
@@ -24,6 +27,7 @@ class Pipeline:
     microbatch: int = 1
     warmup: tuple[int, ...] | None = None
     peers: tuple[tuple[int, ...], ...] = ()
+    codecs: tuple[CodecKind, ...] = ()
 
     def __post_init__(self) -> None:
         if not any(self.peers):
@@ -32,7 +36,7 @@ class Pipeline:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """Everything but which devices: equal where replicas are alike."""
+        """Everything but devices and codecs of messages: equal where replicas are alike."""
         counts = (self.num_ranks, self.num_microbatches, self.microbatch)
         return (*counts, self.cut, self.warmup, self.degrees)
 

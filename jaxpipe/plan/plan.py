@@ -160,6 +160,11 @@ class Plan:
         """Whether several stages of a replica hold a tied embedding."""
         return self.tied and any(pipeline.num_stages > 1 for pipeline in self.pipelines)
 
+    @property
+    def has_codecs(self) -> bool:
+        """Whether any replica has codecs of its own for the messages between its stages."""
+        return any(pipeline.codecs for pipeline in self.pipelines)
+
     def of_each(self, **changes: Any) -> "Plan":
         """Return the plan with these fields of every pipeline replaced."""
         return replace(self, pipelines=tuple(replace(each, **changes) for each in self.pipelines))

@@ -49,6 +49,15 @@ how they share its stages (`jaxpipe.plan.group`)::
         [[4, 5], 6],
     ]
 
+Where boundaries between stages have codecs of their own, `format` is 4, and `codecs` has one for
+each, of all replicas or of each; an empty array stands for those of the run's configuration::
+
+    format = 4
+    codecs = [
+        ["none", "int8"],
+        [],
+    ]
+
 The segments of `sync` are the stages, or the parts of them that the same ranks hold
 (`jaxpipe.plan.segments`). Optional keys: `warmup`, `num_chunks`, and `devices`, which files of
 older versions lack. A custom schedule is an array of the rows of a schedule file
@@ -65,7 +74,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from jaxpipe.collective import AllReduceKind, SyncTree
+from jaxpipe.collective import AllReduceKind, CodecKind, SyncTree
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.check import check_plan
 from jaxpipe.plan.group import Sharing, check_hosts
@@ -79,7 +88,7 @@ from jaxpipe.topo.toml_text import parse_toml, toml_pair, toml_rows
 
 _T = TypeVar("_T", int, str)
 
-_FORMATS = (1, 2, 3)
+_FORMATS = (1, 2, 3, 4)
 _MOST_BYTES = 2**26
 """Of a plan file: 64 MiB, more than the sync trees and a schedule of 8192 ranks."""
 
@@ -125,6 +134,7 @@ class _File:
     num_chunks: int = 1
     all_reduce: AllReduceKind = AllReduceKind.TREE
     warmup: tuple[int | tuple[int, ...], ...] | None = None
+    codecs: tuple[CodecKind | tuple[CodecKind, ...], ...] = ()
 
 
 def write_plan(plan: Plan, cluster: Cluster, path: Path, *, about: str = "") -> None:
@@ -145,7 +155,7 @@ def resolved_plan_text(resolved: ResolvedPlan, *, about: str = "") -> str:
     placement = [[_plain(group) for group in each.groups] for each in plan.pipelines]
     lines = [
         *(f"# {line}" for line in about.splitlines()),
-        toml_pair("format", 3 if plan.has_groups else 1 if plan.is_even else 2),
+        toml_pair("format", _format(plan)),
         toml_pair("cluster", resolved.cluster),
         *_schedule_lines(plan),
         toml_pair("all_reduce", plan.all_reduce.value),
@@ -155,6 +165,7 @@ def resolved_plan_text(resolved: ResolvedPlan, *, about: str = "") -> str:
         *_lines(plan, "num_microbatches"),
         toml_pair("tied", plan.tied),
         *_lines(plan, "cut"),
+        *(_lines(plan, "codecs") if plan.has_codecs else []),
         *([toml_pair("sharing", plan.sharing.value)] if plan.has_groups else []),
         *toml_rows("placement", placement),
         *toml_rows("devices", devices),
@@ -272,6 +283,7 @@ def _pipelines(file: _File, *, source: str) -> tuple[Pipeline, ...]:
         "microbatch": _of_each(file, "microbatch", source=source),
         "num_microbatches": _of_each(file, "num_microbatches", source=source),
         # An empty array says that this replica has none.
+        "codecs": _of_each(file, "codecs", source=source),
         "warmup": [each or None for each in _of_each(file, "warmup", source=source)],
     }
     return tuple(
@@ -287,16 +299,23 @@ def _pipelines(file: _File, *, source: str) -> tuple[Pipeline, ...]:
 def _of_each(file: _File, name: str, *, source: str) -> Sequence[Any]:
     """Return the value of each replica, from one for all of them or an array of their own."""
     value, num_replicas = getattr(file, name), len(file.placement)
-    has_numbers = name in ("cut", "warmup")
-    kinds = {type(entry) for entry in value} if isinstance(value, tuple) else set()
-    if not isinstance(value, tuple) or (has_numbers and kinds <= {int}):
+    is_row = name in ("cut", "warmup", "codecs")
+    kinds = {isinstance(entry, tuple) for entry in value} if isinstance(value, tuple) else set()
+    if not isinstance(value, tuple) or (is_row and True not in kinds):
         return (value,) * num_replicas
-    if (has_numbers and kinds != {tuple}) or len(value) != num_replicas:
+    if (is_row and False in kinds) or len(value) != num_replicas:
         raise PlanError(
             f"{source} is not a plan: `{name}` is {value}; give one for all {num_replicas} "
             "replicas of `placement`, or one for each"
         )
     return value
+
+
+def _format(plan: Plan) -> int:
+    """Return the oldest format that holds all of a plan."""
+    if plan.has_codecs:
+        return 4
+    return 3 if plan.has_groups else 1 if plan.is_even else 2
 
 
 def _lines(plan: Plan, name: str) -> list[str]:

@@ -1,7 +1,7 @@
 """The codecs of a plan: the gentlest of those with which its simulated step is fastest.
 
-A run has one codec for all messages between stages, and one for the gradients across the root of
-each sync tree, so a choice is a pair, and all pairs within the limit are simulated::
+A choice begins with a pair, of a codec for all messages between stages and one for the gradients
+across the root of each sync tree. All pairs within the limit are simulated::
 
     none    messages as they are
     safe    bf16, int8: measured, they cost no more loss than another seed does
@@ -9,6 +9,9 @@ each sync tree, so a choice is a pair, and all pairs within the limit are simula
 
 Only a hierarchical all-reduce has a codec, across the root of each sync tree: for it a plan changes
 its all-reduce, and its trees where flat ones, all of whose messages are compressed, are faster.
+Then boundaries whose links are fast enough get a gentler codec than the others, each of its own
+(`jaxpipe.propose.boundary_codecs`).
+
 fp8 was measured as safe too, but has the bytes of int8, and a choice by time would never take it.
 Encoding and decoding take no time here. Seconds of long steps are extrapolated from their first
 microbatches: they are compared with each other alone.
@@ -24,6 +27,7 @@ from typing import TypeVar
 from jaxpipe.collective import AllReduceKind, CodecKind, Codecs, ranks
 from jaxpipe.collective.sync_tree import flat
 from jaxpipe.plan import Plan
+from jaxpipe.propose.boundary_codecs import with_gentler_boundaries
 from jaxpipe.propose.request import CodecLimit, Goal, PlanRequest
 from jaxpipe.simulate import Conditions, extrapolated_step_s
 
@@ -49,8 +53,9 @@ class CodecTrial:
 class CodecChoice:
     """The chosen codecs among all trials, the plan for them, and the seconds of its step.
 
-    Without codecs, a step takes `plain_s`, and `other_plain_s` with the best plan that a search
-    without codecs found.
+    `codecs.boundary` is the hardest between stages; some boundaries of the plan may have gentler
+    ones. Without codecs, a step takes `plain_s`, and `other_plain_s` with the best plan that a
+    search without codecs found.
     """
 
     plan: Plan
@@ -86,10 +91,14 @@ def choose_codecs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> Code
     )
     best = gentlest(trials)
     plain_s = trials[0].step_s
+    compressed = replace(conditions, codecs=best.codecs)
+    plan = with_gentler_boundaries(
+        best.plan, compressed, gentlest_first=_GENTLE, enough_s=_enough_s(trials)
+    )
     return CodecChoice(
-        plan=best.plan,
+        plan=plan,
         codecs=best.codecs,
-        step_s=best.step_s,
+        step_s=extrapolated_step_s(plan, compressed),
         plain_s=plain_s,
         other_plain_s=plain_s,
         trials=trials,
@@ -105,8 +114,12 @@ def suited_to_codecs(plan: Plan, conditions: Conditions) -> Plan:
 
 def gentlest(trials: Sequence[CodecTrial]) -> CodecTrial:
     """Return the first trial within 1 % of the fastest; the gentlest come first."""
-    enough_s = _NEAR * min(each.step_s for each in trials)
+    enough_s = _enough_s(trials)
     return next(each for each in trials if each.step_s <= enough_s)
+
+
+def _enough_s(trials: Sequence[CodecTrial]) -> float:
+    return _NEAR * min(each.step_s for each in trials)
 
 
 def with_codecs(

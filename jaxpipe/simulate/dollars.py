@@ -73,7 +73,8 @@ def _messages(job: StepModel) -> Iterator[tuple[int, int, float]]:
             for each in phase.of(job.replicas[rank])[job.number(rank)]:
                 if each.op is Op.SEND:
                     assert each.peer is not None, each
-                    yield rank, first + each.peer % size, job.message_bytes(rank)
+                    to = first + each.peer % size
+                    yield rank, to, job.message_bytes(rank, to)
     for collectives in job.collectives.values():
         for collective in collectives:
             yield from ((each.source, each.destination, each.num_bytes) for each in collective)

@@ -116,14 +116,26 @@ def segment_bytes(plan: Plan, profile: Profile, *, gradient_bytes: float) -> lis
     return [profile.stage(cut, n).num_gradients * gradient_bytes for n in range(len(cut))]
 
 
-def _activation_bytes(plan: Plan, conditions: Conditions) -> float | tuple[float, ...]:
-    """Return the bytes of a message between stages, of all replicas or of each."""
-    ratio = conditions.codecs.boundary_ratio(conditions.activation_value_bytes)
-    each = tuple(
-        conditions.profile.scaled(microbatch=pipeline.microbatch).activation_bytes * ratio
-        for pipeline in plan.pipelines
-    )
-    return each[0] if len(set(each)) == 1 else each
+def _activation_bytes(
+    plan: Plan, conditions: Conditions
+) -> float | tuple[float | tuple[float, ...], ...]:
+    """Return the bytes of a message between stages, of all replicas or of each, or its boundaries'.
+
+    A pipeline's own codecs take the place of that of the conditions.
+    """
+
+    def of_replica(pipeline: Pipeline) -> float | tuple[float, ...]:
+        plain = conditions.profile.scaled(microbatch=pipeline.microbatch).activation_bytes
+        codecs = [replace(conditions.codecs, boundary=codec) for codec in pipeline.codecs]
+        sizes = tuple(
+            plain * each.boundary_ratio(conditions.activation_value_bytes)
+            for each in codecs or [conditions.codecs]
+        )
+        return sizes if len(set(sizes)) > 1 else sizes[0]
+
+    each = tuple(of_replica(pipeline) for pipeline in plan.pipelines)
+    only, *others = set(each)
+    return each if others or isinstance(only, tuple) else only
 
 
 def _stage_costs(plan: Plan, pipeline: Pipeline, conditions: Conditions) -> Iterator[Part]:

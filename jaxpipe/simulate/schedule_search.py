@@ -10,7 +10,6 @@ The search goes over warm-up depths and the placement of weight gradients::
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate, pairwise
 
 from jaxpipe.errors import PlanError
@@ -154,8 +153,16 @@ def costs_of(job: StepModel) -> Costs:
         )
 
     hops = [list(pairwise(row)) for row in job.placement]
-    message_s = partial(lone_message_s, job.cluster, num_bytes=job.message_bytes(0))
-    both = [[max(message_s((a, b)), message_s((b, a))) for a, b in row] for row in hops]
+
+    def message_s(first: int, hop: tuple[int, int]) -> float:
+        num_bytes = job.message_bytes(first, first + 1)
+        both = (hop, (hop[1], hop[0]))
+        return max(lone_message_s(job.cluster, pair, num_bytes=num_bytes) for pair in both)
+
+    both = [
+        [message_s(first + stage, hop) for stage, hop in enumerate(row)]
+        for first, row in zip(job.first_ranks, hops, strict=True)
+    ]
     return Costs(
         forward_s=slowest(forward),
         backward_input_s=slowest(backward_input),

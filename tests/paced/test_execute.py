@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxpipe import topo
-from jaxpipe.collective import AllReduceKind
+from jaxpipe.collective import AllReduceKind, CodecKind
 from jaxpipe.comm import run_ranks
 from jaxpipe.errors import DeadlineError
 from jaxpipe.paced import Outcome, PlannedAllReduces, Scale, execute, planned_all_reduces
@@ -226,6 +226,24 @@ def test_unlike_replicas_run_as_simulated():
     assert shared == {0, 1, 2}
 
 
+def test_each_boundary_has_messages_of_its_own_size():
+    """The second boundary of three stages has a codec: messages are simulated and sent with it."""
+    config = PlanConfig(cluster="two-region", stages=3, replicas=1, schedule=ScheduleKind.ZB_H1)
+    plan = default_plan(config, CLUSTER, num_layers=4, batch=4, tied=False)
+    plan = plan.of_each(codecs=(CodecKind.NONE, CodecKind.BF16))
+    conditions = conditions_of_plan()
+    job = plan_step(plan, conditions)
+    outcome = run(job, all_reduces=planned_all_reduces(plan, conditions))
+    assert_like_simulated(job, outcome)
+    sizes = {
+        frozenset((span.rank, span.peer)): span.num_bytes
+        for trace in (outcome.trace, simulate(job))
+        for span in trace.spans
+        if span.lane in (Lane.SEND, Lane.RECEIVE)
+    }
+    assert sizes == {frozenset((0, 1)): 4000, frozenset((1, 2)): 2000}
+
+
 def test_sums_have_the_bytes_of_the_job():
     job, all_reduces, plan = planned_job(
         schedule=ScheduleKind.ONE_F_ONE_B, all_reduce=AllReduceKind.CHAIN, tied=False
@@ -246,7 +264,7 @@ def test_messages_may_be_smaller_and_time_slower():
     assert_like_simulated(job, scaled)
     assert messages(whole.trace, Lane.SEND) == messages(scaled.trace, Lane.SEND)
     assert {s.num_bytes for s in scaled.trace.spans if s.lane is Lane.SEND} == {
-        round(job.message_bytes(0))
+        round(job.message_bytes(0, 1))
     }
     assert scaled.real_s >= scaled.step_s - 1e-3
 

@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe import topo
-from jaxpipe.collective import AllReduceKind
+from jaxpipe.collective import AllReduceKind, CodecKind
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import (
+    Plan,
     PlanConfig,
     ResolvedPlan,
+    check_plan,
     default_plan,
+    draw_plan,
     parse_resolved_plan,
     plan_text,
     read_plan,
@@ -90,6 +93,60 @@ def test_a_file_gives_back_chunks(tmp_path: Path):
         read_plan(path, cluster)
 
 
+def with_codecs(*codecs: tuple[CodecKind, ...]) -> Plan:
+    """Return a plan of two replicas of two stages with their own codecs between the stages."""
+    config = PlanConfig(cluster="two-region", stages=2, replicas=2)
+    plan = default_plan(config, topo.load("two-region"), num_layers=5, batch=16, tied=True)
+    pairs = zip(plan.pipelines, codecs, strict=True)
+    return replace(plan, pipelines=tuple(replace(each, codecs=own) for each, own in pairs))
+
+
+@pytest.mark.parametrize(
+    ("codecs", "written"),
+    [
+        (((CodecKind.INT8,), (CodecKind.INT8,)), 'codecs = ["int8"]'),
+        (((CodecKind.INT8,), (CodecKind.NONE,)), '    ["int8"],\n    ["none"],'),
+        (((CodecKind.INT8,), ()), '    ["int8"],\n    [],'),
+    ],
+)
+def test_a_file_gives_back_the_codecs_of_boundaries(
+    tmp_path: Path, codecs: tuple[tuple[CodecKind, ...], ...], written: str
+):
+    cluster, path = topo.load("two-region"), tmp_path / "plan.toml"
+    plan = with_codecs(*codecs)
+    write_plan(plan, cluster, path)
+    text = path.read_text()
+    assert text.startswith("format = 4")
+    assert written in text
+    assert read_plan(path, cluster) == plan
+    assert "between the stages of replica" in draw_plan(plan, cluster)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('["int8"]', '["int8", "none"]', "one for each boundary between stages, .* 2 for 2 stages"),
+        ('["int8"]', '["top_k"]', "must not have top_k; use bf16"),
+        ('["int8"]', '["zip"]', "Invalid enum value 'zip'"),
+        ('["int8"]', '[["int8"]]', "`codecs` is .* give one for all 2 replicas"),
+    ],
+)
+def test_wrong_codecs_are_refused(tmp_path: Path, old: str, new: str, words: str):
+    text = plan_text(with_codecs(*[(CodecKind.INT8,)] * 2), topo.load("two-region"))
+    assert old in text
+    path = tmp_path / "plan.toml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(PlanError, match=words):
+        read_plan(path, topo.load("two-region"))
+
+
+def test_several_stages_per_rank_have_one_codec():
+    config = PlanConfig(stages=4, chunks=2, schedule=ScheduleKind.INTERLEAVED)
+    plan = default_plan(config, topo.load("two-region"), num_layers=5, batch=16, tied=True)
+    with pytest.raises(PlanError, match=r"`num_chunks` 2; set `comm.boundary` instead"):
+        check_plan(plan.of_each(codecs=(CodecKind.INT8,) * 3), num_devices=4)
+
+
 def text_of_identity() -> str:
     cluster = topo.load("two-region")
     config = PlanConfig(cluster="two-region", stages=2, replicas=2)
@@ -108,7 +165,7 @@ def test_a_file_reads_well():
         ("format = 1", "format = ", "is not a plan"),
         ("tied = true", "", "missing required field `tied`"),
         ('schedule = "1f1b"', 'schedule = "2f2b"', r"Invalid enum value '2f2b'"),
-        ("format = 1", "format = 4", "has `format` 4, .* jaxpipe reads 1, 2, 3; plan again"),
+        ("format = 1", "format = 5", "has `format` 5, .* reads 1, 2, 3, 4; plan again"),
         ("    [2, 3],", "    [2, []],", "`placement` has a rank without a device: name one"),
         ('"two-region"', '"laptop"', "`cluster` 'laptop', the configuration 'two-region'"),
         ("    [2, 3],", "    [2],", r"have \[2, 1\] devices, `cut` has 2 stages"),

@@ -196,12 +196,27 @@ def test_other_all_reduces_have_no_far_messages():
 def test_messages_between_stages_have_the_bytes_of_their_codec(tmp_path: Path, kind: CodecKind):
     task, conditions = known(asked(tmp_path))
     plan = plans(task)[0]
-    values = plan_step(plan, conditions).message_bytes(0) / conditions.activation_value_bytes
+    values = plan_step(plan, conditions).message_bytes(0, 1) / conditions.activation_value_bytes
     codec = codec_of(kind)
     assert codec is not None
     assert values % BLOCK == 0
     coded = plan_step(plan, replace(conditions, codecs=Codecs(boundary=kind)))
-    assert coded.message_bytes(0) == codec.num_bytes(size=int(values))
+    assert coded.message_bytes(0, 1) == codec.num_bytes(size=int(values))
+
+
+def test_only_a_boundary_over_the_slow_link_is_compressed(tmp_path: Path):
+    """Four stages over two hosts: the two boundaries inside a host keep their precision."""
+    task, conditions = known(asked(tmp_path))
+    plan = plans(task)[0]
+    choice = choose_codecs(plan, conditions, CodecLimit.SAFE)
+    (pipeline,) = choice.plan.pipelines
+    assert choice.codecs.boundary is CodecKind.INT8
+    assert pipeline.codecs == (CodecKind.NONE, CodecKind.INT8, CodecKind.NONE)
+    fastest = min(trial.step_s for trial in choice.trials)
+    assert plan_step_s(choice.plan, replace(conditions, codecs=choice.codecs)) <= 1.01 * fastest
+    # The codec of the conditions counts where a plan says nothing, and only there.
+    other = replace(conditions, codecs=replace(choice.codecs, boundary=CodecKind.NONE))
+    assert plan_step_s(choice.plan, other) == choice.step_s
 
 
 @pytest.mark.slow

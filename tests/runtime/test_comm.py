@@ -1,12 +1,16 @@
 """What `plan.all_reduce` and `[comm]` do to a run: the losses stay, the bytes become fewer."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jaxpipe import topo
 from jaxpipe.collective import CodecKind
+from jaxpipe.config import config_from, plan_from
 from jaxpipe.errors import ConfigError
+from jaxpipe.plan import write_plan
 from jaxpipe.runtime.config import CommConfig
 from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.step.worker import boundary_codecs
@@ -73,6 +77,23 @@ def test_codecs_save_bytes_and_keep_the_loss(
     # off by the scales of blocks that are not full, and by the values kept of odd sizes
     assert metrics[-1].sent_bytes == pytest.approx(expected, rel=2e-3)
     assert len({m.sent_bytes for m in metrics}) == 1
+
+
+def test_the_codecs_of_a_plan_take_the_place_of_the_configured_one(
+    plain: list[StepMetrics], tmp_path: Path, dataset: Path
+):
+    """Replica 0 has its own codec, replica 1 that of the configuration: bytes are of both."""
+    tree = coded(tmp_path, dataset, boundary="bf16")
+    config = config_from(tree)
+    plan, cluster = plan_from(config), topo.load("laptop")
+    first, second = plan.pipelines
+    own = replace(plan, pipelines=(replace(first, codecs=(CodecKind.INT8,)), second))
+    write_plan(own, cluster, tmp_path / "own.toml")
+    metrics = run_tree({**tree, "plan": {"cluster": "laptop", "file": str(tmp_path / "own.toml")}})
+    assert losses(metrics) == pytest.approx(losses(plain), rel=2e-3)
+    messages = NUM_MESSAGES // 2
+    saved = messages * (4 * VALUES - (VALUES + 4)) + messages * 2 * VALUES
+    assert plain[-1].sent_bytes - metrics[-1].sent_bytes == saved
 
 
 def test_runs_with_codecs_repeat_bit_by_bit(tmp_path: Path, dataset: Path):

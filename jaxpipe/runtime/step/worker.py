@@ -210,17 +210,21 @@ def start(
 
 
 def boundary_codecs(comm: CommConfig, plan: Plan, *, rank: int) -> dict[int, Codec]:
-    """Return the codec for each rank with a stage before or after one of this rank's stages."""
-    codec = codec_of(comm.boundary)
-    if codec is None:
-        return {}
-    replica = plan.replica(rank)
-    stages = {stage + step for stage in plan.stages(rank) for step in (-1, 1)}
-    peers = {
-        plan.rank(replica=replica, stage=stage)
-        for stage in stages & set(range(plan.pipelines[replica].num_stages))
-    }
-    return dict.fromkeys(peers - {rank}, codec)  # between own stages there are no messages
+    """Return the codec for each rank with a stage before or after one of this rank's stages.
+
+    It is that of the plan for the boundary, or else the configured one. A plan has its own only
+    where each rank has one stage, so a pair of ranks never has two.
+    """
+    replica, pipeline = plan.replica(rank), plan.pipeline(rank)
+    kinds = pipeline.codecs or (comm.boundary,) * (pipeline.num_stages - 1)
+    codecs: dict[int, Codec] = {}
+    for boundary, kind in enumerate(kinds):
+        ends = {plan.rank(replica=replica, stage=boundary + side) for side in (0, 1)}
+        codec = codec_of(kind)
+        if rank in ends and codec is not None:
+            # Between own stages there are no messages.
+            codecs |= dict.fromkeys(ends - {rank}, codec)
+    return codecs
 
 
 def gradient_wire(comm: CommConfig) -> WireFormat:

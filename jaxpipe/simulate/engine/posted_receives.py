@@ -18,25 +18,26 @@ from jaxpipe.network import EventQueue, Link
 class PostedReceives:
     """The messages whose rest waits for a receive, and the receives that wait for a message."""
 
-    def __init__(self, queue: EventQueue, num_bytes: float, eager_bytes: float) -> None:
-        """All messages have `num_bytes`, of which `eager_bytes` leave at once."""
+    def __init__(self, queue: EventQueue, eager_bytes: float) -> None:
+        """Of each message, `eager_bytes` leave at once."""
         self._queue = queue
-        self._eager_bytes = min(num_bytes, eager_bytes)
-        self._rest_bytes = num_bytes - self._eager_bytes
+        self._eager_bytes = eager_bytes
         self._requested: set[Hashable] = set()
         self._waiting: dict[Hashable, Callable[[], None]] = {}
 
-    def send(self, message: Hashable, link: Link, arrived: Callable[[], object]) -> None:
+    def send(
+        self, message: Hashable, link: Link, num_bytes: float, arrived: Callable[[], object]
+    ) -> None:
         """Send a message; `arrived` is called when its last byte is at its destination."""
-        if not self._rest_bytes:
-            link.send(self._eager_bytes, arrived)
+        if num_bytes <= self._eager_bytes:
+            link.send(num_bytes, arrived)
             return
         has_eager = self._eager_bytes > 0
         if has_eager:
             link.send(self._eager_bytes, _ignore)
 
         def rest() -> None:
-            link.send(self._rest_bytes, arrived, is_rest=has_eager)
+            link.send(num_bytes - self._eager_bytes, arrived, is_rest=has_eager)
 
         if message in self._requested:
             self._requested.remove(message)
@@ -44,9 +45,9 @@ class PostedReceives:
         else:
             self._waiting[message] = rest
 
-    def post(self, message: Hashable, *, latency_s: float) -> None:
+    def post(self, message: Hashable, num_bytes: float, *, latency_s: float) -> None:
         """Post the receive of a message; the request reaches its sender after a latency."""
-        if self._rest_bytes:
+        if num_bytes > self._eager_bytes:
             self._queue.at(self._queue.now_s + latency_s, self._request, message)
 
     def _request(self, message: Hashable) -> None:

@@ -146,8 +146,7 @@ class _Run:
         links = open_links(self._queue, job.cluster, pairs(job), nic_efficiency=job.nic_efficiency)
         self._links = links.get(job.messages, {})
         self._posted = [
-            PostedReceives(self._queue, job.message_bytes(first), job.messages.eager_bytes)
-            for first in job.first_ranks
+            PostedReceives(self._queue, job.messages.eager_bytes) for _ in job.first_ranks
         ]
         self._collectives = CollectiveTracker(job, links=links, done=self._leave)
         self._rendezvous = Rendezvous(job.num_ranks) if job.blocking else None
@@ -225,8 +224,9 @@ class _Run:
         message = (rank.index, phase, instruction.stage, instruction.peer, instruction.microbatch)
         link = self._link(rank, receiver)
         arrive = partial(self._arrive, rank, receiver, message, self._queue.now_s)
+        num_bytes = self._job.message_bytes(rank.index, receiver.index)
         if self._rendezvous is None:
-            self._posted[self._job.replicas[rank.index]].send(message, link, arrive)
+            self._posted[self._job.replicas[rank.index]].send(message, link, num_bytes, arrive)
             return True
 
         def done() -> None:
@@ -234,7 +234,7 @@ class _Run:
             arrive()
 
         # Both ranks take part in the message, so none of it waits for a posted receive.
-        move = partial(link.send, self._job.message_bytes(rank.index))
+        move = partial(link.send, num_bytes)
         self._rendezvous.offer(rank.index, receiver.index, move, done)
         return False
 
@@ -249,7 +249,9 @@ class _Run:
         rank.awaited = message
         pair = (self._devices[rank.index], self._devices[source])
         latency_s = float(self._job.cluster.latency_s[pair])
-        self._posted[self._job.replicas[rank.index]].post(message, latency_s=latency_s)
+        num_bytes = self._job.message_bytes(source, rank.index)
+        posted = self._posted[self._job.replicas[rank.index]]
+        posted.post(message, num_bytes, latency_s=latency_s)
         return False
 
     def _arrive(self, rank: _Rank, receiver: _Rank, message: _Message, since_s: float) -> None:
@@ -291,7 +293,7 @@ class _Run:
                 stage=message[2] if lane is Lane.SEND else message[3],
                 microbatch=message[4],
                 peer=peer.index,
-                num_bytes=int(self._job.message_bytes(rank.index)),
+                num_bytes=int(self._job.message_bytes(rank.index, peer.index)),
             )
         )
 

@@ -40,7 +40,7 @@ class StepModel:
     stages of the first replica first, so with one chunk by rank; of a split backward the
     backward-weight takes `backward_weight_s`, half by default. `update_s` are the seconds of the
     optimizer for each stage, None if it takes no time; `activation_bytes` is the size of every
-    message between stages, or that of each replica.
+    message between stages, or that of each replica, or of each boundary between its stages.
 
     `collectives[bucket]` are the collectives, over ranks, of a reduction of the bucket: for
     `Bucket.STAGE` one for each segment, in their order, for the others disjoint ones; a bucket
@@ -57,7 +57,7 @@ class StepModel:
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     update_s: tuple[float, ...] | None = None
-    activation_bytes: float | tuple[float, ...] = 0.0
+    activation_bytes: float | tuple[float | tuple[float, ...], ...] = 0.0
     collectives: Mapping[Bucket, tuple[Collective, ...]] = field(default_factory=dict)
     messages: MessageCosts = field(default_factory=MessageCosts)
     gradients: MessageCosts = field(default_factory=MessageCosts)
@@ -171,10 +171,20 @@ class StepModel:
         size = self.pipeline_size(rank)
         return stages_held(self.number(rank), num_ranks=size, num_stages=size * self.num_chunks)
 
-    def message_bytes(self, rank: int) -> float:
-        """Return the size of a message between stages of the replica of a rank."""
+    def message_bytes(self, rank: int, peer: int) -> float:
+        """Return the size of a message between stages of two ranks of a replica, in that order."""
         sizes = self.activation_bytes
-        return sizes[self.replicas[rank]] if isinstance(sizes, tuple) else sizes
+        of_replica = sizes[self.replicas[rank]] if isinstance(sizes, tuple) else sizes
+        if not isinstance(of_replica, tuple):
+            return of_replica
+        return of_replica[min(self.number(rank), self.number(peer))]
+
+    @property
+    def largest_message_bytes(self) -> float:
+        """The size of the largest message between stages."""
+        sizes = self.activation_bytes
+        each = sizes if isinstance(sizes, tuple) else (sizes,)
+        return max(max(one, default=0.0) if isinstance(one, tuple) else one for one in each)
 
     def seconds(self, instruction: Instruction, *, rank: int) -> float:
         """Return the seconds of a compute or an update on a rank."""

@@ -1,0 +1,77 @@
+"""A codec for each boundary between stages: what a fast link need not compress keeps its precision.
+
+::
+
+    boundary    0-1    1-2    2-3    3-4         the fastest links first: the longest such row
+    message     1 ms   2 ms   9 ms   80 ms       of gentler codecs that makes the step no slower
+    codec       none   none   bf16   int8
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from jaxpipe.collective import CodecKind
+from jaxpipe.network import lone_message_s
+from jaxpipe.plan import Plan
+from jaxpipe.simulate import Conditions, extrapolated_step_s
+
+
+def with_gentler_boundaries(
+    plan: Plan, conditions: Conditions, *, gentlest_first: Sequence[CodecKind], enough_s: float
+) -> Plan:
+    """Return the plan with gentler codecs where links are fast, if a step takes `enough_s` then.
+
+    The conditions have the codec of all boundaries, which those keep that need it. Boundaries are
+    ordered by the seconds of a message that has the network for itself; as many as possible have
+    the first of the codecs, as many as possible of the others the next, and so on. That more
+    gentle boundaries never make a step faster is assumed: each number is found by bisection. A
+    plan with several stages per rank, or whose boundaries are all alike, is returned as it is.
+
+    Cost: a short simulation for each halving of the boundaries and each codec.
+    """
+    hardest = conditions.codecs.boundary
+    if hardest is CodecKind.NONE or plan.num_chunks > 1:
+        return plan
+    order = sorted(_boundaries(plan, conditions))
+    kinds, num_eased, best = [hardest] * len(order), 0, plan
+    for gentler in gentlest_first[: gentlest_first.index(hardest)]:
+        # The slowest boundary keeps the codec that was chosen for its sake.
+        low, high = num_eased, len(order) - 1
+        while low < high:
+            end = (low + high + 1) // 2
+            eased = [*kinds[:num_eased], *[gentler] * (end - num_eased), *kinds[end:]]
+            trial = _with_kinds(plan, order, eased)
+            if extrapolated_step_s(trial, conditions) <= enough_s:
+                low, best = end, trial
+            else:
+                high = end - 1
+        kinds[num_eased:low] = [gentler] * (low - num_eased)
+        num_eased = low
+    return best
+
+
+def _boundaries(plan: Plan, conditions: Conditions) -> Iterator[tuple[float, int, int]]:
+    """Yield the seconds of a message over each boundary, its replica and the stage before it."""
+    for replica, pipeline in enumerate(plan.pipelines):
+        num_bytes = conditions.profile.scaled(microbatch=pipeline.microbatch).activation_bytes
+        for stage, hop in enumerate(pairwise(pipeline.devices)):
+            both = (hop, (hop[1], hop[0]))
+            message_s = max(
+                lone_message_s(conditions.cluster, pair, num_bytes=num_bytes) for pair in both
+            )
+            yield message_s, replica, stage
+
+
+def _with_kinds(
+    plan: Plan, order: Sequence[tuple[float, int, int]], kinds: Sequence[CodecKind]
+) -> Plan:
+    """Return the plan with these codecs of the boundaries in this order."""
+    of = {(replica, stage): kind for (_, replica, stage), kind in zip(order, kinds, strict=True)}
+    return replace(
+        plan,
+        pipelines=tuple(
+            replace(each, codecs=tuple(of[replica, stage] for stage in range(each.num_stages - 1)))
+            for replica, each in enumerate(plan.pipelines)
+        ),
+    )
