@@ -26,6 +26,8 @@ from jaxpipe.comm.buffer import aligned_empty
 LARGEST_INT4 = 7.0
 LARGEST_INT8 = 127.0
 LARGEST_FLOAT8 = 448.0
+_PIECE = 2**16
+"""Values that are encoded at a time, of whole blocks: their copies stay in a core's own cache."""
 
 _FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
 _VALUE_OF_FLOAT8 = np.arange(256, dtype=np.uint8).view(_FLOAT8).astype(np.float32)
@@ -103,12 +105,7 @@ class Int4Codec:
 
     def encode(self, values: Float32[np.ndarray, " size"]) -> UInt8[np.ndarray, " num_bytes"]:
         """Return the bytes, in fresh memory."""
-        encoded = _encode(values, _to_int8, largest=LARGEST_INT4, block=INT4_BLOCK)
-        num_bytes = 4 * _num_blocks(values.size, INT4_BLOCK)
-        # Two's complement: the low four bits of a code are the code in four bits.
-        low, high = encoded[num_bytes::2] & 15, encoded[num_bytes + 1 :: 2] << 4
-        low[: high.size] |= high
-        return np.concatenate((encoded[:num_bytes], low))
+        return _encode(values, _to_int4, largest=LARGEST_INT4, block=INT4_BLOCK, values_per_byte=2)
 
     def decode(
         self, encoded: UInt8[np.ndarray, " num_bytes"], *, size: int
@@ -135,17 +132,30 @@ def _encode(
     *,
     largest: float,
     block: int = BLOCK,
+    values_per_byte: int = 1,
 ) -> np.ndarray:
-    blocks = _blocks(values, block)
+    num_scales = _num_blocks(values.size, block)
+    encoded = np.empty(4 * num_scales + -(-values.size // values_per_byte), np.uint8)
+    scales, codes = encoded[: 4 * num_scales].view(np.float32), encoded[4 * num_scales :]
+    for start in range(0, values.size, _PIECE):
+        piece = _blocks(values[start : start + _PIECE], block)
+        of_piece = scales[start // block : start // block + len(piece)]
+        scaled = _scaled(piece, largest=largest, scales=of_piece)
+        part = codes[start // values_per_byte : (start + _PIECE) // values_per_byte]
+        part[...] = to_codes(scaled).reshape(-1)[: part.size]
+    return encoded
+
+
+def _scaled(blocks: np.ndarray, *, largest: float, scales: np.ndarray) -> np.ndarray:
+    """Return each block over its scale; the scales are written to `scales`."""
     magnitudes = np.maximum(blocks.max(axis=1), -blocks.min(axis=1))
-    scales = magnitudes / np.float32(largest)
+    np.divide(magnitudes, np.float32(largest), out=scales)
     # A subnormal scale would overflow in the division: such blocks become zeros.
     usable = np.isfinite(scales) & (scales >= np.finfo(np.float32).tiny)
     factors = np.divide(1.0, scales, out=np.zeros_like(scales), where=usable)
     scales[~np.isfinite(scales)] = np.nan
     with np.errstate(invalid="ignore"):  # infinity times 0; the scale of the block is NaN anyway
-        codes = to_codes(blocks * factors[:, None])
-    return np.concatenate((scales.view(np.uint8), codes.reshape(-1)[: values.size]))
+        return blocks * factors[:, None]
 
 
 def _decode(
@@ -179,8 +189,14 @@ def _blocks(values: np.ndarray, block: int) -> np.ndarray:
 
 def _to_int8(scaled: np.ndarray) -> np.ndarray:
     np.rint(scaled, out=scaled)
-    np.nan_to_num(scaled, copy=False)
-    return scaled.astype(np.int8).view(np.uint8)
+    with np.errstate(invalid="ignore"):  # NaN becomes any code: the scale of its block is NaN
+        return scaled.astype(np.int8).view(np.uint8)
+
+
+def _to_int4(scaled: np.ndarray) -> np.ndarray:
+    codes = _to_int8(scaled).reshape(-1)
+    # Two's complement: the low four bits of a code are the code in four bits.
+    return codes[::2] & 15 | codes[1::2] << 4
 
 
 def _from_int8(codes: np.ndarray, values: np.ndarray) -> None:

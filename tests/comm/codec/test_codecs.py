@@ -142,6 +142,19 @@ def test_what_is_not_finite_stays_so(codec: Codec, value: float, size: int):
     assert np.all(np.isfinite(decoded[: (size - 1) // BLOCK * BLOCK]))
 
 
+@pytest.mark.parametrize("kind", [CodecKind.BF16, CodecKind.INT8, CodecKind.FP8, CodecKind.INT4])
+@pytest.mark.parametrize("rest", [-1, 0, 1, 300])
+def test_a_long_message_is_its_blocks_one_after_the_other(kind: CodecKind, rest: int):
+    """Codecs work piece by piece: no block depends on where a piece ends."""
+    codec = codec_of(kind)
+    assert codec is not None
+    values = np.random.default_rng(7).standard_normal(2 * 2**16 + rest).astype(np.float32)
+    alone = [
+        round_trip(codec, values[start : start + BLOCK]) for start in range(0, values.size, BLOCK)
+    ]
+    np.testing.assert_array_equal(round_trip(codec, values), np.concatenate(alone))
+
+
 @given(values=ANY_VALUES, fraction=st.floats(0.01, 1.0))
 @settings(deadline=None)
 def test_top_k_keeps_the_largest_as_they_are(values: np.ndarray, fraction: float):
