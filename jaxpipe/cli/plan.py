@@ -205,6 +205,7 @@ def _configured(
         remat=None if request.search_remat else request.remat or read.train.remat,
         matmul_precision=request.matmul_precision or read.run.matmul_precision,
         sharded_optimizer=request.sharded_optimizer or read.optimizer.sharded,
+        codecs=read.plan.codecs if request.codecs == "none" else request.codecs,
         lora_rank=request.lora_rank or read.lora.rank,
         lora_targets=request.lora_targets if request.lora_rank else read.lora.targets,
         frozen=request.frozen or read.train.frozen,

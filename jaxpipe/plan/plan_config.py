@@ -20,13 +20,24 @@ class Replan(StrEnum):
     steps that are left save more time than the restart takes."""
 
 
+class CodecLimit(StrEnum):
+    """The codecs among which a plan's are chosen (`jaxpipe.propose.codec_choice`)."""
+
+    NONE = "none"
+    """No codecs: messages as they are."""
+    SAFE = "safe"
+    """Those that cost no loss in our measurements: bf16 and int8."""
+    ANY = "any"
+    """Also int4, and top-k of gradients, which cost loss."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanConfig:
     """The section `[plan]`: a plan file, or what its user decides of a plan."""
 
     file: str | None = None
-    """Plan file written by `jaxpipe plan`. It overrides all other fields but `cluster`, `replan`
-    and those of drift. An empty name is none: so a setting can override that of a file."""
+    """Plan file written by `jaxpipe plan`. It overrides all other fields but `cluster`, `codecs`,
+    `replan` and those of drift. An empty name is none: so a setting can override that of a file."""
     cluster: str = "two-region"
     """Name in the catalogue (`jaxpipe topo list`), or path of a cluster file."""
     devices: tuple[str, ...] = ()
@@ -56,6 +67,9 @@ class PlanConfig:
     all_reduce: AllReduceKind | None = None
     """Algorithm of the gradient all-reduce. Default: the fastest over the cluster's links,
     simulated."""
+    codecs: CodecLimit = CodecLimit.NONE
+    """Codecs among which planning chooses: `jaxpipe plan --config` without `--codecs`, and a new
+    plan for links that have become slow (`replan`), for its boundaries between stages."""
     replan: Replan = Replan.ASK
     """What follows when a link between hosts is slower than planned; needs `trace.links`."""
     drift_factor: float = 2.0

@@ -13,18 +13,62 @@ from itertools import pairwise
 
 from jaxpipe.collective import CodecKind
 from jaxpipe.network import lone_message_s
-from jaxpipe.plan import Plan
+from jaxpipe.plan import CodecLimit, Plan
 from jaxpipe.simulate import Conditions, extrapolated_step_s
 
+GENTLEST_FIRST = (
+    CodecKind.NONE,
+    CodecKind.BF16,
+    CodecKind.INT8,
+    CodecKind.INT4,
+    CodecKind.TOP_K,
+)
+"""The codecs of a choice; the farther, the fewer bytes."""
+ENOUGH = 1.01
+"""A harder codec has to save more than a hundredth of a step: simulations are no more exact."""
 
-def with_gentler_boundaries(
-    plan: Plan, conditions: Conditions, *, gentlest_first: Sequence[CodecKind], enough_s: float
-) -> Plan:
+
+def allowed_between_stages(limit: CodecLimit) -> tuple[CodecKind, ...]:
+    """Return the codecs of activations within a limit, the gentlest first.
+
+    >>> [str(codec) for codec in allowed_between_stages(CodecLimit.SAFE)]
+    ['none', 'bf16', 'int8']
+    """
+    # An activation that top-k leaves out is lost: there is no error feedback between stages.
+    return GENTLEST_FIRST[: {CodecLimit.NONE: 1, CodecLimit.SAFE: 3, CodecLimit.ANY: 4}[limit]]
+
+
+def with_boundary_codecs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> Plan:
+    """Return the plan with its own codec for each boundary between stages, within the limit.
+
+    It is the gentlest of all boundaries with which a step is within 1 % of the fastest, and
+    gentler still where links are fast. Gradients have the codec of the conditions. A plan with
+    several stages per rank is returned as it is.
+    """
+    if plan.num_chunks > 1:
+        return plan
+    kinds = allowed_between_stages(limit)
+    settings = {
+        kind: replace(conditions, codecs=replace(conditions.codecs, boundary=kind))
+        for kind in kinds
+    }
+    bare = plan.of_each(codecs=())
+    seconds = {kind: extrapolated_step_s(bare, each) for kind, each in settings.items()}
+    enough_s = ENOUGH * min(seconds.values())
+    kind = next(kind for kind in kinds if seconds[kind] <= enough_s)
+    relaxed = with_gentler_boundaries(bare, settings[kind], enough_s=enough_s)
+    if relaxed.has_codecs:
+        return relaxed
+    order = list(_boundaries(plan, conditions))
+    return _with_kinds(plan, order, [kind] * len(order))
+
+
+def with_gentler_boundaries(plan: Plan, conditions: Conditions, *, enough_s: float) -> Plan:
     """Return the plan with gentler codecs where links are fast, if a step takes `enough_s` then.
 
     The conditions have the codec of all boundaries, which those keep that need it. Boundaries are
     ordered by the seconds of a message that has the network for itself; as many as possible have
-    the first of the codecs, as many as possible of the others the next, and so on. That more
+    no codec, as many as possible of the others the gentlest, and so on. That more
     gentle boundaries never make a step faster is assumed: each number is found by bisection. A
     plan with several stages per rank, or whose boundaries are all alike, is returned as it is.
 
@@ -35,7 +79,7 @@ def with_gentler_boundaries(
         return plan
     order = sorted(_boundaries(plan, conditions))
     kinds, num_eased, best = [hardest] * len(order), 0, plan
-    for gentler in gentlest_first[: gentlest_first.index(hardest)]:
+    for gentler in GENTLEST_FIRST[: GENTLEST_FIRST.index(hardest)]:
         # The slowest boundary keeps the codec that was chosen for its sake.
         low, high = num_eased, len(order) - 1
         while low < high:

@@ -26,18 +26,17 @@ from typing import TypeVar
 
 from jaxpipe.collective import AllReduceKind, CodecKind, Codecs, ranks
 from jaxpipe.collective.sync_tree import flat
-from jaxpipe.plan import Plan
-from jaxpipe.propose.boundary_codecs import with_gentler_boundaries
-from jaxpipe.propose.request import CodecLimit, Goal, PlanRequest
+from jaxpipe.plan import CodecLimit, Plan
+from jaxpipe.propose.boundary_codecs import (
+    ENOUGH,
+    GENTLEST_FIRST,
+    allowed_between_stages,
+    with_gentler_boundaries,
+)
+from jaxpipe.propose.request import Goal, PlanRequest
 from jaxpipe.simulate import Conditions, extrapolated_step_s
 
 _T = TypeVar("_T")
-
-_GENTLE = (CodecKind.NONE, CodecKind.BF16, CodecKind.INT8, CodecKind.INT4, CodecKind.TOP_K)
-"""The codecs of a choice, the gentlest first; the farther, the fewer bytes."""
-_SAFE = _GENTLE[:3]
-_NEAR = 1.01
-"""A harder codec has to save more than a hundredth of a step: simulations are no more exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +91,7 @@ def choose_codecs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> Code
     best = gentlest(trials)
     plain_s = trials[0].step_s
     compressed = replace(conditions, codecs=best.codecs)
-    plan = with_gentler_boundaries(
-        best.plan, compressed, gentlest_first=_GENTLE, enough_s=_enough_s(trials)
-    )
+    plan = with_gentler_boundaries(best.plan, compressed, enough_s=_enough_s(trials))
     return CodecChoice(
         plan=plan,
         codecs=best.codecs,
@@ -119,7 +116,7 @@ def gentlest(trials: Sequence[CodecTrial]) -> CodecTrial:
 
 
 def _enough_s(trials: Sequence[CodecTrial]) -> float:
-    return _NEAR * min(each.step_s for each in trials)
+    return ENOUGH * min(each.step_s for each in trials)
 
 
 def with_codecs(
@@ -174,12 +171,8 @@ def _trial(plans: Sequence[Plan], codecs: Codecs, conditions: Conditions) -> Cod
 
 def _allowed(limit: CodecLimit) -> tuple[tuple[CodecKind, ...], tuple[CodecKind, ...]]:
     """Return the codecs between stages and of gradients, the gentlest first."""
-    if limit is CodecLimit.NONE:
-        return (CodecKind.NONE,), (CodecKind.NONE,)
-    if limit is CodecLimit.SAFE:
-        return _SAFE, _SAFE
-    # An activation that top-k leaves out is lost: there is no error feedback between stages.
-    return _GENTLE[:-1], _GENTLE
+    boundaries = allowed_between_stages(limit)
+    return boundaries, GENTLEST_FIRST if limit is CodecLimit.ANY else boundaries
 
 
 def _pairs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> Iterator[Codecs]:
@@ -191,7 +184,7 @@ def _pairs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> Iterator[Co
         gradients = gradients[:1]
 
     def harshness(pair: tuple[CodecKind, CodecKind]) -> tuple[int, int]:
-        ranks = [_GENTLE.index(codec) for codec in pair]
+        ranks = [GENTLEST_FIRST.index(codec) for codec in pair]
         return max(ranks), sum(ranks)
 
     for boundary, gradient in sorted(product(boundaries, gradients), key=harshness):

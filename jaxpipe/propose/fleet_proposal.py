@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from jaxpipe.collective import CodecKind, Codecs
 from jaxpipe.errors import ConfigError
-from jaxpipe.plan import Plan
+from jaxpipe.plan import CodecLimit, Plan
 from jaxpipe.plan.cost import LowerBound, lower_bound
 from jaxpipe.plan.decide import Task
 from jaxpipe.plan.fleet import FleetCosts, FleetStep, search_fleet
-from jaxpipe.propose.request import CodecLimit, Goal, OuterQuestion, PlanRequest
+from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
 from jaxpipe.simulate import Conditions
 from jaxpipe.topo import Cluster, Precision
 

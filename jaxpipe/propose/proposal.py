@@ -11,7 +11,7 @@ from jaxpipe.autoshard.inter_op import AlpaPlan, alpa_plan
 from jaxpipe.collective import NO_CODECS, Codecs
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.models import DTYPE_BYTES, ModelConfig, preset_config
-from jaxpipe.plan import Plan, Sharing, dtfm_cost
+from jaxpipe.plan import CodecLimit, Plan, Sharing, dtfm_cost
 from jaxpipe.plan.cost import LowerBound, live_limits, lower_bound, overfull
 from jaxpipe.plan.decide import Shape, Task, build, dtfm_plan, with_suited_trees
 from jaxpipe.propose.codec_choice import CodecChoice, strongest, suited_to_codecs, with_codecs
@@ -19,7 +19,7 @@ from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each
 from jaxpipe.propose.named_layout import named_plan
 from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
-from jaxpipe.propose.request import CodecLimit, Goal, OuterQuestion, PlanRequest
+from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
 from jaxpipe.propose.searched import searched
 from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.propose.worth import Appraisal, Worth, worth_of

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.finetune.lora_config import LoraConfig
+from jaxpipe.plan import CodecLimit
 from jaxpipe.runtime.config import MatmulPrecision, Remat
 
 
@@ -50,17 +51,6 @@ class OuterQuestion(StrEnum):
     """They are not."""
     AUTO = "auto"
     """Islands of all numbers that divide the replicas, with and without a codec and a delay."""
-
-
-class CodecLimit(StrEnum):
-    """The codecs among which a plan's are chosen (`jaxpipe.propose.codec_choice`)."""
-
-    NONE = "none"
-    """No codecs: messages as they are."""
-    SAFE = "safe"
-    """Those that cost no loss in our measurements: bf16 and int8."""
-    ANY = "any"
-    """Also int4, and top-k of gradients, which cost loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,12 @@ from jaxpipe.comm import CountingTransport, Transport, WireFormat, all_reduce, c
 from jaxpipe.config import config_from, plan_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import preset_config
-from jaxpipe.plan import Plan, PlanConfig, default_plan, write_plan
+from jaxpipe.plan import CodecLimit, Plan, PlanConfig, default_plan, write_plan
 from jaxpipe.plan.decide import Task
+from jaxpipe.propose.boundary_codecs import with_boundary_codecs
 from jaxpipe.propose.codec_choice import choose_codecs, strongest
 from jaxpipe.propose.proposal import propose, task_and_conditions
-from jaxpipe.propose.request import CodecLimit, Goal, OuterQuestion, PlanRequest
+from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
 from jaxpipe.run.forecast import simulate_step
 from jaxpipe.simulate import Conditions, plan_step, plan_step_s
 
@@ -217,6 +218,23 @@ def test_only_a_boundary_over_the_slow_link_is_compressed(tmp_path: Path):
     # The codec of the conditions counts where a plan says nothing, and only there.
     other = replace(conditions, codecs=replace(choice.codecs, boundary=CodecKind.NONE))
     assert plan_step_s(choice.plan, other) == choice.step_s
+
+
+def test_boundaries_alone_get_codecs_within_the_limit(tmp_path: Path):
+    """Those of a new plan for a running configuration, whose gradients keep their codec."""
+    task, conditions = known(asked(tmp_path))
+    plan = plans(task)[0]
+    configured = replace(conditions, codecs=Codecs(gradients=CodecKind.BF16))
+    (safe,) = with_boundary_codecs(plan, configured, CodecLimit.SAFE).pipelines
+    assert safe.codecs == (CodecKind.NONE, CodecKind.INT8, CodecKind.NONE)
+    (hard,) = with_boundary_codecs(plan, configured, CodecLimit.ANY).pipelines
+    assert hard.codecs == (CodecKind.NONE, CodecKind.INT4, CodecKind.NONE)
+    # None is a choice, too: it takes the place of what is configured.
+    (none,) = with_boundary_codecs(plan, configured, CodecLimit.NONE).pipelines
+    assert none.codecs == (CodecKind.NONE,) * 3
+    quick = replace(configured, profile=replace(configured.profile, activation_bytes=8))
+    (unneeded,) = with_boundary_codecs(plan, quick, CodecLimit.ANY).pipelines
+    assert unneeded.codecs == (CodecKind.NONE,) * 3
 
 
 @pytest.mark.slow

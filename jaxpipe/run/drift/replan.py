@@ -14,9 +14,10 @@ from typing import Any
 from jaxpipe.config import Config, cluster_from, load_config, plan_from
 from jaxpipe.config.resolve import check_plan_fits
 from jaxpipe.errors import JaxpipeError
-from jaxpipe.plan import Plan, write_plan
+from jaxpipe.plan import CodecLimit, Plan, write_plan
 from jaxpipe.plan.decide import Task
 from jaxpipe.plan.decide.build_plan import with_suited_trees
+from jaxpipe.propose.boundary_codecs import allowed_between_stages, with_boundary_codecs
 from jaxpipe.propose.proposal import task_and_conditions
 from jaxpipe.propose.request import PlanRequest
 from jaxpipe.propose.searched import searched
@@ -58,10 +59,15 @@ def replan(
     )
     task, conditions = task_and_conditions(request, model)
     conditions = replace(conditions, codecs=codecs_from(config))
+    limit, of_search = config.plan.codecs, conditions
+    if limit is not CodecLimit.NONE:
+        # With the fewest bytes, as a plan that chooses its codecs afterwards is searched for.
+        hardest = allowed_between_stages(limit)[-1]
+        of_search = replace(conditions, codecs=replace(conditions.codecs, boundary=hardest))
     found = searched(
         request,
         task,
-        step_objective(conditions),
+        step_objective(of_search),
         num_heads=model.num_heads,
         recomputes=conditions.recomputes,
     )
@@ -70,6 +76,8 @@ def replan(
     present = plan_from(planned, replace(measured, name=cluster_from(planned).name))
     home = measured.devices[present.device(0)].host
     new = begins_on(home, found.plan, task)
+    if limit is not CodecLimit.NONE:
+        new = with_boundary_codecs(new, conditions, limit)
     check_plan_fits(config, new, source="the new plan")
     write_plan(new, measured, out, about="For the links as they were measured.")
     return Replanned(

@@ -4,10 +4,12 @@ import time
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from jaxpipe import topo
+from jaxpipe.collective import CodecKind
 from jaxpipe.config import (
     Config,
     cluster_from,
@@ -16,12 +18,12 @@ from jaxpipe.config import (
     keep_inputs,
     plan_from,
 )
-from jaxpipe.plan import PlanConfig, ResolvedPlan
+from jaxpipe.plan import PlanConfig, ResolvedPlan, read_plan
 from jaxpipe.propose.proposal import task_and_conditions
 from jaxpipe.propose.request import PlanRequest
 from jaxpipe.run.drift.adopt import adopted_in
 from jaxpipe.run.drift.corrected import corrected
-from jaxpipe.run.drift.replan import begins_on
+from jaxpipe.run.drift.replan import begins_on, replan
 from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned, replan_settings
 from jaxpipe.run.drift.search_process import SearchProcess
 from jaxpipe.run.drift.slow_links import LinkJudge, SlowLink
@@ -70,6 +72,29 @@ def test_the_search_finds_a_plan_that_avoids_the_slow_link(tmp_path: Path, datas
         for pipeline in new.pipelines
     ]
     assert all(len(each) == 1 for each in regions)
+
+
+def test_a_new_plan_has_codecs_within_the_limit_of_the_configuration(
+    tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link between the regions is slow, and the best plan crosses it: with fewer bytes."""
+    config = config_of(tmp_path / "run", dataset, codecs="safe")
+    cluster, present = cluster_from(config), plan_from(config)
+    slow = [
+        SlowLink(source=a, to=b, planned_bytes_per_s=1.4e8, slowdown=2000.0, since_step=1)
+        for a, b in ((0, 2), (2, 0))
+    ]
+    path, out = tmp_path / "slow.toml", tmp_path / "new.toml"
+    path.write_text(cluster_toml(corrected(cluster, slow)))
+    # A search would find a plan that avoids the link.
+    best = SimpleNamespace(plan=present)
+    monkeypatch.setattr("jaxpipe.run.drift.replan.searched", lambda *_, **__: best)
+    found = replan(config, cluster=path, out=out, budget_s=0.1, tflops=0.01)
+    # The gradients of the tied embedding cross it, too, and keep their bytes.
+    assert found.new_s < 0.6 * found.present_s
+    new = read_plan(out, topo.load(str(path)))
+    assert [each.codecs for each in new.pipelines] == [(CodecKind.INT8,)] * 2
+    assert new.placement == present.placement
 
 
 class Searching:
