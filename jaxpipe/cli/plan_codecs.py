@@ -32,7 +32,7 @@ def codec_lines(
         rows.append(("no codecs", choice.other_plain_s, "the plan found without codecs"))
     return [
         f"codecs of this plan, at most {request.codecs} (simulated, a long step by its first "
-        "microbatches; encoding takes no time)",
+        "microbatches; encoded by one core of each host)",
         *(f"  {name:<40}{seconds:10.4g} s   {note}".rstrip() for name, seconds, note in rows),
         *_own_codecs(choice),
         "",

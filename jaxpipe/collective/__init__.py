@@ -16,7 +16,7 @@ from jaxpipe.collective.algorithms import (
     broadcast_steps,
     reduce_scatter_steps,
 )
-from jaxpipe.collective.codec_bytes import NO_CODECS, Codecs
+from jaxpipe.collective.codec_bytes import NO_CODECS, NO_CODING, Codecs, Coding
 from jaxpipe.collective.kinds import AllReduceKind, BarrierKind, CodecKind
 from jaxpipe.collective.step import Act, Step
 from jaxpipe.collective.sync_tree import SyncTree, leader, ranks, to_leaders
@@ -35,11 +35,13 @@ from jaxpipe.collective.transfers import (
 
 __all__ = [
     "NO_CODECS",
+    "NO_CODING",
     "Act",
     "AllReduceKind",
     "BarrierKind",
     "CodecKind",
     "Codecs",
+    "Coding",
     "Collective",
     "Step",
     "SyncTree",

@@ -1,4 +1,4 @@
-"""Bytes per value of each codec, for planners and simulators, which need no codec."""
+"""Bytes and seconds per value of each codec, for planners and simulators, which need no codec."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,28 @@ BLOCK = 256
 """Values that share a scale of 4 bytes in the block-quantized codecs of 8 bits."""
 INT4_BLOCK = 64
 """The same for 4 bits: smaller blocks, since a value as large as the largest leaves 15 steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coding:
+    """Seconds of the host: for which a message is encoded, and for which it is decoded.
+
+    >>> Coding(encode_s=2.0, decode_s=0.5).times(10)
+    Coding(encode_s=20.0, decode_s=5.0)
+    """
+
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+
+    def times(self, factor: float) -> "Coding":
+        """Return the seconds of `factor` times as many values."""
+        if self == NO_CODING:
+            return NO_CODING
+        return Coding(encode_s=self.encode_s * factor, decode_s=self.decode_s * factor)
+
+
+NO_CODING = Coding()
+"""A message that is sent as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +54,14 @@ class Codecs:
     def far_ratio(self, value_bytes: float) -> float:
         """Return the bytes of far gradients over those without a codec, `value_bytes` a value."""
         return self._ratio(self.gradients, value_bytes)
+
+    def boundary_coding(self, num_values: float) -> Coding:
+        """Return the seconds of a message of so many values between stages."""
+        return seconds_per_value(self.boundary).times(num_values)
+
+    def far_coding(self, num_values: float) -> Coding:
+        """Return the seconds of a message of so many far gradients."""
+        return seconds_per_value(self.gradients).times(num_values)
 
     def _ratio(self, codec: CodecKind, value_bytes: float) -> float:
         if codec is CodecKind.NONE:
@@ -63,3 +93,24 @@ def bytes_per_value(codec: CodecKind, *, top_k_fraction: float = 0.01) -> float:
         CodecKind.INT4: 0.5 + 4 / INT4_BLOCK,
         CodecKind.TOP_K: 8 * top_k_fraction,
     }[codec]
+
+
+def seconds_per_value(codec: CodecKind) -> Coding:
+    """Return the seconds that one core encodes and decodes a value, in long messages.
+
+    Measured on one core of an x86-64 server, of four million values (`experiments/codecs`,
+    `results/speed.csv`); other hosts differ, by a factor of two or so.
+
+    >>> seconds_per_value(CodecKind.NONE)
+    Coding(encode_s=0.0, decode_s=0.0)
+    """
+    nanoseconds = {
+        CodecKind.NONE: (0.0, 0.0),
+        CodecKind.BF16: (0.4, 0.2),
+        CodecKind.INT8: (2.7, 0.4),
+        CodecKind.FP8: (4.9, 1.8),
+        CodecKind.INT4: (6.1, 1.0),
+        CodecKind.TOP_K: (3.5, 0.2),
+    }
+    encode, decode = nanoseconds[codec]
+    return Coding(encode_s=encode * 1e-9, decode_s=decode * 1e-9)

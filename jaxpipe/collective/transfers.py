@@ -17,6 +17,7 @@ from math import inf
 from typing import TypeAlias
 
 from jaxpipe.collective.algorithms import all_reduce_phases, all_to_all_steps, num_chunks
+from jaxpipe.collective.codec_bytes import NO_CODING, Coding
 from jaxpipe.collective.kinds import AllReduceKind, BarrierKind
 from jaxpipe.collective.pairwise import barrier_phases
 from jaxpipe.collective.ring import all_gather_phases, reduce_scatter_phases
@@ -32,12 +33,17 @@ _CHUNK = Part(0, 2**60)
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One message of a collective; `after` are the positions of those that it waits for."""
+    """One message of a collective; `after` are the positions of those that it waits for.
+
+    With a codec, it leaves once its source has encoded it, and has arrived once its destination has
+    decoded it, which takes the seconds of `coding`.
+    """
 
     source: int
     destination: int
     num_bytes: float
     after: tuple[int, ...] = ()
+    coding: Coding = NO_CODING
 
 
 Collective: TypeAlias = tuple[Transfer, ...]
@@ -48,10 +54,12 @@ def transfers(
     *,
     bytes_per_element: float = 1.0,
     far_ratio: float = 1.0,
+    far_coding: Coding = NO_CODING,
 ) -> Collective:
     """Return the messages of the steps of all ranks, each after those that it waits for.
 
-    Far messages have `far_ratio` of the bytes of their elements: that of a codec.
+    Far messages have `far_ratio` of the bytes of their elements, that of a codec, which takes
+    `far_coding` for each of these bytes.
     Of several messages from one rank a send waits for the last one: links keep their order.
 
     >>> from jaxpipe.collective.algorithms import all_reduce_steps
@@ -62,7 +70,7 @@ def transfers(
     >>> [(t.source, t.destination, t.num_bytes, t.after) for t in transfers(programs)]
     [(3, 5, 1.0, ()), (5, 3, 1.0, ()), (5, 3, 1.0, (0,)), (3, 5, 1.0, (1,))]
     """
-    derivation = _Derivation(bytes_per_element, far_ratio)
+    derivation = _Derivation(bytes_per_element, far_ratio, far_coding)
     left = {rank: deque(steps) for rank, steps in programs.items()}
     position = {rank: index for index, rank in enumerate(programs)}
     order = list(programs)
@@ -84,7 +92,7 @@ def transfers(
 class _Derivation:
     """A symbolic execution of the steps of all ranks, which records what they send."""
 
-    def __init__(self, bytes_per_element: float, far_ratio: float) -> None:
+    def __init__(self, bytes_per_element: float, far_ratio: float, far_coding: Coding) -> None:
         self.moved: list[Transfer] = []
         self.sent: defaultdict[tuple[int, int], deque[int]] = defaultdict(deque)
         self._latest: defaultdict[int, dict[int, int]] = defaultdict(dict)
@@ -92,6 +100,7 @@ class _Derivation:
         self._waits_for: dict[int, int] = {}
         self._bytes_per_element = bytes_per_element
         self._far_ratio = far_ratio
+        self._far_coding = far_coding
 
     def advance(self, rank: int, steps: deque[Step]) -> list[int]:
         """Execute the steps of a rank up to the first receive whose message has not been sent.
@@ -119,12 +128,16 @@ class _Derivation:
     def _send(self, rank: int, step: Step) -> None:
         self.sent[rank, step.peer].append(len(self.moved))
         num_bytes = step.part.size * self._bytes_per_element
+        coding = NO_CODING
         if step.is_far:
+            # One object for all messages without a codec: there are many.
+            has_coding = self._far_coding is not NO_CODING
+            coding = self._far_coding.times(num_bytes) if has_coding else NO_CODING
             num_bytes *= self._far_ratio
         # One tuple for all sends between two receives: a leader of p ranks sends p after p.
         if rank not in self._after:
             self._after[rank] = tuple(sorted(self._latest[rank].values()))
-        self.moved.append(Transfer(rank, step.peer, num_bytes, self._after[rank]))
+        self.moved.append(Transfer(rank, step.peer, num_bytes, self._after[rank], coding))
 
 
 def side_by_side(collective: Collective, *, times: int) -> Collective:
@@ -136,6 +149,7 @@ def side_by_side(collective: Collective, *, times: int) -> Collective:
             each.destination,
             each.num_bytes,
             tuple(number * size + need for need in each.after),
+            each.coding,
         )
         for number in range(times)
         for each in collective
@@ -157,6 +171,7 @@ def in_sequence(first: Collective, second: Collective) -> Collective:
             each.destination,
             each.num_bytes,
             (*arrived[each.source], *(len(first) + need for need in each.after)),
+            each.coding,
         )
         for each in second
     ]
@@ -170,12 +185,13 @@ def chunked_transfers(
     num_bytes: float,
     num_chunks: int = 1,
     far_ratio: float = 1.0,
+    far_coding: Coding = NO_CODING,
 ) -> Collective:
     """Return the messages of a collective whose steps on a chunk are `phases_of(rank, chunk)`."""
     programs = {rank: list(weave([phases_of(rank, _CHUNK)])) for rank in members}
     # One chunk is derived, then copied: chunks differ by their offset alone.
     unit = num_bytes / num_chunks / _CHUNK.size
-    one = transfers(programs, bytes_per_element=unit, far_ratio=far_ratio)
+    one = transfers(programs, bytes_per_element=unit, far_ratio=far_ratio, far_coding=far_coding)
     return side_by_side(one, times=num_chunks)
 
 
@@ -186,12 +202,14 @@ def all_reduce_transfers(
     num_bytes: float,
     chunk_bytes: float = inf,
     far_ratio: float = 1.0,
+    far_coding: Coding = NO_CODING,
 ) -> Collective:
     """Return the messages of an all-reduce, as `all_reduce_steps` sends them.
 
     Messages have at most `chunk_bytes`, except those of a ring, which have a p-th of `num_bytes`:
     a ring is not worth its latency unless that is large enough. A codec leaves `far_ratio` of the
-    bytes across the root of the tree, in a hierarchical all-reduce: others have no far messages.
+    bytes across the root of the tree, and takes the seconds of `far_coding` for each byte that it
+    encodes, in a hierarchical all-reduce: others have no far messages.
 
     >>> for transfer in all_reduce_transfers(
     ...     AllReduceKind.HIERARCHICAL, ((0, 1), (2, 3)), num_bytes=8.0
@@ -221,6 +239,7 @@ def all_reduce_transfers(
         ),
         # Other algorithms are built of the same steps, and use no codec.
         far_ratio=far_ratio if kind is AllReduceKind.HIERARCHICAL else 1.0,
+        far_coding=far_coding if kind is AllReduceKind.HIERARCHICAL else NO_CODING,
     )
 
 

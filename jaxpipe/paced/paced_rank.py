@@ -63,6 +63,7 @@ class PacedRank:
     task: Task
     interpreter: Interpreter
     transport: PacedTransport
+    messages: BoundaryMessages
     parts: tuple[Program, ...]
 
     def step(self, *, number: int) -> None:
@@ -81,6 +82,7 @@ class PacedRank:
         """End all threads."""
         self.interpreter.reducer.close(timeout_s=self.task.timeout_s)
         self.interpreter.messages.stop(timeout_s=self.task.timeout_s)
+        self.messages.stop(timeout_s=self.task.timeout_s)
         self.transport.close()
 
     def _barrier(self, phase: int) -> None:
@@ -121,6 +123,7 @@ def open_rank(
     # As large as any: what is sent and received has the size of its boundary.
     message = np.zeros(task.scale.num_bytes(job.largest_message_bytes), np.uint8)
     number, replica = job.number(rank), job.replicas[rank]
+    messages = BoundaryMessages(counted, job, task.scale, clock=clock)
     interpreter = Interpreter(
         plan=plan,
         calls={
@@ -135,7 +138,7 @@ def open_rank(
             for stage in plan.stages(rank)
         },
         transport=counted,
-        messages=CompressedTransport(BoundaryMessages(counted, job, task.scale), {}),
+        messages=CompressedTransport(messages, {}),
         reducer=reducer,
         wire=_wire(task),
         recorder=SpanRecorder(rank=rank, clock=clock.now, keep=lambda _: True),
@@ -147,6 +150,7 @@ def open_rank(
         task=task,
         interpreter=interpreter,
         transport=paced,
+        messages=messages,
         parts=tuple(_part(phase.of(replica)[number], task, collectives) for phase in job.phases),
     )
 

@@ -13,8 +13,8 @@ Then boundaries whose links are fast enough get a gentler codec than the others,
 (`jaxpipe.propose.boundary_codecs`).
 
 fp8 was measured as safe too, but has the bytes of int8, and a choice by time would never take it.
-Encoding and decoding take no time here. Seconds of long steps are extrapolated from their first
-microbatches: they are compared with each other alone.
+Encoding and decoding take the seconds of one core of a host. Seconds of long steps are extrapolated
+from their first microbatches: they are compared with each other alone.
 
 Source of the limits: `experiments/codecs`, a small model over 120 steps.
 """

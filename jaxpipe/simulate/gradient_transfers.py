@@ -2,7 +2,14 @@
 
 from collections.abc import Sequence
 
-from jaxpipe.collective import AllReduceKind, Collective, SyncTree, all_reduce_transfers
+from jaxpipe.collective import (
+    NO_CODING,
+    AllReduceKind,
+    Coding,
+    Collective,
+    SyncTree,
+    all_reduce_transfers,
+)
 from jaxpipe.plan import Plan
 from jaxpipe.schedule import Bucket
 
@@ -17,12 +24,14 @@ def gradient_collectives(
     embed_bytes: float,
     chunk_bytes: float,
     far_ratio: float = 1.0,
+    far_coding: Coding = NO_CODING,
 ) -> dict[Bucket, tuple[Collective, ...]]:
     """Return the collectives of one step, over ranks.
 
     `segment_bytes` are the bytes of each segment's gradients, `embed_bytes` those of the token
     embedding among them. A tied embedding is reduced with the last stage's copy, apart from the
-    first segment's gradients. A codec leaves `far_ratio` of the bytes across the root of a tree.
+    first segment's gradients. A codec leaves `far_ratio` of the bytes across the root of a tree,
+    and takes the seconds of `far_coding` for each byte that it encodes.
 
     Raises:
         PlanError: the plan uses the native all-reduce of a library, whose messages are not known.
@@ -38,6 +47,7 @@ def gradient_collectives(
             num_bytes=num_bytes,
             chunk_bytes=chunk_bytes,
             far_ratio=far_ratio,
+            far_coding=far_coding,
         )
 
     # The runtime reduces scalars along the tree, whatever the all-reduce of gradients.

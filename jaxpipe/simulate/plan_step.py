@@ -12,7 +12,7 @@ from math import inf
 
 import numpy as np
 
-from jaxpipe.collective import NO_CODECS, Codecs
+from jaxpipe.collective import NO_CODECS, NO_CODING, Codecs, Coding
 from jaxpipe.network import MessageCosts
 from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.plan.cost import Part, Profile, SharedStage, shared_part
@@ -54,7 +54,7 @@ class Conditions:
     `recomputes` the profile's backwards compute the forwards again. Devices of a GPU type in
     `profiles` take the seconds of that profile; parameters and bytes are those of `profile`.
     `codecs` compress messages, of activations with `activation_value_bytes` a value without them;
-    encoding and decoding take no time.
+    encoding and decoding take the seconds of one core of a host.
     """
 
     cluster: Cluster
@@ -88,12 +88,14 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
         backward_weight_s=_weights_s(parts),
         update_s=tuple(part.update_s for part in parts) if any(p.update_s for p in parts) else None,
         activation_bytes=_activation_bytes(plan, conditions),
+        coding=_boundary_coding(plan, conditions),
         collectives=gradient_collectives(
             plan,
             segment_bytes=segment_bytes(plan, profile, gradient_bytes=conditions.gradient_bytes),
             embed_bytes=profile.embed.num_gradients * conditions.gradient_bytes,
             chunk_bytes=conditions.overheads.chunk_bytes,
             far_ratio=conditions.codecs.far_ratio(conditions.gradient_bytes),
+            far_coding=conditions.codecs.far_coding(1 / conditions.gradient_bytes),
         ),
         messages=conditions.overheads.messages,
         gradients=conditions.overheads.gradients,
@@ -136,6 +138,23 @@ def _activation_bytes(
     each = tuple(of_replica(pipeline) for pipeline in plan.pipelines)
     only, *others = set(each)
     return each if others or isinstance(only, tuple) else only
+
+
+def _boundary_coding(plan: Plan, conditions: Conditions) -> tuple[tuple[Coding, ...], ...]:
+    """Return the seconds of coding at each boundary of each replica; nothing without any codec."""
+
+    def of_replica(pipeline: Pipeline) -> tuple[Coding, ...]:
+        plain = conditions.profile.scaled(microbatch=pipeline.microbatch).activation_bytes
+        kinds = pipeline.codecs or (conditions.codecs.boundary,) * (pipeline.num_stages - 1)
+        return tuple(
+            replace(conditions.codecs, boundary=kind).boundary_coding(
+                plain / conditions.activation_value_bytes
+            )
+            for kind in kinds
+        )
+
+    each = tuple(of_replica(pipeline) for pipeline in plan.pipelines)
+    return each if any(coding != NO_CODING for row in each for coding in row) else ()
 
 
 def _stage_costs(plan: Plan, pipeline: Pipeline, conditions: Conditions) -> Iterator[Part]:

@@ -8,9 +8,10 @@ from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
-from jaxpipe.collective import Collective, Transfer, barrier_transfers
+from jaxpipe.collective import NO_CODING, Collective, Transfer, barrier_transfers
 from jaxpipe.network import Link, MessageCosts, Pair
 from jaxpipe.schedule import Bucket, Instruction
+from jaxpipe.simulate.engine.coders import Coders
 from jaxpipe.simulate.engine.step_model import StepModel
 
 Send = Callable[[Transfer, Callable[[], None]], None]
@@ -94,6 +95,7 @@ class CollectiveTracker:
         job: StepModel,
         *,
         links: Mapping[MessageCosts, Mapping[Pair, Link]],
+        coders: Coders,
         done: Callable[[int, str, int | None], None],
     ) -> None:
         """`done(rank, name, segment)` is called when a rank has completed a collective.
@@ -102,6 +104,7 @@ class CollectiveTracker:
         """
         self._job = job
         self._links = links
+        self._coders = coders
         self._done = done
         self._barrier = barrier_transfers(range(job.num_ranks), job.barrier)
         self._members = {
@@ -146,7 +149,13 @@ class CollectiveTracker:
 
     def _send(self, costs: MessageCosts, transfer: Transfer, arrived: Callable[[], None]) -> None:
         pair = (self._job.device(transfer.source), self._job.device(transfer.destination))
-        self._links[costs][pair].send(transfer.num_bytes, arrived)
+        link, coding = self._links[costs][pair], transfer.coding
+        if coding is NO_CODING:
+            link.send(transfer.num_bytes, arrived)
+            return
+        decoded = partial(self._coders.run, transfer.destination, coding.decode_s, arrived)
+        leave = partial(link.send, transfer.num_bytes, decoded)
+        self._coders.run(transfer.source, coding.encode_s, leave)
 
 
 def pairs(job: StepModel) -> dict[MessageCosts, set[Pair]]:

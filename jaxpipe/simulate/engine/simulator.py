@@ -16,15 +16,17 @@ ends with its arrival. The same step always gives the same trace.
 """
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
+from jaxpipe.collective import NO_CODING, Coding
 from jaxpipe.errors import PlanError
 from jaxpipe.network import EventQueue, Link, open_links
 from jaxpipe.schedule import Bucket, Instruction, Op, describe, holder
+from jaxpipe.simulate.engine.coders import Coders
 from jaxpipe.simulate.engine.posted_receives import PostedReceives
 from jaxpipe.simulate.engine.rendezvous import Rendezvous
 from jaxpipe.simulate.engine.running_collectives import BARRIER, CollectiveTracker, pairs
@@ -148,7 +150,10 @@ class _Run:
         self._posted = [
             PostedReceives(self._queue, job.messages.eager_bytes) for _ in job.first_ranks
         ]
-        self._collectives = CollectiveTracker(job, links=links, done=self._leave)
+        self._encoders = Coders(self._queue)
+        self._collectives = CollectiveTracker(
+            job, links=links, coders=Coders(self._queue), done=self._leave
+        )
         self._rendezvous = Rendezvous(job.num_ranks) if job.blocking else None
 
     def execute(self) -> None:
@@ -225,8 +230,11 @@ class _Run:
         link = self._link(rank, receiver)
         arrive = partial(self._arrive, rank, receiver, message, self._queue.now_s)
         num_bytes = self._job.message_bytes(rank.index, receiver.index)
+        coding = self._job.coding_of(rank.index, receiver.index)
         if self._rendezvous is None:
-            self._posted[self._job.replicas[rank.index]].send(message, link, num_bytes, arrive)
+            posted = self._posted[self._job.replicas[rank.index]]
+            leave = partial(posted.send, message, link, num_bytes, arrive)
+            self._encoders.run(rank.index, coding.encode_s, leave)
             return True
 
         def done() -> None:
@@ -234,7 +242,7 @@ class _Run:
             arrive()
 
         # Both ranks take part in the message, so none of it waits for a posted receive.
-        move = partial(link.send, num_bytes)
+        move = partial(self._move, link, num_bytes, coding)
         self._rendezvous.offer(rank.index, receiver.index, move, done)
         return False
 
@@ -244,8 +252,7 @@ class _Run:
         message = (source, phase, instruction.peer, instruction.stage, instruction.microbatch)
         rank.since_s = self._queue.now_s  # also if the message is there: a span without length
         if message in rank.arrived:
-            self._take(rank, message)
-            return True
+            return self._decode(rank, message)
         rank.awaited = message
         pair = (self._devices[rank.index], self._devices[source])
         latency_s = float(self._job.cluster.latency_s[pair])
@@ -259,8 +266,35 @@ class _Run:
         receiver.arrived.add(message)
         if receiver.awaited == message:
             receiver.awaited = None
-            self._take(receiver, message)
-            self._continue(receiver)
+            if self._decode(receiver, message):
+                self._continue(receiver)
+
+    def _decode(self, rank: _Rank, message: _Message) -> bool:
+        """Take a message that has arrived; return whether the rank need not decode it first."""
+        seconds = self._job.coding_of(message[0], rank.index).decode_s
+        # A message that blocks was decoded while both ranks took part in it.
+        if seconds == 0 or self._rendezvous is not None:
+            self._take(rank, message)
+            return True
+        self._queue.at(self._queue.now_s + seconds, self._end_decode, rank, message)
+        return False
+
+    def _end_decode(self, rank: _Rank, message: _Message) -> None:
+        self._take(rank, message)
+        self._continue(rank)
+
+    def _move(
+        self, link: Link, num_bytes: float, coding: Coding, moved: Callable[[], None]
+    ) -> None:
+        """Encode, send and decode a message while both of its ranks take part in it."""
+        if coding == NO_CODING:
+            link.send(num_bytes, moved)
+            return
+
+        def decode() -> None:
+            self._queue.at(self._queue.now_s + coding.decode_s, moved)
+
+        self._queue.at(self._queue.now_s + coding.encode_s, link.send, num_bytes, decode)
 
     def _take(self, rank: _Rank, message: _Message) -> None:
         source = self._ranks[message[0]]

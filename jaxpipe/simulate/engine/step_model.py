@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from jaxpipe.collective import BarrierKind, Collective
+from jaxpipe.collective import NO_CODING, BarrierKind, Coding, Collective
 from jaxpipe.errors import PlanError
 from jaxpipe.network import MessageCosts
 from jaxpipe.schedule import Bucket, Instruction, Op, Schedule, count_stages, stages_held
@@ -41,6 +41,8 @@ class StepModel:
     backward-weight takes `backward_weight_s`, half by default. `update_s` are the seconds of the
     optimizer for each stage, None if it takes no time; `activation_bytes` is the size of every
     message between stages, or that of each replica, or of each boundary between its stages.
+    `coding[replica][boundary]` are the seconds in which a thread of the sender encodes it, one
+    message after the other, and for which the receiver's computes wait; none without codecs.
 
     `collectives[bucket]` are the collectives, over ranks, of a reduction of the bucket: for
     `Bucket.STAGE` one for each segment, in their order, for the others disjoint ones; a bucket
@@ -58,6 +60,7 @@ class StepModel:
     backward_s: tuple[float, ...]
     update_s: tuple[float, ...] | None = None
     activation_bytes: float | tuple[float | tuple[float, ...], ...] = 0.0
+    coding: tuple[tuple[Coding, ...], ...] = ()
     collectives: Mapping[Bucket, tuple[Collective, ...]] = field(default_factory=dict)
     messages: MessageCosts = field(default_factory=MessageCosts)
     gradients: MessageCosts = field(default_factory=MessageCosts)
@@ -178,6 +181,12 @@ class StepModel:
         if not isinstance(of_replica, tuple):
             return of_replica
         return of_replica[min(self.number(rank), self.number(peer))]
+
+    def coding_of(self, rank: int, peer: int) -> Coding:
+        """Return the seconds of coding of a message between stages of two ranks of a replica."""
+        if not self.coding:
+            return NO_CODING
+        return self.coding[self.replicas[rank]][min(self.number(rank), self.number(peer))]
 
     @property
     def largest_message_bytes(self) -> float:
