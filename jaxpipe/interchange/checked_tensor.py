@@ -11,11 +11,29 @@ def checked(tensor: np.ndarray, shape: tuple[int, ...], *, name: str) -> np.ndar
     Raises:
         CheckpointError: it is of another shape, or has values that are not finite in float32.
     """
-    if tensor.shape != shape:
+    check_shape(tensor.shape, shape, name=name)
+    return finite(tensor, name=name)
+
+
+def check_shape(found: tuple[int, ...], shape: tuple[int, ...], *, name: str) -> None:
+    """Check the shape of a tensor.
+
+    Raises:
+        CheckpointError: it is another one.
+    """
+    if found != shape:
         raise CheckpointError(
-            f"tensors are those of their `config.json`: `{name}` is {list(tensor.shape)}, not "
+            f"tensors are those of their `config.json`: `{name}` is {list(found)}, not "
             f"{list(shape)}; give the files that belong together"
         )
+
+
+def finite(tensor: np.ndarray, *, name: str) -> np.ndarray:
+    """Return a tensor, or a part of it, in float32.
+
+    Raises:
+        CheckpointError: it has values that are not finite in float32.
+    """
     with np.errstate(over="ignore"):  # of float64: found below
         values = tensor.astype(np.float32)
     if num_wrong := values.size - int(np.isfinite(values).sum()):

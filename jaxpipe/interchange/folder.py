@@ -1,10 +1,11 @@
 """Read and write the folder of a Hugging Face model: `config.json` and safetensors files.
 
-A decoder of the Llama type is read and written one tensor after the other; a GPT-2, whose largest
+A decoder of the Llama type is read piece by piece and written file by file; a GPT-2, whose largest
 size has 6 GB, in one piece.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,7 +19,7 @@ from jaxpipe.interchange.gpt2_config import check_is_gpt2, config_of_gpt2, gpt2_
 from jaxpipe.interchange.gpt2_tensors import our_names as gpt2_names
 from jaxpipe.interchange.gpt2_tensors import tensors_of_gpt2, to_gpt2_tensors
 from jaxpipe.interchange.llama_config import ARCHITECTURES, config_of_llama, llama_config_of
-from jaxpipe.interchange.llama_tensors import Pair, known_pairs, llama_pairs, to_ours, to_theirs
+from jaxpipe.interchange.llama_tensors import Pair, known_pairs, llama_pairs, pieces_of, to_theirs
 from jaxpipe.interchange.tensor_files import (
     CONFIG,
     INDEX,
@@ -28,19 +29,19 @@ from jaxpipe.interchange.tensor_files import (
     read_json,
 )
 from jaxpipe.models import GptConfig, LlamaConfig, ModelConfig
-from jaxpipe.runtime.checkpoint import Read
+from jaxpipe.runtime.checkpoint import Read, StreamedTensor
 from jaxpipe.runtime.storage.atomic_write import mode_by_umask
 
-Named: TypeAlias = Iterator[tuple[str, np.ndarray]]
+Streamed: TypeAlias = Iterator[StreamedTensor]
 
 FILE_BYTES = 2**30
 """The size at which a file of an export is full."""
 
 
-def read_model(folder: Path) -> tuple[ModelConfig, Named]:
+def read_model(folder: Path) -> tuple[ModelConfig, Streamed]:
     """Return the configuration of a model on disk, and its tensors under our names, in float32.
 
-    Names and configuration are checked at once, each tensor as it is taken.
+    Names and configuration are checked at once, each tensor as its pieces are taken.
 
     Raises:
         ConfigError: the folder has no `config.json`, or one of another architecture.
@@ -49,7 +50,7 @@ def read_model(folder: Path) -> tuple[ModelConfig, Named]:
     fields = read_json(folder / CONFIG, ConfigError)
     if fields.get("model_type") not in ARCHITECTURES:
         config, tensors = _gpt2(folder, fields)
-        return config, iter(tensors.items())
+        return config, (StreamedTensor.of(name, each) for name, each in tensors.items())
     model, files = config_of_llama(fields), open_tensors(folder)
     pairs = known_pairs(model, files.files)
     return model, _streamed(files, pairs)
@@ -111,9 +112,9 @@ def _gpt2(folder: Path, fields: dict[str, Any]) -> tuple[GptConfig, dict[str, np
     return config, tensors_of_gpt2({name: files.read(name) for name in files.files}, config)
 
 
-def _streamed(files: TensorFiles, pairs: Iterable[Pair]) -> Named:
+def _streamed(files: TensorFiles, pairs: Iterable[Pair]) -> Streamed:
     for pair in pairs:
-        yield pair.ours, to_ours(files.read(pair.theirs), pair)
+        yield StreamedTensor(pair.ours, pair.shape, partial(pieces_of, files, pair))
 
 
 def _write_llama(folder: Path, config: LlamaConfig, fields: dict[str, Any], read: Read) -> None:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxpipe.errors import CheckpointError
-from jaxpipe.interchange.checked_tensor import checked
+from jaxpipe.interchange.checked_tensor import check_shape, finite
+from jaxpipe.interchange.tensor_files import TensorFiles
 from jaxpipe.models import LlamaConfig
 
 _HEAD = "lm_head.weight"
@@ -144,16 +145,20 @@ def known_pairs(config: LlamaConfig, present: Mapping[str, object]) -> tuple[Pai
     return pairs
 
 
-def to_ours(tensor: np.ndarray, pair: Pair) -> np.ndarray:
-    """Return one of Hugging Face's tensors as ours, in float32.
+def pieces_of(files: TensorFiles, pair: Pair) -> Iterator[np.ndarray]:
+    """Yield one of Hugging Face's tensors as ours, in float32: rows, or a kernel in one piece.
 
     Raises:
         CheckpointError: it is of another shape, or not finite.
     """
-    values = checked(tensor, pair.their_shape, name=pair.theirs)
-    return np.ascontiguousarray(values.T) if pair.is_transposed else values
+    check_shape(files.shape(pair.theirs), pair.their_shape, name=pair.theirs)
+    if pair.is_transposed:
+        yield np.ascontiguousarray(finite(files.read(pair.theirs), name=pair.theirs).T)
+        return
+    for rows in files.rows(pair.theirs):
+        yield finite(rows, name=pair.theirs)
 
 
 def to_theirs(tensor: np.ndarray, pair: Pair) -> np.ndarray:
-    """Return one of our tensors as Hugging Face's: the inverse of `to_ours`."""
+    """Return one of our tensors as Hugging Face's: the inverse of `pieces_of`."""
     return np.ascontiguousarray(tensor.T) if pair.is_transposed else np.ascontiguousarray(tensor)

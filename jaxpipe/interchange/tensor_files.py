@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ CONFIG: Final = "config.json"
 WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
 _MOST_JSON_BYTES: Final = 2**26
+_PART_VALUES: Final = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,29 @@ class TensorFiles:
         """
         with _opened(self.files[name]) as file:
             return file.get_tensor(name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor.
+
+        Raises:
+            CheckpointError: its file is corrupt.
+        """
+        with _opened(self.files[name]) as file:
+            return tuple(file.get_slice(name).get_shape())
+
+    def rows(self, name: str) -> Iterator[np.ndarray]:
+        """Yield parts of a tensor along its first dim, some million values each.
+
+        The file is opened for each part: what was read from it counts as memory until it is closed.
+
+        Raises:
+            CheckpointError: its file is corrupt, or has a format without a dtype of NumPy.
+        """
+        num_rows, *others = self.shape(name)
+        step = max(1, _PART_VALUES // max(1, prod(others)))
+        for first in range(0, num_rows, step):
+            with _opened(self.files[name]) as file:
+                yield file.get_slice(name)[first : min(first + step, num_rows)]
 
 
 def open_tensors(folder: Path) -> TensorFiles:

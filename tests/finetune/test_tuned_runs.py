@@ -11,7 +11,7 @@ from jaxpipe.cli.main import main
 from jaxpipe.config import config_from, describe, keep_tokenizer, read_merged, restored_model
 from jaxpipe.interchange import begin_run, our_names, shape_of
 from jaxpipe.run.evaluate import held_out_losses
-from jaxpipe.runtime.checkpoint import Checkpoint, latest, open_checkpoint
+from jaxpipe.runtime.checkpoint import Checkpoint, StreamedTensor, latest, open_checkpoint
 from jaxpipe.runtime.data import Bytes
 from jaxpipe.runtime.metrics.records import METRICS_FILE, StepMetrics, read_metrics
 from tests.runtime.training import Tree, run_tree, tiny_tree
@@ -34,7 +34,7 @@ def begin(tree: Tree) -> Tree:
     config = config_from(plain)
     source = np.random.default_rng(3)
     tensors = [
-        (name, (0.1 * source.normal(size=shape)).astype(np.float32))
+        StreamedTensor.of(name, (0.1 * source.normal(size=shape)).astype(np.float32))
         for name, shape in shapes_of(config.model)
     ]
     begin_run(Path(tree["run"]["folder"]), tensors, describe(config))

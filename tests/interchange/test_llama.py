@@ -1,6 +1,8 @@
 """Decoders of the Llama type in and out: the same bits after a round trip; refusals by name."""
 
 import json
+import tracemalloc
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,21 @@ from jaxpipe.interchange import (
     llama_pairs,
     our_names,
     read_model,
+    tensor_files,
     write_model,
 )
 from jaxpipe.models import LlamaConfig
 from jaxpipe.models.llama import RopeScaling
 from jaxpipe.models.llama.llama import Llama
 from jaxpipe.models.llama.rope_frequencies import frequencies
-from jaxpipe.runtime.checkpoint import names, restore, shapes
+from jaxpipe.runtime.checkpoint import (
+    StreamedTensor,
+    names,
+    restore,
+    shapes,
+    streamed_shard,
+    write_streamed_shard,
+)
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.stage.stage import Stage
 from tests.oracles.llamas import GEMMA, KINDS, LLAMA, MISTRAL, PLAIN, QWEN2, QWEN3
@@ -60,6 +70,10 @@ def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> Non
         np.testing.assert_array_equal(tensor, other[name], err_msg=name)
 
 
+def held_by(tensors: Iterable[StreamedTensor]) -> dict[str, np.ndarray]:
+    return {tensor.name: tensor.array() for tensor in tensors}
+
+
 def write(config: LlamaConfig, path: Path, tensors: dict[str, np.ndarray]) -> str:
     return write_model(path, config, lambda wanted: {name: tensors[name] for name in wanted})
 
@@ -88,7 +102,7 @@ def test_there_and_back_is_the_same(
     assert len(set(index["weight_map"].values())) > 2
     read, again = read_model(tmp_path)
     assert read == config
-    assert_same(dict(again), tensors)
+    assert_same(held_by(again), tensors)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +201,28 @@ def test_weights_in_bfloat16_and_old_buffers_are_read(tmp_path: Path) -> None:
     save_file(short, tmp_path / "model.safetensors")
     _, again = read_model(tmp_path)
     rounded = {k: each.astype(bfloat16).astype(np.float32) for k, each in tensors.items()}
-    assert_same(dict(again), rounded)
+    assert_same(held_by(again), rounded)
+
+
+def test_an_import_holds_a_part_of_a_table_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables have 16 MB each, in float32 as in the file, and 1 MB is read at a time."""
+    monkeypatch.setattr(tensor_files, "_PART_VALUES", 2**18)
+    monkeypatch.setattr(streamed_shard, "_PIECE_BYTES", 2**20)
+    config = replace(LLAMA, vocabulary=2**18, tied=False)
+    tensors = random_tensors(config)
+    write(config, tmp_path / "theirs", tensors)
+    _, streamed = read_model(tmp_path / "theirs")
+    tracemalloc.start()
+    try:
+        write_streamed_shard(tmp_path, "parameters", tuple(streamed))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert tensors["embed.tokens"].nbytes == 2**24
+    assert peak_bytes < 2**23
+    assert_same(load_file(tmp_path / "parameters.safetensors"), tensors)
 
 
 def test_tensors_of_another_model_are_refused(tmp_path: Path) -> None:
@@ -197,7 +232,7 @@ def test_tensors_of_another_model_are_refused(tmp_path: Path) -> None:
     def reread(change: dict[str, np.ndarray | None]) -> None:
         held = {name: each for name, each in (theirs | change).items() if each is not None}
         save_file(held, tmp_path / "model.safetensors")
-        dict(read_model(tmp_path)[1])
+        held_by(read_model(tmp_path)[1])
 
     norm = "model.norm.weight"
     with pytest.raises(CheckpointError, match=r"lacks model\.norm\.weight"):
@@ -233,7 +268,7 @@ def test_transformers_has_the_same_logits_before_and_after(kind: str, tmp_path: 
         expected = theirs(torch.asarray(TOKENS)).logits.numpy()
     theirs.save_pretrained(tmp_path / "theirs")
     read, tensors = read_model(tmp_path / "theirs")
-    held = dict(tensors)
+    held = held_by(tensors)
     assert read == config
     assert np.abs(our_logits(config, held) - expected).max() < 1e-4
 

@@ -29,6 +29,7 @@ from jaxpipe.chaos.harness.mutations import File, awkward_values, mutate
 from jaxpipe.interchange import begin_run, our_names, shape_of, write_gpt2
 from jaxpipe.models import GptConfig
 from jaxpipe.plan import PlanConfig, default_plan, plan_text
+from jaxpipe.runtime.checkpoint import StreamedTensor
 from jaxpipe.runtime.storage.checksum import seal, unseal
 from jaxpipe.topo.toml_text import parse_toml
 
@@ -151,7 +152,8 @@ def _saved(run: Path) -> Path:
     tensors = _tensors()
     model = msgspec.to_builtins(_MODEL)
     config = {"run": {"folder": "run"}, "data": {"folder": "data"}, "model": model}
-    return begin_run(run, tensors.items(), {"config": config})
+    streamed = [StreamedTensor.of(name, each) for name, each in tensors.items()]
+    return begin_run(run, streamed, {"config": config})
 
 
 def _forge(folder: Path, random: Random) -> str:

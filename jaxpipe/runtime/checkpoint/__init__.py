@@ -32,11 +32,13 @@ from jaxpipe.runtime.checkpoint.folders import (
 from jaxpipe.runtime.checkpoint.manifest import TensorEntry
 from jaxpipe.runtime.checkpoint.newest_valid import newest_valid
 from jaxpipe.runtime.checkpoint.shard import write_shard
+from jaxpipe.runtime.checkpoint.streamed_shard import StreamedTensor, write_streamed_shard
 from jaxpipe.runtime.checkpoint.tensor_names import flatten, names, restore, shapes
 
 __all__ = [
     "Checkpoint",
     "Read",
+    "StreamedTensor",
     "TensorEntry",
     "begin_checkpoint",
     "commit",
@@ -52,4 +54,5 @@ __all__ = [
     "shapes",
     "verify",
     "write_shard",
+    "write_streamed_shard",
 ]

@@ -40,13 +40,18 @@ def write_shard(
         sync_file(folder / file)
         sync_folder(folder)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"`checkpoint` must be writable; {folder / file} is not: {error}; free some space, or"
-            " name another run folder"
-        ) from None
+        raise unwritable(folder / file, error) from None
     # From the device: `sync_file` has dropped the file from the cache.
     read_shard(folder, file, entries)
     return entries
+
+
+def unwritable(path: Path, error: Exception) -> CheckpointError:
+    """Return the error of a file that cannot be written."""
+    return CheckpointError(
+        f"`checkpoint` must be writable; {path} is not: {error}; free some space, or"
+        " name another run folder"
+    )
 
 
 def read_shard(folder: Path, file: str, entries: Iterable[TensorEntry]) -> dict[str, np.ndarray]:
