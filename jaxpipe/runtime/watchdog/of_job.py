@@ -14,6 +14,9 @@ from jaxpipe.runtime.watchdog import Cause, Deadlines, Seen, Watchdog, write_cau
 from jaxpipe.runtime.watchdog.heartbeat_exchange import HeartbeatExchange
 from jaxpipe.schedule import Bucket, Instruction, Op
 
+_UNLEARNED_PART = 0.75
+"""Of the timeout: the deadline of what has been seen too seldom to learn one."""
+
 
 def start_watchdog(
     job: Job,
@@ -33,7 +36,12 @@ def start_watchdog(
         folder=job.folder,
         waits_for=_waits_within(job, rank=rank),
     )
-    deadlines = Deadlines(least_s=job.run.hang_s, unlearned_s=job.run.timeout_s)
+    # Before the wait itself ends with an error, which names no link: ranks that wait for each other
+    # begin to wait up to a step apart.
+    unlearned_s = max(job.run.hang_s, _UNLEARNED_PART * job.run.timeout_s)
+    deadlines = Deadlines(
+        least_s=job.run.hang_s, unlearned_s=unlearned_s, phase_s=job.run.timeout_s
+    )
     meet = None if transport is None else _meeting(job, transport)
     return Watchdog(seen, deadlines, end=end, meet=meet)
 
