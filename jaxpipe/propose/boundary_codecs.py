@@ -67,10 +67,10 @@ def with_gentler_boundaries(plan: Plan, conditions: Conditions, *, enough_s: flo
     """Return the plan with gentler codecs where links are fast, if a step takes `enough_s` then.
 
     The conditions have the codec of all boundaries, which those keep that need it. Boundaries are
-    ordered by the seconds of a message that has the network for itself; as many as possible have
-    no codec, as many as possible of the others the gentlest, and so on. That more
-    gentle boundaries never make a step faster is assumed: each number is found by bisection. A
-    plan with several stages per rank, or whose boundaries are all alike, is returned as it is.
+    ordered by the seconds of a message that has the network for itself; as many as possible have no
+    codec, as many as possible of the others the gentlest, and so on. Each number is found by
+    bisection, as if more gentle boundaries never made a step faster. A plan with several stages per
+    rank, or whose boundaries all need the codec, is returned as it is.
 
     Cost: a short simulation for each halving of the boundaries and each codec.
     """
