@@ -17,7 +17,7 @@ from jaxpipe.collective.algorithms import (
     reduce_scatter_steps,
 )
 from jaxpipe.collective.codec_bytes import NO_CODECS, NO_CODING, Codecs, Coding
-from jaxpipe.collective.kinds import AllReduceKind, BarrierKind, CodecKind
+from jaxpipe.collective.kinds import AllReduceKind, BarrierKind, CodecKind, CodecLimit
 from jaxpipe.collective.step import Act, Step
 from jaxpipe.collective.sync_tree import SyncTree, leader, ranks, to_leaders
 from jaxpipe.collective.transfers import (
@@ -40,6 +40,7 @@ __all__ = [
     "AllReduceKind",
     "BarrierKind",
     "CodecKind",
+    "CodecLimit",
     "Codecs",
     "Coding",
     "Collective",

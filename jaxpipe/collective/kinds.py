@@ -70,3 +70,14 @@ class CodecKind(StrEnum):
     FP8 = "fp8"
     INT4 = "int4"
     TOP_K = "top_k"
+
+
+class CodecLimit(StrEnum):
+    """The codecs among which a plan's are chosen (`jaxpipe.propose.codec_choice`)."""
+
+    NONE = "none"
+    """No codecs: messages as they are."""
+    SAFE = "safe"
+    """Those that cost no loss in our measurements: bf16 and int8."""
+    ANY = "any"
+    """Also int4, and top-k of gradients, which cost loss."""

@@ -9,7 +9,7 @@ from jaxpipe.plan.islands import Island, check_islands, island_of
 from jaxpipe.plan.partition import Cut, check_partition, even_partition, layers_of
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
-from jaxpipe.plan.plan_config import CodecLimit, PlanConfig, Replan
+from jaxpipe.plan.plan_config import PlanConfig, Replan
 from jaxpipe.plan.plan_file import (
     ResolvedPlan,
     parse_resolved_plan,
@@ -22,7 +22,6 @@ from jaxpipe.plan.plan_file import (
 from jaxpipe.plan.sync import island_tree
 
 __all__ = [
-    "CodecLimit",
     "Cut",
     "DtfmCost",
     "Island",

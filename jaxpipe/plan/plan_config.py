@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
-from jaxpipe.collective import AllReduceKind
+from jaxpipe.collective import AllReduceKind, CodecLimit
 from jaxpipe.schedule import ScheduleKind
 
 
@@ -18,17 +18,6 @@ class Replan(StrEnum):
     AUTO = "auto"
     """As `ask`; under `jaxpipe run`, the run also stops and continues with the new plan, if the
     steps that are left save more time than the restart takes."""
-
-
-class CodecLimit(StrEnum):
-    """The codecs among which a plan's are chosen (`jaxpipe.propose.codec_choice`)."""
-
-    NONE = "none"
-    """No codecs: messages as they are."""
-    SAFE = "safe"
-    """Those that cost no loss in our measurements: bf16 and int8."""
-    ANY = "any"
-    """Also int4, and top-k of gradients, which cost loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from jaxpipe.collective import CodecKind
+from jaxpipe.collective import CodecKind, CodecLimit
 from jaxpipe.network import lone_message_s
-from jaxpipe.plan import CodecLimit, Plan
+from jaxpipe.plan import Plan
 from jaxpipe.simulate import Conditions, extrapolated_step_s
 
 GENTLEST_FIRST = (

@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeVar
 
-from jaxpipe.collective import AllReduceKind, CodecKind, Codecs, ranks
+from jaxpipe.collective import AllReduceKind, CodecKind, CodecLimit, Codecs, ranks
 from jaxpipe.collective.sync_tree import flat
-from jaxpipe.plan import CodecLimit, Plan
+from jaxpipe.plan import Plan
 from jaxpipe.propose.boundary_codecs import (
     ENOUGH,
     GENTLEST_FIRST,

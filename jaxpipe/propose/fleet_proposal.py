@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jaxpipe.collective import CodecKind, Codecs
+from jaxpipe.collective import CodecKind, CodecLimit, Codecs
 from jaxpipe.errors import ConfigError
-from jaxpipe.plan import CodecLimit, Plan
+from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import LowerBound, lower_bound
 from jaxpipe.plan.decide import Task
 from jaxpipe.plan.fleet import FleetCosts, FleetStep, search_fleet

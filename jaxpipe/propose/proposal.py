@@ -8,10 +8,10 @@ import numpy as np
 
 from jaxpipe import topo
 from jaxpipe.autoshard.inter_op import AlpaPlan, alpa_plan
-from jaxpipe.collective import NO_CODECS, Codecs
+from jaxpipe.collective import NO_CODECS, CodecLimit, Codecs
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.models import DTYPE_BYTES, ModelConfig, preset_config
-from jaxpipe.plan import CodecLimit, Plan, Sharing, dtfm_cost
+from jaxpipe.plan import Plan, Sharing, dtfm_cost
 from jaxpipe.plan.cost import LowerBound, live_limits, lower_bound, overfull
 from jaxpipe.plan.decide import Shape, Task, build, dtfm_plan, with_suited_trees
 from jaxpipe.propose.codec_choice import CodecChoice, strongest, suited_to_codecs, with_codecs

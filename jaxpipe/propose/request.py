@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from jaxpipe.collective import CodecLimit
 from jaxpipe.errors import ConfigError
 from jaxpipe.finetune.lora_config import LoraConfig
-from jaxpipe.plan import CodecLimit
 from jaxpipe.runtime.config import MatmulPrecision, Remat
 
 

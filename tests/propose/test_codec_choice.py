@@ -8,13 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from jaxpipe.collective import AllReduceKind, CodecKind, Codecs, all_reduce_transfers
+from jaxpipe.collective import AllReduceKind, CodecKind, CodecLimit, Codecs, all_reduce_transfers
 from jaxpipe.collective.codec_bytes import BLOCK
 from jaxpipe.comm import CountingTransport, Transport, WireFormat, all_reduce, codec_of, run_ranks
 from jaxpipe.config import config_from, plan_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import preset_config
-from jaxpipe.plan import CodecLimit, Plan, PlanConfig, default_plan, write_plan
+from jaxpipe.plan import Plan, PlanConfig, default_plan, write_plan
 from jaxpipe.plan.decide import Task
 from jaxpipe.propose.boundary_codecs import with_boundary_codecs
 from jaxpipe.propose.codec_choice import choose_codecs, strongest

@@ -11,10 +11,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from jaxpipe.collective import CodecLimit
 from jaxpipe.config import Config, cluster_from, load_config, plan_from
 from jaxpipe.config.resolve import check_plan_fits
 from jaxpipe.errors import JaxpipeError
-from jaxpipe.plan import CodecLimit, Plan, write_plan
+from jaxpipe.plan import Plan, write_plan
 from jaxpipe.plan.decide import Task
 from jaxpipe.plan.decide.build_plan import with_suited_trees
 from jaxpipe.propose.boundary_codecs import allowed_between_stages, with_boundary_codecs
