@@ -19,19 +19,13 @@ queries reads.
 
 With segments, a query reads keys of its own segment alone: masked where they are computed.
 
-Queries have one more dim than keys and values where several heads share a key and a value
-(grouped-query attention): the products below have it or not, by their subscripts.
+Its backward is its own: it keeps the output and one statistic per query and head
+(`jaxpipe.models.scores`).
 
-Its backward is its own: it keeps the output and one statistic per query and head, computes the
-scores again from it without a second softmax, and computes them transposed, so that all products
-but one read their operands in rows.
-
-Source: Vaswani et al. 2017, "Attention is all you need", section 3.2.1; the statistic and the
-backward from it: Dao et al. 2022, "FlashAttention", section 3.1 and appendix B; shared keys:
-Ainslie et al. 2023, "GQA", section 2.2; the window: Beltagy et al. 2020, "Longformer", section 3.1.
+Source: Vaswani et al. 2017, "Attention is all you need", section 3.2.1; the window: Beltagy et al.
+2020, "Longformer", section 3.1.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -41,36 +35,23 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from jaxpipe.models.gpt_config import Attention
+from jaxpipe.models.scores import (
+    Heads,
+    Queries,
+    Scores,
+    attend,
+    attend_backward,
+    by_head,
+    differentiated,
+    merged,
+    same_segment,
+)
 
 MAX_PARTS = 4
 """Into how many parts a sequence is cut at most: of n parts (n + 1) / 2n is computed."""
 
 MIN_PART = 128
 """The shortest part, in tokens: products of shorter ones are slower by more than they save."""
-
-Heads = Float[Array, "batch heads seq width"]
-Queries = Float[Array, "batch heads *group seq width"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
-    """How a query scores keys, and which it reads.
-
-    Args:
-        scale: factor of the products of queries and keys; by default 1 over the root of the width.
-        causal: whether a token reads earlier tokens and itself alone.
-        window: how many tokens it reads at most, itself and the ones before it; 0 for all. Causal
-            attention only.
-        softcap: bound c of the scores, as c tanh(score / c); 0 for none.
-    """
-
-    scale: float | None = None
-    causal: bool = True
-    window: int = 0
-    softcap: float = 0.0
-
-    def __post_init__(self) -> None:
-        assert self.causal or not self.window, self
 
 
 def self_attention(
@@ -117,12 +98,7 @@ def grouped_attention(
     # The fused kernel has no mask for segments: configurations refuse both.
     if segments is None and _chosen(form, q, scores) is Attention.FLASH:
         return _fused(q, k, v, scores)
-    batch, seq, heads, width = q.shape
-    kv_heads = k.shape[2]
-    q, k, v = (each.transpose(0, 2, 1, 3) for each in (q, k, v))
-    if kv_heads < heads:
-        q = q.reshape(batch, kv_heads, heads // kv_heads, seq, width)
-    return _product(q, k, v, segments, scores)
+    return _product(*by_head(q, k, v), segments, scores)
 
 
 def parts(sequence: int) -> list[tuple[int, int]]:
@@ -175,25 +151,13 @@ def _forward(
     length = q.shape[-2]
     for begin, end in parts(length):
         first, last = _keys_of(begin, end, length, how)
-        products = _dot("bhqd,bhkd->bhqk", q[..., begin:end, :], k[:, :, first:last])
-        scores, _ = _capped(products * _scale(q, how), how)
-        # Every query reads itself: no row is all -inf, so the peak is finite.
-        if how.causal:
-            reads = _reads(range(begin, end), range(first, last), how)
-            scores = jnp.where(reads, scores, -jnp.inf)
-        if segments is not None:
-            same = _same(segments[:, begin:end], segments[:, first:last], like=scores)
-            scores = jnp.where(same, scores, -jnp.inf)
-        peak = jnp.max(scores, axis=-1, keepdims=True)
-        weights = jnp.exp(scores - peak)
-        total = jnp.sum(weights, axis=-1, keepdims=True)
-        # Weights are at most 1, safe in float16. The output is divided: fewer divisions than for
-        # weights, `width` of them per query.
-        gathered = _dot("bhqk,bhkd->bhqd", weights.astype(v.dtype), v[:, :, first:last])
-        mixed.append((gathered / total).astype(v.dtype))
-        statistics.append((peak + jnp.log(total))[..., 0])
+        masks = _masks(range(begin, end), range(first, last), segments, how, num_dims=q.ndim)
+        keys, values = k[:, :, first:last], v[:, :, first:last]
+        piece = attend(q[..., begin:end, :], keys, values, how, masks)
+        mixed.append(piece.output().astype(v.dtype))
+        statistics.append(piece.statistic())
     # Both under one name: a policy that keeps the output must keep the statistic with it.
-    output = checkpoint_name(_merge(jnp.concatenate(mixed, axis=-2)), "attention")
+    output = checkpoint_name(merged(jnp.concatenate(mixed, axis=-2)), "attention")
     statistic = checkpoint_name(jnp.concatenate(statistics, axis=-1), "attention")
     return output, (q, k, v, segments, output, statistic)
 
@@ -202,66 +166,27 @@ def _backward(
     how: Scores, residuals: tuple[Any, ...], of_output: Array
 ) -> tuple[Queries, Heads, Heads, None]:
     q, k, v, segments, output, statistic = residuals
-    of_mixed = _split(of_output, q)
-    # The sum over keys of dP * P equals dO . O (FlashAttention, appendix B): no second pass.
-    dots = jnp.sum((of_mixed * _split(output, q)).astype(jnp.float32), axis=-1)
     # Accumulated in float32: parts of the keys add to the same queries.
     of_q = jnp.zeros(q.shape, jnp.float32)
     of_k, of_v = [], []
+    queries = differentiated(q, statistic, output, of_output)
     length = q.shape[-2]
     for begin, end in parts(length):
         first, last = _queries_of(begin, end, length, how)
-        keys, later = k[:, :, begin:end], q[..., first:last, :]
-        of_later = of_mixed[..., first:last, :]
-        products = _dot("bhkd,bhqd->bhkq", keys, later) * _scale(q, how)
-        scores, slope = _capped(products, how)
-        if how.causal:
-            reads = _reads(range(first, last), range(begin, end), how)
-            scores = jnp.where(reads.T, scores, -jnp.inf)
-        if segments is not None:
-            same = _same(segments[:, begin:end], segments[:, first:last], like=scores)
-            scores = jnp.where(same, scores, -jnp.inf)
-        # exp(score - logsumexp) is the softmax: no maximum and no sum again.
-        weights = jnp.exp(scores - statistic[..., None, first:last])
-        of_v.append(_dot("bhkq,bhqd->bhkd", weights.astype(v.dtype), of_later))
-        of_weights = _dot("bhkd,bhqd->bhkq", v[:, :, begin:end], of_later)
-        # The derivative of a softmax: P * (dP - sum of dP * P).
-        of_scores = weights * (of_weights - dots[..., None, first:last])
-        of_scores = of_scores if slope is None else of_scores * slope
-        of_scores = (of_scores * _scale(q, how)).astype(q.dtype)
-        of_k.append(_dot("bhkq,bhqd->bhkd", of_scores, later))
-        of_q = of_q.at[..., first:last, :].add(_dot("bhkq,bhkd->bhqd", of_scores, keys))
+        masks = _masks(range(first, last), range(begin, end), segments, how, num_dims=q.ndim)
+        keys, values = k[:, :, begin:end], v[:, :, begin:end]
+        more, of_keys, of_values = attend_backward(
+            queries.part(first, last), keys, values, how, masks
+        )
+        of_q = of_q.at[..., first:last, :].add(more)
+        of_k.append(of_keys)
+        of_v.append(of_values)
     gradients = of_q, jnp.concatenate(of_k, axis=2), jnp.concatenate(of_v, axis=2)
     of_q, of_k, of_v = (gradient.astype(q.dtype) for gradient in gradients)
     return of_q, of_k, of_v, None
 
 
 _product.defvjp(_forward, _backward)
-
-
-def _dot(subscripts: str, a: Array, b: Array) -> Array:
-    """Multiply with float32 accumulation; queries and scores of groups have one more dim.
-
-    Subscripts name the dims of operands without groups. A result without queries is a sum over
-    its group.
-    """
-    if max(a.ndim, b.ndim) > 4:  # batch, heads, group, and two more
-        terms = subscripts.replace("->", ",").split(",")
-        left, right, result = (t.replace("bh", "bhg") if "q" in t else t for t in terms)
-        subscripts = f"{left},{right}->{result}"
-    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
-
-
-def _scale(q: Queries, how: Scores) -> float:
-    return q.shape[-1] ** -0.5 if how.scale is None else how.scale
-
-
-def _capped(scores: Array, how: Scores) -> tuple[Array, Array | None]:
-    """Return the scores within the soft bound, and its slope; None where it is 1."""
-    if not how.softcap:
-        return scores, None
-    bounded = jnp.tanh(scores / how.softcap)
-    return how.softcap * bounded, 1 - bounded**2
 
 
 def _keys_of(begin: int, end: int, length: int, how: Scores) -> tuple[int, int]:
@@ -276,23 +201,14 @@ def _queries_of(begin: int, end: int, length: int, how: Scores) -> tuple[int, in
     return begin if how.causal else 0, last
 
 
-def _reads(queries: range, keys: range, how: Scores) -> Array:
-    """Return the mask of causal attention, (query, key)."""
-    query = jnp.arange(queries.start, queries.stop)[:, None]
-    key = jnp.arange(keys.start, keys.stop)
-    return (query >= key) & (query - key < how.window) if how.window else query >= key
-
-
-def _same(rows: Array, columns: Array, *, like: Array) -> Array:
-    """Return where a row and a column of scores are of the same segment."""
-    same = rows[:, :, None] == columns[:, None, :]
-    return same.reshape(same.shape[0], *[1] * (like.ndim - 3), *same.shape[1:])
-
-
-def _merge(x: Queries) -> Float[Array, "tokens dim"]:
-    return jnp.moveaxis(x, -2, 1).reshape(x.shape[0] * x.shape[-2], -1)
-
-
-def _split(x: Float[Array, "tokens dim"], like: Queries) -> Queries:
-    *front, seq, width = like.shape
-    return jnp.moveaxis(x.reshape(front[0], seq, *front[1:], width), 1, -2)
+def _masks(
+    queries: range, keys: range, segments: Array | None, how: Scores, *, num_dims: int
+) -> list[Array]:
+    """Return the masks of causal attention and of segments."""
+    masks = []
+    if how.causal:
+        masks.append(how.reads(*(jnp.arange(n.start, n.stop) for n in (queries, keys))))
+    if segments is not None:
+        of_queries, of_keys = (segments[:, n.start : n.stop] for n in (queries, keys))
+        masks.append(same_segment(of_queries, of_keys, num_dims=num_dims))
+    return masks

@@ -26,10 +26,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from jaxpipe.models.attention import Scores, self_attention
+from jaxpipe.models.attention import self_attention
 from jaxpipe.models.cached_attention import CachedAttention
 from jaxpipe.models.dropout import dropout
 from jaxpipe.models.gpt_config import GptConfig
+from jaxpipe.models.scores import Scores
 
 INIT_STD = 0.02
 """The standard deviation of fresh kernels and embeddings."""

@@ -19,9 +19,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxpipe.models.attention import Scores, grouped_attention
+from jaxpipe.models.attention import grouped_attention
 from jaxpipe.models.cached_attention import Heads, SharedHeads
 from jaxpipe.models.gpt_config import Attention
+from jaxpipe.models.scores import Scores
 
 
 def segment_positions(segments: Int[Array, "batch seq"]) -> Int[Array, "batch seq"]:

@@ -22,13 +22,14 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxpipe.models.attention import Scores, grouped_attention
+from jaxpipe.models.attention import grouped_attention
 from jaxpipe.models.cached_attention import CachedAttention
 from jaxpipe.models.layers import INIT_STD, residual_init_std
 from jaxpipe.models.llama.llama_config import Activation, LlamaConfig
 from jaxpipe.models.llama.rms_norm import RmsNorm
 from jaxpipe.models.llama.rope_frequencies import frequencies
 from jaxpipe.models.llama.rotary import rotate
+from jaxpipe.models.scores import Scores
 
 Hidden = Float[Array, "batch seq dim"]
 

@@ -14,12 +14,12 @@ from jax import Array
 from jaxpipe.models.attention import (
     MAX_PARTS,
     MIN_PART,
-    Scores,
     grouped_attention,
     parts,
     self_attention,
 )
 from jaxpipe.models.gpt_config import Attention
+from jaxpipe.models.scores import Scores
 
 pytestmark = pytest.mark.slow
 
