@@ -39,9 +39,9 @@ from jaxpipe.models.ends import Embedding, Head, gpt_head
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.layers import Block
 from jaxpipe.models.moe.pair import Pair
-from jaxpipe.models.packed_attention import PackedAttention, segment_positions
 from jaxpipe.models.parts import Parameters, Parts, graph
 from jaxpipe.models.patches import Patches
+from jaxpipe.models.placed_attention import Places, placed_attention
 
 Inputs: TypeAlias = Int[Array, "batch seq"] | Integer[Array, "batch height width channels"]
 Targets: TypeAlias = Int[Array, "batch seq"] | Int[Array, " batch"]
@@ -172,26 +172,26 @@ class Gpt:
         """Apply one layer with another attention (`jaxpipe.models.decoder`)."""
         return nnx.merge(self._block, layer)(x, None, cached)
 
-    def packed_embed(
+    def placed_embed(
         self,
         params: Parameters,
         inputs: Int[Array, "batch seq"],
         key: Key[Array, ""] | None,
-        segments: Int[Array, "batch seq"],
+        places: Places,
     ) -> Float[Array, "batch seq dim"]:
-        """Return the input of the first layer; positions restart in each segment."""
-        return self.embed(params, inputs, key, segment_positions(segments))
+        """Return the input of the first layer, of tokens that do not lie in a row."""
+        return self.embed(params, inputs, key, places.positions)
 
-    def packed_block(
+    def placed_block(
         self,
         layer: Parameters,
         x: Float[Array, "batch seq dim"],
         key: Key[Array, ""] | None,
-        segments: Int[Array, "batch seq"],
+        places: Places,
     ) -> Float[Array, "batch seq dim"]:
-        """Apply one layer, in which tokens read tokens of their own segment alone."""
+        """Apply one layer to tokens that do not lie in a row."""
         assert not self.config.experts, "configurations refuse it: texts would share a capacity"
-        return nnx.merge(self._block, layer)(x, key, PackedAttention(segments))
+        return nnx.merge(self._block, layer)(x, key, placed_attention(places))
 
     def head(
         self, params: Parameters, x: Float[Array, "batch seq dim"]

@@ -18,8 +18,9 @@ Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learner
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,8 @@ from jaxpipe.models.dropout import dropout
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.scores import Scores
 
+_Result = TypeVar("_Result")
+
 INIT_STD = 0.02
 """The standard deviation of fresh kernels and embeddings."""
 
@@ -42,6 +45,16 @@ def norm(config: GptConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
     return nnx.LayerNorm(
         config.dim, epsilon=1e-5, dtype=config.compute_dtype, use_fast_variance=False, rngs=rngs
     )
+
+
+def by_token(product: Callable[[Array], _Result], x: Float[Array, "batch seq dim"]) -> _Result:
+    """Return products that see (tokens, dim); what is kept for the backward is `x` itself.
+
+    A mesh that divides sequences has no division of their concatenation: kept in one row, each
+    device would hold all of it.
+    """
+    # Products are not computed again: no gradient needs their result.
+    return jax.checkpoint(lambda x: product(x.reshape(-1, x.shape[-1])))(x)
 
 
 class QueriesKeysValues(nnx.Module):
@@ -90,7 +103,7 @@ class Attention(nnx.Module):
         """Return the attention output of each token, of `cached` if it is given."""
         batch, seq, dim = x.shape
         with jax.named_scope("qkv"):
-            qkv = self.qkv(x.reshape(-1, dim)).reshape(batch, seq, 3, dim)
+            qkv = by_token(self.qkv, x).reshape(batch, seq, 3, dim)
         heads, form = self.num_heads, self.form
         with jax.named_scope("attention"):
             if cached is None:
@@ -122,7 +135,7 @@ class Mlp(nnx.Module):
         """Return the output of the MLP for each token."""
         gelu = jax.checkpoint(partial(jax.nn.gelu, approximate=True))
         with jax.named_scope("up"):
-            hidden = self.up(x.reshape(-1, x.shape[-1]))
+            hidden = by_token(self.up, x)
         with jax.named_scope("down"):
             return self.down(gelu(hidden)).reshape(x.shape)
 

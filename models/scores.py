@@ -73,6 +73,13 @@ class Piece(NamedTuple):
         # The output is divided: fewer divisions than for weights, `width` of them per query.
         return self.mixed / self.total
 
+    def joined(self, other: "Piece") -> "Piece":
+        """Return the attention to the keys of both."""
+        peak = jnp.maximum(self.peak, other.peak)
+        mine, theirs = jnp.exp(self.peak - peak), jnp.exp(other.peak - peak)
+        total = self.total * mine + other.total * theirs
+        return Piece(peak, total, self.mixed * mine + other.mixed * theirs)
+
     def statistic(self) -> Statistic:
         """Return the logarithm of the sum of the exponentials of scores."""
         return (self.peak + jnp.log(self.total))[..., 0]
@@ -87,6 +94,12 @@ def attend(q: Queries, k: Heads, v: Heads, how: Scores, masks: Masks) -> Piece:
     total = jnp.sum(weights, axis=-1, keepdims=True)
     # Weights are at most 1, safe in float16.
     return Piece(peak, total, _dot("bhqk,bhkd->bhqd", weights.astype(v.dtype), v))
+
+
+def nothing_attended(q: Queries) -> Piece:
+    """Return the attention of queries to no key."""
+    zeros = jnp.zeros((*q.shape[:-1], 1), jnp.float32)
+    return Piece(zeros + _LOWEST, zeros, jnp.zeros(q.shape, jnp.float32))
 
 
 class Differentiated(NamedTuple):

@@ -55,7 +55,7 @@ def job_from(
             cannot keep packed documents apart.
     """
     from jaxpipe.runtime.job import Job
-    from jaxpipe.runtime.stage.packed import can_pack
+    from jaxpipe.runtime.stage.placed import can_place
 
     sequence = config.train.sequence or config.model.sequence
     cluster = cluster or (None if devices else cluster_from(config))
@@ -64,11 +64,18 @@ def job_from(
     opened = [open_dataset(folder, verify=False) for folder in folders]
     names = devices if cluster is None else ResolvedPlan.of(plan, cluster).devices
     trained = tuned_model_from(config, model)
-    if config.data.pack and not can_pack(trained):
-        raise ConfigError(
-            f"packed documents are kept apart by the model: `data.pack` is true, and "
-            f"{type(trained).__name__} has no `packed_block`; add it, or set `pack` to false"
-        )
+    if not can_place(trained):
+        has_none = f"{type(trained).__name__} has no `placed_block`; add it, or"
+        if config.data.pack:
+            raise ConfigError(
+                "packed documents are kept apart by the model: `data.pack` is true, and "
+                f"{has_none} set `pack` to false"
+            )
+        if config.mesh.context > 1:
+            raise ConfigError(
+                "attention over parts of a sequence is the model's: `mesh.context` is "
+                f"{config.mesh.context}, and {has_none} set `context` to 1"
+            )
     return Job(
         model=trained,
         plan=plan,

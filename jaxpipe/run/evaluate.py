@@ -94,7 +94,7 @@ def held_out_losses(
 
 
 def _targets(read: Samples) -> "TargetArrays":
-    from jaxpipe.runtime.stage.packed import PackedTargets
+    from jaxpipe.runtime.stage.placed import PackedTargets
 
     if read.segments is None:
         return read.targets

@@ -23,7 +23,7 @@ from jaxpipe.runtime.metrics.records import METRICS_FILE
 from jaxpipe.runtime.metrics.run_truth import RunTruth, truth_of
 from jaxpipe.runtime.rank_mesh import first_device, rank_mesh
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
-from jaxpipe.runtime.stage.mesh import Device, Layout, layout_over
+from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Device, Layout, layout_over
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.step.parameter_gather import optimizer_shards_of
@@ -94,10 +94,12 @@ class Job:
         first = first_device(self.plan, self.mesh, rank=rank, num_devices=len(devices))
         return layout_over(devices[first:], mesh, split=self.model.split)
 
-    def functions(self, *, stage: int, rank: int = 0) -> StageFunctions:
+    def functions(
+        self, *, stage: int, rank: int = 0, layout: Layout = ONE_DEVICE
+    ) -> StageFunctions:
         """Return the functions of a stage of a rank; replicas that are alike have equal ones.
 
-        A `rank` has its own shards of a sharded optimizer.
+        A `rank` has its own shards of a sharded optimizer, and a `layout` over its devices.
         """
         plan, replica, is_sharded = self.plan, self.plan.replica(rank), self.optimizer.sharded
         return StageFunctions(
@@ -110,6 +112,7 @@ class Job:
                 loop=self.train.loop,
                 segments=plan.segment_layers(replica=replica, stage=stage),
                 shares_embedding=plan.shares_embedding,
+                layout=layout,
             ),
             work=self._work(microbatch=plan.pipelines[replica].microbatch),
             optimizer=self.optimizer,

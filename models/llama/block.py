@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 
 from jaxpipe.models.attention import grouped_attention
 from jaxpipe.models.cached_attention import CachedAttention
-from jaxpipe.models.layers import INIT_STD, residual_init_std
+from jaxpipe.models.layers import INIT_STD, by_token, residual_init_std
 from jaxpipe.models.llama.llama_config import Activation, LlamaConfig
 from jaxpipe.models.llama.rms_norm import RmsNorm
 from jaxpipe.models.llama.rope_frequencies import frequencies
@@ -76,13 +76,12 @@ class Attention(nnx.Module):
 
     def __call__(self, x: Hidden, cached: CachedAttention | None = None) -> Hidden:
         """Return the attention output of each token, of `cached` if it is given."""
-        batch, seq, dim = x.shape
+        batch, seq, _ = x.shape
         positions = None if cached is None else cached.positions
         normed = self.config.qk_norm
-        flat = x.reshape(-1, dim)
         with jax.named_scope("qkv"):
             heads = (batch, seq, -1, self.config.width)
-            q, k, v = (each(flat).reshape(heads) for each in (self.query, self.key, self.value))
+            q, k, v = (each.reshape(heads) for each in by_token(self._products, x))
             q = self._turned(q, self.query_norm if normed else None, positions)
             k = self._turned(k, self.key_norm if normed else None, positions)
         attend = grouped_attention if cached is None else cached
@@ -90,6 +89,9 @@ class Attention(nnx.Module):
             mixed = attend(q, k, v, form=self.config.attention, scores=self.scores)
         with jax.named_scope("project"):
             return self.project(mixed).reshape(x.shape)
+
+    def _products(self, flat: Float[Array, "tokens dim"]) -> tuple[Array, Array, Array]:
+        return self.query(flat), self.key(flat), self.value(flat)
 
     def _turned(self, heads: Array, norm: RmsNorm | None, positions: Array | None) -> Array:
         angles = frequencies(self.config)
@@ -120,9 +122,8 @@ class Mlp(nnx.Module):
 
     def __call__(self, x: Hidden) -> Hidden:
         """Return the output of the MLP for each token."""
-        flat = x.reshape(-1, x.shape[-1])
         with jax.named_scope("up"):
-            gate, up = self.gate(flat), self.up(flat)
+            gate, up = by_token(lambda flat: (self.gate(flat), self.up(flat)), x)
         with jax.named_scope("down"):
             return self.down(jax.checkpoint(self._gated)(gate, up)).reshape(x.shape)
 

@@ -33,8 +33,8 @@ from jaxpipe.models.ends import Head
 from jaxpipe.models.llama.block import layer
 from jaxpipe.models.llama.ends import TokenEmbedding, llama_head
 from jaxpipe.models.llama.llama_config import LlamaConfig
-from jaxpipe.models.packed_attention import PackedAttention
 from jaxpipe.models.parts import Parameters, Parts, graph
+from jaxpipe.models.placed_attention import Places, placed_attention
 
 _COLUMNS = ("attention.query", "attention.key", "attention.value", "mlp.gate", "mlp.up")
 _ROWS = ("attention.project", "mlp.down")
@@ -153,27 +153,27 @@ class Llama:
         """Apply one layer with another attention (`jaxpipe.models.decoder`)."""
         return nnx.merge(self._block, layer)(x, cached)
 
-    def packed_embed(
+    def placed_embed(
         self,
         params: Parameters,
         inputs: Int[Array, "batch seq"],
         key: Key[Array, ""] | None,
-        segments: Int[Array, "batch seq"],
+        places: Places,
     ) -> Float[Array, "batch seq dim"]:
-        """Return the input of the first layer, which knows no positions."""
-        del segments
+        """Return the input of the first layer, which knows no places."""
+        del places
         return self.embed(params, inputs, key)
 
-    def packed_block(
+    def placed_block(
         self,
         layer: Parameters,
         x: Float[Array, "batch seq dim"],
         key: Key[Array, ""] | None,
-        segments: Int[Array, "batch seq"],
+        places: Places,
     ) -> Float[Array, "batch seq dim"]:
-        """Apply one layer, in which tokens read tokens of their own segment alone."""
+        """Apply one layer to tokens that do not lie in a row."""
         del key
-        return nnx.merge(self._block, layer)(x, PackedAttention(segments))
+        return nnx.merge(self._block, layer)(x, placed_attention(places))
 
     def head(
         self, params: Parameters, x: Float[Array, "batch seq dim"]

@@ -105,21 +105,22 @@ def compiled_stage(
 ) -> CompiledStage:
     """Return the compiled stage, for any schedule; only `loss_cotangent` depends on the batch."""
     start = sum(cut[:stage])
+    model = tiny_gpt(tied=tied, experts=experts)
     functions = StageFunctions(
         stage=Stage(
-            model=tiny_gpt(tied=tied, experts=experts),
+            model=model,
             index=stage,
             num_stages=len(cut),
             layers=range(start, start + cut[stage]),
             loop=loop,
             segments=segments,
             shares_embedding=shares_embedding,
+            layout=layout_over(jax.local_devices(), mesh, split=model.split),
         ),
         work=Work(microbatch=MICROBATCH, sequence=SEQUENCE, batch=1, num_steps=1, seed=SEED),
         optimizer=OptimizerConfig(),
     )
-    layout = layout_over(jax.local_devices(), mesh, split=functions.stage.model.split)
-    return compile_stage_once(functions, ops=ops, layout=layout)
+    return compile_stage_once(functions, ops=ops)
 
 
 def compile_all(

@@ -24,7 +24,7 @@ from jaxpipe.comm import HostOrDeviceArray
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.mesh import Layout
 from jaxpipe.runtime.stage.model import Parameters
-from jaxpipe.runtime.stage.packed import PackedTargets
+from jaxpipe.runtime.stage.placed import PackedTargets
 from jaxpipe.runtime.stage.split_backward import Carried
 from jaxpipe.runtime.stage.vjp import Residuals
 from jaxpipe.runtime.stage.zero1 import ShardedParameters

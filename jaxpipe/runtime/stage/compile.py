@@ -5,7 +5,7 @@ again: an executable refuses arguments that it was not compiled for.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,9 +20,9 @@ from jaxpipe.runtime.config import MatmulPrecision
 from jaxpipe.runtime.stage.calls import OutputArrays, Scalar, StageSpec, TargetArrays
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
-from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Layout
+from jaxpipe.runtime.stage.mesh import Layout
 from jaxpipe.runtime.stage.model import Parameters
-from jaxpipe.runtime.stage.packed import PackedTargets
+from jaxpipe.runtime.stage.placed import PackedTargets
 from jaxpipe.runtime.stage.split_backward import Carried, SplitBackward
 from jaxpipe.runtime.stage.vjp import Residuals
 from jaxpipe.schedule import Op
@@ -169,7 +169,6 @@ def compile_stage(
     functions: StageFunctions,
     *,
     ops: Collection[Op],
-    layout: Layout = ONE_DEVICE,
     precision: MatmulPrecision = MatmulPrecision.TF32,
     before_each: Callable[[], object] = _nothing,
 ) -> CompiledStage:
@@ -180,17 +179,16 @@ def compile_stage(
     """
     # JAX reads it while it traces; of this thread alone, since ranks may be threads.
     with jax.default_matmul_precision(precision.jax_name):
-        return _compile_stage(
-            functions, ops=ops, compiler=_Compiler(layout, before_each), layout=layout
-        )
+        compiler = _Compiler(functions.stage.layout, before_each)
+        return _compile_stage(functions, ops=ops, compiler=compiler)
 
 
 def _compile_stage(
-    functions: StageFunctions, *, ops: Collection[Op], compiler: _Compiler, layout: Layout
+    functions: StageFunctions, *, ops: Collection[Op], compiler: _Compiler
 ) -> CompiledStage:
     # Each function is compiled for the shapes, and on a mesh the shardings, that the one before it
     # returns: so no call of a step has to move an array.
-    spec = replace(functions.spec, layout=layout)
+    spec, layout = functions.spec, functions.stage.layout
     whole = layout.whole
     add, of_result = compiler.add, layout.of_result
     data, position, scalar = _inputs(functions, spec)

@@ -13,7 +13,6 @@ from jaxpipe.runtime.config import OptimizerConfig
 from jaxpipe.runtime.data.input_shape import InputShape
 from jaxpipe.runtime.stage.calls import Scalar, StageSpec
 from jaxpipe.runtime.stage.gradient_buckets import Buckets, pack, unpack
-from jaxpipe.runtime.stage.mesh import ONE_DEVICE
 from jaxpipe.runtime.stage.model import Parameters, Tuned
 from jaxpipe.runtime.stage.optimizer import clip_factor, decay_mask, stage_optimizer
 from jaxpipe.runtime.stage.split_backward import Carried, Crossing, SplitBackward, split_backward
@@ -71,7 +70,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFunctions:
-    """The functions of one stage: `StageCalls`, for one device, before they are compiled.
+    """The functions of one stage: `StageCalls`, before they are compiled.
 
     `params` are in the parameter dtype, as are `gradients`; `compute` is their copy in the dtype of
     the activations, made once a step. `scales_loss` tells whether the loss is scaled, `masked`
@@ -93,7 +92,7 @@ class StageFunctions:
         return StageSpec(
             is_first=self.stage.is_first,
             is_last=self.stage.is_last,
-            layout=ONE_DEVICE,
+            layout=self.stage.layout,
             activation=self.activation(),
             loss_cotangent=self.loss_cotangent(),
             sharded=self.sharded,

@@ -19,6 +19,7 @@ Arrays that enter or leave the rank, activations and buckets, are replicated on 
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3; Rajbhandari et al. 2020, "ZeRO", section 5.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
@@ -28,14 +29,18 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import DictKey, GetAttrKey, KeyPath
+from jaxtyping import Array
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.config import MeshConfig
 
-DATA, TENSOR = "data", "tensor"
+DATA, CONTEXT, TENSOR = "data", "context", "tensor"
 
 Device: TypeAlias = Any
 """A device of jax, whose type has no public name to annotate with."""
+
+Axis: TypeAlias = str | tuple[str, ...] | None
+"""What one dim of an array is split over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +54,14 @@ class Layout:
 
     mesh: Mesh | None = None
     shards_data: bool = False
-    split: Mapping[str, int] = field(default_factory=dict)
+    splits_between: bool = False
+    # No part of the hash: a dictionary has none.
+    split: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    @property
+    def num_parts(self) -> int:
+        """The number of parts of each sequence."""
+        return 1 if self.mesh is None else self.mesh.shape[CONTEXT]
 
     @property
     def whole(self) -> NamedSharding | None:
@@ -96,6 +108,21 @@ class Layout:
 
         return entered
 
+    def in_parts(self, tokens: Array) -> Array:
+        """Return tokens (batch, seq, ...), each device with a part of the samples and of these."""
+        sharding = self._sharding(DATA, CONTEXT)
+        return tokens if sharding is None else jax.lax.with_sharding_constraint(tokens, sharding)
+
+    def between_layers(self, x: Array) -> Array:
+        """Return activations (batch, seq, dim) as they lie between layers.
+
+        With `splits_between`, each device of the axis `tensor` has a part of each sequence there.
+        """
+        if self.mesh is None or not self.splits_between:
+            return x
+        # Of the mesh in context: within `jax.shard_map`, that of the other axes.
+        return jax.lax.with_sharding_constraint(x, self._sharding(DATA, TENSOR))
+
     def _split_data(self, tree: Any) -> Any:
         sharding = self._sharding(DATA)
         return jax.tree.map(
@@ -106,18 +133,18 @@ class Layout:
         assert self.mesh is not None, path
         dim = self.split.get(_name(path))
         # `dim` counts from the last: leaves of blocks have one more at the front, the layer.
-        axes: list[str | None] = [None] * leaf.ndim
+        axes: list[Axis] = [None] * leaf.ndim
         num_parts = self.mesh.shape[TENSOR]
         if dim is not None and num_parts > 1 and leaf.shape[dim] % num_parts == 0:
             axes[dim] = TENSOR
         if self.shards_data:
-            _add_data(axes, leaf.shape, num_parts=self.mesh.shape[DATA])
+            _add_data(axes, leaf.shape, self.mesh)
         # Trailing dims need no entry: shardings that mean the same compare as equal.
         while axes and axes[-1] is None:
             axes.pop()
         return self._sharding(*axes)
 
-    def _sharding(self, *axes: str | None) -> NamedSharding | None:
+    def _sharding(self, *axes: Axis) -> NamedSharding | None:
         return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec(*axes))
 
 
@@ -135,11 +162,13 @@ def _name(path: KeyPath) -> str:
     return ".".join(words)
 
 
-def _add_data(axes: list[str | None], shape: Sequence[int], *, num_parts: int) -> None:
-    """Split the longest free dim that divides evenly over the axis `data`, if there is one."""
+def _add_data(axes: list[Axis], shape: Sequence[int], mesh: Mesh) -> None:
+    """Split the longest free dim that divides evenly over the devices with other tokens."""
+    over = tuple(axis for axis in (DATA, CONTEXT) if mesh.shape[axis] > 1)
+    num_parts = math.prod(mesh.shape[axis] for axis in over)
     free = [d for d, axis in enumerate(axes) if axis is None and shape[d] % num_parts == 0]
     if free:
-        axes[max(free, key=lambda d: shape[d])] = DATA
+        axes[max(free, key=lambda d: shape[d])] = over
 
 
 ONE_DEVICE = Layout()
@@ -158,11 +187,16 @@ def layout_over(
         return ONE_DEVICE
     if config.num_devices > len(devices):
         raise ConfigError(
-            f"a rank needs one device per element of its mesh: `mesh.data` x `mesh.tensor` = "
-            f"{config.data} x {config.tensor} = {config.num_devices}, but this rank sees "
-            f"{len(devices)}; lower one of them, or show the rank more devices"
+            f"a rank needs one device per element of its mesh: {config.words} = "
+            f"{config.num_devices}, but this rank sees {len(devices)}; lower one of them, or show "
+            "the rank more devices"
         )
-    # `tensor` is the inner axis: its devices, next to each other, exchange the most.
-    mine = np.array(devices[: config.num_devices]).reshape(config.data, config.tensor)
-    mesh = Mesh(mine, (DATA, TENSOR))
-    return Layout(mesh=mesh, split=split, shards_data=config.sharded)
+    # `tensor` is the innermost axis: its devices, next to each other, exchange the most.
+    shape = config.data, config.context, config.tensor
+    mine = np.array(devices[: config.num_devices]).reshape(shape)
+    return Layout(
+        mesh=Mesh(mine, (DATA, CONTEXT, TENSOR)),
+        split=split,
+        shards_data=config.sharded,
+        splits_between=config.sequence_parallel,
+    )

@@ -9,8 +9,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
 from jaxpipe.runtime.config import Loop, Remat
+from jaxpipe.runtime.stage.context import Tokens, in_parts
+from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Layout
 from jaxpipe.runtime.stage.model import Model, Parameters, WithLoss
-from jaxpipe.runtime.stage.packed import PackedTargets, packed_model
+from jaxpipe.runtime.stage.placed import PackedTargets, Places, model_at, segment_positions
 
 Input = (
     Int[Array | np.ndarray, "microbatch seq"]
@@ -41,7 +43,7 @@ class Stage:
     The blocks of its parameters are stacked over the layers, and scanned, or come from `spread`.
     `segments` are the layers of the parts whose gradients are reduced apart, by default one part.
     With `shares_embedding`, a stage of another replica holds a tied embedding as well, also if this
-    is the only stage of its own.
+    is the only stage of its own. `layout` is that over the devices of its rank.
     """
 
     model: Model
@@ -52,6 +54,7 @@ class Stage:
     loop: Loop = Loop.UNROLLED
     segments: tuple[int, ...] = ()
     shares_embedding: bool = False
+    layout: Layout = ONE_DEVICE
 
     @property
     def is_first(self) -> bool:
@@ -111,49 +114,63 @@ class Stage:
         What layers add to the loss belongs to the loss of their own stage: the last one adds it,
         others return it next to the activation.
         """
-        if isinstance(targets, PackedTargets):
-            apart, own = self._apart(targets)
-            return apart.apply(params, x, own, key, offset=offset)
-        hidden, added = self._hidden(params, x, key, offset)
-        if not self.is_last:
-            return hidden if added is None else (hidden, added)
-        of_head = self._of_head(params, hidden, targets)
-        return of_head if added is None else of_head + added
+        tokens = _tokens(x, targets, offset)
+        if self.layout.num_parts > 1:
+            return in_parts(self.layout, self._of_part, params, tokens)
+        return self._whole(tokens)._output(params, tokens, key)
 
     def evaluate(self, params: Parameters, x: Input, targets: Targets) -> Array:
         """Return the output without dropout, and without what layers add to the training loss."""
-        if isinstance(targets, PackedTargets):
-            apart, own = self._apart(targets)
-            return apart.evaluate(params, x, own)
-        hidden, _ = self._hidden(params, x, None, None)
-        return self._of_head(params, hidden, targets) if self.is_last else hidden
+        tokens = _tokens(x, targets, None)
+        if self.layout.num_parts > 1:
+            return in_parts(self.layout, self._of_part, params, tokens)
+        return self._whole(tokens)._evaluated(params, tokens)
 
     def logits(
         self, params: Parameters, inputs: Input
     ) -> Float[Array, "batch seq vocabulary"] | Float[Array, "batch classes"]:
         """Return the logits, without dropout, if this stage is the whole model."""
         assert self.num_stages == 1, self
-        return self.model.head(params, self._hidden(params, inputs, None, None)[0])
+        return self.model.head(params, self._hidden(params, _tokens(inputs, None, None), None)[0])
 
-    def _apart(self, packed: PackedTargets) -> tuple["Stage", Array | np.ndarray | None]:
-        """Return the stage whose tokens read tokens of their own segment alone, and its targets."""
-        model = packed_model(self.model, jnp.asarray(packed.segments))
-        return replace(self, model=model), packed.targets
+    def _whole(self, tokens: Tokens) -> "Stage":
+        """Return the stage whose tokens read tokens of their own segment alone, if they have."""
+        if tokens.segments is None:
+            return self
+        positions = segment_positions(tokens.segments)
+        return self._at(Places(positions=positions, segments=tokens.segments))
 
-    def _of_head(self, params: Parameters, hidden: Array, targets: Targets) -> Array:
-        assert targets is not None, "the last stage reads targets"
-        assert not isinstance(targets, PackedTargets), "taken apart before"
-        return self.model.loss(params, hidden, jnp.asarray(targets))
+    def _of_part(self, params: Parameters, tokens: Tokens, places: Places) -> Array:
+        # Configurations refuse dropout, and layers that add to the loss, over parts of sequences.
+        return self._at(places)._evaluated(params, tokens)
+
+    def _at(self, places: Places) -> "Stage":
+        return replace(self, model=model_at(self.model, places))
+
+    def _output(self, params: Parameters, tokens: Tokens, key: Array | None) -> Output:
+        hidden, added = self._hidden(params, tokens, key)
+        if not self.is_last:
+            return hidden if added is None else (hidden, added)
+        of_head = self._of_head(params, hidden, tokens)
+        return of_head if added is None else of_head + added
+
+    def _evaluated(self, params: Parameters, tokens: Tokens) -> Array:
+        hidden, _ = self._hidden(params, tokens, None)
+        return self._of_head(params, hidden, tokens) if self.is_last else hidden
+
+    def _of_head(self, params: Parameters, hidden: Array, tokens: Tokens) -> Array:
+        assert tokens.targets is not None, "the last stage reads targets"
+        return self.model.loss(params, hidden, tokens.targets)
 
     def _hidden(
-        self, params: Parameters, x: Input, key: Array | None, offset: Array | None
+        self, params: Parameters, tokens: Tokens, key: Array | None
     ) -> tuple[Array, Array | None]:
         """Return the activation after all layers, and what these add to the loss, if they do."""
-        hidden = jnp.asarray(x)
+        hidden = tokens.x
         if self.is_first:
             # Layers use the numbers below `num_layers` for their keys; the embedding the next one.
             hidden = self.model.embed(params, hidden, _fold(key, self.model.num_layers))
-        hidden = hidden if offset is None else hidden + offset
+        hidden = hidden if tokens.offset is None else hidden + tokens.offset
         return self._blocks(params["blocks"], hidden, key)
 
     def _blocks(
@@ -164,6 +181,7 @@ class Stage:
 
         def step(x: Array, layer: tuple[Parameters, Array | int]) -> tuple[Array, Array | None]:
             params, number = layer
+            x = self.layout.between_layers(x)
             # The number of the layer in the model, not in the stage: dropout is independent of the
             # partition of layers.
             output = block(params, x, _fold(key, number))
@@ -171,12 +189,12 @@ class Stage:
 
         if scanned:
             x, added = jax.lax.scan(step, x, (blocks, jnp.asarray(self.layers)))
-            return x, None if added is None else added.sum()
+            return self.layout.between_layers(x), None if added is None else added.sum()
         total = None
         for layer in zip(blocks, self.layers, strict=True):
             x, added = step(x, layer)
             total = added if total is None or added is None else total + added
-        return x, total
+        return self.layout.between_layers(x), total
 
 
 def microbatch_key(
@@ -184,6 +202,14 @@ def microbatch_key(
 ) -> Array:
     """Return the key of one microbatch of one step; `microbatch` counts over all replicas."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), microbatch)
+
+
+def _tokens(x: Input, targets: Targets, offset: Array | None) -> Tokens:
+    segments = None
+    if isinstance(targets, PackedTargets):
+        segments, targets = jnp.asarray(targets.segments), targets.targets
+    own = None if targets is None else jnp.asarray(targets)
+    return Tokens(x=jnp.asarray(x), targets=own, offset=offset, segments=segments)
 
 
 def _fold(key: Array | None, number: Array | int) -> Array | None:

@@ -20,7 +20,7 @@ from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.stage.calls import StageCalls, TargetArrays
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.loss_scale import is_finite
-from jaxpipe.runtime.stage.packed import PackedTargets
+from jaxpipe.runtime.stage.placed import PackedTargets
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.gradient_sync import GradientSync
 from jaxpipe.runtime.step.mailbox import Content, Mailbox, Receive, Timeouts

@@ -163,7 +163,9 @@ def start(
     counted = CountingTransport(part.transport)
 
     stages = plan.stages(rank)
-    functions = {stage: part.job.functions(stage=stage, rank=rank) for stage in stages}
+    functions = {
+        stage: part.job.functions(stage=stage, rank=rank, layout=layout) for stage in stages
+    }
     ops = {stage: {i.op for i in train_program if i.stage == stage} for stage in stages}
     total = sum(num_executables(functions[stage], ops=ops[stage]) for stage in stages)
     numbers = count()
@@ -172,7 +174,6 @@ def start(
         return compile_stage(
             functions[stage],
             ops=ops[stage],
-            layout=layout,
             precision=job.run.matmul_precision,
             before_each=lambda: hooks.before_compile(done=next(numbers), total=total),
         )

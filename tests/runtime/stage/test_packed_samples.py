@@ -19,7 +19,7 @@ from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.data.packing import packed_rows
 from jaxpipe.runtime.data.samples import IGNORED, Samples
 from jaxpipe.runtime.stage.model import Model
-from jaxpipe.runtime.stage.packed import PackedTargets, can_pack
+from jaxpipe.runtime.stage.placed import PackedTargets, can_place
 from jaxpipe.runtime.stage.stage import Stage
 from tests.oracles.llamas import GEMMA
 
@@ -117,6 +117,6 @@ def test_stages_of_a_cut_have_the_gradients_of_one() -> None:
     )
 
 
-def test_a_model_without_packed_layers_cannot_pack() -> None:
+def test_a_model_without_placed_layers_cannot_pack() -> None:
     own = Decays(num_layers=2, vocabulary=19, dim=16)
-    assert [can_pack(model) for model in (GPT, MODELS["adapters"], own)] == [True, True, False]
+    assert [can_place(model) for model in (GPT, MODELS["adapters"], own)] == [True, True, False]
