@@ -88,10 +88,15 @@ def layer_residual_bytes(config: ModelConfig, *, batch: int, sequence: int) -> B
 
 
 def layer_residual_bytes_of_part(
-    config: ModelConfig, *, batch: int, sequence: int, tensor: int
+    config: ModelConfig, *, batch: int, sequence: int, tensor: int, in_parts: bool = False
 ) -> ByRemat:
-    """Return the bytes that one of `tensor` devices keeps of a layer's residuals."""
-    sizes = {"batch": batch, "sequence": sequence, "tensor": tensor}
-    if isinstance(config, GptConfig):
-        return split_costs.layer_residual_bytes_of_part(config, **sizes)
-    return llama_costs.layer_residual_bytes_of_part(config, **sizes)
+    """Return the bytes that one of `tensor` devices keeps of a layer's residuals.
+
+    With sequence parallelism, sequences are `in_parts` between products.
+    """
+    of_part = (
+        split_costs.layer_residual_bytes_of_part
+        if isinstance(config, GptConfig)
+        else llama_costs.layer_residual_bytes_of_part
+    )
+    return of_part(config, batch=batch, sequence=sequence, tensor=tensor, in_parts=in_parts)

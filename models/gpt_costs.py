@@ -47,6 +47,12 @@ class ByRemat:
     dots: int
     full: int
 
+    def over(self, num_parts: int) -> "ByRemat":
+        """Return the cost of one of equal parts."""
+        return ByRemat(
+            none=self.none // num_parts, dots=self.dots // num_parts, full=self.full // num_parts
+        )
+
 
 def layer_forward_flops(config: GptConfig, *, batch: int, sequence: int) -> int:
     """Return the FLOPs of one layer's forward."""

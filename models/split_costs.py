@@ -11,6 +11,8 @@ Per layer, of the parameters and of the residuals in units of the activation (se
     `remat` dots   2 replicated                input, project
     =============  ==========================  ====================================================
 
+With sequence parallelism all residuals are split: those that heads do not divide, by tokens.
+
 Token tables are split by rows, if there are as many for each part. The division is that of
 `jaxpipe.models.gpt.SPLIT`; a test compares both.
 
@@ -44,10 +46,15 @@ def parameters_of_part(
 
 
 def layer_residual_bytes_of_part(
-    config: GptConfig, *, batch: int, sequence: int, tensor: int
+    config: GptConfig, *, batch: int, sequence: int, tensor: int, in_parts: bool = False
 ) -> ByRemat:
-    """Return the bytes that one of `tensor` devices keeps of a layer's residuals."""
+    """Return the bytes that one of `tensor` devices keeps of a layer's residuals.
+
+    With sequence parallelism, sequences are `in_parts` between products.
+    """
     whole = layer_residual_bytes(config, batch=batch, sequence=sequence)
+    if in_parts:
+        return whole.over(tensor)
     unit = activation_bytes(config, batch=batch, sequence=sequence)
     # The statistic of each head, in float32.
     statistics = DTYPE_BYTES["float32"] * batch * sequence * config.num_heads

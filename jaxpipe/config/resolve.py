@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind, CodecKind
+from jaxpipe.config.check_mesh import check_mesh_fits
 from jaxpipe.config.check_outer import check_outer
 from jaxpipe.config.read import Config
 from jaxpipe.config.tuning import check_tuning, is_tuned, tuned_model_from
 from jaxpipe.errors import ConfigError, PlanError
-from jaxpipe.models import LlamaConfig, num_parameters
+from jaxpipe.models import num_parameters
 from jaxpipe.plan import Plan, default_plan, read_plan
-from jaxpipe.runtime.config import MeshConfig, OptimizerName
-from jaxpipe.runtime.rank_mesh import rank_mesh
+from jaxpipe.runtime.config import OptimizerName
 from jaxpipe.simulate import fastest_all_reduce
 from jaxpipe.topo import Cluster
 
@@ -70,18 +70,13 @@ def check_plan_fits(config: Config, plan: Plan, *, source: str = "the plan") -> 
     """Check that a plan is one for this configuration; errors name its `source`.
 
     Raises:
-        ConfigError: the plan does not use the codec of gradients, or the mesh does not divide heads
+        ConfigError: the plan does not use the codec of gradients, or the mesh does not fit model
             and microbatch, or the optimizer is sharded twice, or an outer loop does not fit.
         PlanError: the plan is for another model or batch, or has no such islands.
     """
     _check_same_model(config, plan, source=source)
     _check_groups(config, plan, source=source)
-    meshes = {
-        (rank_mesh(plan, config.mesh, rank=rank), plan.pipeline(rank).microbatch)
-        for rank in range(plan.num_ranks)
-    }
-    for mesh, microbatch in meshes:
-        _check_mesh_fits(config, mesh, microbatch=microbatch)
+    check_mesh_fits(config, plan)
     _check_codec(config, plan)
     _check_sharding(config, plan)
     check_outer(config, plan)
@@ -123,26 +118,9 @@ def _check_groups(config: Config, plan: Plan, *, source: str) -> None:
     if plan.has_groups and config.mesh.num_devices > 1:
         raise ConfigError(
             f"the devices of a rank are those of the plan, or of the mesh: {source} has ranks of "
-            f"several devices, and `mesh.data` x `mesh.tensor` is {config.mesh.num_devices}; "
+            f"several devices, and {config.mesh.words}; "
             "remove the section `mesh`"
         )
-
-
-def _check_mesh_fits(config: Config, mesh: MeshConfig, *, microbatch: int) -> None:
-    model = config.model
-    divides = [
-        ("mesh.tensor", mesh.tensor, "model.num_heads", model.num_heads),
-        ("mesh.data", mesh.data, "plan.microbatch", microbatch),
-    ]
-    if isinstance(model, LlamaConfig):
-        divides.append(("mesh.tensor", mesh.tensor, "model.num_kv_heads", model.num_kv_heads))
-    for field, parts, whole_field, whole in divides:
-        if whole % parts:
-            choices = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
-            raise ConfigError(
-                f"the devices of a rank have equal parts: `{field}` is {parts}, which does not "
-                f"divide `{whole_field}`, {whole}; choose from {choices}"
-            )
 
 
 def _check_codec(config: Config, plan: Plan) -> None:
@@ -173,8 +151,7 @@ def _check_sharding(config: Config, plan: Plan) -> None:
     if config.optimizer.sharded and num_devices > 1:
         raise ConfigError(
             f"moments are sharded over replicas or over the devices of a rank, not both: "
-            f"`optimizer.sharded` is true, and `mesh.data` x `mesh.tensor` is {num_devices}; "
-            f"remove one of them"
+            f"`optimizer.sharded` is true, and {config.mesh.words}; remove one of them"
         )
 
 

@@ -135,6 +135,7 @@ def _sharing(plan: Plan) -> Iterator[str]:
 
 _SHARED = {
     Sharing.TENSOR: "each with a part of every layer (tensor parallelism)",
+    Sharing.SEQUENCE: "each with a part of every layer, and between its products of each sequence",
     Sharing.ZERO3: "each with a part of every parameter and of each microbatch (ZeRO-3)",
 }
 

@@ -24,6 +24,8 @@ class Sharing(StrEnum):
 
     TENSOR = "tensor"
     """Tensor parallelism: parts of each layer."""
+    SEQUENCE = "sequence"
+    """Tensor parallelism, and between its products parts of each sequence."""
     ZERO3 = "zero3"
     """Fully sharded data parallelism: parts of each parameter, and of each microbatch."""
 

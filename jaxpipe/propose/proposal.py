@@ -311,7 +311,7 @@ def task_and_conditions(request: PlanRequest, model: ModelConfig) -> tuple[Task,
 
 
 def _check_heads(plan: Plan, model: ModelConfig) -> None:
-    sizes = {len(group) for group in plan.groups} if plan.sharing is Sharing.TENSOR else set()
+    sizes = {len(group) for group in plan.groups} if plan.sharing is not Sharing.ZERO3 else set()
     if wrong := [size for size in sorted(sizes) if model.num_heads % size]:
         raise PlanError(
             f"the devices of a rank have equal parts of {model.num_heads} heads: ranks have "

@@ -4,8 +4,9 @@ An estimate, from the configuration alone: parameters, gradients, moments, and t
 microbatches that wait for their backward. What libraries and XLA's temporaries take is not in it.
 
 Of a rank with a mesh, it is the memory of one device: `tensor` divides kernels, tables and the
-residuals behind them, `data` the samples of all residuals, and with `sharded` the parameters as
-well. Every device holds the rest, and the messages between stages, whole.
+residuals behind them, with `sequence_parallel` all residuals; `data` divides the samples of all
+residuals, `context` their tokens, and with `sharded` both divide the parameters as well. Every
+device holds the rest, and the messages between stages, whole.
 """
 
 from collections.abc import Iterator, Sequence
@@ -112,8 +113,14 @@ def _smallest(group: tuple[int, ...], cluster: Cluster) -> Device:
 
 def _kept_bytes(config: Config, model: ModelConfig, mesh: MeshConfig) -> float:
     """Return the bytes that a device of a mesh keeps of a layer's residuals, per sample."""
-    kept = layer_residual_bytes_of_part(model, batch=1, sequence=model.sequence, tensor=mesh.tensor)
-    return getattr(kept, config.train.remat) / mesh.data
+    kept = layer_residual_bytes_of_part(
+        model,
+        batch=1,
+        sequence=model.sequence,
+        tensor=mesh.tensor,
+        in_parts=mesh.sequence_parallel,
+    )
+    return getattr(kept, config.train.remat) / (mesh.data * mesh.context)
 
 
 def _parameters(model: ModelConfig, pipeline: Pipeline, number: int, mesh: MeshConfig) -> int:
@@ -129,7 +136,7 @@ def _parameters(model: ModelConfig, pipeline: Pipeline, number: int, mesh: MeshC
         for stage in pipeline.stages(number)
     )
     # Each array whose dims the parts divide is split, and arrays that they do not divide are few.
-    return -(-num_parameters // mesh.data) if mesh.sharded else num_parameters
+    return -(-num_parameters // (mesh.data * mesh.context)) if mesh.sharded else num_parameters
 
 
 def _with_parameters(needs: StageMemory, number: int, each: BytesPerParameter) -> StageMemory:
@@ -169,8 +176,11 @@ def of_mesh(mesh: MeshConfig) -> str:
     """
     if mesh.num_devices == 1:
         return ""
-    shape = f"data {mesh.data} x tensor {mesh.tensor}{', sharded' if mesh.sharded else ''}"
-    return f" of each of the {mesh.num_devices} devices of a rank, {shape}"
+    axes = {"data": mesh.data, "context": mesh.context, "tensor": mesh.tensor}
+    shape = " x ".join(f"{axis} {size}" for axis, size in axes.items() if size > 1)
+    kinds = {"sharded": mesh.sharded, "sequence parallel": mesh.sequence_parallel}
+    words = ", ".join([shape, *(kind for kind, is_on in kinds.items() if is_on)])
+    return f" of each of the {mesh.num_devices} devices of a rank, {words}"
 
 
 def check_memory(memory: Sequence[RankMemory]) -> None:

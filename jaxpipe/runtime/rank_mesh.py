@@ -11,7 +11,8 @@ def rank_mesh(plan: Plan, mesh: MeshConfig, *, rank: int) -> MeshConfig:
     degree = len(plan.group(rank))
     if plan.sharing is Sharing.ZERO3:
         return MeshConfig(data=degree, sharded=degree > 1)
-    return MeshConfig(tensor=degree)
+    in_parts = plan.sharing is Sharing.SEQUENCE and degree > 1
+    return MeshConfig(tensor=degree, sequence_parallel=in_parts)
 
 
 def first_device(plan: Plan, mesh: MeshConfig, *, rank: int, num_devices: int) -> int:

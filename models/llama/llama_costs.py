@@ -111,12 +111,15 @@ def layer_residual_bytes(config: LlamaConfig, *, batch: int, sequence: int) -> B
 
 
 def layer_residual_bytes_of_part(
-    config: LlamaConfig, *, batch: int, sequence: int, tensor: int
+    config: LlamaConfig, *, batch: int, sequence: int, tensor: int, in_parts: bool = False
 ) -> ByRemat:
     """Return the bytes that one of `tensor` devices keeps of a layer's residuals.
 
-    They share heads and the hidden layer, and each keeps the residual stream whole.
+    They share heads and the hidden layer, and each keeps the residual stream whole, or with
+    sequence parallelism `in_parts`.
     """
+    if in_parts:
+        return layer_residual_bytes(config, batch=batch, sequence=sequence).over(tensor)
     dim, both = config.dim, config.query_width + config.kv_width
     layers, tokens = len(config.windows), batch * sequence
     size, statistics = DTYPE_BYTES[config.compute_dtype], layers * 4 * config.num_heads

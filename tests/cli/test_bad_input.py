@@ -44,6 +44,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("mesh", {"tensor": 3}, "`mesh.tensor` is 3, which does not divide `model.num_heads`, 2"),
         ("mesh", {"data": 2}, "`mesh.data` is 2, which does not divide `plan.microbatch`, 1"),
         ("mesh", {"data": 0}, "in [mesh]: `data` must be above 0, is 0"),
+        ("mesh", {"context": 3}, "`mesh.context` is 3, and twice as many do not divide"),
+        ("mesh", {"sequence_parallel": True}, "over the axis `tensor`, which is 1; raise it"),
         ("plan", {"replicas": 9}, "= 2 x 9 = 18, but cluster 'laptop' has 16"),
         ("train", {"batch": 7}, "= 2 x 1 = 2: it is 7; use 6 or 8"),
         ("train", {"sequence": 17}, "`train.sequence` is 17, `model.sequence` 16"),

@@ -51,3 +51,9 @@ def test_one_part_keeps_all_residuals() -> None:
     assert half.full == whole.full
     assert whole.none / 2 < half.none < whole.none
     assert whole.dots / 2 < half.dots < whole.dots
+    parts = layer_residual_bytes_of_part(config, **sizes, tensor=2, in_parts=True)
+    assert (parts.none, parts.dots, parts.full) == (
+        whole.none / 2,
+        whole.dots / 2,
+        whole.full / 2,
+    )

@@ -2,13 +2,14 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from jaxpipe import topo
-from jaxpipe.plan import Plan, PlanConfig, default_plan, write_plan
+from jaxpipe.plan import Plan, PlanConfig, Sharing, default_plan, write_plan
 from jaxpipe.plan.decide import Task
 from jaxpipe.plan.sync import with_island_trees
 from jaxpipe.propose.named_layout import named_plan
@@ -55,6 +56,8 @@ def main(folder: Path) -> None:
         found[layout.value] = _run_plan(folder / layout, dataset, layout_plan(layout), cluster)
     cluster = CLUSTERS[NamedLayout.T8]
     found["unlike"] = _run_plan(folder / "unlike", dataset, unlike_plan(), cluster)
+    in_parts = replace(unlike_plan(), sharing=Sharing.SEQUENCE)
+    found["in parts"] = _run_plan(folder / "in-parts", dataset, in_parts, cluster)
     report = {"losses": found, "sharded": _sharded()}
     (folder / "report.json").write_text(json.dumps(report))
 

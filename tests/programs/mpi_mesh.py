@@ -14,6 +14,8 @@ CASES = (
     (MeshConfig(data=2), ScheduleKind.ONE_F_ONE_B),
     (MeshConfig(tensor=2), ScheduleKind.ZB_H1),
     (MeshConfig(data=2, tensor=2), ScheduleKind.ZB_H1),
+    (MeshConfig(tensor=2, sequence_parallel=True), ScheduleKind.ZB_H1),
+    (MeshConfig(data=2, context=2, sharded=True), ScheduleKind.ONE_F_ONE_B),
 )
 NUM_MICROBATCHES = 3
 

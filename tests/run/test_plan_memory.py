@@ -110,6 +110,9 @@ def test_the_smallest_device_of_a_place_decides() -> None:
         ({"data": 2}, 1.0, 1 / 2),
         ({"tensor": 2}, 0.5, 10 / 16),
         ({"data": 2, "tensor": 2}, 0.5, 5 / 16),
+        ({"tensor": 2, "sequence_parallel": True}, 0.5, 1 / 2),
+        ({"context": 2}, 1.0, 1 / 2),
+        ({"context": 2, "sharded": True}, 0.5, 1 / 2),
     ],
 )
 def test_a_mesh_divides_what_it_divides(

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["t8", "p4t2", "p2t4", "zero3", "unlike"])
+@pytest.mark.parametrize("name", ["t8", "p4t2", "p2t4", "zero3", "unlike", "in parts"])
 def test_losses_are_those_of_one_device(report: dict[str, Any], name: str) -> None:
     losses = report["losses"]
     assert len(losses["alone"]) == 4  # of two steps, and the held-out ones before and after
@@ -53,6 +54,8 @@ def test_the_group_of_a_rank_is_its_mesh() -> None:
     plan, none = unlike_plan(), MeshConfig()
     meshes = [rank_mesh(plan, none, rank=rank) for rank in range(3)]
     assert meshes == [MeshConfig(tensor=4), MeshConfig(tensor=2), none]
+    parts = rank_mesh(replace(plan, sharing=Sharing.SEQUENCE), none, rank=1)
+    assert parts == MeshConfig(tensor=2, sequence_parallel=True)
     zero3 = layout_plan(NamedLayout.ZERO3)
     assert zero3.sharing is Sharing.ZERO3
     assert rank_mesh(zero3, none, rank=1) == MeshConfig(data=4, sharded=True)
@@ -67,7 +70,7 @@ def test_the_group_of_a_rank_is_its_mesh() -> None:
     [
         (
             {"mesh": {"tensor": 2}},
-            "has ranks of several devices, and `mesh.data` x .* is 2; remove",
+            "has ranks of several devices, and `mesh.data` x .* = 1 x 1 x 2; remove",
         ),
         ({"optimizer": {"sharded": True}}, "`optimizer.sharded` is true, and"),
         ({"optimizer": {"name": "adafactor"}}, "`optimizer.name` is adafactor, and ranks"),
@@ -84,5 +87,5 @@ def test_what_groups_do_not_combine_with_is_refused(
 
 
 def test_a_mesh_shards_over_an_axis_that_it_has() -> None:
-    with pytest.raises(ValueError, match="`sharded` splits parameters over the axis `data`, which"):
+    with pytest.raises(ValueError, match="`sharded` splits parameters over the axes `data` and"):
         MeshConfig(sharded=True)

@@ -9,11 +9,15 @@ ring all-reduce of x bytes between the T devices, half of it an all-gather or a 
                with recomputation 2 n r(A) more       gathers once, since they are still there
     step                  r(P) / 2                    r(P) / 2         gathers the gradients to send
 
+With parts of each sequence between products, an all-reduce is a reduce-scatter and an all-gather,
+which take as long; the backward gathers the inputs of products once more: n r(A) in addition.
+
 The table of embeddings, split by rows, adds one r(A) to the forward of the first stage, the head
 one to the backward of the last. Nothing overlaps.
 
 Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
-Megatron-LM", SC 2021, section 3.2; Rajbhandari et al., "ZeRO", SC 2020, section 7.
+Megatron-LM", SC 2021, section 3.2; Korthikanti et al. 2022, "Reducing Activation Recomputation in
+Large Transformer Models", section 4.2.2; Rajbhandari et al., "ZeRO", SC 2020, section 7.
 """
 
 from dataclasses import dataclass, replace
@@ -80,6 +84,8 @@ def _exchanges_s(stage: SharedStage, sharing: Sharing, cluster: Cluster) -> tupl
     each_s = _ring_s(stage, cluster, stage.activation_bytes)
     num_layers = _ALL_REDUCES * stage.num_layers
     num_back = num_layers * (1 + stage.recomputes) + stage.is_last
+    if sharing is Sharing.SEQUENCE:
+        num_back += stage.num_layers  # two all-gathers
     return (num_layers + stage.is_first) * each_s, num_back * each_s
 
 

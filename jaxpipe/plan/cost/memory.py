@@ -45,7 +45,7 @@ def stage_memory(
     """Return the peak memory of each rank of a replica, or of every one, under its schedule.
 
     Of a rank of several devices it is that of each of them, from above: all parameters count as
-    divided, residuals as whole with tensor parallelism, by samples with ZeRO-3.
+    divided, residuals as whole with tensor parallelism alone, else divided as well.
 
     Activations are the residuals of all microbatches that wait for their backward (`peak_live`),
     and for each of them its input message; the profile's `kept_bytes` include rematerialisation. On
@@ -74,7 +74,7 @@ def stage_memory(
         stages = pipeline.stages(number)
         own = -(-sum(parameters[stage] for stage in stages) // degree)
         kept = max(parts[stage].kept_bytes for stage in stages)
-        num_shares = degree if plan.sharing is Sharing.ZERO3 else 1
+        num_shares = 1 if plan.sharing is Sharing.TENSOR else degree
         return StageMemory(
             parameters=own * each.parameter,
             gradients=-(-sum(trained[stage] for stage in stages) // degree) * each.gradient,

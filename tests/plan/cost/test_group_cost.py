@@ -45,6 +45,18 @@ def test_layers_all_reduce_twice_in_each_direction(
     assert found.parameters == WHOLE.parameters
 
 
+@given(st.integers(2, 8), st.booleans())
+def test_parts_of_sequences_are_gathered_twice_more_in_a_backward(degree: int, recomputes: bool):
+    where = cluster(8, latency_s=LATENCY_S, bytes_per_s=RATE)
+    stage = stage_of(degree, recomputes=recomputes)
+    tensor, parts = (
+        shared_part(WHOLE, stage, sharing, where) for sharing in (Sharing.TENSOR, Sharing.SEQUENCE)
+    )
+    assert parts.forward_s == tensor.forward_s
+    more_s = 3 * all_reduce_s(degree, 16.0)  # 2 halves in each of 3 layers
+    assert parts.backward_s == pytest.approx(tensor.backward_s + more_s)
+
+
 @given(st.integers(2, 8))
 def test_zero3_gathers_parameters_and_scatters_gradients(degree: int):
     where = cluster(8, latency_s=LATENCY_S, bytes_per_s=RATE)
