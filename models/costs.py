@@ -3,6 +3,8 @@
 The closed forms are those of `jaxpipe.models.gpt_costs` and `jaxpipe.models.llama.llama_costs`.
 """
 
+from functools import partial
+
 from jaxpipe.models import gpt_costs, split_costs
 from jaxpipe.models.catalogue import ModelConfig
 from jaxpipe.models.gpt_config import DTYPE_BYTES, GptConfig
@@ -94,9 +96,8 @@ def layer_residual_bytes_of_part(
 
     With sequence parallelism, sequences are `in_parts` between products.
     """
-    of_part = (
-        split_costs.layer_residual_bytes_of_part
-        if isinstance(config, GptConfig)
-        else llama_costs.layer_residual_bytes_of_part
-    )
-    return of_part(config, batch=batch, sequence=sequence, tensor=tensor, in_parts=in_parts)
+    if isinstance(config, GptConfig):
+        of_part = partial(split_costs.layer_residual_bytes_of_part, config)
+    else:
+        of_part = partial(llama_costs.layer_residual_bytes_of_part, config)
+    return of_part(batch=batch, sequence=sequence, tensor=tensor, in_parts=in_parts)

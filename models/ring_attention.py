@@ -52,6 +52,9 @@ _Result = TypeVar("_Result")
 PIECES = 2
 """Of each sequence, on each device."""
 
+MAX_ROWS = 1024
+"""The most queries whose scores are computed at once: 128 MiB of float32 by 32,768 keys a head."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ring:
@@ -111,14 +114,8 @@ def _forward(
     found = [nothing_attended(q[..., begin:end, :]) for begin, end in edges]
     for meetings in _turns(k, v, segments, how, ring):
         for meeting in meetings:
-            begin, end = edges[meeting.queries]
-
-            def more(before: Piece, q: Queries, meeting: _Meeting = meeting) -> Piece:
-                masks = meeting.masks(num_dims=q.ndim)
-                return before.joined(attend(q, meeting.k, meeting.v, how, masks))
-
-            before = found[meeting.queries]
-            found[meeting.queries] = meeting.if_read(more, before, q[..., begin:end, :])
+            row, (begin, end) = meeting.row, edges[meeting.row]
+            found[row] = meeting.if_read(meeting.added, found[row], q[..., begin:end, :])
     mixed = jnp.concatenate([piece.output() for piece in found], axis=-2)
     # Both under one name: a policy that keeps the output must keep the statistic with it.
     output = checkpoint_name(merged(mixed.astype(v.dtype)), "attention")
@@ -139,22 +136,15 @@ def _backward(
     )
     for meetings in _turns(k, v, segments, how, ring):
         for meeting in meetings:
-
-            def more(
-                before: tuple[Array, ...], queries: Differentiated, meeting: _Meeting = meeting
-            ) -> tuple[Array, ...]:
-                masks = meeting.masks(num_dims=queries.q.ndim)
-                added = attend_backward(queries, meeting.k, meeting.v, how, masks)
-                return tuple(map(jnp.add, before, added))
-
-            row, column = meeting.queries, meeting.keys
-            of_q[row], of_k[column], of_v[column] = meeting.if_read(
-                more, (of_q[row], of_k[column], of_v[column]), queries.part(*edges[row])
-            )
+            row, column = meeting.row, meeting.column
+            before = of_q[row], of_k[column], of_v[column]
+            mine = queries.part(*edges[row])
+            of_q[row], of_k[column], of_v[column] = meeting.if_read(meeting.gradients, before, mine)
         # They follow their keys; after the last turn they are at home.
         of_k, of_v = ring.send(*of_k), ring.send(*of_v)
-    gradients = (jnp.concatenate(each, axis=-2).astype(q.dtype) for each in (of_q, of_k, of_v))
-    return *gradients, None
+    whole = (jnp.concatenate(each, axis=-2).astype(q.dtype) for each in (of_q, of_k, of_v))
+    of_queries, of_keys, of_values = whole
+    return of_queries, of_keys, of_values, None
 
 
 _attention.defvjp(_forward, _backward)
@@ -162,22 +152,52 @@ _attention.defvjp(_forward, _backward)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Meeting:
-    """A piece of the queries of this device, and a piece of the keys that it has in a turn."""
+    """A piece of the queries of this device, and a piece of the keys that it has in a turn.
 
-    queries: int
-    keys: int
+    `row` and `column` are their numbers among the pieces of the device, `of_queries` and `of_keys`
+    their places in the sequence. Where documents are packed, `segments` are those of both.
+    """
+
+    row: int
+    column: int
     k: Keys
     v: Keys
     of_queries: Array
     of_keys: Array
-    segments: tuple[Array, Array] | None
+    segments: tuple[Array, Array] | tuple[None, None]
     how: Scores
 
-    def masks(self, *, num_dims: int) -> list[Array]:
-        """Return which keys each query reads."""
-        masks = [self.how.reads(self.of_queries, self.of_keys)] if self.how.causal else []
-        if self.segments is not None:
-            masks.append(same_segment(*self.segments, num_dims=num_dims))
+    def added(self, before: Piece, q: Queries) -> Piece:
+        """Return the attention to other keys and to these."""
+
+        def block(_: None, rows: tuple) -> tuple[None, Piece]:
+            places, segments, before, q = rows
+            masks = self._masks(places, segments, num_dims=q.ndim)
+            return None, before.joined(attend(q, self.k, self.v, self.how, masks))
+
+        rows = self.of_queries, self.segments[0], before, q
+        return _by_rows(block, None, rows, axes=(0, 1, -2, -2))[1]
+
+    def gradients(
+        self, before: tuple[Array, Array, Array], queries: Differentiated
+    ) -> tuple[Array, Array, Array]:
+        """Return the gradients of queries, keys and values, with those `before`."""
+
+        def block(carry: tuple[Array, Array], rows: tuple) -> tuple[tuple[Array, Array], Array]:
+            places, segments, of_q, *queries = rows
+            masks = self._masks(places, segments, num_dims=of_q.ndim)
+            more = attend_backward(Differentiated(*queries), self.k, self.v, self.how, masks)
+            return (carry[0] + more[1], carry[1] + more[2]), of_q + more[0]
+
+        rows = self.of_queries, self.segments[0], before[0], *queries
+        axes = 0, 1, -2, -2, -1, -2, -1
+        (of_k, of_v), of_q = _by_rows(block, before[1:], rows, axes=axes)
+        return of_q, of_k, of_v
+
+    def _masks(self, places: Array, segments: Array | None, *, num_dims: int) -> list[Array]:
+        masks = [self.how.reads(places, self.of_keys)] if self.how.causal else []
+        if segments is not None and self.segments[1] is not None:
+            masks.append(same_segment(segments, self.segments[1], num_dims=num_dims))
         return masks
 
     def if_read(
@@ -204,13 +224,13 @@ def _turns(
         sent = (k, v, segments) if is_last else ring.send(k, v, segments)
         yield [
             _Meeting(
-                queries=row,
-                keys=column,
+                row=row,
+                column=column,
                 k=k[:, :, first:last],
                 v=v[:, :, first:last],
                 of_queries=ring.places(this, row, end - begin),
                 of_keys=ring.places((this - turn) % ring.size, column, last - first),
-                segments=None
+                segments=(None, None)
                 if segments is None or own is None
                 else (own[:, begin:end], segments[:, first:last]),
                 how=how,
@@ -225,3 +245,37 @@ def _edges(x: Array) -> list[tuple[int, int]]:
     """Return the first token of each piece, and the one after its last."""
     length = x.shape[-2] // PIECES
     return [(piece * length, (piece + 1) * length) for piece in range(PIECES)]
+
+
+def _by_rows(block: Callable, carry: Any, rows: tuple, *, axes: tuple) -> tuple[Any, Any]:
+    """Scan over blocks of queries, so that the scores of a whole piece never exist at once.
+
+    `axes` are those of the queries in `rows`, of which the first are places; in results it is the
+    last but one.
+    """
+    num_blocks = _num_blocks(len(rows[0]))
+    if num_blocks == 1:
+        return block(carry, rows)
+
+    def split(x: Array, axis: int) -> Array:
+        axis %= x.ndim
+        shape = *x.shape[:axis], num_blocks, -1, *x.shape[axis + 1 :]
+        return jnp.moveaxis(x.reshape(shape), axis, 0)
+
+    def join(x: Array) -> Array:
+        x = jnp.moveaxis(x, 0, -3)
+        return x.reshape(*x.shape[:-3], -1, x.shape[-1])
+
+    each = jax.tree.map(lambda a, part: jax.tree.map(lambda x: split(x, a), part), axes, rows)
+    carry, found = jax.lax.scan(block, carry, each)
+    return carry, jax.tree.map(join, found)
+
+
+def _num_blocks(length: int) -> int:
+    """Return the fewest equal blocks of at most `MAX_ROWS` queries.
+
+    >>> [_num_blocks(length) for length in (7, 1024, 3072, 1026)]
+    [1, 1, 3, 2]
+    """
+    fewest = -(-length // MAX_ROWS)
+    return next(number for number in range(fewest, length + 1) if length % number == 0)
