@@ -25,6 +25,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Key
 
 from jaxpipe.models.attention import self_attention
@@ -53,8 +54,23 @@ def by_token(product: Callable[[Array], _Result], x: Float[Array, "batch seq dim
     A mesh that divides sequences has no division of their concatenation: kept in one row, each
     device would hold all of it.
     """
+
+    def of_tokens(x: Array) -> _Result:
+        return product(gathered(x.reshape(-1, x.shape[-1])))
+
     # Products are not computed again: no gradient needs their result.
-    return jax.checkpoint(lambda x: product(x.reshape(-1, x.shape[-1])))(x)
+    return jax.checkpoint(of_tokens)(x)
+
+
+def gathered(flat: Float[Array, "tokens dim"]) -> Float[Array, "tokens dim"]:
+    """Return tokens that every device of the mesh's axis `tensor` has, if there is a mesh.
+
+    The devices have their own heads of all tokens from here on. Without it, XLA may go on with all
+    heads of their own tokens, and exchange scores.
+    """
+    if "data" not in jax.sharding.get_abstract_mesh().axis_names:
+        return flat
+    return jax.lax.with_sharding_constraint(flat, PartitionSpec("data"))
 
 
 class QueriesKeysValues(nnx.Module):
@@ -112,7 +128,7 @@ class Attention(nnx.Module):
                 q, k, v = jnp.moveaxis(qkv.reshape(batch, seq, 3, heads, dim // heads), 2, 0)
                 mixed = cached(q, k, v, form=form, scores=Scores(causal=self.causal))
         with jax.named_scope("project"):
-            return self.project(mixed).reshape(batch, seq, dim)
+            return gathered(self.project(mixed)).reshape(batch, seq, dim)
 
 
 class Mlp(nnx.Module):
@@ -137,7 +153,7 @@ class Mlp(nnx.Module):
         with jax.named_scope("up"):
             hidden = by_token(self.up, x)
         with jax.named_scope("down"):
-            return self.down(gelu(hidden)).reshape(x.shape)
+            return gathered(self.down(gelu(hidden))).reshape(x.shape)
 
 
 class Block(nnx.Module):

@@ -217,7 +217,11 @@ def _turns(
     k: Keys, v: Keys, segments: Array | None, how: Scores, ring: Ring
 ) -> Iterator[list[_Meeting]]:
     """Yield, for each turn, the meetings of the pieces of this device with those it has then."""
-    this, edges, own = jax.lax.axis_index(ring.axis), _edges(k), segments
+    # Tied to the keys: a scan over layers would compute masks, which are the same in all of them,
+    # once, and keep those of all pieces.
+    tied = jax.lax.optimization_barrier((jax.lax.axis_index(ring.axis), segments, k))
+    (this, segments, k), edges = tied, _edges(k)
+    own = segments
     for turn in range(ring.size):
         # Sent before the products of this turn, which need not wait for it.
         is_last = turn + 1 == ring.size

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 
 from jaxpipe.models.attention import grouped_attention
 from jaxpipe.models.cached_attention import CachedAttention
-from jaxpipe.models.layers import INIT_STD, by_token, residual_init_std
+from jaxpipe.models.layers import INIT_STD, by_token, gathered, residual_init_std
 from jaxpipe.models.llama.llama_config import Activation, LlamaConfig
 from jaxpipe.models.llama.rms_norm import RmsNorm
 from jaxpipe.models.llama.rope_frequencies import frequencies
@@ -88,7 +88,7 @@ class Attention(nnx.Module):
         with jax.named_scope("attention"):
             mixed = attend(q, k, v, form=self.config.attention, scores=self.scores)
         with jax.named_scope("project"):
-            return self.project(mixed).reshape(x.shape)
+            return gathered(self.project(mixed)).reshape(x.shape)
 
     def _products(self, flat: Float[Array, "tokens dim"]) -> tuple[Array, Array, Array]:
         return self.query(flat), self.key(flat), self.value(flat)
@@ -125,7 +125,7 @@ class Mlp(nnx.Module):
         with jax.named_scope("up"):
             gate, up = by_token(lambda flat: (self.gate(flat), self.up(flat)), x)
         with jax.named_scope("down"):
-            return self.down(jax.checkpoint(self._gated)(gate, up)).reshape(x.shape)
+            return gathered(self.down(jax.checkpoint(self._gated)(gate, up))).reshape(x.shape)
 
     def _gated(self, gate: Array, up: Array) -> Array:
         if self.activation is Activation.SILU:

@@ -21,6 +21,7 @@ Source: Shoeybi et al. 2019, "Megatron-LM", section 3; Rajbhandari et al. 2020, 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeAlias
@@ -122,6 +123,12 @@ class Layout:
             return x
         # Of the mesh in context: within `jax.shard_map`, that of the other axes.
         return jax.lax.with_sharding_constraint(x, self._sharding(DATA, TENSOR))
+
+    def visible(self) -> AbstractContextManager[object]:
+        """Let layers see the mesh while they are traced, where sequences are split between them."""
+        if self.mesh is None or not self.splits_between:
+            return nullcontext()
+        return jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
 
     def _split_data(self, tree: Any) -> Any:
         sharding = self._sharding(DATA)

@@ -184,7 +184,8 @@ class Stage:
             x = self.layout.between_layers(x)
             # The number of the layer in the model, not in the stage: dropout is independent of the
             # partition of layers.
-            output = block(params, x, _fold(key, number))
+            with self.layout.visible():
+                output = block(params, x, _fold(key, number))
             return output if isinstance(output, tuple) else (output, None)
 
         if scanned:

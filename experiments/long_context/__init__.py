@@ -1,0 +1,1 @@
+"""How long a sequence may be on the devices of a rank."""
