@@ -4,6 +4,7 @@ presets     the table of all presets for text: seconds, nothing is trained
 pretrain    `llama-tiny` on CPython and Debian's documentation: about ten minutes
 tune        adapters on French, over two emulated regions; export; transformers
 optimizers  Muon beside AdamW, one grid of learning rates, three seeds: minutes
+precision   bfloat16 beside float32, a GPT and a Llama, three seeds: minutes
 """
 
 import argparse
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=("presets", "pretrain", "tune", "optimizers"))
+    parser.add_argument("part", choices=("presets", "pretrain", "tune", "optimizers", "precision"))
     parser.add_argument("--python", type=Path, help="a Python with torch and transformers")
     given = parser.parse_args(arguments)
     cases = tomllib.loads((_HERE / "cases.toml").read_text())
@@ -43,6 +44,12 @@ def _tables(part: str, cases: dict, python: Path | None) -> dict[str, Sequence[R
 
         runs = optimizers.trained(cases, _RESULTS / "optimizers_curves.csv")
         return {"optimizers": runs, "optimizers_summary": optimizers.summary(runs)}
+    if part == "precision":
+        from experiments.finetune import precision
+
+        return {
+            "precision": precision.trained(cases["precision"], _RESULTS / "precision_curves.csv")
+        }
     from experiments.finetune.tune import pretrain, tune
 
     if part == "pretrain":

@@ -19,10 +19,11 @@ from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.llama.llama import Llama
 from jaxpipe.runtime.checkpoint import flatten, names, restore
 from jaxpipe.runtime.config import Loop, OptimizerConfig
+from jaxpipe.runtime.data.input_shape import InputShape
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.stage import Stage
-from tests.oracles.llamas import GEMMA, LLAMA, QWEN3
+from tests.oracles.llamas import GEMMA, LLAMA, MISTRAL, QWEN2, QWEN3
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +35,14 @@ MODELS: dict[str, Model] = {
     "llama": Llama(replace(LLAMA, num_layers=NUM_LAYERS)),
     "qwen3": Llama(replace(QWEN3, num_layers=NUM_LAYERS, tied=True)),
     "gemma2": Llama(replace(GEMMA, num_layers=NUM_LAYERS)),
+    "mistral": Llama(replace(MISTRAL, num_layers=NUM_LAYERS)),
+    "qwen2": Llama(replace(QWEN2, num_layers=NUM_LAYERS)),
+    "text encoder": Gpt(replace(GPT, causal=False, classes=3, tied=False)),
+    "picture encoder": Gpt(
+        replace(
+            GPT, sequence=5, causal=False, classes=3, tied=False, patch=2, channels=1, experts=2
+        )
+    ),
     "own": Decays(num_layers=NUM_LAYERS, vocabulary=19, dim=16),
 }
 CUTS = ((3,), (1, 2), (1, 1, 1))
@@ -42,6 +51,27 @@ TOLERANCE = 1e-5
 
 Trees = tuple[dict[str, Any], ...]
 every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def work_of(model: Model) -> Work:
+    """Return the sizes of a step, of labelled samples where the model has classes."""
+    labelled = None
+    if isinstance(model, Gpt) and model.config.classes:
+        labelled = InputShape.of_model(picture=model.config.picture, sequence=SEQUENCE)
+    sizes = {"microbatch": SAMPLES, "batch": SAMPLES, "num_steps": 1, "seed": SEED}
+    return Work(sequence=SEQUENCE, labelled=labelled, **sizes)
+
+
+def samples_of(model: Model) -> tuple[jax.Array, jax.Array]:
+    """Return inputs and targets: windows of tokens, or samples with labels."""
+    draw, work = np.random.default_rng(0), work_of(model)
+    if work.labelled is None:
+        tokens = draw.integers(0, model.vocabulary, (SAMPLES, SEQUENCE + 1))
+        return jnp.asarray(tokens[:, :-1], jnp.int32), jnp.asarray(tokens[:, 1:], jnp.int32)
+    # Pixels in bytes, tokens of the vocabulary.
+    inputs = draw.integers(0, model.vocabulary, work.inputs.shape)
+    labels = draw.integers(0, 3, (SAMPLES,))
+    return jnp.asarray(inputs, work.inputs.dtype), jnp.asarray(labels, jnp.int32)
 
 
 def stages_of(model: Model, cut: tuple[int, ...]) -> Iterable[StageFunctions]:
@@ -56,7 +86,7 @@ def stages_of(model: Model, cut: tuple[int, ...]) -> Iterable[StageFunctions]:
                 layers=range(first, first + layers),
                 loop=Loop.SCAN,
             ),
-            work=Work(microbatch=SAMPLES, sequence=SEQUENCE, batch=SAMPLES, num_steps=1, seed=SEED),
+            work=work_of(model),
             optimizer=OptimizerConfig(),
         )
         first += layers
@@ -70,16 +100,17 @@ def fresh(stage: Stage) -> dict[str, Any]:
 def of_pipeline(
     model: Model,
     cut: tuple[int, ...],
-    tokens: jax.Array,
+    inputs: jax.Array,
+    targets: jax.Array,
     init: Callable[[Stage], dict[str, Any]] = fresh,
 ) -> tuple[jax.Array, Trees]:
     """Return the loss and the gradients of the stages, computed as their ranks would."""
     stages, position = tuple(stages_of(model, cut)), jnp.zeros(2, jnp.int32)
-    x, loss = tokens[:, :-1], jnp.float32(0)
+    x, loss = inputs, jnp.float32(0)
     kept: list[tuple[Any, Any, bool]] = []
     for each in stages:
         compute = each.cast(init(each.stage))
-        output, residuals = each.forward(compute, x, tokens[:, 1:], position)
+        output, residuals = each.forward(compute, x, targets, position)
         kept.append((compute, residuals, isinstance(output, tuple)))
         # A layer that adds to the loss returns a pair; the last stage has added it.
         if isinstance(output, tuple):
@@ -100,14 +131,16 @@ def of_pipeline(
     return loss * of_loss, tuple(gradients[::-1])
 
 
-def of_one_device(model: Model, tokens: jax.Array) -> tuple[jax.Array, dict[str, Any]]:
+def of_one_device(
+    model: Model, inputs: jax.Array, targets: jax.Array
+) -> tuple[jax.Array, dict[str, Any]]:
     """Return the mean loss and its gradients by JAX alone, without any stage function."""
     whole = Stage(model=model, index=0, num_stages=1, layers=range(NUM_LAYERS), loop=Loop.SCAN)
 
     def loss(params: dict[str, Any]) -> jax.Array:
-        total = whole.apply(params, tokens[:, :-1], tokens[:, 1:], None)
+        total = whole.apply(params, inputs, targets, None)
         assert not isinstance(total, tuple)
-        return total / (SAMPLES * SEQUENCE)
+        return total / work_of(model).num_targets
 
     return jax.value_and_grad(loss)(whole.init(seed=SEED))
 
@@ -116,13 +149,13 @@ def of_one_device(model: Model, tokens: jax.Array) -> tuple[jax.Array, dict[str,
 def results(name: str) -> tuple[Any, tuple[Any, ...]]:
     """Return what one device computes, and each cut: all compiled at once."""
     model = MODELS[name]
-    tokens = np.random.default_rng(0).integers(0, model.vocabulary, (SAMPLES, SEQUENCE + 1))
 
     @jax.jit
-    def compute(tokens: jax.Array) -> Any:
-        return of_one_device(model, tokens), tuple(of_pipeline(model, cut, tokens) for cut in CUTS)
+    def compute(inputs: jax.Array, targets: jax.Array) -> Any:
+        cuts = tuple(of_pipeline(model, cut, inputs, targets) for cut in CUTS)
+        return of_one_device(model, inputs, targets), cuts
 
-    return compute(jnp.asarray(tokens, jnp.int32))
+    return compute(*samples_of(model))
 
 
 def by_name(trees: Trees, cut: tuple[int, ...]) -> dict[str, np.ndarray]:
