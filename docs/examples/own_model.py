@@ -68,9 +68,10 @@ class Decays:
         return ((x * params["head"]["scale"]) @ params["embed"]["tokens"].T).astype(jnp.float32)
 
     def loss(self, params: Any, x: jax.Array, targets: jax.Array) -> jax.Array:
-        """Return the cross-entropy, summed over all targets."""
-        log_p = jax.nn.log_softmax(self.head(params, x))
-        return -jnp.take_along_axis(log_p, targets[..., None], axis=-1).sum()
+        """Return the cross-entropy, summed over all targets; those of -100 do not count."""
+        log_p, counts = jax.nn.log_softmax(self.head(params, x)), targets != -100
+        tokens = jnp.where(counts, targets, 0)[..., None]
+        return -jnp.where(counts, jnp.take_along_axis(log_p, tokens, axis=-1)[..., 0], 0).sum()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from jaxpipe.models.llama.llama import Llama
 from jaxpipe.runtime.checkpoint import flatten, names, restore
 from jaxpipe.runtime.config import Loop, OptimizerConfig
 from jaxpipe.runtime.data.input_shape import InputShape
+from jaxpipe.runtime.data.samples import IGNORED
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.stage import Stage
@@ -190,6 +191,23 @@ def test_every_parameter_matters(name: str) -> None:
         if not np.any(value) and not tensor.endswith(("key.bias",))
     ]
     assert not still
+
+
+@every_model
+def test_ignored_targets_do_not_count(name: str) -> None:
+    model = MODELS[name]
+    inputs, targets = samples_of(model)
+    whole = Stage(model=model, index=0, num_stages=1, layers=range(NUM_LAYERS), loop=Loop.SCAN)
+    params = whole.init(seed=SEED)
+
+    @jax.jit
+    def loss(targets: jax.Array) -> jax.Array:
+        return whole.evaluate(params, inputs, targets)
+
+    some = jnp.arange(targets.size).reshape(targets.shape) % 2 == 0
+    parts = [loss(jnp.where(counts, targets, IGNORED)) for counts in (some, ~some)]
+    np.testing.assert_allclose(sum(parts), loss(targets), rtol=TOLERANCE)
+    assert loss(jnp.full_like(targets, IGNORED)) == 0
 
 
 @every_model
