@@ -27,24 +27,24 @@ With classes, the head's kernel has a row per class; with patches, "embed" is th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from flax import nnx
 from jaxtyping import Array, Float, Int, Integer, Key
 
+from jaxpipe.models.assembled import Assembled
 from jaxpipe.models.cached_attention import CachedAttention
-from jaxpipe.models.ends import Embedding, Head, gpt_head
+from jaxpipe.models.ends import Embedding, gpt_head
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.layers import Block
 from jaxpipe.models.moe.pair import Pair
-from jaxpipe.models.parts import Parameters, Parts, graph
+from jaxpipe.models.parts import Parameters, Parts
 from jaxpipe.models.patches import Patches
 from jaxpipe.models.placed_attention import Places, placed_attention
 
 Inputs: TypeAlias = Int[Array, "batch seq"] | Integer[Array, "batch height width channels"]
-Targets: TypeAlias = Int[Array, "batch seq"] | Int[Array, " batch"]
 
 SPLIT: Final = MappingProxyType(
     {
@@ -79,11 +79,8 @@ SPLIT_PAIRS: Final = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Gpt:
+class Gpt(Assembled):
     """A GPT of the size of `config`; it holds no parameters.
-
-    Parameters may come in `param_dtype`, or already cast to `compute_dtype`. Cast ahead, once a
-    step: the residuals of a jitted `jax.vjp` then hold no second copy of the kernels.
 
     >>> import jax
     >>> config = GptConfig(num_layers=4, dim=8, num_heads=2, sequence=16, vocabulary=256)
@@ -94,36 +91,6 @@ class Gpt:
     """
 
     config: GptConfig
-    # Derived from `config`: no part of equality or of the hash, which `jit` needs.
-    _embedding: nnx.GraphDef[Any] = field(init=False, repr=False, compare=False)
-    _block: nnx.GraphDef[Any] = field(init=False, repr=False, compare=False)
-    _head: nnx.GraphDef[Head] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        parts = _parts(self.config)
-        object.__setattr__(self, "_embedding", graph(parts.embedding, self.config))
-        object.__setattr__(self, "_block", graph(parts.block, self.config))
-        object.__setattr__(self, "_head", graph(parts.head, self.config))
-
-    @property
-    def num_layers(self) -> int:
-        """The number of layers of the whole model; with experts, of pairs."""
-        return self.config.num_layers
-
-    @property
-    def sequence(self) -> int:
-        """The longest sequence, in tokens."""
-        return self.config.sequence
-
-    @property
-    def vocabulary(self) -> int:
-        """The number of different tokens."""
-        return self.config.vocabulary
-
-    @property
-    def tied(self) -> bool:
-        """Whether the head multiplies by the token embedding."""
-        return self.config.tied
 
     @property
     def split(self) -> Mapping[str, int]:
@@ -132,10 +99,6 @@ class Gpt:
         Other parameters are replicated, also the bias of qkv, because it is small.
         """
         return SPLIT_PAIRS if self.config.experts else SPLIT
-
-    def init(self, key: Key[Array, ""], *, layers: range, embed: bool, head: bool) -> Parameters:
-        """Return fresh parameters, as `Parts.init` draws them."""
-        return _parts(self.config).init(self.config, key, layers=layers, embed=embed, head=head)
 
     def embed(
         self,
@@ -193,32 +156,9 @@ class Gpt:
         assert not self.config.experts, "configurations refuse it: texts would share a capacity"
         return nnx.merge(self._block, layer)(x, key, placed_attention(places))
 
-    def head(
-        self, params: Parameters, x: Float[Array, "batch seq dim"]
-    ) -> Float[Array, "batch seq vocabulary"] | Float[Array, "batch classes"]:
-        """Return the logits, in float32."""
-        return nnx.merge(self._head, params["head"])(x, self._tied_tokens(params))
-
-    def loss(
-        self,
-        params: Parameters,
-        x: Float[Array, "batch seq dim"],
-        targets: Targets,
-    ) -> Float[Array, ""]:
-        """Return the cross-entropy of the head in nats, summed over all targets, in float32.
-
-        A target outside the vocabulary makes it NaN.
-        """
-        head = nnx.merge(self._head, params["head"])
-        return head.loss(x, self._tied_tokens(params), targets)
-
-    def _tied_tokens(self, params: Parameters) -> Float[Array, "vocabulary dim"] | None:
-        return params["embed"]["tokens"] if self.tied else None
-
-
-def _parts(config: GptConfig) -> Parts:
-    return Parts(
-        embedding=Patches if config.patch else Embedding,
-        block=Pair if config.experts else Block,
-        head=gpt_head,
-    )
+    def _parts(self) -> Parts:
+        return Parts(
+            embedding=Patches if self.config.patch else Embedding,
+            block=Pair if self.config.experts else Block,
+            head=gpt_head,
+        )

@@ -21,19 +21,19 @@ parts "local" and "full", each as above.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
+from jaxpipe.models.assembled import Assembled
 from jaxpipe.models.cached_attention import CachedAttention
-from jaxpipe.models.ends import Head
 from jaxpipe.models.llama.block import layer
 from jaxpipe.models.llama.ends import TokenEmbedding, llama_head
 from jaxpipe.models.llama.llama_config import LlamaConfig
-from jaxpipe.models.parts import Parameters, Parts, graph
+from jaxpipe.models.parts import Parameters, Parts
 from jaxpipe.models.placed_attention import Places, placed_attention
 
 _COLUMNS = ("attention.query", "attention.key", "attention.value", "mlp.gate", "mlp.up")
@@ -67,14 +67,10 @@ SPLIT_PAIRS: Final = MappingProxyType(
 )
 """The same where windows alternate."""
 
-_PARTS: Final = Parts(embedding=TokenEmbedding, block=layer, head=llama_head)
-
 
 @dataclass(frozen=True, slots=True)
-class Llama:
+class Llama(Assembled):
     """A decoder of the size and variant of `config`; it holds no parameters.
-
-    Parameters may come in `param_dtype`, or already cast to `compute_dtype`.
 
     >>> import jax
     >>> config = LlamaConfig(
@@ -88,44 +84,11 @@ class Llama:
     """
 
     config: LlamaConfig
-    # Derived from `config`: no part of equality or of the hash, which `jit` needs.
-    _embedding: nnx.GraphDef[Any] = field(init=False, repr=False, compare=False)
-    _block: nnx.GraphDef[Any] = field(init=False, repr=False, compare=False)
-    _head: nnx.GraphDef[Head] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_embedding", graph(_PARTS.embedding, self.config))
-        object.__setattr__(self, "_block", graph(_PARTS.block, self.config))
-        object.__setattr__(self, "_head", graph(_PARTS.head, self.config))
-
-    @property
-    def num_layers(self) -> int:
-        """The number of layers of the whole model; where windows alternate, of pairs."""
-        return self.config.num_layers
-
-    @property
-    def sequence(self) -> int:
-        """The longest sequence, in tokens."""
-        return self.config.sequence
-
-    @property
-    def vocabulary(self) -> int:
-        """The number of different tokens."""
-        return self.config.vocabulary
-
-    @property
-    def tied(self) -> bool:
-        """Whether the head multiplies by the token embedding."""
-        return self.config.tied
 
     @property
     def split(self) -> Mapping[str, int]:
         """The dim of each parameter that tensor parallelism splits: heads, hidden, vocabulary."""
         return SPLIT_PAIRS if self.config.alternating else SPLIT
-
-    def init(self, key: Key[Array, ""], *, layers: range, embed: bool, head: bool) -> Parameters:
-        """Return fresh parameters, as `Parts.init` draws them."""
-        return _PARTS.init(self.config, key, layers=layers, embed=embed, head=head)
 
     def embed(
         self, params: Parameters, inputs: Int[Array, "batch seq"], key: Key[Array, ""] | None
@@ -175,24 +138,5 @@ class Llama:
         del key
         return nnx.merge(self._block, layer)(x, placed_attention(places))
 
-    def head(
-        self, params: Parameters, x: Float[Array, "batch seq dim"]
-    ) -> Float[Array, "batch seq vocabulary"]:
-        """Return the logits, in float32."""
-        return nnx.merge(self._head, params["head"])(x, self._tied_tokens(params))
-
-    def loss(
-        self,
-        params: Parameters,
-        x: Float[Array, "batch seq dim"],
-        targets: Int[Array, "batch seq"],
-    ) -> Float[Array, ""]:
-        """Return the cross-entropy of the head in nats, summed over all targets, in float32.
-
-        A target outside the vocabulary makes it NaN.
-        """
-        head = nnx.merge(self._head, params["head"])
-        return head.loss(x, self._tied_tokens(params), targets)
-
-    def _tied_tokens(self, params: Parameters) -> Float[Array, "vocabulary dim"] | None:
-        return params["embed"]["tokens"] if self.tied else None
+    def _parts(self) -> Parts:
+        return Parts(embedding=TokenEmbedding, block=layer, head=llama_head)

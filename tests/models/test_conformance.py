@@ -59,8 +59,14 @@ def work_of(model: Model) -> Work:
     labelled = None
     if isinstance(model, Gpt) and model.config.classes:
         labelled = InputShape.of_model(picture=model.config.picture, sequence=SEQUENCE)
-    sizes = {"microbatch": SAMPLES, "batch": SAMPLES, "num_steps": 1, "seed": SEED}
-    return Work(sequence=SEQUENCE, labelled=labelled, **sizes)
+    return Work(
+        microbatch=SAMPLES,
+        sequence=SEQUENCE,
+        batch=SAMPLES,
+        num_steps=1,
+        seed=SEED,
+        labelled=labelled,
+    )
 
 
 def samples_of(model: Model) -> tuple[jax.Array, jax.Array]:

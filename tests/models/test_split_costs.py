@@ -1,6 +1,7 @@
 """The closed forms of what tensor parallelism splits agree with the model's own table."""
 
 import math
+from typing import Any
 
 import jax
 import pytest
@@ -44,7 +45,7 @@ def test_parts_are_those_of_the_table_of_the_model(
 
 def test_one_part_keeps_all_residuals() -> None:
     config = GptConfig(num_layers=3, dim=16, num_heads=4, sequence=8, vocabulary=30, dropout=0.1)
-    sizes = {"batch": 2, "sequence": 8}
+    sizes: dict[str, Any] = {"batch": 2, "sequence": 8}
     whole = layer_residual_bytes(config, **sizes)
     assert layer_residual_bytes_of_part(config, **sizes, tensor=1) == whole
     half = layer_residual_bytes_of_part(config, **sizes, tensor=2)

@@ -1,9 +1,5 @@
 """Ranks of several devices, as a plan says: losses of one device, tried on eight forced ones."""
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,21 +12,17 @@ from jaxpipe.plan import Sharing
 from jaxpipe.propose.request import NamedLayout
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.runtime.rank_mesh import first_device, rank_mesh
-from tests import QUICKLY_COMPILED
 from tests.programs.grouped import BATCH, MODEL, layout_plan, unlike_plan
+from tests.programs.report import report_of
 from tests.runtime.training import tiny_tree
 
 ROUNDING = 1e-5
-EIGHT_DEVICES = {"XLA_FLAGS": f"--xla_force_host_platform_device_count=8 {QUICKLY_COMPILED}"}
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return what `tests.programs.grouped` has found."""
-    folder = tmp_path_factory.mktemp("grouped")
-    command = [sys.executable, "-m", "tests.programs.grouped", str(folder)]
-    subprocess.run(command, env=os.environ | EIGHT_DEVICES, check=True, timeout=400)
-    return json.loads((folder / "report.json").read_text())
+    return report_of("grouped", tmp_path_factory.mktemp("grouped"), num_devices=8)
 
 
 @pytest.mark.slow

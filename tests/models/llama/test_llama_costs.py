@@ -101,7 +101,7 @@ def test_residuals_are_counted(config: LlamaConfig, remat: str) -> None:
 
 
 def test_parts_keep_the_residual_stream_whole() -> None:
-    sizes = {"batch": 2, "sequence": 8}
+    sizes: dict[str, Any] = {"batch": 2, "sequence": 8}
     whole = layer_residual_bytes(GEMMA, **sizes)
     assert layer_residual_bytes_of_part(GEMMA, **sizes, tensor=1) == whole
     half = layer_residual_bytes_of_part(GEMMA, **sizes, tensor=2)
@@ -120,7 +120,7 @@ def test_flops_are_those_of_xla(config: LlamaConfig, remat: str) -> None:
     config = replace(config, window=config.window and 96)  # no score is left out
     llama = Llama(config)
     layer, x = layer_of(llama), jnp.ones((1, 96, 256))
-    sizes = {"batch": 1, "sequence": 96}
+    sizes: dict[str, Any] = {"batch": 1, "sequence": 96}
     forward = under(llama, remat)
     assert_counts(flops(forward, layer, x), costs.layer_forward_flops(config, **sizes))
     y, vjp = jax.eval_shape(jax.jit(forward), layer, x)
@@ -133,7 +133,7 @@ def test_flops_are_those_of_xla(config: LlamaConfig, remat: str) -> None:
 
 
 def test_a_window_bounds_the_scores() -> None:
-    sizes = {"batch": 1, "sequence": 96}
+    sizes: dict[str, Any] = {"batch": 1, "sequence": 96}
     wide, narrow = (
         costs.layer_forward_flops(replace(LLAMA, window=window), **sizes) for window in (0, 32)
     )
@@ -141,7 +141,7 @@ def test_a_window_bounds_the_scores() -> None:
 
 
 def test_training_is_three_forwards() -> None:
-    sizes = {"batch": 1, "sequence": 12}
+    sizes: dict[str, Any] = {"batch": 1, "sequence": 12}
     layer = costs.layer_forward_flops(LLAMA, **sizes)
     head = costs.head_forward_flops(LLAMA, **sizes)
     whole = 3 * (LLAMA.num_layers * layer + head)

@@ -1,9 +1,7 @@
 """A stage over several devices computes what one device does; tried on four forced ones."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +12,25 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.models import layer_residual_bytes_of_part, parameters_of_part
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, layout_over
-from tests import QUICKLY_COMPILED
 from tests.helpers import mpi_command, mpi_environment
 from tests.oracles.one_device import MICROBATCH, TOLERANCE, tiny_gpt
 from tests.programs.meshed import MESH, SHAPES
 from tests.programs.mpi_mesh import CASES
+from tests.programs.report import devices, report_of
 
 ROUNDING = 1e-5
-FOUR_DEVICES = {"XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICKLY_COMPILED}"}
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return what `tests.programs.meshed` has found."""
-    folder = tmp_path_factory.mktemp("meshed")
-    command = [sys.executable, "-m", "tests.programs.meshed", str(folder)]
-    subprocess.run(command, env=os.environ | FOUR_DEVICES, check=True, timeout=240)
-    return json.loads((folder / "report.json").read_text())
+    return report_of("meshed", tmp_path_factory.mktemp("meshed"), num_devices=4)
 
 
 @pytest.mark.mpi
 def test_gradients_equal_those_of_one_device_over_mpi(tmp_path: Path) -> None:
     command = mpi_command(2, "-m", "tests.programs.mpi_mesh", str(tmp_path))
-    subprocess.run(command, env=mpi_environment() | FOUR_DEVICES, check=True, timeout=240)
+    subprocess.run(command, env=mpi_environment() | devices(4), check=True, timeout=240)
     for rank in range(2):
         errors = json.loads((tmp_path / f"{rank}.json").read_text())
         assert len(errors) == len(CASES)

@@ -1,9 +1,5 @@
 """Parts of sequences on several devices give the loss and gradients of whole ones on one."""
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,19 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxpipe.runtime.stage.context import in_order, zigzag
-from tests import QUICKLY_COMPILED
+from tests.programs.report import report_of
 
 ROUNDING = 5e-6
-FOUR_DEVICES = {"XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {QUICKLY_COMPILED}"}
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return what `tests.programs.parted` has found."""
-    folder = tmp_path_factory.mktemp("parted")
-    command = [sys.executable, "-m", "tests.programs.parted", str(folder)]
-    subprocess.run(command, env=os.environ | FOUR_DEVICES, check=True, timeout=400)
-    return json.loads((folder / "report.json").read_text())
+    return report_of("parted", tmp_path_factory.mktemp("parted"), num_devices=4)
 
 
 @pytest.mark.slow

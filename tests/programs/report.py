@@ -1,0 +1,22 @@
+"""Runs a program of this package on forced devices, and reads its report."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests import QUICKLY_COMPILED
+
+
+def devices(number: int) -> dict[str, str]:
+    """Return the environment in which a process has this many devices of the CPU."""
+    return {"XLA_FLAGS": f"--xla_force_host_platform_device_count={number} {QUICKLY_COMPILED}"}
+
+
+def report_of(program: str, folder: Path, *, num_devices: int) -> dict[str, Any]:
+    """Return what `tests.programs.PROGRAM` has found."""
+    command = [sys.executable, "-m", f"tests.programs.{program}", str(folder)]
+    subprocess.run(command, env=os.environ | devices(num_devices), check=True, timeout=400)
+    return json.loads((folder / "report.json").read_text())
