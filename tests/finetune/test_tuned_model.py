@@ -92,7 +92,7 @@ def results(name: str) -> tuple[Any, ...]:
     @jax.jit
     def compute(tokens: jax.Array) -> Any:
         model, base = adapted(name), whole(MODELS[name])
-        of_cut = of_pipeline(model, CUT, tokens, with_both_factors)
+        of_cut = of_pipeline(model, CUT, tokens[:, :-1], tokens[:, 1:], with_both_factors)
         params = with_both_factors(whole(model))
         assert isinstance(model, Tuned)
         # What the first step of a run computes: with a B of zero.
