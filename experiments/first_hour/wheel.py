@@ -125,14 +125,14 @@ def wheel_trials(environment: Environment) -> tuple[Trial, ...]:
             before="143 lines of ImportError",
             run=project("jaxpipe", "show", "c.toml"),
             code=0,
-            words=("2 ranks, 2 stages x 1 replicas",),
+            words=("2 ranks, 2 stages x 1 replica",),
         ),
         Trial(
             what="`python -m jaxpipe` in a project with its own `models` and `topo`",
             before="143 lines of ImportError",
             run=project("python", "-m", "jaxpipe", "show", "c.toml"),
             code=0,
-            words=("2 ranks, 2 stages x 1 replicas",),
+            words=("2 ranks, 2 stages x 1 replica",),
         ),
         Trial(
             what="the wheel as a library of a project with its own `models` and `topo`: plan, "

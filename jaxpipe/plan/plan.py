@@ -69,10 +69,12 @@ class Plan:
 
     @property
     def shape(self) -> str:
-        """The stages and replicas as text, for example "2 stages x 3 replicas"."""
+        """The stages and replicas as text, for example "2 stages x 1 replica"."""
         sizes = [pipeline.num_stages for pipeline in self.pipelines]
         if len(set(sizes)) == 1:
-            return f"{sizes[0]} stages x {self.num_replicas} replicas"
+            stages = "stage" if sizes[0] == 1 else "stages"
+            replicas = "replica" if self.num_replicas == 1 else "replicas"
+            return f"{sizes[0]} {stages} x {self.num_replicas} {replicas}"
         return f"{' + '.join(map(str, sizes))} stages in {self.num_replicas} replicas"
 
     @property

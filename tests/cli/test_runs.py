@@ -50,7 +50,7 @@ def test_train_starts_its_ranks_and_says_what_came_out(
     progress = r"(starting the ranks|compiling the stages|sampling and drawing)\b.*"
     assert [line for line in alone.stderr.splitlines() if not re.fullmatch(progress, line)] == []
     for words in (
-        "2 ranks, 2 stages x 1 replicas, on cluster laptop",
+        "2 ranks, 2 stages x 1 replica, on cluster laptop",
         "replica 0  rank 0 on here-0:0",
         "step     4/4",
         "held out",

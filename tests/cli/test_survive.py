@@ -37,7 +37,7 @@ def test_the_others_go_on_with_what_they_hold(
         told, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert "rank 0 of 3 is lost; 2 continue after step " in told
-    assert "with the state of the survivors, as 1 stages x 2 replicas" in told
+    assert "with the state of the survivors, as 1 stage x 2 replicas" in told
     assert read_cause(tmp_path / "run") is None
     file = tmp_path / "run" / "metrics.jsonl"
     metrics = read_metrics(file)

@@ -38,8 +38,8 @@ class HostPlan:
     def __str__(self) -> str:
         """Return its shape and its hosts.
 
-        >>> print(HostPlan(settings=(), hosts=("a", "b"), shape="2 stages x 1 replicas"))
-        2 stages x 1 replicas on a, b
+        >>> print(HostPlan(settings=(), hosts=("a", "b"), shape="2 stages x 1 replica"))
+        2 stages x 1 replica on a, b
         """
         return f"{self.shape} on {', '.join(self.used)}"
 

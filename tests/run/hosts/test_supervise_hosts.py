@@ -243,7 +243,7 @@ def test_a_new_plan_is_kept_while_the_same_hosts_are_there(tmp_path: Path) -> No
     assert theatre.shown[0].splitlines() == [
         "attempt 1 stopped for a new plan: 1 s a step in place of 4 s, simulated over the measured "
         "links",
-        "attempt 2 continues from step 4: 1 stages x 2 replicas on here-0, here-1",
+        "attempt 2 continues from step 4: 1 stage x 2 replicas on here-0, here-1",
     ]
 
 
