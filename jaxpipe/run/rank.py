@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxpipe.comm import BROADCAST_TAG, Transport, broadcast_bytes
-from jaxpipe.config import Config, cluster_from
+from jaxpipe.config import Config, cluster_from, place_of
 from jaxpipe.errors import UserError
 from jaxpipe.plan import ResolvedPlan, parse_resolved_plan, resolved_plan_text
 from jaxpipe.run.apart import Place, find_place
@@ -94,7 +94,7 @@ def _run(
     try:
         # A launcher has checked the checkpoints, but passes none on to its ranks.
         if start.resume and start.checkpoint is None and transport.rank == 0:
-            start = replace(start, checkpoint=newest_valid(Path(config.run.folder)))
+            start = replace(start, checkpoint=newest_valid(place_of(config)))
         transport = _configured(start, resolved, base=transport)
     except BaseException as error:
         transport.close(error=error)
