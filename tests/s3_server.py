@@ -1,11 +1,13 @@
 """An S3 server of a test: moto's, on a free port of this machine, with one bucket."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
+from urllib.request import Request, urlopen
 
-import fsspec
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+from s3fs import S3FileSystem
 
 BUCKET = "checkpoints"
 
@@ -13,6 +15,7 @@ BUCKET = "checkpoints"
 @contextmanager
 def s3_server() -> Iterator[str]:
     """Serve S3 while the body runs, and name it in the environment; the value is its address."""
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line for each request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -26,8 +29,11 @@ def s3_server() -> Iterator[str]:
     }
     try:
         with patch.dict("os.environ", environment):
-            files = fsspec.filesystem("s3", skip_instance_cache=True)
-            files.mkdir(BUCKET)
+            # One process has one store, which outlives a server, and one client for all servers.
+            urlopen(Request(f"{address}/moto-api/reset", method="POST"), timeout=10.0).close()
+            S3FileSystem.clear_instance_cache()
+            S3FileSystem().mkdir(BUCKET)
             yield address
     finally:
+        S3FileSystem.clear_instance_cache()
         server.stop()

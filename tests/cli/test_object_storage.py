@@ -16,7 +16,7 @@ from tests.runtime.training import run_tree, tiny_tree
 from tests.s3_server import BUCKET, s3_server
 
 REPOSITORY = Path(__file__).parents[2]
-SECTIONS = {"plan": {"replicas": 1}, "train": {"steps": 150, "eval_every": 50}}
+SECTIONS = {"plan": {"replicas": 1}, "train": {"steps": 60, "eval_every": 60}}
 
 
 @pytest.mark.mpi

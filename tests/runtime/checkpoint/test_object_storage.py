@@ -8,6 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from s3fs import S3FileSystem
 
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.errors import CheckpointError, ConfigError
@@ -195,6 +196,7 @@ def test_a_bucket_that_is_not_there_or_silent_is_one_error() -> None:
         patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
         patch.setenv("AWS_ACCESS_KEY_ID", "of-a-test")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "of-a-test")
+        S3FileSystem.clear_instance_cache()
         place = open_object_folder("s3://silent/run")
         with pytest.raises(ConfigError, match=r"it has not answered after 0\.5 s"):
             place.check_reachable(timeout_s=0.5)

@@ -99,17 +99,18 @@ class ObjectShard:
         for name in names:
             if name not in self._tensors:
                 raise ValueError(f"it lacks the tensor {name}")
-        for together in requests({name: self._tensors[name].data_offsets for name in names}):
-            begin = self._tensors[together[0]].data_offsets[0]
-            end = self._tensors[together[-1]].data_offsets[1]
-            (content,) = self._folder.read_ranges(
-                self._file, [(len(self.header) + begin, len(self.header) + end)]
+        offsets = {name: self._tensors[name].data_offsets for name in names}
+        for batch in _batches(requests(offsets), offsets):
+            spans = [(offsets[each[0]][0], offsets[each[-1]][1]) for each in batch]
+            start = len(self.header)
+            contents = self._folder.read_ranges(
+                self._file, [(start + begin, start + end) for begin, end in spans]
             )
-            data = memoryview(content)
-            for name in together:
-                found = self._tensors[name]
-                first, last = found.data_offsets
-                yield name, found.array(data[first - begin : last - begin])
+            for together, (begin, _), content in zip(batch, spans, contents, strict=True):
+                for name in together:
+                    first, last = offsets[name]
+                    data = memoryview(content)[first - begin : last - begin]
+                    yield name, self._tensors[name].array(data)
 
 
 def requests(offsets: Mapping[str, tuple[int, int]]) -> list[list[str]]:
@@ -128,6 +129,22 @@ def requests(offsets: Mapping[str, tuple[int, int]]) -> list[list[str]]:
             begin = first
         end = last
     return found
+
+
+def _batches(
+    found: Iterable[list[str]], offsets: Mapping[str, tuple[int, int]]
+) -> Iterator[list[list[str]]]:
+    """Yield the requests that run at the same time, of about 64 MiB."""
+    batch: list[list[str]] = []
+    size = 0
+    for request in found:
+        batch.append(request)
+        size += offsets[request[-1]][1] - offsets[request[0]][0]
+        if size >= _REQUEST_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def pieces_of(tensors: Mapping[str, np.ndarray]) -> Iterator[bytes | memoryview]:
