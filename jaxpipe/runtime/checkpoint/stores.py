@@ -5,7 +5,7 @@ Disks of the hosts' own, where a commit is a message between ranks, are `own_dis
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import numpy as np
 
@@ -81,6 +81,10 @@ def committed(place: Folder) -> Mapping[int, Folder]:
     return committed_folders(place) if isinstance(place, Path) else committed_prefixes(place)
 
 
+@overload
+def latest(place: Path) -> Path: ...
+@overload
+def latest(place: Folder) -> Folder: ...
 def latest(place: Folder) -> Folder:
     """Return the committed checkpoint of the highest step.
 

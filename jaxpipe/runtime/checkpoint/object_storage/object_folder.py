@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as OverdueError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Thread
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxpipe.errors import ConfigError
 
@@ -91,7 +91,9 @@ class ObjectFolder:
             OSError: it is missing, or the store does not answer.
         """
         with _errors_of(f"{self.url}/{file}"):
-            return self._files.cat_file(self._path(file))
+            content = self._files.cat_file(self._path(file))
+            assert isinstance(content, bytes), type(content)
+            return content
 
     def read_ranges(self, file: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return ranges of bytes of an object, each from the first to before the second number.
@@ -120,7 +122,7 @@ class ObjectFolder:
         """
         with _errors_of(f"{self.url}/{file}"):
             path = self._path(file)
-            opened = self._files.open(path, "wb", autocommit=False)
+            opened: Any = self._files.open(path, "wb", autocommit=False)  # of each store its own
             try:
                 for piece in pieces:
                     opened.write(piece)
