@@ -30,6 +30,7 @@ from jaxpipe.runtime.checkpoint.object_storage.object_store import ObjectStore
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.config import CheckpointConfig
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
+from tests.runtime.checkpoint.own_disks.test_own_disks import FailAt, KilledError
 from tests.s3_server import s3_server
 
 
@@ -43,19 +44,6 @@ def folder(request: pytest.FixtureRequest) -> Iterator[ObjectFolder]:
 def tensors_of(rank: int, step: int) -> dict[str, np.ndarray]:
     values = np.random.default_rng(7 * step + rank).normal(size=(3, 5)).astype(np.float32)
     return {f"of {rank}": values, f"scalar {rank}": np.array(step, np.int32)}
-
-
-class KilledError(Exception):
-    """Ends a save in the middle."""
-
-
-class FailAt(Hooks):
-    def __init__(self, phase: SavePhase) -> None:
-        self.phase = phase
-
-    def before_save_phase(self, phase: SavePhase) -> None:
-        if phase is self.phase:
-            raise KilledError
 
 
 def save(folder: ObjectFolder, *steps: int, hooks: Hooks = NO_HOOKS, seed: int = 0) -> None:
