@@ -70,6 +70,20 @@ def site_positions() -> Mapping[str, tuple[float, float]]:
     }
 
 
+def parse_cluster(text: str) -> Cluster:
+    """Return the cluster in the text of a file that names no file beside it.
+
+    >>> from jaxpipe.topo.write import cluster_toml
+    >>> parse_cluster(cluster_toml(load("two-region"))).regions
+    ('ohio', 'virginia')
+
+    Raises:
+        ValueError: it is invalid.
+    """
+    parsed = parse(parse_toml(text))
+    return build(parsed, name=parsed.name, read_beside=lambda beside: _read(Path(), beside))
+
+
 def load(name_or_path: str) -> Cluster:
     """Return a cluster by its name in the catalogue, or from a TOML file.
 

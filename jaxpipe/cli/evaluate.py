@@ -24,7 +24,7 @@ def evaluate(
     """
     import os
 
-    from jaxpipe.config import saved_config
+    from jaxpipe.config import place_in, saved_config
     from jaxpipe.errors import ConfigError
     from jaxpipe.run.console import console
     from jaxpipe.run.evaluate import held_out_losses
@@ -34,7 +34,7 @@ def evaluate(
     if windows is not None and windows < 1:
         raise ConfigError(f"`--windows` must be at least 1, not {windows}")
     use_compile_cache(os.environ)
-    checkpoint = open_checkpoint(latest(run))
+    checkpoint = open_checkpoint(latest(place_in(run)))
     folders = data or tuple(map(Path, saved_config(checkpoint).data.folders))
     console.print(f"step {checkpoint.step} of {run}, held-out parts, measured\n", markup=False)
     for each in held_out_losses(checkpoint, folders, most_windows=windows):

@@ -34,6 +34,7 @@ def generate(  # noqa: PLR0913 - each is an option
     """
     import os
 
+    from jaxpipe.config import place_in
     from jaxpipe.errors import ConfigError
     from jaxpipe.run.console import console
     from jaxpipe.run.sample import sample_texts
@@ -58,7 +59,7 @@ def generate(  # noqa: PLR0913 - each is an option
         console.print(shown, markup=False, end="")
 
     drawn = sample_texts(
-        latest(run),
+        latest(place_in(run)),
         prompt,
         tokens=tokens,
         temperature=temperature,

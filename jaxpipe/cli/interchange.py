@@ -78,14 +78,14 @@ def export(
     """
     if adapter:
         return _export_adapter(run, out)
-    from jaxpipe.config import keep_tokenizer, read_merged, saved_model, tokenizer_of
+    from jaxpipe.config import keep_tokenizer, place_in, read_merged, saved_model, tokenizer_of
     from jaxpipe.errors import DataError
     from jaxpipe.interchange import BESIDE, keep_beside, write_model
     from jaxpipe.run.console import console, errors
     from jaxpipe.run.output_files import check_output_folder
     from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 
-    checkpoint = open_checkpoint(latest(run))
+    checkpoint = open_checkpoint(latest(place_in(run)))
     model = saved_model(checkpoint)
     names = ("config.json", "model.safetensors", "tokenizer.json", *BESIDE)
     check_output_folder("--out", out, names)
@@ -104,14 +104,14 @@ def export(
 
 
 def _export_adapter(run: Path, out: Path) -> int:
-    from jaxpipe.config import saved_lora, saved_model
+    from jaxpipe.config import place_in, saved_lora, saved_model
     from jaxpipe.errors import ConfigError
     from jaxpipe.interchange import ADAPTER_CONFIG, ADAPTER_WEIGHTS, write_adapter
     from jaxpipe.run.console import console
     from jaxpipe.run.output_files import check_output_folder
     from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 
-    checkpoint = open_checkpoint(latest(run))
+    checkpoint = open_checkpoint(latest(place_in(run)))
     model, lora = saved_model(checkpoint), saved_lora(checkpoint)
     if not lora.is_on or checkpoint.step == 0:
         raise ConfigError(

@@ -3,6 +3,7 @@
 from jaxpipe.config.build_job import describe, job_from, model_from, restored_model
 from jaxpipe.config.check_data import check_data
 from jaxpipe.config.check_run import check_paced, check_run
+from jaxpipe.config.checkpoint_place import check_place, place_in, place_of
 from jaxpipe.config.kept_inputs import config_in, keep_inputs, keep_tokenizer, tokenizer_of
 from jaxpipe.config.read import Config, choices_of, config_from, load_config, to_tree
 from jaxpipe.config.resolve import check_plan_fits, cluster_from, plan_from
@@ -13,6 +14,7 @@ __all__ = [
     "Config",
     "check_data",
     "check_paced",
+    "check_place",
     "check_plan_fits",
     "check_run",
     "choices_of",
@@ -26,6 +28,8 @@ __all__ = [
     "keep_tokenizer",
     "load_config",
     "model_from",
+    "place_in",
+    "place_of",
     "plan_from",
     "read_merged",
     "restored_model",

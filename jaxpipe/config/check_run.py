@@ -6,12 +6,13 @@ from pathlib import Path
 from jaxpipe.collective import CodecKind
 from jaxpipe.config.check_data import check_data
 from jaxpipe.config.check_outer import check_same_outer
+from jaxpipe.config.checkpoint_place import check_place, place_of
 from jaxpipe.config.read import Config
 from jaxpipe.config.saved_config import saved_model
 from jaxpipe.config.tuning import check_same_tuning
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.models.catalogue import FAMILY
-from jaxpipe.runtime.checkpoint import Checkpoint, latest, newest_valid
+from jaxpipe.runtime.checkpoint import Checkpoint, committed, newest_valid
 from jaxpipe.runtime.config import TransportKind
 from jaxpipe.runtime.data import open_dataset
 from jaxpipe.runtime.metrics.trackers import check_installed
@@ -42,16 +43,18 @@ def check_run(
         )
     check_installed(config.run.trackers)
     check_data(config, [open_dataset(Path(folder)) for folder in config.data.folders])
-    folder = Path(config.run.folder)
+    check_place(config)
+    place = place_of(config)
     if resume:
-        checkpoint = found or newest_valid(folder)
+        checkpoint = found or newest_valid(place)
         _check_model(config, checkpoint)
         check_same_outer(config, checkpoint)
         check_same_tuning(config, checkpoint)
         return checkpoint
-    if _has_checkpoint(folder):
+    if committed(place):
+        field = "run.folder" if isinstance(place, Path) else "checkpoint.folder"
         raise ConfigError(
-            f"a run does not overwrite another: `run.folder` {config.run.folder} holds "
+            f"a run does not overwrite another: `{field}` {place} holds "
             f"checkpoints; continue with --resume, or name another folder"
         )
     return None
@@ -82,14 +85,6 @@ def check_paced(config: Config, *, resume: bool) -> None:
                 f"paced runs emulate ranks of one device, with uncompressed messages: "
                 f"`{field}` is {value}; {fix}"
             )
-
-
-def _has_checkpoint(folder: Path) -> bool:
-    try:
-        latest(folder)
-    except CheckpointError:
-        return False
-    return True
 
 
 def _check_model(config: Config, checkpoint: Checkpoint) -> None:

@@ -80,10 +80,11 @@ def tokenizer_of(checkpoint: "Checkpoint") -> Tokenizer:
     Raises:
         DataError: it is neither in the folder of the run nor in its dataset.
     """
-    path = checkpoint.folder.parent.parent / TOKENIZER_FILE
-    if path.exists():
-        return load_byte_pairs(path)
     config = config_from(checkpoint.metadata["config"])
+    place = checkpoint.folder
+    run = place.parent.parent if isinstance(place, Path) else Path(config.run.folder)
+    if (path := run / TOKENIZER_FILE).exists():
+        return load_byte_pairs(path)
     return open_dataset(Path(config.data.folders[0]), verify=False).tokenizer
 
 

@@ -11,6 +11,7 @@ from jaxpipe.finetune import LoraConfig, is_adapter
 from jaxpipe.finetune.merge import merged_tensors
 from jaxpipe.models import ModelConfig, num_parameters
 from jaxpipe.runtime.checkpoint import Checkpoint, Read
+from jaxpipe.runtime.checkpoint.checkpoint_files import files_of
 
 _NO_PARAMETERS = (
     "mu.",
@@ -102,7 +103,7 @@ def _check_size(checkpoint: Checkpoint, model: ModelConfig) -> None:
     entries = [each for each in entries if each.file not in checkpoint.elsewhere]
     files = {each.file for each in entries}
     try:
-        on_disk = sum((checkpoint.folder / file).lstat().st_size for file in files)
+        on_disk = sum(files_of(checkpoint.folder).size(file) for file in files)
     except OSError as error:
         raise _wrong(checkpoint, f"lacks a file: {error.strerror}") from error
     if sum(each.num_bytes for each in entries) > on_disk:

@@ -80,7 +80,7 @@ def find_place(
         refusal = _lock(folder, held, disks, rank=transport.rank, token=lock)
     if refusal := first_text(transport, refusal, tag=GATHER_TAG, timeout_s=timeout_s):
         raise ConfigError(refusal)
-    if not resume:
+    if not resume or config.checkpoint.folder is not None:
         return Place(disks=disks)
     available = newest_available(transport, disks, folder, timeout_s=timeout_s)
     return Place(disks=disks, available=available)

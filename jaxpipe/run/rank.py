@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxpipe.comm import BROADCAST_TAG, Transport, broadcast_bytes
-from jaxpipe.config import Config, cluster_from
+from jaxpipe.config import Config, cluster_from, place_of
 from jaxpipe.errors import UserError
 from jaxpipe.plan import ResolvedPlan, parse_resolved_plan, resolved_plan_text
 from jaxpipe.run.apart import Place, find_place
@@ -29,6 +29,8 @@ from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.open_transport import choose_transport, open_base
 from jaxpipe.runtime.process.mpirun import LaunchedRank, check_launched_rank
 from jaxpipe.topo import Cluster
+from jaxpipe.topo.catalogue import parse_cluster
+from jaxpipe.topo.write import cluster_toml
 
 
 def _same_command(settings: Sequence[str]) -> str:
@@ -94,7 +96,7 @@ def _run(
     try:
         # A launcher has checked the checkpoints, but passes none on to its ranks.
         if start.resume and start.checkpoint is None and transport.rank == 0:
-            start = replace(start, checkpoint=newest_valid(Path(config.run.folder)))
+            start = replace(start, checkpoint=newest_valid(place_of(config)))
         transport = _configured(start, resolved, base=transport)
     except BaseException as error:
         transport.close(error=error)
@@ -170,9 +172,28 @@ def receive_plan(transport: Transport, start: Start, held: ExitStack) -> Start |
     if text == _COMPLETE:
         transport.close()
         return None
+    start = _with_cluster(start, transport)
     if start.resolved is not None:
         return start
     return replace(start, resolved=parse_resolved_plan(text.decode(), source="the plan of rank 0"))
+
+
+def _with_cluster(start: Start, transport: Transport) -> Start:
+    """Return `start` with the cluster of rank 0, if all ranks need it and it is in a file.
+
+    That of an adopted plan is on rank 0's disk alone.
+    """
+    run, file = start.config.run, start.config.plan.cluster
+    if run.transport is not TransportKind.SHAPED or not file.partition(":")[0].endswith(".toml"):
+        return start
+    sent = None
+    if transport.rank == 0:
+        assert start.cluster is not None, "rank 0 has prepared the run"
+        sent = cluster_toml(start.cluster).encode()
+    text = broadcast_bytes(
+        transport, sent, root=0, tag=BROADCAST_TAG, timeout_s=run.startup_timeout_s
+    )
+    return replace(start, cluster=start.cluster or parse_cluster(text.decode()))
 
 
 def _prepared(start: Start, held: ExitStack, *, num_started: int) -> Start:

@@ -18,6 +18,7 @@ from jaxpipe.run.console import next_line
 from jaxpipe.run.prepare_run import PLAN_FILE
 from jaxpipe.run.progress import Pace, Progress, duration
 from jaxpipe.run.sample import sample_text
+from jaxpipe.runtime.checkpoint import Folder
 from jaxpipe.runtime.config import TrainConfig
 from jaxpipe.runtime.hooks import Hooks, SavePhase
 from jaxpipe.runtime.metrics.measured_pairs import MeasuredPairs
@@ -152,7 +153,7 @@ def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -
         )
         console.print(f"sample of the trained model:\n\n{text}\n", markup=False)
     curve = Path(config.run.folder) / LOSS_PICTURE
-    files: dict[str, Path | None] = {
+    files: dict[str, Folder | None] = {
         "plan": Path(config.run.folder) / PLAN_FILE,
         "checkpoint": outcome.checkpoint,
         "metrics": outcome.metrics,

@@ -1,7 +1,10 @@
 """Sample text from a checkpoint."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxpipe.runtime.checkpoint import Folder
 
 
 def _nothing(_: str) -> None:
@@ -9,7 +12,7 @@ def _nothing(_: str) -> None:
 
 
 def sample_text(
-    folder: Path,
+    folder: "Folder",
     prompt: str,
     *,
     tokens: int,
@@ -25,7 +28,7 @@ def sample_text(
 
 
 def sample_texts(  # noqa: PLR0913 - the options of `jaxpipe generate`
-    folder: Path,
+    folder: "Folder",
     prompts: Sequence[str],
     *,
     tokens: int,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
-from jaxpipe.config import Config, check_paced, check_plan_fits, load_config
+from jaxpipe.config import Config, check_paced, check_plan_fits, load_config, place_of
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.plan import Plan, ResolvedPlan, read_resolved_plan
 from jaxpipe.run.console import console, errors, next_line
@@ -283,7 +283,7 @@ def _start_ranks(
         code = 1  # the survivors have gone, too
     _write_cause_if_killed(folder, plan, code=code, output=output.tail)
     is_real = config.run.compute is ComputeKind.REAL
-    if code == 0 and is_real and _has_stopped(folder, steps=config.train.steps):
+    if code == 0 and is_real and _has_stopped(config):
         is_adopted = request.is_supervised and adopted_in(folder) is not None
         return ADOPTED_EXIT_CODE if is_adopted else 128 + signal.SIGTERM
     return code
@@ -307,13 +307,13 @@ def overdue_end(folder: Path, *, clock: Callable[[], float] = time.monotonic) ->
     return is_overdue
 
 
-def _has_stopped(folder: Path, *, steps: int) -> bool:
+def _has_stopped(config: Config) -> bool:
     """Return whether a run that ended in order has steps left: one of its ranks got a signal.
 
     A signal to this process needs no such proof; but one to a rank, or to `mpirun`, passes by.
     """
     try:
-        return open_checkpoint(latest(folder)).step < steps
+        return open_checkpoint(latest(place_of(config))).step < config.train.steps
     except CheckpointError:  # removed meanwhile
         return False
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
-from jaxpipe.config import load_config
+from jaxpipe.config import Config, load_config, place_of
 from jaxpipe.errors import CheckpointError, UserError
 from jaxpipe.plan import read_resolved_plan
 from jaxpipe.run.drift.adopt import ADOPTED_EXIT_CODE, adopted_in
 from jaxpipe.run.prepare_run import PLAN_FILE
 from jaxpipe.run.smaller_plan import smaller
-from jaxpipe.runtime.checkpoint import newest_valid
+from jaxpipe.runtime.checkpoint import Folder, newest_valid
 from jaxpipe.runtime.process.mpirun import STOP_EXIT_CODES
 from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause
 
@@ -150,9 +150,14 @@ class Run:
     show: Callable[[str], object]
 
     @property
+    def first_config(self) -> Config:
+        """The configuration of the first attempt."""
+        return load_config(self.config, self.settings, notice=None)
+
+    @property
     def folder(self) -> Path:
         """The folder of the run."""
-        return Path(load_config(self.config, self.settings, notice=None).run.folder)
+        return Path(self.first_config.run.folder)
 
 
 def supervise(run: Run, *, resume: bool) -> int:
@@ -162,8 +167,8 @@ def supervise(run: Run, *, resume: bool) -> int:
         ConfigError: the configuration is wrong.
     """
     endings: tuple[Ending, ...] = ()
-    folder = run.folder
-    from_step = newest_step(folder) if resume else None
+    folder, place = run.folder, place_of(run.first_config)
+    from_step = newest_step(place) if resume else None
     attempt = Attempt(number=1, settings=run.settings, from_step=from_step)
     while True:
         code = run.start(attempt)
@@ -172,7 +177,7 @@ def supervise(run: Run, *, resume: bool) -> int:
             # From here on, "all ranks" are those of the new plan; failures still count.
             settings = adopted.among(attempt.settings)
             run = replace(run, settings=settings, max_restarts=run.max_restarts - len(endings))
-            endings, step = (), newest_step(folder)
+            endings, step = (), newest_step(place)
             run.show(
                 f"attempt {attempt.number} {adopted}\n"
                 f"attempt {attempt.number + 1} continues from step {step}"
@@ -180,7 +185,7 @@ def supervise(run: Run, *, resume: bool) -> int:
             attempt = Attempt(number=attempt.number + 1, settings=settings, from_step=step)
             continue
         cause = None if EndKind.of(code) is not EndKind.FAILED else read_cause(folder)
-        step = newest_step(folder)
+        step = newest_step(place)
         endings += (Ending(attempt=attempt, code=code, cause=cause, next_step=step),)
         decision = decide(endings, max_restarts=run.max_restarts)
         following = _following(run, endings, decision)
@@ -190,10 +195,10 @@ def supervise(run: Run, *, resume: bool) -> int:
         attempt = following
 
 
-def newest_step(folder: Path) -> int | None:
+def newest_step(place: Folder) -> int | None:
     """Return the step of the newest intact checkpoint, None where there is none."""
     try:
-        return newest_valid(folder).step
+        return newest_valid(place).step
     except CheckpointError:
         return None
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxpipe.comm import Transport, run_ranks
-from jaxpipe.config import Config, check_run, cluster_from, job_from, plan_from
+from jaxpipe.config import Config, check_run, cluster_from, job_from, place_of, plan_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import ModelConfig
 from jaxpipe.run.folder_lock import locked
@@ -24,9 +24,11 @@ from jaxpipe.run.prepare_run import resume_notice
 from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
 from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.open_transport import choose_transport
+from jaxpipe.runtime.resume_stored import stored_checkpoint
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.train import Outcome, Stopped, outcome_in
 from jaxpipe.runtime.train import train as train_rank
+from jaxpipe.runtime.train_snapshot import Saved
 from jaxpipe.runtime.watchdog.of_job import start_watchdog
 
 logger = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ def _train(
     if checkpoint is not None:
         logger.info("%s", resume_notice(checkpoint, config))
         if checkpoint.step >= config.train.steps:
-            return outcome_in(Path(config.run.folder))
+            return outcome_in(Path(config.run.folder), place_of(config))
     plan, cluster = plan_from(config, model=model), cluster_from(config)
     job = job_from(config, plan, model=model)
     watch = start_watchdog(job, rank=0)  # one for the process
@@ -86,10 +88,14 @@ def _train(
     def run_rank(base: Transport) -> Outcome | Stopped | None:
         transport = choose_transport(config.run, plan, cluster, base=base)
         try:
+            saved: Saved | None = checkpoint
+            if job.checkpoint.folder is not None:
+                timeout_s = config.run.startup_timeout_s
+                saved = stored_checkpoint(job, transport, checkpoint, timeout_s=timeout_s)
             outcome = train_rank(
                 job,
                 transport,
-                checkpoint=checkpoint,
+                checkpoint=saved,
                 observe=observe,
                 watch=watch if transport.rank == 0 else None,
             )

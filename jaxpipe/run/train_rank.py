@@ -1,6 +1,7 @@
 """The training of one rank, from its first step to the last, or to a stop; survivors shrink."""
 
 import logging
+import socket
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,9 +12,16 @@ from pathlib import Path
 import msgspec
 
 from jaxpipe.collective import AllReduceKind
-from jaxpipe.comm import BROADCAST_TAG, SurvivingTransport, Transport, broadcast_bytes
-from jaxpipe.config import Config, cluster_from, job_from, plan_from
-from jaxpipe.errors import RankLostError, one_line
+from jaxpipe.comm import (
+    BROADCAST_TAG,
+    GATHER_TAG,
+    SurvivingTransport,
+    Transport,
+    broadcast_bytes,
+    first_text,
+)
+from jaxpipe.config import Config, check_place, cluster_from, job_from, plan_from
+from jaxpipe.errors import ConfigError, RankLostError, one_line
 from jaxpipe.plan import Plan, PlanConfig, ResolvedPlan, resolved_plan_text
 from jaxpipe.run.console import console
 from jaxpipe.run.drift.watch import drift_watch
@@ -36,6 +44,7 @@ from jaxpipe.runtime.process.preflight import check_same_everywhere
 from jaxpipe.runtime.recovery.last_state import LastState
 from jaxpipe.runtime.recovery.survivor import Smaller, Survivor
 from jaxpipe.runtime.resume_apart import fetched_checkpoint
+from jaxpipe.runtime.resume_stored import stored_checkpoint
 from jaxpipe.runtime.train import Outcome, Stopped, train
 from jaxpipe.runtime.train_snapshot import Saved
 from jaxpipe.runtime.watchdog import Cause, CauseKind, Watchdog, has_ended, mark_ended
@@ -233,12 +242,32 @@ def _train_first(
     facts = {**job.description, "resume": resume, "plan": resolved_plan_text(resolved)}
     del facts["hardware"]  # hosts may differ in it
     check_same_everywhere(transport, facts, timeout_s=timeout_s)
+    _check_place(member.config, transport, timeout_s=timeout_s)
     checkpoint = None
     if isinstance(found, Available):
         checkpoint = fetched_checkpoint(job, transport, found, timeout_s=timeout_s)
+    elif resume and job.checkpoint.folder is not None:
+        checkpoint = stored_checkpoint(job, transport, found, timeout_s=timeout_s)
     elif resume:
         checkpoint = agree_on_checkpoint(transport, found, timeout_s=timeout_s)
     return _train(member, job, checkpoint)
+
+
+def _check_place(config: Config, transport: Transport, *, timeout_s: float) -> None:
+    """Check that all ranks can write to the object storage of the run, if it has some.
+
+    Raises:
+        ConfigError: one cannot; all ranks raise it.
+    """
+    if config.checkpoint.folder is None:
+        return
+    problem = ""
+    try:
+        check_place(config)
+    except ConfigError as error:
+        problem = f"{error} (on {socket.gethostname()})"
+    if problem := first_text(transport, problem, tag=GATHER_TAG, timeout_s=timeout_s):
+        raise ConfigError(problem)
 
 
 def _train_on(member: Member, survivor: Survivor) -> Outcome | Stopped | None:

@@ -539,9 +539,14 @@ class CheckpointConfig:
     """Interval between checkpoints [steps]."""
     keep: int = 2
     """Number of checkpoints that are kept, the newest ones."""
+    folder: str | None = None
+    """Object storage for the checkpoints, as `s3://BUCKET/PREFIX` or another URL of fsspec, with
+    the extra `object-storage`; by default they are in the folder of the run."""
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("every", "keep"))
+        if self.folder is not None:
+            _check_url("folder", self.folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -586,6 +591,25 @@ def _check(
     for name in (*above_zero, *not_negative):
         if getattr(section, name) == inf:
             raise ValueError(f"`{name}` must be finite, is {getattr(section, name)}")
+
+
+def _check_url(name: str, url: str) -> None:
+    """Check that a string can be the URL of a prefix in object storage, without a password.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    scheme, _, rest = url.partition("://")
+    if "@" in rest.partition("/")[0]:  # the value is not shown: it would be in logs
+        raise ValueError(
+            f"`{name}` must be a URL without credentials, which would be in files and logs; "
+            "set them in the environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    if not scheme or not rest.strip("/") or not url.isprintable():
+        raise ValueError(
+            f"`{name}` must be a URL as s3://BUCKET/PREFIX, is {url!r:.80}; leave it out for "
+            "checkpoints in the folder of the run"
+        )
 
 
 def check_path(name: str, path: str) -> None:

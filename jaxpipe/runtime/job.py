@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Plan
+from jaxpipe.runtime.checkpoint import Folder, checkpoint_place
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.config import (
     CheckpointConfig,
@@ -68,6 +69,17 @@ class Job:
         """The truth of this run's figures; the environment may say that links are emulated."""
         plan = self.description.get("config", {}).get("plan", {})
         return truth_of(self.run, environment, cluster=plan.get("cluster", "of the plan"))
+
+    @property
+    def checkpoints(self) -> Folder:
+        """Where the checkpoints of the run are: its folder, or object storage."""
+        return checkpoint_place(self.folder, self.checkpoint.folder)
+
+    @property
+    def has_own_checkpoints(self) -> bool:
+        """Whether each host has a part of the checkpoints, on a disk of its own."""
+        is_apart = self.disks is not None and not self.disks.is_shared
+        return is_apart and self.checkpoint.folder is None
 
     @property
     def metrics_file(self) -> Path:

@@ -42,7 +42,7 @@ def gather_on_rank_0(job: Job, transport: Transport) -> None:
         CheckpointError: a file could not be read, written or verified.
         DeadlineError: a message took longer than `run.startup_timeout_s`.
     """
-    if job.disks is None or job.disks.is_shared:
+    if job.disks is None or not job.has_own_checkpoints:
         return
     timeout_s = job.run.startup_timeout_s
     last = newest_available(transport, job.disks, job.folder, timeout_s=timeout_s)

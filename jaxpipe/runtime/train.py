@@ -18,7 +18,7 @@ from typing import Any
 from jaxpipe.comm import LoggedTransport, MessageLog, Transport
 from jaxpipe.errors import RunError
 from jaxpipe.jaxpr import warn_if_untested
-from jaxpipe.runtime.checkpoint import latest
+from jaxpipe.runtime.checkpoint import Folder, latest
 from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.checkpoint.own_disks.commit_by_message import CommitByMessage
 from jaxpipe.runtime.checkpoint.own_disks.copies import copies_of
@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 class Outcome:
     """The files of a completed run; `picture` is None if it was not drawn."""
 
-    checkpoint: Path
+    checkpoint: Folder
     metrics: Path
     trace: Path
     picture: Path | None
@@ -70,7 +70,7 @@ class Stopped:
     """A run that was stopped on request, after a step from whose checkpoint it can resume."""
 
     step: int
-    checkpoint: Path
+    checkpoint: Folder
 
 
 def train(
@@ -149,7 +149,7 @@ def train(
     if trace is None:
         return None
     if last_step < job.train.steps:
-        return Stopped(step=last_step, checkpoint=latest(job.folder))
+        return Stopped(step=last_step, checkpoint=latest(job.checkpoints))
     return _outcome(job, trace)
 
 
@@ -246,17 +246,18 @@ class _Training:
 def _saver(job: Job, transport: Transport, *, hooks: Hooks) -> Saver:
     """Return what saves checkpoints, on the shared folder or on the disks of the hosts."""
     common: Any = {
-        "folder": job.folder,
         "keep": job.checkpoint.keep,
         "timeout_s": job.run.timeout_s,
         "hooks": hooks,
     }
-    if job.disks is None or job.disks.is_shared:
-        return Saver(transport, **common)
-    # Copies cross links between hosts while other ranks wait: that takes longer than a step.
-    apart = {**common, "timeout_s": max(job.run.timeout_s, job.run.startup_timeout_s)}
-    copies = copies_of(job.plan, job.disks)
-    return Saver(transport, **apart, apart=CommitByMessage(transport, copies, **apart))
+    # Copies and uploads cross slow links while other ranks wait: that takes longer than a step.
+    far = {**common, "timeout_s": max(job.run.timeout_s, job.run.startup_timeout_s)}
+    if job.has_own_checkpoints:
+        assert job.disks is not None
+        copies, far = copies_of(job.plan, job.disks), {**far, "folder": job.folder}
+        return Saver(transport, **far, apart=CommitByMessage(transport, copies, **far))
+    is_near = job.checkpoint.folder is None
+    return Saver(transport, **(common if is_near else far), folder=job.checkpoints)
 
 
 def _restored(worker: Worker, saved: Saved | None) -> tuple[OuterLoop | None, TrainState, int]:
@@ -289,14 +290,14 @@ def _outcome(job: Job, trace: Trace) -> Outcome:
     folder = job.folder
     picture = folder / PICTURE_FILE if job.run.pictures else None
     picture = write_trace(trace, path=folder / TRACE_FILE, picture=picture)
-    return replace(outcome_in(folder), picture=picture)
+    return replace(outcome_in(folder, job.checkpoints), picture=picture)
 
 
-def outcome_in(folder: Path) -> Outcome:
-    """Return the files of a completed run in its folder."""
+def outcome_in(folder: Path, checkpoints: Folder) -> Outcome:
+    """Return the files of a completed run in its folder, and its last checkpoint."""
     picture = folder / PICTURE_FILE
     return Outcome(
-        checkpoint=latest(folder),
+        checkpoint=latest(checkpoints),
         metrics=folder / METRICS_FILE,
         trace=folder / TRACE_FILE,
         picture=picture if picture.exists() else None,

@@ -13,6 +13,7 @@ from jaxpipe.plan import ResolvedPlan
 from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.prepare_run import PLAN_FILE, prepare
 from jaxpipe.run.rank import Start, receive_plan, run_rank
+from jaxpipe.topo.write import cluster_toml
 from tests.runtime.training import tiny_tree
 
 
@@ -31,6 +32,29 @@ def test_all_ranks_receive_the_plan_of_rank_0(tmp_path: Path, dataset: Path) -> 
     assert [each.resolved for each in others] == [first.resolved] * 3
     assert [each.cluster for each in others] == [None] * 3
     assert (tmp_path / "run" / PLAN_FILE).exists()
+
+
+def test_shaped_ranks_receive_the_cluster_of_rank_0(tmp_path: Path, dataset: Path) -> None:
+    links = topo.load("two-region")
+    (tmp_path / "links.toml").write_text(cluster_toml(links))
+
+    def receive(transport: Transport) -> Start:
+        file = "links.toml" if transport.rank == 0 else "missing/links.toml"
+        tree = tiny_tree(
+            tmp_path / "run",
+            dataset,
+            run={"transport": "shaped"},
+            plan={"cluster": str(tmp_path / file)},
+        )
+        with ExitStack() as held:
+            received = receive_plan(transport, Start(config=config_from(tree)), held)
+        assert received is not None
+        return received
+
+    for each in run_ranks(4, receive):
+        assert each.cluster is not None
+        assert each.cluster.regions == links.regions
+        assert (each.cluster.bandwidth_bytes_per_s == links.bandwidth_bytes_per_s).all()
 
 
 def test_a_run_in_a_folder_that_is_in_use_is_refused_on_all_ranks(

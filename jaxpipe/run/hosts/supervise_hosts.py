@@ -18,14 +18,15 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
 
-from jaxpipe.config import load_config
+from jaxpipe.config import load_config, place_of
+from jaxpipe.errors import CheckpointError
 from jaxpipe.run.drift.adopt import adopted_in
 from jaxpipe.run.hosts.host_plan import HostPlan
 from jaxpipe.run.hosts.joining import Joining
 from jaxpipe.run.hosts.placed_job import answering
 from jaxpipe.run.prepare_run import forget_last_end
 from jaxpipe.run.supervise import EndKind
-from jaxpipe.runtime.checkpoint.folders import committed_folders
+from jaxpipe.runtime.checkpoint import Folder, committed
 from jaxpipe.runtime.process.mpirun import Wish
 from jaxpipe.runtime.watchdog import Cause, CauseKind, has_ended, have_begun, read_cause
 
@@ -62,13 +63,15 @@ class End(Enum):
     FAILED = auto()
 
 
-def end_of(code: int, folder: Path, *, steps: int, was_asked: bool) -> End:
+def end_of(
+    code: int, folder: Path, *, steps: int, was_asked: bool, place: Folder | None = None
+) -> End:
     """Return how an attempt has ended, by its exit code and by what its ranks have left.
 
     An `mpirun` that has lost a host ends with 0; so the mark of ranks that end in order decides.
     """
     if code == 0 and has_ended(folder):
-        if (newest_step(folder) or 0) >= steps:
+        if (newest_step(place or folder) or 0) >= steps:
             return End.DONE
         if was_asked:
             return End.JOINED
@@ -77,12 +80,15 @@ def end_of(code: int, folder: Path, *, steps: int, was_asked: bool) -> End:
     return kinds.get(EndKind.of(code), End.FAILED)
 
 
-def newest_step(folder: Path) -> int | None:
-    """Return the newest step that is committed on this disk, None if there is none.
+def newest_step(place: Folder) -> int | None:
+    """Return the newest step that is committed on this disk, or in object storage; None if none is.
 
     Its shards may lie on other disks: ranks verify them.
     """
-    return max(committed_folders(folder), default=None)
+    try:
+        return max(committed(place), default=None)
+    except CheckpointError:  # object storage does not answer: ranks will say so
+        return None
 
 
 class HostsSupervisor:
@@ -93,6 +99,7 @@ class HostsSupervisor:
         self._joining = joining
         config = load_config(run.config, run.settings, notice=None)
         self._folder, self._steps = Path(config.run.folder), config.train.steps
+        self._place = place_of(config)
         self._failures = _Failures()
         self._known = list(joining.there)
 
@@ -102,7 +109,7 @@ class HostsSupervisor:
         Raises:
             UserError: the configuration has become wrong, or its cluster.
         """
-        from_step = newest_step(self._folder) if resume else None
+        from_step = newest_step(self._place) if resume else None
         attempt = _Attempt(number=1, plan=plan, from_step=from_step)
         while True:
             ended = self._run_attempt(attempt)
@@ -110,7 +117,7 @@ class HostsSupervisor:
             found = self._following(ended)
             following = None
             if found is not None:
-                next_step = newest_step(self._folder)
+                next_step = newest_step(self._place)
                 following = _Attempt(number=attempt.number + 1, plan=found, from_step=next_step)
             self._run.show(
                 _report(ended, following, there=self._joining.there, folder=self._folder)
@@ -130,7 +137,7 @@ class HostsSupervisor:
             poll=watch.poll,
         )
         was_asked = bool(self._joining.accepted)
-        end = end_of(code, self._folder, steps=self._steps, was_asked=was_asked)
+        end = end_of(code, self._folder, steps=self._steps, was_asked=was_asked, place=self._place)
         cause = read_cause(self._folder) if end is End.FAILED else None
         return _Ended(attempt=attempt, code=code, end=end, cause=cause)
 

@@ -11,39 +11,51 @@
 
 - `checkpoint`: commit and read a checkpoint as a whole; `folders`: where it is, `prune`
 - `manifest`, `shard`: its files, verified when written and when read
+- `checkpoint_files`, `stores`: the same in a local folder and in `object_storage`
 - `tensor_names`: names of tensors that any partition of the layers can read
 - `newest_valid`, `agree`: which checkpoint a run resumes from, on all ranks
 - `make_room`: remove old checkpoints from a disk that is full
 - `save_parts`: what a rank contributes; `async_saver`: save while the training continues
 - `own_disks`: all of this where the hosts share no folder
+- `object_storage`: all of this behind a URL
 
 The package needs neither jax nor MPI; `agree`, `async_saver` and `own_disks` do, and are imported
 by themselves.
 """
 
 from jaxpipe.runtime.checkpoint.checkpoint import Checkpoint, Read, commit, open_checkpoint, verify
+from jaxpipe.runtime.checkpoint.checkpoint_files import Folder
 from jaxpipe.runtime.checkpoint.folders import (
     begin_checkpoint,
     discard,
-    latest,
     partial_folder,
     prune,
 )
 from jaxpipe.runtime.checkpoint.manifest import TensorEntry
 from jaxpipe.runtime.checkpoint.newest_valid import newest_valid
 from jaxpipe.runtime.checkpoint.shard import write_shard
+from jaxpipe.runtime.checkpoint.stores import (
+    checkpoint_place,
+    committed,
+    folder_named,
+    latest,
+)
 from jaxpipe.runtime.checkpoint.streamed_shard import StreamedTensor, write_streamed_shard
 from jaxpipe.runtime.checkpoint.tensor_names import flatten, names, restore, shapes
 
 __all__ = [
     "Checkpoint",
+    "Folder",
     "Read",
     "StreamedTensor",
     "TensorEntry",
     "begin_checkpoint",
+    "checkpoint_place",
     "commit",
+    "committed",
     "discard",
     "flatten",
+    "folder_named",
     "latest",
     "names",
     "newest_valid",

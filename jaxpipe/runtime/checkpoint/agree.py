@@ -1,9 +1,7 @@
 """Broadcast of the checkpoint that rank 0 has chosen; not in the package, which needs no jax."""
 
-from pathlib import Path
-
 from jaxpipe.comm import BROADCAST_TAG, Transport, broadcast_bytes
-from jaxpipe.runtime.checkpoint import Checkpoint, open_checkpoint
+from jaxpipe.runtime.checkpoint import Checkpoint, folder_named, open_checkpoint
 
 
 def agree_on_checkpoint(
@@ -22,4 +20,4 @@ def agree_on_checkpoint(
     if transport.rank == 0:
         name = b"" if found is None else str(found.folder).encode()  # a broadcast has a payload
     folder = broadcast_bytes(transport, name, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s)
-    return open_checkpoint(Path(folder.decode())) if folder else None
+    return open_checkpoint(folder_named(folder.decode())) if folder else None

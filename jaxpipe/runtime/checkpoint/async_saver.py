@@ -6,34 +6,26 @@
     thread             └ write, read back ─ gather ─ commit ─ prune ┘
 
 Training stops for the copy, and for a save that is still under way when the next one begins. If
-a checkpoint cannot be saved, a warning says so and training continues. On a disk without room for
-one more than `keep`, the oldest is removed before the next is written.
+a checkpoint cannot be saved, a warning says so and training continues.
 
-Where the hosts share no folder, `own_disks.commit_by_message` saves in the same thread instead.
+Checkpoints go to a folder that all ranks share, or to object storage (`stores`). Where the hosts
+share no folder, `own_disks.commit_by_message` saves in the same thread instead.
 """
 
 import logging
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
 from jaxpipe.comm import SAVE_TAG, Transport, broadcast_bytes, gather_bytes
 from jaxpipe.comm.serial_executor import SerialExecutor
 from jaxpipe.errors import CheckpointError
-from jaxpipe.runtime.checkpoint import (
-    TensorEntry,
-    begin_checkpoint,
-    commit,
-    discard,
-    partial_folder,
-    prune,
-    write_shard,
-)
-from jaxpipe.runtime.checkpoint.make_room import make_room, most_with_room
+from jaxpipe.runtime.checkpoint import Folder, TensorEntry
 from jaxpipe.runtime.checkpoint.own_disks.commit_by_message import CommitByMessage
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot, Written
+from jaxpipe.runtime.checkpoint.stores import store_in
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
 
 logger = logging.getLogger(__name__)
@@ -50,7 +42,7 @@ class Saver:
         self,
         transport: Transport,
         *,
-        folder: Path,
+        folder: Folder,
         keep: int,
         timeout_s: float,
         hooks: Hooks = NO_HOOKS,
@@ -58,9 +50,7 @@ class Saver:
     ) -> None:
         self._apart = apart
         self._transport = transport
-        self._folder = folder
-        self._keep = keep
-        self._most: int | None = None
+        self._store = store_in(folder, keep=keep, hooks=hooks)
         self._timeout_s = timeout_s
         self._hooks = hooks
         self._thread: SerialExecutor | None = None
@@ -113,8 +103,8 @@ class Saver:
     def _save(self, snapshot: Snapshot) -> str | None:
         """Save, together with all other ranks; on rank 0, return what failed."""
         transport, timeout_s = self._transport, self._timeout_s
-        # The folder must exist before any rank writes to it; without one, all return here.
-        failure = self._make_folder(snapshot.step) if transport.rank == 0 else None
+        # A folder must exist before any rank writes to it; without one, all return here.
+        failure = self._begin(snapshot.step) if transport.rank == 0 else None
         message = None if failure is None else failure.encode()
         if broadcast_bytes(transport, message, root=0, tag=SAVE_TAG, timeout_s=timeout_s):
             return failure
@@ -128,40 +118,33 @@ class Saver:
             return None
         return self._commit([msgspec.json.decode(p, type=Written) for p in payloads], snapshot)
 
-    def _make_folder(self, step: int) -> str:
-        """Return an empty string, or why there is no folder."""
+    def _begin(self, step: int) -> str:
+        """Return an empty string, or why nothing can be saved."""
         try:
-            make_room(self._folder, most=self._most)
-            begin_checkpoint(self._folder, step=step)
-        except OSError as error:
+            self._store.begin(step=step)
+        except (OSError, CheckpointError) as error:
             return str(error)
         return ""
 
     def _write(self, snapshot: Snapshot) -> Written:
-        folder = partial_folder(self._folder, step=snapshot.step)
         entries: tuple[TensorEntry, ...] = ()
         try:
             for name, tensors in snapshot.shards.items():
-                entries += write_shard(folder, name, tensors)
+                entries += self._store.write(name, tensors, step=snapshot.step)
         except (OSError, CheckpointError) as error:
             return Written.of(error)
         return Written(entries=entries)
 
     def _commit(self, written: list[Written], snapshot: Snapshot) -> str | None:
-        folder = partial_folder(self._folder, step=snapshot.step)
         failures = [each for each in written if each.failure]
         try:
             if not failures:
                 entries = [entry for each in written for entry in each.entries]
-                self._hooks.before_save_phase(SavePhase.MANIFEST)
-                commit(folder, entries, snapshot.metadata, hooks=self._hooks)
-                self._hooks.before_save_phase(SavePhase.PRUNE)
-                prune(self._folder, keep=self._keep, newest=snapshot.step, hooks=self._hooks)
+                self._store.commit(entries, snapshot.metadata, step=snapshot.step)
         except (OSError, CheckpointError) as error:
             failures.append(Written.of(error))
         if not failures:
             return None
-        # A partial checkpoint would take the space that the next save needs.
-        discard(folder)
-        self._most = most_with_room(self._folder, failures[0].number) or self._most
+        with suppress(OSError):  # what stays is removed by the next save
+            self._store.abandon(step=snapshot.step, number=failures[0].number)
         return failures[0].failure

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from jaxpipe.errors import CheckpointError
+from jaxpipe.runtime.checkpoint.checkpoint_files import Folder, files_of
 from jaxpipe.runtime.checkpoint.folders import put_in_place, step_of
 from jaxpipe.runtime.checkpoint.manifest import (
     Manifest,
@@ -35,7 +36,7 @@ class Checkpoint:
     disks hold, of a run whose hosts share no folder (`own_disks`).
     """
 
-    folder: Path
+    folder: Folder
     step: int
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorEntry]
@@ -152,14 +153,23 @@ def verify(checkpoint: Checkpoint) -> None:
             that is not.
     """
     folder = checkpoint.folder
-    for file, names in checkpoint.names_by_file.items():
-        _check_listed(checkpoint, file, names)
-    for path in sorted(folder.glob("*.safetensors")):
-        if path.name not in checkpoint.names_by_file:
-            raise corrupt(path, "the manifest does not list it")
+    check_headers(checkpoint)
+    for file in files_of(folder).strays():
+        if file not in checkpoint.names_by_file:
+            raise corrupt(folder / file, "the manifest does not list it")
     # One at a time: a whole checkpoint may not fit into memory.
     for entry in (*checkpoint.tensors.values(), *checkpoint.copies):
         read_shard(folder, entry.file, [entry])
+
+
+def check_headers(checkpoint: Checkpoint) -> None:
+    """Check the length and the header of every file, and read no tensor.
+
+    Raises:
+        CheckpointError: a file is missing, truncated, or holds other tensors.
+    """
+    for file, names in checkpoint.names_by_file.items():
+        _check_listed(checkpoint, file, names)
 
 
 def verify_file(checkpoint: Checkpoint, file: str) -> None:
@@ -186,7 +196,7 @@ def _check_listed(checkpoint: Checkpoint, file: str, names: set[str]) -> None:
         check_shard(folder, file, names)
 
 
-def open_checkpoint(folder: Path) -> Checkpoint:
+def open_checkpoint(folder: Folder) -> Checkpoint:
     """Open a committed checkpoint; only its manifest is read.
 
     Raises:
@@ -195,7 +205,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     return checkpoint_of(folder, read_manifest(folder))
 
 
-def checkpoint_of(folder: Path, manifest: Manifest) -> Checkpoint:
+def checkpoint_of(folder: Folder, manifest: Manifest) -> Checkpoint:
     """Return the checkpoint that a manifest describes, with its files in this folder."""
     return Checkpoint(
         folder=folder,

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from jaxpipe.errors import CheckpointError
+from jaxpipe.runtime.checkpoint.checkpoint_files import Folder
 from jaxpipe.runtime.checkpoint.manifest import MANIFEST
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
 from jaxpipe.runtime.storage.atomic_write import sync_folder
@@ -73,28 +74,13 @@ def put_in_place(folder: Path) -> Path:
     return final
 
 
-def step_of(folder: Path) -> int:
+def step_of(folder: Folder) -> int:
     """Return the step of a folder of any of the three kinds.
 
     >>> step_of(Path("run/checkpoints/step-00000100.partial"))
     100
     """
     return int(folder.name.removeprefix("step-").partition(".")[0])
-
-
-def latest(run_folder: Path) -> Path:
-    """Return the committed checkpoint of the highest step.
-
-    Raises:
-        CheckpointError: there is none.
-    """
-    committed = committed_folders(run_folder)
-    if not committed:
-        raise CheckpointError(
-            f"the folder of a run holds checkpoints: {run_folder} has none; name another, or "
-            "train first, without `--resume`"
-        )
-    return committed[max(committed)]
 
 
 def newest_first(run_folder: Path) -> tuple[Path, ...]:

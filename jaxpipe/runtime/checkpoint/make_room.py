@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxpipe.errors import CheckpointError
+from jaxpipe.runtime.checkpoint.checkpoint_files import Folder
 from jaxpipe.runtime.checkpoint.folders import committed_folders, discard, remove_remains
 from jaxpipe.runtime.checkpoint.newest_valid import newest_valid
 
@@ -48,7 +49,7 @@ def most_with_room(run_folder: Path, number: int | None) -> int | None:
     return max(1, count - 1) if is_full or number == errno.EDQUOT else None
 
 
-def _newest_intact(run_folder: Path) -> Path:
+def _newest_intact(run_folder: Path) -> Folder:
     return newest_valid(run_folder).folder
 
 
@@ -56,7 +57,7 @@ def make_room(
     run_folder: Path,
     *,
     most: int | None = None,
-    newest: Callable[[Path], Path] = _newest_intact,
+    newest: Callable[[Path], Folder] = _newest_intact,
 ) -> None:
     """Remove the oldest checkpoints until there is room for another, of the size of the newest.
 

@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 
 from jaxpipe.errors import CheckpointError
+from jaxpipe.runtime.checkpoint.checkpoint_files import Folder, files_of
 from jaxpipe.runtime.storage.atomic_write import write_durably
 from jaxpipe.runtime.storage.checksum import seal, unseal
-from jaxpipe.topo.regular_file import check_inside, read_regular
+from jaxpipe.topo.regular_file import check_inside
 
 Dtype: TypeAlias = Literal[
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -45,7 +46,7 @@ class TensorEntry:
         return f"{self.dtype}{list(self.shape)}"
 
 
-def corrupt(path: Path, problem: str | Exception) -> CheckpointError:
+def corrupt(path: object, problem: str | Exception) -> CheckpointError:
     """Return the error of a checkpoint file that differs from what was saved."""
     if isinstance(problem, OSError):  # its text repeats the path
         problem = problem.strerror or problem
@@ -92,22 +93,21 @@ def sealed(manifest: Manifest) -> bytes:
     return seal(msgspec.to_builtins(manifest), version=_VERSION)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Folder) -> Manifest:
     """Read `manifest.json`.
 
     Raises:
         CheckpointError: it is missing, corrupt or of another format version, or names a file
             outside of its folder.
     """
-    path = folder / MANIFEST
     try:
-        content = read_regular(path, most_bytes=_MOST_BYTES)
-    except OSError as error:
-        raise corrupt(path, error) from None
+        content = files_of(folder).content(MANIFEST, most_bytes=_MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise corrupt(folder / MANIFEST, error) from None
     return parse_manifest(content, folder)
 
 
-def parse_manifest(content: bytes, folder: Path) -> Manifest:
+def parse_manifest(content: bytes, folder: Folder) -> Manifest:
     """Return the manifest with this content, of a folder.
 
     Raises:
@@ -116,7 +116,7 @@ def parse_manifest(content: bytes, folder: Path) -> Manifest:
     try:
         manifest = msgspec.convert(unseal(content, version=_VERSION), Manifest)
         for entry in (*manifest.tensors, *manifest.copies):
-            check_inside(entry.file, folder)
+            check_inside(entry.file, Path())
     except (OSError, ValueError, msgspec.ValidationError) as error:
         raise corrupt(folder / MANIFEST, error) from None
     return manifest

@@ -4,19 +4,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast, get_args
 
-import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy, for which safetensors asks by name
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError
+from jaxpipe.runtime.checkpoint.checkpoint_files import Folder, files_of
 from jaxpipe.runtime.checkpoint.manifest import Dtype, TensorEntry, corrupt
 from jaxpipe.runtime.storage.atomic_write import mode_by_umask, sync_file, sync_folder
 from jaxpipe.runtime.storage.checksum import checksum_array, checksum_bytes
-from jaxpipe.topo.regular_file import check_regular
-
-_LENGTH_BYTES = 8
-"""Of the length of the header, with which a safetensors file begins."""
 
 
 def write_shard(
@@ -33,7 +29,7 @@ def write_shard(
     """
     file = f"{name}.safetensors"
     arrays = {key: np.asarray(tensor, order="C") for key, tensor in tensors.items()}
-    entries = tuple(_entry(key, array, file=file) for key, array in arrays.items())
+    entries = entries_of(arrays, file=file)
     try:
         with mode_by_umask(folder / file):
             save_file(arrays, folder / file)
@@ -54,69 +50,72 @@ def unwritable(path: Path, error: Exception) -> CheckpointError:
     )
 
 
-def read_shard(folder: Path, file: str, entries: Iterable[TensorEntry]) -> dict[str, np.ndarray]:
+def read_shard(folder: Folder, file: str, entries: Iterable[TensorEntry]) -> dict[str, np.ndarray]:
     """Read the tensors of some entries of one file.
 
     Raises:
         CheckpointError: the file or a tensor is missing, or a tensor differs from its entry.
     """
-    path = folder / file
     tensors: dict[str, np.ndarray] = {}
+    expected = {entry.name: entry for entry in entries}
     try:
-        check_regular(path.lstat(), path)  # a pipe would be waited for
-        with safe_open(path, framework="numpy") as opened:
-            for entry in entries:
-                tensors[entry.name] = tensor = opened.get_tensor(entry.name)
-                _verify(tensor, entry, path)
-    except (OSError, SafetensorError, AttributeError, ValueError) as error:
-        raise corrupt(path, error) from None
+        with files_of(folder).shard(file) as opened:
+            for name, tensor in opened.tensors(tuple(expected)):
+                _verify(tensor, expected[name], folder / file)
+                tensors[name] = tensor
+    except (OSError, ValueError) as error:
+        raise corrupt(folder / file, error) from None
     return tensors
 
 
-def check_shard(folder: Path, file: str, names: Iterable[str]) -> None:
+def check_shard(folder: Folder, file: str, names: Iterable[str]) -> None:
     """Check that the file is whole and lists exactly the tensors of these names; reads none.
 
     Raises:
         CheckpointError: it is missing, truncated, or lists other tensors.
     """
-    path, expected, listed = folder / file, set(names), listed_in(folder, file)
+    expected, listed = set(names), listed_in(folder, file)
     if missing := expected - listed:
-        raise corrupt(path, f"it lacks the tensor {min(missing)}")
+        raise corrupt(folder / file, f"it lacks the tensor {min(missing)}")
     if unknown := listed - expected:
-        raise corrupt(path, f"it holds the tensor {min(unknown)}, which the manifest lacks")
+        raise corrupt(
+            folder / file, f"it holds the tensor {min(unknown)}, which the manifest lacks"
+        )
 
 
-def listed_in(folder: Path, file: str) -> set[str]:
+def listed_in(folder: Folder, file: str) -> set[str]:
     """Return the names of the tensors that a whole file holds, by its header.
 
     Raises:
         CheckpointError: it is missing or truncated.
     """
-    path = folder / file
     try:
-        check_regular(path.lstat(), path)
-        with safe_open(path, framework="numpy") as opened:
+        with files_of(folder).shard(file) as opened:
             return set(opened.keys())
-    except (OSError, SafetensorError) as error:
-        raise corrupt(path, error) from None
+    except (OSError, ValueError) as error:
+        raise corrupt(folder / file, error) from None
 
 
-def checksum_header(folder: Path, file: str) -> str:
+def checksum_header(folder: Folder, file: str) -> str:
     """Return the checksum of what precedes the tensors: the length of the list, and the list.
 
     Raises:
         CheckpointError: the file is missing or truncated.
     """
-    path = folder / file
     try:
-        check_regular(path.lstat(), path)
-        with path.open("rb") as opened:
-            length = int.from_bytes(begin := opened.read(_LENGTH_BYTES), "little")
-            if length > path.stat().st_size - _LENGTH_BYTES:
-                raise corrupt(path, "its header is longer than the file")
-            return checksum_bytes(begin + opened.read(length))
-    except OSError as error:
-        raise corrupt(path, error) from None
+        with files_of(folder).shard(file) as opened:
+            return checksum_bytes(opened.header)
+    except (OSError, ValueError) as error:
+        raise corrupt(folder / file, error) from None
+
+
+def entries_of(arrays: Mapping[str, np.ndarray], *, file: str) -> tuple[TensorEntry, ...]:
+    """Return the entries of the tensors of one file.
+
+    Raises:
+        CheckpointError: a dtype is not supported by the format.
+    """
+    return tuple(_entry(name, array, file=file) for name, array in arrays.items())
 
 
 def _entry(name: str, array: np.ndarray, *, file: str) -> TensorEntry:
@@ -135,7 +134,7 @@ def _entry(name: str, array: np.ndarray, *, file: str) -> TensorEntry:
     )
 
 
-def _verify(tensor: np.ndarray, entry: TensorEntry, path: Path) -> None:
+def _verify(tensor: np.ndarray, entry: TensorEntry, path: object) -> None:
     layout = f"{tensor.dtype.name}{list(tensor.shape)}"
     if layout != entry.layout:
         raise corrupt(path, f"the tensor {entry.name} is {layout}, not {entry.layout}")

@@ -41,6 +41,7 @@ from jaxpipe.runtime.metrics.step_result import StepEnd
 from jaxpipe.runtime.recovery.last_state import LastState
 from jaxpipe.runtime.recovery.state_transfer import Offer, TransferredState, transfer_state
 from jaxpipe.runtime.resume_apart import fetched_checkpoint
+from jaxpipe.runtime.resume_stored import stored_checkpoint
 from jaxpipe.runtime.train_snapshot import Saved, needed_tensors, own_tensors, to_metadata
 from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause, write_cause
 
@@ -239,7 +240,7 @@ def _from_disk(transport: Transport, job: Job, *, timeout_s: float) -> Saved | N
     Where the hosts share no folder, that of the disks that are left.
     """
     folder, found = job.folder, None
-    if job.disks is not None and not job.disks.is_shared:
+    if job.disks is not None and job.has_own_checkpoints:
         try:
             available = newest_available(transport, job.disks, folder, timeout_s=timeout_s)
         except CheckpointError:  # which all ranks raise
@@ -247,7 +248,9 @@ def _from_disk(transport: Transport, job: Job, *, timeout_s: float) -> Saved | N
         return fetched_checkpoint(job, transport, available, timeout_s=timeout_s)
     if transport.rank == 0:
         with suppress(CheckpointError):
-            found = newest_valid(folder)
+            found = newest_valid(job.checkpoints)
+    if job.checkpoint.folder is not None:
+        return stored_checkpoint(job, transport, found, timeout_s=timeout_s)
     return agree_on_checkpoint(transport, found, timeout_s=timeout_s)
 
 

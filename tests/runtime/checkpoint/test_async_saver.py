@@ -12,8 +12,7 @@ import pytest
 
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.errors import RunError
-from jaxpipe.runtime.checkpoint import TensorEntry, newest_valid, write_shard
-from jaxpipe.runtime.checkpoint import async_saver as saver_module
+from jaxpipe.runtime.checkpoint import TensorEntry, newest_valid, shared_folder, write_shard
 from jaxpipe.runtime.checkpoint.async_saver import Saver, Snapshot
 from tests.runtime.training import run_tree, tiny_tree
 
@@ -65,7 +64,7 @@ def test_all_saves_run_in_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyP
             saver.begin(snapshot(0, step=step))
         assert saver.close() is None
 
-    monkeypatch.setattr(saver_module, "write_shard", write)
+    monkeypatch.setattr(shared_folder, "write_shard", write)
     run_ranks(1, work)
     (thread,) = threads
     assert not thread.is_alive()
@@ -80,7 +79,7 @@ def test_it_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.Monke
         assert may_write.wait(20.0)
         return write_shard(folder, name, tensors)
 
-    monkeypatch.setattr(saver_module, "write_shard", write_late)
+    monkeypatch.setattr(shared_folder, "write_shard", write_late)
 
     def work(transport: Transport) -> None:
         saver = saver_of(transport, tmp_path)
@@ -100,7 +99,7 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, *, shard: str, step: int) -> None
             raise OSError(errno.ENOSPC, "No space left on device")
         return write_shard(folder, name, tensors)
 
-    monkeypatch.setattr(saver_module, "write_shard", write)
+    monkeypatch.setattr(shared_folder, "write_shard", write)
 
 
 @pytest.mark.slow
@@ -197,7 +196,7 @@ def test_a_quota_does_not_show_in_the_free_space(
             raise OSError(errno.EDQUOT, "Disk quota exceeded")
         return write_shard(folder, name, tensors)
 
-    monkeypatch.setattr(saver_module, "write_shard", write)
+    monkeypatch.setattr(shared_folder, "write_shard", write)
     # One save is lost: that it does not fit shows only then.
     assert save_all(tmp_path, keep=3, change={}) == [False, False, False, True, False, False]
     assert steps(tmp_path) == [f"step-0000000{step}" for step in (3, 5, 6)]

@@ -37,9 +37,10 @@ def test_pieces_make_the_file_of_a_whole_write(tmp_path: Path) -> None:
     entries = write_streamed_shard(folder, "parameters", streamed)
     whole = begin_checkpoint(tmp_path / "whole", step=0)
     assert entries == write_shard(whole, "parameters", ARRAYS)
-    checkpoint = open_checkpoint(commit(folder, entries, {}))
-    assert (checkpoint.folder / "parameters.safetensors").stat().st_mode & 0o777 == 0o644
-    read = load_file(checkpoint.folder / "parameters.safetensors")
+    committed = commit(folder, entries, {})
+    checkpoint = open_checkpoint(committed)
+    assert (committed / "parameters.safetensors").stat().st_mode & 0o777 == 0o644
+    read = load_file(committed / "parameters.safetensors")
     for held in (checkpoint.read(ARRAYS), read):
         assert held.keys() == ARRAYS.keys()
         for name, array in ARRAYS.items():

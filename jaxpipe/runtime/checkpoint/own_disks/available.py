@@ -149,7 +149,7 @@ def _held(
     held: list[str] = []
     if disks.leads(transport.rank):
         base = base_folder(folder, content, step=step)
-        held = sorted(_intact(checkpoint_of(base, parse_manifest(content, base))))
+        held = sorted(_intact(base, checkpoint_of(base, parse_manifest(content, base))))
     payloads = exchange_bytes(
         transport, msgspec.json.encode(held), tag=FILE_TAG, timeout_s=timeout_s
     )
@@ -157,9 +157,9 @@ def _held(
     return Available(step=step, content=content, held=tuple(files))
 
 
-def _intact(checkpoint: Checkpoint) -> Iterable[str]:
+def _intact(base: Path, checkpoint: Checkpoint) -> Iterable[str]:
     for file in checkpoint.names_by_file:
-        if not (checkpoint.folder / file).exists():
+        if not (base / file).exists():
             continue
         try:
             verify_file(checkpoint, file)

@@ -32,7 +32,6 @@ from jaxpipe.runtime.checkpoint.checkpoint import commit_manifest, manifest_of
 from jaxpipe.runtime.checkpoint.folders import (
     begin_checkpoint,
     discard,
-    latest,
     partial_folder,
     prune,
 )
@@ -42,6 +41,7 @@ from jaxpipe.runtime.checkpoint.own_disks.copies import Copies
 from jaxpipe.runtime.checkpoint.own_disks.file_transfer import receive_file, send_file
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot, Written
 from jaxpipe.runtime.checkpoint.shard import checksum_header, read_shard, write_shard
+from jaxpipe.runtime.checkpoint.stores import latest
 from jaxpipe.runtime.hooks import Hooks, SavePhase
 from jaxpipe.runtime.storage.atomic_write import sync_file, sync_folder
 from jaxpipe.topo.regular_file import check_inside

@@ -1,0 +1,253 @@
+"""A prefix in object storage and its objects: the one border to fsspec.
+
+Credentials and endpoints are those of the environment, as the libraries behind fsspec document it
+(`AWS_ACCESS_KEY_ID`, `AWS_PROFILE`, `AWS_ENDPOINT_URL`, an instance role); none is in a
+configuration. Every failure becomes an `OSError` with the URL.
+"""
+
+import errno
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as OverdueError
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jaxpipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+Result = TypeVar("Result")
+
+EXTRA = "object-storage"
+ANSWERS_WITHIN_S = 30.0
+"""A store that has not answered after this time is unreachable [s]."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFolder:
+    """The objects whose names begin with `url` and a slash; a prefix exists if one object does.
+
+    >>> folder = open_object_folder("memory://doctest/run")
+    >>> folder.write("step-1/a.txt", [b"tok", b"ens"])
+    >>> folder.sizes()
+    {'step-1/a.txt': 6}
+    >>> (folder / "step-1").read("a.txt"), folder.read_ranges("step-1/a.txt", [(1, 3)])
+    (b'tokens', [b'ok'])
+    >>> folder.remove(["step-1/a.txt"])
+    >>> folder.sizes()
+    {}
+    """
+
+    url: str
+    _files: "AbstractFileSystem"
+
+    def __str__(self) -> str:
+        return self.url
+
+    def __truediv__(self, name: str) -> "ObjectFolder":
+        return ObjectFolder(f"{self.url}/{name}", self._files)
+
+    @property
+    def name(self) -> str:
+        """The last part of the URL."""
+        return self.url.rpartition("/")[2]
+
+    def sizes(self) -> dict[str, int]:
+        """Return the size of each object in bytes, by its name behind the URL and the slash.
+
+        Raises:
+            OSError: the store does not answer, or refuses.
+        """
+        with _errors_of(self.url):
+            root = self._path("")
+            self._files.invalidate_cache()
+            found = self._files.find(root, detail=True)
+            assert isinstance(found, dict), found
+            return {
+                path.removeprefix(root): int(each["size"]) for path, each in sorted(found.items())
+            }
+
+    def size(self, file: str) -> int:
+        """Return the size of an object in bytes.
+
+        Raises:
+            OSError: it is missing, or the store does not answer.
+        """
+        with _errors_of(f"{self.url}/{file}"):
+            self._files.invalidate_cache()
+            found = self._files.size(self._path(file))
+            if found is None:
+                raise OSError("its size is unknown")
+            return found
+
+    def read(self, file: str) -> bytes:
+        """Return a whole object.
+
+        Raises:
+            OSError: it is missing, or the store does not answer.
+        """
+        with _errors_of(f"{self.url}/{file}"):
+            content = self._files.cat_file(self._path(file))
+            assert isinstance(content, bytes), type(content)
+            return content
+
+    def read_ranges(self, file: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return ranges of bytes of an object, each from the first to before the second number.
+
+        Raises:
+            OSError: it is missing or shorter, or the store does not answer.
+        """
+        with _errors_of(f"{self.url}/{file}"):
+            begins, ends = [begin for begin, _ in ranges], [end for _, end in ranges]
+            # Concurrently, where the store allows it; on_error: not in place of the bytes.
+            found = self._files.cat_ranges(
+                [self._path(file)] * len(ranges), begins, ends, on_error="raise"
+            )
+            for (begin, end), content in zip(ranges, found, strict=True):
+                if len(content) != end - begin:
+                    raise OSError(f"it ends before byte {end:,}")
+            return found
+
+    def write(self, file: str, pieces: Iterable[bytes | memoryview]) -> None:
+        """Write an object of these pieces: all of it, or nothing, and replace one of this name.
+
+        At most a few pieces are in memory, and one part of an upload.
+
+        Raises:
+            OSError: the store refuses it, or does not answer.
+        """
+        with _errors_of(f"{self.url}/{file}"):
+            path = self._path(file)
+            opened: Any = self._files.open(path, "wb", autocommit=False)  # of each store its own
+            try:
+                for piece in pieces:
+                    opened.write(piece)
+                opened.close()  # without `autocommit` it uploads, and commits nothing
+                opened.commit()
+            except BaseException:
+                opened.discard()
+                with suppress(AttributeError):  # else it would upload again when it is collected
+                    opened.closed = True
+                raise
+
+    def put(self, file: str, content: bytes) -> None:
+        """Write a small object in one request, and replace one of this name.
+
+        Raises:
+            OSError: the store refuses it, or does not answer.
+        """
+        with _errors_of(f"{self.url}/{file}"):
+            self._files.pipe_file(self._path(file), content)
+
+    def remove(self, files: Iterable[str]) -> None:
+        """Remove objects, in this order; one that is missing is no error.
+
+        Raises:
+            OSError: the store refuses it, or does not answer.
+        """
+        for file in files:
+            with _errors_of(f"{self.url}/{file}"):
+                try:
+                    self._files.rm_file(self._path(file))
+                except FileNotFoundError:
+                    continue
+
+    def check_reachable(self, *, timeout_s: float = ANSWERS_WITHIN_S) -> None:
+        """Check that objects can be written, read, listed and removed here, with a small one.
+
+        Raises:
+            ConfigError: they cannot, or the store has not answered after `timeout_s`.
+        """
+        try:
+            within(self._try_out, timeout_s=timeout_s)
+        except OverdueError:
+            problem = f"it has not answered after {timeout_s:g} s"
+        except OSError as error:
+            problem = error.strerror or str(error)
+        else:
+            return
+        raise ConfigError(
+            f"`checkpoint.folder` must be a URL to which this machine can write, is {self.url!r}: "
+            f"{problem:.400}; check the bucket, the credentials in the environment and the endpoint"
+        )
+
+    def _try_out(self) -> None:
+        name, content = f".try-{secrets.token_hex(8)}", secrets.token_bytes(8)
+        self.put(name, content)
+        found = self.read(name)
+        listed = name in self.sizes()
+        self.remove([name])
+        if found != content or not listed:
+            raise OSError(errno.EIO, "an object does not read back as it was written", self.url)
+
+    def _path(self, file: str) -> str:
+        path = self._files._strip_protocol(self.url)  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(path, str), path
+        return f"{path}/{file}"
+
+
+def open_object_folder(url: str) -> ObjectFolder:
+    """Return the prefix of a URL; asks no server for anything.
+
+    Raises:
+        ConfigError: fsspec, or what it needs for this URL, is not installed, or knows no such URL.
+    """
+    try:
+        import fsspec
+    except ImportError:
+        raise _not_installed(url, "fsspec is not installed") from None
+    try:
+        files, _ = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    except ImportError as error:
+        raise _not_installed(url, str(error)) from None
+    except ValueError as error:
+        raise ConfigError(
+            f"`checkpoint.folder` must be a URL that fsspec knows, is {url!r:.80}: {error}; give "
+            "one as s3://BUCKET/PREFIX"
+        ) from None
+    return ObjectFolder(url.rstrip("/"), files)
+
+
+def within(work: Callable[[], Result], *, timeout_s: float) -> Result:
+    """Return what `work` returns, or raise what it raises; the thread that works is left behind.
+
+    >>> within(lambda: 1 + 1, timeout_s=5.0)
+    2
+
+    Raises:
+        TimeoutError: it has not returned after `timeout_s`.
+    """
+    future: Future[Result] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=call, name="deadline of an object store", daemon=True).start()
+    return future.result(timeout_s)
+
+
+@contextmanager
+def _errors_of(url: str) -> Iterator[None]:
+    """Turn what libraries raise, each its own, into an `OSError` of a URL."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, f"{error}" or "no such object", url) from error
+    except PermissionError as error:
+        raise PermissionError(errno.EACCES, f"access is refused: {error}", url) from error
+    except Exception as error:
+        raise OSError(errno.EIO, f"{type(error).__name__}: {error}", url) from error
+
+
+def _not_installed(url: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"`checkpoint.folder` {url!r:.80} needs the extra `{EXTRA}`: {why}; install "
+        f"jaxpipe[{EXTRA}], or leave the field out"
+    )

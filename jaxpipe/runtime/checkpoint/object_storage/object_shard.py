@@ -1,0 +1,168 @@
+"""The tensors of a safetensors object, each read by its range of bytes.
+
+::
+
+    8 bytes, the length of the header │ header, JSON │ elements ... │ elements ... │ ...
+    └────────── one request ─────────────────────────┘              └─ a request ──┘
+
+Ranges that lie side by side are one request, and requests run at the same time.
+Source of the format: the documentation of safetensors, "Format".
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import ml_dtypes
+import msgspec
+import numpy as np
+
+from jaxpipe.runtime.checkpoint.object_storage.object_folder import ObjectFolder
+
+LENGTH_BYTES = 8
+"""Of the length of the header, with which a safetensors file begins."""
+_FIRST_BYTES = 2**16
+_MOST_HEADER_BYTES = 10**8  # as safetensors has it
+_REQUEST_BYTES = 2**26
+_NOT_NEGATIVE = Annotated[int, msgspec.Meta(ge=0)]
+
+DTYPES: Mapping[str, np.dtype] = {
+    "BOOL": np.dtype(np.bool_),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    **{f"F{8 * n}": np.dtype(f"<f{n}") for n in (2, 4, 8)},
+    **{f"I{8 * n}": np.dtype(f"<i{n}") for n in (1, 2, 4, 8)},
+    **{f"U{8 * n}": np.dtype(f"<u{n}") for n in (1, 2, 4, 8)},
+}
+"""The dtype of each name in a header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A tensor in a header: `data_offsets` are those of its bytes behind the header."""
+
+    dtype: str
+    shape: tuple[_NOT_NEGATIVE, ...]
+    data_offsets: tuple[_NOT_NEGATIVE, _NOT_NEGATIVE]
+
+    def array(self, data: memoryview) -> np.ndarray:
+        """Return the tensor with these bytes; it cannot be written to.
+
+        Raises:
+            ValueError: the dtype is unknown, or there are not as many bytes.
+        """
+        if self.dtype not in DTYPES:
+            raise ValueError(f"it has the unknown dtype {self.dtype!r:.40}")
+        return np.frombuffer(data, DTYPES[self.dtype]).reshape(self.shape)
+
+
+class ObjectShard:
+    """An open safetensors object: its header is read, and no tensor."""
+
+    def __init__(self, folder: ObjectFolder, file: str) -> None:
+        """Read the header.
+
+        Raises:
+            OSError: the object is missing, or the store does not answer.
+            ValueError: the object is not as long as its header says, or no safetensors.
+        """
+        self._folder, self._file = folder, file
+        size = folder.size(file)
+        (first,) = folder.read_ranges(file, [(0, min(size, _FIRST_BYTES))])
+        end = LENGTH_BYTES + int.from_bytes(first[:LENGTH_BYTES], "little")
+        if end > min(size, _MOST_HEADER_BYTES):
+            raise ValueError("its header is longer than the file")
+        if end > len(first):
+            first += folder.read_ranges(file, [(len(first), end)])[0]
+        self.header = first[:end]
+        """The bytes that precede the tensors."""
+        described: dict[str, msgspec.Raw] = msgspec.json.decode(
+            first[LENGTH_BYTES:end], type=dict[str, msgspec.Raw]
+        )
+        described.pop("__metadata__", None)
+        self._tensors = {
+            name: msgspec.json.decode(each, type=Described) for name, each in described.items()
+        }
+        if size != end + max((each.data_offsets[1] for each in self._tensors.values()), default=0):
+            raise ValueError("it is not as long as its header says")
+
+    def keys(self) -> Iterable[str]:
+        """The names of the tensors."""
+        return self._tensors.keys()
+
+    def tensors(self, names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield tensors by their names, in the order in which they lie in the object.
+
+        Raises:
+            OSError: the store does not answer.
+            ValueError: a tensor is missing, or not as long as its shape says.
+        """
+        for name in names:
+            if name not in self._tensors:
+                raise ValueError(f"it lacks the tensor {name}")
+        offsets = {name: self._tensors[name].data_offsets for name in names}
+        for batch in _batches(requests(offsets), offsets):
+            spans = [(offsets[each[0]][0], offsets[each[-1]][1]) for each in batch]
+            start = len(self.header)
+            contents = self._folder.read_ranges(
+                self._file, [(start + begin, start + end) for begin, end in spans]
+            )
+            for together, (begin, _), content in zip(batch, spans, contents, strict=True):
+                for name in together:
+                    first, last = offsets[name]
+                    data = memoryview(content)[first - begin : last - begin]
+                    yield name, self._tensors[name].array(data)
+
+
+def requests(offsets: Mapping[str, tuple[int, int]]) -> list[list[str]]:
+    """Return names whose bytes lie side by side as one request, of at most 64 MiB or one name.
+
+    >>> requests({"a": (0, 4), "b": (4, 9), "d": (12, 20)})
+    [['a', 'b'], ['d']]
+    """
+    found: list[list[str]] = []
+    begin = end = -1
+    for name, (first, last) in sorted(offsets.items(), key=lambda each: each[1]):
+        if first == end and last - begin <= _REQUEST_BYTES:
+            found[-1].append(name)
+        else:
+            found.append([name])
+            begin = first
+        end = last
+    return found
+
+
+def _batches(
+    found: Iterable[list[str]], offsets: Mapping[str, tuple[int, int]]
+) -> Iterator[list[list[str]]]:
+    """Yield the requests that run at the same time, of about 64 MiB."""
+    batch: list[list[str]] = []
+    size = 0
+    for request in found:
+        batch.append(request)
+        size += offsets[request[-1]][1] - offsets[request[0]][0]
+        if size >= _REQUEST_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def pieces_of(tensors: Mapping[str, np.ndarray]) -> Iterator[bytes | memoryview]:
+    """Yield the header of a safetensors file with these tensors, then the bytes of each.
+
+    Raises:
+        KeyError: the format has no such dtype.
+    """
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    described: dict[str, Described] = {}
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.nbytes
+        described[name] = Described(names[tensor.dtype], tensor.shape, (begin, end))
+    text = msgspec.json.encode(described)
+    text += b" " * (-len(text) % LENGTH_BYTES)  # the first element is aligned, for mapped files
+    yield len(text).to_bytes(LENGTH_BYTES, "little") + text
+    for tensor in tensors.values():
+        whole = tensor.reshape(-1).view(np.uint8).data
+        for first in range(0, len(whole), _REQUEST_BYTES):
+            yield whole[first : first + _REQUEST_BYTES]

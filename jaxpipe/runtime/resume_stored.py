@@ -1,0 +1,97 @@
+"""Resume from object storage: each rank reads the tensors of its own stages, by their ranges.
+
+::
+
+    rank 0         the newest checkpoint whose manifest and headers are intact
+    every rank     read its tensors, verify them ─► any that are not intact? ─► the next older one
+                                                └─► train
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxpipe.comm import FILE_TAG, Transport, first_text
+from jaxpipe.errors import CheckpointError
+from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid
+from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
+from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.train_snapshot import Saved, needed_tensors
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadCheckpoint:
+    """A checkpoint of which some tensors are in memory, until they are read once from here."""
+
+    checkpoint: Checkpoint
+    held: dict[str, np.ndarray]
+
+    @property
+    def step(self) -> int:
+        """The number of steps trained."""
+        return self.checkpoint.step
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Those of the checkpoint."""
+        return self.checkpoint.metadata
+
+    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Return tensors by their names, those that are not in memory from object storage.
+
+        Raises:
+            CheckpointError: one is missing or corrupt.
+        """
+        wanted = tuple(names)
+        found = {name: self.held.pop(name) for name in wanted if name in self.held}
+        return found | self.checkpoint.read(name for name in wanted if name not in found)
+
+
+def stored_checkpoint(
+    job: Job, transport: Transport, found: Checkpoint | None, *, timeout_s: float
+) -> Saved | None:
+    """Return the newest checkpoint that is intact for all ranks; all ranks call this.
+
+    Rank 0 has `found` the newest one whose headers are intact, if any; without one, all return
+    None. With an outer loop, whose islands differ, tensors are read and verified later.
+
+    Raises:
+        CheckpointError: none is intact; all ranks raise it.
+        DeadlineError: a message took longer than `timeout_s`.
+    """
+    while True:
+        checkpoint = agree_on_checkpoint(transport, found, timeout_s=timeout_s)
+        if checkpoint is None:
+            return None
+        is_spare = transport.rank >= job.plan.num_ranks
+        names = () if is_spare or job.outer.is_on else needed_tensors(job, rank=transport.rank)
+        held, problem = _read(checkpoint, names)
+        problem = first_text(transport, problem, tag=FILE_TAG, timeout_s=timeout_s)
+        if not problem:
+            return ReadCheckpoint(checkpoint=checkpoint, held=held)
+        older = ""
+        if transport.rank == 0:
+            try:
+                found = newest_valid(job.checkpoints, before=checkpoint.step)
+            except CheckpointError:
+                older = problem
+            else:
+                logger.warning("%s; the run resumes from step %d", problem, found.step)
+        if first_text(transport, older, tag=FILE_TAG, timeout_s=timeout_s):
+            raise CheckpointError(problem)
+
+
+def _read(checkpoint: Checkpoint, names: Iterable[str]) -> tuple[dict[str, np.ndarray], str]:
+    """Return tensors, and why they are not whole; those that are missing are found missing later.
+
+    An import has no moments.
+    """
+    try:
+        return checkpoint.read(name for name in names if name in checkpoint.tensors), ""
+    except CheckpointError as error:
+        return {}, str(error)

@@ -1,0 +1,90 @@
+"""A run whose checkpoints are on an S3 server: resumed with other stages, past a damaged one."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from jaxpipe.comm import Transport, run_ranks
+from jaxpipe.config import config_from, job_from, plan_from
+from jaxpipe.errors import CheckpointError
+from jaxpipe.runtime.checkpoint import committed, newest_valid
+from jaxpipe.runtime.checkpoint.object_storage.object_folder import ObjectFolder
+from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
+from jaxpipe.runtime.resume_stored import stored_checkpoint
+from jaxpipe.runtime.step import worker
+from jaxpipe.runtime.train import train
+from tests.runtime.compiled_once import compile_stage_once
+from tests.runtime.training import Tree, run_tree, tiny_tree
+from tests.s3_server import BUCKET, s3_server
+
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with s3_server():
+        yield f"s3://{BUCKET}/run"
+
+
+def resume(tree: Tree) -> list[StepMetrics]:
+    config = config_from(tree)
+    plan = plan_from(config)
+    job = job_from(config, plan)
+
+    def work(transport: Transport) -> None:
+        found = newest_valid(job.checkpoints) if transport.rank == 0 else None
+        saved = stored_checkpoint(job, transport, found, timeout_s=TIMEOUT_S)
+        train(job, transport, checkpoint=saved, observe=lambda _: None)
+
+    with patch.object(worker, "compile_stage", compile_stage_once):
+        run_ranks(plan.num_ranks, work)
+    return read_metrics(job.metrics_file)
+
+
+def flip(folder: ObjectFolder) -> None:
+    """Change the last byte of a tensor in the shard of stage 0."""
+    file = next(name for name in folder.sizes() if name.startswith("stage-0"))
+    content = bytearray(folder.read(file))
+    content[-1] ^= 1
+    folder.put(file, bytes(content))
+
+
+@pytest.mark.slow
+def test_a_run_resumes_from_object_storage_with_other_stages(
+    tmp_path: Path, dataset: Path, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = {"replicas": 1, "stages": 2}
+    local = tiny_tree(tmp_path / "local", dataset, plan=one)
+    expected = [(m.step, m.loss, m.grad_norm) for m in run_tree(local)]
+    stored = tiny_tree(tmp_path / "first", dataset, plan=one, checkpoint={"folder": url})
+    run_tree(stored)
+    assert not (tmp_path / "first" / "checkpoints").exists()
+    place = job_from(config_from(stored), plan_from(config_from(stored))).checkpoints
+    assert list(committed(place)) == [2, 4]
+    # Only a rank that reads this tensor can find it broken.
+    newest = committed(place)[4]
+    assert isinstance(newest, ObjectFolder)
+    flip(newest)
+    other = tiny_tree(
+        tmp_path / "second",  # as on another host
+        dataset,
+        plan={"replicas": 1, "stages": 3},
+        checkpoint={"folder": url},
+    )
+    with caplog.at_level(logging.WARNING):
+        found = [(m.step, m.loss, m.grad_norm) for m in resume(other)]
+    assert "the run resumes from step 2" in caplog.text
+    assert [each[0] for each in found] == [3, 4]
+    for ours, theirs in zip(found, expected[2:], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5)
+    # The step was repeated, and its broken object is gone.
+    assert newest_valid(place).step == 4
+    flip(newest)
+    oldest = committed(place)[2]
+    assert isinstance(oldest, ObjectFolder)
+    flip(oldest)
+    with pytest.raises(CheckpointError, match="does not match its checksum"):
+        resume(other)
