@@ -23,7 +23,7 @@ from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
 from jaxpipe.propose.searched import searched
 from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.propose.worth import Appraisal, Worth, worth_of
-from jaxpipe.runtime.config import MatmulPrecision, Remat
+from jaxpipe.runtime.config import MatmulPrecision, OptimizerName, Remat
 from jaxpipe.simulate import (
     Conditions,
     Search,
@@ -289,7 +289,12 @@ def task_and_conditions(request: PlanRequest, model: ModelConfig) -> tuple[Task,
         tied=model.tied,
         precision=known.precision,
         bytes_each=part.bytes_each(
-            bytes_each(model, shards_optimizer=request.sharded_optimizer), model
+            bytes_each(
+                model,
+                shards_optimizer=request.sharded_optimizer,
+                optimizer=request.optimizer or OptimizerName.ADAMW,
+            ),
+            model,
         ),
         chunk_bytes=CHUNK_BYTES,
         stages=request.stages,

@@ -7,7 +7,7 @@ from pathlib import Path
 from jaxpipe.collective import CodecLimit
 from jaxpipe.errors import ConfigError
 from jaxpipe.finetune.lora_config import LoraConfig
-from jaxpipe.runtime.config import MatmulPrecision, Remat
+from jaxpipe.runtime.config import MatmulPrecision, OptimizerName, Remat
 
 
 class Goal(StrEnum):
@@ -108,6 +108,9 @@ class PlanRequest:
     codecs: CodecLimit = CodecLimit.NONE
     """Also choose the codecs of messages, between stages and of gradients: among those that are
     `safe`, which cost no loss in our measurements, or `any`."""
+    optimizer: OptimizerName | None = None
+    """The optimizer whose moments devices have to hold, as with `optimizer.name`; `adamw` by
+    default."""
     sharded_optimizer: bool = False
     """Shard the optimizer's moments over replicas (ZeRO-1), as with `optimizer.sharded`."""
     lora_rank: int = 0
