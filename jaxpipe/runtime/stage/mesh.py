@@ -1,4 +1,4 @@
-"""One stage over the devices of one rank: a mesh with the axes `data` and `tensor`.
+"""One stage over the devices of one rank: a mesh with the axes `data`, `context` and `tensor`.
 
 ::
 
@@ -9,14 +9,18 @@
 Each device has its part of the split parameters, of their gradients and of their moments; the model
 defines which dim of which parameter is split. XLA inserts the all-reduces between the devices: for
 a model that is split as in the source, one after attention and one after the MLP, in each
-direction.
+direction. With sequence parallelism they are a reduce-scatter and an all-gather, and between them
+each device has its part of every sequence. The axis `context` is that of
+`jaxpipe.runtime.stage.context`.
 
-With a sharded mesh, parameters, gradients and moments are also split over the axis `data`, each
-along its longest dim that divides evenly (ZeRO-3).
+With a sharded mesh, parameters, gradients and moments are also split over the axes `data` and
+`context`, each along its longest dim that divides evenly (ZeRO-3).
 
 Arrays that enter or leave the rank, activations and buckets, are replicated on its devices.
 
-Source: Shoeybi et al. 2019, "Megatron-LM", section 3; Rajbhandari et al. 2020, "ZeRO", section 5.
+Source: Shoeybi et al. 2019, "Megatron-LM", section 3; Korthikanti et al. 2022, "Reducing Activation
+Recomputation in Large Transformer Models", section 4.2.2; Rajbhandari et al. 2020, "ZeRO", section
+5.
 """
 
 import math
@@ -50,7 +54,8 @@ class Layout:
 
     `split` maps parameters, by their keys such as "blocks.mlp.up.kernel", to the dim that is split
     over the axis `tensor`, counted from the last, which is -1. All other arrays, and dims that do
-    not divide evenly, are replicated; with `shards_data` they are split over the axis `data`.
+    not divide evenly, are replicated; with `shards_data` they are split over the other axes. With
+    `splits_between`, sequences are split over `tensor` between the products of layers.
     """
 
     mesh: Mesh | None = None
@@ -121,7 +126,6 @@ class Layout:
         """
         if self.mesh is None or not self.splits_between:
             return x
-        # Of the mesh in context: within `jax.shard_map`, that of the other axes.
         return jax.lax.with_sharding_constraint(x, self._sharding(DATA, TENSOR))
 
     def visible(self) -> AbstractContextManager[object]:
