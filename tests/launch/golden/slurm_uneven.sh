@@ -9,7 +9,7 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --output=my-run-2-%j.out
-# 3 stages x 1 replicas on cluster homogeneous:hosts=2,devices=2.
+# 3 stages x 1 replica on cluster homogeneous:hosts=2,devices=2.
 set -uo pipefail
 
 files=$(mktemp -d)
