@@ -79,13 +79,15 @@ def execute(
 
     All ranks of the transport call this, with the same job, on one machine; the job may have fewer
     ranks, and then the others wait. With `all_reduces`, the runtime's own all-reduces sum the
-    gradients; without, the messages of the job's collectives are sent, and nothing is added.
+    gradients; without, the messages of the job's collectives are sent, and nothing is added. Only
+    the runtime gathers parameters.
 
     Raises:
         DeadlineError: a wait lasted longer than `timeout_s`.
         TransportError: a message could not be moved.
     """
     assert job.num_ranks <= transport.num_ranks, (job.num_ranks, transport.num_ranks)
+    assert all_reduces is not None or not job.gathers, "no messages stand for the job's gathers"
     task = Task(
         job=job, scale=(scale or Scale()).fitted(job), all_reduces=all_reduces, timeout_s=timeout_s
     )

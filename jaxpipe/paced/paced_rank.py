@@ -21,7 +21,7 @@ from jaxpipe.comm import (
 )
 from jaxpipe.paced.all_reduces import MessageAllReduces, RuntimeAllReduces
 from jaxpipe.paced.boundary_messages import BoundaryMessages
-from jaxpipe.paced.paced_stage import paced_stage
+from jaxpipe.paced.paced_stage import PacedShards, paced_stage
 from jaxpipe.paced.paced_transport import PacedTransport
 from jaxpipe.paced.reduction import PlannedAllReduces, collectives_of
 from jaxpipe.paced.scale import Scale
@@ -32,6 +32,7 @@ from jaxpipe.runtime.stage.train_state import StageState, TrainState
 from jaxpipe.runtime.step.gradient_sync import reduction_tag
 from jaxpipe.runtime.step.interpreter import Interpreter, StepBatch
 from jaxpipe.runtime.step.mailbox import Timeouts
+from jaxpipe.runtime.step.parameter_gather import optimizer_shards_of
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
 from jaxpipe.runtime.watchdog.of_job import no_watchdog
 from jaxpipe.schedule import Bucket, Instruction, Op, Program
@@ -46,8 +47,9 @@ _ONE_CHUNK_BYTES = 2**40  # more than any message: no chunks
 class Task:
     """The arguments of a step, the same on all ranks.
 
-    With `all_reduces` the runtime's own all-reduces sum gradients of that size; without, only the
-    messages of the job's collectives are sent, and nothing is added.
+    With `all_reduces` the runtime's own all-reduces sum gradients of that size, and its all-gathers
+    follow updates; without, only the messages of the job's collectives are sent, and nothing is
+    added: such a job has no gathers.
     """
 
     job: StepModel
@@ -134,6 +136,7 @@ def open_rank(
                 clock=clock,
                 message=message,
                 buckets=_buckets(task, rank=rank, stage=stage),
+                sharded=_shards(task, rank=rank, stage=stage),
             )
             for stage in plan.stages(rank)
         },
@@ -188,6 +191,18 @@ def _buckets(task: Task, *, rank: int, stage: int) -> Buckets:
         bucket: tuple(_zeros(task.scale.num_bytes(each)) for each in of_bucket)
         for bucket, of_bucket in sizes.items()
     }
+
+
+def _shards(task: Task, *, rank: int, stage: int) -> PacedShards | None:
+    """Return the shards of a stage's optimizer; None if it has none."""
+    planned = task.all_reduces
+    if planned is None or not planned.gathered_bytes:
+        return None
+    gathered = planned.gathered_of_stage(replica=planned.plan.replica(rank), stage=stage)
+    return PacedShards(
+        shards=optimizer_shards_of(planned.plan, rank=rank, stage=stage),
+        num_values=tuple(task.scale.num_bytes(n) // _GRADIENT.itemsize for n in gathered),
+    )
 
 
 def _zeros(num_bytes: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """A stage whose computes are waits, as long as the real ones; its messages are its only arrays."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import numpy as np
@@ -13,6 +13,7 @@ from jaxpipe.runtime.stage.mesh import ONE_DEVICE
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.split_backward import Carried
 from jaxpipe.runtime.stage.vjp import Residuals
+from jaxpipe.runtime.stage.zero1 import ShardedParameters
 from jaxpipe.schedule import Instruction, Op
 from jaxpipe.simulate.engine.step_model import StepModel
 
@@ -84,7 +85,7 @@ class PacedStage:
         return {}, ()
 
     def join(self, *_: object) -> Parameters:
-        """Return nothing: the optimizer of a paced stage is never sharded."""
+        """Return nothing: what was gathered has no content."""
         return {}
 
     def _of_input(self) -> np.ndarray | None:
@@ -93,6 +94,33 @@ class PacedStage:
 
     def _sleep(self, op: Op) -> None:
         self.clock.sleep(self.seconds[op])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacedShards(ShardedParameters):
+    """The sizes of a sharded optimizer: zeros, `num_values` of each segment, instead of parameters.
+
+    What a real stage derives from its `shapes` is given.
+    """
+
+    num_values: tuple[int, ...]
+    segments: tuple[int, ...] = ()
+    shapes: Parameters = field(default_factory=dict)
+    tied: bool = False
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many values of each segment all replicas gather."""
+        return self.num_values
+
+    def num_bytes(self, owned: Parameters) -> int:
+        """Return the size of this replica's shards."""
+        return sum(each.nbytes for each in self.vectors(owned))
+
+    def vectors(self, owned: Parameters) -> tuple[np.ndarray, ...]:  # noqa: ARG002
+        """Return this replica's shard of each segment: zeros."""
+        sizes = zip(self.shards, self.num_values, strict=True)
+        return tuple(np.zeros(shard.part(size=size).size, np.float32) for shard, size in sizes)
 
 
 _TIMED = (Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT, Op.UPDATE)
@@ -106,6 +134,7 @@ def paced_stage(
     clock: VirtualClock,
     message: np.ndarray,
     buckets: Buckets,
+    sharded: PacedShards | None = None,
 ) -> PacedStage:
     """Return a stage of a job whose computes last as long as the job says."""
     spec = StageSpec(
@@ -114,6 +143,7 @@ def paced_stage(
         layout=ONE_DEVICE,
         activation=jax.ShapeDtypeStruct(message.shape, message.dtype),
         loss_cotangent=message,
+        sharded=sharded,
     )
     seconds = {op: job.seconds(Instruction(op=op, stage=stage), rank=rank) for op in _TIMED}
     return PacedStage(spec=spec, seconds=seconds, clock=clock, message=message, buckets=buckets)

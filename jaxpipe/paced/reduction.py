@@ -1,4 +1,4 @@
-"""The all-reduces of a rank in a paced step: their sizes, trees and collectives."""
+"""The collectives of a rank in a paced step: their sizes, trees and messages."""
 
 from dataclasses import dataclass
 
@@ -7,26 +7,33 @@ from jaxpipe.plan import Plan
 from jaxpipe.runtime.step.gradient_sync import reduction_tag
 from jaxpipe.schedule import Bucket, Instruction, Op
 from jaxpipe.simulate.engine.step_model import StepModel
-from jaxpipe.simulate.plan_step import Conditions, segment_bytes
+from jaxpipe.simulate.plan_step import Conditions, gathered_bytes, segment_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedAllReduces:
-    """The gradient all-reduces of a plan: their bytes, along the sync trees of the plan.
+    """The collectives of gradients and parameters of a plan: their bytes, along its sync trees.
 
     `segment_bytes` are the bytes of each segment's gradients without a tied embedding, which has
-    `shared_bytes`; a message has `chunk_bytes` at most.
+    `shared_bytes`; a message has `chunk_bytes` at most. Where replicas shard the optimizer, they
+    gather the `gathered_bytes` of each segment's parameters after the update.
     """
 
     plan: Plan
     segment_bytes: tuple[float, ...]
     shared_bytes: float
     chunk_bytes: float
+    gathered_bytes: tuple[float, ...] = ()
 
     def of_stage(self, *, replica: int, stage: int) -> tuple[float, ...]:
         """Return the bytes of each segment of a stage of a replica."""
         numbers = self.plan.segments_of(replica=replica, stage=stage)
         return tuple(self.segment_bytes[number] for number in numbers)
+
+    def gathered_of_stage(self, *, replica: int, stage: int) -> tuple[float, ...]:
+        """Return the bytes that are gathered of each segment of a stage; none if none are."""
+        numbers = self.plan.segments_of(replica=replica, stage=stage)
+        return tuple(self.gathered_bytes[number] for number in numbers if self.gathered_bytes)
 
 
 def planned_all_reduces(plan: Plan, conditions: Conditions) -> PlannedAllReduces:
@@ -41,6 +48,7 @@ def planned_all_reduces(plan: Plan, conditions: Conditions) -> PlannedAllReduces
         segment_bytes=tuple(map(float, own)),
         shared_bytes=embed_bytes,
         chunk_bytes=conditions.overheads.chunk_bytes,
+        gathered_bytes=tuple(map(float, gathered_bytes(plan, conditions))),
     )
 
 

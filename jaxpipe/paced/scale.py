@@ -34,8 +34,7 @@ class Scale:
         """Return the scale with `message` filled in for a job, at most 1."""
         if self.message is not None:
             return self
-        collectives = (each for group in job.collectives.values() for each in group)
-        parts = (transfer.num_bytes for each in collectives for transfer in each)
+        parts = (transfer.num_bytes for each in job.all_collectives for transfer in each)
         # At least that: small messages need no scale, and none may grow.
         largest = max(job.largest_message_bytes, *parts, _FITTING_BYTES)
         return replace(self, message=_FITTING_BYTES / largest)

@@ -279,9 +279,13 @@ class Plan:
             warmup=pipeline.warmup,
         )
 
-    def train_schedule(self, *, replica: int | None = None) -> Schedule:
-        """Return the programs of one training step of a replica, or of every one."""
-        return self._lowered(self.compute_schedule(replica=replica), replica or 0)
+    def train_schedule(self, *, replica: int | None = None, sharded: bool = False) -> Schedule:
+        """Return the programs of one training step of a replica, or of every one.
+
+        With a `sharded` optimizer (ZeRO-1) replicas gather the parameters that they have updated.
+        """
+        compute = self.compute_schedule(replica=replica)
+        return self._lowered(compute, replica or 0, sharded=sharded)
 
     def eval_schedule(self, *, num_microbatches: int, replica: int | None = None) -> Schedule:
         """Return the programs that only compute the loss of some microbatches."""
@@ -292,12 +296,13 @@ class Plan:
         )
         return self._lowered(compute, replica or 0)
 
-    def _lowered(self, compute: Schedule, replica: int) -> Schedule:
+    def _lowered(self, compute: Schedule, replica: int, *, sharded: bool = False) -> Schedule:
         pipeline, segments = self.pipelines[replica], self.segments
         return lower(
             compute,
             num_replicas=self.num_replicas,
             tied=self.shares_embedding,
+            sharded=sharded,
             segments=tuple(
                 segments_within(segments, pipeline.layers(stage))
                 for stage in range(pipeline.num_stages)

@@ -312,6 +312,7 @@ def task_and_conditions(request: PlanRequest, model: ModelConfig) -> tuple[Task,
         recomputes=(request.remat or Remat.FULL) is Remat.FULL,
         profiles={name: part.profile(each, model) for name, each in known.profiles.items()},
         activation_value_bytes=DTYPE_BYTES[model.compute_dtype],
+        gathered_bytes=DTYPE_BYTES[model.param_dtype] if request.sharded_optimizer else 0.0,
     )
 
 

@@ -95,7 +95,13 @@ def conditions_from(config: Config, cluster: Cluster | None = None) -> Condition
         recomputes=config.train.remat is Remat.FULL,
         codecs=codecs_from(config),
         activation_value_bytes=DTYPE_BYTES[model.compute_dtype],
+        gathered_bytes=_gathered_bytes(config),
     )
+
+
+def _gathered_bytes(config: Config) -> float:
+    """Return the bytes of a parameter that replicas gather after the update; 0 if they do not."""
+    return DTYPE_BYTES[config.model.param_dtype] if config.optimizer.sharded else 0.0
 
 
 def codecs_from(config: Config) -> Codecs:
@@ -125,4 +131,5 @@ def _sizes(config: Config, cluster: Cluster) -> Conditions:
         overheads=Overheads(messages=messages, gradients=messages),
         codecs=codecs_from(config),
         activation_value_bytes=DTYPE_BYTES[model.compute_dtype],
+        gathered_bytes=_gathered_bytes(config),
     )

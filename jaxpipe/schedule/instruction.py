@@ -19,6 +19,10 @@ instructions that need its result, the reduction of `Bucket.SCALARS` (the norm) 
 wait for it. The other reductions block. (Blocking in all of them is correct, and slower.) Replicas
 with the same programs begin their reductions in the same order; other replicas in any order.
 
+Where replicas shard the optimizer of a stage (ZeRO-1), a gather follows its update: of the
+parameters, of which each replica has updated a part, from the holders of each of its segments, one
+segment after the other, lowest number first. It blocks.
+
 Source of the split: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.
 """
 
@@ -39,6 +43,7 @@ class Op(StrEnum):
     RECEIVE = "receive"
     REDUCE = "reduce"
     UPDATE = "update"
+    GATHER = "gather"
 
 
 class Bucket(StrEnum):
@@ -67,8 +72,8 @@ class Instruction:
     """One instruction of one rank.
 
     `microbatch` is set for compute and messages; `peer`, the other stage, for messages; `bucket`
-    for reductions, and `segment` for those of `Bucket.STAGE`. A message to a later stage is an
-    activation, to an earlier one a gradient.
+    for reductions, and `segment` for those of `Bucket.STAGE`, or for a gather of one segment. A
+    message to a later stage is an activation, to an earlier one a gradient.
     """
 
     op: Op
@@ -147,6 +152,11 @@ def reduce(stage: int, bucket: Bucket, *, segment: int | None = None) -> Instruc
 def update(stage: int) -> Instruction:
     """Apply the optimizer to the parameters of `stage`."""
     return Instruction(op=Op.UPDATE, stage=stage)
+
+
+def gather(stage: int, *, segment: int | None = None) -> Instruction:
+    """All-gather the updated parameters of `stage`, or of one of its segments."""
+    return Instruction(op=Op.GATHER, stage=stage, segment=segment)
 
 
 _JOINING = {Op.SEND: "to", Op.RECEIVE: "from"}

@@ -14,12 +14,13 @@ all-reduce of its gradients as soon as they are complete; each program ends with
     end         ──►   reduce tied      over first and last stages, if the embedding is tied
                       reduce scalars     over all ranks: loss, gradient norm, counters
                       update             of each stage that the rank holds
+                gather             of its parameters, if replicas shard the optimizer
 
 There are no messages between stages of one rank. A schedule without backwards, an evaluation, ends
 with its scalars.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule.dataflow import message_ends
@@ -30,6 +31,7 @@ from jaxpipe.schedule.instruction import (
     Program,
     Schedule,
     describe,
+    gather,
     receive,
     reduce,
     send,
@@ -44,12 +46,13 @@ def lower(
     tied: bool,
     num_replicas: int,
     segments: Sequence[range] | None = None,
+    sharded: bool = False,
 ) -> Schedule:
     """Add communication and the update to a schedule of compute instructions.
 
     `tied` says whether the first and the last stage share the embedding; with one stage there is
     nothing to share but with other replicas. `segments[stage]` are the numbers of the segments of a
-    stage, by default the stage's own.
+    stage, by default the stage's own. With a `sharded` optimizer replicas gather what they update.
 
     >>> from jaxpipe.schedule.generators.gpipe import gpipe
     >>> schedule = lower(gpipe(num_stages=2, num_microbatches=1), tied=True, num_replicas=2)
@@ -83,7 +86,11 @@ reduce scalars; update
                 num_stages=num_stages,
                 reduced=segments if trains and num_replicas > 1 else None,
             ),
-            *_end(rank, num_ranks=num_ranks, num_stages=num_stages, tied=tied, trains=trains),
+            *_sums(rank, num_ranks=num_ranks, num_stages=num_stages, tied=tied and trains),
+            *_updates(
+                stages_held(rank, num_ranks=num_ranks, num_stages=num_stages) if trains else (),
+                gathers=sharded and num_replicas > 1,
+            ),
         )
         for rank, program in enumerate(compute)
     )
@@ -109,16 +116,20 @@ def _pipeline(
                 yield reduce(stage, Bucket.STAGE, segment=segment)
 
 
-def _end(
-    rank: int, *, num_ranks: int, num_stages: int, tied: bool, trains: bool
-) -> Iterator[Instruction]:
-    own = stages_held(rank, num_ranks=num_ranks, num_stages=num_stages)
-    if trains and tied:
+def _sums(rank: int, *, num_ranks: int, num_stages: int, tied: bool) -> Iterator[Instruction]:
+    if tied:
+        own = stages_held(rank, num_ranks=num_ranks, num_stages=num_stages)
         shared = together(Bucket.TIED, stage=0, num_ranks=num_ranks, num_stages=num_stages)
         yield from (each for each in shared if each.stage in own)
     yield reduce(rank, Bucket.SCALARS)  # after the gradients: it has their norm
-    if trains:
-        yield from (update(stage) for stage in own)
+
+
+def _updates(stages: Iterable[int], *, gathers: bool) -> Iterator[Instruction]:
+    for stage in stages:
+        yield update(stage)
+        # At once: the old parameters of a stage are freed before the next stage has new ones.
+        if gathers:
+            yield gather(stage)
 
 
 def _check_compute(compute: Schedule) -> None:

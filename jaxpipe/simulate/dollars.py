@@ -75,6 +75,5 @@ def _messages(job: StepModel) -> Iterator[tuple[int, int, float]]:
                     assert each.peer is not None, each
                     to = first + each.peer % size
                     yield rank, to, job.message_bytes(rank, to)
-    for collectives in job.collectives.values():
-        for collective in collectives:
-            yield from ((each.source, each.destination, each.num_bytes) for each in collective)
+    for collective in job.all_collectives:
+        yield from ((each.source, each.destination, each.num_bytes) for each in collective)

@@ -1,6 +1,7 @@
-"""The collectives of a step of a plan: gradients of stages, of a tied embedding, and scalars."""
+"""The collectives of a step of a plan: gradients, scalars, and parameters after the update."""
 
 from collections.abc import Sequence
+from math import ceil
 
 from jaxpipe.collective import (
     NO_CODING,
@@ -8,7 +9,9 @@ from jaxpipe.collective import (
     Coding,
     Collective,
     SyncTree,
+    all_gather_transfers,
     all_reduce_transfers,
+    ranks,
 )
 from jaxpipe.plan import Plan
 from jaxpipe.schedule import Bucket
@@ -60,3 +63,24 @@ def gradient_collectives(
     if is_shared:
         collectives[Bucket.TIED] = (all_reduce(plan.sync_shared, embed_bytes),)
     return collectives
+
+
+def parameter_gathers(
+    plan: Plan, *, segment_bytes: Sequence[float], chunk_bytes: float
+) -> tuple[Collective, ...]:
+    """Return the all-gathers after an update with a sharded optimizer (ZeRO-1), over ranks.
+
+    `segment_bytes` are the bytes of the parameters of each segment that replicas update in parts:
+    all that are trained but for a tied embedding, which each copy updates whole; none if the
+    optimizer is not sharded. Messages have at most `chunk_bytes`.
+    """
+
+    def all_gather(tree: SyncTree, num_bytes: float) -> Collective:
+        order = ranks(tree)
+        if len(order) == 1 or not num_bytes:
+            return ()
+        share = num_bytes / len(order)
+        num_chunks = max(1, ceil(share / chunk_bytes))
+        return all_gather_transfers(order, num_bytes=num_bytes, num_chunks=num_chunks)
+
+    return tuple(map(all_gather, plan.sync, segment_bytes))

@@ -18,7 +18,7 @@ from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.plan.cost import Part, Profile, SharedStage, shared_part
 from jaxpipe.simulate.engine.simulator import simulate_ends
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
-from jaxpipe.simulate.gradient_transfers import gradient_collectives
+from jaxpipe.simulate.gradient_transfers import gradient_collectives, parameter_gathers
 from jaxpipe.simulate.published.compute_times import is_remote
 from jaxpipe.topo import Cluster
 from jaxpipe.trace import Trace
@@ -54,7 +54,8 @@ class Conditions:
     `recomputes` the profile's backwards compute the forwards again. Devices of a GPU type in
     `profiles` take the seconds of that profile; parameters and bytes are those of `profile`.
     `codecs` compress messages, of activations with `activation_value_bytes` a value without them;
-    encoding and decoding take the seconds of one core of a host.
+    encoding and decoding take the seconds of one core of a host. Where replicas shard the optimizer
+    (ZeRO-1), they gather `gathered_bytes` of each parameter after the update; 0 where they do not.
     """
 
     cluster: Cluster
@@ -66,6 +67,7 @@ class Conditions:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     codecs: Codecs = NO_CODECS
     activation_value_bytes: float = 4.0
+    gathered_bytes: float = 0.0
 
 
 def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
@@ -77,11 +79,11 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
     parts = [
         part for pipeline in plan.pipelines for part in _stage_costs(plan, pipeline, conditions)
     ]
-    profile = conditions.profile
+    profile, chunk_bytes = conditions.profile, conditions.overheads.chunk_bytes
     return StepModel(
         cluster=conditions.cluster,
         placement=plan.placement,
-        phases=(train_phase(plan),),
+        phases=(train_phase(plan, sharded=conditions.gathered_bytes > 0),),
         num_chunks=plan.num_chunks,
         forward_s=tuple(part.forward_s for part in parts),
         backward_s=tuple(part.backward_s for part in parts),
@@ -93,9 +95,12 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
             plan,
             segment_bytes=segment_bytes(plan, profile, gradient_bytes=conditions.gradient_bytes),
             embed_bytes=profile.embed.num_gradients * conditions.gradient_bytes,
-            chunk_bytes=conditions.overheads.chunk_bytes,
+            chunk_bytes=chunk_bytes,
             far_ratio=conditions.codecs.far_ratio(conditions.gradient_bytes),
             far_coding=conditions.codecs.far_coding(1 / conditions.gradient_bytes),
+        ),
+        gathers=parameter_gathers(
+            plan, segment_bytes=gathered_bytes(plan, conditions), chunk_bytes=chunk_bytes
         ),
         messages=conditions.overheads.messages,
         gradients=conditions.overheads.gradients,
@@ -104,11 +109,13 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
     )
 
 
-def train_phase(plan: Plan) -> Phase:
-    """Return the programs of one step: those of all replicas, or of each."""
+def train_phase(plan: Plan, *, sharded: bool = False) -> Phase:
+    """Return the programs of one step, of all replicas or of each; `sharded` is the optimizer."""
     if plan.is_even:
-        return Phase(schedule=plan.train_schedule())
-    first, *others = (plan.train_schedule(replica=n) for n in range(plan.num_replicas))
+        return Phase(schedule=plan.train_schedule(sharded=sharded))
+    first, *others = (
+        plan.train_schedule(replica=n, sharded=sharded) for n in range(plan.num_replicas)
+    )
     return Phase(schedule=first, others=tuple(others))
 
 
@@ -116,6 +123,19 @@ def segment_bytes(plan: Plan, profile: Profile, *, gradient_bytes: float) -> lis
     """Return the bytes of the gradients of each segment, with a tied embedding in the first."""
     cut = plan.segments
     return [profile.stage(cut, n).num_gradients * gradient_bytes for n in range(len(cut))]
+
+
+def gathered_bytes(plan: Plan, conditions: Conditions) -> tuple[float, ...]:
+    """Return the bytes of each segment's parameters that replicas gather after the update.
+
+    None if they do not shard the optimizer. Each copy of a tied embedding is updated whole.
+    """
+    each, profile = conditions.gathered_bytes, conditions.profile
+    if plan.num_replicas == 1 or not each:
+        return ()
+    first, *others = segment_bytes(plan, profile, gradient_bytes=each)
+    # Profiles count a tied embedding in the first stage only.
+    return (first - plan.shares_embedding * profile.embed.num_gradients * each, *others)
 
 
 def _activation_bytes(

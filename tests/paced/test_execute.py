@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -224,6 +225,30 @@ def test_unlike_replicas_run_as_simulated():
     assert reduced == {0: 1, 1: 1, 2: 2}  # replica 1 holds both segments on one rank
     shared = {span.rank for span in outcome.trace.spans if span.name == "reduce tied"}
     assert shared == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"stages": 2, "replicas": 2},
+        {"stages": 2, "replicas": 2, "chunks": 2, "schedule": ScheduleKind.INTERLEAVED},
+        {"cuts": ((3, 1), (4,)), "shares": (5, 3)},
+    ],
+)
+def test_a_sharded_optimizer_gathers_as_simulated(layout: dict[str, Any]):
+    config = PlanConfig(cluster="two-region", **layout)
+    plan = default_plan(config, CLUSTER, num_layers=4, batch=8, tied=True)
+    conditions = replace(conditions_of_plan(), gathered_bytes=4.0)
+    job = plan_step(plan, conditions)
+    outcome = run(job, all_reduces=planned_all_reduces(plan, conditions))
+    assert_like_simulated(job, outcome)
+    gathers = [
+        Counter((span.rank, span.stage) for span in trace.spans if span.name == "gather")
+        for trace in (outcome.trace, simulate(job))
+    ]
+    # A rank gathers the segments of a stage in one span, which the simulation has one by one.
+    assert gathers[0].keys() == gathers[1].keys()
+    assert simulate(job).spans[-1].end_s > 1.01 * simulate(replace(job, gathers=())).spans[-1].end_s
 
 
 def test_each_boundary_has_messages_of_its_own_size():

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import cluster_from, config_from, job_from, plan_from
 from jaxpipe.errors import ConfigError
+from jaxpipe.run.forecast import conditions_from
 from jaxpipe.run.plan_memory import plan_memory
 from jaxpipe.runtime.checkpoint import open_checkpoint
 from jaxpipe.runtime.metrics.records import read_metrics
@@ -25,6 +26,7 @@ from jaxpipe.runtime.stage.zero1 import (
 )
 from jaxpipe.runtime.step import worker
 from jaxpipe.runtime.train_snapshot import restore_state
+from jaxpipe.simulate.plan_step import gathered_bytes
 from jaxpipe.trace import Lane, read_chrome
 from tests.runtime.compiled_once import compile_stage_once
 from tests.runtime.training import Tree, run_tree, tiny_tree
@@ -137,6 +139,15 @@ def test_it_changes_roundings_alone(
     gathers = [span for span in spans if span.name == "gather"]
     assert {span.lane for span in gathers} == {Lane.REDUCE}
     assert len(gathers) == len([span for span in spans if span.lane is Lane.UPDATE])
+    more = {**more, "paced": {"tflops": 1.0}}
+    config = config_from(small(tmp_path / "sharded", dataset, plan=plan, optimizer=SHARDED, **more))
+    # The bytes that a simulation of the plan has: each rank brings its shards of them. Profiles
+    # count learned positions with the token table, which is left out where it is tied.
+    shape, planned = config.model, plan_from(config)
+    positions = 4 * shape.sequence * shape.dim * planned.shares_embedding
+    num_bytes = positions + sum(gathered_bytes(planned, conditions_from(config)))
+    for step in {span.step for span in gathers}:
+        assert sum(span.num_bytes for span in gathers if span.step == step) == num_bytes
 
 
 def moment_bytes(tree: Tree) -> list[int]:

@@ -1,5 +1,7 @@
 """Lowering: messages beside their computes, and the end of each program."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from jaxpipe.errors import PlanError
 from jaxpipe.schedule import (
     Instruction,
     Op,
+    Program,
     Schedule,
     backward,
     backward_input,
@@ -16,6 +19,7 @@ from jaxpipe.schedule import (
     describe,
     forward,
     forward_only,
+    gather,
     gpipe,
     lower,
     receive,
@@ -46,6 +50,40 @@ def test_every_send_meets_one_receive(schedule: Schedule):
     received = [(i.peer, i.stage, i.microbatch) for i in instructions if i.op is Op.RECEIVE]
     assert len(set(sent)) == len(sent)
     assert sorted(sent) == sorted(received)
+
+
+@settings(deadline=None)
+@given(compute=compute_schedules(), num_replicas=st.integers(1, 3))
+def test_replicas_with_a_sharded_optimizer_gather_after_each_update(
+    compute: Schedule, num_replicas: int
+):
+    whole, sharded = (
+        lower(compute, tied=False, num_replicas=num_replicas, sharded=each)
+        for each in (False, True)
+    )
+    check(sharded)
+    without = tuple(tuple(i for i in program if i.op is not Op.GATHER) for program in sharded)
+    assert without == whole
+    for program in sharded if num_replicas > 1 else ():
+        for position, each in enumerate(program):
+            follows = program[position + 1] if each.op is Op.UPDATE else None
+            assert follows in (None, gather(each.stage))
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda program: (*program[:-2], program[-1], program[-2]), "precedes `update`"),
+        (lambda program: program[:-1], "lacks `gather`"),
+        (lambda program: (*program, program[-1]), "`gather` occurs again"),
+    ],
+)
+def test_a_gather_out_of_place_is_refused(change: Callable[[Program], Program], fault: str):
+    first, second = lower(
+        gpipe(num_stages=2, num_microbatches=1), tied=False, num_replicas=2, sharded=True
+    )
+    with pytest.raises(PlanError, match=fault):
+        check((first, change(second)))
 
 
 def test_messages_stand_beside_their_computes():

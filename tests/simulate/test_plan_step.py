@@ -186,6 +186,35 @@ def test_a_tied_embedding_is_summed_apart(tied: bool):
     assert moved.get(Bucket.TIED) == (2 * 3 * 6 if tied else None)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_a_sharded_optimizer_gathers_parameters_after_the_update(tied: bool, replicas: int):
+    conditions = conditions_of(2 * replicas, layers=2, network=True)
+    plan = plan_of(conditions, stages=2, replicas=replicas, batch=replicas, tied=tied)
+    sharded = replace(conditions, gathered_bytes=4.0)
+    # Around a ring of n replicas, each link carries all shares but one: of the first stage, whose
+    # embedding has 6 of its parameters, shared ones left out.
+    largest = 4.0 * (10 + (0 if tied else 6))
+    gather_s = (replicas - 1) * (largest / replicas / 8 + 0.25)
+    assert plan_step_s(plan, sharded) - plan_step_s(plan, conditions) == pytest.approx(gather_s)
+    spans = [span for span in simulate(plan_step(plan, sharded)).spans if span.name == "gather"]
+    assert len(spans) == (plan.num_ranks if replicas > 1 else 0)
+    moved = sum(each.num_bytes for one in plan_step(plan, sharded).gathers for each in one)
+    assert moved == pytest.approx((replicas - 1) * (largest + 4.0 * 10))
+
+
+def test_unlike_replicas_gather_one_segment_after_the_other():
+    conditions = conditions_of(3, layers=4, network=True)
+    config = PlanConfig(cuts=((3, 1), (4,)), shares=(1, 1))
+    plan = default_plan(config, conditions.cluster, num_layers=4, batch=2, tied=False)
+    sharded = replace(conditions, gathered_bytes=4.0)
+    trace = simulate(plan_step(plan, sharded))
+    gathers = sorted((s.rank, s.start_s, s.end_s) for s in trace.spans if s.name == "gather")
+    assert [rank for rank, _, _ in gathers] == [0, 1, 2, 2]
+    *_, (_, _, first_end_s), (_, second_start_s, _) = gathers
+    assert second_start_s >= first_end_s
+
+
 def test_a_stage_that_stays_inside_its_host_is_faster():
     conditions = conditions_of(2, layers=2, network=False, local_factor=0.5)
     apart = plan_of(conditions, stages=2, replicas=1, batch=1)

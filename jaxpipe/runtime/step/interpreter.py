@@ -116,7 +116,7 @@ class Interpreter:
         self, program: Program, state: TrainState, batch: StepBatch
     ) -> tuple[dict[int, Buckets], StepTotals]:
         """Execute a training step without its update; return each stage's reduced gradients."""
-        without_update = tuple(i for i in program if i.op is not Op.UPDATE)
+        without_update = tuple(i for i in program if i.op not in (Op.UPDATE, Op.GATHER))
         run = self._run((without_update,), state, batch, trains=True)
         return {number: stage.buckets for number, stage in run.stages.items()}, run.totals
 
@@ -194,7 +194,7 @@ class Interpreter:
 class _Run:
     """One execution of a program, and the state that ends with it.
 
-    `forward` to `update` are the handlers of the ops.
+    `forward` to `gather` are the handlers of the ops.
     """
 
     interpreter: Interpreter
@@ -264,14 +264,17 @@ class _Run:
         # All ranks have the same totals: they skip a step together, without a message.
         if not is_finite(self.totals.square_norm):
             return
-        recorder, stage = self.interpreter.recorder, self.stages[instruction.stage]
-        with recorder.span(Lane.UPDATE, instruction):
+        stage = self.stages[instruction.stage]
+        with self.interpreter.recorder.span(Lane.UPDATE, instruction):
             stage.update(self.totals.square_norm, scale=self._gradient_scale(self.totals))
+
+    def gather(self, instruction: Instruction) -> None:
+        stage = self.stages[instruction.stage]
         sharded = stage.calls.spec.sharded
-        if sharded is None or stage.updated is None:
+        if sharded is None or stage.updated is None:  # the step was skipped
             return
         num_bytes = sharded.num_bytes(stage.updated)
-        with recorder.span(Lane.REDUCE, instruction, name="gather", num_bytes=num_bytes):
+        with self.interpreter.recorder.span(Lane.REDUCE, instruction, num_bytes=num_bytes):
             (vectors,) = self.interpreter.parameter_gather.all_gather(
                 [stage.own_shards()], stage=instruction.stage, sizes=sharded.sizes
             )
@@ -389,4 +392,5 @@ _HANDLERS: dict[Op, Callable[[_Run, Instruction], None]] = {
     Op.RECEIVE: _Run.receive,
     Op.REDUCE: _Run.reduce,
     Op.UPDATE: _Run.update,
+    Op.GATHER: _Run.gather,
 }

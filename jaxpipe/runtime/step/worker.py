@@ -157,7 +157,7 @@ def start(
     layout = job.layout(jax.local_devices(), rank=transport.rank)
     plan, rank = part.job.plan, part.transport.rank
     replica, number = plan.replica(rank), plan.number(rank)
-    train_program = plan.train_schedule(replica=replica)[number]
+    train_program = plan.train_schedule(replica=replica, sharded=job.optimizer.sharded)[number]
     # The last steps: of a run that is stopped earlier, no spans are kept, and memory is bounded.
     keep_from = max(0, job.train.steps - job.trace.steps)
     counted = CountingTransport(part.transport)

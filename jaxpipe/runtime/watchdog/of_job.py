@@ -66,26 +66,24 @@ def _waits_within(job: Job, *, rank: int) -> Callable[[Instruction], tuple[int, 
     """Return `waits_for` of a rank of an island: within a step it waits for no other island."""
     island = island_of(job.plan, rank=rank, num_islands=max(1, job.outer.islands))
     first = island.ranks.start
-    inside = waits_for(island.plan, rank=rank - first, sharded=job.optimizer.sharded)
+    inside = waits_for(island.plan, rank=rank - first)
     return lambda instruction: tuple(first + other for other in inside(instruction))
 
 
-def waits_for(
-    plan: Plan, *, rank: int, sharded: bool = False
-) -> Callable[[Instruction], tuple[int, ...]]:
+def waits_for(plan: Plan, *, rank: int) -> Callable[[Instruction], tuple[int, ...]]:
     """Return a function from an instruction of this rank to the ranks that it waits for.
 
     A receive waits for the sender; the last all-reduce of a step, of `Bucket.SCALARS`, for all
-    ranks; an update with a `sharded` optimizer for the other holders of the stage's segments.
+    ranks; a gather, of what they have updated, for the other holders of the stage's segments.
     Everything else is the rank's own work.
 
     >>> from jaxpipe.plan import PlanConfig, default_plan
-    >>> from jaxpipe.schedule import forward, receive, update
+    >>> from jaxpipe.schedule import forward, gather, receive
     >>> from jaxpipe import topo
     >>> config = PlanConfig(cluster="two-region", stages=2, replicas=2)
     >>> plan = default_plan(config, topo.load("two-region"), num_layers=4, batch=4, tied=False)
-    >>> of_rank_3 = waits_for(plan, rank=3, sharded=True)
-    >>> of_rank_3(receive(1, 0, 0)), of_rank_3(forward(1, 0)), of_rank_3(update(1))
+    >>> of_rank_3 = waits_for(plan, rank=3)
+    >>> of_rank_3(receive(1, 0, 0)), of_rank_3(forward(1, 0)), of_rank_3(gather(1))
     ((2,), (), (1,))
     """
     # A send waits for nobody: it is asynchronous, and completed before the last all-reduce.
@@ -95,7 +93,7 @@ def waits_for(
     def ranks(instruction: Instruction) -> tuple[int, ...]:
         if instruction.op is Op.RECEIVE and instruction.peer is not None:
             return (plan.rank(replica=mine, stage=instruction.peer),)
-        if instruction.op is Op.UPDATE and sharded:
+        if instruction.op is Op.GATHER:
             segments = plan.segments_of(replica=mine, stage=instruction.stage)
             holders = {holder for segment in segments for holder in plan.holders(segment)}
             return tuple(sorted(holders - {rank}))

@@ -16,6 +16,7 @@ from jaxpipe.schedule.instruction import (
     backward_weight,
     describe,
     forward,
+    gather,
     receive,
     reduce,
     refusal,
@@ -53,9 +54,11 @@ def _contents(schedule: Schedule) -> Schedule:
     )
     check_size(num_stages=len(schedule), num_microbatches=num_microbatches)
     trains = any(each.is_backward or each.op is Op.UPDATE for each in instructions)
-    # A schedule does not say whether there are replicas and a tied embedding; its buckets do.
+    # A schedule does not say whether there are replicas and a tied embedding; its buckets do, as
+    # its gathers do whether the optimizer is sharded.
     gradients = {each.bucket for each in instructions if each.bucket is not None and trains}
     buckets = tuple(bucket for bucket in Bucket if bucket in gradients | {Bucket.SCALARS})
+    gathers = any(each.op is Op.GATHER for each in instructions)
     num_stages = count_stages(schedule)
     return tuple(
         tuple(
@@ -71,6 +74,7 @@ def _contents(schedule: Schedule) -> Schedule:
                 *_end_content(
                     stage, buckets, num_ranks=len(schedule), num_stages=num_stages, trains=trains
                 ),
+                *((gather(stage),) if gathers else ()),
             )
         )
         for rank, program in enumerate(schedule)

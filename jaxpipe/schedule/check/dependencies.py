@@ -12,6 +12,7 @@ from jaxpipe.schedule.instruction import (
     describe,
     receive,
     refusal,
+    update,
 )
 from jaxpipe.schedule.virtual_stages import count_stages
 
@@ -68,6 +69,8 @@ def _needs(
             yield from (each for each in program if _contributes(each, instruction))
         case Op.UPDATE:
             yield from (each for each in program if each.bucket is Bucket.SCALARS)
+        case Op.GATHER:
+            yield update(stage)
         case Op.RECEIVE:
             return
 

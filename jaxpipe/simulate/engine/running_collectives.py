@@ -1,6 +1,6 @@
 """Collectives in the engine: their pending transfers, and the ranks that have joined them.
 
-Ranks join the reductions of a step and the barriers between its phases.
+Ranks join the reductions and gathers of a step, and the barriers between its phases.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from jaxpipe.collective import NO_CODING, Collective, Transfer, barrier_transfers
 from jaxpipe.network import Link, MessageCosts, Pair
-from jaxpipe.schedule import Bucket, Instruction
+from jaxpipe.schedule import Bucket, Instruction, Op
 from jaxpipe.simulate.engine.coders import Coders
 from jaxpipe.simulate.engine.step_model import StepModel
 
@@ -80,11 +80,14 @@ def _waiting_ranks(transfer: Transfer) -> tuple[int, ...]:
 BARRIER = "barrier"
 """The name of a barrier in a trace."""
 
+GATHER = "gather"
+"""The name of an all-gather of updated parameters in a trace."""
+
 CONTROL = MessageCosts()
 """The costs of the empty messages of a barrier: latency alone."""
 
-_Group: TypeAlias = tuple[Bucket | None, int]
-"""A bucket, or None for the barrier of all ranks, and the index of one of its collectives."""
+_Group: TypeAlias = tuple[Bucket | Op | None, int]
+"""A bucket, `Op.GATHER`, or None for the barrier of all ranks; the index of its collective."""
 
 
 class CollectiveTracker:
@@ -107,12 +110,18 @@ class CollectiveTracker:
         self._coders = coders
         self._done = done
         self._barrier = barrier_transfers(range(job.num_ranks), job.barrier)
-        self._members = {
-            (bucket, number): frozenset(
-                rank for each in collective for rank in (each.source, each.destination)
-            )
-            for bucket, collectives in job.collectives.items()
+        groups: dict[Bucket | Op, tuple[Collective, ...]] = {
+            **job.collectives,
+            Op.GATHER: job.gathers,
+        }
+        self._collectives: dict[_Group, Collective] = {
+            (kind, number): collective
+            for kind, collectives in groups.items()
             for number, collective in enumerate(collectives)
+        }
+        self._members = {
+            key: frozenset(rank for each in collective for rank in (each.source, each.destination))
+            for key, collective in self._collectives.items()
         }
         self._running: dict[tuple[int, _Group], RunningCollective] = {}
 
@@ -126,22 +135,22 @@ class CollectiveTracker:
     def _group(self, rank: int, instruction: Instruction | None) -> _Group:
         if instruction is None:
             return (None, 0)
-        bucket = instruction.bucket
-        assert bucket is not None, instruction
+        kind = instruction.bucket or instruction.op
         numbers = self._job.meant_by(instruction)
-        # At most one has the rank: outside `Bucket.STAGE` the collectives of a bucket are disjoint.
-        return next((bucket, each) for each in numbers if rank in self._members[bucket, each])
+        # At most one has the rank: without a segment the collectives of a bucket are disjoint.
+        return next((kind, each) for each in numbers if rank in self._members[kind, each])
 
     def _open(self, group: _Group) -> RunningCollective:
-        bucket, number = group
-        if bucket is None:
+        kind, number = group
+        if kind is None:
             done = partial(self._leave, BARRIER, None)
             return RunningCollective(self._barrier, send=partial(self._send, CONTROL), done=done)
-        segment = number if bucket is Bucket.STAGE else None
-        done = partial(self._leave, f"reduce {bucket}", segment)
-        collective = self._job.collectives[bucket][number]
+        segment = number if kind is Bucket.STAGE else None
+        name = GATHER if kind is Op.GATHER else f"{Op.REDUCE} {kind}"
         return RunningCollective(
-            collective, send=partial(self._send, self._job.gradients), done=done
+            self._collectives[group],
+            send=partial(self._send, self._job.gradients),
+            done=partial(self._leave, name, segment),
         )
 
     def _leave(self, name: str, segment: int | None, rank: int) -> None:
@@ -168,9 +177,8 @@ def pairs(job: StepModel) -> dict[MessageCosts, set[Pair]]:
         joined.setdefault(CONTROL, set()).update(
             _ends(job, barrier_transfers(range(job.num_ranks), job.barrier))
         )
-    for collectives in job.collectives.values():
-        for collective in collectives:
-            joined.setdefault(job.gradients, set()).update(_ends(job, collective))
+    for collective in job.all_collectives:
+        joined.setdefault(job.gradients, set()).update(_ends(job, collective))
     return joined
 
 

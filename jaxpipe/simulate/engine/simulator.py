@@ -8,6 +8,7 @@ Every rank executes the lowered programs of the runtime, instruction by instruct
                                     the rest of a message follow that was not sent eagerly
     reduce stage                    the rank joins a collective and continues
     reduce tied, reduce scalars     the rank joins a collective and waits for its part of it
+    gather                          the same, for each segment of the stage in turn
     update, reduce scalars          the rank first waits for all collectives that it has joined
 
 Compute and transfers overlap as the programs allow. With `StepModel.blocking` they do not: a
@@ -191,7 +192,7 @@ class _Run:
                 return self._receive(rank, instruction, phase)
             case Op.SEND:
                 return self._send(rank, instruction, phase)
-            case Op.REDUCE:
+            case Op.REDUCE | Op.GATHER:
                 return self._join(rank, instruction, phase)
             case _:
                 self._work(rank, instruction)
@@ -343,8 +344,7 @@ class _Run:
 
     def _leave(self, index: int, name: str, segment: int | None) -> None:
         rank = self._ranks[index]
-        waits = (None, rank.since_s)
-        stage, since_s = waits if segment is None else rank.begun.pop(segment)
+        stage, since_s = self._waiting(rank) if segment is None else rank.begun.pop(segment)
         now_s = self._queue.now_s
         if name == BARRIER and index == 0:
             self.barriers_s.append(now_s)
@@ -356,6 +356,12 @@ class _Run:
             rank.steps[rank.position].instruction
         ):
             self._advance(rank)
+
+    @staticmethod
+    def _waiting(rank: _Rank) -> tuple[int | None, float]:
+        """Return the stage of the collective for which a rank waits, and since when."""
+        instruction = rank.steps[rank.position].instruction
+        return None if instruction is None else instruction.stage, rank.since_s
 
     def _note(
         self,

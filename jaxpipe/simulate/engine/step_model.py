@@ -1,14 +1,22 @@
 """Step model: the input of the simulator, as data, and the steps of a rank in it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from jaxpipe.collective import NO_CODING, BarrierKind, Coding, Collective
 from jaxpipe.errors import PlanError
 from jaxpipe.network import MessageCosts
-from jaxpipe.schedule import Bucket, Instruction, Op, Schedule, count_stages, stages_held
+from jaxpipe.schedule import (
+    Bucket,
+    Instruction,
+    Op,
+    Program,
+    Schedule,
+    count_stages,
+    stages_held,
+)
 from jaxpipe.topo import Cluster
 
 
@@ -46,8 +54,9 @@ class StepModel:
 
     `collectives[bucket]` are the collectives, over ranks, of a reduction of the bucket: for
     `Bucket.STAGE` one for each segment, in their order, for the others disjoint ones; a bucket
-    without any takes no time. With `blocking` neither rank computes during a message between
-    stages; collectives still overlap with compute.
+    without any takes no time. `gathers` are the all-gathers of updated parameters, one for each
+    segment, where programs gather them. With `blocking` neither rank computes during a message
+    between stages; collectives still overlap with compute.
 
     Raises:
         PlanError: the placement, the phases and the durations do not fit each other.
@@ -62,6 +71,7 @@ class StepModel:
     activation_bytes: float | tuple[float | tuple[float, ...], ...] = 0.0
     coding: tuple[tuple[Coding, ...], ...] = ()
     collectives: Mapping[Bucket, tuple[Collective, ...]] = field(default_factory=dict)
+    gathers: tuple[Collective, ...] = ()
     messages: MessageCosts = field(default_factory=MessageCosts)
     gradients: MessageCosts = field(default_factory=MessageCosts)
     nic_efficiency: float = 1.0
@@ -212,15 +222,25 @@ class StepModel:
             case _:
                 return 0.0 if self.update_s is None else self.update_s[index]
 
-    def meant_by(self, reduction: Instruction) -> Mapping[int, Collective]:
-        """Return the collectives of a reduction, by their position in their bucket."""
-        assert reduction.bucket is not None, reduction
-        collectives = dict(enumerate(self.collectives.get(reduction.bucket, ())))
-        if reduction.bucket is not Bucket.STAGE:
+    @property
+    def all_collectives(self) -> Iterator[Collective]:
+        """The collectives of all reductions, and the all-gathers."""
+        return chain(*self.collectives.values(), self.gathers)
+
+    def meant_by(self, instruction: Instruction) -> Mapping[int, Collective]:
+        """Return the collectives of a reduction, or of a gather, by their position in `group`."""
+        collectives = dict(enumerate(self.group(instruction)))
+        segment = instruction.segment
+        if segment is None:
             return collectives
-        segment = reduction.segment
-        assert segment is not None, reduction
         return {segment: collectives[segment]} if segment in collectives else {}
+
+    def group(self, instruction: Instruction) -> tuple[Collective, ...]:
+        """Return the collectives of the bucket of a reduction, or those of all gathers."""
+        if instruction.op is Op.GATHER:
+            return self.gathers
+        assert instruction.bucket is not None, instruction
+        return self.collectives.get(instruction.bucket, ())
 
 
 class Step(NamedTuple):
@@ -233,8 +253,9 @@ class Step(NamedTuple):
 def steps(job: StepModel, rank: int) -> tuple[Step, ...]:
     """Return the steps of a rank.
 
-    Reductions without a collective, or without a part of the rank in it, are left out. Where
-    replicas share programs, so do their ranks the steps: all of them join a collective, or none.
+    Reductions and gathers without a collective, or without a part of the rank in it, are left out;
+    the gather of a stage is one of each of its segments. Where replicas share programs, so do their
+    ranks the steps: all of them join a collective, or none.
     """
     return tuple(_steps(job, rank))
 
@@ -242,16 +263,26 @@ def steps(job: StepModel, rank: int) -> tuple[Step, ...]:
 def _steps(job: StepModel, rank: int) -> Iterator[Step]:
     number, replica = job.number(rank), job.replicas[rank]
     for position, phase in enumerate(job.phases):
-        for instruction in phase.of(replica)[number]:
-            if instruction.op is not Op.REDUCE or _joins(job, rank, instruction):
-                yield Step(position, instruction)
+        program = phase.of(replica)[number]
+        for each in program:
+            for instruction in _gathers(each, program) if each.op is Op.GATHER else (each,):
+                meets = instruction.op in (Op.REDUCE, Op.GATHER)
+                if not meets or _joins(job, rank, instruction):
+                    yield Step(position, instruction)
         if phase.meets and job.num_ranks > 1:
             yield Step(position, None)
 
 
-def _joins(job: StepModel, rank: int, reduction: Instruction) -> bool:
+def _gathers(of_stage: Instruction, program: Program) -> list[Instruction]:
+    """Return the gathers of the segments of a stage, in their order, as the runtime runs them."""
+    own = (each.segment for each in program if each.stage == of_stage.stage)
+    numbers = {segment for segment in own if segment is not None}  # those of its reductions
+    return [replace(of_stage, segment=segment) for segment in sorted(numbers)]
+
+
+def _joins(job: StepModel, rank: int, instruction: Instruction) -> bool:
     return any(
         rank in (each.source, each.destination)
-        for collective in job.meant_by(reduction).values()
+        for collective in job.meant_by(instruction).values()
         for each in collective
     )
