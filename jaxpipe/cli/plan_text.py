@@ -196,13 +196,19 @@ def _left_out(request: PlanRequest, proposal: "Proposal") -> list[str]:
 
 
 def _assumed(proposal: "Proposal") -> list[str]:
-    """Return the precision that the plan assumes, and the devices whose memory was not checked."""
+    """Return what the plan assumes: precision, memory that was not checked, and unknown NICs."""
     lines = [f"speeds are those of matrix products in {_PRODUCTS[proposal.precision.value]}"]
     names = [proposal.cluster.devices[device].name for device in proposal.unchecked]
     if names:
         lines.append(
             f"memory was not checked on {len(names)} devices of unknown memory ({_few(names)}): "
             "add `memory_gib` or `gpu` to their hosts"
+        )
+    if (open_ := proposal.unlimited) is not None:
+        lines.append(
+            f"the cluster file has no `nic_gbps`: {open_.host} sends gradients to "
+            f"{open_.num_peers} devices at once, {open_.bytes_per_s * 8e-9:.3g} Gbit/s in all; "
+            "state it if the NIC is slower"
         )
     return lines
 

@@ -1,15 +1,17 @@
 """Alpha-beta: what messages cost in closed form, without events.
 
-A message takes the latency of its link (alpha) and its bytes over the bandwidth (beta). A port
-handles one message after the other, while others are still in flight.
+A message takes the latency of its link (alpha) and its bytes over the bandwidth (beta). Of a port,
+a message takes as much time as its bytes would need if it had the port alone; what the messages of
+a port take adds up. So links that are slower than the ports at their ends carry messages side by
+side, as far as the ports allow; a port as slow as its links handles one message after the other.
 
 Two bandwidths of a cluster serve two questions (see `jaxpipe.topo.cluster`): `lone_message_s` takes
 that of an idle network, as `Link` does, and agrees with it; `links_between` takes that of a pair
 while all others communicate as well, since a closed form cannot see which of them do.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -41,15 +43,27 @@ def lone_message_s(
     return float(cluster.latency_s[pair]) + (overhead_s + num_bytes / rate)
 
 
+def _as_links() -> np.ndarray:
+    # Of no size: stands for the matrix of the links, to which no default can refer.
+    return np.empty((0, 0))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Links:
     """Alpha and beta of all pairs of some members: `latency_s[a, b]`, `seconds_per_byte[a, b]`.
 
-    Members are numbered from 0; no pair slows down another.
+    Members are numbered from 0. A byte takes `port_s_per_byte[a, b]` of the port out of `a` and of
+    the port into `b`; by default as long as of the link.
     """
 
     latency_s: np.ndarray
     seconds_per_byte: np.ndarray
+    port_s_per_byte: np.ndarray = field(default_factory=_as_links)
+
+    def __post_init__(self) -> None:
+        if not self.port_s_per_byte.size:
+            # A frozen dataclass can only be set like this.
+            object.__setattr__(self, "port_s_per_byte", self.seconds_per_byte)
 
     def __len__(self) -> int:
         return len(self.latency_s)
@@ -63,9 +77,26 @@ class Links:
         """Return the seconds for which a message occupies the link."""
         return float(num_bytes * self.seconds_per_byte[source, destination])
 
+    def port_s(self, source: int, destination: int, *, num_bytes: float) -> float:
+        """Return the seconds that a message takes of the ports at both of its ends."""
+        return float(num_bytes * self.port_s_per_byte[source, destination])
+
+    def of(self, members: Sequence[int]) -> "Links":
+        """Return the links between some members, numbered in this order."""
+        both = np.ix_(members, members)
+        return Links(
+            latency_s=self.latency_s[both],
+            seconds_per_byte=self.seconds_per_byte[both],
+            port_s_per_byte=self.port_s_per_byte[both],
+        )
+
 
 def links_between(cluster: Cluster, devices: tuple[int, ...]) -> Links:
     """Return the links between some devices, numbered in this order.
+
+    Of the NIC of its host, a device has the same part as each other of the host: all of them
+    communicate at once. Without a NIC in the cluster file messages to all others go side by side,
+    as they do inside a host.
 
     >>> from jaxpipe import topo
     >>> links = links_between(topo.load("two-region"), (0, 2))
@@ -73,9 +104,21 @@ def links_between(cluster: Cluster, devices: tuple[int, ...]) -> Links:
     1.011
     """
     both = np.ix_(devices, devices)
+    seconds_per_byte = 1 / cluster.bandwidth_bytes_per_s[both]
+    host_of = np.array(cluster.host_of)
+    shared_by = np.bincount(host_of)
+    out, into = (
+        np.array([getattr(host, name) for host in cluster.hosts]) / shared_by
+        for name in ("egress_bytes_per_s", "ingress_bytes_per_s")
+    )
+    own = host_of[list(devices)]
+    port_s_per_byte = 1 / np.minimum(out[own][:, None], into[own][None, :])
+    port_s_per_byte[own[:, None] == own[None, :]] = 0.0
     return Links(
         latency_s=cluster.latency_s[both],
-        seconds_per_byte=1 / cluster.bandwidth_bytes_per_s[both],
+        seconds_per_byte=seconds_per_byte,
+        # A link that is faster than a device's part of the NIC may have more of it for itself.
+        port_s_per_byte=np.minimum(port_s_per_byte, seconds_per_byte),
     )
 
 
@@ -85,16 +128,20 @@ def uniform_links(num_members: int, *, latency_s: float, bandwidth_bytes_per_s: 
     return Links(latency_s=apart * latency_s, seconds_per_byte=apart / bandwidth_bytes_per_s)
 
 
-def served_s(messages: Iterable[tuple[float, float]], *, start_s: float = 0.0) -> float:
-    """Return when a port has received all messages: pairs of earliest arrival and wire seconds.
+def served_s(messages: Iterable[tuple[float, float, float]], *, start_s: float = 0.0) -> float:
+    """Return when a port has received all messages.
 
-    Sending is receiving with time reversed, so it takes as long.
+    Of each message these are the arrival of its first byte, and the seconds that it takes of its
+    link and of the port. Sending is receiving with time reversed, so it takes as long.
 
-    >>> served_s([(5.0, 1.0), (1.0, 2.0), (2.0, 1.0)])
+    >>> served_s([(5.0, 1.0, 1.0), (1.0, 2.0, 2.0), (2.0, 1.0, 1.0)])
     6.0
+    >>> served_s([(0.0, 4.0, 1.0), (0.0, 4.0, 1.0)])  # side by side
+    4.0
     """
-    end_s = start_s
+    free_s = end_s = start_s
     # First come, first served: no other order ends earlier.
-    for latency_s, wire_s in sorted(messages):
-        end_s = max(end_s, float(latency_s)) + wire_s
+    for first_s, wire_s, port_s in sorted(messages):
+        free_s = max(free_s, first_s) + port_s
+        end_s = max(end_s, free_s, max(start_s, first_s) + wire_s)
     return end_s

@@ -6,6 +6,9 @@ from itertools import count
 from math import inf
 from typing import Any, Protocol, runtime_checkable
 
+_LAST = 2**62
+"""The order of events that come last at their time: more than any counter reaches."""
+
 
 @runtime_checkable
 class Clock(Protocol):
@@ -18,6 +21,10 @@ class Clock(Protocol):
 
     def at(self, time_s: float, call: Callable[..., object], *arguments: Any) -> None:
         """Call `call(*arguments)` at `time_s`."""
+        ...
+
+    def at_end(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Call `call(*arguments)` now, after all other calls at this time."""
         ...
 
 
@@ -43,6 +50,10 @@ class EventQueue:
     def at(self, time_s: float, call: Callable[..., object], *arguments: Any) -> None:
         """Schedule `call(*arguments)` at `time_s`, which must not be in the past."""
         heapq.heappush(self._heap, (time_s, next(self._order), call, arguments))
+
+    def at_end(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Schedule `call(*arguments)` at the present time, after all other events of that time."""
+        heapq.heappush(self._heap, (self.now_s, _LAST + next(self._order), call, arguments))
 
     @property
     def next_s(self) -> float:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from jaxpipe.network.event_queue import Clock
 from jaxpipe.network.link import Link
 from jaxpipe.network.message_costs import MessageCosts
-from jaxpipe.network.nic import Nic
+from jaxpipe.network.nic import Nic, Traffic
 from jaxpipe.topo import Cluster
 
 Pair: TypeAlias = tuple[int, int]
@@ -31,7 +31,7 @@ def open_links(
         for costs, joined in pairs.items()
         for pair in sorted(set(joined))
     }
-    nics = _nics(cluster, rates, nic_efficiency=nic_efficiency)
+    nics = _nics(clock, cluster, rates, nic_efficiency=nic_efficiency)
     links: dict[MessageCosts, dict[Pair, Link]] = defaultdict(dict)
     for (costs, pair), rate in rates.items():
         links[costs][pair] = Link(
@@ -81,7 +81,11 @@ def capacity(cluster: Cluster, limit: Limit, *, nic_efficiency: float) -> float:
 
 
 def _nics(
-    cluster: Cluster, rates: Mapping[tuple[MessageCosts, Pair], float], *, nic_efficiency: float
+    clock: Clock,
+    cluster: Cluster,
+    rates: Mapping[tuple[MessageCosts, Pair], float],
+    *,
+    nic_efficiency: float,
 ) -> dict[tuple[MessageCosts, Pair], tuple[Nic, ...]]:
     host_of = cluster.host_of
     loads: dict[Limit, float] = defaultdict(float)
@@ -92,8 +96,9 @@ def _nics(
             for limit in passed[costs, pair]:
                 loads[limit] += rate
     # A limit that its links cannot reach together is left out: sharing costs time to simulate.
+    traffic = Traffic(clock)
     nics = {
-        limit: Nic(rate)
+        limit: Nic(rate, traffic)
         for limit, load in loads.items()
         if (rate := capacity(cluster, limit, nic_efficiency=nic_efficiency)) < load
     }

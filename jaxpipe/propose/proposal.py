@@ -1,6 +1,8 @@
 """Proposal: the best plan found, the breakdown of its step, and the plans to compare it with."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -21,6 +23,7 @@ from jaxpipe.propose.named_layout import named_plan
 from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
 from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
 from jaxpipe.propose.searched import searched
+from jaxpipe.propose.side_by_side import SideBySide, side_by_side
 from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.propose.worth import Appraisal, Worth, worth_of
 from jaxpipe.runtime.config import MatmulPrecision, OptimizerName, Remat
@@ -47,7 +50,8 @@ class Proposal:
     times are those with the chosen `codecs`, if any were to be chosen. `precision` is that of
     matrix products. `dtfm_s` is None if replicas are unlike. `bound` holds for every plan for these
     devices. A step has `tokens`, and costs `dollars` and `watt_hours`, None without prices or
-    powers; of a search that weighs these, `front` has the plans that no other beats.
+    powers; of a search that weighs these, `front` has the plans that no other beats. Where the
+    cluster file states no NIC, `unlimited` is the host that sends most at once.
     """
 
     plan: Plan
@@ -68,6 +72,7 @@ class Proposal:
     alpa: AlpaPlan | None = None
     advice: OuterAdvice | None = None
     codecs: CodecChoice | None = None
+    unlimited: SideBySide | None = None
 
     @property
     def random_median_s(self) -> float:
@@ -88,6 +93,8 @@ class Proposal:
 
 
 NUM_RANDOM = 5
+_NUM_AFTERWARDS = NUM_RANDOM + 4
+"""Simulations of the best plan after a search: at random, in order, and for its breakdown."""
 CHUNK_BYTES = 4 * 2**20
 """Chunk of gradients in simulations: larger than the runtime's, so that there are fewer events."""
 
@@ -124,6 +131,7 @@ def propose_for(
     if request.codecs is not CodecLimit.NONE:
         fewest, conditions = strongest(request.codecs), replace(conditions, codecs=NO_CODECS)
     appraisal = None
+    clock = _EndingClock()
     tokens = task.batch * model.sequence
     if request.has_front:
         appraisal = Appraisal(request=request, conditions=conditions, tokens=tokens)
@@ -136,9 +144,10 @@ def propose_for(
             nonlocal valued
             valued += 1
             observe(valued)
-            return objective(plan)
+            with clock.valuing():
+                return objective(plan)
 
-        found = _start(request, model, task, conditions, seconds)
+        found = _start(request, model, task, conditions, seconds, clock=clock.now)
         if appraisal is not None and request.layout is None:
             appraisal.check_limits(found.plan)
         return found
@@ -184,7 +193,31 @@ def propose_for(
         alpa=start.alpa,
         advice=None if request.outer is OuterQuestion.NONE else outer_advice(plan, conditions),
         codecs=choice,
+        unlimited=side_by_side(plan, conditions),
     )
+
+
+@dataclass(slots=True, kw_only=True)
+class _EndingClock:
+    """A clock that is ahead by the time for what follows a search: simulations of its best plan.
+
+    Without that, a search of plans that are slow to simulate would exceed its seconds by minutes.
+    """
+
+    ahead_s: float = 0.0
+
+    def now(self) -> float:
+        """Return the time in seconds, ahead of the real one."""
+        return time.perf_counter() + self.ahead_s
+
+    @contextmanager
+    def valuing(self) -> Iterator[None]:
+        """Measure how long a plan takes: most of the time for those that may win."""
+        start_s = time.perf_counter()
+        yield
+        # A plan that may win is simulated up to three times: twice in part.
+        each_s = (time.perf_counter() - start_s) / 2
+        self.ahead_s = max(self.ahead_s, _NUM_AFTERWARDS * each_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +235,8 @@ def _start(
     task: Task,
     conditions: Conditions,
     seconds: Callable[[Plan], float],
+    *,
+    clock: Callable[[], float],
 ) -> _Start:
     """Return the plan that the request names, or the best that is found by its objective."""
     if request.layout is not None:
@@ -214,7 +249,12 @@ def _start(
         alpa = alpa_plan(task)
         return _Start(plan=alpa.plan, alpa=alpa)
     found = searched(
-        request, task, seconds, num_heads=model.num_heads, recomputes=conditions.recomputes
+        request,
+        task,
+        seconds,
+        num_heads=model.num_heads,
+        recomputes=conditions.recomputes,
+        clock=clock,
     )
     plan = found.plan
     if not request.has_front and plan.is_even and not plan.has_groups:

@@ -27,9 +27,15 @@ class Found:
 
 
 def searched(
-    request: PlanRequest, task: Task, objective: Objective, *, num_heads: int, recomputes: bool
+    request: PlanRequest,
+    task: Task,
+    objective: Objective,
+    *,
+    num_heads: int,
+    recomputes: bool,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Found:
-    """Return the best plan that is found in the seconds of the request.
+    """Return the best plan that is found in the seconds of the request, by the `clock`.
 
     Raises:
         PlanError: no plan fits.
@@ -41,7 +47,9 @@ def searched(
     for degree in sizes:
         groups = GroupedTask(task, degree=degree, recomputes=recomputes)
         try:
-            found.append(_of_degree(request, task, objective, groups, budget_s=budget_s))
+            found.append(
+                _of_degree(request, task, objective, groups, budget_s=budget_s, clock=clock)
+            )
         except PlanError as error:
             # A model that devices alone cannot hold may fit groups of them.
             refusal = refusal or error
@@ -51,7 +59,13 @@ def searched(
 
 
 def _of_degree(
-    request: PlanRequest, task: Task, objective: Objective, groups: GroupedTask, *, budget_s: float
+    request: PlanRequest,
+    task: Task,
+    objective: Objective,
+    groups: GroupedTask,
+    *,
+    budget_s: float,
+    clock: Callable[[], float],
 ) -> Found:
     """Return the best plan whose ranks have as many devices as the groups."""
     is_grouped = groups.degree > 1
@@ -67,13 +81,13 @@ def _of_degree(
             return inf
         return objective(whole)
 
-    until_s = time.perf_counter() + budget_s
+    until_s = clock() + budget_s
     # The time decides: a million changes are never reached.
     effort = Effort(seconds=_EVEN * budget_s, num_changes=10**6)
-    even = decide(smaller, value, seed=request.seed, effort=effort)
+    even = decide(smaller, value, seed=request.seed, effort=effort, clock=clock)
     best, least = even.plan, even.value
     if _may_differ(request, smaller, best):
-        best, least = _unlike(smaller, (best, least), value, lambda: time.perf_counter() > until_s)
+        best, least = _unlike(smaller, (best, least), value, lambda: clock() > until_s)
     if least == inf:
         raise PlanError(
             f"a plan fits into its devices: none does for ranks of {groups.degree} devices; take "

@@ -1,10 +1,16 @@
 """Extrapolation of long steps from short ones, and the objective of a search that uses it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan
-from jaxpipe.simulate.plan_step import Conditions, plan_step_s
+from jaxpipe.simulate.plan_step import Conditions, plan_step_s, segment_bytes
+
+_FEW_CHUNKS = 4
+"""Of a share: the links of its chunks overlap, and more chunks change a step by some per mille."""
+_OF_SHARES = (AllReduceKind.SHARDED, AllReduceKind.HIERARCHICAL, AllReduceKind.HALVING)
 
 
 def extrapolate(seconds: Callable[[int], float], *, size: int, short: int) -> float:
@@ -26,9 +32,11 @@ def extrapolate(seconds: Callable[[int], float], *, size: int, short: int) -> fl
 def extrapolated_step_s(plan: Plan, conditions: Conditions) -> float:
     """Return the seconds of a step of a plan, of which only the first microbatches are simulated.
 
-    With deep warm-ups on slow links a pipeline takes longer to fill than is simulated here, and
-    the result is too small, by some per cent: never compare such seconds with exact ones.
+    Shares of gradients go in few chunks. With deep warm-ups on slow links a pipeline takes longer
+    to fill than is simulated here, and the result is too small, by some per cent: never compare
+    such seconds with exact ones.
     """
+    conditions = _with_few_chunks(plan, conditions)
     if not plan.is_even:
         return plan_step_s(plan, conditions)  # its replicas are not full at the same time
 
@@ -38,6 +46,20 @@ def extrapolated_step_s(plan: Plan, conditions: Conditions) -> float:
     # At least 2 p - 1, the default warm-up of eager 1F1B, or the plan's own: the pipeline is full.
     short = max(2 * plan.num_stages, *(plan.warmup or ()), 1)
     return extrapolate(seconds, size=plan.num_microbatches, short=short)
+
+
+def _with_few_chunks(plan: Plan, conditions: Conditions) -> Conditions:
+    """Return conditions in which a share of an all-reduce has at most `_FEW_CHUNKS` messages.
+
+    Where all replicas of a stage exchange shares, their messages are most of what is simulated.
+    """
+    if plan.all_reduce not in _OF_SHARES or plan.num_replicas == 1:
+        return conditions
+    largest = max(segment_bytes(plan, conditions.profile, gradient_bytes=conditions.gradient_bytes))
+    overheads = conditions.overheads
+    fewest_bytes = largest / plan.num_replicas / _FEW_CHUNKS
+    fewer = replace(overheads, chunk_bytes=max(overheads.chunk_bytes, fewest_bytes))
+    return replace(conditions, overheads=fewer)
 
 
 def step_objective(conditions: Conditions) -> Callable[[Plan], float]:

@@ -49,6 +49,14 @@ class Timer:
             if self._queue.next_s < next_s:  # else the thread wakes up in time anyway
                 self._changed.notify()
 
+    def at_end(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Call `call(*arguments)` in the thread after all other events of the present time.
+
+        Only events call this: the thread looks for its next one by itself.
+        """
+        with self._changed:
+            self._queue.at_end(call, *arguments)
+
     def close(self, *, timeout_s: float) -> None:
         """End the thread once it has handled all events.
 

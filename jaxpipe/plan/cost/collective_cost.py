@@ -13,7 +13,9 @@ equal links of latency a and b seconds per byte, n bytes take:
     shares         + 2 (a + (r - 1) n b / (q r))         across r islands of q members
     ============== ==================================== ============================================
 
-Where links differ, the closed forms take the slowest message of each round. Adding takes no time.
+Where links differ, the closed forms take the slowest message of each round. Here a port is as slow
+as its links (`jaxpipe.network.alpha_beta`); faster ones take (q - 1) messages at once. Adding takes
+no time.
 
 Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH",
 2005; Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014.
@@ -109,9 +111,9 @@ def tree_s(links: Links, tree: SyncTree, *, num_bytes: float, chunk_bytes: float
     """Return the seconds of an all-reduce along a sync tree over the members.
 
     The leaders of an island's members send to its leader as soon as they have their own sums; it
-    takes them one after the other, as they come, when its own island is done. Down again it serves
-    the last member first. Chunks of `chunk_bytes` follow each other up and down at once: of all but
-    one chunk only what the busiest member takes in, or gives out, counts.
+    takes them as they come, when its own island is done. Down again it serves the last member
+    first. Chunks of `chunk_bytes` follow each other up and down at once: of all but one chunk only
+    what it takes of the busiest port, or of the slowest link, counts.
 
     >>> from jaxpipe.network.alpha_beta import uniform_links
     >>> links = uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0)
@@ -155,7 +157,7 @@ def all_reduce_s(
     if kind in (AllReduceKind.TREE, AllReduceKind.CENTRAL, AllReduceKind.CHAIN):
         return tree_s(links, tree, num_bytes=num_bytes, chunk_bytes=chunk_bytes)
     if kind is AllReduceKind.RING:
-        return ring_s(_of_members(links, members), num_bytes=num_bytes)
+        return ring_s(links.of(members), num_bytes=num_bytes)
     if kind is AllReduceKind.HIERARCHICAL:
         return _islands_s(links, tree, num_bytes)
     return _shares_s(links, members, num_bytes)
@@ -173,27 +175,27 @@ def _islands_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
 
 def _shares_s(links: Links, members: Sequence[int], num_bytes: float) -> float:
     """Return the seconds in which each member reduces a share for all others and returns it."""
-    own = _of_members(links, members)
-    seconds_per_byte = own.seconds_per_byte.copy()
-    np.fill_diagonal(seconds_per_byte, 0.0)
-    wire_s = seconds_per_byte * (num_bytes / len(members))
-    port_s = max(wire_s.sum(axis=0).max(), wire_s.sum(axis=1).max())
-    return 2 * float(own.latency_s.max() + port_s)
-
-
-def _of_members(links: Links, members: Sequence[int]) -> Links:
-    both = np.ix_(members, members)
-    return Links(latency_s=links.latency_s[both], seconds_per_byte=links.seconds_per_byte[both])
+    own, share = links.of(members), num_bytes / len(members)
+    apart = ~np.eye(len(members), dtype=bool)
+    wire_s, each_s = (
+        np.where(apart, matrix, 0.0) * share
+        for matrix in (own.seconds_per_byte, own.port_s_per_byte)
+    )
+    port_s = max(each_s.sum(axis=0).max(), each_s.sum(axis=1).max())
+    return 2 * float(max(own.latency_s.max() + port_s, (own.latency_s + wire_s).max()))
 
 
 def _busiest_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
-    """Return the seconds that the busiest member spends on a chunk, taking in or giving out."""
+    """Return the seconds that a chunk takes of the busiest port, or of the slowest link."""
     taken_s: dict[int, float] = defaultdict(float)
     given_s: dict[int, float] = defaultdict(float)
+    slowest_s = 0.0
     for child, parent in to_leaders(tree):
-        taken_s[parent] += links.wire_s(child, parent, num_bytes=num_bytes)
-        given_s[parent] += links.wire_s(parent, child, num_bytes=num_bytes)
-    return max((*taken_s.values(), *given_s.values()), default=0.0)
+        taken_s[parent] += links.port_s(child, parent, num_bytes=num_bytes)
+        given_s[parent] += links.port_s(parent, child, num_bytes=num_bytes)
+        for pair in ((child, parent), (parent, child)):
+            slowest_s = max(slowest_s, links.wire_s(*pair, num_bytes=num_bytes))
+    return max((slowest_s, *taken_s.values(), *given_s.values()))
 
 
 class _Timed(NamedTuple):
@@ -216,6 +218,7 @@ def _ascent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
             (
                 each.seconds + float(links.latency_s[each.leader, first]),
                 links.wire_s(each.leader, first, num_bytes=num_bytes),
+                links.port_s(each.leader, first, num_bytes=num_bytes),
             )
             for each in members[1:]
         ]
@@ -231,9 +234,10 @@ def _descent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
         first, sent_s, end_s = members[0].leader, 0.0, 0.0
         # The last member first, as the executor sends.
         for each in members[:0:-1]:
-            sent_s += links.wire_s(first, each.leader, num_bytes=num_bytes)
-            there_s = sent_s + float(links.latency_s[first, each.leader])
+            wire_s = links.wire_s(first, each.leader, num_bytes=num_bytes)
+            there_s = sent_s + wire_s + float(links.latency_s[first, each.leader])
             end_s = max(end_s, there_s + each.seconds)
+            sent_s += links.port_s(first, each.leader, num_bytes=num_bytes)
         return _Timed(first, max(end_s, sent_s + members[0].seconds))
 
     return folded(tree, at_rank=_at_rank, at_island=at_island).seconds

@@ -2,7 +2,8 @@
 
 ::
 
-    shapes x placements x microbatches ──estimate──► the best few ──objective──► the best ──► climb
+    shapes x placements x all-reduces x microbatches ──estimate──► the best few
+    the best few ──objective──► the best ──► climb
 """
 
 import time
@@ -14,6 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost.estimate import estimate
 from jaxpipe.plan.cost.memory import overfull
@@ -29,6 +31,8 @@ Objective: TypeAlias = Callable[[Plan], float]
 
 _SCHEDULES = (ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
 """The first that fits into memory is evaluated: depth hides messages, and costs only memory."""
+_ALL_REDUCES = (AllReduceKind.TREE, AllReduceKind.HIERARCHICAL, AllReduceKind.SHARDED)
+"""Those whose closed form holds where links differ; a search tries the others on its best plan."""
 _RANKING = 0.5
 """The fraction of the seconds for ranking shapes in closed form."""
 
@@ -179,12 +183,16 @@ def _fastest(
 ) -> list[tuple[float, Plan]]:
     """Return the best plan that fits, with its estimated seconds; an empty list if none fits.
 
-    Sync trees and partition do not depend on the size of microbatches: they are built once.
+    Each has the all-reduce that suits it best.
     """
     each = task.batch // shape.replicas
     fitting = [size for size in effort.microbatches if each % size == 0]
     # Built once for all sizes of microbatches: trees and partition do not depend on them.
-    built = [build(task, p, microbatch=1, schedule=_SCHEDULES[0]) for p in placements]
+    built = [
+        build(task, placement, microbatch=1, schedule=_SCHEDULES[0], all_reduce=kind)
+        for placement in placements
+        for kind in _ALL_REDUCES[: None if shape.replicas > 1 else 1]
+    ]
     sized = [
         plan.of_each(microbatch=size, num_microbatches=each // size)
         for plan in built

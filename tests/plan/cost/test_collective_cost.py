@@ -1,6 +1,7 @@
 """Prices of collectives against oracles message by message, textbook forms and lower bounds."""
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 from math import log2
 
@@ -186,6 +187,18 @@ def test_on_equal_links_shares_take_as_long_as_their_messages(kind: AllReduceKin
     exact_s = transfers_s(links, all_reduce_transfers(kind, tree, num_bytes=720.0))
     # The closed form lets the last bytes of one direction wait for those of the other.
     assert exact_s <= all_reduce_s(kind, links, tree, num_bytes=720.0) <= exact_s + 1.0
+
+
+@given(st.integers(2, 9), SEEDS)
+def test_messages_through_faster_ports_go_side_by_side(size: int, seed: int):
+    links = replace(random_links(size, seed=seed), port_s_per_byte=np.zeros((size, size)))
+    pairs = [(a, b) for a in range(size) for b in range(size) if a != b]
+    share_s = max(links.message_s(*pair, num_bytes=6.0) for pair in pairs)
+    shares_s = all_reduce_s(AllReduceKind.SHARDED, links, flat(range(size)), num_bytes=6.0 * size)
+    assert shares_s == pytest.approx(2 * share_s)
+    up_s = max(links.message_s(a, b, num_bytes=6.0) for a, b in pairs if b == 0)
+    down_s = max(links.message_s(a, b, num_bytes=6.0) for a, b in pairs if a == 0)
+    assert tree_s(links, flat(range(size)), num_bytes=6.0) == pytest.approx(up_s + down_s)
 
 
 def test_kinds_without_shares_are_priced_as_trees_and_rings():

@@ -98,7 +98,7 @@ def test_nothing_beats_the_choice(
 def test_a_small_gain_does_not_move_the_state(num_steps: int, keeps: bool):
     # Three replicas of two stages lose a device: four can keep what they hold, all five are faster.
     remaining, future = situation(
-        2, 3, gone=(5,), parameters=100_000, num_steps=num_steps, microbatches=48
+        2, 3, gone=(5,), parameters=100_000, num_steps=num_steps, microbatches=32
     )
     found = choose(remaining, with_memory(future, 10**12), candidates(remaining), accepted)
     assert found is not None
