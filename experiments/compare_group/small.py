@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from experiments.compare_group.cases import Setting
+from experiments.compare_group.cases import Setting, with_shaped_pairs
 from experiments.compare_group.plans import placed, unscheduled_plan
 from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind
@@ -66,7 +66,7 @@ def scaled_cluster(network: Network, small: Small) -> Cluster:
     >>> round(link.latency_s, 4), round(link.bandwidth_bytes_per_s)
     (0.0137, 1750000)
     """
-    whole = topo.load(network.cluster)
+    whole = with_shaped_pairs(network.cluster)
     chosen = topo.subcluster(whole, network.devices, name=network.name.replace(" ", "-"))
     slower = small.bytes_scale * small.time_scale
     return replace(

@@ -34,8 +34,12 @@ class EventQueue:
     >>> queue = EventQueue()
     >>> queue.at(2.0, print, "second")
     >>> queue.at(1.0, print, "first")
+    >>> queue.at(1.0, queue.at_end, print, "after the first")
+    >>> queue.at(1.0, print, "also first")
     >>> queue.run()
     first
+    also first
+    after the first
     second
     >>> queue.now_s
     2.0

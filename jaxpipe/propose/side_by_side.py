@@ -6,6 +6,7 @@ from math import inf
 
 from jaxpipe.network.open_links import crosses_hosts
 from jaxpipe.plan import Plan
+from jaxpipe.schedule import Bucket
 from jaxpipe.simulate import Conditions, plan_step
 
 _FASTER = 2.0
@@ -31,9 +32,10 @@ def side_by_side(plan: Plan, conditions: Conditions) -> SideBySide | None:
     job = plan_step(plan, conditions)
     pairs = {
         (job.device(each.source), job.device(each.destination))
-        for collective in job.all_collectives
+        for bucket, collectives in job.collectives.items()
+        for collective in collectives
         for each in collective
-        if each.num_bytes > 0
+        if bucket is not Bucket.SCALARS  # some bytes
     }
     rates: defaultdict[int, list[float]] = defaultdict(list)
     for source, destination in sorted(pairs):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from jaxpipe.errors import PlanError
 from jaxpipe.network import EventQueue, Pair, open_links
+from jaxpipe.network.nic import SharedTransfer
 from jaxpipe.simulate import MessageCosts
 from jaxpipe.topo import Cluster
 from tests.simulate.uniform import cluster
@@ -66,6 +67,25 @@ def test_whoever_stays_gets_the_share_of_whoever_has_gone():
     assert arrivals(on, [(0.0, (0, 2), 1.0), (0.0, (1, 3), 3.0)]) == pytest.approx([2.0, 4.0])
     # The first has moved one byte when the second comes.
     assert arrivals(on, [(0.0, (0, 2), 2.0), (1.0, (1, 3), 1.0)]) == pytest.approx([3.0, 3.0])
+
+
+def test_messages_that_follow_each_other_leave_the_rates_of_others_alone(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    # Four messages one after the other on each of three links of a NIC: as many transfers at any
+    # time, but at the end.
+    settled: list[SharedTransfer] = []
+    settle = SharedTransfer.settle
+
+    def counted(transfer: SharedTransfer, now_s: float) -> None:
+        settled.append(transfer)
+        settle(transfer, now_s)
+
+    monkeypatch.setattr(SharedTransfer, "settle", counted)
+    on = cluster(6, devices_per_host=3, nic_bytes_per_s=1.5)
+    times = arrivals(on, [(0.0, (i, 3 + i), 1.0) for _ in range(4) for i in range(3)])
+    assert times == pytest.approx([2.0] * 3 + [4.0] * 3 + [6.0] * 3 + [8.0] * 3)
+    assert len(settled) == 4 * 3
 
 
 def test_two_hosts_that_send_to_one_share_its_nic():

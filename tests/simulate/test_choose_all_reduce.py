@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan, PlanConfig, default_plan
-from jaxpipe.plan.cost import ring_s, uniform_links
+from jaxpipe.plan.cost import links_between, ring_s, uniform_links
+from jaxpipe.plan.cost.collective_cost import all_reduce_s
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.simulate import fastest_all_reduce, gradient_sync_s
 from jaxpipe.topo import Cluster
@@ -72,6 +73,21 @@ def test_far_islands_share_their_sums_out():
     plan = plan_on(where, stages=1, replicas=4)
     kind, _ = fastest_all_reduce(plan, where, segment_bytes=(64e6,), embed_bytes=0.0)
     assert kind in (AllReduceKind.HIERARCHICAL, AllReduceKind.SHARDED)
+
+
+@pytest.mark.parametrize("kind", [AllReduceKind.HIERARCHICAL, AllReduceKind.SHARDED])
+@pytest.mark.parametrize(
+    "name", ["two-region", "aws", "case1-datacenter:hosts=2", "gcp-two-zones:hosts=1"]
+)
+def test_the_closed_form_of_shares_follows_the_simulation(name: str, kind: AllReduceKind):
+    # Slow links between fast ports, where one message after the other would take many times as
+    # long, and hosts whose devices share a NIC.
+    where = topo.load(name)
+    plan = replace(plan_on(where, stages=1, replicas=len(where)), all_reduce=kind)
+    links = links_between(where, tuple(range(len(where))))
+    simulated_s = gradient_sync_s(plan, where, segment_bytes=(256e6,), embed_bytes=0.0)
+    in_closed_form_s = all_reduce_s(kind, links, plan.sync[0], num_bytes=256e6, chunk_bytes=8e6)
+    assert in_closed_form_s == pytest.approx(simulated_s, rel=0.2)
 
 
 def test_few_bytes_take_few_rounds():
