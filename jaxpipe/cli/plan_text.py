@@ -1,6 +1,7 @@
 """What `jaxpipe plan` prints of a proposal: lines for people, or one JSON object."""
 
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,19 +116,25 @@ def _summary(proposal: "Proposal") -> list[str]:
     warmups = [" ".join(map(str, each.warmup or ())) for each in plan.pipelines]
     warmup = f", warm-up {_each(warmups)}" if any(warmups) else ""
     counts = (f"{each.microbatch}, {each.num_microbatches} of them" for each in plan.pipelines)
-    rows = [
+    rows = (
         ", ".join(
             f"{region} x{len(list(members))}"
             # Consecutive devices only: a pipeline that returns to a region shows it twice.
             for region, members in groupby(devices[device].region for device in row)
         )
         for row in plan.placement
-    ]
+    )
+    # Equal replicas that follow each other share a line.
+    lines: list[str] = []
+    for row, each in groupby(enumerate(rows), itemgetter(1)):
+        numbers = [number for number, _ in each]
+        name = "-".join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
+        lines.append(f"replica {name:<7} {row}{' each' if len(numbers) > 1 else ''}")
     return [
         f"{plan.shape} on {sum(map(len, plan.groups))} of the {len(devices)} devices of "
         f"{proposal.cluster.name}",
         "",
-        *(f"replica {replica:<4}{row}" for replica, row in enumerate(rows)),
+        *lines,
         "",
         f"layers      {_each(' '.join(map(str, each.cut)) for each in plan.pipelines)}",
         f"schedule    {plan.schedule_name}{warmup}",

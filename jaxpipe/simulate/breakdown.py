@@ -41,11 +41,12 @@ def step_breakdown(plan: Plan, conditions: Conditions) -> StepBreakdown:
     job = plan_step(plan, conditions)
     trace = simulate(job)
     # Reductions without a collective take no time.
-    alone_s = simulate_ends(replace(job, collectives={})).last_s
+    alone_s = simulate_ends(replace(job, collectives={}, gathers=())).last_s
     free = replace(conditions, cluster=without_network(conditions.cluster))
     # Without the network's overheads too; the factor on compute has to stay.
     free = replace(free, overheads=Overheads(local_factor=conditions.overheads.local_factor))
-    free_s = simulate_ends(replace(plan_step(plan, free), collectives={})).last_s
+    free_job = replace(plan_step(plan, free), collectives={}, gathers=())
+    free_s = simulate_ends(free_job).last_s
     compute_s, update_s = (
         sum(span.end_s - span.start_s for span in trace.spans if span.lane is lane) / plan.num_ranks
         for lane in (Lane.COMPUTE, Lane.UPDATE)
@@ -54,7 +55,7 @@ def step_breakdown(plan: Plan, conditions: Conditions) -> StepBreakdown:
     return StepBreakdown(
         compute_s=compute_s,
         update_s=update_s,
-        bubble_s=free_s - compute_s - update_s,
+        bubble_s=max(0.0, free_s - compute_s - update_s),  # rounding may leave less than 0
         activations_s=alone_s - free_s,
         gradients_s=end_s(trace) - alone_s,
         trace=trace,
