@@ -1,8 +1,7 @@
 """Proposal: the best plan found, the breakdown of its step, and the plans to compare it with."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -131,21 +130,20 @@ def propose_for(
     if request.codecs is not CodecLimit.NONE:
         fewest, conditions = strongest(request.codecs), replace(conditions, codecs=NO_CODECS)
     appraisal = None
-    clock = _EndingClock()
+    clock = _EndingClock(most_s=request.budget / 2)
     tokens = task.batch * model.sequence
     if request.has_front:
         appraisal = Appraisal(request=request, conditions=conditions, tokens=tokens)
     valued = 0
 
     def search(request: PlanRequest, conditions: Conditions) -> _Start:
-        objective = appraisal or step_objective(conditions)
+        objective = appraisal or step_objective(conditions, exact=clock.plan_step_s)
 
         def seconds(plan: Plan) -> float:
             nonlocal valued
             valued += 1
             observe(valued)
-            with clock.valuing():
-                return objective(plan)
+            return objective(plan)
 
         found = _start(request, model, task, conditions, seconds, clock=clock.now)
         if appraisal is not None and request.layout is None:
@@ -202,22 +200,23 @@ class _EndingClock:
     """A clock that is ahead by the time for what follows a search: simulations of its best plan.
 
     Without that, a search of plans that are slow to simulate would exceed its seconds by minutes.
+    It is ahead by `most_s` at most, for plans have to be found as well.
     """
 
+    most_s: float
     ahead_s: float = 0.0
 
     def now(self) -> float:
         """Return the time in seconds, ahead of the real one."""
         return time.perf_counter() + self.ahead_s
 
-    @contextmanager
-    def valuing(self) -> Iterator[None]:
-        """Measure how long a plan takes: most of the time for those that may win."""
+    def plan_step_s(self, plan: Plan, conditions: Conditions) -> float:
+        """Simulate a whole step, and remember how long that takes."""
         start_s = time.perf_counter()
-        yield
-        # A plan that may win is simulated up to three times: twice in part.
-        each_s = (time.perf_counter() - start_s) / 2
-        self.ahead_s = max(self.ahead_s, _NUM_AFTERWARDS * each_s)
+        step_s = plan_step_s(plan, conditions)
+        took_s = time.perf_counter() - start_s
+        self.ahead_s = min(self.most_s, max(self.ahead_s, _NUM_AFTERWARDS * took_s))
+        return step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

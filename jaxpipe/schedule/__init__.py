@@ -33,7 +33,7 @@ from jaxpipe.schedule.instruction import (
     update,
 )
 from jaxpipe.schedule.lower import lower
-from jaxpipe.schedule.peak_live import peak_live
+from jaxpipe.schedule.peak_live import peak_live, peak_live_of_kind
 from jaxpipe.schedule.render import legend, render
 from jaxpipe.schedule.timetable import TimedInstruction, Timetable, timetable
 from jaxpipe.schedule.virtual_stages import check_chunks, count_stages, holder, stages_held
@@ -70,6 +70,7 @@ __all__ = [
     "one_f_one_b",
     "parse_schedule",
     "peak_live",
+    "peak_live_of_kind",
     "read_schedule",
     "receive",
     "reduce",

@@ -1,5 +1,6 @@
 """Peak memory of a schedule, in microbatches whose residuals a rank keeps at once."""
 
+from jaxpipe.schedule.generators.registry import ScheduleKind
 from jaxpipe.schedule.instruction import Op, Program, Schedule
 
 
@@ -30,3 +31,31 @@ def _peak(program: Program) -> int:
         elif instruction.frees_residuals:
             live -= 1
     return peak
+
+
+def peak_live_of_kind(
+    kind: ScheduleKind,
+    *,
+    num_stages: int,
+    num_microbatches: int,
+    warmup: tuple[int, ...] | None = None,
+) -> tuple[int, ...] | None:
+    """Return `peak_live` of a named schedule in closed form; None of one that has none.
+
+    A search checks the memory of many plans, whose schedules take long to generate: a rank with one
+    stage keeps as many microbatches as it has forwards before its first backward.
+
+    >>> peak_live_of_kind(ScheduleKind.ONE_F_ONE_B, num_stages=4, num_microbatches=3)
+    (3, 3, 2, 1)
+    """
+    behind = [num_stages - stage for stage in range(num_stages)]  # and the stage itself
+    match kind:
+        case ScheduleKind.GPIPE:
+            forwards = [num_microbatches] * num_stages
+        case ScheduleKind.ONE_F_ONE_B:
+            forwards = behind
+        case ScheduleKind.EAGER_ONE_F_ONE_B:
+            forwards = list(warmup or (2 * each - 1 for each in behind))
+        case _:
+            return None
+    return tuple(min(num_microbatches, each) for each in forwards)

@@ -62,12 +62,14 @@ def _with_few_chunks(plan: Plan, conditions: Conditions) -> Conditions:
     return replace(conditions, overheads=fewer)
 
 
-def step_objective(conditions: Conditions) -> Callable[[Plan], float]:
+def step_objective(
+    conditions: Conditions, *, exact: Callable[[Plan, Conditions], float] = plan_step_s
+) -> Callable[[Plan], float]:
     """Return the objective of one search: the seconds of a plan, exact if the plan could win.
 
     Each plan is extrapolated first. Only if it seems faster than the best so far, its whole step is
     simulated; otherwise it has lost, and the extrapolated seconds, no less than the best, are
-    returned.
+    returned. `exact` simulates a whole step.
     """
     best_s = inf
 
@@ -76,7 +78,7 @@ def step_objective(conditions: Conditions) -> Callable[[Plan], float]:
         short_s = extrapolated_step_s(plan, conditions)
         if short_s >= best_s:
             return short_s
-        exact_s = plan_step_s(plan, conditions)
+        exact_s = exact(plan, conditions)
         best_s = min(best_s, exact_s)
         return exact_s
 

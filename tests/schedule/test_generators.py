@@ -21,6 +21,7 @@ from jaxpipe.schedule import (
     interleaved,
     one_f_one_b,
     peak_live,
+    peak_live_of_kind,
     timetable,
     zb_h1,
     zb_h2,
@@ -162,3 +163,25 @@ def test_the_interleaved_kind_has_chunks_to_set():
 def test_chunks_that_would_be_ignored_are_refused(kind: ScheduleKind):
     with pytest.raises(PlanError, match=f"`num_chunks` is 2 and `kind` is {kind}"):
         generate(kind, num_stages=4, num_microbatches=2, num_chunks=2)
+
+
+CLOSED = (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.EAGER_ONE_F_ONE_B)
+
+
+@pytest.mark.parametrize("kind", CLOSED)
+@pytest.mark.parametrize(("num_stages", "num_microbatches"), SHAPES)
+def test_what_a_schedule_keeps_is_its_closed_form(
+    kind: ScheduleKind, num_stages: int, num_microbatches: int
+):
+    size = {"num_stages": num_stages, "num_microbatches": num_microbatches}
+    assert peak_live_of_kind(kind, **size) == peak_live(generate(kind, **size))
+    if kind is ScheduleKind.EAGER_ONE_F_ONE_B:
+        # Deeper at the first stage than at the others, and shallower than by default.
+        warmup = tuple(max(1, num_microbatches - 2 * stage) for stage in range(num_stages))
+        deep = generate(kind, **size, warmup=warmup)
+        assert peak_live_of_kind(kind, **size, warmup=warmup) == peak_live(deep)
+
+
+def test_other_schedules_have_no_closed_form_of_what_they_keep():
+    for kind in set(ScheduleKind) - set(CLOSED):
+        assert peak_live_of_kind(kind, num_stages=4, num_microbatches=8) is None

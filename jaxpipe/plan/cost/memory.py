@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.group import Sharing
+from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
-from jaxpipe.schedule import peak_live
+from jaxpipe.schedule import ScheduleKind, peak_live, peak_live_of_kind
 from jaxpipe.topo import Cluster
 
 
@@ -52,8 +53,8 @@ def stage_memory(
     a rank with several chunks, all of them count as the largest. If the embedding is tied, the last
     stage has a copy of it.
     """
-    live = peak_live(plan.compute_schedule(replica=replica))
     pipeline = plan.pipelines[replica or 0]
+    live = _live(plan, pipeline, replica)
     profile = profile.scaled(microbatch=pipeline.microbatch)
     parts = [profile.stage(pipeline.cut, stage) for stage in range(pipeline.num_stages)]
     num_shards = plan.num_replicas if each.shards_optimizer else 1
@@ -83,6 +84,19 @@ def stage_memory(
         )
 
     return tuple(of_rank(number, degree) for number, degree in enumerate(pipeline.degrees))
+
+
+def _live(plan: Plan, pipeline: Pipeline, replica: int | None) -> tuple[int, ...]:
+    """Return how many microbatches each rank of a pipeline keeps at most."""
+    known = None
+    if plan.num_chunks == 1 and isinstance(plan.schedule, ScheduleKind):
+        known = peak_live_of_kind(
+            plan.schedule,
+            num_stages=pipeline.num_stages,
+            num_microbatches=pipeline.num_microbatches,
+            warmup=pipeline.warmup,
+        )
+    return peak_live(plan.compute_schedule(replica=replica)) if known is None else known
 
 
 def live_limits(

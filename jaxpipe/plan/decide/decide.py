@@ -20,7 +20,12 @@ from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost.estimate import estimate
 from jaxpipe.plan.cost.memory import overfull
 from jaxpipe.plan.decide.build_plan import build
-from jaxpipe.plan.decide.neighbours import deepened, neighbour, other_all_reduces
+from jaxpipe.plan.decide.neighbours import (
+    deepened,
+    neighbour,
+    other_all_reduces,
+    with_all_reduce,
+)
 from jaxpipe.plan.decide.starts import by_dtfm_cost, orders
 from jaxpipe.plan.decide.task import Shape, Task, shapes
 from jaxpipe.plan.plan import Plan
@@ -31,8 +36,8 @@ Objective: TypeAlias = Callable[[Plan], float]
 
 _SCHEDULES = (ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
 """The first that fits into memory is evaluated: depth hides messages, and costs only memory."""
-_ALL_REDUCES = (AllReduceKind.TREE, AllReduceKind.HIERARCHICAL, AllReduceKind.SHARDED)
-"""Those whose closed form holds where links differ; a search tries the others on its best plan."""
+_OTHER_ALL_REDUCES = (AllReduceKind.HIERARCHICAL, AllReduceKind.SHARDED)
+"""Besides trees; those whose closed form holds where links differ. The best plan tries all."""
 _RANKING = 0.5
 """The fraction of the seconds for ranking shapes in closed form."""
 
@@ -188,10 +193,12 @@ def _fastest(
     each = task.batch // shape.replicas
     fitting = [size for size in effort.microbatches if each % size == 0]
     # Built once for all sizes of microbatches: trees and partition do not depend on them.
+    along_trees = [build(task, p, microbatch=1, schedule=_SCHEDULES[0]) for p in placements]
+    # With the same partition, which takes as long to find as the trees.
+    others = _OTHER_ALL_REDUCES if shape.replicas > 1 else ()
     built = [
-        build(task, placement, microbatch=1, schedule=_SCHEDULES[0], all_reduce=kind)
-        for placement in placements
-        for kind in _ALL_REDUCES[: None if shape.replicas > 1 else 1]
+        *along_trees,
+        *(with_all_reduce(task, plan, kind) for plan in along_trees for kind in others),
     ]
     sized = [
         plan.of_each(microbatch=size, num_microbatches=each // size)
