@@ -12,6 +12,7 @@ while all others communicate as well, since a closed form cannot see which of th
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -95,8 +96,9 @@ def links_between(cluster: Cluster, devices: tuple[int, ...]) -> Links:
     """Return the links between some devices, numbered in this order.
 
     Of the NIC of its host, a device has the same part as each other of the host: all of them
-    communicate at once. Without a NIC in the cluster file messages to all others go side by side,
-    as they do inside a host.
+    communicate at once. Where the cluster file states no NIC, it is taken to be as fast as the
+    fastest link of the host: plans should not count on what nobody has stated. (Simulations take
+    such links as they are, all side by side.) Inside a host messages go side by side.
 
     >>> from jaxpipe import topo
     >>> links = links_between(topo.load("two-region"), (0, 2))
@@ -106,13 +108,9 @@ def links_between(cluster: Cluster, devices: tuple[int, ...]) -> Links:
     both = np.ix_(devices, devices)
     seconds_per_byte = 1 / cluster.bandwidth_bytes_per_s[both]
     host_of = np.array(cluster.host_of)
-    shared_by = np.bincount(host_of)
-    out, into = (
-        np.array([getattr(host, name) for host in cluster.hosts]) / shared_by
-        for name in ("egress_bytes_per_s", "ingress_bytes_per_s")
-    )
     own = host_of[list(devices)]
-    port_s_per_byte = 1 / np.minimum(out[own][:, None], into[own][None, :])
+    out, into = (rate[own] / np.bincount(host_of)[own] for rate in _nics(cluster))
+    port_s_per_byte = 1 / np.minimum(out[:, None], into[None, :])
     port_s_per_byte[own[:, None] == own[None, :]] = 0.0
     return Links(
         latency_s=cluster.latency_s[both],
@@ -120,6 +118,26 @@ def links_between(cluster: Cluster, devices: tuple[int, ...]) -> Links:
         # A link that is faster than a device's part of the NIC may have more of it for itself.
         port_s_per_byte=np.minimum(port_s_per_byte, seconds_per_byte),
     )
+
+
+@lru_cache(maxsize=4)
+def _nics(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bytes/s out of each host and into it: of its NIC, or of its fastest link."""
+    host_of = np.array(cluster.host_of)
+    crossing = host_of[:, None] != host_of[None, :]
+    rates = np.where(crossing, cluster.alone_bytes_per_s, 0.0)
+    found = []
+    for name, fastest in (
+        ("egress_bytes_per_s", rates.max(axis=1)),
+        ("ingress_bytes_per_s", rates.max(axis=0)),
+    ):
+        nics = np.array([getattr(host, name) for host in cluster.hosts])
+        of_links = np.zeros(len(nics))
+        np.maximum.at(of_links, host_of, fastest)
+        # A lone host sends nothing: no limit.
+        unstated = np.where(of_links > 0, of_links, np.inf)
+        found.append(np.where(np.isfinite(nics), nics, unstated))
+    return found[0], found[1]
 
 
 def uniform_links(num_members: int, *, latency_s: float, bandwidth_bytes_per_s: float) -> Links:

@@ -34,7 +34,7 @@ def fastest_tree(
 
     >>> from jaxpipe import topo
     >>> fastest_tree(topo.load("two-region"), {0: 0, 1: 2, 2: 1, 3: 3}, num_bytes=1e6)
-    (0, 1, 2, 3)
+    (0, 2, 1, 3)
     """
     ranks = tuple(devices)
     links = links_between(cluster, tuple(devices.values()))
