@@ -68,12 +68,12 @@ def main() -> None:
         work = workload(bar, fitted())
         # Rank 0 searches for all.
         mine = (
-            msgspec.json.encode(_untyped(program_of(bar.system, work)))
+            msgspec.json.encode(to_cells(program_of(bar.system, work)))
             if _is_first(transport)
             else None
         )
         text = broadcast_bytes(transport, mine, root=0, tag=BROADCAST_TAG, timeout_s=_TIMEOUT_S)
-        program = _typed(json.loads(text))
+        program = from_cells(json.loads(text))
         on_host = devices_of_host(bar, transport.num_ranks)
         found = emulated_s(
             program, cluster_of(work.profile, on_host=on_host), transport, stretch=stretch
@@ -227,14 +227,16 @@ def _is_first(transport: Transport) -> bool:
     return transport.rank == 0
 
 
-def _untyped(program: Program) -> list[tuple[str, ...]]:
+def to_cells(program: Program) -> list[tuple[str, ...]]:
+    """Return the instructions as rows of text, to broadcast them."""
     return [
         (type(each).__name__, *(str(getattr(each, name)) for name in each.__slots__))
         for each in program
     ]
 
 
-def _typed(rows: Sequence[Sequence[str]]) -> Program:
+def from_cells(rows: Sequence[Sequence[str]]) -> Program:
+    """Return the program of rows of `to_cells`."""
     made: list[Compute | Communicate | Await] = []
     for name, *cells in rows:
         if name == "Compute":
