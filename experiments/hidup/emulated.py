@@ -50,7 +50,8 @@ def measured_bars(names: Sequence[str], *, num_devices: int) -> list[Bar]:
         for bar in bars()
         if _devices(bar) == num_devices
         and bar.system in (systems or _SYSTEMS)
-        and (bar.model in (models or MODELS) if late is None else _names(bar) in late)
+        and bar.model in (models or MODELS)
+        and (late is None or _names(bar) in late)
     ]
 
 
