@@ -7,6 +7,8 @@ fit        fit the three constants, and again without each condition, model or c
 reachable  what the published bars contradict: the network alone, each other, orders
 noise      misled searches (VI.E)
 search     search seconds over layers and devices (VI.F), measured
+emulated   run the systems of figures 6 and 8 on 8, 16 and 32 paced ranks; `python -m
+           experiments.hidup.emulated` takes models and numbers of ranks
 ========== ========================================================================================
 """
 
@@ -16,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from experiments.hidup import emulated
 from experiments.hidup.accuracy import (
     TIE,
     Grid,
@@ -169,6 +172,10 @@ def _search() -> None:
     _written([*search_rows(fitted())], "search")
 
 
+def _emulated() -> None:
+    emulated.main([])
+
+
 def _written(rows: list[Row], name: str) -> None:
     write_csv(rows, _RESULTS / f"{name}.csv")
     print(markdown(rows))
@@ -181,6 +188,7 @@ _COMMANDS: Mapping[str, Callable[[], None]] = {
     "reachable": _reachable,
     "noise": _noise,
     "search": _search,
+    "emulated": _emulated,
 }
 
 if __name__ == "__main__":
