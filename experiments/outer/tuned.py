@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from experiments.outer.picture import draw
 from experiments.table import Row, append_csv, markdown, read_csv
 from jaxpipe import load_config
 from jaxpipe.config import Config
@@ -138,16 +139,15 @@ class Islands:
 
 def main() -> None:
     """Search the grid, then train the best cells with all seeds; make what is missing."""
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--report", action="store_true", help="train nothing: table and picture")
     cases = tomllib.loads((_HERE / "cases.toml").read_text())
-    islands = Islands(load_config(cases["config"], cases["settings"]))
-    tuned = cases["tuned"]
-    for number in (0, *tuned["islands"]):
-        _make(islands, list(_grid(tuned, number)))
-        _make(islands, list(_chosen(cases, number)))
-    table = markdown(_summary(cases))
-    (_HERE / "results" / "tuned.md").write_text(table + "\n")
-    print(table)
+    if not parser.parse_args().report:
+        islands = Islands(load_config(cases["config"], cases["settings"]))
+        for number in (0, *cases["tuned"]["islands"]):
+            _make(islands, list(_grid(cases["tuned"], number)))
+            _make(islands, list(_chosen(cases, number)))
+    _report(cases)
 
 
 def _grid(tuned: dict[str, Any], number: int) -> Iterator[Cell]:
@@ -196,28 +196,35 @@ def _losses() -> dict[tuple[float, ...], float]:
     return {tuple(float(r[n]) for n in names): float(r["held_out_loss"]) for r in rows}
 
 
-def _summary(cases: dict[str, Any]) -> list[Row]:
-    """Return a row for each number of islands and H: losses and gaps of all seeds."""
+def _report(cases: dict[str, Any]) -> None:
+    """Write a row and a point for each number of islands and H that has runs."""
     losses = _losses()
     numbers = (0, *sorted(cases["tuned"]["islands"]))
     cells = [cell for n in numbers for cell in _chosen(cases, n) if cell.key in losses]
     baseline = {cell.seed: losses[cell.key] for cell in cells if not cell.every}
-    found: list[Row] = []
-    for first in (cell for cell in cells if cell.seed == cells[0].seed):
-        own = [cell for cell in cells if replace(cell, seed=first.seed) == first]
+    rows: list[Row] = []
+    points: dict[tuple[int, int], list[float]] = {}
+    for first in dict.fromkeys(replace(cell, seed=0) for cell in cells):
+        own = [cell for cell in cells if replace(cell, seed=0) == first]
         gaps = [losses[cell.key] / baseline[cell.seed] - 1 for cell in own]
-        found.append(
+        if first.every:
+            points[first.islands, first.every] = gaps
+        rows.append(
             {
-                "islands": first.islands if first.every else "sums",
+                "islands": first.islands if first.every else "sums in every step",
                 "H": first.every or "",
                 "inner rate": first.inner_rate,
                 "eta, mu": f"{first.outer_rate:g}, {first.momentum:g}" if first.every else "",
                 "held-out loss, by seed": " ".join(f"{losses[cell.key]:.4f}" for cell in own),
-                "gap": f"{mean(gaps):+.2%}",
-                "deviation of seeds": f"{stdev(gaps):.2%}" if len(gaps) > 1 else "",
+                "gap, by seed": " ".join(f"{gap:+.1%}" for gap in gaps),
+                "mean gap": f"{mean(gaps):+.2%}",
             }
         )
-    return found
+    table = markdown(rows)
+    (_HERE / "results" / "tuned.md").write_text(table + "\n")
+    trend = {each["islands"]: tuple(each["percent"]) for each in cases["trend"]}
+    draw(points, trend, _HERE / "results" / "gaps.png")
+    print(table)
 
 
 if __name__ == "__main__":
