@@ -26,7 +26,7 @@ def draw(
             [100 * mean(found) for _, found in own],
             "o-",
             color=color,
-            label=f"{islands} islands, measured",
+            label=f"{islands} island{'s' * (islands > 1)}, measured",
         )
         for every, found in own:
             axes.plot([every] * len(found), [100 * each for each in found], ".", color=color)
