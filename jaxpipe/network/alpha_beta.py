@@ -107,11 +107,10 @@ def links_between(cluster: Cluster, devices: tuple[int, ...]) -> Links:
     """
     both = np.ix_(devices, devices)
     seconds_per_byte = 1 / cluster.bandwidth_bytes_per_s[both]
-    host_of = np.array(cluster.host_of)
-    own = host_of[list(devices)]
-    out, into = (rate[own] / np.bincount(host_of)[own] for rate in _nics(cluster))
-    port_s_per_byte = 1 / np.minimum(out[:, None], into[None, :])
-    port_s_per_byte[own[:, None] == own[None, :]] = 0.0
+    hosts, out, into = _ports(cluster)
+    own = hosts[list(devices)]
+    ends = np.minimum(out[list(devices)][:, None], into[list(devices)][None, :])
+    port_s_per_byte = np.where(own[:, None] == own[None, :], 0.0, 1 / ends)
     return Links(
         latency_s=cluster.latency_s[both],
         seconds_per_byte=seconds_per_byte,
@@ -120,24 +119,24 @@ def links_between(cluster: Cluster, devices: tuple[int, ...]) -> Links:
     )
 
 
-@lru_cache(maxsize=4)
-def _nics(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bytes/s out of each host and into it: of its NIC, or of its fastest link."""
+@lru_cache(maxsize=4)  # asked for each of thousands of sync trees
+def _ports(cluster: Cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the host of each device, and its part of the NIC there, out and in [bytes/s]."""
     host_of = np.array(cluster.host_of)
-    crossing = host_of[:, None] != host_of[None, :]
-    rates = np.where(crossing, cluster.alone_bytes_per_s, 0.0)
-    found = []
-    for name, fastest in (
-        ("egress_bytes_per_s", rates.max(axis=1)),
-        ("ingress_bytes_per_s", rates.max(axis=0)),
-    ):
-        nics = np.array([getattr(host, name) for host in cluster.hosts])
-        of_links = np.zeros(len(nics))
-        np.maximum.at(of_links, host_of, fastest)
-        # A lone host sends nothing: no limit.
-        unstated = np.where(of_links > 0, of_links, np.inf)
-        found.append(np.where(np.isfinite(nics), nics, unstated))
-    return found[0], found[1]
+    out, into = np.empty(len(cluster)), np.empty(len(cluster))
+    rates = cluster.alone_bytes_per_s
+    for number, host in enumerate(cluster.hosts):
+        mine = host_of == number
+        # Host by host: a matrix of all pairs may have a hundred million of them.
+        crossing = np.ix_(mine, ~mine)
+        for part, stated, links in (
+            (out, host.egress_bytes_per_s, rates),
+            (into, host.ingress_bytes_per_s, rates.T),
+        ):
+            fastest = stated if np.isfinite(stated) else links[crossing].max(initial=0.0)
+            # A lone host sends nothing: no limit.
+            part[mine] = (fastest or np.inf) / mine.sum()
+    return host_of, out, into
 
 
 def uniform_links(num_members: int, *, latency_s: float, bandwidth_bytes_per_s: float) -> Links:

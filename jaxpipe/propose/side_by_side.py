@@ -29,6 +29,8 @@ def side_by_side(plan: Plan, conditions: Conditions) -> SideBySide | None:
     is assumed of its NIC than that link says.
     """
     cluster = conditions.cluster
+    if all(host.egress_bytes_per_s < inf for host in cluster.hosts):
+        return None
     job = plan_step(plan, conditions)
     pairs = {
         (job.device(each.source), job.device(each.destination))

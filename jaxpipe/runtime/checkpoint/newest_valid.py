@@ -14,7 +14,7 @@ from jaxpipe.runtime.checkpoint.checkpoint import (
 from jaxpipe.runtime.checkpoint.checkpoint_files import Folder
 from jaxpipe.runtime.checkpoint.folders import newest_first, step_of
 from jaxpipe.runtime.checkpoint.manifest import corrupt
-from jaxpipe.runtime.checkpoint.object_storage.object_listing import committed_prefixes
+from jaxpipe.runtime.checkpoint.object_storage.object_store import committed_prefixes
 
 _log = logging.getLogger(__name__)
 

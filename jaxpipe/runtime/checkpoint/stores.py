@@ -14,8 +14,7 @@ from jaxpipe.runtime.checkpoint.checkpoint_files import Folder
 from jaxpipe.runtime.checkpoint.folders import committed_folders
 from jaxpipe.runtime.checkpoint.manifest import TensorEntry
 from jaxpipe.runtime.checkpoint.object_storage.object_folder import open_object_folder
-from jaxpipe.runtime.checkpoint.object_storage.object_listing import committed_prefixes
-from jaxpipe.runtime.checkpoint.object_storage.object_store import ObjectStore
+from jaxpipe.runtime.checkpoint.object_storage.object_store import ObjectStore, committed_prefixes
 from jaxpipe.runtime.checkpoint.shared_folder import SharedFolder
 from jaxpipe.runtime.hooks import Hooks
 

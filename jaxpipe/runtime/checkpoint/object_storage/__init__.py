@@ -13,7 +13,7 @@ removes.
 
 - `object_folder`: a prefix and its objects, the one border to fsspec
 - `object_shard`: tensors of a safetensors object, read by their ranges of bytes
-- `object_store`: save, commit, remove
+- `object_store`: find, save, commit, remove
 
 fsspec is imported where a URL is opened; local folders need none.
 """
