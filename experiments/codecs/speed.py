@@ -1,8 +1,8 @@
 """Seconds in which one core encodes and decodes a value: `python -m experiments.codecs.speed`.
 
 Measured in turn, codec by codec, beside a copy of the same float32 values, which an encoder has to
-read as well. `jaxpipe.collective.codec_bytes.seconds_per_value` has the figures with which
-simulations count; the last column compares them.
+read as well. `jaxpipe.collective.codec_bytes.coding_of` has the figures with which simulations
+count where no profile has measured them; the last column compares them.
 """
 
 import os
@@ -15,8 +15,7 @@ from statistics import median
 import numpy as np
 
 from experiments.table import Row, markdown, write_csv
-from jaxpipe.collective import CodecKind
-from jaxpipe.collective.codec_bytes import seconds_per_value
+from jaxpipe.collective import CodecKind, coding_of
 from jaxpipe.comm import codec_of
 
 _RESULTS = Path(__file__).parent / "results"
@@ -69,7 +68,7 @@ def _rows(size: int) -> list[Row]:
 
 
 def _assumed_ns(kind: CodecKind, direction: str) -> float:
-    coding = seconds_per_value(kind)
+    coding = coding_of(kind, {})
     return 1e9 * (coding.encode_s if direction == "encode" else coding.decode_s)
 
 

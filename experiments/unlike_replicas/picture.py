@@ -32,7 +32,7 @@ def draw(rows: Sequence[Mapping[str, str]], path: Path) -> None:
     )
     axes.invert_yaxis()
     axes.set_xlabel("seconds per step")
-    axes.set_title("Ranks with one, a half and a half core", loc="left", fontsize=10)
+    axes.set_title("Ranks with one, a half and a quarter of a core", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
     axes.margins(x=0.1)

@@ -1,21 +1,29 @@
-"""Slow a rank down: its process gets a share of one core, by a quota of the kernel's scheduler.
+"""Slow the computes of a rank down, by a quota of the kernel's scheduler.
 
-Each rank has a group of cgroup v1 or v2, with `cores` of CPU time in each period of 10 ms. Its
-process is bound to a core as well: ranks whose shares add up to a core have it to themselves.
+Each rank has a group of cgroup v1 or v2, with `cores` of CPU time in each period of 25 ms. Its
+process is bound to a core as well: ranks whose shares add up to a core have it to themselves. The
+thread that moves messages has no quota: a slow GPU slows no messages down, and without this each
+message waited for the next period.
 """
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
+from jaxpipe.plan import Plan
+from jaxpipe.runtime.hooks import Hooks
 
-_PERIOD_US = 10_000
-"""Short against a microbatch: a share must not come in long bursts."""
+_PERIOD_US = 25_000
+"""Shorter than the computes of a microbatch: a share must not come in long bursts. In periods of 4
+and 10 ms, ranks that share a core empty each other's caches more often, and a step takes longer."""
+_MESSAGES = "progress"
+"""The name of the thread of `jaxpipe.comm.mpi` that moves messages."""
 _V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 SHARES_FILE = "shares.json"
 """Next to the configuration: the name of the group, the share and the core of each rank."""
@@ -61,10 +69,21 @@ def join(share: Share) -> None:
 
 
 def hooks(config: Path, *, rank: int) -> Hooks:
-    """Return no hooks, and throttle the rank: `jaxpipe train --hooks` calls this as it starts."""
+    """Throttle the rank: `jaxpipe train --hooks` calls this as it starts."""
     shares = msgspec.json.decode(config.with_name(SHARES_FILE).read_bytes(), type=tuple[Share, ...])
     join(shares[rank])
-    return NO_HOOKS
+    return _FreeMessages()
+
+
+class _FreeMessages(Hooks):
+    """Takes the thread that moves messages out of the quota, at the first step."""
+
+    def after_read(self, plan: Plan, tokens: np.ndarray | None, *, rank: int, step: int) -> None:  # noqa: ARG002
+        """Move the thread: it has started by then."""
+        if step == 0:
+            (thread,) = (each for each in threading.enumerate() if each.name == _MESSAGES)
+            file = "cgroup.threads" if _parent() == _V2 else "tasks"
+            (_parent() / file).write_text(str(thread.native_id))
 
 
 def _parent() -> Path:
@@ -72,6 +91,11 @@ def _parent() -> Path:
 
 
 def _limit(folder: Path, *, cores: float) -> None:
+    if _parent() == _V2:
+        # Threads of a process in different groups.
+        (folder / "cgroup.type").write_text("threaded")
+    if cores >= 1:  # bound to one core, it cannot use more
+        return
     quota_us = round(cores * _PERIOD_US)
     if _parent() == _V2:
         (folder / "cpu.max").write_text(f"{quota_us} {_PERIOD_US}")

@@ -16,7 +16,14 @@ from jaxpipe.collective.algorithms import (
     broadcast_steps,
     reduce_scatter_steps,
 )
-from jaxpipe.collective.codec_bytes import NO_CODECS, NO_CODING, Codecs, Coding
+from jaxpipe.collective.codec_bytes import (
+    NO_CODECS,
+    NO_CODING,
+    Codecs,
+    Coding,
+    CodingRates,
+    coding_of,
+)
 from jaxpipe.collective.kinds import AllReduceKind, BarrierKind, CodecKind, CodecLimit
 from jaxpipe.collective.step import Act, Step
 from jaxpipe.collective.sync_tree import SyncTree, leader, ranks, to_leaders
@@ -43,6 +50,7 @@ __all__ = [
     "CodecLimit",
     "Codecs",
     "Coding",
+    "CodingRates",
     "Collective",
     "Step",
     "SyncTree",
@@ -56,6 +64,7 @@ __all__ = [
     "barrier_transfers",
     "broadcast_steps",
     "broadcast_transfers",
+    "coding_of",
     "leader",
     "ranks",
     "reduce_scatter_steps",

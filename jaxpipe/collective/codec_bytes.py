@@ -1,6 +1,8 @@
 """Bytes and seconds per value of each codec, for planners and simulators, which need no codec."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from jaxpipe.collective.kinds import CodecKind
 
@@ -31,6 +33,9 @@ class Coding:
 NO_CODING = Coding()
 """A message that is sent as it is."""
 
+CodingRates: TypeAlias = Mapping[CodecKind, Coding]
+"""The seconds that one core encodes and decodes a value, of codecs that were measured."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codecs:
@@ -54,14 +59,6 @@ class Codecs:
     def far_ratio(self, value_bytes: float) -> float:
         """Return the bytes of far gradients over those without a codec, `value_bytes` a value."""
         return self._ratio(self.gradients, value_bytes)
-
-    def boundary_coding(self, num_values: float) -> Coding:
-        """Return the seconds of a message of so many values between stages."""
-        return seconds_per_value(self.boundary).times(num_values)
-
-    def far_coding(self, num_values: float) -> Coding:
-        """Return the seconds of a message of so many far gradients."""
-        return seconds_per_value(self.gradients).times(num_values)
 
     def _ratio(self, codec: CodecKind, value_bytes: float) -> float:
         if codec is CodecKind.NONE:
@@ -95,22 +92,29 @@ def bytes_per_value(codec: CodecKind, *, top_k_fraction: float = 0.01) -> float:
     }[codec]
 
 
-def seconds_per_value(codec: CodecKind) -> Coding:
+def coding_of(codec: CodecKind, rates: CodingRates) -> Coding:
     """Return the seconds that one core encodes and decodes a value, in long messages.
 
-    Measured on one core of an x86-64 server, of four million values (`experiments/codecs`,
-    `results/speed.csv`); other hosts differ, by a factor of two or so.
+    Those of `rates`, which a profile has measured, or else figures of one core of an x86-64 server,
+    of four million values (`experiments/codecs`, `results/speed.csv`).
 
-    >>> seconds_per_value(CodecKind.NONE)
+    >>> coding_of(CodecKind.NONE, {})
     Coding(encode_s=0.0, decode_s=0.0)
+    >>> coding_of(CodecKind.INT8, {CodecKind.INT8: Coding(encode_s=1e-9, decode_s=1e-10)}).encode_s
+    1e-09
     """
-    nanoseconds = {
-        CodecKind.NONE: (0.0, 0.0),
-        CodecKind.BF16: (0.4, 0.2),
-        CodecKind.INT8: (2.7, 0.4),
-        CodecKind.FP8: (4.9, 1.8),
-        CodecKind.INT4: (6.1, 1.0),
-        CodecKind.TOP_K: (3.5, 0.2),
-    }
-    encode, decode = nanoseconds[codec]
+    return rates[codec] if codec in rates else _CODING[codec]
+
+
+def _of_nanoseconds(encode: float, decode: float) -> Coding:
     return Coding(encode_s=encode * 1e-9, decode_s=decode * 1e-9)
+
+
+_CODING: CodingRates = {
+    CodecKind.NONE: NO_CODING,
+    CodecKind.BF16: _of_nanoseconds(0.4, 0.2),
+    CodecKind.INT8: _of_nanoseconds(2.7, 0.4),
+    CodecKind.FP8: _of_nanoseconds(4.9, 1.8),
+    CodecKind.INT4: _of_nanoseconds(6.1, 1.0),
+    CodecKind.TOP_K: _of_nanoseconds(3.5, 0.2),
+}

@@ -3,16 +3,19 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from pathlib import Path
 
 import jax
 import msgspec
 
+from jaxpipe.collective import CodingRates
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import ModelConfig, costs
 from jaxpipe.plan import Cut
 from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.plan.partition import layers_of
+from jaxpipe.profile.coding import measure_coding
 from jaxpipe.profile.measure_config import MeasureConfig
 from jaxpipe.profile.model_ends import Ends
 from jaxpipe.profile.part import PartCosts, measure_part
@@ -24,6 +27,10 @@ from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.schedule import Op
 
+_CACHE_BYTES = 256 * 2**20
+"""More than the caches of most processors, H200 (50 MB) and EPYC (32 MB for each complex)."""
+_MAX_BLOCKS = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GptCosts:
@@ -31,7 +38,8 @@ class GptCosts:
 
     `kinds` are the embedding, one block, and the head with its loss; `stages` those of the
     partition that was measured. `device` is its name in `jaxpipe.topo.gpu`, if it is listed there;
-    `peak_flops_per_s` is the speed of matrix products in the model's dtype.
+    `peak_flops_per_s` is the speed of matrix products in the model's dtype; `coding` the seconds
+    of codecs on the host.
     """
 
     config: ModelConfig
@@ -41,6 +49,7 @@ class GptCosts:
     peak_flops_per_s: float
     kinds: tuple[PartCosts, PartCosts, PartCosts]
     stages: tuple[PartCosts, ...]
+    coding: CodingRates
 
 
 def measure_gpt(
@@ -52,6 +61,8 @@ def measure_gpt(
     observe: Callable[[str], None],
 ) -> GptCosts:
     """Measure each kind of layer of a GPT, and optionally the stages of the partition `cut`.
+
+    Of blocks, some are measured in a row (`blocks_in_a_row`), and the costs are those of one.
 
     The partition may have fewer layers than the model; of equal stages only the first is measured.
     Only the layers of the partition are initialised, so that a few layers of a large model fit.
@@ -73,16 +84,19 @@ def measure_gpt(
         )
     measure = partial(_measured, config, settings=settings, clock=clock, observe=observe)
     model = build_model(config)
+    blocks = blocks_in_a_row(config)
     kinds = (
         measure(Ends(model), (1, 1), 0, name="embedding", layers=0),
-        # Stage 1 of (1, 1, 1) has neither end, so that a block is measured alone.
-        measure(model, (1, 1, 1), 1, name="block", layers=1),
+        # Stage 1 of three has neither end, so that blocks are measured alone.
+        measure(model, (0, blocks, 0), 1, name="block", layers=blocks).divided(blocks),
         measure(Ends(model), (1, 1), 1, name="head and loss", layers=0),
     )
     stages = tuple(
         measure(model, cut, stage, name=_stage_name(cut, stage), layers=cut[stage])
         for stage in _unlike(cut)
     )
+    observe("codecs of messages")
+    coding = measure_coding(settings, clock=clock)
     observe("matrix products")
     with jax.default_matmul_precision(settings.matmul_precision.jax_name):
         peak_flops_per_s = matrix_peak_flops_per_s(dtype=config.compute_dtype, clock=clock)
@@ -95,7 +109,18 @@ def measure_gpt(
         peak_flops_per_s=peak_flops_per_s,
         kinds=kinds,
         stages=stages,
+        coding=coding,
     )
+
+
+def blocks_in_a_row(config: ModelConfig) -> int:
+    """Return how many blocks are measured one after the other, as a stage computes them.
+
+    As many as it takes that their parameters do not stay in the cache: of a model whose layers are
+    large, one. At most eight, which bounds the time of compilation.
+    """
+    block_bytes = 4 * costs.num_parameters(config, layers=1, embed=False, head=False)
+    return min(config.num_layers, _MAX_BLOCKS, ceil(_CACHE_BYTES / block_bytes))
 
 
 def as_profile(measured: GptCosts) -> Profile:
@@ -125,6 +150,7 @@ def as_profile(measured: GptCosts) -> Profile:
         layers=(_part(block, parameters=block.parameters),) * config.num_layers,
         # head - embed: of a tied head, the table counts with the embedding.
         head=_part(head, parameters=count(layers=0, embed=True, head=True) - embed),
+        coding=measured.coding,
     )
 
 

@@ -1,15 +1,18 @@
-"""Measurement of one part of a model: the compiled functions of a stage, as the runtime calls them.
+"""Measurement of one part of a model: the compiled functions of a stage, in the order of a step.
 
 ::
 
-    forward ──► residuals ─┬─► backward                            gradients
-                           └─► backward-input ──► backward-weight  the same, in two halves
-                                                                   gradients ──► update
+    forward ──► residuals ──► backward                             one microbatch, again and again
+    forward ──► residuals ──► backward-input ──► backward-weight   the same, in two halves
+    cast, zeros, pack, norm, update                                once a step: together, `update`
+
+In a step the next microbatch writes new residuals, and other layers come between: calls that are
+repeated alone find their arrays in the cache, and take 10 to 30 % less time on a CPU.
 """
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,14 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpipe.profile.measure_config import MeasureConfig
-from jaxpipe.profile.timing import Clock, Timing, time_calls
+from jaxpipe.profile.timing import Clock, Timing, time_in_turn
 from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.schedule import Op
 
 _OPS = (Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT)
 TIMED = (*_OPS, Op.UPDATE)
-"""The timed operations of a part, in this order: the update donates what the others need."""
+"""The timed operations of a part. `update` is all that a step does once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,22 @@ class PartCosts:
         """The FLOP/s of a forward and a backward together."""
         return (self.forward_flops + self.backward_flops) / (self.forward_s + self.backward_s)
 
+    def divided(self, number: int) -> "PartCosts":
+        """Return the costs of one of `number` equal layers in a row.
+
+        Arrays that exist once for the row, such as its input, are divided too.
+        """
+        return replace(
+            self,
+            timings={op: timing.divided(number) for op, timing in self.timings.items()},
+            parameters=self.parameters // number,
+            kept_bytes=self.kept_bytes // number,
+            compiled_bytes=self.compiled_bytes // number,
+            live_bytes=self.live_bytes // number,
+            forward_flops=self.forward_flops // number,
+            backward_flops=self.backward_flops // number,
+        )
+
 
 def measure_part(
     functions: StageFunctions,
@@ -88,7 +107,7 @@ def measure_part(
     compiled = compile_stage(functions, ops=_OPS, precision=settings.matmul_precision)
     held = _hold(functions, compiled, seed=settings.seed)
     timed = partial(
-        time_calls,
+        time_in_turn,
         warmup=settings.warmup,
         repeats=settings.repeats,
         budget_s=settings.budget_s,
@@ -97,14 +116,19 @@ def measure_part(
     # Before timing: the update frees or donates these arrays.
     live_bytes = _live_bytes() - before
     parameters, kept_bytes = _size(held.params), _num_bytes(held.residuals)
-    timings: dict[Op, Timing] = {}
-    for op in TIMED:
-        observe(f"{name}: {op}")
-        timings[op] = timed(_CALLS[op](compiled, held))
+    microbatch = _Microbatch(compiled, held)
+    observe(f"{name}: forward and backward")
+    forward, backward = timed((microbatch.forward, microbatch.backward))
+    observe(f"{name}: backward in two halves")
+    _, of_input, of_weight = timed(
+        (microbatch.forward, microbatch.backward_input, microbatch.backward_weight)
+    )
+    observe(f"{name}: update")
+    (update,) = timed((_update(compiled, held),))
     stats = jax.local_devices()[0].memory_stats() or {}
     return PartCosts(
         name=name,
-        timings=timings,
+        timings=dict(zip(TIMED, (forward, backward, of_input, of_weight, update), strict=True)),
         parameters=parameters,
         kept_bytes=kept_bytes,
         compiled_bytes=_compiled_bytes(compiled),
@@ -166,56 +190,58 @@ def _cotangent(compiled: CompiledStage, output: Any) -> Any:
     return (output[0], compiled.spec.loss_cotangent) if isinstance(output, tuple) else output
 
 
-def _forward(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
-    return lambda: compiled.forward(held.compute, *held.given)
+@dataclass(slots=True)
+class _Microbatch:
+    """The calls for one microbatch: each uses up what the one before has kept."""
 
+    compiled: CompiledStage
+    held: _Held
+    carried: Any = None
 
-def _backward(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
-    def call() -> Any:
+    def forward(self) -> Any:
+        held = self.held
+        output, held.residuals = self.compiled.forward(held.compute, *held.given)
+        return output, held.residuals
+
+    def backward(self) -> Any:
+        held = self.held
+        residuals, held.residuals = held.residuals, None
         # `gradients` are donated: each call must continue with the result of the last.
-        of_input, held.gradients = compiled.backward(
-            held.compute, held.residuals, held.cotangent, held.gradients
+        of_input, held.gradients = self.compiled.backward(
+            held.compute, residuals, held.cotangent, held.gradients
         )
         return of_input, held.gradients
 
-    return call
+    def backward_input(self) -> Any:
+        held = self.held
+        residuals, held.residuals = held.residuals, None
+        of_input, self.carried = self.compiled.backward_input(
+            held.compute, residuals, held.cotangent
+        )
+        return of_input, self.carried
 
-
-def _backward_input(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
-    return lambda: compiled.backward_input(held.compute, held.residuals, held.cotangent)
-
-
-def _backward_weight(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
-    _, carried = _backward_input(compiled, held)()
-
-    def call() -> Any:
-        held.gradients = compiled.backward_weight(held.compute, carried, held.gradients)
+    def backward_weight(self) -> Any:
+        held = self.held
+        carried, self.carried = self.carried, None
+        held.gradients = self.compiled.backward_weight(held.compute, carried, held.gradients)
         return held.gradients
-
-    return call
 
 
 def _update(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
-    """Return the call of the update, which must be last: it donates the parameters."""
-    buckets = compiled.pack(held.gradients)
-    square_norm = np.float32(compiled.square_norm(buckets))
-    # As on a rank: neither outlives the backwards, and both would add to the peak.
-    held.compute = held.residuals = None
+    """Return the call of all that a step does once, which must be last: it donates parameters."""
+    # As on a rank: it does not outlive the backwards, and would add to the peak.
+    held.residuals = None
 
     def call() -> Any:
+        buckets = compiled.pack(held.gradients)
+        held.gradients = held.compute = None
+        square_norm = np.float32(compiled.square_norm(buckets))
         held.params, held.moments = compiled.update(held.params, held.moments, buckets, square_norm)
-        return held.params, held.moments
+        # The next step's first calls.
+        held.compute, held.gradients = compiled.cast(held.params), compiled.zeros()
+        return held.params, held.moments, held.compute, held.gradients
 
     return call
-
-
-_CALLS: dict[Op, Callable[[CompiledStage, _Held], Callable[[], Any]]] = {
-    Op.FORWARD: _forward,
-    Op.BACKWARD: _backward,
-    Op.BACKWARD_INPUT: _backward_input,
-    Op.BACKWARD_WEIGHT: _backward_weight,
-    Op.UPDATE: _update,
-}
 
 
 def _compiled_bytes(compiled: CompiledStage) -> int:

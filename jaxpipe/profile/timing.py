@@ -1,7 +1,7 @@
 """Timing of calls with their spread, and of the fastest matrix products of a device."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -26,6 +26,15 @@ class Timing:
     p90_s: float
     repeats: int
 
+    def divided(self, number: int) -> "Timing":
+        """Return the seconds of one of `number` equal parts of the call."""
+        return replace(
+            self,
+            median_s=self.median_s / number,
+            p10_s=self.p10_s / number,
+            p90_s=self.p90_s / number,
+        )
+
 
 def time_calls(
     call: Callable[[], Any], *, warmup: int, repeats: int, budget_s: float, clock: Clock
@@ -39,19 +48,53 @@ def time_calls(
     >>> time_calls(lambda: None, warmup=0, repeats=3, budget_s=9.0, clock=lambda: next(ticks))
     Timing(median_s=1.0, p10_s=1.0, p90_s=1.8, repeats=3)
     """
-    for _ in range(warmup):
-        # JAX returns before a result is computed.
-        jax.block_until_ready(call())
-    taken_s: list[float] = []
-    # The budget counts the calls alone, not the warm-up, which may compile.
-    while len(taken_s) < repeats and (len(taken_s) < _MIN_CALLS or sum(taken_s) < budget_s):
-        start_s = clock()
-        jax.block_until_ready(call())
-        taken_s.append(clock() - start_s)
-    p10_s, median_s, p90_s = np.percentile(taken_s, (10, 50, 90))
-    return Timing(
-        median_s=float(median_s), p10_s=float(p10_s), p90_s=float(p90_s), repeats=len(taken_s)
+    (timing,) = time_in_turn(
+        (call,), warmup=warmup, repeats=repeats, budget_s=budget_s, clock=clock
     )
+    return timing
+
+
+def time_in_turn(
+    calls: Sequence[Callable[[], Any]],
+    *,
+    warmup: int,
+    repeats: int,
+    budget_s: float,
+    clock: Clock,
+) -> tuple[Timing, ...]:
+    """Return the seconds of each of `calls`, made in turn as a step makes them.
+
+    A call that is repeated alone finds its arrays in the cache; in a step others come between.
+    Counts are those of `time_calls`, in rounds of all calls.
+
+    >>> ticks = iter([0.0, 1.0, 1.0, 5.0])
+    >>> nothing = lambda: None
+    >>> first, second = time_in_turn(
+    ...     (nothing, nothing), warmup=0, repeats=1, budget_s=9.0, clock=lambda: next(ticks)
+    ... )
+    >>> first.median_s, second.median_s
+    (1.0, 4.0)
+    """
+    for _ in range(warmup):
+        for call in calls:
+            # JAX returns before a result is computed.
+            jax.block_until_ready(call())
+    rounds: list[list[float]] = []
+    # The budget counts the calls alone, not the warm-up, which may compile.
+    while len(rounds) < repeats and (len(rounds) < _MIN_CALLS or np.sum(rounds) < budget_s):
+        rounds.append([_seconds(call, clock) for call in calls])
+    return tuple(
+        Timing(
+            median_s=float(median_s), p10_s=float(p10_s), p90_s=float(p90_s), repeats=len(rounds)
+        )
+        for p10_s, median_s, p90_s in np.percentile(rounds, (10, 50, 90), axis=0).T
+    )
+
+
+def _seconds(call: Callable[[], Any], clock: Clock) -> float:
+    start_s = clock()
+    jax.block_until_ready(call())
+    return clock() - start_s
 
 
 def matrix_peak_flops_per_s(*, dtype: str, clock: Clock, repeats: int = 5) -> float:

@@ -12,7 +12,7 @@ from math import inf
 
 import numpy as np
 
-from jaxpipe.collective import NO_CODECS, NO_CODING, Codecs, Coding
+from jaxpipe.collective import NO_CODECS, NO_CODING, Codecs, Coding, coding_of
 from jaxpipe.network import MessageCosts
 from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.plan.cost import Part, Profile, SharedStage, shared_part
@@ -97,7 +97,9 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
             embed_bytes=profile.embed.num_gradients * conditions.gradient_bytes,
             chunk_bytes=chunk_bytes,
             far_ratio=conditions.codecs.far_ratio(conditions.gradient_bytes),
-            far_coding=conditions.codecs.far_coding(1 / conditions.gradient_bytes),
+            far_coding=coding_of(conditions.codecs.gradients, profile.coding).times(
+                1 / conditions.gradient_bytes
+            ),
         ),
         gathers=parameter_gathers(
             plan, segment_bytes=gathered_bytes(plan, conditions), chunk_bytes=chunk_bytes
@@ -167,7 +169,7 @@ def _boundary_coding(plan: Plan, conditions: Conditions) -> tuple[tuple[Coding, 
         plain = conditions.profile.scaled(microbatch=pipeline.microbatch).activation_bytes
         kinds = pipeline.codecs or (conditions.codecs.boundary,) * (pipeline.num_stages - 1)
         return tuple(
-            replace(conditions.codecs, boundary=kind).boundary_coding(
+            coding_of(kind, conditions.profile.coding).times(
                 plain / conditions.activation_value_bytes
             )
             for kind in kinds

@@ -14,9 +14,11 @@ from jaxpipe.profile import (
     GptCosts,
     MeasureConfig,
     as_profile,
+    blocks_in_a_row,
     matrix_peak_flops_per_s,
     measure_gpt,
     time_calls,
+    time_in_turn,
     write_costs,
 )
 from jaxpipe.propose.gpt_profile import gpt_profile
@@ -50,7 +52,9 @@ def test_every_part_is_timed_in_every_way(measured: GptCosts):
     ]
     for part in (*measured.kinds, *measured.stages):
         assert list(part.timings) == list(TIMED)
-        assert {timing.median_s for timing in part.timings.values()} == {1.0}
+        # Three blocks are measured in a row, and the costs are those of one.
+        expected_s = 1 / 3 if part.name == "block" else 1.0
+        assert {timing.median_s for timing in part.timings.values()} == {expected_s}
         assert part.compiled_bytes >= 4 * part.parameters
         assert part.live_bytes >= 4 * 4 * part.parameters + part.kept_bytes
 
@@ -92,7 +96,7 @@ def test_the_profile_has_the_sizes_of_the_one_that_is_counted(measured: GptCosts
 
 def test_the_profile_has_the_seconds_of_the_optimizer(measured: GptCosts):
     profile = as_profile(measured)
-    assert (profile.embed.update_s, profile.layers[0].update_s) == (1.0, 1.0)
+    assert (profile.embed.update_s, profile.layers[0].update_s) == (1.0, 1 / 3)
     assert profile.head.update_s == pytest.approx(
         profile.head.parameters / measured.kinds[2].parameters
     )
@@ -144,6 +148,27 @@ def test_a_call_is_repeated_as_long_as_there_is_time(budget_s: float, expected: 
     assert timing.repeats == expected
     assert len(calls) == 2 + expected
     assert timing.p10_s <= timing.median_s <= timing.p90_s
+
+
+def test_calls_are_timed_in_turn():
+    calls: list[str] = []
+    # Each call takes as many seconds as its name has letters.
+    seconds = itertools.accumulate(itertools.cycle([0.0, 2.0, 0.0, 3.0]))
+    short, long = time_in_turn(
+        (lambda: calls.append("ab"), lambda: calls.append("cde")),
+        warmup=1,
+        repeats=2,
+        budget_s=100.0,
+        clock=lambda: next(seconds),
+    )
+    assert calls == ["ab", "cde"] * 3
+    assert (short.median_s, long.median_s) == (2.0, 3.0)
+    assert (short.divided(2).p90_s, short.repeats) == (1.0, 2)
+
+
+@pytest.mark.parametrize(("dim", "layers", "expected"), [(16, 3, 3), (16, 24, 8), (2048, 24, 2)])
+def test_blocks_in_a_row_do_not_stay_in_the_cache(dim: int, layers: int, expected: int):
+    assert blocks_in_a_row(replace(TINY, dim=dim, num_layers=layers)) == expected
 
 
 def test_the_peak_is_that_of_the_largest_product_by_a_clock_that_ticks():
