@@ -9,7 +9,7 @@ import tyro
 def evaluate(
     run: tyro.conf.Positional[Path],
     *,
-    data: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FOLDER")] = (),
+    data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FOLDER")] = (),
     windows: int | None = None,
 ) -> int:
     """Measure the perplexity of the newest checkpoint of a run on held-out data.
@@ -18,8 +18,8 @@ def evaluate(
 
     Args:
         run: the folder of a run.
-        data: a prepared dataset, with the tokenizer of the run; may be repeated; by default those
-            of the run.
+        data: a prepared dataset, a folder or a URL, with the tokenizer of the run; may be repeated;
+            by default those of the run.
         windows: the most windows of each dataset, the first ones; by default all.
     """
     import os
@@ -29,13 +29,14 @@ def evaluate(
     from jaxpipe.run.console import console
     from jaxpipe.run.evaluate import held_out_losses
     from jaxpipe.runtime.checkpoint import latest, open_checkpoint
+    from jaxpipe.runtime.data import dataset_folder
     from jaxpipe.runtime.process.compile_cache import use_compile_cache
 
     if windows is not None and windows < 1:
         raise ConfigError(f"`--windows` must be at least 1, not {windows}")
     use_compile_cache(os.environ)
     checkpoint = open_checkpoint(latest(place_in(run)))
-    folders = data or tuple(map(Path, saved_config(checkpoint).data.folders))
+    folders = tuple(map(dataset_folder, data or saved_config(checkpoint).data.folders))
     console.print(f"step {checkpoint.step} of {run}, held-out parts, measured\n", markup=False)
     for each in held_out_losses(checkpoint, folders, most_windows=windows):
         console.print(

@@ -4,7 +4,6 @@ import os
 import platform
 from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxpipe.config.kept_inputs import tokenizer_of
@@ -16,7 +15,8 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.models import train_flops_per_token
 from jaxpipe.plan import Plan, ResolvedPlan
 from jaxpipe.runtime.checkpoint import Checkpoint
-from jaxpipe.runtime.data import Tokenizer, mixture_of, open_dataset
+from jaxpipe.runtime.data import Tokenizer, dataset_folder, mixture_of, open_dataset
+from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.topo import Cluster
 
 if TYPE_CHECKING:  # these import jax
@@ -38,7 +38,7 @@ def job_from(
     *,
     model: "Model | None" = None,
     devices: Sequence[str] = (),
-    datasets: Sequence[Path] = (),
+    datasets: Sequence[Folder] = (),
     cluster: Cluster | None = None,
 ) -> "Job":
     """Return the job of a run, the same on all ranks. Imports jax.
@@ -59,7 +59,7 @@ def job_from(
 
     sequence = config.train.sequence or config.model.sequence
     cluster = cluster or (None if devices else cluster_from(config))
-    folders = datasets or tuple(map(Path, config.data.folders))
+    folders = datasets or tuple(map(dataset_folder, config.data.folders))
     # `check_run` has read it all, once.
     opened = [open_dataset(folder, verify=False) for folder in folders]
     names = devices if cluster is None else ResolvedPlan.of(plan, cluster).devices

@@ -14,7 +14,7 @@ from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.models.catalogue import FAMILY
 from jaxpipe.runtime.checkpoint import Checkpoint, committed, newest_valid
 from jaxpipe.runtime.config import TransportKind
-from jaxpipe.runtime.data import open_dataset
+from jaxpipe.runtime.data import dataset_folder, open_dataset
 from jaxpipe.runtime.metrics.trackers import check_installed
 
 _MAY_CHANGE = frozenset({"dropout", "compute_dtype"})
@@ -42,7 +42,7 @@ def check_run(
             f"`model.sequence` {config.model.sequence}; lower the first or raise the second"
         )
     check_installed(config.run.trackers)
-    check_data(config, [open_dataset(Path(folder)) for folder in config.data.folders])
+    check_data(config, [open_dataset(dataset_folder(each)) for each in config.data.folders])
     check_place(config)
     place = place_of(config)
     if resume:

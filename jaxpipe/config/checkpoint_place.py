@@ -5,8 +5,8 @@ from pathlib import Path
 
 from jaxpipe.config.kept_inputs import CONFIG_FILE
 from jaxpipe.config.read import Config
-from jaxpipe.runtime.checkpoint import Folder, checkpoint_place
-from jaxpipe.runtime.checkpoint.object_storage.object_folder import ObjectFolder
+from jaxpipe.runtime.checkpoint import checkpoint_place
+from jaxpipe.runtime.storage.object_folder import Folder, ObjectFolder
 
 
 def place_of(config: Config) -> Folder:

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from jaxpipe.config.read import BESIDE_FILE, Config, config_from, to_tree
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.data import Tokenizer, byte_level_definition, load_byte_pairs, open_dataset
+from jaxpipe.runtime.data import (
+    Tokenizer,
+    byte_level_definition,
+    dataset_folder,
+    load_byte_pairs,
+    open_dataset,
+)
+from jaxpipe.runtime.data.record import RECORD
+from jaxpipe.runtime.storage.object_folder import ObjectFolder
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.toml_text import toml_text
 from jaxpipe.topo.write import cluster_toml
@@ -43,8 +51,8 @@ def keep_inputs(config: Config, cluster: Cluster, folder: Path) -> None:
         tree["plan"]["cluster"] = CLUSTER_FILE
         (folder / CLUSTER_FILE).write_text(_cluster_text(cluster))
     (folder / CONFIG_FILE).write_text(f"{_ABOUT}\n\n{toml_text(_without_none(tree))}")
-    data = Path(config.data.folders[0])  # all have the same tokenizer
-    if (data / "dataset.json").exists():  # paced runs need none
+    data = dataset_folder(config.data.folders[0])  # all have the same tokenizer
+    if isinstance(data, ObjectFolder) or (data / RECORD).exists():  # paced runs need none
         tokenizer = open_dataset(data, verify=False).tokenizer
         keep_tokenizer(tokenizer, folder)
 
@@ -85,7 +93,7 @@ def tokenizer_of(checkpoint: "Checkpoint") -> Tokenizer:
     run = place.parent.parent if isinstance(place, Path) else Path(config.run.folder)
     if (path := run / TOKENIZER_FILE).exists():
         return load_byte_pairs(path)
-    return open_dataset(Path(config.data.folders[0]), verify=False).tokenizer
+    return open_dataset(dataset_folder(config.data.folders[0]), verify=False).tokenizer
 
 
 def _is_file(cluster: str) -> bool:

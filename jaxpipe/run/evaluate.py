@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import exp
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +20,7 @@ from jaxpipe.runtime.data import (
     same_tokens,
 )
 from jaxpipe.runtime.data.samples import IGNORED
+from jaxpipe.runtime.storage.object_folder import Folder
 
 if TYPE_CHECKING:  # they import jax
     from jax import Array
@@ -37,7 +37,7 @@ _BATCH = 8
 class HeldOut:
     """The mean loss over the targets of a dataset's held-out part that count [nats per token]."""
 
-    folder: Path
+    folder: Folder
     num_targets: int
     loss: float
 
@@ -48,7 +48,7 @@ class HeldOut:
 
 
 def held_out_losses(
-    checkpoint: Checkpoint, folders: Iterable[Path], *, most_windows: int | None = None
+    checkpoint: Checkpoint, folders: Iterable[Folder], *, most_windows: int | None = None
 ) -> Iterator[HeldOut]:
     """Yield the loss on each dataset: on all whole windows held out, or on the first of them.
 
@@ -116,7 +116,7 @@ def _num_windows(data: Mixture, *, most: int | None) -> int:
     return found if most is None else min(found, most)
 
 
-def _opened(folder: Path, checkpoint: Checkpoint) -> Dataset:
+def _opened(folder: Folder, checkpoint: Checkpoint) -> Dataset:
     """Open a dataset whose tokens are those of the model."""
     data = open_dataset(folder)
     if data.labels is not None or not same_tokens(data.tokenizer, tokenizer_of(checkpoint)):

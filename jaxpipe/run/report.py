@@ -18,11 +18,11 @@ from jaxpipe.run.console import next_line
 from jaxpipe.run.prepare_run import PLAN_FILE
 from jaxpipe.run.progress import Pace, Progress, duration
 from jaxpipe.run.sample import sample_text
-from jaxpipe.runtime.checkpoint import Folder
 from jaxpipe.runtime.config import TrainConfig
 from jaxpipe.runtime.hooks import Hooks, SavePhase
 from jaxpipe.runtime.metrics.measured_pairs import MeasuredPairs
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics, read_truth
+from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.runtime.train import Outcome
 from jaxpipe.schedule import Instruction
 

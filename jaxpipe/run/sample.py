@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxpipe.runtime.checkpoint import Folder
+    from jaxpipe.runtime.storage.object_folder import Folder
 
 
 def _nothing(_: str) -> None:

@@ -20,8 +20,9 @@ from jaxpipe.plan import read_resolved_plan
 from jaxpipe.run.drift.adopt import ADOPTED_EXIT_CODE, adopted_in
 from jaxpipe.run.prepare_run import PLAN_FILE
 from jaxpipe.run.smaller_plan import smaller
-from jaxpipe.runtime.checkpoint import Folder, newest_valid
+from jaxpipe.runtime.checkpoint import newest_valid
 from jaxpipe.runtime.process.mpirun import STOP_EXIT_CODES
+from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause
 
 

@@ -36,6 +36,7 @@ from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
 from jaxpipe.runtime.checkpoint.own_disks.available import Available
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.config import Survival
+from jaxpipe.runtime.data import dataset_folder
 from jaxpipe.runtime.data.bring_dataset import bring_datasets
 from jaxpipe.runtime.hooks import Hooks
 from jaxpipe.runtime.job import Job
@@ -45,6 +46,7 @@ from jaxpipe.runtime.recovery.last_state import LastState
 from jaxpipe.runtime.recovery.survivor import Smaller, Survivor
 from jaxpipe.runtime.resume_apart import fetched_checkpoint
 from jaxpipe.runtime.resume_stored import stored_checkpoint
+from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.runtime.train import Outcome, Stopped, train
 from jaxpipe.runtime.train_snapshot import Saved
 from jaxpipe.runtime.watchdog import Cause, CauseKind, Watchdog, has_ended, mark_ended
@@ -79,7 +81,7 @@ class Member:
     last_state: LastState = field(default_factory=LastState)
     is_spare: bool = False
     disks: Disks | None = None
-    datasets: tuple[Path, ...] = ()
+    datasets: tuple[Folder, ...] = ()
     plan: Plan | None = None
 
     @property
@@ -94,7 +96,7 @@ class Member:
             self.datasets = bring_datasets(
                 self.transport,
                 self.disks,
-                tuple(map(Path, config.data.folders)),
+                tuple(map(dataset_folder, config.data.folders)),
                 run_folder=Path(config.run.folder),
                 timeout_s=config.run.startup_timeout_s,
             )

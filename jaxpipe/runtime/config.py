@@ -282,7 +282,9 @@ class DataConfig:
     """
 
     folder: str | None = None
-    """A prepared dataset: a folder written by `jaxpipe data prepare`."""
+    """A prepared dataset: a folder written by `jaxpipe data prepare`, or where it lies in object
+    storage, as `s3://BUCKET/PREFIX` or another URL of fsspec, with the extra `object-storage`: each
+    rank reads what it needs."""
     sources: tuple[DataSource, ...] = ()
     """The datasets of a mixture, in place of `folder`; they have the same tokenizer."""
     pack: bool = False

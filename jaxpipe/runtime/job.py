@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.checkpoint import Folder, checkpoint_place
+from jaxpipe.runtime.checkpoint import checkpoint_place
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.config import (
     CheckpointConfig,
@@ -28,6 +28,7 @@ from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Device, Layout, layout_over
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.step.parameter_gather import optimizer_shards_of
+from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.topo import Cluster
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from jaxpipe.comm import LoggedTransport, MessageLog, Transport
 from jaxpipe.errors import RunError
 from jaxpipe.jaxpr import warn_if_untested
-from jaxpipe.runtime.checkpoint import Folder, latest
+from jaxpipe.runtime.checkpoint import latest
 from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.checkpoint.own_disks.commit_by_message import CommitByMessage
 from jaxpipe.runtime.checkpoint.own_disks.copies import copies_of
@@ -47,6 +47,7 @@ from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.nonfinite import NonfiniteSteps
 from jaxpipe.runtime.step.step_totals import StepTotals
 from jaxpipe.runtime.step.worker import Worker, start
+from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.runtime.train_snapshot import Saved, restore_state, snapshot
 from jaxpipe.runtime.watchdog import Watchdog
 from jaxpipe.runtime.watchdog.of_job import start_watchdog

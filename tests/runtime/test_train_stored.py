@@ -1,4 +1,4 @@
-"""A run whose checkpoints are on an S3 server: resumed with other stages, past a damaged one."""
+"""Runs with an S3 server: checkpoints, resumed with other stages and past a damaged one; data."""
 
 import logging
 from collections.abc import Iterator
@@ -9,13 +9,16 @@ import pytest
 
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import config_from, job_from, plan_from
-from jaxpipe.errors import CheckpointError
+from jaxpipe.config.check_run import check_run
+from jaxpipe.config.kept_inputs import TOKENIZER_FILE, keep_inputs
+from jaxpipe.errors import CheckpointError, DataError
 from jaxpipe.runtime.checkpoint import committed, newest_valid
-from jaxpipe.runtime.checkpoint.object_storage.object_folder import ObjectFolder
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
 from jaxpipe.runtime.resume_stored import stored_checkpoint
 from jaxpipe.runtime.step import worker
+from jaxpipe.runtime.storage.object_folder import ObjectFolder, open_object_folder
 from jaxpipe.runtime.train import train
+from jaxpipe.topo import load
 from tests.runtime.compiled_once import compile_stage_once
 from tests.runtime.training import Tree, run_tree, tiny_tree
 from tests.s3_server import BUCKET, s3_server
@@ -88,3 +91,24 @@ def test_a_run_resumes_from_object_storage_with_other_stages(
     flip(oldest)
     with pytest.raises(CheckpointError, match="does not match its checksum"):
         resume(other)
+
+
+@pytest.mark.slow
+def test_a_run_on_stored_data_equals_one_on_a_disk(tmp_path: Path, dataset: Path, url: str) -> None:
+    local = [m.loss for m in run_tree(tiny_tree(tmp_path / "local", dataset))]
+    folder = open_object_folder(url, setting="data.folder")
+    for path in dataset.iterdir():
+        folder.put(path.name, path.read_bytes())
+    tree = tiny_tree(tmp_path / "stored", dataset, data={"folder": url})
+    assert [m.loss for m in run_tree(tree)] == local
+    # The tokenizer for `generate` is kept in the folder of the run, as with data on a disk.
+    config = config_from(tree)
+    keep_inputs(config, load(config.plan.cluster), tmp_path / "stored")
+    assert (tmp_path / "stored" / TOKENIZER_FILE).exists()
+
+
+def test_data_that_is_not_there_is_one_error(tmp_path: Path, dataset: Path, url: str) -> None:
+    for missing in (url, "s3://no-such-bucket/data"):
+        tree = tiny_tree(tmp_path / "run", dataset, data={"folder": missing})
+        with pytest.raises(DataError, match=rf"`data.folder` must be readable .*{missing}"):
+            check_run(config_from(tree), resume=False)

@@ -26,8 +26,9 @@ from jaxpipe.run.hosts.joining import Joining
 from jaxpipe.run.hosts.placed_job import answering
 from jaxpipe.run.prepare_run import forget_last_end
 from jaxpipe.run.supervise import EndKind
-from jaxpipe.runtime.checkpoint import Folder, committed
+from jaxpipe.runtime.checkpoint import committed
 from jaxpipe.runtime.process.mpirun import Wish
+from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.runtime.watchdog import Cause, CauseKind, has_ended, have_begun, read_cause
 
 _ANSWERS_WITHIN_S = 8.0

@@ -24,7 +24,6 @@ by themselves.
 """
 
 from jaxpipe.runtime.checkpoint.checkpoint import Checkpoint, Read, commit, open_checkpoint, verify
-from jaxpipe.runtime.checkpoint.checkpoint_files import Folder
 from jaxpipe.runtime.checkpoint.folders import (
     begin_checkpoint,
     discard,
@@ -37,7 +36,6 @@ from jaxpipe.runtime.checkpoint.shard import write_shard
 from jaxpipe.runtime.checkpoint.stores import (
     checkpoint_place,
     committed,
-    folder_named,
     latest,
 )
 from jaxpipe.runtime.checkpoint.streamed_shard import StreamedTensor, write_streamed_shard
@@ -45,7 +43,6 @@ from jaxpipe.runtime.checkpoint.tensor_names import flatten, names, restore, sha
 
 __all__ = [
     "Checkpoint",
-    "Folder",
     "Read",
     "StreamedTensor",
     "TensorEntry",
@@ -55,7 +52,6 @@ __all__ = [
     "committed",
     "discard",
     "flatten",
-    "folder_named",
     "latest",
     "names",
     "newest_valid",

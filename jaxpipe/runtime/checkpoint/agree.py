@@ -1,7 +1,8 @@
 """Broadcast of the checkpoint that rank 0 has chosen; not in the package, which needs no jax."""
 
 from jaxpipe.comm import BROADCAST_TAG, Transport, broadcast_bytes
-from jaxpipe.runtime.checkpoint import Checkpoint, folder_named, open_checkpoint
+from jaxpipe.runtime.checkpoint import Checkpoint, open_checkpoint
+from jaxpipe.runtime.storage.object_folder import folder_named
 
 
 def agree_on_checkpoint(

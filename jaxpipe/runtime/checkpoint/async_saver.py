@@ -22,11 +22,12 @@ import msgspec
 from jaxpipe.comm import SAVE_TAG, Transport, broadcast_bytes, gather_bytes
 from jaxpipe.comm.serial_executor import SerialExecutor
 from jaxpipe.errors import CheckpointError
-from jaxpipe.runtime.checkpoint import Folder, TensorEntry
+from jaxpipe.runtime.checkpoint import TensorEntry
 from jaxpipe.runtime.checkpoint.own_disks.commit_by_message import CommitByMessage
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot, Written
 from jaxpipe.runtime.checkpoint.stores import store_in
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
+from jaxpipe.runtime.storage.object_folder import Folder
 
 logger = logging.getLogger(__name__)
 

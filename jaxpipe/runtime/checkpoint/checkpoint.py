@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from jaxpipe.errors import CheckpointError
-from jaxpipe.runtime.checkpoint.checkpoint_files import Folder, files_of
+from jaxpipe.runtime.checkpoint.checkpoint_files import files_of
 from jaxpipe.runtime.checkpoint.folders import put_in_place, step_of
 from jaxpipe.runtime.checkpoint.manifest import (
     Manifest,
@@ -21,6 +21,7 @@ from jaxpipe.runtime.checkpoint.manifest import (
 )
 from jaxpipe.runtime.checkpoint.shard import check_shard, checksum_header, listed_in, read_shard
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
+from jaxpipe.runtime.storage.object_folder import Folder
 
 Read: TypeAlias = Callable[[Iterable[str]], Mapping[str, np.ndarray]]
 """Returns tensors by their names, as `Checkpoint.read` does."""

@@ -3,18 +3,15 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy, for which safetensors asks by name
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from jaxpipe.runtime.checkpoint.object_storage.object_folder import ObjectFolder
 from jaxpipe.runtime.checkpoint.object_storage.object_shard import LENGTH_BYTES, ObjectShard
+from jaxpipe.runtime.storage.object_folder import Folder, ObjectFolder
 from jaxpipe.topo.regular_file import check_regular, read_regular
-
-Folder: TypeAlias = Path | ObjectFolder
-"""The folder of a run or of one of its checkpoints, or a prefix in object storage."""
 
 
 class ShardFile(Protocol):

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from jaxpipe.errors import CheckpointError
-from jaxpipe.runtime.checkpoint.checkpoint_files import Folder
 from jaxpipe.runtime.checkpoint.manifest import MANIFEST
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
 from jaxpipe.runtime.storage.atomic_write import sync_folder
+from jaxpipe.runtime.storage.object_folder import Folder
 
 _PARTIAL = ".partial"
 _REPLACED = ".replaced"

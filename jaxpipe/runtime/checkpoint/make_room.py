@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxpipe.errors import CheckpointError
-from jaxpipe.runtime.checkpoint.checkpoint_files import Folder
 from jaxpipe.runtime.checkpoint.folders import committed_folders, discard, remove_remains
 from jaxpipe.runtime.checkpoint.newest_valid import newest_valid
+from jaxpipe.runtime.storage.object_folder import Folder
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from jaxpipe.runtime.checkpoint.checkpoint import (
     open_checkpoint,
     verify,
 )
-from jaxpipe.runtime.checkpoint.checkpoint_files import Folder
 from jaxpipe.runtime.checkpoint.folders import newest_first, step_of
 from jaxpipe.runtime.checkpoint.manifest import corrupt
 from jaxpipe.runtime.checkpoint.object_storage.object_store import committed_prefixes
+from jaxpipe.runtime.storage.object_folder import Folder
 
 _log = logging.getLogger(__name__)
 

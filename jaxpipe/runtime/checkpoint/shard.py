@@ -9,10 +9,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError
-from jaxpipe.runtime.checkpoint.checkpoint_files import Folder, files_of
+from jaxpipe.runtime.checkpoint.checkpoint_files import files_of
 from jaxpipe.runtime.checkpoint.manifest import Dtype, TensorEntry, corrupt
 from jaxpipe.runtime.storage.atomic_write import mode_by_umask, sync_file, sync_folder
 from jaxpipe.runtime.storage.checksum import checksum_array, checksum_bytes
+from jaxpipe.runtime.storage.object_folder import Folder
 
 
 def write_shard(

@@ -10,13 +10,12 @@ from typing import Any, Protocol, overload
 import numpy as np
 
 from jaxpipe.errors import CheckpointError
-from jaxpipe.runtime.checkpoint.checkpoint_files import Folder
 from jaxpipe.runtime.checkpoint.folders import committed_folders
 from jaxpipe.runtime.checkpoint.manifest import TensorEntry
-from jaxpipe.runtime.checkpoint.object_storage.object_folder import open_object_folder
 from jaxpipe.runtime.checkpoint.object_storage.object_store import ObjectStore, committed_prefixes
 from jaxpipe.runtime.checkpoint.shared_folder import SharedFolder
 from jaxpipe.runtime.hooks import Hooks
+from jaxpipe.runtime.storage.object_folder import Folder, open_object_folder
 
 
 class CheckpointStore(Protocol):
@@ -57,18 +56,6 @@ def checkpoint_place(run_folder: Path, url: str | None) -> Folder:
         ConfigError: fsspec is not installed, or knows no such URL.
     """
     return run_folder if url is None else open_object_folder(url)
-
-
-def folder_named(text: str) -> Folder:
-    """Return the folder whose text this is, local or behind a URL.
-
-    >>> folder_named("run/checkpoints").name
-    'checkpoints'
-
-    Raises:
-        ConfigError: fsspec is not installed, or knows no such URL.
-    """
-    return open_object_folder(text) if "://" in text else Path(text)
 
 
 def committed(place: Folder) -> Mapping[int, Folder]:

@@ -34,7 +34,7 @@ from jaxpipe.runtime.data.prepare import prepare
 from jaxpipe.runtime.data.samples import Samples
 from jaxpipe.runtime.data.source import Source
 from jaxpipe.runtime.data.tokenizer import Bytes, Tokenizer
-from jaxpipe.runtime.data.tokens import Dataset, Labels, open_dataset
+from jaxpipe.runtime.data.tokens import Dataset, Labels, dataset_folder, open_dataset
 
 __all__ = [
     "BytePairs",
@@ -49,6 +49,7 @@ __all__ = [
     "Source",
     "Tokenizer",
     "byte_level_definition",
+    "dataset_folder",
     "draw_glyphs",
     "labelled_lines",
     "load_byte_pairs",

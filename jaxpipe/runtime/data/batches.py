@@ -20,10 +20,11 @@ from jaxtyping import Int32, Int64, Integer, UInt64
 
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.data.permutation import mix, permute
+from jaxpipe.runtime.storage.stored_array import StoredArray
 
 
 def sample(
-    tokens: Integer[np.ndarray, "tokens ..."],
+    tokens: Integer[np.ndarray, "tokens ..."] | StoredArray,
     *,
     seed: int,
     step: int,
@@ -92,10 +93,18 @@ def window_starts(
 
 
 def gather(
-    tokens: Integer[np.ndarray, " tokens"], starts: Integer[np.ndarray, " rows"], sequence: int
+    tokens: Integer[np.ndarray, " tokens"] | StoredArray,
+    starts: Integer[np.ndarray, " rows"],
+    sequence: int,
 ) -> Int32[np.ndarray, "rows {sequence}+1"]:
     """Return the windows of the ring of tokens that begin at `starts`."""
-    ring: np.ndarray = np.asarray(tokens)  # indexing a memmap takes twice as long
+    if isinstance(tokens, StoredArray):
+        firsts = starts.tolist()
+        over = max([0, *(first + sequence + 1 - len(tokens) for first in firsts)])
+        tokens.fetch([(0, over), *((first, first + sequence + 1) for first in firsts)])
+        ring = tokens
+    else:
+        ring: np.ndarray = np.asarray(tokens)  # indexing a memmap takes twice as long
     out = np.empty((len(starts), sequence + 1), np.int32)
     for row, start in zip(out, starts.tolist(), strict=True):
         piece = ring[start : start + sequence + 1]
@@ -112,7 +121,7 @@ def _check_rows(rows: range | None, *, batch: int) -> range:
     return rows
 
 
-def check_length(tokens: Integer[np.ndarray, "tokens ..."], *, sequence: int) -> None:
+def check_length(tokens: Integer[np.ndarray, "tokens ..."] | StoredArray, *, sequence: int) -> None:
     """Check that a split has a window.
 
     Raises:

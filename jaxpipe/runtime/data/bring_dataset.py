@@ -23,10 +23,13 @@ from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.checkpoint.own_disks.fetch import file_moves, move_files
 from jaxpipe.runtime.data.record import RECORD, TOKENIZER
 from jaxpipe.runtime.data.tokens import open_dataset
+from jaxpipe.runtime.storage.block_checksums import blocks_file
 from jaxpipe.runtime.storage.checksum import checksum_file
+from jaxpipe.runtime.storage.object_folder import Folder, ObjectFolder
 
-_ARRAYS = ("", "-labels", "-documents", "-counted")
-_FILES = (RECORD, TOKENIZER, *(f"{split}{a}.npy" for split in ("train", "eval") for a in _ARRAYS))
+_KINDS = ("", "-labels", "-documents", "-counted")
+_ARRAYS = tuple(f"{split}{kind}.npy" for split in ("train", "eval") for kind in _KINDS)
+_FILES = (RECORD, TOKENIZER, *_ARRAYS, *map(blocks_file, _ARRAYS))
 _COPY = "dataset"
 
 
@@ -42,15 +45,20 @@ class _Found:
 def bring_datasets(
     transport: Transport,
     disks: Disks,
-    folders: Sequence[Path],
+    folders: Sequence[Folder],
     *,
     run_folder: Path,
     timeout_s: float,
-) -> tuple[Path, ...]:
-    """Return where this rank's disk has the datasets of rank 0, as `bring_dataset` finds each."""
+) -> tuple[Folder, ...]:
+    """Return where this rank's disk has the datasets of rank 0, as `bring_dataset` finds each.
+
+    What is in object storage stays there: each rank reads its part.
+    """
     one = len(folders) == 1
     return tuple(
-        bring_dataset(
+        folder
+        if isinstance(folder, ObjectFolder)
+        else bring_dataset(
             transport,
             disks,
             folder,

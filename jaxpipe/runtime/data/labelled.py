@@ -19,6 +19,7 @@ from jaxpipe.runtime.data.record import (
 from jaxpipe.runtime.data.tokenizer import Bytes, Tokenizer
 from jaxpipe.runtime.data.tokens import Dataset, open_dataset
 from jaxpipe.runtime.storage.atomic_write import sync_file
+from jaxpipe.runtime.storage.block_checksums import write_block_checksums
 from jaxpipe.runtime.storage.checksum import checksum_file
 
 
@@ -65,7 +66,7 @@ def prepare_labelled(samples: Labelled, folder: Path, *, eval_fraction: float = 
     folder.mkdir(parents=True, exist_ok=True)
     inputs, labels = (
         {
-            name: _write_array(folder / f"{name}{suffix}.npy", array[rows])
+            name: _write_array(folder / f"{name}{suffix}.npy", array[rows], in_parts=not suffix)
             for name, rows in splits.items()
         }
         for suffix, array in (("", samples.inputs), ("-labels", samples.labels))
@@ -99,10 +100,15 @@ def smallest_unsigned(values: Integer[np.ndarray, "..."], *, below: int) -> UInt
     return values.astype(next(fits))
 
 
-def _write_array(path: Path, array: UInt[np.ndarray, "..."]) -> TokenFile:
+def _write_array(path: Path, array: UInt[np.ndarray, "..."], *, in_parts: bool) -> TokenFile:
     with path.open("wb") as file:
         np.save(file, array, allow_pickle=False)
     sync_file(path)
     name = array.dtype.name
     assert name in ("uint8", "uint16", "uint32"), name
-    return TokenFile(num_tokens=array.size, dtype=name, checksum=checksum_file(path))
+    return TokenFile(
+        num_tokens=array.size,
+        dtype=name,
+        checksum=checksum_file(path),
+        blocks=write_block_checksums(path) if in_parts else None,
+    )

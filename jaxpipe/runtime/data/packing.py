@@ -20,6 +20,7 @@ from jaxtyping import Int64, Integer, UInt
 
 from jaxpipe.runtime.data.batches import check_length, draw
 from jaxpipe.runtime.data.samples import IGNORED, Numbers, Samples
+from jaxpipe.runtime.storage.stored_array import StoredArray
 
 
 def packed_spans(
@@ -54,11 +55,11 @@ class PackedRows:
     `counted` is 1 for each token that is a target; None where all are.
     """
 
-    tokens: UInt[np.ndarray, " tokens"]
+    tokens: UInt[np.ndarray, " tokens"] | StoredArray
     ends: Integer[np.ndarray, " documents"]
     spans: Int64[np.ndarray, "rows 2"]
     sequence: int
-    counted: UInt[np.ndarray, " tokens"] | None = None
+    counted: UInt[np.ndarray, " tokens"] | StoredArray | None = None
 
     @property
     def num_samples(self) -> int:
@@ -74,7 +75,11 @@ class PackedRows:
         shape = (len(numbers), self.sequence)
         inputs, segments = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
         targets = np.full(shape, IGNORED, np.int32)
-        for place, (start, stop) in enumerate(self.spans[numbers].tolist()):
+        spans = self.spans[numbers].tolist()
+        for each in (self.tokens, self.counted):
+            if isinstance(each, StoredArray):
+                each.fetch((start, stop) for start, stop in spans)
+        for place, (start, stop) in enumerate(spans):
             self._fill(inputs[place], targets[place], segments[place], start, stop)
         return Samples(rows=inputs, labels=targets, segments=segments)
 
@@ -100,11 +105,11 @@ class PackedRows:
 
 
 def packed_rows(
-    tokens: UInt[np.ndarray, " tokens"],
+    tokens: UInt[np.ndarray, " tokens"] | StoredArray,
     ends: Integer[np.ndarray, " documents"],
     *,
     sequence: int,
-    counted: UInt[np.ndarray, " tokens"] | None = None,
+    counted: UInt[np.ndarray, " tokens"] | StoredArray | None = None,
 ) -> PackedRows:
     """Pack the documents of a split.
 

@@ -60,14 +60,16 @@ def _write_splits(
     ranges = {"train": parts.train, "eval": parts.eval}
 
     def written(array: UInt[np.ndarray, " tokens"], *, suffix: str = "") -> SplitFiles:
-        to = partial(write_ranges, array=array)
+        to = partial(write_ranges, array=array, in_parts=True)
         return SplitFiles(
             **{name: to(folder / f"{name}{suffix}.npy", ranges=of) for name, of in ranges.items()}
         )
 
     ends = {name: ends_in(stream.ends, of) for name, of in ranges.items()}
     documents = {
-        name: write_ranges(folder / f"{name}-documents.npy", each, [range(len(each))])
+        name: write_ranges(
+            folder / f"{name}-documents.npy", each, [range(len(each))], in_parts=False
+        )
         for name, each in ends.items()
     }
     tokens = written(stream.tokens)

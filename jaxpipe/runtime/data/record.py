@@ -8,6 +8,7 @@
            dataset.json      this record, with a checksum of its own; written last
            train-documents.npy, eval-documents.npy   the ends of documents, as numbers of tokens
            train-counted.npy, eval-counted.npy       1 for each token that is a target, else 0
+           *-blocks.npy      checksums of the blocks of a .npy file, for reads of a part of it
 
 Of labelled samples, `train.npy` and `eval.npy` have a row per sample, a sequence of tokens or the
 pixels of a picture, and `train-labels.npy` and `eval-labels.npy` the numbers of their classes.
@@ -24,6 +25,8 @@ import msgspec
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.storage.atomic_write import write_durably
 from jaxpipe.runtime.storage.checksum import seal, unseal
+from jaxpipe.runtime.storage.object_folder import Folder, ObjectFolder
+from jaxpipe.runtime.storage.stored_array import stored_content
 
 RECORD = "dataset.json"
 TOKENIZER = "tokenizer.json"
@@ -36,11 +39,15 @@ Dtype: TypeAlias = Literal["uint8", "uint16", "uint32", "uint64"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenFile:
-    """One array: the number of its elements, its dtype and the checksum of the whole file."""
+    """One array: the number of its elements, its dtype and the checksum of the whole file.
+
+    `blocks` is the checksum of the file with the checksums of its blocks; None of older versions.
+    """
 
     num_tokens: int
     dtype: Dtype
     checksum: str
+    blocks: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,15 +109,20 @@ def write_record(folder: Path, record: Record) -> None:
     write_durably(folder / RECORD, seal(content, version=record.version))
 
 
-def read_record(folder: Path) -> Record:
+def read_record(folder: Folder) -> Record:
     """Read `dataset.json`.
 
     Raises:
-        DataError: the folder is no dataset, or its record is corrupt or of another version.
+        DataError: the folder is no dataset, or its record is corrupt or of another version, or the
+            object storage that has it does not answer.
     """
     path = folder / RECORD
     try:
-        data = path.read_bytes()
+        data = (
+            stored_content(folder, RECORD)
+            if isinstance(folder, ObjectFolder)
+            else (folder / RECORD).read_bytes()
+        )
         found = msgspec.json.decode(data, type=_Format).format
         known = found if found in (_LABELLED, _COUNTED) else _VERSION
         record = msgspec.convert(unseal(data, version=known), Record)
@@ -119,7 +131,7 @@ def read_record(folder: Path) -> Record:
         return record
     except OSError:
         raise DataError(
-            f"`folder` must hold a prepared dataset; {path.absolute()} cannot be read; prepare one"
+            f"`folder` must hold a prepared dataset; {_absolute(path)} cannot be read; prepare one"
             " with `jaxpipe data prepare`"
         ) from None
     except (ValueError, msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -127,3 +139,7 @@ def read_record(folder: Path) -> Record:
             f"`folder` must hold an intact dataset; {path} is not: {error}; prepare it again with"
             " `jaxpipe data prepare`"
         ) from None
+
+
+def _absolute(path: Folder) -> Folder:
+    return path.absolute() if isinstance(path, Path) else path

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Int32, Int64, Integer, UInt
 
 from jaxpipe.runtime.data.batches import check_length, draw, gather, window_starts
+from jaxpipe.runtime.storage.stored_array import StoredArray
 
 IGNORED = -100
 """The target of a token that does not count: it adds nothing to the loss."""
@@ -65,9 +66,9 @@ class Windows:
         DataError: there is none.
     """
 
-    tokens: UInt[np.ndarray, " tokens"]
+    tokens: UInt[np.ndarray, " tokens"] | StoredArray
     sequence: int
-    counted: UInt[np.ndarray, " tokens"] | None = None
+    counted: UInt[np.ndarray, " tokens"] | StoredArray | None = None
 
     def __post_init__(self) -> None:
         check_length(self.tokens, sequence=self.sequence)
@@ -98,7 +99,7 @@ class Windows:
 class LabelledRows:
     """Samples with a label each; `dtype` is that of the inputs of the model."""
 
-    inputs: UInt[np.ndarray, "samples ..."]
+    inputs: UInt[np.ndarray, "samples ..."] | StoredArray
     labels: UInt[np.ndarray, " samples"]
     dtype: str
 

@@ -22,6 +22,7 @@ from jaxpipe.runtime.data.record import Dtype, TokenFile
 from jaxpipe.runtime.data.source import Source
 from jaxpipe.runtime.data.tokenizer import Tokenizer
 from jaxpipe.runtime.storage.atomic_write import sync_file
+from jaxpipe.runtime.storage.block_checksums import write_block_checksums
 from jaxpipe.runtime.storage.checksum import checksum_file
 
 _COPIED = 1 << 22  # elements at a time
@@ -72,9 +73,12 @@ def dtype_of(tokenizer: Tokenizer) -> Dtype:
 
 
 def write_ranges(
-    path: Path, array: UInt[np.ndarray, " elements"], ranges: Sequence[range]
+    path: Path, array: UInt[np.ndarray, " elements"], ranges: Sequence[range], *, in_parts: bool
 ) -> TokenFile:
-    """Copy ranges of an array into one .npy file."""
+    """Copy ranges of an array into one .npy file.
+
+    A file that is read `in_parts` gets checksums of its blocks.
+    """
     num_elements = sum(map(len, ranges))
     # The header is written by hand: numpy's `save` would need all of it in memory.
     header = {"descr": array.dtype.str, "fortran_order": False, "shape": (num_elements,)}
@@ -86,7 +90,12 @@ def write_ranges(
     sync_file(path)
     name = array.dtype.name
     assert name in ("uint8", "uint16", "uint32", "uint64"), name
-    return TokenFile(num_tokens=num_elements, dtype=name, checksum=checksum_file(path))
+    return TokenFile(
+        num_tokens=num_elements,
+        dtype=name,
+        checksum=checksum_file(path),
+        blocks=write_block_checksums(path) if in_parts else None,
+    )
 
 
 def ends_in(

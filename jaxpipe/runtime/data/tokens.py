@@ -1,14 +1,22 @@
-"""A prepared dataset, opened: memory-mapped arrays of both splits, and their tokenizer."""
+"""A prepared dataset, opened: arrays of both splits, and their tokenizer.
+
+On disk the arrays are mapped into memory. In object storage (`data.folder = "s3://..."`) tokens and
+pixels are read by ranges, as they are needed; labels and the ends of documents, which have a few
+bytes for each sample, are read whole.
+"""
 
 from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
 from math import prod
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import UInt
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.data.byte_pairs import load_byte_pairs
+from jaxpipe.runtime.data.byte_pairs import BytePairs, load_byte_pairs
 from jaxpipe.runtime.data.input_shape import InputShape
 from jaxpipe.runtime.data.record import (
     TOKENIZER,
@@ -19,7 +27,15 @@ from jaxpipe.runtime.data.record import (
     read_record,
 )
 from jaxpipe.runtime.data.tokenizer import Bytes, Tokenizer
-from jaxpipe.runtime.storage.checksum import checksum_file
+from jaxpipe.runtime.storage.block_checksums import blocks_file, read_block_checksums
+from jaxpipe.runtime.storage.checksum import checksum_bytes, checksum_file
+from jaxpipe.runtime.storage.object_folder import Folder, ObjectFolder, folder_named
+from jaxpipe.runtime.storage.stored_array import StoredArray, stored_content
+
+_Array = TypeVar("_Array")
+
+_DOCUMENTS = "documents"
+_CHANGED = "its content does not match its checksum"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,21 +51,21 @@ class Labels:
 class SplitArrays:
     """One more array for the tokens of each split."""
 
-    train: UInt[np.ndarray, " train"]
-    eval: UInt[np.ndarray, " eval"]
+    train: UInt[np.ndarray, " train"] | StoredArray
+    eval: UInt[np.ndarray, " eval"] | StoredArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """The tokens of both splits, on disk until they are read, and their tokenizer.
+    """The tokens of both splits, not in memory until they are read, and their tokenizer.
 
     With `labels`, `train` and `eval` have a row per sample: tokens, or the pixels of a picture.
     `documents` are the ends of the documents, as numbers of tokens; None where they are unknown.
     `counted` is 1 for each token that is a target; None where all are.
     """
 
-    train: UInt[np.ndarray, "train_tokens ..."]
-    eval: UInt[np.ndarray, "eval_tokens ..."]
+    train: UInt[np.ndarray, "train_tokens ..."] | StoredArray
+    eval: UInt[np.ndarray, "eval_tokens ..."] | StoredArray
     tokenizer: Tokenizer
     source: str
     labels: Labels | None = None
@@ -70,24 +86,35 @@ class Dataset:
         return InputShape(shape=shape, dtype="int32" if len(shape) == 1 else str(self.train.dtype))
 
 
-def open_dataset(folder: Path, *, verify: bool = True) -> Dataset:
-    """Open the dataset that `prepare` wrote.
-
-    Verifying reads all files once; one rank per host is enough. Without it, a truncated file or a
-    wrong dtype is still detected, a flipped token is not.
+def dataset_folder(text: str) -> Folder:
+    """Return the folder of a dataset: local, or a prefix in object storage.
 
     Raises:
-        DataError: the folder is no dataset, or a file is missing or has changed.
+        ConfigError: fsspec is not installed, or knows no such URL.
+    """
+    return folder_named(text, setting="data.folder")
+
+
+def open_dataset(folder: Folder, *, verify: bool = True) -> Dataset:
+    """Open the dataset that `prepare` wrote.
+
+    Verifying reads all files on disk once; one rank per host is enough. Without it, a truncated
+    file or a wrong dtype is still detected, a flipped token is not. What is in object storage is
+    always verified, block by block as it is read.
+
+    Raises:
+        DataError: the folder is no dataset, or a file is missing or has changed, or object storage
+            does not answer.
     """
     record = read_record(folder)
     sample = () if record.labels is None else record.labels.sample
     dataset = Dataset(
-        train=_open_array(folder / "train.npy", record.train, row=sample, verify=verify),
-        eval=_open_array(folder / "eval.npy", record.eval, row=sample, verify=verify),
+        train=_open_array(folder, "train.npy", record.train, row=sample, verify=verify),
+        eval=_open_array(folder, "eval.npy", record.eval, row=sample, verify=verify),
         labels=_open_labels(folder, record.labels, verify=verify),
-        documents=_open_splits(folder, "documents", record.documents, verify=verify),
+        documents=_open_splits(folder, _DOCUMENTS, record.documents, verify=verify),
         counted=_open_splits(folder, "counted", record.counted, verify=verify),
-        tokenizer=_open_tokenizer(folder / TOKENIZER, record, verify=verify),
+        tokenizer=_open_tokenizer(folder, record, verify=verify),
         source=record.source,
     )
     if dataset.vocabulary != record.vocabulary:
@@ -97,7 +124,7 @@ def open_dataset(folder: Path, *, verify: bool = True) -> Dataset:
     return dataset
 
 
-def _check_lengths(folder: Path, dataset: Dataset, name: str, *, verify: bool) -> None:
+def _check_lengths(folder: Folder, dataset: Dataset, name: str, *, verify: bool) -> None:
     """Check that what a split has for its tokens is for as many."""
     count = len(getattr(dataset, name))
     if dataset.counted is not None and len(getattr(dataset.counted, name)) != count:
@@ -110,22 +137,23 @@ def _check_lengths(folder: Path, dataset: Dataset, name: str, *, verify: bool) -
 
 
 def _open_splits(
-    folder: Path, kind: str, record: SplitFiles | None, *, verify: bool
+    folder: Folder, kind: str, record: SplitFiles | None, *, verify: bool
 ) -> SplitArrays | None:
     if record is None:
         return None
+    open_one = _open_whole if kind == _DOCUMENTS else partial(_open_array, row=())
     return SplitArrays(
-        train=_open_array(folder / f"train-{kind}.npy", record.train, row=(), verify=verify),
-        eval=_open_array(folder / f"eval-{kind}.npy", record.eval, row=(), verify=verify),
+        train=open_one(folder, f"train-{kind}.npy", record.train, verify=verify),
+        eval=open_one(folder, f"eval-{kind}.npy", record.eval, verify=verify),
     )
 
 
-def _open_labels(folder: Path, record: LabelFiles | None, *, verify: bool) -> Labels | None:
+def _open_labels(folder: Folder, record: LabelFiles | None, *, verify: bool) -> Labels | None:
     if record is None:
         return None
     labels = Labels(
-        train=_open_array(folder / "train-labels.npy", record.train, row=(), verify=verify),
-        eval=_open_array(folder / "eval-labels.npy", record.eval, row=(), verify=verify),
+        train=_open_whole(folder, "train-labels.npy", record.train, verify=verify),
+        eval=_open_whole(folder, "eval-labels.npy", record.eval, verify=verify),
         classes=record.classes,
     )
     for split in ("train", "eval"):
@@ -136,15 +164,57 @@ def _open_labels(folder: Path, record: LabelFiles | None, *, verify: bool) -> La
 
 
 def _open_array(
+    folder: Folder, file: str, expected: TokenFile, *, row: tuple[int, ...], verify: bool
+) -> UInt[np.ndarray, "..."] | StoredArray:
+    """Return an array that is read as it is needed."""
+    if isinstance(folder, ObjectFolder):
+        return _checked(_stored_array(folder, file, expected), folder / file, expected, row=row)
+    return _mapped(folder / file, expected, row=row, verify=verify)
+
+
+def _open_whole(
+    folder: Folder, file: str, expected: TokenFile, *, verify: bool
+) -> UInt[np.ndarray, " elements"]:
+    """Return an array that is small enough to be read from object storage as a whole."""
+    if not isinstance(folder, ObjectFolder):
+        return _mapped(folder / file, expected, row=(), verify=verify)
+    content = stored_content(folder, file)
+    if checksum_bytes(content) != expected.checksum:
+        raise _corrupt(folder / file, _CHANGED)
+    return _checked(np.load(BytesIO(content), allow_pickle=False), folder / file, expected, row=())
+
+
+def _mapped(
     path: Path, expected: TokenFile, *, row: tuple[int, ...], verify: bool
 ) -> UInt[np.ndarray, "..."]:
     if verify:
         _verify(path, expected.checksum)
+        if expected.blocks is not None:
+            _verify(path.with_name(blocks_file(path.name)), expected.blocks)
     try:
         # Mapped: a dataset may be larger than memory, and the ranks of a host share its pages.
         tokens = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, EOFError, ValueError, TypeError) as error:
         raise _corrupt(path, str(error)) from None
+    return _checked(tokens, path, expected, row=row)
+
+
+def _stored_array(folder: ObjectFolder, file: str, expected: TokenFile) -> StoredArray:
+    if expected.blocks is None:
+        raise DataError(
+            f"`{folder.setting}` in object storage must have checksums of blocks, which {folder} "
+            "has not: an older version prepared it; prepare it again with `jaxpipe data prepare`"
+        )
+    blocks = blocks_file(file)
+    try:
+        checksums = read_block_checksums(stored_content(folder, blocks), checksum=expected.blocks)
+    except ValueError as error:
+        raise _corrupt(folder / blocks, str(error)) from None
+    return StoredArray(folder, file, checksums)
+
+
+def _checked(tokens: _Array, path: Folder, expected: TokenFile, *, row: tuple[int, ...]) -> _Array:
+    """Return an array that has the dtype and the shape of the record."""
     found = f"{getattr(tokens, 'dtype', None)}{list(getattr(tokens, 'shape', ()))}"
     num_rows = expected.num_tokens // max(1, prod(row))
     wanted = f"{expected.dtype}{[num_rows, *row]}"
@@ -153,9 +223,15 @@ def _open_array(
     return tokens
 
 
-def _open_tokenizer(path: Path, record: Record, *, verify: bool) -> Tokenizer:
+def _open_tokenizer(folder: Folder, record: Record, *, verify: bool) -> Tokenizer:
     if record.tokenizer_checksum is None:
         return Bytes()
+    if isinstance(folder, ObjectFolder):
+        content = stored_content(folder, TOKENIZER)
+        if checksum_bytes(content) != record.tokenizer_checksum:
+            raise _corrupt(folder / TOKENIZER, _CHANGED)
+        return BytePairs(content.decode())
+    path = folder / TOKENIZER
     if verify:
         _verify(path, record.tokenizer_checksum)
     return load_byte_pairs(path)
@@ -167,10 +243,10 @@ def _verify(path: Path, checksum: str) -> None:
     except OSError as error:
         raise _corrupt(path, str(error)) from None
     if found != checksum:
-        raise _corrupt(path, "its content does not match its checksum")
+        raise _corrupt(path, _CHANGED)
 
 
-def _corrupt(path: Path, problem: str) -> DataError:
+def _corrupt(path: Folder, problem: str) -> DataError:
     return DataError(
         f"`folder` must hold an intact dataset; {path} is not: {problem}; prepare it again with"
         " `jaxpipe data prepare`"

@@ -22,14 +22,14 @@ from jaxpipe.runtime.checkpoint import (
 )
 from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.checkpoint.manifest import MANIFEST
-from jaxpipe.runtime.checkpoint.object_storage.object_folder import (
-    ObjectFolder,
-    open_object_folder,
-)
 from jaxpipe.runtime.checkpoint.object_storage.object_store import ObjectStore
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.config import CheckpointConfig
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
+from jaxpipe.runtime.storage.object_folder import (
+    ObjectFolder,
+    open_object_folder,
+)
 from tests.runtime.checkpoint.own_disks.test_own_disks import FailAt, KilledError
 from tests.s3_server import s3_server
 

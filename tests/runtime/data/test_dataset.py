@@ -42,7 +42,11 @@ def test_bytes(tmp_path: Path, text: Source) -> None:
     assert dataset.source == "text.txt"
     assert isinstance(dataset.train, np.memmap)
     names = sorted(path.name for path in (tmp_path / "data").iterdir())
-    arrays = ["eval-documents.npy", "eval.npy", "train-documents.npy", "train.npy"]
+    arrays = [
+        f"{split}{kind}.npy"
+        for split in ("eval", "train")
+        for kind in ("-blocks", "-documents", "")
+    ]
     assert names == ["dataset.json", *arrays]
 
 

@@ -60,8 +60,10 @@ def test_equal_samples_give_equal_files(tmp_path: Path) -> None:
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
     assert files == [
         "dataset.json",
+        "eval-blocks.npy",
         "eval-labels.npy",
         "eval.npy",
+        "train-blocks.npy",
         "train-labels.npy",
         "train.npy",
     ]

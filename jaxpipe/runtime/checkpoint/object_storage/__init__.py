@@ -11,9 +11,8 @@ name, so a save overwrites no other; the manifest names the shards of its save, 
 commits them. A save that was interrupted leaves objects that no manifest names, which the next save
 removes.
 
-- `object_folder`: a prefix and its objects, the one border to fsspec
 - `object_shard`: tensors of a safetensors object, read by their ranges of bytes
 - `object_store`: find, save, commit, remove
 
-fsspec is imported where a URL is opened; local folders need none.
+`jaxpipe.runtime.storage.object_folder` is the border to fsspec.
 """

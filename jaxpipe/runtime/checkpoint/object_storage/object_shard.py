@@ -17,7 +17,7 @@ import ml_dtypes
 import msgspec
 import numpy as np
 
-from jaxpipe.runtime.checkpoint.object_storage.object_folder import ObjectFolder
+from jaxpipe.runtime.storage.object_folder import ObjectFolder
 
 LENGTH_BYTES = 8
 """Of the length of the header, with which a safetensors file begins."""

@@ -16,10 +16,10 @@ from jaxpipe.runtime.checkpoint.manifest import (
     read_manifest,
     sealed,
 )
-from jaxpipe.runtime.checkpoint.object_storage.object_folder import ObjectFolder
 from jaxpipe.runtime.checkpoint.object_storage.object_shard import pieces_of
 from jaxpipe.runtime.checkpoint.shard import checksum_header, entries_of
 from jaxpipe.runtime.hooks import Hooks, SavePhase
+from jaxpipe.runtime.storage.object_folder import ObjectFolder
 
 _MANIFEST = re.compile(rf"(step-(\d{{8,}}))/{re.escape(MANIFEST)}")
 
@@ -27,7 +27,7 @@ _MANIFEST = re.compile(rf"(step-(\d{{8,}}))/{re.escape(MANIFEST)}")
 def step_prefix(folder: ObjectFolder, step: int) -> ObjectFolder:
     """Return the prefix of the checkpoint of a step.
 
-    >>> from jaxpipe.runtime.checkpoint.object_storage.object_folder import open_object_folder
+    >>> from jaxpipe.runtime.storage.object_folder import open_object_folder
     >>> str(step_prefix(open_object_folder("memory://run"), 100))
     'memory://run/step-00000100'
     """

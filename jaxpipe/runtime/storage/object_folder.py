@@ -12,8 +12,9 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as OverdueError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from jaxpipe.errors import ConfigError
 
@@ -44,12 +45,14 @@ class ObjectFolder:
 
     url: str
     _files: "AbstractFileSystem"
+    setting: str = "checkpoint.folder"
+    """The field of the configuration that has the URL."""
 
     def __str__(self) -> str:
         return self.url
 
     def __truediv__(self, name: str) -> "ObjectFolder":
-        return ObjectFolder(f"{self.url}/{name}", self._files)
+        return ObjectFolder(f"{self.url}/{name}", self._files, self.setting)
 
     @property
     def name(self) -> str:
@@ -171,7 +174,7 @@ class ObjectFolder:
         else:
             return
         raise ConfigError(
-            f"`checkpoint.folder` must be a URL to which this machine can write, is {self.url!r}: "
+            f"`{self.setting}` must be a URL to which this machine can write, is {self.url!r}: "
             f"{problem:.400}; check the bucket, the credentials in the environment and the endpoint"
         )
 
@@ -190,8 +193,12 @@ class ObjectFolder:
         return f"{path}/{file}"
 
 
-def open_object_folder(url: str) -> ObjectFolder:
-    """Return the prefix of a URL; asks no server for anything.
+Folder: TypeAlias = Path | ObjectFolder
+"""A local folder, or a prefix in object storage."""
+
+
+def open_object_folder(url: str, *, setting: str = "checkpoint.folder") -> ObjectFolder:
+    """Return the prefix of a URL, the value of a setting; asks no server for anything.
 
     Raises:
         ConfigError: fsspec, or what it needs for this URL, is not installed, or knows no such URL.
@@ -199,17 +206,29 @@ def open_object_folder(url: str) -> ObjectFolder:
     try:
         import fsspec
     except ImportError:
-        raise _not_installed(url, "fsspec is not installed") from None
+        raise _not_installed(url, setting, "fsspec is not installed") from None
     try:
         files, _ = fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
-        raise _not_installed(url, str(error)) from None
+        raise _not_installed(url, setting, str(error)) from None
     except ValueError as error:
         raise ConfigError(
-            f"`checkpoint.folder` must be a URL that fsspec knows, is {url!r:.80}: {error}; give "
-            "one as s3://BUCKET/PREFIX"
+            f"`{setting}` must be a URL that fsspec knows, is {url!r:.80}: {error}; give one as "
+            "s3://BUCKET/PREFIX"
         ) from None
-    return ObjectFolder(url.rstrip("/"), files)
+    return ObjectFolder(url.rstrip("/"), files, setting)
+
+
+def folder_named(text: str, *, setting: str = "checkpoint.folder") -> Folder:
+    """Return the folder whose text this is, local or behind a URL.
+
+    >>> folder_named("run/checkpoints").name
+    'checkpoints'
+
+    Raises:
+        ConfigError: fsspec is not installed, or knows no such URL.
+    """
+    return open_object_folder(text, setting=setting) if "://" in text else Path(text)
 
 
 def within(work: Callable[[], Result], *, timeout_s: float) -> Result:
@@ -246,8 +265,8 @@ def _errors_of(url: str) -> Iterator[None]:
         raise OSError(errno.EIO, f"{type(error).__name__}: {error}", url) from error
 
 
-def _not_installed(url: str, why: str) -> ConfigError:
+def _not_installed(url: str, setting: str, why: str) -> ConfigError:
     return ConfigError(
-        f"`checkpoint.folder` {url!r:.80} needs the extra `{EXTRA}`: {why}; install "
-        f"jaxpipe[{EXTRA}], or leave the field out"
+        f"`{setting}` {url!r:.80} needs the extra `{EXTRA}`: {why}; install jaxpipe[{EXTRA}], or "
+        "name a folder of this machine"
     )
