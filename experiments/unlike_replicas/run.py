@@ -51,18 +51,21 @@ def main() -> None:
         _prepare(folder)
         profiles = [_profile(cases, folder)]
         steps: dict[str, list[list[float]]] = {case["name"]: [] for case in cases["case"]}
-        losses: set[str] = set()
+        losses: list[str] = []
         for number in range(_ROUNDS):
             for case in cases["case"]:
                 print(f"round {number + 1} of {_ROUNDS}: {case['name']} ...", flush=True)
                 taken_s, loss = _measured(cases, case, folder / f"round-{number}")
                 steps[case["name"]].append(taken_s)
-                losses.add(loss)
+                losses.append(loss)
             profiles.append(_profile(cases, folder))
-        if len(losses) > 1:
-            raise RuntimeError(f"the cases differ in their plans alone, but their losses {losses}")
+        if len(set(losses)) > 1:
+            raise RuntimeError(f"the cases differ in their plans alone, but their losses: {losses}")
         rows = [
-            _row(cases, case, steps[case["name"]], profiles, folder) | {"last_loss": loss}
+            {
+                **_row(cases, case, steps[case["name"]], profiles, folder),
+                "last_loss": losses[0],
+            }
             for case in cases["case"]
         ]
     results = _FOLDER / "results"

@@ -263,12 +263,12 @@ class DataSource:
     """One source of a mixture, `[[data.sources]]`."""
 
     folder: str
-    """A prepared dataset: a folder written by `jaxpipe data prepare`."""
+    """A prepared dataset: a folder written by `jaxpipe data prepare`, or its URL."""
     weight: float = 1.0
     """The share of the source in the tokens of training, relative to the weights of the others."""
 
     def __post_init__(self) -> None:
-        check_path("folder", self.folder)
+        _check_dataset(self.folder)
         if not 0 < self.weight < inf:
             raise ValueError(f"`weight` must be above 0 and finite, is {self.weight}")
 
@@ -298,7 +298,7 @@ class DataConfig:
                 f"`sources` has {len(self.sources)} tables; give either"
             )
         if self.folder is not None:
-            check_path("folder", self.folder)
+            _check_dataset(self.folder)
         if len(set(self.folders)) < len(self.folders):
             raise ValueError(
                 f"a folder may be a source once: `sources` has {', '.join(self.folders):.200}; "
@@ -548,7 +548,8 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         _check(self, above_zero=("every", "keep"))
         if self.folder is not None:
-            _check_url("folder", self.folder)
+            otherwise = "leave it out for checkpoints in the folder of the run"
+            _check_url("folder", self.folder, otherwise=otherwise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -595,8 +596,10 @@ def _check(
             raise ValueError(f"`{name}` must be finite, is {getattr(section, name)}")
 
 
-def _check_url(name: str, url: str) -> None:
+def _check_url(name: str, url: str, *, otherwise: str) -> None:
     """Check that a string can be the URL of a prefix in object storage, without a password.
+
+    `otherwise` is what else the field may be.
 
     Raises:
         ValueError: it cannot.
@@ -609,9 +612,19 @@ def _check_url(name: str, url: str) -> None:
         )
     if not scheme or not rest.strip("/") or not url.isprintable():
         raise ValueError(
-            f"`{name}` must be a URL as s3://BUCKET/PREFIX, is {url!r:.80}; leave it out for "
-            "checkpoints in the folder of the run"
+            f"`{name}` must be a URL as s3://BUCKET/PREFIX, is {url!r:.80}; {otherwise}"
         )
+
+
+def _check_dataset(folder: str) -> None:
+    """Check that a string can be the folder of a dataset, on a disk or in object storage.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    check_path("folder", folder)
+    if "://" in folder:
+        _check_url("folder", folder, otherwise="or the path of a folder of this machine")
 
 
 def check_path(name: str, path: str) -> None:

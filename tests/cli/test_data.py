@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jaxpipe.cli.main import main
@@ -40,7 +41,7 @@ def test_a_vocabulary_is_trained_and_can_be_used_again(text: Path) -> None:
     words = text.parent / "d" / "tokenizer.json"
     assert prepare(text, "--out", str(text.parent / "again"), "--tokenizer", str(words)) == 0
     again = open_dataset(text.parent / "again")
-    assert again.train.tolist() == trained.train.tolist()
+    assert np.array_equal(again.train, trained.train)
 
 
 def test_a_dataset_is_not_overwritten(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +69,7 @@ def test_prompts_are_prepared_and_do_not_count(
     assert prepare(pairs, *options) == 0
     counted = open_dataset(tmp_path / "d").counted
     assert counted is not None
-    assert counted.eval.tolist() == [*[0] * 8, 1, 1] * 2
+    assert np.asarray(counted.eval).tolist() == [*[0] * 8, 1, 1] * 2
     capsys.readouterr()
     assert prepare(pairs, *options[:2], "--out", str(tmp_path / "e")) == 2
     assert "`--prompt-field` and `--completion-field` belong together" in capsys.readouterr().err
@@ -94,7 +95,7 @@ def test_byte_pairs_are_trained_on_labelled_texts_without_their_labels(tmp_path:
     dataset = open_dataset(tmp_path / "d")
     assert dataset.vocabulary == 262
     assert dataset.train.dtype.name == "uint16"
-    assert "LABEL" not in dataset.tokenizer.decode(dataset.train[0].astype(int))
+    assert "LABEL" not in dataset.tokenizer.decode(np.asarray(dataset.train)[0].astype(int))
 
 
 def test_pictures_are_drawn(tmp_path: Path) -> None:

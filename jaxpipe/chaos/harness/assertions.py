@@ -84,7 +84,7 @@ def check_samples(config: Path, dataset: Path) -> None:
     """
     read = load_config(config)
     wanted = wanted_rows(
-        open_dataset(dataset, verify=False).train,
+        np.asarray(open_dataset(dataset, verify=False).train),
         seed=read.run.seed,
         batch=read.train.batch,
         sequence=read.train.sequence or read.model.sequence,

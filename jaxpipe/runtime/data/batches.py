@@ -98,13 +98,14 @@ def gather(
     sequence: int,
 ) -> Int32[np.ndarray, "rows {sequence}+1"]:
     """Return the windows of the ring of tokens that begin at `starts`."""
+    ring: np.ndarray | StoredArray
     if isinstance(tokens, StoredArray):
         firsts = starts.tolist()
         over = max([0, *(first + sequence + 1 - len(tokens) for first in firsts)])
         tokens.fetch([(0, over), *((first, first + sequence + 1) for first in firsts)])
         ring = tokens
     else:
-        ring: np.ndarray = np.asarray(tokens)  # indexing a memmap takes twice as long
+        ring = np.asarray(tokens)  # indexing a memmap takes twice as long
     out = np.empty((len(starts), sequence + 1), np.int32)
     for row, start in zip(out, starts.tolist(), strict=True):
         piece = ring[start : start + sequence + 1]

@@ -88,6 +88,11 @@ class StoredArray:
         found = [self._rows(row, row + 1) for row in rows]
         return np.concatenate(found) if found else self._rows(0, 0)
 
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        """Return the whole array, as `numpy.asarray` asks for it: for small ones."""
+        del copy  # what is read is always a copy
+        return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
+
     def fetch(self, spans: Iterable[tuple[int, int]]) -> None:
         """Fetch what is missing of spans of rows, at once; reads of them then need no request.
 

@@ -10,7 +10,8 @@ from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.data import Source, open_dataset, prepare
-from jaxpipe.runtime.data.bring_dataset import bring_dataset
+from jaxpipe.runtime.data.bring_dataset import bring_dataset, bring_datasets
+from jaxpipe.runtime.storage.object_folder import open_object_folder
 
 DISKS = Disks(leader_of=(0, 1, 1, 3), hosts=("a", "b", "b", "c"))
 
@@ -64,3 +65,16 @@ def test_no_file_of_another_name_is_written(
 def test_the_first_host_must_have_it(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the host of rank 0 must have the dataset"):
         brought(tmp_path)
+
+
+def test_data_in_object_storage_stays_there(tmp_path: Path, dataset: Path) -> None:
+    stored = open_object_folder("memory://dataset", setting="data.folder")
+    shutil.copytree(dataset, tmp_path / "a" / "data")
+
+    def work(transport: Transport) -> bool:
+        host = tmp_path / DISKS.hosts[transport.rank]
+        folders = (stored, host / "data")
+        found = bring_datasets(transport, DISKS, folders, run_folder=host / "run", timeout_s=20.0)
+        return found[0] == stored and (host / "data" == found[1]) == (transport.rank == 0)
+
+    assert run_ranks(4, work) == [True] * 4

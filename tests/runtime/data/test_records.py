@@ -60,12 +60,14 @@ def test_prompts_do_not_count(tmp_path: Path) -> None:
     )
     assert dataset.counted is not None
     assert dataset.documents is not None
-    text = dataset.tokenizer.decode(dataset.train[dataset.counted.train == 1])
+    text = dataset.tokenizer.decode(
+        np.asarray(dataset.train)[np.asarray(dataset.counted.train) == 1]
+    )
     documents = text.split("\0")[:-1]
     assert documents == [row["c"] for row in ROWS[: len(documents)]]
     # Whole documents are held out.
     assert len(documents) == len(dataset.documents.train) == 30
-    assert dataset.tokenizer.decode(dataset.eval).startswith("30 + 30 = 60\0")
+    assert dataset.tokenizer.decode(np.asarray(dataset.eval)).startswith("30 + 30 = 60\0")
     windows = mixture_of([dataset], (1.0,), sequence=11)
     assert windows.masked
     read = windows.eval_samples(index=0, batch=1)
@@ -194,4 +196,4 @@ def test_the_ends_of_documents_are_kept_and_cut_at_the_seams(tmp_path: Path) -> 
         (dataset.eval, dataset.documents.eval),
     ):
         separators = np.flatnonzero(np.asarray(tokens) == 0) + 1
-        assert sorted({*separators.tolist(), len(tokens)}) == ends.tolist()
+        assert sorted({*separators.tolist(), len(tokens)}) == np.asarray(ends).tolist()

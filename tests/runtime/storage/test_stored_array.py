@@ -63,6 +63,7 @@ def test_rows_are_those_of_the_array(
     )
     start, stop = (data.draw(st.integers(0, rows + 5)) for _ in range(2))
     assert np.array_equal(found[start:stop], array[start:stop])
+    assert np.array_equal(np.asarray(found), array)
     chosen = data.draw(st.lists(st.integers(0, rows - 1), max_size=5))
     assert np.array_equal(found[chosen], array[chosen])
 
