@@ -19,6 +19,7 @@ from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid
 from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
 from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.outer.outer_snapshot import needed_outer_tensors
 from jaxpipe.runtime.train_snapshot import Saved, needed_tensors
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def stored_checkpoint(
     """Return the newest checkpoint that is intact for all ranks; all ranks call this.
 
     Rank 0 has `found` the newest one whose headers are intact, if any; without one, all return
-    None. With an outer loop, whose islands differ, tensors are read and verified later.
+    None.
 
     Raises:
         CheckpointError: none is intact; all ranks raise it.
@@ -68,9 +69,7 @@ def stored_checkpoint(
         checkpoint = agree_on_checkpoint(transport, found, timeout_s=timeout_s)
         if checkpoint is None:
             return None
-        is_spare = transport.rank >= job.plan.num_ranks
-        names = () if is_spare or job.outer.is_on else needed_tensors(job, rank=transport.rank)
-        held, problem = _read(checkpoint, names)
+        held, problem = _read(checkpoint, _needed(job, checkpoint, rank=transport.rank))
         problem = first_text(transport, problem, tag=FILE_TAG, timeout_s=timeout_s)
         if not problem:
             return ReadCheckpoint(checkpoint=checkpoint, held=held)
@@ -84,6 +83,14 @@ def stored_checkpoint(
                 logger.warning("%s; the run resumes from step %d", problem, found.step)
         if first_text(transport, older, tag=FILE_TAG, timeout_s=timeout_s):
             raise CheckpointError(problem)
+
+
+def _needed(job: Job, checkpoint: Checkpoint, *, rank: int) -> Iterable[str]:
+    if rank >= job.plan.num_ranks:  # a spare rank of a job that has shrunk
+        return ()
+    if job.outer.is_on:
+        return needed_outer_tensors(job, checkpoint.tensors, rank=rank)
+    return needed_tensors(job, rank=rank)
 
 
 def _read(checkpoint: Checkpoint, names: Iterable[str]) -> tuple[dict[str, np.ndarray], str]:

@@ -47,9 +47,9 @@ def resume(tree: Tree) -> list[StepMetrics]:
     return read_metrics(job.metrics_file)
 
 
-def flip(folder: ObjectFolder) -> None:
-    """Change the last byte of a tensor in the shard of stage 0."""
-    file = next(name for name in folder.sizes() if name.startswith("stage-0"))
+def flip(folder: ObjectFolder, shard: str = "stage-0") -> None:
+    """Change the last byte of a tensor in a shard."""
+    file = next(name for name in folder.sizes() if name.startswith(f"{shard}-"))
     content = bytearray(folder.read(file))
     content[-1] ^= 1
     folder.put(file, bytes(content))
@@ -91,6 +91,26 @@ def test_a_run_resumes_from_object_storage_with_other_stages(
     flip(oldest)
     with pytest.raises(CheckpointError, match="does not match its checksum"):
         resume(other)
+
+
+@pytest.mark.slow
+def test_islands_take_an_older_step_together(
+    tmp_path: Path, dataset: Path, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    outer = {"islands": 2, "every": 2, "delay": 1, "codec": "int4"}
+    shape = {"stages": 2, "replicas": 2}
+    sections = {"plan": shape, "outer": outer, "checkpoint": {"every": 1, "folder": url}}
+    expected = [m.loss for m in run_tree(tiny_tree(tmp_path / "first", dataset, **sections))]
+    other = tiny_tree(tmp_path / "second", dataset, **sections)
+    place = job_from(config_from(other), plan_from(config_from(other))).checkpoints
+    for resumed, shard in enumerate(("stage-1", "island-1-stage-0", "island-0", "island-1-rank-3")):
+        newest = committed(place)[4]
+        assert isinstance(newest, ObjectFolder)
+        flip(newest, shard)
+        with caplog.at_level(logging.WARNING):
+            found = resume(other)
+        assert caplog.text.count("the run resumes from step 3") == resumed + 1, shard
+        assert [m.loss for m in found] == expected[3:]
 
 
 @pytest.mark.slow

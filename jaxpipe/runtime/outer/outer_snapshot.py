@@ -15,14 +15,16 @@ codec feeds errors back. Names are those of `jaxpipe.runtime.checkpoint.tensor_n
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from jaxpipe.outer import OuterState, fresh_state
+from jaxpipe.plan import island_of
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
+from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.outer.outer_buckets import BucketLayout, OuterBucket, bucket_layouts
 from jaxpipe.runtime.outer.outer_exchange import OuterExchange, outer_exchange
 from jaxpipe.runtime.outer.outer_loop import OuterLoop, first_layer
@@ -33,6 +35,7 @@ from jaxpipe.runtime.train_snapshot import (
     LOSS_SCALE,
     SKIPPED_STEPS,
     Saved,
+    needed_tensors,
     restore_state,
     to_metadata,
     whole_moments,
@@ -106,6 +109,19 @@ def start_outer(worker: Worker, saved: Saved | None) -> tuple[OuterLoop, TrainSt
     if saved is not None and worker.whole.outer.feeds_back:
         exchange.reducer.errors = _restored_errors(exchange, owned, saved)
     return loop, state, step
+
+
+def needed_outer_tensors(job: Job, stored: Iterable[str], *, rank: int) -> tuple[str, ...]:
+    """Return which of the `stored` tensors a rank may read to resume; compiles nothing."""
+    island = island_of(job.plan, rank=rank, num_islands=job.outer.islands)
+    plan, number = island.plan, island.number
+    inside = island.ranks.index(rank)
+    own = needed_tensors(replace(job, plan=plan), rank=inside)
+    prefixes = ("", _MOMENTUM, _PENDING, _of_island(number, ""))
+    names = {prefix + name for prefix in prefixes for name in own}
+    names.add(_of_island(number, "counters"))
+    errors = _of_island(number, f"errors.{plan.replica(inside)}.")
+    return tuple(name for name in stored if name in names or name.startswith(errors))
 
 
 @dataclass(frozen=True, slots=True)
