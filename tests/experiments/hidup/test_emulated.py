@@ -52,6 +52,13 @@ def test_eight_ranks_have_a_condition_of_figure_6_and_four_of_figure_8() -> None
     assert {bar.condition for bar in measured_bars([], num_devices=64)} == {"64 GPUs"}
 
 
+def test_figure_7_is_of_one_host_whose_devices_have_ports_of_their_own() -> None:
+    for number in (2, 4, 8):
+        bars = measured_bars(["figure-7", "vit-switch"], num_devices=number)
+        assert {(bar.figure, bar.condition) for bar in bars} == {(7, f"{number} GPUs")}
+        assert [devices_of_host(bar, number) for bar in bars] == [1, 1, 1]
+
+
 def test_a_program_is_what_is_broadcast() -> None:
     program: Program = (Compute(0.5), Communicate(CollectiveKind.ALL_TO_ALL, 2.0), Await(1))
     assert from_cells(to_cells(program)) == program
