@@ -29,7 +29,7 @@ COLUMNS = (
 )
 """`late_ms` is the mean lateness of messages, emulated; `stretch` is of time."""
 
-_SYSTEMS = (System.HIDUP, System.DEEPSPEED, System.FASTMOE)
+_SYSTEMS = (System.HIDUP, System.DEEPSPEED, System.FASTMOE, System.HOROVOD, System.DDP)
 _STRETCH = {2: 32.0, 4: 32.0, 8: 8.0, 16: 12.0, 32: 30.0, 64: 60.0}
 """Real seconds for each emulated second: more ranks share the same cores."""
 _ONE_HOST = "figure-7"
@@ -45,7 +45,7 @@ _TABLE = Path(__file__).parent / "results" / "emulated.csv"
 
 
 def measured_bars(names: Sequence[str], *, num_devices: int) -> list[Bar]:
-    """Return the bars of HiDup, DeepSpeed-MoE and FastMoE on some devices.
+    """Return the bars of the systems of a figure on some devices.
 
     `names` are of models and of systems; `figure-7` are the bars of figure 7 instead of those of
     figures 6 and 8; `late` are the bars of the table that were late.
