@@ -6,6 +6,8 @@ module with enough devices.
 
 import json
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -23,12 +25,20 @@ from jaxpipe.autoshard.spmd import (
     sharded_step,
     train_step,
 )
-from jaxpipe.autoshard.strategy import MeshShape, ZeroLevel, jax_mesh
+from jaxpipe.autoshard.spmd.program import trace_program
+from jaxpipe.autoshard.strategy import (
+    MeshShape,
+    OperatorChoice,
+    ZeroLevel,
+    jax_mesh,
+    parse_choice,
+)
 from jaxpipe.models import GptConfig, load_preset
 from jaxpipe.models.alpa_gpt import AlpaGpt
 
 _NAMES = ("state.params", "state", "tokens", "targets")
 _RESULTS = ("state.params", "state")
+_TABLES_BY_COLUMNS = {"embed.tokens": -1, "embed.positions": -1}
 
 
 def main() -> None:
@@ -45,7 +55,7 @@ def config_of(case: Case) -> GptConfig:
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     target = Target(request.pop("target"))
-    by_layout = request.pop("by_layout")
+    by_layout, by_columns = request.pop("by_layout"), request.pop("tables_by_columns", False)
     case = Case(**request)
     model, optimizer = AlpaGpt(config_of(case)), optax.adam(1e-4)
     mesh = MeshShape(dp=case.dp, op=case.op)
@@ -55,7 +65,8 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     shape = (case.batch, model.sequence)
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
     zero = ZeroLevel.GRADIENTS if case.reduce_scatter else ZeroLevel.NONE
-    strategy = baseline(state, shape, shape, mesh=mesh, split=model.split, zero=zero)
+    split = {**model.split, **(_TABLES_BY_COLUMNS if by_columns else {})}
+    strategy = baseline(state, shape, shape, mesh=mesh, split=split, zero=zero)
     params = state.pop("params")
     whole_step = train_step(model, optimizer, remat=case.remat)
 
@@ -65,6 +76,8 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         return new.pop("params"), new
 
     arguments = (params, state, tokens, tokens)
+    if by_columns:
+        strategy = replace(strategy, operators=whole_embeddings(step, arguments))
     devices = target_devices(target, num_devices=mesh.num_devices)
     run = sharded_step(
         NamedStep(run=step, names=_NAMES, result_names=_RESULTS),
@@ -88,6 +101,25 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         "asynchronous": len(compiled.asynchronous),
         "overlapped": sum(each.num_beside > 0 for each in compiled.asynchronous),
     }
+
+
+def whole_embeddings(
+    step: Callable[..., Any], arguments: Sequence[Any]
+) -> dict[int, OperatorChoice]:
+    """Return the choice that adds the vectors of tokens and positions whole, by its operator.
+
+    If both tables are split by columns, each is then gathered by itself, and the split spreads no
+    further.
+    """
+    program = trace_program(step, *arguments)
+    makers = {output: each.name for each in program.operators for output in each.outputs}
+    first = next(
+        each
+        for each in program.operators
+        if each.name == "add" and [makers.get(one) for one in each.inputs] == ["dot_general"] * 2
+    )
+    assert first.index is not None, first
+    return {first.index: parse_choice("RRR,RRR->RRR")}
 
 
 if __name__ == "__main__":

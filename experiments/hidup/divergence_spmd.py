@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.hidup.learn_spmd import SpmdProgram
+from experiments.hidup.learn_spmd import SpmdProgram, wait_for_late_devices
 from jaxpipe.autoshard.spmd import initial_state, unstacked
 from jaxpipe.compare.routed_job import config_of
 from jaxpipe.compare.whole_step import optimizer_of, whole_batch, whole_step
@@ -32,6 +32,7 @@ Params = Any
 
 def main() -> None:
     """Answer the request."""
+    wait_for_late_devices()
     config = config_from(json.loads(sys.stdin.read()))
     job = job_from(config, plan_from(config))
     print(json.dumps(answer(job, list(_kept(job)))))

@@ -1,6 +1,7 @@
-"""Run the programs of figures 6 and 8 on 8 to 64 ranks: computes paced, links emulated.
+"""Run the programs of figures 6 to 8 on 2 to 64 ranks: computes paced, links emulated.
 
-    python -m experiments.hidup.emulated                          8, 16 and 32 ranks
+    python -m experiments.hidup.emulated                          6 and 8 on 8, 16 and 32 ranks
+    python -m experiments.hidup.emulated figure-7                 7 on 2, 4 and 8 ranks
     python -m experiments.hidup.emulated 64 vit-switch deepspeed  one model and system on 64
     python -m experiments.hidup.emulated 8 late                   bars whose messages were late
 
@@ -8,14 +9,16 @@ Rows of what is run replace those of an earlier run in `results/emulated.csv`.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 from experiments.hidup.workloads import MODELS, Bar, bars
-from experiments.table import Row, markdown, read_csv, write_csv
+from experiments.table import Row, grouped, markdown, numbers, read_csv, write_csv
 from jaxpipe.autoshard.duplex.systems import System
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 
@@ -26,11 +29,15 @@ COLUMNS = (
 )
 """`late_ms` is the mean lateness of messages, emulated; `stretch` is of time."""
 
-_SYSTEMS = (System.HIDUP, System.DEEPSPEED, System.FASTMOE)
-_STRETCH = {8: 8.0, 16: 12.0, 32: 30.0, 64: 60.0}
+_SYSTEMS = (System.HIDUP, System.DEEPSPEED, System.FASTMOE, System.HOROVOD, System.DDP)
+_STRETCH = {2: 32.0, 4: 32.0, 8: 8.0, 16: 12.0, 32: 30.0, 64: 60.0}
 """Real seconds for each emulated second: more ranks share the same cores."""
+_ONE_HOST = "figure-7"
+"""Names the bars of one host, whose collectives are short: they are stretched alike."""
+_ONE_HOST_STRETCH = 32.0
 _LATE_MS = 0.2
 """Bars with a larger mean lateness are `late`: the machine did not keep up."""
+_NEAR = 0.1
 _SLOWER = 3.0
 """Times the stretch, for bars that were late."""
 _TIMEOUT_S = 3600.0
@@ -38,9 +45,10 @@ _TABLE = Path(__file__).parent / "results" / "emulated.csv"
 
 
 def measured_bars(names: Sequence[str], *, num_devices: int) -> list[Bar]:
-    """Return the bars of HiDup, DeepSpeed-MoE and FastMoE in figures 6 and 8, on some devices.
+    """Return the bars of the systems of a figure on some devices.
 
-    `names` are of models and of systems; `late` are the bars of the table that were late.
+    `names` are of models and of systems; `figure-7` are the bars of figure 7 instead of those of
+    figures 6 and 8; `late` are the bars of the table that were late.
     """
     late = _late() if "late" in names else None
     models = [each for each in names if each in MODELS]
@@ -48,18 +56,16 @@ def measured_bars(names: Sequence[str], *, num_devices: int) -> list[Bar]:
     return [
         bar
         for bar in bars()
-        if _devices(bar) == num_devices
+        if (bar.figure == 7) == (_ONE_HOST in names)
+        and _devices(bar) == num_devices
         and bar.system in (systems or _SYSTEMS)
         and bar.model in (models or MODELS)
         and (late is None or _names(bar) in late)
     ]
 
 
-def _devices(bar: Bar) -> int | None:
-    """Return the devices of a bar of figure 6 or 8."""
-    if bar.figure == 8:
-        return 8
-    return int(bar.condition.split(maxsplit=1)[0]) if bar.figure == 6 else None
+def _devices(bar: Bar) -> int:
+    return 8 if bar.figure == 8 else int(bar.condition.split(maxsplit=1)[0])
 
 
 def _late() -> set[tuple[str, ...]]:
@@ -68,22 +74,63 @@ def _late() -> set[tuple[str, ...]]:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the numbers of ranks and the models that are named, and write the table."""
-    numbers = [int(each) for each in arguments if each.isdigit()] or [8, 16, 32]
     names = [each for each in arguments if not each.isdigit()]
-    if not set(names) <= {*MODELS, *_SYSTEMS, "late"} or not set(numbers) <= set(_STRETCH):
+    default = [2, 4, 8] if _ONE_HOST in names else [8, 16, 32]
+    ranks = [int(each) for each in arguments if each.isdigit()] or default
+    known = {*MODELS, *_SYSTEMS, _ONE_HOST, "late"}
+    if not set(names) <= known or not set(ranks) <= set(_STRETCH):
         raise SystemExit(
-            f"name ranks ({[*_STRETCH]}), models ({', '.join(MODELS)}), systems, `late`"
+            f"name ranks ({[*_STRETCH]}), models ({', '.join(MODELS)}), systems, `{_ONE_HOST}`, "
+            "`late`"
         )
-    for number in numbers:
+    for number in ranks:
         _merge(_run(number, names))
-    print(markdown([*read_csv(_TABLE)]))
+    text = summary(read_csv(_TABLE))
+    _TABLE.with_suffix(".md").write_text(f"{text}\n")
+    print(text)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """Return the part of the README that follows from the rows of `results/emulated.csv`."""
+    groups = grouped(rows, "figure", "condition", "system")
+    table = [
+        {
+            "figure, condition": f"{figure}, {condition}",
+            "system": system,
+            "bars": len(own),
+            "emulated / simulated: median, worst": _median_and_worst(own, "ratio"),
+            "on these links: median, worst": _median_and_worst(own, "ratio_on_links"),
+            "late ms, most": f"{max(numbers(own, 'late_ms')):.2f}",
+        }
+        for (figure, condition, system), own in groups.items()
+    ]
+    worst = max(rows, key=lambda row: _distance(float(row["ratio"])))
+    prompt = [row for row in rows if float(row["late_ms"]) <= _LATE_MS]
+    near = sum(abs(ratio - 1) <= _NEAR for ratio in numbers(rows, "ratio"))
+    furthest = max(abs(ratio - 1) for ratio in numbers(prompt, "ratio"))
+    return (
+        f"{markdown(table)}\n\n{near} of {len(rows)} bars are within {_NEAR:.0%} of the simulated "
+        f"ones. The worst is {worst['system']}, `{worst['model']}`, figure {worst['figure']}, "
+        f"{worst['condition']}: {float(worst['ratio']) - 1:+.1%}. The {len(prompt)} bars whose "
+        f"messages were at most {_LATE_MS:g} ms late are within {furthest:.1%}."
+    )
+
+
+def _median_and_worst(rows: Sequence[Row], column: str) -> str:
+    ratios = numbers(rows, column)
+    return f"{median(ratios):.2f}, {max(ratios, key=_distance):.2f}"
+
+
+def _distance(ratio: float) -> float:
+    return abs(math.log(ratio))
 
 
 def _run(num_ranks: int, names: Sequence[str]) -> list[Row]:
+    stretch = _ONE_HOST_STRETCH if _ONE_HOST in names else _STRETCH[num_ranks]
     command = [
         *launch_command(find_mpirun(), num_ranks=num_ranks),
         *(sys.executable, "-P", "-m", "experiments.hidup.emulated_rank"),
-        *(str(_STRETCH[num_ranks] * (_SLOWER if "late" in names else 1)), *names),
+        *(str(stretch * (_SLOWER if "late" in names else 1)), *names),
     ]
     threads = {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     process = subprocess.run(

@@ -32,7 +32,12 @@ _NVLINK_BYTES_PER_S = 20e9
 
 
 def devices_of_host(bar: Bar, num_devices: int) -> int:
-    """Return the devices of each host: figure 6 has eight hosts, figure 8 has two."""
+    """Return the devices of each host: figure 6 has eight hosts, figure 8 has two.
+
+    Figure 7 has one, and its devices send through ports of their own: each is a host here.
+    """
+    if bar.figure == 7:
+        return 1
     return max(1, num_devices // (8 if bar.figure == 6 else 2))
 
 

@@ -5,6 +5,7 @@ samples make up each microbatch, so that routing and balance losses are the same
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,13 +27,24 @@ from jaxpipe.propose.model_sizes import duplex_graph
 from jaxpipe.runtime.job import Job
 
 DEVICES: Final = 2
+_PATIENCE = (
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=300",
+    "--xla_cpu_collective_call_terminate_timeout_seconds=900",
+)
+"""XLA ends a process whose devices wait 40 s for each other, as they may on a busy machine."""
 
 
 def main() -> None:
     """Answer the request."""
+    wait_for_late_devices()
     config = config_from(json.loads(sys.stdin.read()))
     job = job_from(config, plan_from(config))
     print(json.dumps(losses(job)))
+
+
+def wait_for_late_devices() -> None:
+    """Let emulated devices be late by minutes; call this before the first computation."""
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_PATIENCE])
 
 
 def losses(job: Job) -> list[float]:

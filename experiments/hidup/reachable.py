@@ -131,6 +131,7 @@ def order_rows(ours: Seconds, theirs: Seconds) -> Iterator[Row]:
                 "condition": first.condition,
                 "model": first.model,
                 "published": f"{first.system.value} < {second.system.value}",
+                "apart, s": f"{theirs[second] - theirs[first]:.3f}",
                 "by": f"{theirs[second] / theirs[first] - 1:.1%}",
                 "ours the other way by": f"{ours[first] / ours[second] - 1:.1%}",
             }

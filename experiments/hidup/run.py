@@ -8,7 +8,7 @@ reachable  what the published bars contradict: the network alone, each other, or
 noise      misled searches (VI.E)
 search     search seconds over layers and devices (VI.F), measured
 emulated   run the systems of figures 6 and 8 on 8, 16 and 32 paced ranks; `python -m
-           experiments.hidup.emulated` takes models and numbers of ranks
+           experiments.hidup.emulated` takes models, numbers of ranks and `figure-7`
 ========== ========================================================================================
 """
 

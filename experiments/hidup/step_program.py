@@ -3,7 +3,8 @@
 Each device has a compute thread and a network thread, which runs one collective at a time. The
 program of the compute thread is what `jaxpipe.autoshard.duplex` prices::
 
-    whole steps   activations are awaited, one all-reduce of the gradients ends the backward
+    whole steps   activations are awaited, one all-reduce of the gradients ends the backward, or
+                  those of buckets run under it
     HiDup         of two halves, collectives of one run beside the compute of the other, forward
 
 Times of collectives are no part of a program, only their kinds and bytes.
@@ -24,7 +25,13 @@ from jaxpipe.autoshard.duplex.cost import BACKWARD
 from jaxpipe.autoshard.duplex.form import FULL
 from jaxpipe.autoshard.duplex.routing_load import RoutingGroup
 from jaxpipe.autoshard.duplex.stage import costs_of
-from jaxpipe.autoshard.duplex.systems import System, Workload, strategy_of
+from jaxpipe.autoshard.duplex.systems import (
+    System,
+    Workload,
+    bucket_bytes,
+    fusing_s,
+    strategy_of,
+)
 from jaxpipe.autoshard.duplex.timeline import replicated_bytes
 from jaxpipe.collective.kinds import CollectiveKind
 
@@ -57,13 +64,18 @@ Program = tuple[Compute | Communicate | Await, ...]
 
 
 def program_of(system: System, workload: Workload) -> Program:
-    """Return the program of HiDup, DeepSpeed-MoE or FastMoE."""
+    """Return the program of HiDup, DeepSpeed-MoE, FastMoE, Horovod or DDP."""
     if system is System.HIDUP:
         model = workload.model(RoutingGroup.SEQUENCE, halves=2, overlaps_backward=False)
         return _Writer(model, search(model).strategy).halves()
-    model = workload.model(_GROUPS[system], halves=1)
+    model = workload.model(_GROUPS.get(system, RoutingGroup.SEQUENCE), halves=1)
     strategy = strategy_of(system, model.graph, num_devices=workload.profile.devices)
-    return _Writer(model, strategy).whole(counts=system is System.FASTMOE)
+    fusing = fusing_s(
+        system, model, strategy, memory_bytes_per_s=workload.device.memory_bytes_per_s
+    )
+    return _Writer(model, strategy).whole(
+        counts=system is System.FASTMOE, bucket=bucket_bytes(system), fusing=fusing
+    )
 
 
 def simulated_s(program: Program, profile: CollectiveProfile) -> float:
@@ -95,21 +107,31 @@ class _Writer:
         self._written: list[Compute | Communicate | Await] = []
         self._count = 0
 
-    def whole(self, *, counts: bool) -> Program:
-        """Return the program of a whole batch, with an exchange of counts before each mixture."""
-        for index, (cost, decision) in enumerate(zip(self._costs, self._strategy, strict=True)):
+    def whole(self, *, counts: bool, bucket: float, fusing: float) -> Program:
+        """Return the program of a whole batch.
+
+        Args:
+            counts: whether an exchange of counts precedes each mixture.
+            bucket: gradients that are all-reduced at once [bytes].
+            fusing: copies of gradients, which end the step [s].
+        """
+        steps = list(zip(self._costs, self._strategy, strict=True))
+        for index, (cost, decision) in enumerate(steps):
             if counts and self._is_dispatch(index):
                 self._send([(CollectiveKind.ALL_TO_ALL, 0.0)])
-            self._send(self._moved(decision, forward=True))
-            self._await()
+            self._send_and_await(self._moved(decision, forward=True))
             self._compute(cost.compute_s)
-        for cost, decision in zip(reversed(self._costs), reversed(self._strategy), strict=True):
+        waiting = 0.0
+        for cost, decision in reversed(steps):
             self._compute(BACKWARD * cost.compute_s)
-            self._send(self._moved(decision, forward=False))
-            self._await()
-        total = replicated_bytes(self._model, self._strategy)
-        self._send([(CollectiveKind.ALL_REDUCE, total)])
-        return self._ended()
+            self._send_and_await(self._moved(decision, forward=False))
+            waiting += replicated_bytes(self._model, [decision])
+            if waiting >= bucket:
+                self._send([(CollectiveKind.ALL_REDUCE, waiting)])
+                waiting = 0.0
+        if waiting:
+            self._send([(CollectiveKind.ALL_REDUCE, waiting)])
+        return self._ended(fusing)
 
     def halves(self) -> Program:
         """Return the program of two halves; collectives of parameters are one of each stage."""
@@ -189,12 +211,18 @@ class _Writer:
             self._written.append(Communicate(kind, num_bytes))
             self._count += 1
 
+    def _send_and_await(self, collectives: Sequence[tuple[CollectiveKind, float]]) -> None:
+        """Send, and wait; without collectives, what runs under the compute is not awaited."""
+        self._send(collectives)
+        if collectives:
+            self._await()
+
     def _await(self, count: int | None = None) -> None:
         self._written.append(Await(self._count if count is None else count))
 
-    def _ended(self) -> Program:
+    def _ended(self, others_s: float = 0.0) -> Program:
         self._await()
-        self._compute(sum(each.update_s for each in self._costs))
+        self._compute(sum(each.update_s for each in self._costs) + others_s)
         return tuple(self._written)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from jaxpipe.autoshard.duplex.by_label import split_by_label
 from jaxpipe.autoshard.duplex.collective_profile import CollectiveProfile
 from jaxpipe.autoshard.duplex.cost import CostModel, Device
-from jaxpipe.autoshard.duplex.decision import Decision
+from jaxpipe.autoshard.duplex.decision import Decision, Strategy
 from jaxpipe.autoshard.duplex.graph import Graph, Operator
 from jaxpipe.autoshard.duplex.routing_load import RoutingGroup, RoutingLoad
 from jaxpipe.autoshard.duplex.search import search
@@ -121,6 +121,14 @@ def bucket_bytes(system: System) -> float:
     return _RULES[system].overlap.bucket_bytes
 
 
+def fusing_s(
+    system: System, model: CostModel, strategy: Strategy, *, memory_bytes_per_s: float
+) -> float:
+    """Return the seconds of a step in which gradients are copied to fuse them."""
+    elements = replicated_bytes(model, strategy) / model.graph.bytes_per_element
+    return elements * _RULES[system].copied_bytes / memory_bytes_per_s
+
+
 def _label_of(operator: Operator, rule: _Rule) -> str:
     is_expert = "e" in operator.operands[0] and "e" in operator.result
     return "e" if rule.splits_experts and is_expert else "b"
@@ -138,6 +146,7 @@ def predicted_step_s(system: System, workload: Workload) -> float:
     strategy = strategy_of(system, model.graph, num_devices=workload.profile.devices)
     mixtures = sum(_label_of(each, rule) == "e" for each in model.graph.operators) / 2
     others_s = rule.num_counts * mixtures * workload.profile.latency_s
-    elements = replicated_bytes(model, strategy) / model.graph.bytes_per_element
-    others_s += elements * rule.copied_bytes / workload.device.memory_bytes_per_s
+    others_s += fusing_s(
+        system, model, strategy, memory_bytes_per_s=workload.device.memory_bytes_per_s
+    )
     return whole_step_s(model, strategy, rule.overlap) + others_s

@@ -132,9 +132,10 @@ def bytes_by_kind(found: Iterable[HloCollective]) -> Mapping[HloKind, int]:
 
 def _collective(line: str, match: re.Match[str], num_devices: int) -> HloCollective:
     kind = HloKind(match["kind"])
-    arrays = _ARRAY.findall(match["type"])
-    if match["start"] and kind in (HloKind.ALL_GATHER, HloKind.PERMUTE):
-        arrays = arrays[len(arrays) // 2 :]  # what starts returns its operands too
+    # An all-reduce that starts has the shape of its result alone.
+    has_operands = match["start"] and kind is not HloKind.ALL_REDUCE
+    shape = _result(match["type"]) if has_operands else match["type"]
+    arrays = _ARRAY.findall(shape)
     group = _group(line)
     # Its result is one shard; `num_bytes` counts the input.
     scale = group or num_devices if kind is HloKind.REDUCE_SCATTER else 1
@@ -144,6 +145,22 @@ def _collective(line: str, match: re.Match[str], num_devices: int) -> HloCollect
         group=group,
         dtypes=tuple(sorted({dtype for dtype, _ in arrays})),
     )
+
+
+def _result(shape: str) -> str:
+    """Return the second element of a tuple: a start has its operands, its results, and a context.
+
+    >>> _result("((f32[4,8]{1,0}), f32[4,1]{1,0})")
+    ' f32[4,1]{1,0}'
+    >>> _result("(f32[2], f32[2], u32[], u32[])"), _result("f32[2]")
+    (' f32[2]', 'f32[2]')
+    """
+    depth, ends = 0, []
+    for index, letter in enumerate(shape):
+        depth += (letter in "([{") - (letter in ")]}")
+        if (letter, depth) in ((",", 1), (")", 0)):
+            ends.append(index)
+    return shape[ends[0] + 1 : ends[1]] if len(ends) > 1 else shape
 
 
 def _group(line: str) -> int:

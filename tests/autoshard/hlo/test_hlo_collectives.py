@@ -41,6 +41,27 @@ def test_bytes_are_those_of_the_whole_arrays() -> None:
 
 
 @pytest.mark.parametrize(
+    ("shape", "name", "num_bytes"),
+    [
+        # As the compiler of jax 0.10 writes them for V100s, 8 devices.
+        ("f32[64,64]{1,0}", "all-reduce", 16384),
+        ("(f32[64,64]{1,0}, f32[2]{0})", "all-reduce", 16392),
+        ("(f32[64,64]{1,0}, f32[512,64]{1,0})", "all-gather", 131072),
+        ("((f32[64,512]{0,1}), f32[64,512]{0,1})", "all-to-all", 131072),
+        ("((f32[64,64]{1,0}), f32[8,64]{1,0})", "reduce-scatter", 16384),
+        ("(f32[64,64]{1,0}, f32[64,64]{1,0})", "collective-permute", 16384),
+        # Several arrays at once, and the context of an older compiler.
+        ("((f32[8]{0}, f16[8]{0}), (f32[64]{0}, f16[64]{0}))", "all-gather", 384),
+        ("((f32[8]{0:T(8)}, f16[8]{0}), (f32[8]{0}, f16[8]{0}), u32[])", "all-to-all", 48),
+        ("(f32[8]{0}, f32[8]{0}, u32[], u32[])", "collective-permute", 32),
+    ],
+)
+def test_the_operands_of_a_start_are_not_counted(shape: str, name: str, num_bytes: int) -> None:
+    line = f"  %{name}-start = {shape} {name}-start(%a), replica_groups={{{{0,1,2,3,4,5,6,7}}}}"
+    assert [each.num_bytes for each in collectives(line)] == [num_bytes]
+
+
+@pytest.mark.parametrize(
     ("groups", "size"),
     [
         ("{{0,2},{1,3}}", 2),

@@ -30,7 +30,9 @@ PROFILE = CollectiveProfile(
 )
 
 
-@pytest.mark.parametrize("system", [System.HIDUP, System.DEEPSPEED, System.FASTMOE])
+@pytest.mark.parametrize(
+    "system", [System.HIDUP, System.DEEPSPEED, System.FASTMOE, System.HOROVOD, System.DDP]
+)
 def test_a_program_takes_what_is_predicted(system: System) -> None:
     bar = Bar(figure=8, condition="20 Gbps", model="vit-switch", system=system)
     work = workload(bar, fitted())
@@ -50,6 +52,13 @@ def test_eight_ranks_have_a_condition_of_figure_6_and_four_of_figure_8() -> None
     assert len(bars) == 5 * 3
     assert {devices_of_host(bar, 8) for bar in bars} == {1, 4}
     assert {bar.condition for bar in measured_bars([], num_devices=64)} == {"64 GPUs"}
+
+
+def test_figure_7_is_of_one_host_whose_devices_have_ports_of_their_own() -> None:
+    for number in (2, 4, 8):
+        bars = measured_bars(["figure-7", "vit-switch"], num_devices=number)
+        assert {(bar.figure, bar.condition) for bar in bars} == {(7, f"{number} GPUs")}
+        assert [devices_of_host(bar, number) for bar in bars] == [1] * 5
 
 
 def test_a_program_is_what_is_broadcast() -> None:
