@@ -97,7 +97,7 @@ def test_a_run_resumes_from_object_storage_with_other_stages(
 def test_islands_take_an_older_step_together(
     tmp_path: Path, dataset: Path, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outer = {"islands": 2, "every": 2, "delay": 1, "codec": "int4"}
+    outer = {"islands": 2, "every": 2, "delay": 1, "codec": "top_k"}
     shape = {"stages": 2, "replicas": 2}
     sections = {"plan": shape, "outer": outer, "checkpoint": {"every": 1, "folder": url}}
     expected = [m.loss for m in run_tree(tiny_tree(tmp_path / "first", dataset, **sections))]
