@@ -7,6 +7,7 @@ from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.checkpoint.own_disks.available import Available, newest_available
 from jaxpipe.runtime.checkpoint.own_disks.fetch import fetch
 from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.metrics.kept_metrics import METRICS_TENSOR
 from jaxpipe.runtime.train_snapshot import needed_tensors
 
 
@@ -29,6 +30,8 @@ def fetched_checkpoint(
         needs = ()
     elif not job.outer.is_on:
         names = needed_tensors(job, rank=transport.rank)
+        if transport.rank == 0:
+            names = (*names, METRICS_TENSOR)
         needs = {described.tensors[name].file for name in names if name in described.tensors}
     return fetch(transport, job.disks, job.folder, available, needs=needs, timeout_s=timeout_s)
 

@@ -26,6 +26,7 @@ from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.config import LinkDetail
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.metrics.kept_metrics import restore_metrics, with_metrics
 from jaxpipe.runtime.metrics.link_reporter import LinkReporter, link_report
 from jaxpipe.runtime.metrics.records import (
     METRICS_FILE,
@@ -115,6 +116,8 @@ def train(
     saver = _saver(job, transport, hooks=hooks)
     unfinished = last_state.unfinished
     num_reported = first_step if unfinished is None else first_step - 1
+    if checkpoint is not None and transport.rank == 0:
+        restore_metrics(job, checkpoint, num_steps=num_reported)
     training = _Training(
         worker=worker,
         outer=outer,
@@ -231,7 +234,9 @@ class _Training:
             self.worker.interpreter.hooks.after_links(measured)
         if is_last or ended.is_stopped or done % job.checkpoint.every == 0:
             self.watch.phase("save", step=done - 1)
-            self.saver.begin(self._snapshot(state, done=done))
+            saved = self._snapshot(state, done=done)
+            is_first = self.worker.everyone.rank == 0
+            self.saver.begin(with_metrics(saved, job) if is_first else saved)
 
     def _eval_loss(self, state: TrainState, *, done: int) -> float:
         if self.outer is None:

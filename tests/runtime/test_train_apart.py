@@ -59,8 +59,9 @@ def train_apart(root: Path, tree: Tree, *, resume: bool = False) -> None:
     ],
     ids=["zero1", "outer"],
 )
+@pytest.mark.parametrize("lost", [0, 1])
 def test_a_lost_disk_changes_no_bit(
-    tmp_path: Path, dataset: Path, sections: dict[str, dict[str, Any]]
+    tmp_path: Path, dataset: Path, sections: dict[str, dict[str, Any]], lost: int
 ) -> None:
     tree = tiny_tree(
         tmp_path / "shared",
@@ -71,12 +72,14 @@ def test_a_lost_disk_changes_no_bit(
     )
     expected = [(m.step, m.loss, m.eval_loss, m.grad_norm) for m in run_tree(tree)]
     train_apart(tmp_path, tree)
-    # The second disk is lost, and the last checkpoint on the first one with it.
+    # A disk is lost, and the last checkpoint on the other one with it.
     first, second = (folder_of(tmp_path, rank) for rank in range(2))
-    assert STEPS - 2 in committed_folders(second)
-    shutil.rmtree(second)
-    shutil.rmtree(committed_folders(first)[STEPS])
+    kept = (second, first)[lost]
+    assert STEPS - 2 in committed_folders((first, second)[lost])
+    shutil.rmtree((first, second)[lost])
+    shutil.rmtree(committed_folders(kept)[STEPS])
     train_apart(tmp_path, tree, resume=True)
+    # Those of the first steps came with the checkpoint, where the disk of rank 0 was lost.
     found = read_metrics(first / "metrics.jsonl")
     assert [(m.step, m.loss, m.eval_loss, m.grad_norm) for m in found] == expected
     shared = {

@@ -156,6 +156,11 @@ def read_metrics(path: Path) -> list[StepMetrics]:
     return [msgspec.convert(row, StepMetrics) for row in rows if "run" not in row]
 
 
+def last_step(path: Path) -> int:
+    """Return the last step of a metrics file, 0 if it has none."""
+    return max((json.loads(line).get("step", 0) for line in _lines(path)), default=0)
+
+
 def read_description(path: Path) -> dict[str, Any] | None:
     """Return the description by the last attempt that wrote to the file, None if there is none."""
     rows = [json.loads(line) for line in _lines(path)]
