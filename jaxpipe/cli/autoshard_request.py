@@ -8,7 +8,7 @@ from jaxpipe.cli.duplex_search import DuplexRequest
 
 _OF_ILP = (
     *("mesh", "dp", "op", "strategy", "pins", "remat", "reduce_scatter", "zero", "microbatches"),
-    *("duplex", "partitioner", "execute", "executor"),
+    *("duplex", "partitioner", "execute", "executor", "plan"),
 )
 """Options that the duplex search would ignore."""
 _OF_ONE_STAGE = (
@@ -58,6 +58,8 @@ class AutoshardRequest:
         stages: `auto` divides the layers of an `alpa-` model into stages on submeshes of the
             devices, in hosts of the target, each sharded as is fastest (Alpa's inter-operator
             search), and only predicts.
+        plan: for `--stages auto`, a plan file to write, which `jaxpipe train` executes with a rank
+            for each stage: stages lie inside hosts, and all divide samples, or all heads.
     """
 
     model: str = "alpa-6.7b"
@@ -83,6 +85,7 @@ class AutoshardRequest:
     execute: int = 0
     executor: Literal["spmd", "host"] = "spmd"
     stages: Literal["one", "auto"] = "one"
+    plan: Path | None = None
 
 
 def duplex_request(request: AutoshardRequest) -> DuplexRequest:
@@ -126,7 +129,8 @@ def staged_request(request: AutoshardRequest) -> dict[str, Any]:
             f"`--stages auto` has costs for the `alpa-` models, not for {request.model}; for yours "
             "use `jaxpipe plan --objective alpa`"
         )
-    return asdict(replace(request, strategy=None, pins=None))
+    plan = None if request.plan is None else str(request.plan)
+    return {**asdict(replace(request, strategy=None, pins=None)), "plan": plan}
 
 
 def _refuse(request: AutoshardRequest, names: tuple[str, ...], why: str) -> None:
@@ -154,6 +158,8 @@ def step_request(request: AutoshardRequest) -> dict[str, Any]:
     """Return the checked request in the types of JSON."""
     from jaxpipe.errors import ConfigError
 
+    if request.plan is not None:
+        raise ConfigError("`--plan` is for the stages of `--stages auto`; give both, or neither")
     given = request.dp is not None or request.op is not None
     if given and (request.strategy or request.pins):
         raise ConfigError(

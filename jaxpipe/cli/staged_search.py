@@ -15,10 +15,15 @@ def search_staged(asked: Mapping[str, Any], *, out: Path | None, draw: bool, as_
     from jaxpipe.run.output_files import check_output
 
     check_output("--out", out)
+    plan = None if asked["plan"] is None else Path(asked["plan"])
+    check_output("--plan", plan)
     answer = run_python("jaxpipe.cli.staged_worker", dict(asked), num_devices=1)
     if "error" in answer:
         raise PlanError(answer["error"])
+    text = answer.pop("plan_text", "")
     answer = {"truth": "simulated", "model": asked["model"], "devices": asked["mesh"], **answer}
+    if plan is not None:
+        plan.write_text(text)
     if out is not None:
         out.write_text(json.dumps(answer, indent=2) + "\n")
     if as_json:
@@ -29,6 +34,8 @@ def search_staged(asked: Mapping[str, Any], *, out: Path | None, draw: bool, as_
         print("\n" + "\n".join(_drawing(answer)))
     if out is not None:
         print(f"\nstages -> {out}")
+    if plan is not None:
+        print(f"\nplan   -> {plan}\n{_next(answer, asked)}")
     return 0
 
 
@@ -43,7 +50,7 @@ def _lines(answer: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
         f"a step        {answer['predicted_s']:.4g} s, {answer['predicted_tflops']:.1f} TFLOPS "
         f"(simulated for {device})",
         f"took          {answer['search_s']:.1f} s to search",
-        f"to run it     {_how_to_run(stages, microbatch)}",
+        f"to run it     {_how_to_run(stages, microbatch, has_plan=asked['plan'] is not None)}",
     ]
 
 
@@ -51,16 +58,29 @@ def _size(stage: Mapping[str, Any]) -> int:
     return stage["devices"][1] - stage["devices"][0]
 
 
-def _how_to_run(stages: list[dict[str, Any]], microbatch: int) -> str:
+def _how_to_run(stages: list[dict[str, Any]], microbatch: int, *, has_plan: bool) -> str:
     """Return the sections of a configuration that runs the stages, a rank for each."""
     meshes = {(each["dp"], each["op"]) for each in stages}
+    if has_plan:
+        return "with the plan below"
     if len(meshes) > 1:
-        return "a prediction alone: `[mesh]` is the same for all stages, and these have others"
+        return "`--plan plan.toml` writes a plan: the stages have unlike meshes"
     [(data, tensor)] = meshes
     layers = ", ".join(str(each["layers"][1] - each["layers"][0]) for each in stages)
     return (
         f"[plan] stages = {len(stages)}, replicas = 1, cut = [{layers}], microbatch = "
         f"{microbatch}; [mesh] data = {data}, tensor = {tensor}"
+    )
+
+
+def _next(answer: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    """Return what a configuration needs, and the command that runs it."""
+    layers = answer["stages"][-1]["layers"][1]
+    return (
+        f'set in your configuration: [plan] file = "{asked["plan"]}", cluster = '
+        f'"{answer["cluster"]}"; [train] batch = {asked["batch"]}; [model] num_layers = {layers}, '
+        "tied = false\nnext: jaxpipe train my.toml   (on CPUs: "
+        f"XLA_FLAGS=--xla_force_host_platform_device_count={asked['mesh']})"
     )
 
 

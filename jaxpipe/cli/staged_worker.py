@@ -7,7 +7,9 @@ from typing import Any
 
 from jaxpipe.cli.autoshard_problem import config_and_speeds
 from jaxpipe.errors import UserError
-from jaxpipe.propose.staged_search import search_stages
+from jaxpipe.plan.plan_file import plan_text
+from jaxpipe.propose.staged_plan import cluster_of, staged_plan
+from jaxpipe.propose.staged_search import SearchedStages, search_stages
 
 
 def main() -> None:
@@ -27,6 +29,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
         num_devices=request["mesh"],
         batch=request["batch"],
         remat=request["remat"],
+        as_plan=request["plan"] is not None,
     )
     stages = [
         {
@@ -38,7 +41,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
         }
         for each, (dp, op) in zip(found.staged.stages, found.shapes, strict=True)
     ]
-    return {
+    return _plan(found, request, host_devices=speeds.host_devices) | {
         "stages": stages,
         "microbatch": found.microbatch,
         "predicted_s": found.staged.step_s,
@@ -46,6 +49,24 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
         "peak_bytes": found.peak_bytes,
         "search_s": found.search_s,
     }
+
+
+def _plan(
+    found: SearchedStages, request: Mapping[str, Any], *, host_devices: int
+) -> dict[str, Any]:
+    """Return the text of the plan file and its cluster, where they are asked for."""
+    if request["plan"] is None:
+        return {}
+    cluster = cluster_of(request["mesh"], host_devices=host_devices)
+    plan = staged_plan(
+        found.staged,
+        found.shapes,
+        microbatch=found.microbatch,
+        batch=request["batch"],
+        cluster=cluster,
+    )
+    about = f"Stages of {request['model']} that `jaxpipe autoshard --stages auto` has found."
+    return {"plan_text": plan_text(plan, cluster, about=about), "cluster": cluster.name}
 
 
 if __name__ == "__main__":

@@ -137,6 +137,7 @@ _SHARED = {
     Sharing.TENSOR: "each with a part of every layer (tensor parallelism)",
     Sharing.SEQUENCE: "each with a part of every layer, and between its products of each sequence",
     Sharing.ZERO3: "each with a part of every parameter and of each microbatch (ZeRO-3)",
+    Sharing.DATA: "each with all parameters and a part of each microbatch (data parallelism)",
 }
 
 

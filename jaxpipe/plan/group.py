@@ -5,6 +5,8 @@
     tensor    each device has a part of every layer, and all of them compute every sample
     zero3     each device has a part of every parameter, gradient and moment; before it computes its
               own samples of a microbatch, it gathers whole layers from the others
+    data      each device has all parameters, and computes its own samples of a microbatch, whose
+              gradients are all-reduced
 
 One device of a group sends and receives the messages of its rank, whole activations and gradients,
 so ranks of unlike groups exchange them as if each had one device.
@@ -28,6 +30,8 @@ class Sharing(StrEnum):
     """Tensor parallelism, and between its products parts of each sequence."""
     ZERO3 = "zero3"
     """Fully sharded data parallelism: parts of each parameter, and of each microbatch."""
+    DATA = "data"
+    """Data parallelism: parts of each microbatch, and every parameter on each device."""
 
 
 def check_hosts(groups: tuple[tuple[int, ...], ...], cluster: Cluster) -> None:

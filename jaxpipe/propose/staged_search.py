@@ -5,9 +5,10 @@ For each size of microbatch the inter-operator pass assigns layers and devices
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 from jaxpipe.autoshard.hlo import TargetSpeeds
 from jaxpipe.autoshard.inter_op import (
@@ -53,9 +54,18 @@ class SearchedStages:
 
 
 def search_stages(
-    config: GptConfig, speeds: TargetSpeeds, *, num_devices: int, batch: int, remat: bool
+    config: GptConfig,
+    speeds: TargetSpeeds,
+    *,
+    num_devices: int,
+    batch: int,
+    remat: bool,
+    as_plan: bool = False,
 ) -> SearchedStages:
     """Return the stages with the shortest predicted step.
+
+    With `as_plan` they are those that the pipeline executes: each inside a host, and all of them
+    divided by samples alone, or by heads alone (`jaxpipe.propose.staged_plan`).
 
     Raises:
         PlanError: no stages fit into the devices.
@@ -76,12 +86,19 @@ def search_stages(
     )
     found: list[tuple[StagedModel, ShardedCosts]] = []
     refused: PlanError | None = None
-    for microbatch in _microbatches(batch):
-        costs = _costs(config, speeds, works, microbatch=microbatch, batch=batch)
+    ways = _ONE_AXIS if as_plan else (_any_shape,)
+    for microbatch, allows in product(_microbatches(batch), ways):
+        costs = replace(
+            _costs(config, speeds, works, microbatch=microbatch, batch=batch),
+            allows=partial(allows, config),
+        )
+        space = _space(config, speeds, num_devices=num_devices, microbatch=microbatch)
+        if as_plan:
+            space = replace(space, submeshes=_in_hosts(space.submeshes, speeds.host_devices))
         try:
             staged = assign_stages(
                 costs,
-                _space(config, speeds, num_devices=num_devices, microbatch=microbatch),
+                space,
                 num_layers=config.num_layers,
                 num_microbatches=costs.num_microbatches,
                 tolerance=_TOLERANCE,
@@ -102,6 +119,32 @@ def search_stages(
         peak_bytes=_peak_bytes(staged, num_microbatches=costs.num_microbatches),
         tflops=flops / staged.step_s / 1e12,
         search_s=time.perf_counter() - started,
+    )
+
+
+def _any_shape(_config: GptConfig, _dp: int, _op: int) -> bool:
+    return True
+
+
+def _by_samples(_config: GptConfig, _dp: int, op: int) -> bool:
+    return op == 1
+
+
+def _by_heads(config: GptConfig, dp: int, op: int) -> bool:
+    return dp == 1 and config.num_heads % op == 0
+
+
+_ONE_AXIS = (_by_samples, _by_heads)
+
+
+def _in_hosts(submeshes: Iterable[range], host_devices: int) -> tuple[range, ...]:
+    """Return the submeshes inside a host.
+
+    >>> _in_hosts([range(0, 2), range(2, 4), range(0, 4)], 2)
+    (range(0, 2), range(2, 4))
+    """
+    return tuple(
+        each for each in submeshes if each.start // host_devices == (each.stop - 1) // host_devices
     )
 
 

@@ -150,7 +150,7 @@ def _with_parameters(needs: StageMemory, number: int, each: BytesPerParameter) -
 
 def memory_lines(memory: Sequence[RankMemory]) -> Iterator[str]:
     """Yield a table of the ranks: their parameters, what they need and what their devices have."""
-    shared = " and ".join(dict.fromkeys(of_mesh(each.mesh) for each in memory))
+    shared = " and".join(filter(None, dict.fromkeys(of_mesh(each.mesh) for each in memory)))
     yield f"memory{shared} (estimated, without the temporaries of XLA)"
     for each in memory:
         few = ", ".join(map(str, each.ranks[:_FEW])) + (", ..." if len(each.ranks) > _FEW else "")

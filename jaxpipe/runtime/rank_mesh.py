@@ -11,6 +11,8 @@ def rank_mesh(plan: Plan, mesh: MeshConfig, *, rank: int) -> MeshConfig:
     degree = len(plan.group(rank))
     if plan.sharing is Sharing.ZERO3:
         return MeshConfig(data=degree, sharded=degree > 1)
+    if plan.sharing is Sharing.DATA:
+        return MeshConfig(data=degree)
     in_parts = plan.sharing is Sharing.SEQUENCE and degree > 1
     return MeshConfig(tensor=degree, sequence_parallel=in_parts)
 

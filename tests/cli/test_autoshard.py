@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.cli.main import main
+from jaxpipe.plan import Sharing, read_plan
+from jaxpipe.topo import load
 
 pytestmark = pytest.mark.slow
 
@@ -172,6 +174,22 @@ def test_stages_are_searched_and_drawn(tmp_path: Path, capsys: pytest.CaptureFix
     assert (layers[0][0], layers[-1][1]) == (0, 2)
     assert found["predicted_s"] > 0
     assert found["peak_bytes"] > found["search_s"] > 0
+
+
+def test_unlike_stages_become_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = tmp_path / "plan.toml", tmp_path / "stages.json"
+    options = ["--mesh", "3", "--batch", "32", "--remat", "--layers", "4"]
+    files = ["--plan", str(path), "-o", str(out)]
+    assert main([*_STAGED.split(), *options, *files]) == 0
+    assert f'[plan] file = "{path}", cluster = "homogeneous:' in capsys.readouterr().out
+    found = json.loads(out.read_text())
+    plan = read_plan(path, load(found["cluster"]))
+    assert plan.sharing is Sharing.DATA
+    assert plan.groups == tuple(tuple(range(*each["devices"])) for each in found["stages"])
+    assert {len(group) for group in plan.groups} == {1, 2}
+    assert (sum(plan.pipelines[0].cut), plan.batch) == (4, 32)
+    assert main([*_SMALL.split(), "--plan", str(path)]) == 2
+    assert "`--plan` is for the stages of `--stages auto`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

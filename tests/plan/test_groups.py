@@ -94,7 +94,7 @@ def test_a_file_and_a_drawing_of_groups_read_well():
         ("[[0, 1], 2]", "[[0, 16], 2]", "name each at most once"),
         ("[[0, 1], 2]", "[[], 2]", "`placement` has a rank without a device"),
         ("[[0, 1], 2]", "[[0, [1]], 2]", "is not a plan"),
-        ('sharing = "tensor"', 'sharing = "data"', "Invalid enum value 'data'"),
+        ('sharing = "tensor"', 'sharing = "samples"', "Invalid enum value 'samples'"),
         ('["here-0:0", "here-0:1"]', '["here-0:0", "here-0:9"]', "'here-0:0 here-0:9' in `dev"),
     ],
 )
@@ -131,7 +131,8 @@ def test_devices_of_a_group_divide_its_memory(sharing: Sharing):
         found = stage_memory(plan, profile, each=each, replica=replica)
         whole = stage_memory(alone, profile, each=each, replica=replica)
         for own, of_rank, degree in zip(found, whole, degrees, strict=True):
-            assert own.parameters == 4 * -(-(of_rank.parameters // 4) // degree)
+            parts = 1 if sharing is Sharing.DATA else degree
+            assert own.parameters == 4 * -(-(of_rank.parameters // 4) // parts)
             assert own.optimizer == 2 * own.parameters
             if sharing is Sharing.TENSOR or degree == 1:
                 assert own.activations == of_rank.activations

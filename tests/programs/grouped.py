@@ -41,11 +41,15 @@ def layout_plan(layout: NamedLayout) -> Plan:
 
 def unlike_plan() -> Plan:
     """Return a replica of one stage on four devices, and one of two stages on two and on one."""
+    return _unlike(microbatch=2, sharing=Sharing.TENSOR)
+
+
+def _unlike(*, microbatch: int, sharing: Sharing) -> Plan:
     cluster = topo.load("homogeneous:hosts=1,devices=8")
-    config = PlanConfig(cuts=((4,), (3, 1)), shares=(12, 4), microbatch=2)
+    config = PlanConfig(cuts=((4,), (3, 1)), shares=(12, 4), microbatch=microbatch)
     plan = default_plan(config, cluster, num_layers=NUM_LAYERS, batch=BATCH, tied=True)
     plan = plan.on_groups((((0, 1, 2, 3),), ((4, 5), (6,))))
-    return with_island_trees(plan, cluster.devices)
+    return replace(with_island_trees(plan, cluster.devices), sharing=sharing)
 
 
 def main(folder: Path) -> None:
@@ -58,6 +62,8 @@ def main(folder: Path) -> None:
     found["unlike"] = _run_plan(folder / "unlike", dataset, unlike_plan(), cluster)
     in_parts = replace(unlike_plan(), sharing=Sharing.SEQUENCE)
     found["in parts"] = _run_plan(folder / "in-parts", dataset, in_parts, cluster)
+    in_samples = _unlike(microbatch=4, sharing=Sharing.DATA)
+    found["in samples"] = _run_plan(folder / "in-samples", dataset, in_samples, cluster)
     report = {"losses": found, "sharded": _sharded()}
     (folder / "report.json").write_text(json.dumps(report))
 

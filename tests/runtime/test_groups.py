@@ -26,7 +26,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["t8", "p4t2", "p2t4", "zero3", "unlike", "in parts"])
+@pytest.mark.parametrize(
+    "name", ["t8", "p4t2", "p2t4", "zero3", "unlike", "in parts", "in samples"]
+)
 def test_losses_are_those_of_one_device(report: dict[str, Any], name: str) -> None:
     losses = report["losses"]
     assert len(losses["alone"]) == 4  # of two steps, and the held-out ones before and after
@@ -48,6 +50,8 @@ def test_the_group_of_a_rank_is_its_mesh() -> None:
     assert meshes == [MeshConfig(tensor=4), MeshConfig(tensor=2), none]
     parts = rank_mesh(replace(plan, sharing=Sharing.SEQUENCE), none, rank=1)
     assert parts == MeshConfig(tensor=2, sequence_parallel=True)
+    samples = replace(plan, sharing=Sharing.DATA)
+    assert rank_mesh(samples, none, rank=0) == MeshConfig(data=4)
     zero3 = layout_plan(NamedLayout.ZERO3)
     assert zero3.sharing is Sharing.ZERO3
     assert rank_mesh(zero3, none, rank=1) == MeshConfig(data=4, sharded=True)

@@ -73,6 +73,10 @@ class BytesEach:
     update: float
 
 
+def _allows_all(_dp: int, _op: int) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedCosts:
     """The costs of stages for one size of microbatch.
@@ -84,6 +88,7 @@ class ShardedCosts:
         num_layers: of the model.
         microbatch: samples, over all devices of a stage.
         num_microbatches: in a step.
+        allows: whether a stage may be dp x op.
     """
 
     works: Works
@@ -92,6 +97,7 @@ class ShardedCosts:
     num_layers: int
     microbatch: int
     num_microbatches: int
+    allows: Callable[[int, int], bool] = _allows_all
     _known: dict[tuple[int, bool, bool, int], tuple[StageCost, tuple[int, int]] | None] = field(
         default_factory=dict
     )
@@ -127,7 +133,7 @@ class ShardedCosts:
         for op in range(1, min(size, self.hosts.devices) + 1):
             if size % op == 0 and self.hosts.devices % op == 0 and op & (op - 1) == 0:
                 dp = size // op
-                if self.microbatch % dp == 0:
+                if self.microbatch % dp == 0 and self.allows(dp, op):
                     yield dp, op
 
     def _cost(self, num_layers: int, ends: tuple[bool, bool], shape: tuple[int, int]) -> StageCost:

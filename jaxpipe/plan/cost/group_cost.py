@@ -9,6 +9,9 @@ ring all-reduce of x bytes between the T devices, half of it an all-gather or a 
                with recomputation 2 n r(A) more       gathers once, since they are still there
     step                  r(P) / 2                    r(P) / 2         gathers the gradients to send
 
+With data parallelism the backward all-reduces the gradients of its microbatch, r(P), and each
+device updates all parameters.
+
 With parts of each sequence between products, an all-reduce is a reduce-scatter and an all-gather,
 which take as long; the backward gathers the inputs of products once more: n r(A) in addition.
 
@@ -66,13 +69,16 @@ def shared_part(part: Part, stage: SharedStage, sharing: Sharing, cluster: Clust
         return part
     forward_s, backward_s = _exchanges_s(stage, sharing, cluster)
     weight_s = part.backward_weight_s
+    update_s = part.update_s
+    if sharing is not Sharing.DATA:
+        # Gradients are gathered once in a step, for the messages to other replicas.
+        update_s = update_s / degree + _ring_s(stage, cluster, stage.gradient_bytes) / 2
     return replace(
         part,
         forward_s=part.forward_s / degree + forward_s,
         backward_s=part.backward_s / degree + backward_s,
         backward_weight_s=None if weight_s is None else weight_s / degree,
-        # Gradients are gathered once in a step, for the messages to other replicas.
-        update_s=part.update_s / degree + _ring_s(stage, cluster, stage.gradient_bytes) / 2,
+        update_s=update_s,
     )
 
 
@@ -81,6 +87,8 @@ def _exchanges_s(stage: SharedStage, sharing: Sharing, cluster: Cluster) -> tupl
     if sharing is Sharing.ZERO3:
         whole_s = _ring_s(stage, cluster, stage.gradient_bytes)
         return whole_s / 2, whole_s
+    if sharing is Sharing.DATA:
+        return 0.0, _ring_s(stage, cluster, stage.gradient_bytes)
     each_s = _ring_s(stage, cluster, stage.activation_bytes)
     num_layers = _ALL_REDUCES * stage.num_layers
     num_back = num_layers * (1 + stage.recomputes) + stage.is_last

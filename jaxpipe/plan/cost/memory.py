@@ -73,13 +73,16 @@ def stage_memory(
 
     def of_rank(number: int, degree: int) -> StageMemory:
         stages = pipeline.stages(number)
-        own = -(-sum(parameters[stage] for stage in stages) // degree)
+        # With data parallelism each device has everything but the residuals of others' samples.
+        parts_of_model = 1 if plan.sharing is Sharing.DATA else degree
+        own = -(-sum(parameters[stage] for stage in stages) // parts_of_model)
         kept = max(parts[stage].kept_bytes for stage in stages)
         num_shares = 1 if plan.sharing is Sharing.TENSOR else degree
         return StageMemory(
             parameters=own * each.parameter,
-            gradients=-(-sum(trained[stage] for stage in stages) // degree) * each.gradient,
-            optimizer=-(-sum(updated[stage] for stage in stages) // degree) * each.optimizer,
+            gradients=-(-sum(trained[stage] for stage in stages) // parts_of_model) * each.gradient,
+            optimizer=-(-sum(updated[stage] for stage in stages) // parts_of_model)
+            * each.optimizer,
             activations=live[number] * (-(-kept // num_shares) + profile.activation_bytes),
         )
 

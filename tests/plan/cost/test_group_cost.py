@@ -1,5 +1,7 @@
 """Stages that several devices share, against closed forms."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,6 +66,16 @@ def test_zero3_gathers_parameters_and_scatters_gradients(degree: int):
     ring_s = all_reduce_s(degree, 40.0)
     assert found.forward_s == pytest.approx(6 / degree + ring_s / 2)
     assert found.backward_s == pytest.approx(12 / degree + ring_s)
+
+
+@given(st.integers(2, 8))
+def test_data_parallelism_all_reduces_gradients_and_updates_everything(degree: int):
+    where = cluster(8, latency_s=LATENCY_S, bytes_per_s=RATE)
+    whole = replace(WHOLE, update_s=3.0)
+    found = shared_part(whole, stage_of(degree, recomputes=True), Sharing.DATA, where)
+    assert found.forward_s == pytest.approx(6 / degree)
+    assert found.backward_s == pytest.approx(12 / degree + all_reduce_s(degree, 40.0))
+    assert found.update_s == 3.0
 
 
 def test_one_device_has_nothing_to_exchange():
