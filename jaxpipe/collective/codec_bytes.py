@@ -10,6 +10,8 @@ BLOCK = 256
 """Values that share a scale of 4 bytes in the block-quantized codecs of 8 bits."""
 INT4_BLOCK = 64
 """The same for 4 bits: smaller blocks, since a value as large as the largest leaves 15 steps."""
+ROTATED_BLOCK = 128
+"""Values that are rotated together, and share a factor of 2 bytes, in the codec of 3 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,7 @@ def bytes_per_value(codec: CodecKind, *, top_k_fraction: float = 0.01) -> float:
         CodecKind.INT8: 1 + 4 / BLOCK,
         CodecKind.FP8: 1 + 4 / BLOCK,
         CodecKind.INT4: 0.5 + 4 / INT4_BLOCK,
+        CodecKind.ROTATED3: 3 / 8 + 2 / ROTATED_BLOCK,
         CodecKind.TOP_K: 8 * top_k_fraction,
     }[codec]
 
@@ -116,5 +119,6 @@ _CODING: CodingRates = {
     CodecKind.INT8: _of_nanoseconds(2.7, 0.4),
     CodecKind.FP8: _of_nanoseconds(4.9, 1.8),
     CodecKind.INT4: _of_nanoseconds(6.1, 1.0),
+    CodecKind.ROTATED3: _of_nanoseconds(10.0, 6.0),
     CodecKind.TOP_K: _of_nanoseconds(3.5, 0.2),
 }

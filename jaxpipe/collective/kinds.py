@@ -60,6 +60,7 @@ class CodecKind(StrEnum):
     int8     1 + 1 / 64   activations and gradients, one scale per block
     fp8      1 + 1 / 64   the same; keeps small values next to large ones
     int4     1/2 + 1/16   activations and gradients, smaller blocks, 15 steps
+    rotated3 3/8 + 1/64   the same; blocks are rotated, then rounded to 8 levels
     top_k    8 % of one   gradients only, with error feedback
     ======== ============ ====================================================
     """
@@ -69,6 +70,7 @@ class CodecKind(StrEnum):
     INT8 = "int8"
     FP8 = "fp8"
     INT4 = "int4"
+    ROTATED3 = "rotated3"
     TOP_K = "top_k"
 
 
@@ -80,4 +82,4 @@ class CodecLimit(StrEnum):
     SAFE = "safe"
     """Those that cost no loss in our measurements: bf16 and int8."""
     ANY = "any"
-    """Also int4, and top-k of gradients, which cost loss."""
+    """Also int4, rotated3, and top-k of gradients, which cost loss."""

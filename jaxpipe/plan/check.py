@@ -83,7 +83,8 @@ def _check_codecs(pipeline: Pipeline, *, num_chunks: int) -> None:
     if CodecKind.TOP_K in codecs:
         raise PlanError(
             "an activation left out is lost, without error feedback: `codecs` must not have "
-            f"{CodecKind.TOP_K}; use {CodecKind.BF16}, {CodecKind.INT8} or {CodecKind.INT4}"
+            f"{CodecKind.TOP_K}; use {CodecKind.BF16}, {CodecKind.INT8}, {CodecKind.INT4} or "
+            f"{CodecKind.ROTATED3}"
         )
 
 

@@ -21,6 +21,7 @@ GENTLEST_FIRST = (
     CodecKind.BF16,
     CodecKind.INT8,
     CodecKind.INT4,
+    CodecKind.ROTATED3,
     CodecKind.TOP_K,
 )
 """The codecs of a choice; the farther, the fewer bytes."""
@@ -35,7 +36,7 @@ def allowed_between_stages(limit: CodecLimit) -> tuple[CodecKind, ...]:
     ['none', 'bf16', 'int8']
     """
     # An activation that top-k leaves out is lost: there is no error feedback between stages.
-    return GENTLEST_FIRST[: {CodecLimit.NONE: 1, CodecLimit.SAFE: 3, CodecLimit.ANY: 4}[limit]]
+    return GENTLEST_FIRST[: {CodecLimit.NONE: 1, CodecLimit.SAFE: 3, CodecLimit.ANY: 5}[limit]]
 
 
 def with_boundary_codecs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> Plan:

@@ -5,7 +5,7 @@ across the root of each sync tree. All pairs within the limit are simulated::
 
     none    messages as they are
     safe    bf16, int8: measured, they cost no more loss than another seed does
-    any     also int4, and top-k of gradients, which did cost loss
+    any     also int4 and rotated3, and top-k of gradients, which did cost loss
 
 Only a hierarchical all-reduce has a codec, across the root of each sync tree: for it a plan changes
 its all-reduce, and its trees where flat ones, all of whose messages are compressed, are faster.
@@ -78,7 +78,7 @@ def strongest(limit: CodecLimit) -> Codecs:
 def choose_codecs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> CodecChoice:
     """Return the gentlest codecs within the limit that are within 1 % of the fastest.
 
-    Cost: some short simulations for each pair, of which there are up to 20.
+    Cost: some short simulations for each pair, of which there are up to 30.
     """
     compressible = _compressible(plan)
     if limit is not CodecLimit.NONE:

@@ -520,7 +520,7 @@ class CommConfig:
         if self.boundary is CodecKind.TOP_K:
             raise ValueError(
                 "an activation left out is lost, without error feedback: `boundary` must not be "
-                "top_k; use bf16, int8, fp8 or int4, or top_k for `gradients`"
+                "top_k; use bf16, int8, fp8, int4 or rotated3, or top_k for `gradients`"
             )
         if not 0 < self.top_k_fraction <= 1:
             raise ValueError(

@@ -63,7 +63,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (
             "comm",
             {"boundary": "top_k"},
-            "`boundary` must not be top_k; use bf16, int8, fp8 or int4",
+            "`boundary` must not be top_k; use bf16, int8, fp8, int4 or rotated3",
         ),
         ("comm", {"top_k_fraction": 0.0}, "`top_k_fraction` must be above 0 and at most 1, is 0.0"),
         ("comm", {"top_k_fraction": 1.5}, "`top_k_fraction` must be above 0 and at most 1, is 1.5"),

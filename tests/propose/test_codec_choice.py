@@ -76,10 +76,11 @@ def all_pairs(limit: CodecLimit) -> list[Codecs]:
     """Return every pair of codecs within a limit, fp8 included."""
     if limit is CodecLimit.NONE:
         return [Codecs()]
-    kinds = [kind for kind in CodecKind if kind not in (CodecKind.INT4, CodecKind.TOP_K)]
+    hard = (CodecKind.INT4, CodecKind.ROTATED3)
+    kinds = [kind for kind in CodecKind if kind not in (*hard, CodecKind.TOP_K)]
     if limit is CodecLimit.SAFE:
         return [Codecs(boundary=a, gradients=b) for a, b in product(kinds, kinds)]
-    kinds.append(CodecKind.INT4)
+    kinds += hard
     return [Codecs(boundary=a, gradients=b) for a, b in product(kinds, CodecKind)]
 
 
@@ -228,7 +229,7 @@ def test_boundaries_alone_get_codecs_within_the_limit(tmp_path: Path):
     (safe,) = with_boundary_codecs(plan, configured, CodecLimit.SAFE).pipelines
     assert safe.codecs == (CodecKind.NONE, CodecKind.INT8, CodecKind.NONE)
     (hard,) = with_boundary_codecs(plan, configured, CodecLimit.ANY).pipelines
-    assert hard.codecs == (CodecKind.NONE, CodecKind.INT4, CodecKind.NONE)
+    assert hard.codecs == (CodecKind.NONE, CodecKind.ROTATED3, CodecKind.NONE)
     # None is a choice, too: it takes the place of what is configured.
     (none,) = with_boundary_codecs(plan, configured, CodecLimit.NONE).pipelines
     assert none.codecs == (CodecKind.NONE,) * 3
@@ -311,4 +312,6 @@ def test_what_codecs_exclude_is_refused(changes: dict[str, object], words: str):
 def test_limits_hold_less_and_less():
     assert strongest(CodecLimit.NONE) == Codecs()
     assert strongest(CodecLimit.SAFE) == Codecs(boundary=CodecKind.INT8, gradients=CodecKind.INT8)
-    assert strongest(CodecLimit.ANY) == Codecs(boundary=CodecKind.INT4, gradients=CodecKind.TOP_K)
+    assert strongest(CodecLimit.ANY) == Codecs(
+        boundary=CodecKind.ROTATED3, gradients=CodecKind.TOP_K
+    )

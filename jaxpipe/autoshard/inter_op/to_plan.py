@@ -31,8 +31,9 @@ class AlpaPlan:
     """The plan of Alpa's inter-operator pass; times are predicted by its closed form.
 
     `staged` are the stages of the plan, on submeshes of equal size; `uneven` those on submeshes of
-    any size with the same microbatches, if they are predicted to be faster. The runtime gives every
-    stage the same number of devices, so the latter are a prediction alone.
+    any size with the same microbatches, if they are predicted to be faster. Here a stage's devices
+    are one of each replica, so the latter are a prediction alone; `jaxpipe.propose.staged_plan` has
+    plans whose stages share unlike groups of devices.
     """
 
     plan: Plan
@@ -77,14 +78,13 @@ def plan_of(staged: StagedModel, task: Task, *, microbatch: int) -> Plan:
     `microbatch` is in samples, over all devices of a submesh.
 
     Raises:
-        PlanError: submeshes differ in size, and the runtime gives every stage as many devices; or
-            they do not divide the microbatch.
+        PlanError: submeshes differ in size, or do not divide the microbatch.
     """
     sizes = [len(stage.devices) for stage in staged.stages]
     if len(set(sizes)) > 1:
         raise PlanError(
-            f"the pipeline runtime gives every stage as many devices: the submeshes have {sizes}; "
-            "search with `equal` submeshes"
+            f"each replica has one device of every stage: the submeshes have {sizes}; search with "
+            "`equal` submeshes"
         )
     if microbatch % sizes[0]:
         raise PlanError(

@@ -4,6 +4,7 @@ from jaxpipe.collective.kinds import CodecKind
 from jaxpipe.comm.codec.bfloat16 import Bfloat16Codec
 from jaxpipe.comm.codec.block_quantized import Float8Codec, Int4Codec, Int8Codec
 from jaxpipe.comm.codec.codec import Codec
+from jaxpipe.comm.codec.rotated import RotatedCodec
 from jaxpipe.comm.codec.top_k import TopKCodec
 
 
@@ -19,5 +20,6 @@ def codec_of(kind: CodecKind, *, top_k_fraction: float = 0.01) -> Codec | None:
         CodecKind.INT8: Int8Codec(),
         CodecKind.FP8: Float8Codec(),
         CodecKind.INT4: Int4Codec(),
+        CodecKind.ROTATED3: RotatedCodec(),
         CodecKind.TOP_K: TopKCodec(fraction=top_k_fraction),
     }[kind]

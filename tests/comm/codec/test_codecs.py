@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from jaxpipe.collective import CodecKind
-from jaxpipe.collective.codec_bytes import BLOCK, INT4_BLOCK
+from jaxpipe.collective.codec_bytes import BLOCK, INT4_BLOCK, ROTATED_BLOCK
 from jaxpipe.comm.codec import (
     Bfloat16Codec,
     Codec,
     Float8Codec,
     Int4Codec,
     Int8Codec,
+    RotatedCodec,
     TopKCodec,
     codec_of,
     encode_with_feedback,
@@ -26,6 +27,7 @@ CODECS: list[Codec] = [
     Int8Codec(),
     Float8Codec(),
     Int4Codec(),
+    RotatedCodec(),
     TopKCodec(fraction=0.01),
     TopKCodec(fraction=1.0),
 ]
@@ -91,6 +93,7 @@ def test_the_size_is_known_in_advance(codec: Codec, size: int):
         (Int8Codec(), 1_000, 1_016),
         (Float8Codec(), 257, 265),
         (Int4Codec(), 1_001, 565),
+        (RotatedCodec(), 1_001, 8 * 50),
         (TopKCodec(fraction=0.01), 1_001, 88),
         (TopKCodec(fraction=0.01), 1, 8),
     ],
@@ -142,7 +145,9 @@ def test_what_is_not_finite_stays_so(codec: Codec, value: float, size: int):
     assert np.all(np.isfinite(decoded[: (size - 1) // BLOCK * BLOCK]))
 
 
-@pytest.mark.parametrize("kind", [CodecKind.BF16, CodecKind.INT8, CodecKind.FP8, CodecKind.INT4])
+@pytest.mark.parametrize(
+    "kind", [CodecKind.BF16, CodecKind.INT8, CodecKind.FP8, CodecKind.INT4, CodecKind.ROTATED3]
+)
 @pytest.mark.parametrize("rest", [-1, 0, 1, 300])
 def test_a_long_message_is_its_blocks_one_after_the_other(kind: CodecKind, rest: int):
     """Codecs work piece by piece: no block depends on where a piece ends."""
@@ -153,6 +158,33 @@ def test_a_long_message_is_its_blocks_one_after_the_other(kind: CodecKind, rest:
         round_trip(codec, values[start : start + BLOCK]) for start in range(0, values.size, BLOCK)
     ]
     np.testing.assert_array_equal(round_trip(codec, values), np.concatenate(alone))
+
+
+@pytest.mark.parametrize("spread", [0.0, 30.0], ids=["normal", "outliers"])
+def test_rotated_blocks_err_by_a_fifth_of_their_norm_whatever_sticks_out(spread: float):
+    random = np.random.default_rng(3)
+    rare = np.where(random.random(2**16) < 0.01, 1 + spread, 1.0)
+    values = (random.standard_normal(2**16) * rare).astype(np.float32)
+    error = round_trip(RotatedCodec(), values) - values
+    assert np.linalg.norm(error) == pytest.approx(0.19 * np.linalg.norm(values), rel=0.15)
+
+
+@given(
+    values=st.integers(1, 600).flatmap(
+        lambda size: arrays_of.arrays(
+            np.float32, size, elements=st.floats(-(2.0**100), 2.0**100, width=32)
+        )
+    )
+)
+@settings(deadline=None)
+def test_rotated_blocks_err_at_right_angles_to_themselves(values: np.ndarray):
+    decoded = round_trip(RotatedCodec(), values).astype(np.float64)
+    for start in range(0, values.size, ROTATED_BLOCK):
+        block = values[start : start + ROTATED_BLOCK].astype(np.float64)
+        square = float(block @ block)
+        # The factor is a bfloat16; blocks of subnormal values become zeros.
+        inner = float(block @ decoded[start : start + ROTATED_BLOCK])
+        assert inner == pytest.approx(square, rel=2.0**-7) or np.abs(block).max() < TINY
 
 
 @given(values=ANY_VALUES, fraction=st.floats(0.01, 1.0))
