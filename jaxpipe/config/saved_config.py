@@ -12,6 +12,7 @@ from jaxpipe.finetune.merge import merged_tensors
 from jaxpipe.models import ModelConfig, num_parameters
 from jaxpipe.runtime.checkpoint import Checkpoint, Read
 from jaxpipe.runtime.checkpoint.checkpoint_files import files_of
+from jaxpipe.runtime.metrics.records import METRICS_TENSOR
 
 _NO_PARAMETERS = (
     "mu.",
@@ -89,7 +90,7 @@ def _check_size(checkpoint: Checkpoint, model: ModelConfig) -> None:
     entries = [
         each
         for name, each in tensors
-        if not name.startswith(_NO_PARAMETERS) and not is_adapter(name)
+        if not name.startswith(_NO_PARAMETERS) and not is_adapter(name) and name != METRICS_TENSOR
     ]
     saved, stated = (
         sum(prod(each.shape) for each in entries),

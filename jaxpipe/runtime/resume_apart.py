@@ -7,7 +7,7 @@ from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.checkpoint.own_disks.available import Available, newest_available
 from jaxpipe.runtime.checkpoint.own_disks.fetch import fetch
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.metrics.kept_metrics import METRICS_TENSOR
+from jaxpipe.runtime.metrics.records import METRICS_TENSOR
 from jaxpipe.runtime.train_snapshot import needed_tensors
 
 

@@ -66,7 +66,7 @@ def steps_of(run: Path) -> dict[int, tuple[float, float | None, float]]:
 
 def last_shards(run: Path) -> dict[str, bytes]:
     folder = run / "checkpoints" / f"step-{STEPS:08d}"
-    return {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
+    return {path.name: path.read_bytes() for path in folder.glob("stage-*.safetensors")}
 
 
 @pytest.mark.root

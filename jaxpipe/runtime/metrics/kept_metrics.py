@@ -17,12 +17,9 @@ import numpy as np
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.metrics.records import last_step
+from jaxpipe.runtime.metrics.records import METRICS_TENSOR, last_step
 from jaxpipe.runtime.storage.atomic_write import write_durably
 from jaxpipe.runtime.train_snapshot import Saved
-
-METRICS_TENSOR = "metrics"
-"""The name of the shard and of its one tensor: the bytes of the file."""
 
 logger = logging.getLogger(__name__)
 

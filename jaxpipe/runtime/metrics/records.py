@@ -22,6 +22,10 @@ MAX_WAITING_LINES = 100_000
 """Lines that a full disk keeps in memory, some 50 MB."""
 
 
+METRICS_TENSOR = "metrics"
+"""The shard of a checkpoint with the bytes of this file, and the name of its one tensor."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMetrics:
     """One step, as measured on rank 0 and summed over ranks.
