@@ -99,7 +99,7 @@ def coding_of(codec: CodecKind, rates: CodingRates) -> Coding:
     """Return the seconds that one core encodes and decodes a value, in long messages.
 
     Those of `rates`, which a profile has measured, or else figures of one core of an x86-64 server,
-    of four million values (`experiments/codecs`, `results/speed.csv`).
+    of four million values (`experiments/codecs` measures them again, there on a faster core).
 
     >>> coding_of(CodecKind.NONE, {})
     Coding(encode_s=0.0, decode_s=0.0)
@@ -119,6 +119,6 @@ _CODING: CodingRates = {
     CodecKind.INT8: _of_nanoseconds(2.7, 0.4),
     CodecKind.FP8: _of_nanoseconds(4.9, 1.8),
     CodecKind.INT4: _of_nanoseconds(6.1, 1.0),
-    CodecKind.ROTATED3: _of_nanoseconds(10.0, 6.0),
+    CodecKind.ROTATED3: _of_nanoseconds(7.5, 5.8),
     CodecKind.TOP_K: _of_nanoseconds(3.5, 0.2),
 }
