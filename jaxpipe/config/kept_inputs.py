@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxpipe.config.read import BESIDE_FILE, Config, config_from, to_tree
 from jaxpipe.errors import ConfigError
+from jaxpipe.runtime.config import ComputeKind
 from jaxpipe.runtime.data import (
     Tokenizer,
     byte_level_definition,
@@ -52,7 +53,9 @@ def keep_inputs(config: Config, cluster: Cluster, folder: Path) -> None:
         (folder / CLUSTER_FILE).write_text(_cluster_text(cluster))
     (folder / CONFIG_FILE).write_text(f"{_ABOUT}\n\n{toml_text(_without_none(tree))}")
     data = dataset_folder(config.data.folders[0])  # all have the same tokenizer
-    if isinstance(data, ObjectFolder) or (data / RECORD).exists():  # paced runs need none
+    # Paced runs need no data.
+    is_paced = config.run.compute is ComputeKind.PACED
+    if not is_paced if isinstance(data, ObjectFolder) else (data / RECORD).exists():
         tokenizer = open_dataset(data, verify=False).tokenizer
         keep_tokenizer(tokenizer, folder)
 

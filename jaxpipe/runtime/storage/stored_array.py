@@ -58,7 +58,7 @@ class StoredArray:
             raise self._broken(str(error)) from None
         self._begin = header.tell()
         self._row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
-        if order or self._begin + self.shape[0] * self._row_bytes != self._num_bytes:
+        if order or not self.shape or self._range(0, len(self))[1] != self._num_bytes:
             raise self._broken("it is not as long as its header says")
 
     @property

@@ -125,6 +125,11 @@ def test_a_file_that_was_cut_is_refused(folder: ObjectFolder, tmp_path: Path, ke
         StoredArray(folder, FILE, checksums)
 
 
+def test_one_number_is_no_array(folder: ObjectFolder, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"train.npy is not: it is not as long as its header says"):
+        stored(folder, np.array(3, np.uint8), tmp_path)
+
+
 def test_a_file_that_is_no_array_is_refused(folder: ObjectFolder) -> None:
     folder.put(FILE, b"no array")
     with pytest.raises(DataError, match=r"train.npy is not: "):
