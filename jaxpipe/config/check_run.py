@@ -73,7 +73,11 @@ def check_paced(config: Config, *, resume: bool) -> None:
         "comm.gradients": (comm.gradients, comm.gradients is not CodecKind.NONE, "set it to none"),
         "mesh": (config.mesh, config.mesh.num_devices > 1, "remove it"),
         "optimizer.sharded": (True, config.optimizer.sharded, "set it to false"),
-        "outer.islands": (config.outer.islands, config.outer.is_on, "set it to 0"),
+        "outer.codec": (
+            config.outer.codec,
+            config.outer.codec is not CodecKind.NONE,
+            "set it to none",
+        ),
         "lora.rank": (config.lora.rank, config.lora.is_on, "set it to 0"),
         "train.frozen": (list(config.train.frozen), bool(config.train.frozen), "remove it"),
         "resume": (True, resume, "remove it"),

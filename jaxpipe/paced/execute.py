@@ -8,7 +8,7 @@
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,9 +24,10 @@ from jaxpipe.comm import (
     broadcast_bytes,
     gather_bytes,
 )
+from jaxpipe.paced.outer_steps import PlannedOuter
 from jaxpipe.paced.paced_rank import PacedRank, Task, open_rank
 from jaxpipe.paced.paced_transport import connect
-from jaxpipe.paced.reduction import PlannedAllReduces, gathered_tags
+from jaxpipe.paced.reduction import PlannedAllReduces
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.switch import Switch
 from jaxpipe.paced.timing_error import NEVER_LATE, TimingError, added
@@ -41,16 +42,19 @@ _AHEAD_S = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One emulated step.
+    """One emulated step, or the steps of an outer loop.
 
     `step_s` is when the last rank is done, in emulated seconds; of a step between two barriers it
-    is what rank 0's clock shows between them. `real_s` is the time that this machine took, divided
-    by the scale of time: longer, and much longer if the machine cannot keep up. `waits` is how late
-    sleeps ended, in real seconds, and `network` how late messages reached their links, in emulated
-    seconds.
+    is what rank 0's clock shows between them, of several their mean. `ends_s` is when the last rank
+    has ended each, with the outer step that follows it, and `bubbles` are those of the ranks that
+    step with rank 0. `real_s` is the time that this machine took, divided by the scale of time:
+    longer, and much longer if the machine cannot keep up. `waits` is how late sleeps ended, in real
+    seconds, and `network` how late messages reached their links, in emulated seconds.
     """
 
     step_s: float
+    ends_s: tuple[float, ...]
+    bubbles: tuple[float, ...]
     real_s: float
     waits: TimingError
     network: TimingError
@@ -61,10 +65,15 @@ class Outcome:
 class _Report:
     """The result of one rank, gathered on rank 0."""
 
-    end_s: float = 0.0
+    ends_s: tuple[float, ...] = ()
+    bubbles: tuple[float, ...] = ()
     real_s: float = 0.0
     waits: TimingError = NEVER_LATE
     spans: tuple[Span, ...] = ()
+
+
+def _ignore(_: int) -> None:
+    """Do nothing after a step."""
 
 
 def execute(
@@ -73,14 +82,18 @@ def execute(
     *,
     scale: Scale | None = None,
     all_reduces: PlannedAllReduces | None = None,
+    outer: PlannedOuter | None = None,
     timeout_s: float = 600.0,
+    after_step: Callable[[int], None] = _ignore,
 ) -> Outcome | None:
-    """Execute one step of a job, and return its outcome on rank 0.
+    """Execute one step of a job, or its steps with an outer loop; return the outcome on rank 0.
 
     All ranks of the transport call this, with the same job, on one machine; the job may have fewer
     ranks, and then the others wait. With `all_reduces`, the runtime's own all-reduces sum the
     gradients; without, the messages of the job's collectives are sent, and nothing is added. Only
-    the runtime gathers parameters.
+    the runtime gathers parameters. With `outer`, the job is the step of its whole plan, which
+    places the ranks, and what is executed are the steps of its islands; the trace is that of the
+    last one. Each rank calls `after_step` with the number of steps that it has done.
 
     Raises:
         DeadlineError: a wait lasted longer than `timeout_s`.
@@ -89,7 +102,11 @@ def execute(
     assert job.num_ranks <= transport.num_ranks, (job.num_ranks, transport.num_ranks)
     assert all_reduces is not None or not job.gathers, "no messages stand for the job's gathers"
     task = Task(
-        job=job, scale=(scale or Scale()).fitted(job), all_reduces=all_reduces, timeout_s=timeout_s
+        job=job,
+        scale=(scale or Scale()).fitted(job),
+        all_reduces=all_reduces,
+        timeout_s=timeout_s,
+        outer=outer,
     )
     with _switch(task, transport) as (switch, path):
         report, clock, rank = _Report(), VirtualClock(), None
@@ -101,7 +118,7 @@ def execute(
         clock.start(_agree_on_origin(task, transport, switch))
         if rank is not None:
             try:
-                report = _step(rank, clock)
+                report = _steps(rank, clock, after_step)
             except BaseException:
                 rank.transport.close()
                 raise
@@ -127,16 +144,26 @@ def _agree_on_origin(task: Task, transport: Transport, switch: Switch | None) ->
     return msgspec.json.decode(content, type=TimeBase)
 
 
-def _step(rank: PacedRank, clock: VirtualClock) -> _Report:
+def _steps(rank: PacedRank, clock: VirtualClock, after_step: Callable[[int], None]) -> _Report:
     # Until the origin, and at the end until real time has reached the virtual one.
     clock.sleep(0.0)
-    rank.step(number=0)
-    clock.sleep(0.0)
+    ends_s, bubbles = list[float](), list[float]()
+    for number in range(rank.task.num_steps):
+        bubbles.append(rank.step(number=number))
+        clock.sleep(0.0)
+        ends_s.append(clock.now())
+        after_step(number + 1)
     # `now` is the virtual time of the rank, `base.now` that of the real clock.
-    end_s, real_s = clock.now(), clock.base.now()
+    real_s = clock.base.now()
     spans = rank.interpreter.recorder.kept(clock_offset_s=0.0)
     rank.close()
-    return _Report(end_s=end_s, real_s=real_s, waits=clock.lateness, spans=spans)
+    return _Report(
+        ends_s=tuple(ends_s),
+        bubbles=tuple(bubbles),
+        real_s=real_s,
+        waits=clock.lateness,
+        spans=spans,
+    )
 
 
 @contextmanager
@@ -147,7 +174,8 @@ def _switch(task: Task, transport: Transport) -> Iterator[tuple[Switch | None, P
         switch, content = None, None
         if transport.rank == 0:
             path = Path(folder) / "switch"
-            switch = Switch(task.job, path, gathers=gathered_tags(task.job))
+            connects_all = task.outer is not None
+            switch = Switch(task.job, path, gathers=task.gathers, connects_all=connects_all)
             content = str(path).encode()
         try:
             received = broadcast_bytes(
@@ -177,12 +205,12 @@ def _outcome(task: Task, reports: list[_Report], network: TimingError) -> Outcom
         rank_names=names,
         spans=spans,
     )
+    working = [report.ends_s for report in reports if report.ends_s]
+    ends_s = tuple(max(ends) for ends in zip(*working, strict=True))
     return Outcome(
-        step_s=(
-            step_seconds(trace)
-            if job.is_between_barriers
-            else max(report.end_s for report in reports)
-        ),
+        step_s=step_seconds(trace) if job.is_between_barriers else ends_s[-1] / len(ends_s),
+        ends_s=ends_s,
+        bubbles=reports[0].bubbles,
         real_s=max(report.real_s for report in reports),
         waits=added(report.waits for report in reports),
         network=network,

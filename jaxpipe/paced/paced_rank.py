@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import jax
@@ -15,15 +15,17 @@ from jaxpipe.comm import (
     CompressedTransport,
     CountingTransport,
     Receiving,
+    SubsetTransport,
     Transport,
     WireFormat,
     barrier,
 )
 from jaxpipe.paced.all_reduces import MessageAllReduces, RuntimeAllReduces
 from jaxpipe.paced.boundary_messages import BoundaryMessages
+from jaxpipe.paced.outer_steps import OuterSteps, PlannedOuter, outer_steps
 from jaxpipe.paced.paced_stage import PacedShards, paced_stage
 from jaxpipe.paced.paced_transport import PacedTransport
-from jaxpipe.paced.reduction import PlannedAllReduces, collectives_of
+from jaxpipe.paced.reduction import PlannedAllReduces, collectives_of, gathered_tags
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.virtual_clock import VirtualClock
 from jaxpipe.plan import Pipeline, Plan
@@ -45,17 +47,36 @@ _ONE_CHUNK_BYTES = 2**40  # more than any message: no chunks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The arguments of a step, the same on all ranks.
+    """The arguments of a run of one step, or with an outer loop of several, the same on all ranks.
 
     With `all_reduces` the runtime's own all-reduces sum gradients of that size, and its all-gathers
     follow updates; without, only the messages of the job's collectives are sent, and nothing is
-    added: such a job has no gathers.
+    added: such a job has no gathers. With `outer` each rank executes the steps of its island.
     """
 
     job: StepModel
     scale: Scale
     all_reduces: PlannedAllReduces | None
     timeout_s: float
+    outer: PlannedOuter | None = None
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps."""
+        return 1 if self.outer is None else self.outer.num_steps
+
+    @property
+    def gathers(self) -> frozenset[int]:
+        """The tags of the all-reduces inside a step."""
+        jobs = (self.job,) if self.outer is None else [each.job for each in self.outer.islands]
+        return frozenset().union(*map(gathered_tags, jobs))
+
+    def of_rank(self, rank: int) -> "Task":
+        """Return the task of a rank: with an outer loop, its island in place of all ranks."""
+        if self.outer is None:
+            return self
+        own = self.outer.of_rank(rank)
+        return replace(self, job=own.job, all_reduces=own.all_reduces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +88,10 @@ class PacedRank:
     transport: PacedTransport
     messages: BoundaryMessages
     parts: tuple[Program, ...]
+    outer: OuterSteps | None
 
-    def step(self, *, number: int) -> None:
-        """Execute one step."""
+    def step(self, *, number: int) -> float:
+        """Execute a step, and what of an outer step is due after it; return its bubble."""
         state = TrainState(
             stages={stage: StageState(params={}, moments=()) for stage in self.interpreter.calls}
         )
@@ -78,10 +100,16 @@ class PacedRank:
         # No data is read: zeros that take no memory stand for the tokens of all microbatches.
         tokens = np.broadcast_to(np.zeros((1, 1, 2), np.int32), (microbatches, 1, 2))
         feed = StepBatch(step=number, first_microbatch=0, samples=tokens)
-        self.interpreter.train_parts(self.parts, state, feed, after=self._barrier)
+        _, totals = self.interpreter.train_parts(self.parts, state, feed, after=self._barrier)
+        if self.outer is not None:
+            self.outer.after_step(number + 1)
+        # Programs of published systems sum no scalars, and have no bubble to report.
+        return totals.bubble if totals.pipeline_s else 0.0
 
     def close(self) -> None:
         """End all threads."""
+        if self.outer is not None:
+            self.outer.close(timeout_s=self.task.timeout_s)
         self.interpreter.reducer.close(timeout_s=self.task.timeout_s)
         self.interpreter.messages.stop(timeout_s=self.task.timeout_s)
         self.messages.stop(timeout_s=self.task.timeout_s)
@@ -101,19 +129,24 @@ class PacedRank:
 
 
 def open_rank(
-    task: Task, transport: Transport, connection: socket.socket, *, clock: VirtualClock
+    whole: Task, transport: Transport, connection: socket.socket, *, clock: VirtualClock
 ) -> PacedRank:
     """Return this rank of a job; `connection` is its connection to the switch."""
-    job, rank = task.job, transport.rank
+    task = whole.of_rank(transport.rank)
+    job, outer = task.job, task.outer
     paced = PacedTransport(
         transport,
         connection,
-        num_ranks=job.num_ranks,
+        num_ranks=whole.job.num_ranks,
         clock=clock,
         scale=task.scale,
         blocking_s=task.timeout_s if job.blocking else None,
     )
-    counted = CountingTransport(paced)
+    inside: Transport = paced
+    if outer is not None:
+        inside = SubsetTransport(paced, members=outer.of_rank(paced.rank).island.ranks)
+    counted = CountingTransport(inside)
+    rank = counted.rank
     collectives = collectives_of(job, rank)
     # Without the runtime's all-reduces, a plan is asked only where ranks are.
     plan = _placement_only(job, rank=rank) if task.all_reduces is None else task.all_reduces.plan
@@ -144,7 +177,12 @@ def open_rank(
         messages=CompressedTransport(messages, {}),
         reducer=reducer,
         wire=_wire(task),
-        recorder=SpanRecorder(rank=rank, clock=clock.now, keep=lambda _: True),
+        recorder=SpanRecorder(
+            rank=paced.rank,
+            clock=clock.now,
+            keep=lambda step: step == task.num_steps - 1,
+            first_rank=paced.rank - rank,
+        ),
         timeouts=Timeouts(timeout_s=task.timeout_s),
         watch=no_watchdog(rank),
         receive=_receive,
@@ -155,6 +193,29 @@ def open_rank(
         transport=paced,
         messages=messages,
         parts=tuple(_part(phase.of(replica)[number], task, collectives) for phase in job.phases),
+        outer=None if outer is None else _outer_steps(task, outer, counted, paced, clock),
+    )
+
+
+def _outer_steps(
+    task: Task,
+    outer: PlannedOuter,
+    inside: Transport,
+    paced: PacedTransport,
+    clock: VirtualClock,
+) -> OuterSteps:
+    return outer_steps(
+        outer,
+        inside=inside,
+        everyone=paced,
+        # A thread of their own: the sums of a step do not wait for those between islands.
+        reducer=RuntimeAllReduces(paced, paced, clock),
+        wire=_wire(task),
+        sizes={
+            bucket: max(1, task.scale.num_bytes(num_bytes) // _GRADIENT.itemsize)
+            for bucket, num_bytes in outer.bucket_bytes.items()
+        },
+        timeout_s=task.timeout_s,
     )
 
 

@@ -19,8 +19,9 @@ message is sent once both of its ranks do.
 
 import socket
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import partial
+from itertools import permutations
 from math import inf
 from pathlib import Path
 from selectors import EVENT_READ, SelectSelector
@@ -43,15 +44,23 @@ _READ_BYTES = 2**16
 class Switch:
     """Times the messages of a job's ranks, once all of them have connected to `path`.
 
-    `gathers` are the tags of the all-reduces whose messages wait until their receiver has joined.
+    `gathers` are the tags of the all-reduces whose messages wait until their receiver has joined
+    them as often as their sender has. With `connects_all` any rank may send gradients to any other,
+    without it those that do in the job.
     """
 
-    def __init__(self, job: StepModel, path: Path, *, gathers: frozenset[int]) -> None:
+    def __init__(
+        self, job: StepModel, path: Path, *, gathers: frozenset[int], connects_all: bool = False
+    ) -> None:
         self._job = job
         self._gathers = gathers
         self._queue = EventQueue()
+        joined = pairs(job)
+        if connects_all:
+            devices = map(job.device, range(job.num_ranks))
+            joined.setdefault(job.gradients, set()).update(permutations(devices, 2))
         self._links = open_links(
-            self._queue, job.cluster, pairs(job), nic_efficiency=job.nic_efficiency
+            self._queue, job.cluster, joined, nic_efficiency=job.nic_efficiency
         )
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
@@ -59,7 +68,7 @@ class Switch:
         # A pair whose closing wakes `select`: threads cannot interrupt it otherwise.
         self._stop, self._stopped = socket.socketpair()
         self._peers: dict[int, _Peer] = {}
-        self._joined: dict[tuple[int, int], float] = {}
+        self._joined: Counter[tuple[int, int]] = Counter()
         self._early: defaultdict[tuple[int, int], list[Packet]] = defaultdict(list)
         self._late = TimingErrors()
         self._blocked = BlockedMessages(job.num_ranks) if job.blocking else None
@@ -136,9 +145,9 @@ class Switch:
                 self._post(packet)
 
     def _post(self, packet: Packet) -> None:
-        receiver = (packet.to, packet.tag)
-        # A rank that has not joined has posted no receive: messages to it wait.
-        if packet.tag in self._gathers and receiver not in self._joined:
+        sender, receiver = (packet.source, packet.tag), (packet.to, packet.tag)
+        # A rank that has not joined, in this step, has posted no receive: messages to it wait.
+        if packet.tag in self._gathers and self._joined[receiver] < self._joined[sender]:
             self._early[receiver].append(packet)
             return
         send = partial(
@@ -150,7 +159,7 @@ class Switch:
             send(_ignore)
 
     def _join(self, packet: Packet) -> None:
-        self._joined[packet.source, packet.tag] = self._queue.now_s
+        self._joined[packet.source, packet.tag] += 1
         for early in self._early.pop((packet.source, packet.tag), ()):
             self._post(early)
 

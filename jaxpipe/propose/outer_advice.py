@@ -17,7 +17,7 @@ from jaxpipe.outer import OuterConfig
 from jaxpipe.outer.loss_law import PUBLISHED_EVERY, LossPrice, loss_price
 from jaxpipe.plan import Plan
 from jaxpipe.simulate import Conditions, extrapolated_step_s
-from jaxpipe.simulate.outer_step import OuterTimes, islands_of, outer_step_s
+from jaxpipe.simulate.outer_step import OuterTimes, islands_of, outer_times
 from jaxpipe.topo import Cluster
 
 _MOST_DELAY = 5
@@ -125,7 +125,7 @@ def _outer_choices(
     price = _price(conditions, islands)
     assert price is not None, islands
     times = _times(plan, conditions, outer)
-    delay = -(-times.outer_s // times.inner_s)
+    delay = -(-times.across_s // times.inner_s)
     settings = [outer]
     if 0 < delay <= _MOST_DELAY:
         settings.append(replace(outer, delay=int(delay), local_fraction=0.5))
@@ -142,11 +142,7 @@ def _outer_choices(
 
 
 def _times(plan: Plan, conditions: Conditions, outer: OuterConfig) -> OuterTimes:
-    islands = islands_of(plan, num_islands=outer.islands)
-    return OuterTimes(
-        inner_s=max(extrapolated_step_s(each.plan, conditions) for each in islands),
-        outer_s=outer_step_s(plan, conditions, outer),
-    )
+    return outer_times(plan, conditions, outer, step_s=extrapolated_step_s)
 
 
 def _price(conditions: Conditions, islands: int) -> LossPrice | None:

@@ -92,7 +92,7 @@ def _run(
     resolved = start.resolved
     assert resolved is not None, "the plan has been received"
     if config.run.compute is ComputeKind.PACED:
-        return run_paced(config, resolved.plan, transport, cluster=start.cluster)
+        return run_paced(config, resolved.plan, transport, cluster=start.cluster, say=say)
     try:
         # A launcher has checked the checkpoints, but passes none on to its ranks.
         if start.resume and start.checkpoint is None and transport.rank == 0:

@@ -3,15 +3,18 @@
 ::
 
     inner step          the slowest island's step, without any message to the others
-    outer step          all slices at once: all-reduce across islands, all-gather within each
-    exposed by delay    sum over fragments of max(0, outer step / fragments - delay * inner step)
+    across              all-reduces of all slices between islands, at once
+    within              all-gathers of the new anchor, one within each island, and then the tied
+                        embedding, from the first stage to the last
+    meet                the sum of scalars over all ranks that ends the outer step of a fragment
+    exposed             within + F meet + sum over F fragments of max(0, across / F - delay * inner)
     a step on average   inner step + exposed / H
 
-Fragments are taken as equal parts of an outer step, and each is hidden behind `delay` inner steps:
-what inner messages and outer ones lose to each other on a link is not simulated.
+Fragments are taken as equal parts of an outer step. Only what lies between islands overlaps with
+inner steps; what the messages of both lose to each other on a link is not simulated.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from jaxpipe.collective import (
@@ -33,44 +36,77 @@ _VALUE_BYTES = 4
 """Anchors are float32, whatever the dtype of gradients."""
 
 
+_SCALARS_BYTES = 16
+"""Two float64: the bytes sent, and the requests to stop."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OuterTimes:
-    """The simulated seconds of an inner step and of an outer one, if nothing overlaps."""
+    """The simulated seconds of an inner step and of the parts of an outer one, without overlap."""
 
     inner_s: float
-    outer_s: float
+    across_s: float
+    within_s: float = 0.0
+    meet_s: float = 0.0
+
+    @property
+    def outer_s(self) -> float:
+        """The seconds of an outer step of one fragment that nothing hides."""
+        return self.across_s + self.within_s + self.meet_s
 
     def exposed_s(self, outer: OuterConfig) -> float:
-        """Return the seconds of an outer step that no inner step hides.
+        """Return the seconds of the outer steps of all fragments that no inner step hides.
 
-        >>> times = OuterTimes(inner_s=2.0, outer_s=5.0)
+        >>> times = OuterTimes(inner_s=2.0, across_s=5.0, within_s=0.5)
         >>> times.exposed_s(OuterConfig(islands=2, every=30, delay=2))
-        1.0
+        1.5
         """
-        each_s = self.outer_s / outer.fragments
-        return outer.fragments * max(0.0, each_s - outer.delay * self.inner_s)
+        each_s = max(0.0, self.across_s / outer.fragments - outer.delay * self.inner_s)
+        return self.within_s + outer.fragments * (each_s + self.meet_s)
 
     def step_s(self, outer: OuterConfig) -> float:
         """Return the seconds of a step on average.
 
-        >>> times = OuterTimes(inner_s=2.0, outer_s=5.0)
+        >>> times = OuterTimes(inner_s=2.0, across_s=4.0, within_s=0.5, meet_s=0.5)
         >>> times.step_s(OuterConfig(islands=2, every=50))
         2.1
         """
         return self.inner_s + self.exposed_s(outer) / outer.every
 
 
-def outer_times(plan: Plan, conditions: Conditions, outer: OuterConfig) -> OuterTimes:
+def outer_times(
+    plan: Plan,
+    conditions: Conditions,
+    outer: OuterConfig,
+    *,
+    step_s: Callable[[Plan, Conditions], float] = plan_step_s,
+) -> OuterTimes:
     """Return the seconds of the steps of a plan with an outer loop.
+
+    `step_s` returns those of the inner step of an island.
 
     Raises:
         PlanError: the plan has no such islands.
     """
     check_islands(plan, num_islands=outer.islands)
     islands = islands_of(plan, num_islands=outer.islands)
+    values = segment_bytes(plan, conditions.profile, gradient_bytes=1)
+    ratio = bytes_per_value(outer.codec, top_k_fraction=outer.top_k_fraction)
+
+    def seconds(collectives: Mapping[Bucket, tuple[Collective, ...]]) -> float:
+        if not any(map(any, collectives.values())):
+            return 0.0
+        return reductions_s(plan, conditions.cluster, collectives, conditions.overheads)
+
+    across = tuple(_across(islands, stage, ratio * n) for stage, n in enumerate(values))
+    within = tuple(_within(islands, stage, _VALUE_BYTES * n) for stage, n in enumerate(values))
+    embed_bytes = _VALUE_BYTES * conditions.profile.embed.num_gradients
+    handed_on = _handed_on(plan, embed_bytes) if plan.shares_embedding else ()
     return OuterTimes(
-        inner_s=max(plan_step_s(each.plan, conditions) for each in islands),
-        outer_s=outer_step_s(plan, conditions, outer),
+        inner_s=max(step_s(each.plan, conditions) for each in islands),
+        across_s=seconds({Bucket.STAGE: across}) if len(islands) > 1 else 0.0,
+        within_s=seconds({Bucket.STAGE: within}) + seconds({Bucket.TIED: handed_on}),
+        meet_s=seconds({Bucket.SCALARS: (_meeting(plan),)}),
     )
 
 
@@ -78,22 +114,6 @@ def islands_of(plan: Plan, *, num_islands: int) -> tuple[Island, ...]:
     """Return the islands of a plan, by their number."""
     found = (island_of(plan, rank=rank, num_islands=num_islands) for rank in range(plan.num_ranks))
     return tuple({each.number: each for each in found}.values())
-
-
-def outer_step_s(plan: Plan, conditions: Conditions, outer: OuterConfig) -> float:
-    """Return the seconds of one outer step of all fragments, if all ranks begin it at once."""
-    if outer.islands == 1:
-        return 0.0
-    islands = islands_of(plan, num_islands=outer.islands)
-    values = segment_bytes(plan, conditions.profile, gradient_bytes=1)
-    ratio = bytes_per_value(outer.codec, top_k_fraction=outer.top_k_fraction)
-    across = [_across(islands, stage, ratio * n) for stage, n in enumerate(values)]
-    within = [_within(islands, stage, _VALUE_BYTES * n) for stage, n in enumerate(values)]
-    return sum(
-        reductions_s(plan, conditions.cluster, {Bucket.STAGE: tuple(each)}, conditions.overheads)
-        for each in (across, within)
-        if any(each)
-    )
 
 
 def _across(islands: tuple[Island, ...], stage: int, num_bytes: float) -> Collective:
@@ -127,6 +147,26 @@ def _within(islands: tuple[Island, ...], stage: int, num_bytes: float) -> Collec
         )
         for island in islands
         if island.plan.num_replicas > 1
+    )
+
+
+def _handed_on(plan: Plan, num_bytes: float) -> tuple[Collective, ...]:
+    """Return the messages of the tied embedding, from the first to the last stage of a replica."""
+    ends = [
+        (plan.rank(replica=replica, stage=0), plan.rank(replica=replica, stage=last))
+        for replica, last in enumerate(each.num_stages - 1 for each in plan.pipelines)
+    ]
+    return tuple(
+        (Transfer(source=first, destination=last, num_bytes=num_bytes),)
+        for first, last in ends
+        if first != last
+    )
+
+
+def _meeting(plan: Plan) -> Collective:
+    """Return the sum of scalars over all ranks."""
+    return all_reduce_transfers(
+        AllReduceKind.TREE, plan.sync_all, num_bytes=_SCALARS_BYTES, chunk_bytes=_SCALARS_BYTES
     )
 
 

@@ -11,54 +11,67 @@ slice of a vector, with those of the other islands that have the same slice::
 Each rank of R replicas sends `2 (M - 1) / M * n / R` values of a vector of n to other islands.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
 import numpy as np
 
-from jaxpipe.collective import AllReduceKind
+from jaxpipe.collective import AllReduceKind, SyncTree
 from jaxpipe.collective.shards import Part
 from jaxpipe.collective.sync_tree import flat
 from jaxpipe.comm import (
+    AllReduceHandle,
+    AllReducer,
     AsyncAllReduce,
     CountingTransport,
-    PendingAllReduce,
+    Transport,
     WireFormat,
     all_gather,
     all_reduce,
     codec_of,
 )
+from jaxpipe.plan import Island
 from jaxpipe.runtime.outer.job_part import JobPart
 from jaxpipe.runtime.outer.outer_buckets import CONTROL_TAG, OuterBucket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OuterExchange:
-    """The ends of one rank: `between` counts what it sends to other islands."""
+    """The ends of one rank: `between` counts what it sends to other islands.
 
-    part: JobPart
+    `inside` connects the ranks of its island, `everyone` those of all of them, which sum scalars
+    along the tree `sync_all`.
+    """
+
+    island: Island
+    inside: Transport
+    everyone: Transport
     between: CountingTransport
-    reducer: AsyncAllReduce
+    reducer: AllReducer
     wire: WireFormat
+    sync_all: SyncTree
+    num_fragments: int
+    timeout_s: float
 
     @property
     def counterparts(self) -> tuple[int, ...]:
         """The ranks with the same stages and slices, one of each island, this one among them."""
-        return self.part.island.counterparts[self.part.transport.rank]
+        return self.island.counterparts[self.inside.rank]
 
     @property
     def other_islands(self) -> tuple[int, ...]:
         """The ranks, one of each other island, that this one waits for in an outer step."""
-        return tuple(rank for rank in self.counterparts if rank != self.part.everyone.rank)
+        return tuple(rank for rank in self.counterparts if rank != self.everyone.rank)
 
     def slice_of(self, bucket: OuterBucket, *, size: int) -> Part:
         """Return the slice of a bucket's vector for which this rank takes the outer steps."""
         order = self._replicas(bucket)
-        return Part(0, size).cut(len(order))[order.index(self.part.transport.rank)]
+        return Part(0, size).cut(len(order))[order.index(self.inside.rank)]
 
     def begin(
         self, bucket: OuterBucket, gradient: np.ndarray
-    ) -> PendingAllReduce[np.ndarray] | np.ndarray:
+    ) -> AllReduceHandle[np.ndarray] | np.ndarray:
         """Start to sum the slices of all islands, and return at once; of one island it is the sum.
 
         The order of additions depends on the islands alone: all get the same bits, with any delay.
@@ -69,84 +82,88 @@ class OuterExchange:
             gradient,
             flat(self.counterparts),
             tag=self.tag(bucket),
-            timeout_s=self._timeout_s,
+            timeout_s=self.timeout_s,
             algorithm=AllReduceKind.HIERARCHICAL,
             wire=self.wire,
         )
 
-    def wait(self, begun: PendingAllReduce[np.ndarray] | np.ndarray) -> np.ndarray:
+    def wait(self, begun: AllReduceHandle[np.ndarray] | np.ndarray) -> np.ndarray:
         """Return the sum.
 
         Raises:
             DeadlineError: another island is later than the timeout of the run.
             TransportError: a message could not be moved.
         """
-        return begun if isinstance(begun, np.ndarray) else begun.wait(timeout_s=self._timeout_s)
+        return begun if isinstance(begun, np.ndarray) else begun.wait(timeout_s=self.timeout_s)
 
     def gather(self, bucket: OuterBucket, own: np.ndarray, *, size: int) -> np.ndarray:
         """Return the whole vector from the slices of all replicas of this island."""
         return all_gather(
-            self.part.transport,
+            self.inside,
             own,
             self._replicas(bucket),
             size=size,
             tag=self.tag(bucket),
-            timeout_s=self._timeout_s,
+            timeout_s=self.timeout_s,
             chunk_bytes=self.wire.chunk_bytes,
         )
 
-    def hand_on(self, bucket: OuterBucket, vector: np.ndarray) -> None:
-        """Send the vector of a tied embedding from the first to the last stage of this replica."""
-        last = self._rank_of(self._num_stages - 1)
-        if last != self.part.transport.rank:
-            sending = self.part.transport.send(vector, to=last, tag=self.tag(bucket))
-            sending.wait(timeout_s=self._timeout_s)
+    def whole(
+        self, bucket: OuterBucket, slices: Mapping[OuterBucket, np.ndarray], *, size: int
+    ) -> np.ndarray:
+        """Return the whole vector of a bucket from the `slices` of all replicas of this island.
 
-    def receive_tied(self, bucket: OuterBucket, *, size: int) -> np.ndarray:
-        """Return the vector of a tied embedding that the first stage of this replica hands on."""
+        The first stage hands a tied embedding on to the last one, which has no slice of it.
+        """
+        if bucket in slices:
+            vector = self.gather(bucket, slices[bucket], size=size)
+            if bucket.is_tied:
+                self._hand_on(bucket, vector)
+            return vector
         first = OuterBucket(0, bucket.fragment, is_tied=True)
+        if first in slices:  # this rank has both ends of the model
+            return self.gather(first, slices[first], size=size)
         like = jax.ShapeDtypeStruct((size,), np.dtype(np.float32))
-        receiving = self.part.transport.receive(like, source=self._rank_of(0), tag=self.tag(first))
-        return np.asarray(receiving.wait(timeout_s=self._timeout_s))
+        receiving = self.inside.receive(like, source=self._rank_of(0), tag=self.tag(first))
+        return np.asarray(receiving.wait(timeout_s=self.timeout_s))
 
     def sum_over_all(self, scalars: np.ndarray) -> np.ndarray:
         """Return the scalars summed over all ranks of all islands."""
         return all_reduce(
-            self.part.everyone,
-            scalars,
-            self.part.whole.plan.sync_all,
-            tag=CONTROL_TAG,
-            timeout_s=self._timeout_s,
+            self.everyone, scalars, self.sync_all, tag=CONTROL_TAG, timeout_s=self.timeout_s
         )
 
     def tag(self, bucket: OuterBucket) -> int:
         """Return the tag of a bucket; slices and whole vectors never travel at the same time."""
-        return bucket.tag(num_fragments=self.part.whole.outer.fragments)
+        return bucket.tag(num_fragments=self.num_fragments)
 
-    @property
-    def _timeout_s(self) -> float:
-        return self.part.whole.run.timeout_s
-
-    @property
-    def _num_stages(self) -> int:
-        return self.part.job.plan.pipeline(self.part.transport.rank).num_stages
+    def _hand_on(self, bucket: OuterBucket, vector: np.ndarray) -> None:
+        last = self._rank_of(self.island.plan.pipeline(self.inside.rank).num_stages - 1)
+        if last != self.inside.rank:
+            sending = self.inside.send(vector, to=last, tag=self.tag(bucket))
+            sending.wait(timeout_s=self.timeout_s)
 
     def _rank_of(self, stage: int) -> int:
-        plan = self.part.job.plan
-        return plan.rank(replica=plan.replica(self.part.transport.rank), stage=stage)
+        plan = self.island.plan
+        return plan.rank(replica=plan.replica(self.inside.rank), stage=stage)
 
     def _replicas(self, bucket: OuterBucket) -> list[int]:
-        plan = self.part.job.plan
+        plan = self.island.plan
         return [plan.rank(replica=r, stage=bucket.stage) for r in range(plan.num_replicas)]
 
 
 def outer_exchange(part: JobPart) -> OuterExchange:
     """Return the exchange of a rank, with the codec of the section `[outer]`."""
-    outer, between = part.whole.outer, CountingTransport(part.everyone)
-    codec = codec_of(outer.codec, top_k_fraction=outer.top_k_fraction)
+    whole, between = part.whole, CountingTransport(part.everyone)
+    codec = codec_of(whole.outer.codec, top_k_fraction=whole.outer.top_k_fraction)
     return OuterExchange(
-        part=part,
+        island=part.island,
+        inside=part.transport,
+        everyone=part.everyone,
         between=between,
-        reducer=AsyncAllReduce(between, feeds_back=outer.feeds_back),
-        wire=WireFormat(far=codec, chunk_bytes=part.whole.comm.chunk_bytes),
+        reducer=AsyncAllReduce(between, feeds_back=whole.outer.feeds_back),
+        wire=WireFormat(far=codec, chunk_bytes=whole.comm.chunk_bytes),
+        sync_all=whole.plan.sync_all,
+        num_fragments=whole.outer.fragments,
+        timeout_s=whole.run.timeout_s,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jaxpipe.comm import PendingAllReduce
+from jaxpipe.comm import AllReduceHandle
 from jaxpipe.outer import (
     OuterAction,
     OuterConfig,
@@ -66,7 +66,7 @@ class OuterLoop:
         self.exchange = exchange
         self.layouts = layouts
         self.states = states
-        self.sums: dict[OuterBucket, PendingAllReduce[np.ndarray] | np.ndarray] = {**sums}
+        self.sums: dict[OuterBucket, AllReduceHandle[np.ndarray] | np.ndarray] = {**sums}
         self.timetable = timetable_of(self.config, num_steps=worker.whole.train.steps)
         self.in_flight = set(in_flight)
         self._num_bytes_before = exchange.between.num_bytes_sent
@@ -130,16 +130,8 @@ class OuterLoop:
 
     def whole_anchor(self, bucket: OuterBucket) -> np.ndarray:
         """Return the anchor of a bucket from all replicas of the island, in fresh memory."""
-        size = self.layouts[bucket].size
-        if bucket in self.states:
-            vector = self.exchange.gather(bucket, self.states[bucket].anchor, size=size)
-            if bucket.is_tied:
-                self.exchange.hand_on(bucket, vector)
-            return vector
-        first = OuterBucket(0, bucket.fragment, is_tied=True)
-        if first in self.states:  # this rank has both ends of the model
-            return self.exchange.gather(first, self.states[first].anchor, size=size)
-        return self.exchange.receive_tied(bucket, size=size)
+        slices = {each: state.anchor for each, state in self.states.items()}
+        return self.exchange.whole(bucket, slices, size=self.layouts[bucket].size)
 
     def close(self, *, timeout_s: float) -> None:
         """End the threads that sum outer gradients.

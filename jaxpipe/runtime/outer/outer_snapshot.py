@@ -280,7 +280,7 @@ def _restored_errors(
 
 
 def _errors_name(exchange: OuterExchange, bucket: OuterBucket) -> str:
-    part = exchange.part
-    replica = part.job.plan.replica(part.transport.rank)
+    island = exchange.island
+    replica = island.plan.replica(exchange.inside.rank)
     where = f"errors.{replica}.{bucket.stage}.{bucket.fragment}.{int(bucket.is_tied)}"
-    return _of_island(part.island.number, where)
+    return _of_island(island.number, where)

@@ -12,15 +12,22 @@ class SpanRecorder:
     """Collects the spans of one rank, on its own clock: `time.perf_counter`, as in transports.
 
     Spans of the current step are always recorded, since the bubble is measured in every step;
-    `keep` selects the steps that stay for the trace.
+    `keep` selects the steps that stay for the trace. Traces have the ranks of the whole run, and
+    peers are given by their numbers inside an island, which begins at `first_rank`.
     """
 
     def __init__(
-        self, *, rank: int, clock: Callable[[], float], keep: Callable[[int], bool]
+        self,
+        *,
+        rank: int,
+        clock: Callable[[], float],
+        keep: Callable[[int], bool],
+        first_rank: int = 0,
     ) -> None:
         self._rank = rank
         self._clock = clock
         self._keep = keep
+        self._first_rank = first_rank
         self._kept: list[Span] = []
         self._step = 0
         self._current: list[Span] = []
@@ -52,9 +59,10 @@ class SpanRecorder:
         start_s: float,
         end_s: float,
         name: str | None = None,
+        peer: int | None = None,
         **details: int,
     ) -> None:
-        """Record a span that has ended; `details` are its `peer` and `num_bytes`.
+        """Record a span that has ended; `details` are its `num_bytes`.
 
         Its default name is that of the instruction; a part of one has a `name` of its own.
         """
@@ -68,6 +76,7 @@ class SpanRecorder:
             step=self._step + 1,  # as in logs and metrics
             stage=instruction.stage,
             microbatch=instruction.microbatch,
+            peer=None if peer is None else self._first_rank + peer,
             **details,
         )
         self._current.append(span)

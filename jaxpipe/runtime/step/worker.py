@@ -186,7 +186,10 @@ def start(
         reducer=AsyncAllReduce(counted, feeds_back=job.comm.feeds_back),
         wire=gradient_wire(job.comm),
         recorder=SpanRecorder(
-            rank=transport.rank, clock=time.perf_counter, keep=lambda step: step >= keep_from
+            rank=transport.rank,
+            clock=time.perf_counter,
+            keep=lambda step: step >= keep_from,
+            first_rank=part.island.ranks.start,
         ),
         timeouts=Timeouts(timeout_s=job.run.timeout_s),
         watch=watch or start_watchdog(job, rank=transport.rank),

@@ -12,7 +12,8 @@ from jaxpipe.config import config_from, plan_from, restored_model
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import island_of
 from jaxpipe.runtime.checkpoint import flatten, latest, open_checkpoint
-from jaxpipe.runtime.metrics.records import StepMetrics
+from jaxpipe.runtime.metrics.records import TRACE_FILE, StepMetrics
+from jaxpipe.trace import messages, read_chrome
 from tests.oracles.outer_loop import Setting, diloco
 from tests.oracles.outer_training import InnerTraining, flat_step, packed, unpacked
 from tests.outer.replay import replay
@@ -95,6 +96,16 @@ def test_a_run_is_that_of_islands_in_one_process(
     found = tensors_of(tmp_path)
     for name, values in unpacked(momentum, shapes).items():
         np.testing.assert_allclose(found[f"momentum.{name}"], values, rtol=2e-2, atol=2e-5)
+
+
+def test_a_trace_has_the_messages_of_all_islands(tmp_path: Path, dataset: Path):
+    """Stages name their peers by their number inside an island, a trace by that in the run."""
+    run_tree(tiny_tree(tmp_path, dataset, plan={"stages": 2, "replicas": 2}, outer=TWO))
+    found = {
+        (sent.rank, received.rank)
+        for sent, received in messages(read_chrome(tmp_path / TRACE_FILE))
+    }
+    assert found == {(0, 1), (1, 0), (2, 3), (3, 2)}
 
 
 STREAMING = {
